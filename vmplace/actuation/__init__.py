@@ -1,0 +1,1 @@
+"""Make it so, within a budget, with a journal: the only stage that changes placement."""

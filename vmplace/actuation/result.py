@@ -1,0 +1,40 @@
+"""What happened to a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class MoveOutcome:
+    """What became of the pages of one guest, in 4 KiB pages.
+
+    ``moved`` are on the wanted node now; ``already`` were there before; ``busy`` were in use by the
+    kernel (worth another try); ``pinned`` cannot move; ``gone`` are no longer mapped; ``refused`` counts
+    other refusals by the kernel's reason (errno name); ``vetoed`` were left alone for moving to and fro;
+    ``left`` were not tried because the budget of the window was used up.
+    """
+
+    guest: str
+    moved: int = 0
+    already: int = 0
+    busy: int = 0
+    pinned: int = 0
+    gone: int = 0
+    vetoed: int = 0
+    left: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    calls: int = 0
+    longest_call_ns: int = 0
+
+
+@dataclass(frozen=True)
+class ActuationResult:
+    """The outcomes of one plan, one entry per guest that was touched, and what went wrong in words."""
+
+    outcomes: tuple[MoveOutcome, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    @property
+    def moved_pages(self) -> int:
+        """Return how many 4 KiB pages changed their node."""
+        return sum(outcome.moved for outcome in self.outcomes)

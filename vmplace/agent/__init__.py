@@ -1,0 +1,1 @@
+"""The agent: wires topology, sampling, model, policy and actuation into one loop."""

@@ -1,0 +1,36 @@
+"""What can go wrong, told to a person: one sentence, and a hint with the cure."""
+
+
+class VmplaceError(Exception):
+    """Root of all errors that vmplace raises on purpose.
+
+    ``str(error)`` is one sentence for the user; ``hint`` says what to do about it, or is None.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UnsupportedHostError(VmplaceError):
+    """The host lacks a facility; callers fall back to the next one."""
+
+
+class GuestGoneError(VmplaceError):
+    """The guest's process ended; callers forget the guest and go on."""
+
+
+class ConfigError(VmplaceError):
+    """A file written by a person is wrong; ``place`` is ``file:line:column``."""
+
+    def __init__(self, message: str, *, place: str, hint: str | None = None) -> None:
+        super().__init__(f"{place}: {message}", hint=hint)
+        self.place = place
+
+
+class RecordingError(VmplaceError):
+    """A recording cannot be read: not one of ours, another version, damaged or cut short."""
+
+
+class JournalError(VmplaceError):
+    """The journal cannot be read or written; nothing may be moved without it."""

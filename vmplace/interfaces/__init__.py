@@ -1,0 +1,1 @@
+"""How people and machines see the agent and command it."""

@@ -1,0 +1,1 @@
+"""What the samples mean.  Pure: no I/O, no clock."""

@@ -1,0 +1,68 @@
+"""Where is each page of a guest, and how hot is it?
+
+State is flat: two bytes per 4 KiB page (heat, node index) and a byte per 2 MiB block.  Heat ages by
+halving each window and gains 128 when the page was touched, so it orders pages by how recently and
+how often they were seen; the sources of a stock kernel cannot count within a window.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace import native
+from vmplace.sampling.sample import Bytes, NodeIndexes, RangeSample, SampleBatch
+from vmplace.topology.guest import RamRange
+
+HOT = 128
+"""Heat of a page touched in the last window is at least this."""
+
+
+@dataclass(frozen=True)
+class RangePages:
+    """Page statistics of one RAM range; arrays as in ``RangeSample``, ``heat`` one byte per 4 KiB page."""
+
+    ram: RamRange
+    heat: Bytes
+    node_index: NodeIndexes
+    huge: Bytes
+
+    @property
+    def present(self) -> int:
+        """Return how many 4 KiB pages have a known node."""
+        return int(np.count_nonzero(self.node_index >= 0))
+
+
+@dataclass(frozen=True)
+class GuestPages:
+    """Page statistics of one guest after ``windows`` windows; ``node_index`` entries index ``nids``."""
+
+    guest: str
+    nids: tuple[int, ...]
+    windows: int
+    ranges: tuple[RangePages, ...]
+
+    def pages_by_node(self, *, hot_only: bool = False) -> dict[int, int]:
+        """Return the number of 4 KiB pages on each node, only those of the last window if ``hot_only``."""
+        total = np.zeros(len(self.nids), np.int64)
+        for pages in self.ranges:
+            seen = pages.node_index >= 0
+            if hot_only:
+                seen &= pages.heat >= HOT
+            total += np.bincount(pages.node_index[seen], minlength=len(self.nids))
+        return dict(zip(self.nids, total.tolist(), strict=True))
+
+
+def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
+    """Return the statistics after ``batch``; heat arrays of ``before`` are aged in place and handed on.
+
+    A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.
+    """
+    known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
+    ranges = tuple(_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s) for s in batch.ranges)
+    return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, ranges)
+
+
+def _absorbed_range(before: RangePages | None, sample: RangeSample) -> RangePages:
+    heat = before.heat if before else np.zeros(sample.ram.npages, np.uint8)
+    native.age_heat(heat, sample.accessed)
+    return RangePages(sample.ram, heat, sample.node_index, sample.huge)

@@ -1,0 +1,1 @@
+"""What ought to change.  Pure: one Snapshot of the whole host in, one PlacementPlan out."""

@@ -1,0 +1,86 @@
+"""What a policy is given and what it answers."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.pages import GuestPages
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.host import HostTopology
+
+
+class Mode(Enum):
+    """What vmplace may do with a guest: nothing, only plan, or plan and act."""
+
+    MANUAL = "manual"
+    ADVISE = "advise"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class GuestSettings:
+    """The operator's word on one guest; ``allowed_nids`` None = every node with memory."""
+
+    mode: Mode = Mode.AUTO
+    allowed_nids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class GuestView:
+    """All that a policy knows of one guest; ``pages`` is None until the first window is in."""
+
+    topology: GuestTopology
+    pages: GuestPages | None
+    settings: GuestSettings = GuestSettings()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The whole host at one moment."""
+
+    host: HostTopology
+    guests: tuple[GuestView, ...]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Pages of one guest that should change their node, in the order to be moved (hottest first).
+
+    ``hva`` (uint64), ``npages`` (uint16: 1, or 512 for a huge page that moves whole), ``from_nid`` and
+    ``to_nid`` (int16) have one entry per page to move.  ``reason`` is one sentence for a person.
+    """
+
+    guest: str
+    hva: npt.NDArray[np.uint64]
+    npages: npt.NDArray[np.uint16]
+    from_nid: npt.NDArray[np.int16]
+    to_nid: npt.NDArray[np.int16]
+    reason: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how many bytes the move carries."""
+        return int(self.npages.sum(dtype=np.int64)) * PAGE_BYTES
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A guest, or part of one, that is left where it is, and why."""
+
+    guest: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlacementPlan:
+    """The wanted changes of the whole host; nothing in it has happened yet."""
+
+    moves: tuple[Move, ...] = ()
+    stays: tuple[Stay, ...] = field(default=())
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how many bytes the plan would move."""
+        return sum(move.size_bytes for move in self.moves)

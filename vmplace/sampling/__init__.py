@@ -1,0 +1,1 @@
+"""What was touched: one file a source (``source_*``) or a set of counters (``counters_*``)."""

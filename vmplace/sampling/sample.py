@@ -1,0 +1,50 @@
+"""What does a source tell: which pages of a guest were touched in one window."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.topology.guest import RamRange
+
+Bytes = npt.NDArray[np.uint8]
+NodeIndexes = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class SourceSight:
+    """What a source can see at all; a sample claims nothing beyond it."""
+
+    accessed: bool = True
+    written: bool = False
+    accessor_nid: bool = False
+    accessor_vcpu: bool = False
+
+
+@dataclass(frozen=True)
+class RangeSample:
+    """One RAM range in one window; arrays hold one entry per 4 KiB page, page i at ``ram.hva + 4096 * i``.
+
+    ``accessed``: 1 where the page was touched.  A huge page's answer is repeated for its small pages.
+    ``node_index``: index of the page's present node in the batch's ``nids``, -1 = not present or unknown.
+    ``huge``: one entry per 2 MiB block, counted from ``ram.hva`` rounded down to 2 MiB: 1 where one huge
+    page backs the block, which then moves whole.
+    """
+
+    ram: RamRange
+    accessed: Bytes
+    node_index: NodeIndexes
+    huge: Bytes
+
+
+@dataclass(frozen=True)
+class SampleBatch:
+    """All ranges of one guest over one window, times in ns of CLOCK_MONOTONIC."""
+
+    guest: str
+    source: str
+    sight: SourceSight
+    started_ns: int
+    ended_ns: int
+    nids: tuple[int, ...]
+    ranges: tuple[RangeSample, ...]

@@ -1,0 +1,66 @@
+"""What is the host made of: nodes, CPUs, memory, distances, bandwidths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class HugepagePool:
+    """The hugetlb pool of one page size on one node."""
+
+    page_size_bytes: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """One NUMA node; it may lack CPUs (CXL memory) or memory."""
+
+    nid: int
+    cpus: tuple[int, ...]
+    memory_bytes: int
+    free_bytes: int
+    hugepages: tuple[HugepagePool, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostTopology:
+    """The nodes of the host, ascending by nid; nids may be sparse.
+
+    ``distances[from_nid, to_nid]`` is the SLIT value (10 = self).  ``bandwidths`` (bytes/s) and
+    ``latencies`` (ns) are indexed by (cpu nid, memory nid) and hold only what firmware (HMAT) or a
+    measurement told: an absent pair is unknown.  ``smt_siblings[cpu]`` includes the CPU itself.
+    """
+
+    nodes: tuple[Node, ...]
+    distances: Mapping[tuple[int, int], int]
+    smt_siblings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    bandwidths: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    latencies: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def nids(self) -> tuple[int, ...]:
+        """Return all nids, ascending."""
+        return tuple(node.nid for node in self.nodes)
+
+    @property
+    def memory_nids(self) -> tuple[int, ...]:
+        """Return the nids of nodes that have memory."""
+        return tuple(node.nid for node in self.nodes if node.memory_bytes)
+
+    def node(self, nid: int) -> Node:
+        """Return the node ``nid``; raises KeyError for a nid the host does not have."""
+        for node in self.nodes:
+            if node.nid == nid:
+                return node
+        raise KeyError(nid)
+
+    def nid_of_cpu(self, cpu: int) -> int | None:
+        """Return the node of host CPU ``cpu``, or None for a CPU that is offline or unknown."""
+        return next((node.nid for node in self.nodes if cpu in node.cpus), None)
+
+    def nids_of_cpus(self, cpus: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the nids that hold at least one of ``cpus``, ascending."""
+        wanted = set(cpus)
+        return tuple(node.nid for node in self.nodes if wanted.intersection(node.cpus))

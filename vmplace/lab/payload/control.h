@@ -1,0 +1,29 @@
+/* The line protocol of a payload: one JSON object a second out, one word commands in. */
+#ifndef VMP_CONTROL_H
+#define VMP_CONTROL_H
+
+#include "workers.h"
+
+/*
+ * Commands: "status"; "verify" (all memory, exactly); "phase N"; "corrupt BYTE"
+ * (flips one bit of that byte of the arena, for tests of the verification);
+ * "quit".  Each is answered by one JSON line.
+ */
+struct vmp_control {
+	struct vmp_team *team;
+	int in, out;
+	int64_t start_ns;
+	int64_t phase_end_ns;
+	int child;
+	char buffer[256];
+	size_t length;
+	int quit;
+};
+
+/* Report and obey until "quit" or, where @in is not a port, its end. */
+void vmp_control_loop(struct vmp_control *control);
+
+/* Tell why the payload cannot start. */
+void vmp_control_error(int out, const char *message);
+
+#endif

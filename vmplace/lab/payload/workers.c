@@ -1,0 +1,232 @@
+#include "workers.h"
+#include "zipf.h"
+
+#include "../meter/magic.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <time.h>
+
+#define NS_PER_MS 1000000LL
+/* Touches between two looks at the clock, for a stream of unlimited rate. */
+#define CHUNK 256
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 * NS_PER_MS + now.tv_nsec;
+}
+
+static void sleep_until(int64_t ns)
+{
+	struct timespec until = { ns / (1000 * NS_PER_MS), ns % (1000 * NS_PER_MS) };
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
+static uint64_t next_random(struct vmp_worker *worker)
+{
+	/* xorshift64*: one state word, good enough high bits. */
+	worker->random ^= worker->random >> 12;
+	worker->random ^= worker->random << 25;
+	worker->random ^= worker->random >> 27;
+	return worker->random * 0x2545f4914f6cdd1dULL;
+}
+
+/* Return @random scaled to [0, @limit). */
+static uint64_t below(uint64_t random, uint64_t limit)
+{
+	return (uint64_t)(((unsigned __int128)random * limit) >> 64);
+}
+
+/* Return the arena line that is the @index-th of the touch's ranges. */
+static uint64_t line_at(const struct vmp_touch *touch, uint64_t index)
+{
+	size_t r = 0;
+
+	while (index >= touch->ranges[r].lines)
+		index -= touch->ranges[r++].lines;
+	return touch->ranges[r].first_line + index;
+}
+
+static uint64_t next_line(struct vmp_worker *worker, size_t t)
+{
+	const struct vmp_touch *touch = &worker->team->pattern->touches[t];
+	uint64_t steps = (touch->lines + touch->stride_lines - 1) / touch->stride_lines;
+	uint64_t step;
+
+	if (touch->order == VMP_SEQUENTIAL)
+		step = worker->cursor[t]++ % steps;
+	else if (touch->order == VMP_RANDOM)
+		step = below(next_random(worker), steps);
+	else
+		step = vmp_zipf_rank((double)(next_random(worker) >> 11) * 0x1p-53, steps);
+	return line_at(touch, step * touch->stride_lines);
+}
+
+static void make_touches(struct vmp_worker *worker, size_t t, uint64_t count)
+{
+	unsigned int write_percent = worker->team->pattern->touches[t].write_percent;
+	uint64_t writes = 0;
+
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t line = next_line(worker, t);
+
+		if (write_percent && below(next_random(worker), 100) < write_percent) {
+			vmp_arena_write(worker->team->arena, line);
+			writes++;
+		} else {
+			vmp_arena_read(worker->team->arena, line);
+		}
+	}
+	worker->writes += writes;
+	worker->reads += count - writes;
+}
+
+static int is_current(const struct vmp_worker *worker, const struct vmp_touch *touch)
+{
+	return touch->vcpus >> worker->vcpu & 1 &&
+	       (touch->phase < 0 || touch->phase == worker->team->phase);
+}
+
+static void touch_for_a_tick(struct vmp_worker *worker, int64_t tick_end_ns)
+{
+	const struct vmp_pattern *pattern = worker->team->pattern;
+
+	for (size_t t = 0; t < pattern->ntouches; t++) {
+		const struct vmp_touch *touch = &pattern->touches[t];
+
+		if (!is_current(worker, touch))
+			continue;
+		if (isinf(touch->rate_per_ms)) {
+			while (now_ns() < tick_end_ns)
+				make_touches(worker, t, CHUNK);
+			continue;
+		}
+		worker->touch_debt[t] += touch->rate_per_ms * pattern->tick_ms;
+		make_touches(worker, t, (uint64_t)worker->touch_debt[t]);
+		worker->touch_debt[t] -= floor(worker->touch_debt[t]);
+	}
+}
+
+static void verify_slice(struct vmp_worker *worker, uint64_t pages)
+{
+	for (; pages && worker->first_page < worker->end_page; pages--) {
+		vmp_arena_verify_page(worker->team->arena, worker->next_page++,
+				      worker->team->nworkers);
+		worker->verified_pages++;
+		if (worker->next_page == worker->end_page)
+			worker->next_page = worker->first_page;
+	}
+}
+
+static void verify_for_a_tick(struct vmp_worker *worker)
+{
+	const struct vmp_pattern *pattern = worker->team->pattern;
+
+	worker->verify_debt += (double)pattern->verify_kib_per_s / 4 * pattern->tick_ms / 1000 /
+			       worker->team->nworkers;
+	verify_slice(worker, (uint64_t)worker->verify_debt);
+	worker->verify_debt -= floor(worker->verify_debt);
+}
+
+static void verify_share(struct vmp_worker *worker)
+{
+	for (uint64_t page = worker->first_page; page < worker->end_page; page++)
+		vmp_arena_verify_page(worker->team->arena, page, 0);
+	worker->verified_pages += worker->end_page - worker->first_page;
+}
+
+/* Take part in a stop of the whole team: nobody writes between the barriers. */
+static void halt_and_verify(struct vmp_worker *worker)
+{
+	pthread_barrier_wait(&worker->team->halted);
+	verify_share(worker);
+	pthread_barrier_wait(&worker->team->halted);
+}
+
+static void *run_worker(void *argument)
+{
+	struct vmp_worker *worker = argument;
+	struct vmp_team *team = worker->team;
+	int64_t tick_ns = team->pattern->tick_ms * NS_PER_MS, tick_end_ns;
+	unsigned int halts_done = 0;
+
+	vmp_arena_populate(team->arena, worker->first_page, worker->end_page);
+	team->populated++;
+	pthread_barrier_wait(&team->halted);
+	for (tick_end_ns = now_ns() + tick_ns;; tick_end_ns += tick_ns) {
+		if (team->halts_asked != halts_done) {
+			halt_and_verify(worker);
+			halts_done++;
+		}
+		vmp_magic_identify(team->pattern->guest_id);
+		touch_for_a_tick(worker, tick_end_ns);
+		verify_for_a_tick(worker);
+		if (now_ns() > tick_end_ns) {
+			/* What was not done in time is dropped: rates are ceilings. */
+			tick_end_ns = now_ns();
+			worker->late_ticks++;
+		}
+		sleep_until(tick_end_ns);
+	}
+	return NULL;
+}
+
+static void worker_init(struct vmp_team *team, unsigned int vcpu)
+{
+	struct vmp_worker *worker = &team->workers[vcpu];
+
+	worker->team = team;
+	worker->vcpu = vcpu;
+	worker->random = (team->pattern->seed + 1) * 0x9e3779b97f4a7c15ULL + vcpu + 1;
+	worker->first_page = team->arena->npages * vcpu / team->nworkers;
+	worker->end_page = team->arena->npages * (vcpu + 1) / team->nworkers;
+	worker->next_page = worker->first_page;
+	/* vCPUs that stream through one range start apart, not in lockstep. */
+	for (size_t t = 0; t < team->pattern->ntouches; t++)
+		worker->cursor[t] = team->pattern->touches[t].lines * vcpu / team->nworkers;
+}
+
+static int start_pinned(struct vmp_worker *worker)
+{
+	pthread_attr_t attributes;
+	cpu_set_t cpus;
+	int err;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(worker->vcpu, &cpus);
+	pthread_attr_init(&attributes);
+	pthread_attr_setaffinity_np(&attributes, sizeof(cpus), &cpus);
+	err = pthread_create(&worker->thread, &attributes, run_worker, worker);
+	pthread_attr_destroy(&attributes);
+	return -err;
+}
+
+int vmp_team_start(struct vmp_team *team, struct vmp_pattern *pattern, struct vmp_arena *arena)
+{
+	int err = 0;
+
+	team->pattern = pattern;
+	team->arena = arena;
+	team->nworkers = pattern->nvcpus;
+	pthread_barrier_init(&team->halted, NULL, team->nworkers + 1);
+	for (unsigned int vcpu = 0; vcpu < team->nworkers; vcpu++)
+		worker_init(team, vcpu);
+	for (unsigned int vcpu = 0; !err && vcpu < team->nworkers; vcpu++)
+		err = start_pinned(&team->workers[vcpu]);
+	if (!err)
+		pthread_barrier_wait(&team->halted);
+	return err;
+}
+
+void vmp_team_verify(struct vmp_team *team)
+{
+	team->halts_asked++;
+	pthread_barrier_wait(&team->halted);
+	pthread_barrier_wait(&team->halted);
+}

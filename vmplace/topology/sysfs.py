@@ -1,0 +1,85 @@
+"""Read what the host is made of from sysfs."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.topology.cpulist import parse_cpulist
+from vmplace.topology.distance import read_distances, read_nids
+from vmplace.topology.hmat import read_hmat
+from vmplace.topology.host import HostTopology, HugepagePool, Node
+
+MEMINFO_LINE = re.compile(r"Node \d+ (\w+):\s+(\d+) kB")
+
+
+def read_host(sysfs: Path = Path("/sys")) -> HostTopology:
+    """Return the host's nodes, CPUs, memory, distances and what HMAT says.
+
+    Raises UnsupportedHostError on a kernel without NUMA support, VmplaceError if nodes come and go
+    meanwhile.
+    """
+    nids = read_nids(sysfs)
+    if not nids:
+        raise UnsupportedHostError(
+            "this kernel shows no NUMA nodes", hint="boot a kernel with CONFIG_NUMA=y, without numa=off"
+        )
+    online = _read_online_cpus(sysfs)
+    nodes = tuple(_read_node(nid, online, sysfs) for nid in nids)
+    bandwidths, latencies = read_hmat(
+        {node.nid for node in nodes if node.cpus}, [node.nid for node in nodes if node.memory_bytes], sysfs
+    )
+    return HostTopology(nodes, read_distances(sysfs), _read_smt_siblings(nodes, sysfs), bandwidths, latencies)
+
+
+def parse_node_meminfo(text: str) -> dict[str, int]:
+    """Parse nodeN/meminfo: bytes by name; names without a unit (HugePages_*) are left out."""
+    return {name: int(kib) << 10 for name, kib in MEMINFO_LINE.findall(text)}
+
+
+def read_free_bytes(nid: int, sysfs: Path = Path("/sys")) -> int:
+    """Return the free memory of one node, now; cheap enough for every window."""
+    path = sysfs / f"devices/system/node/node{nid}/meminfo"
+    return parse_node_meminfo(path.read_text()).get("MemFree", 0)
+
+
+def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
+    root = sysfs / f"devices/system/node/node{nid}"
+    memory = parse_node_meminfo((root / "meminfo").read_text())
+    cpus = parse_cpulist((root / "cpulist").read_text())
+    return Node(
+        nid=nid,
+        cpus=tuple(cpu for cpu in cpus if online is None or cpu in online),
+        memory_bytes=memory.get("MemTotal", 0),
+        free_bytes=memory.get("MemFree", 0),
+        hugepages=_read_hugepages(root),
+    )
+
+
+def _read_online_cpus(sysfs: Path) -> frozenset[int] | None:
+    """Return the online CPUs, or None where the kernel cannot take CPUs offline."""
+    try:
+        return frozenset(parse_cpulist((sysfs / "devices/system/cpu/online").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def _read_hugepages(root: Path) -> tuple[HugepagePool, ...]:
+    pools = []
+    for pool in root.glob("hugepages/hugepages-*kB"):
+        size = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) << 10
+        total = int((pool / "nr_hugepages").read_text())
+        pools.append(HugepagePool(size, total, int((pool / "free_hugepages").read_text())))
+    return tuple(sorted(pools, key=lambda pool: pool.page_size_bytes))
+
+
+def _read_smt_siblings(nodes: tuple[Node, ...], sysfs: Path) -> Mapping[int, tuple[int, ...]]:
+    siblings = {}
+    for cpu in (cpu for node in nodes for cpu in node.cpus):
+        path = sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        try:
+            siblings[cpu] = parse_cpulist(path.read_text())
+        except OSError:
+            # The directory goes with the CPU: taken offline since the list was read.
+            continue
+    return siblings

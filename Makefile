@@ -1,17 +1,65 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv check test demo clean
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench clean
 
 VENV := .venv
-STAMP := $(VENV)/.stamp
 BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# What the targets need of a Debian 12 machine beyond git, make and python3; everything else lives in
+# trees of the lab's own (docs/lab.md).
+PACKAGES := ca-certificates debootstrap gcc libc6-dev libvirt-dev pkg-config python3-dev python3-venv shellcheck
+NATIVE := $(wildcard vmplace/native/*.c vmplace/native/*.h)
+PYTHON_FILES := vmplace tests bench setup.py
 
 help: ## show this
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "vmplace $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml): placement manager for KVM hosts"
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## set up the Python environment (.venv) with the C core built in place
+setup: ## install the Debian packages that are missing (needs root)
+	@missing=; for p in $(PACKAGES); do \
+	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+	  echo "setup: installing$$missing"; \
+	  [ "$$(id -u)" = 0 ] || { echo "setup: run as root: apt-get install$$missing" >&2; exit 1; }; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
 
-$(STAMP): pyproject.toml setup.py $(wildcard vmplace/native/*.c vmplace/native/*.h)
-	python3 -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lab,dev]'
-	touch $@
+venv: $(STAMP) ## set up .venv with the C core built in place
+
+$(STAMP): pyproject.toml setup.py $(NATIVE) | setup
+	@echo "venv: installing vmplace and its tools into $(VENV)"
+	@python3 -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lab,dev,libvirt]'
+	@touch $@
+
+lint: venv ## format, lint, types, shell scripts
+	$(BIN)/ruff format --check $(PYTHON_FILES)
+	$(BIN)/ruff check $(PYTHON_FILES)
+	$(BIN)/mypy
+	git ls-files | xargs -r grep -lE '^#!.*\b(ba|da)?sh$$' | xargs -r shellcheck
+
+test-unit: venv ## unit tests: no root, no lab
+	$(BIN)/pytest tests/unit
+
+test-native: venv ## tests of the C core, the meter and the payload
+	$(BIN)/pytest tests/native
+
+test-lab: venv lab ## tests in the emulated NUMA host (needs root)
+	$(BIN)/pytest tests/lab
+
+check: lint test-unit ## everything that is quick
+
+test: lint venv lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
+	$(BIN)/pytest tests
+
+lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
+	$(BIN)/vmplace lab build
+
+demo: venv ## four managers place six guests in the emulated host: build/demo/result.json and pictures
+	$(BIN)/vmplace lab demo --out build/demo
+
+bench: venv ## cost of sampling and of moving, with controls: build/bench/*.json
+	$(BIN)/python -m bench
+
+clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
+	rm -rf build .venv vmplace/native/*.so *.egg-info

@@ -1,0 +1,79 @@
+"""The rules of docs/architecture.md, held against the imports and calls of the code itself."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "vmplace"
+STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "interfaces"]
+FOR_ALL = {"errors", "native"}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+PURE = sorted(path for stage in ("model", "policy") for path in (PACKAGE / stage).rglob("*.py"))
+IMPURE_MODULES = {"os", "io", "time", "subprocess", "socket", "pathlib", "random", "threading", "datetime", "shutil"}
+CHANGES_PLACEMENT = {"move_pages", "sched_setaffinity", "pinVcpu", "pinVcpuFlags", "setNumaParameters", "pinEmulator"}
+
+
+def stage_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "vmplace" and len(parts) > 1 else None
+
+
+def iter_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" if node.module == "vmplace" else node.module for alias in node.names)
+
+
+def iter_calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func
+            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_upstream(path: Path):
+    own = path.relative_to(PACKAGE).parts[0]
+    if own not in STAGES:
+        return
+    upstream = set(STAGES[: STAGES.index(own) + 1]) | FOR_ALL | {None, "__version__"}
+    assert {stage_of(name) for name in iter_imports(path)} <= upstream
+
+
+def test_only_the_command_line_knows_the_lab():
+    knows = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if path.relative_to(PACKAGE).parts[0] != "lab" and any(stage_of(n) == "lab" for n in iter_imports(path))
+    }
+    assert knows == set()
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_model_and_policy_do_no_io_and_read_no_clock(path: Path):
+    assert not {name.split(".")[0] for name in iter_imports(path)} & IMPURE_MODULES
+    assert "open" not in set(iter_calls(path))
+
+
+def test_only_actuation_changes_placement():
+    changing = {p.relative_to(PACKAGE).parts[0] for p in MODULES if set(iter_calls(p)) & CHANGES_PLACEMENT}
+    assert changing - {"lab"} == {"actuation"}
+
+
+def test_only_actuation_and_the_lab_start_processes():
+    starting = {p.relative_to(PACKAGE).parts[0] for p in MODULES if "subprocess" in set(iter_imports(p))}
+    assert starting <= {"actuation", "lab"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_every_module_says_what_it_is_for(path: Path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_no_file_is_named_after_nothing():
+    nothing = {"utils", "helpers", "common", "manager", "handler", "misc", "data", "new", "2"}
+    assert not {path.stem for path in MODULES} & nothing

@@ -11,8 +11,26 @@ STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "inte
 FOR_ALL = {"errors", "native"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 PURE = sorted(path for stage in ("model", "policy") for path in (PACKAGE / stage).rglob("*.py"))
-IMPURE_MODULES = {"os", "io", "time", "subprocess", "socket", "pathlib", "random", "threading", "datetime", "shutil"}
-CHANGES_PLACEMENT = {"move_pages", "sched_setaffinity", "pinVcpu", "pinVcpuFlags", "setNumaParameters", "pinEmulator"}
+IMPURE_MODULES = {
+    "os",
+    "io",
+    "time",
+    "subprocess",
+    "socket",
+    "pathlib",
+    "random",
+    "threading",
+    "datetime",
+    "shutil",
+}
+CHANGES_PLACEMENT = {
+    "move_pages",
+    "sched_setaffinity",
+    "pinVcpu",
+    "pinVcpuFlags",
+    "setNumaParameters",
+    "pinEmulator",
+}
 
 
 def stage_of(module: str) -> str | None:
@@ -25,7 +43,10 @@ def iter_imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" if node.module == "vmplace" else node.module for alias in node.names)
+            yield from (
+                f"{node.module}.{alias.name}" if node.module == "vmplace" else node.module
+                for alias in node.names
+            )
 
 
 def iter_calls(path: Path) -> Iterator[str]:
@@ -48,7 +69,8 @@ def test_only_the_command_line_knows_the_lab():
     knows = {
         path.relative_to(PACKAGE).as_posix()
         for path in MODULES
-        if path.relative_to(PACKAGE).parts[0] != "lab" and any(stage_of(n) == "lab" for n in iter_imports(path))
+        if path.relative_to(PACKAGE).parts[0] != "lab"
+        and any(stage_of(n) == "lab" for n in iter_imports(path))
     }
     assert knows == set()
 

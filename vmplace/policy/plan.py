@@ -38,10 +38,11 @@ class GuestView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole host at one moment."""
+    """The whole host at one moment; ``budget_bytes`` may be moved until the next one (None: no limit)."""
 
     host: HostTopology
     guests: tuple[GuestView, ...]
+    budget_bytes: int | None = None
 
 
 @dataclass(frozen=True)

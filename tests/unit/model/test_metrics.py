@@ -1,12 +1,14 @@
 """The metrics mean what Carrefour (ASPLOS'13) section 2 and its table 1 say."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from vmplace.model.metrics import TrafficMatrix, imbalance, link_imbalance, local_access_ratio, mc_imbalance
 
 
-def traffic(*rows: list[float], nids: tuple[int, ...] | None = None) -> TrafficMatrix:
+def traffic(*rows: Sequence[float], nids: tuple[int, ...] | None = None) -> TrafficMatrix:
     return TrafficMatrix(nids or tuple(range(len(rows))), np.array(rows, float))
 
 

@@ -1,0 +1,21 @@
+"""What traffic did the meter count?  The truth that estimates are held against."""
+
+import numpy as np
+
+from vmplace.model.metrics import TrafficMatrix
+from vmplace.sampling.counters_meter import MeterReading
+
+
+def counted_traffic(reading: MeterReading, guest: int | None = None) -> TrafficMatrix:
+    """Return the DRAM reads and writes of ``reading`` by (CPU node, memory node).
+
+    Of the guest number ``guest``, or of all guests and the host if that is None.  The nids are those of
+    CPUs and of memory together, so a node that lacks one of both has a row or column of zeros.
+    """
+    nids = tuple(sorted({*reading.nids, *reading.cpu_nids}))
+    by_cpu = reading.accesses.sum(axis=0) if guest is None else reading.accesses[guest]
+    accesses = np.zeros((len(nids), len(nids)))
+    columns = [nids.index(nid) for nid in reading.nids]
+    for cpu_nid, counts in zip(reading.cpu_nids, by_cpu, strict=True):
+        accesses[nids.index(cpu_nid), columns] += counts
+    return TrafficMatrix(nids, accesses)

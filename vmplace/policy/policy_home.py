@@ -1,0 +1,165 @@
+"""Where would this guest's memory be at home?
+
+1. Every RAM range that can move is tied to the vCPUs that use it: those of its vNUMA cell, else all.
+2. If those run on one node, that node is the home of the whole range.  A node without memory, or one
+   that the operator excludes, is replaced by the nearest allowed node.
+3. If they run on several nodes, the range is interleaved over these, in proportion to the bandwidth that
+   the worst of them gets from each (BWAP, IPDPS'20, section III, eq. 2 and 5; even where it is unknown).
+4. What is elsewhere moves, hottest first, as far as nodes have room and the window's budget goes; guests
+   share the budget evenly, and what one does not need goes to the others.
+
+Limits: who touched a page is not known on a stock kernel, so a page that one node of several uses alone
+is interleaved like the others, and nothing is replicated.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace.model.pages import RangePages
+from vmplace.model.traffic import vcpu_shares
+from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
+from vmplace.policy.spread import Counts, count_strata, excess_and_deficit, pick, weights_by_index
+from vmplace.topology.bandwidth import bandwidth_weights
+from vmplace.topology.guest import PAGE_BYTES, Movability, RamRange, Vcpu
+from vmplace.topology.host import HostTopology
+
+RESERVE_RATIO = 0.03
+"""Share of a node's memory that is never filled: the host needs room to reclaim and to allocate."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a range belongs: shares by nid that sum to 1, and why."""
+
+    weights: dict[int, float]
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What one range wants: pages by (stratum, node index) that exceed and that lack."""
+
+    guest: str
+    pages: RangePages
+    nids: tuple[int, ...]
+    reason: str
+    counts: Counts
+    excess: Counts
+    deficit: Counts
+
+    @property
+    def npages(self) -> int:
+        return round(float(self.excess.sum()))
+
+
+def plan(snapshot: Snapshot) -> PlacementPlan:
+    """Return the moves that bring the guests' memory home, within the snapshot's budget."""
+    room = _room_pages(snapshot.host)
+    wishes: list[_Wish] = []
+    stays: list[Stay] = []
+    for guest in snapshot.guests:
+        for answer in _iter_wishes(snapshot.host, guest, room):
+            if isinstance(answer, Stay):
+                stays.append(answer)
+            else:
+                wishes.append(answer)
+    shares = fair_shares([wish.npages for wish in wishes], snapshot.budget_bytes)
+    moves = [_move(wish, share) for wish, share in zip(wishes, shares, strict=True) if share]
+    return PlacementPlan(tuple(move for move in moves if len(move.hva)), tuple(stays))
+
+
+def target_of(
+    host: HostTopology, ram: RamRange, vcpus: tuple[Vcpu, ...], allowed: tuple[int, ...]
+) -> Target | None:
+    """Return where the range belongs, or None if its vCPUs' nodes are not known."""
+    mine = tuple(v for v in vcpus if ram.cell is None or v.cell == ram.cell)
+    workers = tuple(vcpu_shares(host, mine))
+    if not workers:
+        return None
+    who = "the vCPUs run" if ram.cell is None else f"the vCPUs of cell {ram.cell} run"
+    nids = tuple(sorted({_nearest(host, worker, allowed) for worker in workers}))
+    where = f"{who} on node{'s' if len(workers) > 1 else ''} {_listed(workers)}"
+    if nids != workers:
+        where += f"; node{'s' if len(nids) > 1 else ''} {_listed(nids)} nearest that may hold the memory"
+    if len(nids) == 1:
+        return Target({nids[0]: 1.0}, where)
+    weights = bandwidth_weights(host, workers, nids)
+    return Target(weights, f"{where}: interleaved {':'.join(f'{100 * w:.0f}' for w in weights.values())}")
+
+
+def fair_shares(wants: list[int], budget_bytes: int | None) -> list[int]:
+    """Return how many pages each may move: even shares, the rest of the modest going to the others."""
+    if budget_bytes is None:
+        return wants
+    left, shares = budget_bytes // PAGE_BYTES, [0] * len(wants)
+    for rank, index in enumerate(order := sorted(range(len(wants)), key=wants.__getitem__)):
+        shares[index] = min(wants[index], left // (len(order) - rank))
+        left -= shares[index]
+    return shares
+
+
+def _room_pages(host: HostTopology) -> dict[int, float]:
+    return {n.nid: max(0.0, n.free_bytes - RESERVE_RATIO * n.memory_bytes) // PAGE_BYTES for n in host.nodes}
+
+
+def _iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) -> Iterator[_Wish | Stay]:
+    """Yield a wish for each range that is not at home, a stay for each that has to remain; takes the room."""
+    name = guest.topology.name
+    if guest.settings.mode is Mode.MANUAL:
+        yield Stay(name, "the operator places this guest by hand (mode manual)")
+        return
+    if guest.pages is None:
+        yield Stay(name, "nothing is known of its pages yet")
+        return
+    allowed = _allowed_nids(host, guest)
+    for pages in guest.pages.ranges:
+        target = target_of(host, pages.ram, guest.topology.vcpus, allowed) if allowed else None
+        if pages.ram.movability is not Movability.MOVABLE:
+            yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
+        elif target is None:
+            yield Stay(
+                name, "no node may hold its memory" if not allowed else "its vCPUs' nodes are not known"
+            )
+        else:
+            yield from _range_wishes(name, pages, guest.pages.nids, target, room)
+
+
+def _range_wishes(
+    name: str, pages: RangePages, nids: tuple[int, ...], target: Target, room: dict[int, float]
+) -> Iterator[_Wish | Stay]:
+    counts = count_strata(pages, len(nids))
+    weights, free = weights_by_index(target.weights, nids), weights_by_index(room, nids)
+    wanted, _ = excess_and_deficit(counts, weights, np.full(len(nids), np.inf))
+    excess, deficit = excess_and_deficit(counts, weights, free)
+    for nid, pages_in in zip(nids, deficit.sum(axis=0).tolist(), strict=True):
+        room[nid] = room.get(nid, 0.0) - pages_in
+    if lacking := round(float(wanted.sum() - excess.sum())):
+        yield Stay(
+            name, f"{lacking * PAGE_BYTES >> 20} MiB stay: {target.reason}, but the room there is used up"
+        )
+    if excess.sum() >= 1:
+        yield _Wish(name, pages, nids, target.reason, counts, excess, deficit)
+
+
+def _move(wish: _Wish, share: int) -> Move:
+    picked = pick(wish.pages, wish.counts, wish.excess, wish.deficit, share)
+    nids = np.array(wish.nids, np.int16)
+    hva = np.uint64(wish.pages.ram.hva) + picked.page.astype(np.uint64) * np.uint64(PAGE_BYTES)
+    return Move(wish.guest, hva, picked.npages, nids[picked.source], nids[picked.target], wish.reason)
+
+
+def _allowed_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
+    allowed = guest.settings.allowed_nids
+    return tuple(nid for nid in host.memory_nids if allowed is None or nid in allowed)
+
+
+def _nearest(host: HostTopology, worker: int, allowed: tuple[int, ...]) -> int:
+    return min(
+        allowed, key=lambda nid: (host.distances.get((worker, nid), 10 if nid == worker else 255), nid)
+    )
+
+
+def _listed(nids: tuple[int, ...]) -> str:
+    return ", ".join(str(nid) for nid in nids)

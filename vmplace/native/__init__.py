@@ -2,7 +2,8 @@
 
 from vmplace.native._native import (
     age_heat,
-    expand_huge,
+    drain_lru,
+    folio_heads,
     idle_collect,
     idle_mark,
     move_pages,
@@ -10,4 +11,13 @@ from vmplace.native._native import (
     read_pagemap,
 )
 
-__all__ = ["age_heat", "expand_huge", "idle_collect", "idle_mark", "move_pages", "page_nids", "read_pagemap"]
+__all__ = [
+    "age_heat",
+    "drain_lru",
+    "folio_heads",
+    "idle_collect",
+    "idle_mark",
+    "move_pages",
+    "page_nids",
+    "read_pagemap",
+]

@@ -316,10 +316,10 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
 	g_array_free(registers, TRUE);
 }
 
-/* Called once all vCPUs stand still, with no translated code left. */
+/* Called at the start, and whenever all vCPUs stand still with no translated code left. */
 static void register_callbacks(qemu_plugin_id_t id)
 {
-	for (uint32_t i = 0; i < meter.arguments.machine.cpu_count; i++) {
+	for (int i = 0; i < qemu_plugin_num_vcpus(); i++) {
 		publish_instructions(&meter.cpus[i]);
 		vmp_cache_clear(&meter.cpus[i].private_cache);
 		vmp_cache_clear(meter.cpus[i].hierarchy.shared_cache);

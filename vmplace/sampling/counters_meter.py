@@ -1,0 +1,210 @@
+"""What did the lab's meter count: DRAM reads and writes by guest, CPU and memory node?
+
+The meter is a plugin of the emulator (lab/meter/plugin.c).  It shows its counters to the emulated host
+as an ivshmem PCI device, and outside of it as the file behind that; both hold the layout of
+lab/meter/abi.h.  Where neither exists, the host is no emulated one, and that is said.
+"""
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.errors import UnsupportedHostError, VmplaceError
+
+Counts = npt.NDArray[np.uint64]
+
+GUEST_HOST = 0
+"""Guest number of the host itself: kernel, agent, and what QEMU does on a guest's behalf."""
+
+GUEST_UNKNOWN = 63
+"""Guest number of all guests that did not (yet) say which they are."""
+
+MAGIC = int.from_bytes(b"VMPMETER", "little")
+ABI = 1
+REGION_BYTES = 2 << 20
+MAX_CPUS, MAX_NODES, MAX_GUESTS = 64, 16, 64
+
+LEVEL = np.dtype([("bytes", "<u4"), ("ways", "<u4")])
+MACHINE = np.dtype(
+    [
+        ("cpu_count", "<u4"),
+        ("node_count", "<u4"),
+        ("private_cache", LEVEL),
+        ("shared_cache", LEVEL),
+        ("nids", "<i4", MAX_NODES),
+        ("cpu_nids", "<i4", MAX_CPUS),
+    ]
+)
+HEADER = np.dtype(
+    [
+        ("magic", "<u8"),
+        ("abi", "<u4"),
+        ("sequence", "<u4"),
+        ("cpus_offset", "<u4"),
+        ("cpu_bytes", "<u4"),
+        ("machine", MACHINE),
+        ("enabled", "<u4"),
+        ("exit_count", "<u4"),
+        ("switches", "<u8"),
+        ("mark", "<u8"),
+        ("marks", "<u8"),
+        ("exits", "<u8", 16),
+    ]
+)
+DRAM = np.dtype([("reads", "<u8"), ("writes", "<u8")])
+GUEST = np.dtype(
+    [
+        ("instructions", "<u8"),
+        ("loads", "<u8"),
+        ("stores", "<u8"),
+        ("stall_ns", "<u8"),
+        ("dram", DRAM, MAX_NODES),
+    ]
+)
+CPU = np.dtype(
+    [
+        ("vmcb", "<u8"),
+        ("guest", "<u4"),
+        ("pad", "<u4"),
+        ("unplaced", "<u8"),
+        ("reserved", "<u8", 5),
+        ("guests", GUEST, MAX_GUESTS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class MeterReading:
+    """The counters at one moment, or what they grew by between two.
+
+    ``reads`` and ``writes`` hold lines of 64 bytes by [guest, cpu, index in ``nids``]; ``instructions``,
+    ``loads`` and ``stores`` (before the modelled caches) are by [guest, cpu].  ``unplaced`` [cpu] are DRAM
+    accesses outside all nodes' memory.  Guests are numbered as they said themselves (magic.h).
+    """
+
+    nids: tuple[int, ...]
+    cpu_nids: tuple[int, ...]
+    enabled: bool
+    switches: int
+    mark: int
+    marks: int
+    reads: Counts
+    writes: Counts
+    instructions: Counts
+    loads: Counts
+    stores: Counts
+    unplaced: Counts
+
+    @property
+    def accesses(self) -> Counts:
+        """Return DRAM reads and writes together, by [guest, cpu, index in ``nids``]."""
+        return self.reads + self.writes
+
+    @property
+    def seen_guests(self) -> tuple[int, ...]:
+        """Return the guest numbers (without the host's) that something was counted for."""
+        counted = np.flatnonzero(self.loads.sum(axis=1) + self.stores.sum(axis=1))
+        return tuple(int(guest) for guest in counted if guest != GUEST_HOST)
+
+    def since(self, earlier: "MeterReading") -> "MeterReading":
+        """Return the growth since ``earlier``; flags are this reading's.
+
+        Raises VmplaceError if the machine was restored from a snapshot in between.
+        """
+        if self.nids != earlier.nids or self.cpu_nids != earlier.cpu_nids:
+            raise VmplaceError("two readings of the meter are of different machines")
+        grown = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTERS}
+        if self.switches < earlier.switches or any((grown[n] >> 63).any() for n in _COUNTERS):
+            raise VmplaceError(
+                "the meter's counters went backwards",
+                hint="the emulated host was restored from a snapshot: start over with a new reading",
+            )
+        flags = {name: getattr(self, name) for name in ("enabled", "switches", "mark", "marks")}
+        return MeterReading(self.nids, self.cpu_nids, **flags, **grown)
+
+
+_COUNTERS = ("reads", "writes", "instructions", "loads", "stores", "unplaced")
+
+
+def find_device(sysfs: Path = Path("/sys")) -> Path:
+    """Return the file of the ivshmem device's memory; raises UnsupportedHostError if there is none."""
+    for device in sorted((sysfs / "bus/pci/devices").glob("*")):
+        identity = [(device / name).read_text().strip() for name in ("vendor", "device")]
+        if identity == ["0x1af4", "0x1110"] and (device / "resource2").exists():
+            return device / "resource2"
+    raise UnsupportedHostError(
+        "this host has no meter", hint="the meter is part of the emulated host: vmplace lab boot"
+    )
+
+
+def parse_region(region: bytes | mmap.mmap) -> MeterReading:
+    """Return the reading that the bytes of a region hold; raises UnsupportedHostError if they hold none."""
+    header = np.frombuffer(region, HEADER, count=1)[0]
+    if header["magic"] != MAGIC:
+        raise UnsupportedHostError(
+            "the shared memory of this host holds no meter", hint="start the emulator with the meter's plugin"
+        )
+    if header["abi"] != ABI:
+        raise UnsupportedHostError(
+            f"the meter speaks version {header['abi']} of its layout, this reader {ABI}",
+            hint="build the lab and the vmplace package from one tree: vmplace lab build",
+        )
+    machine = header["machine"]
+    cpus, nodes = int(machine["cpu_count"]), int(machine["node_count"])
+    # Copied, because the counters go on while these are looked at.
+    rows = np.frombuffer(region, CPU, count=cpus, offset=int(header["cpus_offset"])).copy()
+    dram = rows["guests"]["dram"][:, :, :nodes].swapaxes(0, 1)
+    return MeterReading(
+        nids=tuple(machine["nids"][:nodes].tolist()),
+        cpu_nids=tuple(machine["cpu_nids"][:cpus].tolist()),
+        enabled=bool(header["enabled"]),
+        **{name: int(header[name]) for name in ("switches", "mark", "marks")},
+        **{name: dram[name] for name in ("reads", "writes")},
+        **{name: rows["guests"][name].T for name in ("instructions", "loads", "stores")},
+        unplaced=rows["unplaced"],
+    )
+
+
+class MeterCounters:
+    """Reads the meter's counters; a context manager that holds the region mapped."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Map ``path``, or the device of this host; raises UnsupportedHostError without a meter."""
+        self.path = path or find_device()
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UnsupportedHostError(f"cannot open the meter: {error}", hint="run as root") from error
+        try:
+            self._region = mmap.mmap(fd, REGION_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        except (OSError, ValueError) as error:
+            raise UnsupportedHostError(f"cannot map {self.path}: {error}") from error
+        finally:
+            os.close(fd)
+        self.read()
+
+    def read(self) -> MeterReading:
+        """Return the counters as they are now."""
+        for _ in range(1000):
+            before = self._sequence()
+            reading = parse_region(self._region)
+            if before % 2 == 0 and self._sequence() == before:
+                return reading
+        raise VmplaceError("the meter does not finish writing its header", hint="restart the emulated host")
+
+    def _sequence(self) -> int:
+        return int(np.frombuffer(self._region, HEADER, count=1)[0]["sequence"])
+
+    def close(self) -> None:
+        """Unmap the region."""
+        self._region.close()
+
+    def __enter__(self) -> "MeterCounters":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,83 @@
+"""A wrong configuration is told with line, column and cure."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vmplace.agent.config import parse_config, read_config
+from vmplace.agent.toml_places import key_places
+from vmplace.errors import ConfigError
+from vmplace.policy.plan import Mode
+
+FILE = Path("vmplace.toml")
+
+WRONG = [
+    ("windw_ms = 500", "1:1", "unknown key 'windw_ms'", "did you mean 'window_ms'?"),
+    ("# why\n  window_ms = 'x'", "2:3", "expected whole number, got text", "20 to 60000"),
+    ("window_ms = 5", "1:1", "whole number >= 20", "20 to 60000"),
+    ("[budget]\n\ncall_ms = 50", "3:1", "number <= 20", "up to 20"),
+    ("budget = { mb_per_s = -1 }", "1:12", "whole number >= 1", "1 to 100000"),
+    ("[bugdet]\nmb_per_s = 1", "1:2", "unknown key 'bugdet'", "did you mean 'budget'?"),
+    ("budget.mb_per = 1", "1:8", "unknown key 'mb_per'", "did you mean 'mb_per_s'?"),
+    ("source = 'idel'", "1:1", "source 'idel' does not exist", "did you mean 'idle'?"),
+    ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: home"),
+    ("socket = 'run/x'", "1:1", "socket", "absolute path"),
+    ("numa_balancing = 'off'", "1:1", "invalid enum value 'off'", '"leave"'),
+    ("window_ms = 500\nbudget = [", "2:11", "not valid TOML", "toml.io"),
+    ("a = \n", "1:5", "not valid TOML", "toml.io"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message", "cure"), WRONG, ids=[w[0] for w in WRONG])
+def test_a_mistake_is_told_with_place_and_cure(text: str, place: str, message: str, cure: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, FILE)
+    assert caught.value.place == f"vmplace.toml:{place}"
+    assert message in str(caught.value)
+    assert cure in str(caught.value.hint)
+
+
+def test_a_wrong_guest_section_disables_its_guests_only() -> None:
+    loaded = parse_config('[guests."db*"]\nmode = "atuo"\n[guests.web]\nmode = "advise"\n', FILE)
+    assert loaded.rule("db1").settings.mode is Mode.MANUAL
+    assert str(loaded.rule("db1").error).startswith("vmplace.toml:2:1: ")
+    assert loaded.rule("web").settings.mode is Mode.ADVISE
+    assert loaded.rule("other").settings.mode is Mode.AUTO
+
+
+def test_the_first_rule_that_matches_wins() -> None:
+    loaded = parse_config('[guests.db1]\nmode = "manual"\n[guests."*"]\nallowed_nids = [2, 0]\n', FILE)
+    assert loaded.rule("db1").settings.mode is Mode.MANUAL
+    assert loaded.rule("db2").settings.allowed_nids == (0, 2)
+
+
+def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_config(tmp_path / "absent.toml")
+
+
+def test_the_shipped_sample_is_valid_and_says_the_defaults() -> None:
+    sample = Path(__file__).parents[3] / "vmplace/agent/vmplace.toml.example"
+    text = re.sub("^#(?=[a-z])", "", sample.read_text(), flags=re.MULTILINE)
+    assert text.count("\n") == sample.read_text().count("\n") and "\nwindow_ms = " in text
+    assert parse_config(text, FILE).config == parse_config("", FILE).config
+
+
+def test_places_survive_strings_comments_and_nesting() -> None:
+    text = '''a = """ # no = comment
+b = 1 """ # c = 2
+d = [ "x]", # ]
+      { e = 1 } ]
+"f.g" = 1979-05-27 07:32:00
+[h . i]
+j = 'k = 1'
+[[l]]
+m = true
+'''
+    places = key_places(text)
+    assert places["d", 1, "e"] == (4, 9)
+    assert places[("f.g",)] == (5, 1)
+    assert places["h", "i", "j"] == (7, 1)
+    assert places["l", 0, "m"] == (9, 1)
+    assert ("b",) not in places

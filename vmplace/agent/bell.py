@@ -1,0 +1,58 @@
+"""How is the loop woken from its waits: by signals, by orders, by nothing."""
+
+import os
+import select
+import signal
+import time
+from types import FrameType
+
+
+class Bell:
+    """An eventfd that signal handlers and other threads may ring at any moment.
+
+    threading.Event will not do: a handler that sets the event its own thread is about to wait for
+    can deadlock on the event's lock.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.stopping = False
+
+    def ring(self) -> None:
+        """Wake the waiter, now or at its next wait."""
+        if self._fd >= 0:
+            os.eventfd_write(self._fd, 1)
+
+    def stop(self) -> None:
+        """Ask the loop to end; batches look at ``stopping`` between their calls."""
+        self.stopping = True
+        self.ring()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until rung or for ``seconds``; return True if rung."""
+        readable, _, _ = select.select([self._fd], [], [], max(0.0, seconds))
+        if readable:
+            os.eventfd_read(self._fd)
+        return bool(readable)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep ``seconds`` whole, whatever rings, unless asked to stop."""
+        end = time.monotonic() + seconds
+        while not self.stopping and (left := end - time.monotonic()) > 0:
+            self.wait(left)
+
+    def stop_on_signals(self) -> None:
+        """Stop on SIGTERM and SIGINT; a second one does what it does by default."""
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            signal.signal(number, signal.SIG_DFL)
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, on_signal)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

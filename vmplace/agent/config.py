@@ -1,0 +1,248 @@
+"""What did the operator ask for?  Reads /etc/vmplace/vmplace.toml (sample: vmplace.toml.example).
+
+A wrong key or value is told with file, line, column and the cure.  A wrong global setting stops the
+start; a wrong guest section leaves only the guests it names alone.
+"""
+
+import difflib
+import fnmatch
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from vmplace.agent.toml_places import Path as KeyPath
+from vmplace.agent.toml_places import key_places
+from vmplace.errors import ConfigError
+from vmplace.policy.plan import GuestSettings, Mode
+
+DEFAULT_CONFIG = Path("/etc/vmplace/vmplace.toml")
+
+Nid = Annotated[int, msgspec.Meta(ge=0, le=1023)]
+FilePath = Annotated[str, msgspec.Meta(min_length=2, pattern="^/", description="an absolute path")]
+
+
+class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[budget]``: what moving pages may cost at most."""
+
+    mb_per_s: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000, description="the MB (10^6 bytes) moved per second, 1 to 100000")
+    ] = 256
+    call_ms: Annotated[
+        float, msgspec.Meta(gt=0, le=20, description="the longest wanted call of the kernel in ms, up to 20")
+    ] = 20
+
+
+class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[guests."PATTERN"]``: the operator's word on guests by name."""
+
+    mode: Annotated[
+        Literal["manual", "advise", "auto"],
+        msgspec.Meta(description='"manual" (hands off), "advise" (plan only) or "auto" (plan and act)'),
+    ] = "auto"
+    allowed_nids: (
+        Annotated[tuple[Nid, ...], msgspec.Meta(min_length=1, description="a list of nodes, such as [0, 1]")]
+        | None
+    ) = None
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The global settings; ``guests`` is checked section by section (``GuestRule``)."""
+
+    window_ms: Annotated[
+        int, msgspec.Meta(ge=20, le=60_000, description="the length of a sampling window in ms, 20 to 60000")
+    ] = 1000
+    longest_rest_ms: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=600_000, description="the longest pause between windows in ms, up to 600000"),
+    ] = 10_000
+    source: Annotated[str, msgspec.Meta(description='how pages are sampled; "auto" = the best there is')] = (
+        "auto"
+    )
+    policy: Annotated[str, msgspec.Meta(description="the rule that places guests")] = "home"
+    numa_balancing: Annotated[
+        Literal["take", "leave"],
+        msgspec.Meta(description='"take" (off while guests are managed) or "leave" (as it is)'),
+    ] = "take"
+    on_leftover: Annotated[
+        Literal["report", "undo"],
+        msgspec.Meta(description='after a killed agent: "report" what it moved, or "undo" it'),
+    ] = "report"
+    libvirt: Annotated[bool, msgspec.Meta(description="true or false: ask libvirt for guests")] = True
+    state_dir: FilePath = "/var/lib/vmplace"
+    journal: FilePath | None = None
+    socket: FilePath = "/run/vmplace/control.sock"
+    budget: BudgetSection = BudgetSection()
+    guests: dict[str, Any] = {}
+
+    @property
+    def journal_path(self) -> Path:
+        """Return where the journal is kept: in the state directory unless told otherwise."""
+        return Path(self.journal or f"{self.state_dir}/journal")
+
+
+@dataclass(frozen=True)
+class GuestRule:
+    """One guest section; ``error`` holds what is wrong with it, and then its guests are left alone."""
+
+    pattern: str
+    settings: GuestSettings
+    error: ConfigError | None = None
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A valid configuration and the guest rules in the order of the file."""
+
+    config: Config
+    rules: tuple[GuestRule, ...] = ()
+    path: Path | None = None
+
+    def rule(self, guest: str) -> GuestRule:
+        """Return the first rule whose pattern matches; guests that no rule names are managed."""
+        matches = (rule for rule in self.rules if fnmatch.fnmatchcase(guest, rule.pattern))
+        return next(matches, GuestRule("*", GuestSettings()))
+
+
+def read_config(path: Path | None = None) -> LoadedConfig:
+    """Read ``path``, or the default file; only the default file may be absent (all defaults then).
+
+    Raises ConfigError for anything wrong outside of the guest sections.
+    """
+    chosen = path or DEFAULT_CONFIG
+    try:
+        text = chosen.read_text(encoding="utf-8")
+    except FileNotFoundError as err:
+        if path is None:
+            return LoadedConfig(Config())
+        raise ConfigError("no such file", place=str(chosen)) from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"cannot be read: {err}", place=str(chosen)) from err
+    return parse_config(text, chosen)
+
+
+def parse_config(text: str, path: Path) -> LoadedConfig:
+    """Parse the text of a configuration file; ``path`` is for messages."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise _syntax_error(str(err), text, path) from err
+    # TOML counts \r\n as one line end, and so does the scan: the \r is white space.
+    tell = _Teller(path, key_places(text))
+    config = tell.converted(tree, Config, ())
+    _check_names(config, tell)
+    rules = tuple(_guest_rule(pattern, section, tell) for pattern, section in config.guests.items())
+    return LoadedConfig(config, rules, path)
+
+
+def _check_names(config: Config, tell: "_Teller") -> None:
+    from vmplace.policy.registry import POLICIES
+    from vmplace.sampling.registry import SOURCES
+
+    for key, value, known in (
+        ("policy", config.policy, list(POLICIES)),
+        ("source", config.source, ["auto", *SOURCES]),
+    ):
+        if value not in known:
+            raise tell.error((key,), f"{key} {value!r} does not exist", _nearest(value, known))
+
+
+def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
+    try:
+        parsed = tell.converted(section, GuestSection, ("guests", pattern))
+    except ConfigError as err:
+        return GuestRule(pattern, GuestSettings(Mode.MANUAL), err)
+    nids = parsed.allowed_nids
+    settings = GuestSettings(Mode(parsed.mode), tuple(sorted(set(nids))) if nids else None)
+    return GuestRule(pattern, settings)
+
+
+def _syntax_error(told: str, text: str, path: Path) -> ConfigError:
+    where = re.search(r" \(at line (\d+), column (\d+)\)$", told)
+    lines = text.splitlines() or [""]
+    line, column = (int(where[1]), int(where[2])) if where else (len(lines), len(lines[-1]) + 1)
+    message = re.sub(r" \(at [^)]*\)$", "", told)
+    hint = "text values stand in quotes, tables in [brackets]; see https://toml.io"
+    return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=hint)
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Teller:
+    """Turn msgspec's complaints into errors with a place and a cure."""
+
+    def __init__(self, path: Path, places: Mapping[KeyPath, tuple[int, int]]) -> None:
+        self._path = path
+        self._places = places
+
+    def converted(self, tree: object, to: type[S], under: KeyPath) -> S:
+        """Return ``tree`` as ``to``; raises ConfigError.  ``under`` is the path of ``tree`` in the file."""
+        try:
+            return msgspec.convert(tree, to)
+        except msgspec.ValidationError as err:
+            raise self._explained(str(err), tree, to, under) from err
+
+    def error(self, key: KeyPath, message: str, hint: str | None) -> ConfigError:
+        """Return the error at ``key``, or at the nearest table around it that stands in the text."""
+        while key and key not in self._places:
+            key = key[:-1]
+        line, column = self._places.get(key, (1, 1))
+        return ConfigError(message, place=f"{self._path}:{line}:{column}", hint=hint)
+
+    def _explained(self, told: str, tree: object, to: type[msgspec.Struct], under: KeyPath) -> ConfigError:
+        what, _, where = told.partition(" - at `$")
+        inner = _key_path(where.rstrip("`"))
+        struct, names = to, [key for key in inner if isinstance(key, str)]
+        while names and isinstance(field := _field_type(struct, names[0]), type):
+            struct = field
+            del names[0]
+        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+        if unknown:
+            hint = _nearest(unknown[1], list(struct.__struct_fields__))
+            return self.error((*under, *inner, unknown[1]), f"unknown key {unknown[1]!r}", hint)
+        key = ".".join(names[-1:]) or ".".join(str(part) for part in (*under, *inner))
+        message = f"{key}: {_toml_words(what)}"
+        return self.error((*under, *inner), message, _description(struct, names[-1] if names else None))
+
+
+def _toml_words(told: str) -> str:
+    """Return msgspec's message with TOML's names of the types."""
+    names = {"object": "table", "str": "text", "int": "whole number", "float": "number", "bool": "true/false"}
+    plain = told.replace("`", "").replace(" | null", "").replace("null", "nothing")
+    return re.sub(r"\b(object|str|int|float|bool)\b", lambda m: names[m[1]], plain[0].lower() + plain[1:])
+
+
+def _key_path(text: str) -> KeyPath:
+    """Parse msgspec's ``.budget.nids[1]``."""
+    parts = re.findall(r"\.(\w+)|\[(\d+)\]", text)
+    return tuple(name or int(index) for name, index in parts)
+
+
+def _field_type(struct: type[msgspec.Struct], name: str) -> type[msgspec.Struct] | None:
+    found = get_type_hints(struct).get(name)
+    return found if isinstance(found, type) and issubclass(found, msgspec.Struct) else None
+
+
+def _description(struct: type[msgspec.Struct], name: str | None) -> str | None:
+    """Return what a key wants, from its annotation."""
+    if name is None:
+        return None
+    wanted = _descriptions(get_type_hints(struct, include_extras=True).get(name))
+    return f"{name} is {wanted[0]}" if wanted else None
+
+
+def _descriptions(annotation: Any) -> list[str]:
+    is_meta: Callable[[object], bool] = lambda part: isinstance(part, msgspec.Meta)  # noqa: E731
+    args = get_args(annotation)
+    own = [part.description for part in args if is_meta(part) and part.description]
+    return own or [text for part in args for text in _descriptions(part)]

@@ -1,0 +1,140 @@
+"""Which guests does the agent know, and what does it remember of each?"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.state import Decision
+from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.model.pages import GuestPages
+from vmplace.policy.plan import GuestSettings, GuestView, Mode
+from vmplace.topology.guest import GuestTopology
+
+LOG = logging.getLogger(__name__)
+DECISIONS_KEPT = 50
+
+
+@dataclass
+class TrackedGuest:
+    """What the agent remembers of one guest between windows; only the loop changes it."""
+
+    topology: GuestTopology
+    rule: GuestRule
+    settings: GuestSettings
+    pages: GuestPages | None = None
+    moved_bytes: int = 0
+    held: bool = False
+    problem: str | None = None
+    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+
+    @property
+    def name(self) -> str:
+        """Return the guest's name."""
+        return self.topology.name
+
+    @property
+    def view(self) -> GuestView:
+        """Return what the policy may know."""
+        return GuestView(self.topology, self.pages, self.settings)
+
+
+class Roster:
+    """The guests of the host by name, following their coming and going."""
+
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._loaded = loaded
+        self._guests: dict[str, TrackedGuest] = {}
+
+    def __iter__(self) -> Iterator[TrackedGuest]:
+        return iter(tuple(self._guests.values()))
+
+    def get(self, name: str) -> TrackedGuest | None:
+        """Return the guest called ``name``, or None."""
+        return self._guests.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names."""
+        return tuple(self._guests)
+
+    def update(self, found: Iterable[GuestTopology], host_nids: tuple[int, ...]) -> bool:
+        """Make the roster that of ``found``; return whether a guest came or went."""
+        known = {guest.topology.identity: guest for guest in self}
+        before = set(known)
+        after: dict[str, TrackedGuest] = {}
+        for topology in found:
+            guest = known.get(topology.identity)
+            if guest is None:
+                guest = self._newcomer(topology, host_nids)
+            else:
+                guest.topology = merged(guest.topology, topology)
+            after[guest.name] = guest
+        for guest in self:
+            if after.get(guest.name) is not guest:
+                LOG.info(
+                    'guest=%s pid=%d state=known->gone reason="not found"', guest.name, guest.topology.pid
+                )
+        self._guests = after
+        return {guest.topology.identity for guest in self} != before
+
+    def forget(self, guest: TrackedGuest, reason: str) -> None:
+        """Drop a guest that ended."""
+        if self._guests.get(guest.name) is guest:
+            del self._guests[guest.name]
+            LOG.info('guest=%s pid=%d state=known->gone reason="%s"', guest.name, guest.topology.pid, reason)
+
+    def tried(self, guest: TrackedGuest, step: Callable[[GuestTopology], None]) -> bool:
+        """Run one step for one guest; its failure is noted on it and stops nobody else."""
+        try:
+            step(guest.topology)
+        except GuestGoneError as err:
+            self.forget(guest, str(err))
+        except Exception as err:
+            _note(guest, err)
+        else:
+            guest.problem = None
+            return True
+        return False
+
+    def _newcomer(self, topology: GuestTopology, host_nids: tuple[int, ...]) -> TrackedGuest:
+        rule = self._loaded.rule(topology.name)
+        guest = TrackedGuest(topology, rule, rule.settings)
+        wrong = str(rule.error) if rule.error else unknown_nids(rule, host_nids)
+        if wrong:
+            guest.settings = GuestSettings(Mode.MANUAL)
+            guest.problem = wrong
+            LOG.warning('guest=%s mode=manual reason="%s"', topology.name, wrong)
+        LOG.info(
+            'guest=%s pid=%d state=unknown->known mode=%s reason="found by %s"',
+            topology.name, topology.pid, guest.settings.mode.value, topology.origin,
+        )  # fmt: skip
+        return guest
+
+
+def unknown_nids(rule: GuestRule, host_nids: tuple[int, ...]) -> str | None:
+    """Return what is wrong if the rule allows nodes that the host does not have."""
+    missing = sorted(set(rule.settings.allowed_nids or ()) - set(host_nids))
+    if not missing:
+        return None
+    return f"guests.{rule.pattern!r} allows nodes {missing}, but the host has {list(host_nids)}"
+
+
+def merged(before: GuestTopology, now: GuestTopology) -> GuestTopology:
+    """Return ``now``, without losing what libvirt told while it does not answer.
+
+    A guest that is found as a bare KVM process while libvirtd restarts keeps its name and cells.
+    """
+    if before.origin != "libvirt" or now.origin == "libvirt":
+        return now
+    cpus = {vcpu.tid: vcpu.cpus for vcpu in now.vcpus}
+    vcpus = tuple(replace(vcpu, cpus=cpus.get(vcpu.tid, vcpu.cpus)) for vcpu in before.vcpus)
+    return replace(before, vcpus=vcpus)
+
+
+def _note(guest: TrackedGuest, err: Exception) -> None:
+    told = str(err) or type(err).__name__
+    if told != guest.problem:
+        is_ours = isinstance(err, (VmplaceError, OSError))
+        LOG.warning('guest=%s reason="%s"', guest.name, told, exc_info=None if is_ours else err)
+    guest.problem = told

@@ -1,0 +1,286 @@
+"""What does the agent do all day?  Window, harvest, model, plan, act; and rest while there is nothing to do.
+
+One guest's failure never stops the loop.  Orders (pause, undo ...) come in at any moment and are carried
+out between two batches of moves.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vmplace import __version__
+from vmplace.actuation.result import ActuationResult, MoveOutcome
+from vmplace.agent import cost
+from vmplace.agent.bell import Bell
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
+from vmplace.agent.pace import Pace
+from vmplace.agent.parts import Found, Parts
+from vmplace.agent.report import guest_status, host_imbalance, told
+from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
+from vmplace.errors import VmplaceError
+from vmplace.model.pages import absorbed
+from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.host import HostTopology
+
+LOG = logging.getLogger(__name__)
+NO_PLAN = PlacementPlan()
+
+
+class Agent:
+    """The loop.  ``run`` belongs to one thread; ``status``, ``last_plan`` and ``inbox`` to everybody."""
+
+    def __init__(self, loaded: LoadedConfig, parts: Parts, bell: Bell) -> None:
+        self._config = loaded.config
+        self._parts = parts
+        self._bell = bell
+        self._host: HostTopology | None = None
+        self._kept: tuple[str, ...] = ()
+        self._notes: tuple[str, ...] = ()
+        self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
+        self._asked: list[Order] = []
+        self._status = AgentStatus(
+            __version__, os.getpid(), parts.source_name, parts.policy_name, paused=False
+        )
+        self.roster = Roster(loaded)
+        self.inbox = Inbox(bell)
+        self.last_plan = PlanSummary()
+
+    @property
+    def status(self) -> AgentStatus:
+        """Return the state after the last window, with the agent's cost of this moment."""
+        now = replace(self._status, cpu_seconds=cost.cpu_seconds(), rss_bytes=cost.rss_bytes())
+        return replace(now, notes=tuple(dict.fromkeys((*self._parts.notes, *self._kept, *self._notes))))
+
+    def run(self, *, windows: int | None = None) -> None:
+        """Run until the bell says stop, or for ``windows`` windows."""
+        try:
+            self._welcome()
+            while not self._bell.stopping and (windows is None or self._status.windows < windows):
+                self._serve()
+                self._window()
+                if windows is None or self._status.windows < windows:
+                    self._rest(self._status.rest_ms / 1000, until_asked=True)
+        finally:
+            self._farewell()
+
+    def _welcome(self) -> None:
+        left = self._parts.actuator.leftover()
+        if left is None:
+            return
+        LOG.warning("%s", left)
+        self._kept = (f"{left}; `vmplace undo` restores it",)
+        if self._config.on_leftover == "undo":
+            self._kept = self._parts.actuator.undo(None)
+
+    def _farewell(self) -> None:
+        for order in iter(self.inbox.take, None):
+            order.answer.set_exception(VmplaceError("the agent stops"))
+        for order in self._asked:
+            order.answer.set_exception(VmplaceError("the agent stops"))
+        for part in (self._parts.source, self._parts.actuator):
+            try:
+                part.close()
+            except (VmplaceError, OSError) as err:
+                LOG.error("clean stop: %s", err)
+
+    def _window(self) -> None:
+        started_cpu = time.process_time()
+        changed = self._refresh()
+        armed = [guest for guest in self.roster if self._is_sampled(guest) and self._arm(guest)]
+        busy_cpu = time.process_time() - started_cpu
+        self._rest(self._config.window_ms / 1000, until_asked=False)
+        if self._bell.stopping:
+            return
+        started_cpu = time.process_time()
+        for guest in armed:
+            self._harvest(guest)
+        busy_cpu += time.process_time() - started_cpu
+        plan = self._plan()
+        result = self._act(plan)
+        self._settle(plan, result, busy_cpu, changed=changed)
+
+    def _refresh(self) -> bool:
+        try:
+            self._host = self._parts.read_host()
+            found = self._parts.find()
+        except (VmplaceError, OSError) as err:
+            # What was known a window ago is better than nothing; a guest that ended tells by itself.
+            found = Found(tuple(guest.topology for guest in self.roster), (f"guests not looked up: {err}",))
+        self._notes = found.notes
+        changed = self.roster.update(found.guests, self._host.nids if self._host else ())
+        self._own()
+        return changed
+
+    def _own(self) -> None:
+        """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
+        managing = any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._status.paused
+        try:
+            self._remember(*self._parts.actuator.own(managing))
+        except (VmplaceError, OSError) as err:
+            self._remember(str(err))
+
+    def _remember(self, *notes: str) -> None:
+        self._notes = (*self._notes, *notes)
+
+    @staticmethod
+    def _is_sampled(guest: TrackedGuest) -> bool:
+        return guest.settings.mode is not Mode.MANUAL
+
+    def _arm(self, guest: TrackedGuest) -> bool:
+        return self.roster.tried(guest, self._parts.source.arm)
+
+    def _harvest(self, guest: TrackedGuest) -> None:
+        def step(topology: GuestTopology) -> None:
+            guest.pages = absorbed(guest.pages, self._parts.source.harvest(topology))
+
+        self.roster.tried(guest, step)
+
+    def _plan(self) -> PlacementPlan:
+        if self._host is None:
+            return NO_PLAN
+        budget_bytes = self._config.budget.mb_per_s * self._config.window_ms * 1000
+        views = tuple(guest.view for guest in self.roster)
+        try:
+            plan = self._parts.policy(Snapshot(self._host, views, budget_bytes))
+        except Exception as err:
+            LOG.error("policy %s failed; nothing moves", self._parts.policy_name, exc_info=err)
+            self._remember(f"policy {self._parts.policy_name} failed: {err}")
+            return NO_PLAN
+        self.last_plan = summary(plan)
+        return plan
+
+    def _act(self, plan: PlacementPlan) -> ActuationResult:
+        self._serve()
+        moves = tuple(move for move in plan.moves if self._may_move(move.guest))
+        if not moves:
+            return ActuationResult()
+        topologies = {guest.name: guest.topology for guest in self.roster}
+        try:
+            return self._parts.actuator.apply(PlacementPlan(moves), topologies, self._is_interrupted)
+        except VmplaceError as err:
+            LOG.error("%s%s", err, f" ({err.hint})" if err.hint else "")
+            return ActuationResult(failures=(str(err),))
+
+    def _is_interrupted(self) -> bool:
+        return self._bell.stopping or self.inbox.waiting
+
+    def _may_move(self, name: str) -> bool:
+        guest = self.roster.get(name)
+        if guest is None or guest.settings.mode is Mode.MANUAL:
+            return False
+        if any(order.guest in (None, name) for order in self._asked):
+            return True
+        return guest.settings.mode is Mode.AUTO and not guest.held and not self._status.paused
+
+    def _settle(self, plan: PlacementPlan, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
+        outcomes = {outcome.guest: outcome for outcome in result.outcomes}
+        for guest in self.roster:
+            self._decide(guest, plan, outcomes.get(guest.name))
+        for failure in result.failures:
+            LOG.error("%s", failure)
+        self._remember(*result.failures)
+        self._pace = self._pace.after(moved=changed or result.moved_pages > 0)
+        longest_ms = max((outcome.longest_call_ns for outcome in result.outcomes), default=0) / 1e6
+        self._publish(
+            replace(
+                self._status,
+                windows=self._status.windows + 1,
+                rest_ms=self._pace.rest_ms,
+                moved_bytes=self._status.moved_bytes + result.moved_pages * PAGE_BYTES,
+                longest_move_call_ms=max(self._status.longest_move_call_ms, longest_ms),
+                sampling_cpu_seconds=self._status.sampling_cpu_seconds + cpu_s,
+            )
+        )
+        self._report_back(outcomes, result.failures)
+
+    def _decide(self, guest: TrackedGuest, plan: PlacementPlan, outcome: MoveOutcome | None) -> None:
+        mine = self.last_plan.of(guest.name)
+        reasons = self.last_plan.reasons(guest.name)
+        decision = Decision(self._status.windows + 1, time.time(), mine.size_bytes, reasons, outcome)
+        # The same reasons again for doing nothing are no news.
+        last = guest.decisions[-1] if guest.decisions else None
+        if outcome or last is None or last.outcome or last.reasons != reasons:
+            guest.decisions.append(decision)
+        if outcome:
+            guest.moved_bytes += outcome.moved * PAGE_BYTES
+            _log_moves(guest.name, mine, outcome)
+
+    def _publish(self, status: AgentStatus) -> None:
+        host = self._host
+        if host is None:
+            self._status = status
+            return
+        guests = {
+            guest.name: guest_status(guest, host, self.last_plan, paused=status.paused)
+            for guest in self.roster
+        }
+        imbalance = host_imbalance(host, tuple(self.roster))
+        self._status = replace(status, guests=guests, nids=host.nids, mc_imbalance_estimate=imbalance)
+
+    def _report_back(self, outcomes: dict[str, MoveOutcome], failures: tuple[str, ...]) -> None:
+        lines = tuple(told(outcome) for outcome in outcomes.values()) + failures
+        for order in self._asked:
+            order.answer.set_result(lines or ("nothing to move",))
+        self._asked = []
+
+    def _rest(self, seconds: float, *, until_asked: bool) -> None:
+        """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
+        end = time.monotonic() + seconds
+        while not self._bell.stopping and (left := end - time.monotonic()) > 0:
+            if self._bell.wait(left):
+                self._serve()
+            if until_asked and self._asked:
+                return
+
+    def _serve(self) -> None:
+        for order in iter(self.inbox.take, None):
+            try:
+                answer = self._obeyed(order)
+            except (VmplaceError, OSError) as err:
+                order.answer.set_exception(err)
+            else:
+                if answer is not None:
+                    order.answer.set_result(answer)
+
+    def _obeyed(self, order: Order) -> Answer | None:
+        """Carry an order out; None = it is answered at the end of the window."""
+        if order.guest is not None and self.roster.get(order.guest) is None:
+            raise UnknownGuestError(order.guest, self.roster.names())
+        LOG.info('order=%s guest=%s reason="asked by root"', order.verb, order.guest or "all")
+        if order.verb == "apply":
+            self._asked.append(order)
+            return None
+        if order.verb == "undo":
+            self._hold(order.guest, held=True)
+            return self._parts.actuator.undo(order.guest)
+        self._hold(order.guest, held=order.verb == "pause")
+        self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
+        return (f"{order.guest or 'all guests'}: {order.verb}d",)
+
+    def _hold(self, name: str | None, *, held: bool) -> None:
+        if name is None:
+            self._status = replace(self._status, paused=held)
+        for guest in self.roster:
+            # "resume" without a name also lets go of each guest that was held by name.
+            if guest.name == name or (name is None and not held):
+                guest.held = held
+        self._publish(self._status)
+
+
+def _log_moves(name: str, plan: PlanSummary, outcome: MoveOutcome) -> None:
+    """Log old -> new and why, a line for each reason."""
+    for move in plan.moves:
+        LOG.info(
+            'guest=%s planned_bytes=%d nid=%s->%s reason="%s"',
+            name, move.moved_bytes, _nids(move.from_bytes), _nids(move.to_bytes), move.reason,
+        )  # fmt: skip
+    LOG.info("%s", told(outcome))
+
+
+def _nids(by_nid: Mapping[int, int]) -> str:
+    return ",".join(str(nid) for nid in by_nid)

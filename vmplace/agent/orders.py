@@ -1,0 +1,50 @@
+"""What may root order, and how does the loop get to know?"""
+
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vmplace.agent.bell import Bell
+from vmplace.errors import VmplaceError
+
+Verb = Literal["apply", "undo", "pause", "resume"]
+Answer = tuple[str, ...]
+
+
+class UnknownGuestError(VmplaceError):
+    """No guest of that name; callers answer with an exit code of its own."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"no guest {name!r}", hint=f"known guests: {', '.join(known) or 'none'}")
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order; ``guest`` None = all.  ``answer`` is set by the loop: what was done, in words."""
+
+    verb: Verb
+    guest: str | None = None
+    answer: "Future[Answer]" = field(default_factory=Future)
+
+
+class Inbox:
+    """Orders from other threads; a deque's ends are safe without a lock."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._orders: deque[Order] = deque()
+
+    def submit(self, order: Order) -> None:
+        """Hand an order to the loop, which is woken for it."""
+        self._orders.append(order)
+        self._bell.ring()
+
+    def take(self) -> Order | None:
+        """Return the oldest order, or None."""
+        return self._orders.popleft() if self._orders else None
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether an order waits."""
+        return bool(self._orders)

@@ -1,0 +1,67 @@
+"""What does the loop drive?  The stages as the loop sees them; wiring.py builds the real ones."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from vmplace.actuation.result import ActuationResult
+from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
+
+
+@dataclass(frozen=True)
+class Found:
+    """The guests of this moment, and what a person should know about how they were found."""
+
+    guests: tuple[GuestTopology, ...]
+    notes: tuple[str, ...] = ()
+
+
+class WindowSource(Protocol):
+    """A sampling source as the loop uses it; raises GuestGoneError for a guest that ended."""
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Start a window of one guest."""
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return what was touched since the guest was armed."""
+
+    def close(self) -> None:
+        """Take the sensor off."""
+
+
+class Actuator(Protocol):
+    """All that changes the host, behind one journal."""
+
+    def apply(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
+    ) -> ActuationResult:
+        """Carry the plan out within the budget; returns early once ``is_stopping()``."""
+
+    def own(self, is_managing: bool) -> tuple[str, ...]:
+        """Take or give back what must not interfere with managed guests; return notes."""
+
+    def undo(self, guest: str | None) -> tuple[str, ...]:
+        """Restore what the journal holds of one guest, or of all; return what was done, in words."""
+
+    def leftover(self) -> str | None:
+        """Return what an earlier agent moved and the journal still holds, in words, or None."""
+
+    def close(self) -> None:
+        """Give everything but the placement itself back; the journal stays."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The stages; ``source_name`` and ``policy_name`` are for people."""
+
+    read_host: Callable[[], HostTopology]
+    find: Callable[[], Found]
+    source: WindowSource
+    source_name: str
+    policy: Callable[[Snapshot], PlacementPlan]
+    policy_name: str
+    actuator: Actuator
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,78 @@
+"""How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are told."""
+
+from collections.abc import Iterable
+
+from vmplace.actuation.result import MoveOutcome
+from vmplace.agent.guests import TrackedGuest
+from vmplace.agent.state import GuestStatus, PlanSummary
+from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
+from vmplace.model.traffic import estimated_traffic
+from vmplace.policy.plan import Mode
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.host import HostTopology
+
+
+def guest_status(guest: TrackedGuest, host: HostTopology, plan: PlanSummary, *, paused: bool) -> GuestStatus:
+    """Return what is known of one guest; estimates are None until a window saw an access."""
+    traffic = _traffic(guest, host)
+    cpus = tuple(sorted({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
+    return GuestStatus(
+        mode=guest.settings.mode.value,
+        state=_state(guest, plan, paused=paused),
+        pid=guest.topology.pid,
+        origin=guest.topology.origin,
+        vcpu_nids=host.nids_of_cpus(cpus),
+        memory_bytes=sum(ram.size_bytes for ram in guest.topology.ram),
+        pages_by_node=guest.pages.pages_by_node() if guest.pages else None,
+        hot_pages_by_node=guest.pages.pages_by_node(hot_only=True) if guest.pages else None,
+        estimated_lar=local_access_ratio(traffic) if traffic else None,
+        moved_bytes=guest.moved_bytes,
+        movability=bytes_by_movability(guest.topology),
+        reasons=plan.reasons(guest.name),
+        problem=guest.problem,
+    )
+
+
+def host_imbalance(host: HostTopology, guests: Iterable[TrackedGuest]) -> float | None:
+    """Return the estimated imbalance of the memory controllers under all guests together."""
+    total: TrafficMatrix | None = None
+    for guest in guests:
+        traffic = _traffic(guest, host)
+        if traffic and traffic.nids == host.nids:
+            total = total + traffic if total else traffic
+    return mc_imbalance(total, host.memory_nids) if total else None
+
+
+def bytes_by_movability(guest: GuestTopology) -> dict[str, int]:
+    """Return the guest's memory in bytes by movability class."""
+    found: dict[str, int] = {}
+    for ram in guest.ram:
+        found[ram.movability.value] = found.get(ram.movability.value, 0) + ram.size_bytes
+    return found
+
+
+def told(outcome: MoveOutcome) -> str:
+    """Return what became of a guest's moves, in words; zeroes are left out."""
+    names = ("already", "busy", "pinned", "gone", "vetoed", "left")
+    counts = {name: getattr(outcome, name) for name in names} | dict(outcome.refused)
+    rest = "".join(f" {name.lower()}_pages={count}" for name, count in counts.items() if count)
+    moved = f"guest={outcome.guest} moved_bytes={outcome.moved * PAGE_BYTES}"
+    return f"{moved}{rest} longest_call_ms={outcome.longest_call_ns / 1e6:.2f}"
+
+
+def _traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:
+    return estimated_traffic(host, guest.topology, guest.pages) if guest.pages else None
+
+
+def _state(guest: TrackedGuest, plan: PlanSummary, *, paused: bool) -> str:
+    if guest.problem:
+        return "failed"
+    if guest.settings.mode is Mode.MANUAL:
+        return "manual"
+    if guest.held:
+        return "held"
+    if guest.pages is None:
+        return "new"
+    if not plan.of(guest.name).moves:
+        return "settled"
+    return "advised" if paused or guest.settings.mode is Mode.ADVISE else "moving"

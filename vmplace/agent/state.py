@@ -1,0 +1,118 @@
+"""What does the agent tell about itself and its guests?  All of it small, frozen and ready for JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vmplace.actuation.result import MoveOutcome
+from vmplace.policy.plan import Move, PlacementPlan
+
+
+@dataclass(frozen=True)
+class MoveSummary:
+    """One move of a plan without its pages: bytes by the node they leave and by the node they go to."""
+
+    guest: str
+    moved_bytes: int
+    from_bytes: Mapping[int, int]
+    to_bytes: Mapping[int, int]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StaySummary:
+    """What is left where it is, and why."""
+
+    guest: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """A plan without its pages: those may take more memory than the agent may use."""
+
+    moves: tuple[MoveSummary, ...] = ()
+    stays: tuple[StaySummary, ...] = ()
+    size_bytes: int = 0
+
+    def of(self, guest: str) -> "PlanSummary":
+        """Return the part that concerns one guest."""
+        moves = tuple(move for move in self.moves if move.guest == guest)
+        stays = tuple(stay for stay in self.stays if stay.guest == guest)
+        return PlanSummary(moves, stays, sum(move.moved_bytes for move in moves))
+
+    def reasons(self, guest: str) -> tuple[str, ...]:
+        """Return why the guest's memory should move or stay, each reason once."""
+        mine = self.of(guest)
+        return tuple(dict.fromkeys([m.reason for m in mine.moves] + [s.reason for s in mine.stays]))
+
+
+def summary(plan: PlacementPlan) -> PlanSummary:
+    """Return the plan without its pages."""
+    moves = tuple(_move_summary(move) for move in plan.moves)
+    stays = tuple(StaySummary(stay.guest, stay.reason) for stay in plan.stays)
+    return PlanSummary(moves, stays, plan.size_bytes)
+
+
+def _move_summary(move: Move) -> MoveSummary:
+    from_bytes: dict[int, int] = {}
+    to_bytes: dict[int, int] = {}
+    for into, nids in ((from_bytes, move.from_nid), (to_bytes, move.to_nid)):
+        for nid in sorted(set(nids.tolist())):
+            into[nid] = int(move.npages[nids == nid].sum(dtype="int64")) * 4096
+    return MoveSummary(move.guest, move.size_bytes, from_bytes, to_bytes, move.reason)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was wanted for one guest in one window and what became of it; ``outcome`` None = not tried."""
+
+    window: int
+    unix_s: float
+    planned_bytes: int
+    reasons: tuple[str, ...]
+    outcome: MoveOutcome | None = None
+
+
+@dataclass(frozen=True)
+class GuestStatus:
+    """One guest as it was at the end of the last window.
+
+    ``state`` is one of: new (no window yet), moving, settled (nothing to do), advised (a move is wanted,
+    but the mode or a pause forbids it), held (undone: left alone until resume), manual, failed.
+    """
+
+    mode: str
+    state: str
+    pid: int
+    origin: str
+    vcpu_nids: tuple[int, ...]
+    memory_bytes: int
+    pages_by_node: Mapping[int, int] | None
+    hot_pages_by_node: Mapping[int, int] | None
+    estimated_lar: float | None
+    moved_bytes: int
+    movability: Mapping[str, int]
+    reasons: tuple[str, ...]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """The whole host as the agent sees it; ``notes`` are things a person should know."""
+
+    version: str
+    pid: int
+    source: str
+    policy: str
+    paused: bool
+    nids: tuple[int, ...] = ()
+    windows: int = 0
+    rest_ms: int = 0
+    guests: Mapping[str, GuestStatus] = field(default_factory=dict)
+    moved_bytes: int = 0
+    longest_move_call_ms: float = 0.0
+    mc_imbalance_estimate: float | None = None
+    cpu_seconds: float = 0.0
+    sampling_cpu_seconds: float = 0.0
+    rss_bytes: int | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,88 @@
+"""What does the agent answer to each command on the control socket?"""
+
+from concurrent.futures import Future
+from typing import Any, cast
+
+import msgspec
+
+from vmplace.agent.heat_strip import heat_strips
+from vmplace.agent.loop import Agent
+from vmplace.agent.orders import Answer as Told
+from vmplace.agent.orders import Order, UnknownGuestError, Verb
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.control import Answer, Peer
+from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
+
+
+class AgentAnswers:
+    """Look at the agent from the server's thread; hand orders to the loop."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def __call__(self, peer: Peer, request: Request) -> Answer:
+        """Return the answer, or the future of one for orders."""
+        if request.command in ACTS:
+            if peer.uid != 0:
+                message = f"only root may {request.command}; you are uid {peer.uid}"
+                return refusal("denied", message, f"run `sudo vmplace {request.command}`")
+            return self._ordered(request)
+        try:
+            return Response(True, data=self._look(request))
+        except UnknownGuestError as err:
+            return refusal("guest", str(err), err.hint)
+
+    def _look(self, request: Request) -> Any:
+        if request.command == "status":
+            return msgspec.to_builtins(self._agent.status, str_keys=True)
+        if request.command == "plan":
+            plan = self._agent.last_plan
+            return msgspec.to_builtins(plan.of(request.guest) if request.guest else plan, str_keys=True)
+        if request.guest is None:
+            raise VmplaceError(f"{request.command} needs the name of a guest")
+        show = self.show if request.command == "show" else self.why
+        return msgspec.to_builtins(show(request.guest), str_keys=True)
+
+    def show(self, name: str) -> dict[str, Any]:
+        """Return all that is known of one guest."""
+        guest = self._agent.roster.get(name)
+        status = self._agent.status.guests.get(name)
+        if guest is None or status is None:
+            raise UnknownGuestError(name, self._agent.roster.names())
+        topology = guest.topology
+        return {
+            "name": name,
+            "status": status,
+            "windows": guest.pages.windows if guest.pages else 0,
+            "vcpus": topology.vcpus,
+            "cells": topology.cells,
+            "ram": topology.ram,
+            # The loop may age the heat meanwhile: a picture half a window old is as good.
+            "strips": heat_strips(guest.pages) if guest.pages else (),
+            "decisions": tuple(guest.decisions)[-10:],
+        }
+
+    def why(self, name: str) -> dict[str, Any]:
+        """Return the decisions kept of one guest, newest last."""
+        guest = self._agent.roster.get(name)
+        if guest is None:
+            raise UnknownGuestError(name, self._agent.roster.names())
+        wanted = self._agent.last_plan.of(name)
+        return {"name": name, "problem": guest.problem, "plan": wanted, "decisions": tuple(guest.decisions)}
+
+    def _ordered(self, request: Request) -> "Future[Response]":
+        order = Order(cast(Verb, request.command), request.guest)
+        response: Future[Response] = Future()
+
+        def on_done(done: "Future[Told]") -> None:
+            err = done.exception()
+            if isinstance(err, UnknownGuestError):
+                response.set_result(refusal("guest", str(err), err.hint))
+            elif err is not None:
+                response.set_exception(err)
+            else:
+                response.set_result(Response(True, data=done.result()))
+
+        order.answer.add_done_callback(on_done)
+        self._agent.inbox.submit(order)
+        return response

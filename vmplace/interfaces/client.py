@@ -1,0 +1,78 @@
+"""How does a command ask the running agent?"""
+
+import os
+import socket
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.protocol import DEFAULT_SOCKET, MAX_RESPONSE_BYTES, Kind, Request, Response
+
+CONFIG = Path("/etc/vmplace/vmplace.toml")
+
+
+class NoAgentError(VmplaceError):
+    """No agent answers; callers may do without one."""
+
+
+class RefusedError(VmplaceError):
+    """The agent said no; ``kind`` says why (protocol.py)."""
+
+    def __init__(self, message: str, *, kind: Kind | None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+
+def socket_path(config: Path = CONFIG) -> Path:
+    """Return where the agent listens: as configured, where the file can be read, else the default.
+
+    What is wrong with the file is the agent's to say; a client just looks in the usual place.
+    """
+    try:
+        told = tomllib.loads(config.read_text()).get("socket", DEFAULT_SOCKET)
+    except (OSError, ValueError):
+        told = DEFAULT_SOCKET
+    return Path(told if isinstance(told, str) else DEFAULT_SOCKET)
+
+
+def ask(command: str, guest: str | None = None, *, path: Path | None = None, timeout_s: float = 30) -> Any:
+    """Return the data that the agent answers.
+
+    Raises NoAgentError where none answers, RefusedError where it refuses.
+    """
+    path = path or socket_path()
+    request = msgspec.json.encode(Request(command, guest)) + b"\n"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(timeout_s)
+            sock.connect(str(path))
+            sock.sendall(request)
+            line = _read_line(sock)
+        response = msgspec.json.decode(line, type=Response)
+    except PermissionError as err:
+        hint = "run it as root, or join the group vmplace to look"
+        raise RefusedError(f"you may not open {path}", kind="denied", hint=hint) from err
+    except TimeoutError as err:
+        raise NoAgentError(f"the agent at {path} does not answer", hint="see its log") from err
+    except (OSError, msgspec.DecodeError) as err:
+        told = os.strerror(err.errno) if isinstance(err, OSError) and err.errno else str(err)
+        hint = "start it: systemctl start vmplace, or vmplace agent"
+        raise NoAgentError(f"no agent at {path}: {told}", hint=hint) from err
+    if not response.ok:
+        raise RefusedError(response.error or "refused", kind=response.kind, hint=response.hint)
+    return response.data
+
+
+def _read_line(sock: socket.socket) -> bytes:
+    heard = bytearray()
+    while not heard.endswith(b"\n"):
+        part = sock.recv(65536)
+        if not part:
+            raise ConnectionResetError("the agent hung up")
+        heard += part
+        if len(heard) > MAX_RESPONSE_BYTES:
+            raise ConnectionAbortedError("the answer is too long")
+    return bytes(heard)

@@ -1,0 +1,253 @@
+"""How do people and programs talk to the running agent?  A UNIX socket, served by a thread of its own.
+
+Whoever may open the socket (root and group vmplace, by its mode) may look; only root may act, by the
+credentials the kernel tells (SO_PEERCRED).  A client that says nothing, too much, or does not listen is
+dropped by deadline; it never holds up another client, nor the loop.
+"""
+
+import contextlib
+import errno
+import grp
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.protocol import MAX_REQUEST_BYTES, Request, Response, parse_request, refusal
+
+LOG = logging.getLogger(__name__)
+
+GROUP = "vmplace"
+MAX_CONNECTIONS = 32
+MAX_CONNECTIONS_PER_UID = 8
+REQUEST_S = 5.0
+ANSWER_S = 300.0
+RESPONSE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end, by the kernel's word."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+Answer = Response | Future[Response]
+Answerer = Callable[[Peer, Request], Answer]
+
+
+@dataclass
+class _Connection:
+    sock: socket.socket
+    peer: Peer
+    deadline: float
+    heard: bytearray = field(default_factory=bytearray)
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
+    is_answered: bool = False
+
+
+class ControlServer:
+    """Serve ``path`` from ``start`` until ``close``; ``answer`` is called on the server's thread."""
+
+    def __init__(self, path: Path, answer: Answerer) -> None:
+        self._path = path
+        self._answer = answer
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, _Connection] = {}
+        self._listener = listening(path)
+        self._inode = path.stat().st_ino
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_closing = False
+        self._finished: list[tuple[_Connection, Response]] = []
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and remove the socket, unless another's stands in its place."""
+        self._is_closing = True
+        os.eventfd_write(self._bell, 1)
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * RESPONSE_S)
+        self._listener.close()
+        self._selector.close()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._turn()
+            # Orders that the stopping loop refused are still told so.
+            end = time.monotonic() + 1
+            while time.monotonic() < end and any(
+                c.unsent or c.is_answered for c in self._connections.values()
+            ):
+                self._turn(0.05)
+        finally:
+            for connection in tuple(self._connections.values()):
+                self._drop(connection)
+
+    def _turn(self, longest_s: float = 60.0) -> None:
+        now = time.monotonic()
+        deadlines = (connection.deadline - now for connection in self._connections.values())
+        for key, _ in self._selector.select(max(0.0, min([longest_s, *deadlines]))):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fd == self._bell:
+                self._deliver()
+            elif key.fd in self._connections:
+                self._exchange(self._connections[key.fd])
+        now = time.monotonic()
+        for connection in [c for c in self._connections.values() if c.deadline <= now]:
+            self._drop(connection)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as err:
+            # Out of descriptors: the pending client stays in the queue, so do not spin on it.
+            if err.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(0.05)
+            return
+        sock.setblocking(False)
+        connection = _Connection(sock, peer_of(sock), time.monotonic() + REQUEST_S)
+        self._connections[sock.fileno()] = connection
+        self._selector.register(sock, selectors.EVENT_READ)
+        if self._is_crowded(connection.peer.uid):
+            self._send(connection, refusal("busy", "too many connections", "try again in a few seconds"))
+
+    def _is_crowded(self, uid: int) -> bool:
+        of_uid = sum(connection.peer.uid == uid for connection in self._connections.values())
+        # Root keeps room of its own, so that others cannot lock it out.
+        most = MAX_CONNECTIONS + MAX_CONNECTIONS_PER_UID if uid == 0 else MAX_CONNECTIONS
+        return of_uid > MAX_CONNECTIONS_PER_UID or len(self._connections) > most
+
+    def _exchange(self, connection: _Connection) -> None:
+        try:
+            if connection.unsent:
+                self._flush(connection)
+            else:
+                self._hear(connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+
+    def _hear(self, connection: _Connection) -> None:
+        heard = connection.sock.recv(MAX_REQUEST_BYTES)
+        if not heard or connection.is_answered:
+            # Gone, or it talks on after its request: either way there is no more to say.
+            self._drop(connection)
+            return
+        connection.heard += heard
+        line, newline, _ = bytes(connection.heard).partition(b"\n")
+        if len(line) > MAX_REQUEST_BYTES:
+            self._send(connection, refusal("request", f"a request has at most {MAX_REQUEST_BYTES} bytes"))
+        elif newline:
+            self._ask(connection, line)
+
+    def _ask(self, connection: _Connection, line: bytes) -> None:
+        request = parse_request(line)
+        answer = request if isinstance(request, Response) else self._answered(connection.peer, request)
+        if isinstance(answer, Response):
+            self._send(connection, answer)
+            return
+        connection.is_answered = True
+        connection.deadline = time.monotonic() + ANSWER_S
+        answer.add_done_callback(lambda done: self._finish(connection, done))
+
+    def _answered(self, peer: Peer, request: Request) -> Answer:
+        try:
+            return self._answer(peer, request)
+        except Exception as err:
+            return _failure(err)
+
+    def _finish(self, connection: _Connection, done: "Future[Response]") -> None:
+        """Hand a late answer over; called on whatever thread finished it."""
+        err = done.exception()
+        with self._lock:
+            self._finished.append((connection, done.result() if err is None else _failure(err)))
+        os.eventfd_write(self._bell, 1)
+
+    def _deliver(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        with self._lock:
+            finished, self._finished = self._finished, []
+        for connection, response in finished:
+            if self._connections.get(connection.sock.fileno()) is connection:
+                self._send(connection, response)
+
+    def _send(self, connection: _Connection, response: Response) -> None:
+        connection.unsent = memoryview(msgspec.json.encode(response) + b"\n")
+        connection.is_answered = True
+        connection.deadline = time.monotonic() + RESPONSE_S
+        self._selector.modify(connection.sock, selectors.EVENT_WRITE)
+
+    def _flush(self, connection: _Connection) -> None:
+        sent = connection.sock.send(connection.unsent)
+        connection.unsent = connection.unsent[sent:]
+        if not connection.unsent:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        fd = connection.sock.fileno()
+        if self._connections.pop(fd, None) is not None:
+            self._selector.unregister(connection.sock)
+            connection.sock.close()
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Return who connected, as the kernel noted at connect(2)."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return Peer(*struct.unpack("3i", credentials))
+
+
+def listening(path: Path) -> socket.socket:
+    """Return a listening socket at ``path``, 0660 root:vmplace, or 0600 where the group does not exist.
+
+    A stale socket is replaced: the agent's lock, taken before, says that nobody serves it.
+    """
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if path.exists() and not path.is_socket():
+        raise VmplaceError(f"{path} is not a socket", hint="give another path in vmplace.toml, key socket")
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        # No umask games: a process has one umask for all threads.  Nobody can connect before listen().
+        sock.bind(str(path))
+        path.chmod(0o600)
+        with contextlib.suppress(KeyError, PermissionError):
+            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)
+            path.chmod(0o660)
+        sock.listen(MAX_CONNECTIONS)
+    except OSError as err:
+        sock.close()
+        raise VmplaceError(f"cannot serve {path}: {err.strerror}", hint="run the agent as root") from err
+    return sock
+
+
+def _failure(err: BaseException) -> Response:
+    if isinstance(err, VmplaceError):
+        return refusal("failed", str(err), err.hint)
+    LOG.error("control request failed", exc_info=err)
+    return refusal("failed", f"{type(err).__name__}: {err}", "see the agent's log")

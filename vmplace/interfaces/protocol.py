@@ -1,0 +1,64 @@
+"""What is said on the control socket?  One line of JSON each way, then the connection ends.
+
+Request:   ``{"version": 1, "command": "show", "guest": "db1"}``
+Response:  ``{"version": 1, "ok": true, "data": ...}``, or ``ok`` false with ``error``, ``hint`` and ``kind``.
+
+Keys may be added within a version; a reader ignores those it does not know.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+VERSION = 1
+DEFAULT_SOCKET = "/run/vmplace/control.sock"
+MAX_REQUEST_BYTES = 4096
+MAX_RESPONSE_BYTES = 16 << 20
+
+Kind = Literal["request", "denied", "busy", "guest", "failed"]
+
+LOOKS = frozenset({"status", "show", "plan", "why"})
+"""Commands that whoever may connect may give."""
+ACTS = frozenset({"apply", "undo", "pause", "resume"})
+"""Commands for root only."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a client asks."""
+
+    command: str
+    guest: str | None = None
+    version: int = VERSION
+
+
+class Response(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the agent answers; ``kind`` tells programs what sort of error it is."""
+
+    ok: bool
+    data: Any = None
+    error: str | None = None
+    hint: str | None = None
+    kind: Kind | None = None
+    version: int = msgspec.field(default_factory=lambda: VERSION)
+
+
+def refusal(kind: Kind, error: str, hint: str | None = None) -> Response:
+    """Return the answer that says no."""
+    return Response(False, error=error, hint=hint, kind=kind)
+
+
+def parse_request(line: bytes) -> Request | Response:
+    """Parse one line; return a refusal for what is no request of this version."""
+    try:
+        request = msgspec.json.decode(line, type=Request)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        return refusal(
+            "request", f"not a request: {err}", 'send one line: {"version": 1, "command": "status"}'
+        )
+    if request.version != VERSION:
+        hint = "use the vmplace command of the same release"
+        return refusal("request", f"version {request.version} is not spoken here, but {VERSION}", hint)
+    if request.command not in LOOKS | ACTS:
+        known = ", ".join(sorted(LOOKS | ACTS))
+        return refusal("request", f"unknown command {request.command[:40]!r}", f"known: {known}")
+    return request

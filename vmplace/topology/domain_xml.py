@@ -1,0 +1,93 @@
+"""What does libvirt say a guest is: parse the XML of a domain.
+
+The XML comes from whoever defines domains, so a document type is refused: libvirt writes none, and
+entities are how a small text grows to gigabytes or pulls in files.
+"""
+
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+from vmplace.errors import VmplaceError
+from vmplace.topology.cpulist import parse_cpulist
+from vmplace.topology.description import GuestDescription, RamBlock
+from vmplace.topology.guest import Cell
+
+# libvirt, docs/formatdomain: units of <memory>, kibibytes where none is told.
+UNITS = {
+    "b": 1, "bytes": 1,
+    "kb": 1000, "k": 1 << 10, "kib": 1 << 10,
+    "mb": 10**6, "m": 1 << 20, "mib": 1 << 20,
+    "gb": 10**9, "g": 1 << 30, "gib": 1 << 30,
+    "tb": 10**12, "t": 1 << 40, "tib": 1 << 40,
+}  # fmt: skip
+# An nvdimm is a file's content, not memory of the host.
+MEMORY_MODELS = frozenset({"dimm", "virtio-mem"})
+
+
+def parse_domain(text: str) -> GuestDescription:
+    """Parse the XML of one (running) domain; raises VmplaceError for hostile or broken XML."""
+    try:
+        root = _parse_tree(text)
+        cells = tuple(_parse_cell(cell, index) for index, cell in enumerate(root.iterfind("./cpu/numa/cell")))
+        kind = root.find("./os/type")
+        return GuestDescription(
+            name=root.findtext("name") or "",
+            uuid=root.findtext("uuid"),
+            machine=kind.get("machine") if kind is not None else None,
+            blocks=_main_blocks(root, cells) + _device_blocks(root),
+            cells=cells,
+        )
+    except (expat.ExpatError, ValueError, KeyError) as err:
+        raise VmplaceError(f"the domain's XML cannot be read: {err}") from err
+
+
+def _parse_tree(text: str) -> Element:
+    builder = TreeBuilder()
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    parser.Parse(text, True)
+    return builder.close()
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise VmplaceError("the domain's XML has a document type, which libvirt never writes")
+
+
+def _parse_cell(cell: Element, index: int) -> Cell:
+    return Cell(
+        cell_id=int(cell.get("id", index)),
+        vcpu_ids=parse_cpulist(cell.get("cpus", "")),
+        memory_bytes=_parse_size(cell.get("memory", "0"), cell.get("unit")),
+    )
+
+
+def _parse_size(text: str, unit: str | None) -> int:
+    return int(text) * UNITS[(unit or "KiB").lower()]
+
+
+def _main_blocks(root: Element, cells: tuple[Cell, ...]) -> tuple[RamBlock, ...]:
+    """Return main RAM: a backend per cell, or a single one."""
+    if cells:
+        return tuple(RamBlock(cell.memory_bytes, cell.cell_id) for cell in cells if cell.memory_bytes)
+    memory = root.find("memory")
+    if memory is None or not memory.text:
+        return ()
+    return (RamBlock(_parse_size(memory.text, memory.get("unit"))),)
+
+
+def _device_blocks(root: Element) -> tuple[RamBlock, ...]:
+    blocks = []
+    for device in root.iterfind("./devices/memory"):
+        size = device.find("./target/size")
+        if device.get("model") not in MEMORY_MODELS or size is None or not size.text:
+            continue
+        cell = device.findtext("./target/node")
+        address = device.find("./address[@base]")
+        if address is None:
+            address = device.find("./target/address[@base]")
+        gpa = int(address.get("base", ""), 16) if address is not None else None
+        blocks.append(RamBlock(_parse_size(size.text, size.get("unit")), int(cell) if cell else None, gpa))
+    return tuple(blocks)

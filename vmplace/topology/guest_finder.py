@@ -1,0 +1,178 @@
+"""Which guests run on the host: one list, from the processes and from libvirt.
+
+A guest is a process that runs KVM.  libvirt, where it is there, adds name, UUID and vNUMA cells; else
+the command line has to say.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.topology.description import GuestDescription
+from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
+from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped
+from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
+from vmplace.topology.monitor_layout import locate_exact
+from vmplace.topology.movability import find_process_pin
+from vmplace.topology.procfs import (
+    PROC,
+    Vma,
+    read_comm,
+    read_command_line,
+    read_maps,
+    read_smaps,
+    read_start_time,
+    read_status,
+    read_thread_names,
+)
+from vmplace.topology.qemu_command_line import parse_qemu
+from vmplace.topology.ram import PlacedBlock, build_ranges, locate_ram, select_candidates
+from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
+
+DEBUGFS = Path("/sys/kernel/debug")
+
+
+@dataclass(frozen=True)
+class GuestScan:
+    """The guests, ascending by pid; what was left out and why; ``libvirt_problem`` if libvirt is away."""
+
+    guests: tuple[GuestTopology, ...]
+    skipped: tuple[Skipped, ...] = ()
+    libvirt_problem: str | None = None
+
+
+class GuestFinder:
+    """Finds the guests again in every window; page tables are walked only when mappings changed.
+
+    ``exact`` asks QEMU's monitor for the RAM layout, which taints libvirt domains.
+    """
+
+    def __init__(
+        self,
+        libvirt: Libvirt | None = None,
+        *,
+        proc: Path = PROC,
+        debugfs: Path = DEBUGFS,
+        exact: bool = False,
+    ) -> None:
+        self._libvirt = libvirt
+        self._proc = proc
+        self._debugfs = debugfs
+        self._exact = exact
+        self._processes = KvmProcesses(proc)
+        self._layouts: dict[tuple[int, int], tuple[object, tuple[RamRange, ...]]] = {}
+
+    def find(self) -> GuestScan:
+        """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
+        processes, skipped = self._processes.find()
+        answer = self._libvirt.read() if self._libvirt is not None else LibvirtAnswer()
+        guests = []
+        for process in processes:
+            try:
+                guests.append(self._read_guest(process, answer.descriptions))
+            except GuestGoneError:
+                continue
+            except UnsupportedHostError as err:
+                skipped.append(Skipped(process.pid, str(err)))
+        skipped += [Skipped(None, f"domain {name}: {reason}") for name, reason in answer.rejected.items()]
+        skipped += _missing_vcpus(guests)
+        identities = {guest.identity for guest in guests}
+        self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
+        return GuestScan(_with_unique_names(guests), tuple(skipped), answer.problem)
+
+    def _read_guest(self, process: KvmProcess, domains: Mapping[str, GuestDescription]) -> GuestTopology:
+        ordered = parse_qemu(read_command_line(process.pid, self._proc))
+        domain = domains.get(ordered.uuid) if ordered is not None and ordered.uuid else None
+        description = domain or ordered or GuestDescription("")
+        guest = GuestTopology(
+            name=description.name or f"{read_comm(process.pid, self._proc)}-{process.pid}",
+            pid=process.pid,
+            start_time=process.start_time,
+            origin="kvm" if domain is None else "libvirt",
+            vcpus=self._read_vcpus(process, description),
+            ram=self._read_ram(process, description, is_domain=domain is not None),
+            cells=description.cells,
+            uuid=description.uuid,
+        )
+        check_identity(guest, self._proc)
+        return guest
+
+    def _read_vcpus(self, process: KvmProcess, description: GuestDescription) -> tuple[Vcpu, ...]:
+        threads = read_thread_names(process.pid, self._proc)
+        tids = find_vcpu_tids(process.pid, process.descriptors, threads, self._proc, self._debugfs)
+        return tuple(
+            Vcpu(vcpu_id, tid, read_affinity(process.pid, tid, self._proc), description.cell_of_vcpu(vcpu_id))
+            for vcpu_id, tid in tids.items()
+        )
+
+    def _read_ram(
+        self, process: KvmProcess, description: GuestDescription, *, is_domain: bool
+    ) -> tuple[RamRange, ...]:
+        status = read_status(process.pid, self._proc)
+        cheap = select_candidates(read_maps(process.pid, self._proc))
+        # Everything that the ranges follow from; VmLck changes when a mapping is mlocked.
+        key = (
+            cheap,
+            description,
+            status.get("VmLck"),
+            status.get("VmPin"),
+            sorted(set(process.descriptors.values())),
+        )
+        identity = process.pid, process.start_time
+        known = self._layouts.get(identity)
+        if known is not None and known[0] == key:
+            return known[1]
+        vmas = read_smaps(process.pid, self._proc)
+        placed = self._locate(select_candidates(vmas), description, is_domain=is_domain)
+        ram_bytes = sum(block.size_bytes for block in placed)
+        ranges = build_ranges(placed, find_process_pin(process.descriptors, status, vmas, ram_bytes))
+        self._layouts[identity] = key, ranges
+        return ranges
+
+    def _locate(
+        self, candidates: list[Vma], description: GuestDescription, *, is_domain: bool
+    ) -> list[PlacedBlock]:
+        if self._exact and is_domain and self._libvirt is not None and description.uuid:
+            if placed := _ask_layout(self._libvirt, description.uuid, candidates, description):
+                return placed
+        return locate_ram(candidates, description)
+
+
+def _ask_layout(
+    libvirt: Libvirt, uuid: str, candidates: list[Vma], description: GuestDescription
+) -> list[PlacedBlock]:
+    """Return what the monitor says; empty while libvirt or QEMU does not answer."""
+    try:
+        blocks = libvirt.ask_monitor(uuid, "info ramblock")
+        view = libvirt.ask_monitor(uuid, "info mtree -f")
+    except UnsupportedHostError:
+        return []
+    return locate_exact(blocks, view, candidates, description)
+
+
+def check_identity(guest: GuestTopology, proc: Path = PROC) -> None:
+    """Raise GuestGoneError unless the guest's pid still is the process it was."""
+    if read_start_time(guest.pid, proc) != guest.start_time:
+        raise GuestGoneError(f"guest {guest.name} ended; its pid {guest.pid} is another process now")
+
+
+def _missing_vcpus(guests: Iterable[GuestTopology]) -> list[Skipped]:
+    return [
+        Skipped(guest.pid, f"guest {guest.name}: its vCPU threads cannot be told yet")
+        for guest in guests
+        if not guest.vcpus
+    ]
+
+
+def _with_unique_names(guests: Iterable[GuestTopology]) -> tuple[GuestTopology, ...]:
+    """Return the guests; of equal names, those that libvirt does not know get their pid added."""
+    guests = tuple(guests)
+    count = Counter(guest.name for guest in guests)
+    return tuple(
+        replace(guest, name=f"{guest.name}-{guest.pid}")
+        if count[guest.name] > 1 and guest.origin == "kvm"
+        else guest
+        for guest in guests
+    )

@@ -1,0 +1,83 @@
+"""Which processes run KVM guests, whoever started them?
+
+Those that hold a VM and at least one vCPU of KVM, seen by the names of their descriptors.  A look at
+every descriptor of every process is dear on a busy host, so a process without a VM is looked at again
+after 1, 2, 4 … 60 seconds.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.topology.procfs import PROC, iter_pids, read_descriptors, read_start_time
+from vmplace.topology.vcpus import VCPU_DESCRIPTOR, VM_DESCRIPTOR
+
+LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class KvmProcess:
+    """A process that runs a guest; ``descriptors`` says what each of its open files is."""
+
+    pid: int
+    start_time: int
+    descriptors: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A process (or a domain, then ``pid`` is None) that could not be taken up, and why."""
+
+    pid: int | None
+    reason: str
+
+
+class KvmProcesses:
+    """The KVM processes of the host, found again each time; remembers where nothing was found."""
+
+    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
+        self._proc = proc
+        self._clock = clock
+        # By pid: start time, when to look again, how long to wait then.
+        self._idle: dict[int, tuple[int, float, float]] = {}
+
+    def find(self) -> tuple[list[KvmProcess], list[Skipped]]:
+        """Return the KVM processes, ascending by pid, and the processes that cannot be read."""
+        found, skipped = [], []
+        pids = sorted(iter_pids(self._proc))
+        for pid in pids:
+            try:
+                process = self._look(pid)
+            except GuestGoneError:
+                continue
+            except UnsupportedHostError as err:
+                skipped.append(Skipped(pid, str(err)))
+                continue
+            if process is not None:
+                found.append(process)
+        self._idle = {pid: idle for pid, idle in self._idle.items() if pid in set(pids)}
+        return found, skipped
+
+    def _look(self, pid: int) -> KvmProcess | None:
+        start_time, now = read_start_time(pid, self._proc), self._clock()
+        known, due, wait = self._idle.get(pid, (start_time, now, 0.5))
+        if known == start_time and now < due:
+            return None
+        descriptors = read_descriptors(pid, self._proc)
+        if not is_guest(descriptors):
+            wait = min(2 * wait, LONGEST_WAIT_S) if known == start_time else 1.0
+            self._idle[pid] = start_time, now + wait, wait
+            return None
+        self._idle.pop(pid, None)
+        # Read before the descriptors, so both are of one process unless the pid was used again.
+        if read_start_time(pid, self._proc) != start_time:
+            raise GuestGoneError(f"process {pid} ended")
+        return KvmProcess(pid, start_time, descriptors)
+
+
+def is_guest(descriptors: Mapping[int, str]) -> bool:
+    """Tell whether the descriptors are those of a guest; a VM without vCPU is QEMU being probed."""
+    targets = set(descriptors.values())
+    return VM_DESCRIPTOR in targets and any(map(VCPU_DESCRIPTOR.fullmatch, targets))

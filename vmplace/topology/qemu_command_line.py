@@ -1,0 +1,134 @@
+"""What was a QEMU process ordered to be, when nobody else (libvirt) can say?
+
+Source: qemu-options.hx of QEMU 10.0 (-name, -uuid, -machine, -m, -object, -numa).  A command line is
+an order, not the truth: sizes count only where a mapping of that size exists (ram.py).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from vmplace.topology.cpulist import parse_cpulist
+from vmplace.topology.description import GuestDescription, RamBlock
+from vmplace.topology.guest import Cell
+
+PROGRAM = re.compile(r"(?:.*/)?(?:qemu-system-x86_64|qemu-kvm|kvm)")
+SIZE = re.compile(r"(\d+)([bkmgt]?)b?", re.IGNORECASE)
+SHIFTS = {"": 20, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+DEFAULT_RAM = "128M"
+Options = list[tuple[str, str]]
+
+
+def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
+    """Parse the command line of an x86 QEMU; None for another program or one that is not understood."""
+    if not args or not PROGRAM.fullmatch(args[0]):
+        return None
+    try:
+        options = list(_iter_options(args[1:]))
+        machine = _parse_machine(options)
+        cells, memdevs = _parse_numa(options)
+        return GuestDescription(
+            name=_parse_name(options),
+            uuid=next((value for name, value in options if name == "uuid"), None),
+            machine=machine,
+            blocks=_parse_blocks(options, memdevs),
+            cells=cells,
+        )
+    except (ValueError, KeyError, msgspec.DecodeError):
+        return None
+
+
+def parse_size(text: str) -> int:
+    """Parse a size in bytes; MiB where no unit is told, as -m does."""
+    match = SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size")
+    return int(match[1]) << SHIFTS[match[2].lower()]
+
+
+def _iter_options(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for index, arg in enumerate(args):
+        if arg.startswith("-") and index + 1 < len(args):
+            yield arg.lstrip("-"), args[index + 1]
+
+
+def _parse_fields(value: str, first: str = "") -> Options:
+    """Parse ``a,b=c``; the first field may lack its name, which is ``first``."""
+    if value.startswith("{"):
+        return [(key, str(item)) for key, item in msgspec.json.decode(value, type=dict[str, object]).items()]
+    fields: Options = []
+    # A doubled comma is a comma of the value.
+    for index, field in enumerate(value.replace(",,", "\0").split(",")):
+        name, equals, rest = field.replace("\0", ",").partition("=")
+        fields.append((name, rest) if equals or index else (first, name))
+    return fields
+
+
+def _parse_name(options: Options) -> str:
+    for name, value in options:
+        if name == "name":
+            return dict(_parse_fields(value, "guest")).get("guest", "")
+    return ""
+
+
+def _parse_machine(options: Options) -> str | None:
+    fields: dict[str, str] = {"type": "pc"}
+    for name, value in options:
+        if name in {"machine", "M"}:
+            fields |= dict(_parse_fields(value, "type"))
+    # DIMMs and a moved cut: the place of RAM is no longer what gfn.py computes.
+    moved = "max-ram-below-4g" in fields or any(
+        name == "device" and re.search(r"pc-dimm|virtio-mem|nvdimm", value) for name, value in options
+    )
+    return None if moved else fields["type"]
+
+
+def _parse_numa(options: Options) -> tuple[tuple[Cell, ...], dict[int, str]]:
+    """Return the cells and the memory backend of each."""
+    backends = _parse_backends(options)
+    cells: list[Cell] = []
+    memdevs: dict[int, str] = {}
+    for value in (value for name, value in options if name == "numa"):
+        fields = _parse_fields(value, "kind")
+        last = dict(fields)
+        if last.get("kind", last.get("type")) != "node":
+            continue
+        cell_id = int(last.get("nodeid", len(cells)))
+        cpus = {cpu for key, text in fields if key == "cpus" for cpu in parse_cpulist(text)}
+        size = backends[last["memdev"]] if "memdev" in last else parse_size(last.get("mem", "0"))
+        cells.append(Cell(cell_id, tuple(sorted(cpus)), size))
+        if "memdev" in last:
+            memdevs[cell_id] = last["memdev"]
+    return tuple(sorted(cells, key=lambda cell: cell.cell_id)), memdevs
+
+
+def _parse_backends(options: Options) -> dict[str, int]:
+    """Return the size of each memory backend by its id, in order of creation."""
+    backends = {}
+    for value in (value for name, value in options if name == "object"):
+        fields = dict(_parse_fields(value, "qom-type"))
+        if fields["qom-type"].startswith("memory-backend-"):
+            # JSON has plain bytes; the short form has units, MiB without.
+            size = int(fields["size"]) if value.startswith("{") else _parse_backend_size(fields["size"])
+            backends[fields["id"]] = size
+    return backends
+
+
+def _parse_backend_size(text: str) -> int:
+    # visit_type_size: bytes without a unit, unlike -m.
+    return int(text) if text.isdigit() else parse_size(text)
+
+
+def _parse_blocks(options: Options, memdevs: Mapping[int, str]) -> tuple[RamBlock, ...]:
+    backends = _parse_backends(options)
+    if memdevs:
+        order = [name for name in backends if name in memdevs.values()]
+        # Blocks of one size are told apart by their order, which must then be that of the cells.
+        if order != [memdevs[cell_id] for cell_id in sorted(memdevs)]:
+            return ()
+        return tuple(RamBlock(backends[memdevs[cell_id]], cell_id) for cell_id in sorted(memdevs))
+    size = DEFAULT_RAM
+    for value in (value for name, value in options if name == "m"):
+        size = dict(_parse_fields(value, "size")).get("size", size)
+    return (RamBlock(parse_size(size)),)

@@ -1,0 +1,90 @@
+"""Which threads of a VMM are vCPUs?
+
+1. By name: QEMU, cloud-hypervisor, Firecracker and crosvm name them.  (QEMU does under libvirt, and
+   with ``-name …,debug-threads=on``.)
+2. By KVM: debugfs has the tid of every vCPU (6.12, virt/kvm/kvm_main.c, kvm_create_vcpu_debugfs).
+3. By what a thread waits in: a halted vCPU sits in ioctl(vCPU descriptor, KVM_RUN).
+
+Names are complete or absent; 2 and 3 count only when they explain every vCPU, for a guest whose
+vCPUs are half known would be placed for this half.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vmplace.topology.cpulist import parse_cpulist
+from vmplace.topology.procfs import PROC, read_status
+
+THREAD_NAME = re.compile(r"CPU (\d+)/KVM|(?:fc_vcpu |crosvm_vcpu|vcpu[-_ ]?)(\d+)")
+VCPU_DESCRIPTOR = re.compile(r"anon_inode:kvm-vcpu:(\d+)")
+VM_DESCRIPTOR = "anon_inode:kvm-vm"
+IOCTL_NUMBER = "16"  # x86-64
+KVM_RUN = 0xAE80
+
+
+def find_vcpu_tids(
+    pid: int,
+    descriptors: Mapping[int, str],
+    threads: Mapping[int, str],
+    proc: Path = PROC,
+    debugfs: Path = Path("/sys/kernel/debug"),
+) -> dict[int, int]:
+    """Return the tid of each vCPU by its id; empty while they cannot be told."""
+    named = {
+        int(match[1] or match[2]): tid
+        for tid, name in threads.items()
+        if (match := THREAD_NAME.fullmatch(name))
+    }
+    if named:
+        return dict(sorted(named.items()))
+    vcpu_fds = {
+        fd: int(match[1])
+        for fd, target in descriptors.items()
+        if (match := VCPU_DESCRIPTOR.fullmatch(target))
+    }
+    wanted = set(vcpu_fds.values())
+    for found in (
+        _ask_debugfs(descriptors, threads, debugfs),
+        _ask_waiting_threads(pid, vcpu_fds, threads, proc),
+    ):
+        if wanted and set(found) == wanted and len(set(found.values())) == len(wanted):
+            return dict(sorted(found.items()))
+    return {}
+
+
+def read_affinity(pid: int, tid: int, proc: Path = PROC) -> tuple[int, ...]:
+    """Return the CPUs the thread may run on, ascending; raises GuestGoneError if it ended."""
+    return parse_cpulist(read_status(pid, proc, tid=tid).get("Cpus_allowed_list", ""))
+
+
+def _ask_debugfs(descriptors: Mapping[int, str], threads: Mapping[int, str], debugfs: Path) -> dict[int, int]:
+    """Return what kvm/CREATOR-FD/vcpuN/pid says; CREATOR, the thread that made the VM, may have ended."""
+    found = {}
+    for fd in (fd for fd, target in descriptors.items() if target == VM_DESCRIPTOR):
+        for path in (debugfs / "kvm").glob(f"*-{fd}/vcpu*/pid"):
+            try:
+                tid = int(path.read_text())
+            except (OSError, ValueError):
+                continue
+            # Descriptors of two VMMs may bear one number: the thread tells whose it is.
+            if tid in threads:
+                found[int(path.parts[-2].removeprefix("vcpu"))] = tid
+    return found
+
+
+def _ask_waiting_threads(
+    pid: int, vcpu_fds: Mapping[int, int], threads: Mapping[int, str], proc: Path
+) -> dict[int, int]:
+    found = {}
+    for tid in threads:
+        try:
+            fields = (proc / f"{pid}/task/{tid}/syscall").read_text().split()
+        except OSError:
+            continue
+        # "running" instead of a number: no answer this time.
+        if len(fields) > 3 and fields[0] == IOCTL_NUMBER and int(fields[2], 16) == KVM_RUN:
+            vcpu_id = vcpu_fds.get(int(fields[1], 16))
+            if vcpu_id is not None:
+                found[vcpu_id] = tid
+    return found

@@ -1,0 +1,47 @@
+"""How much may be moved now?  A token bucket, pure: the caller says what time it is."""
+
+from vmplace.topology.guest import HUGE_BYTES
+
+
+class Budget:
+    """At most ``bytes_per_s``, plus what was saved up in ``burst_s`` seconds of quiet.
+
+    Over any stretch of t seconds no more than ``bytes_per_s * t + capacity_bytes`` is granted.  None for
+    ``bytes_per_s`` means no limit.
+    """
+
+    def __init__(self, bytes_per_s: float | None, *, burst_s: float = 1.0) -> None:
+        self._rate = bytes_per_s
+        # A bucket smaller than a huge page would never let one through.
+        self.capacity_bytes = max(float(HUGE_BYTES), (bytes_per_s or 0.0) * burst_s)
+        self._tokens = self.capacity_bytes
+        self._filled_ns: int | None = None
+
+    def available_bytes(self, now_ns: int) -> int:
+        """Return what may be moved at ``now_ns`` (monotonic; a clock that steps back grants nothing)."""
+        if self._rate is None:
+            return 1 << 62
+        elapsed_ns = max(0, now_ns - self._filled_ns) if self._filled_ns is not None else 0
+        self._filled_ns = max(now_ns, self._filled_ns or now_ns)
+        self._tokens = min(self.capacity_bytes, self._tokens + self._rate * elapsed_ns / 1e9)
+        return int(self._tokens)
+
+    def take(self, size_bytes: int, now_ns: int) -> bool:
+        """Take ``size_bytes`` if they are there, all or nothing."""
+        if size_bytes > self.available_bytes(now_ns):
+            return False
+        self._tokens -= size_bytes if self._rate is not None else 0
+        return True
+
+    def refund(self, size_bytes: int) -> None:
+        """Give back what was taken for pages that did not move after all."""
+        self._tokens = min(self.capacity_bytes, self._tokens + size_bytes)
+
+    def wait_s(self, size_bytes: int, now_ns: int) -> float | None:
+        """Return in how many seconds ``size_bytes`` will be there; None = never."""
+        missing = size_bytes - self.available_bytes(now_ns)
+        if missing <= 0:
+            return 0.0
+        if not self._rate or size_bytes > self.capacity_bytes:
+            return None
+        return missing / self._rate

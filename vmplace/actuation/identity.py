@@ -1,0 +1,59 @@
+"""Which process is a guest, so that a reused pid is never mistaken for it?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace.topology.guest import GuestTopology
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class GuestIdentity:
+    """A guest's process; (boot_id, pid, start_time) is unique for ever, ``name`` is for people.
+
+    ``start_time`` is in clock ticks since boot (field 22 of /proc/PID/stat).
+    """
+
+    name: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Return what tells this process from all others."""
+        return self.boot_id, self.pid, self.start_time
+
+
+def read_boot_id(proc: Path = PROC) -> str:
+    """Return the kernel's random id of this boot."""
+    return (proc / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_identity(guest: GuestTopology, proc: Path = PROC) -> GuestIdentity:
+    """Return the identity of ``guest`` in this boot."""
+    return GuestIdentity(guest.name, guest.pid, guest.start_time, read_boot_id(proc))
+
+
+def parse_start_time(stat: str) -> int | None:
+    """Return field 22 of a /proc/PID/stat line, or None for a process that has ended (zombie, dead)."""
+    # The command name may hold blanks and parentheses; the last ")" ends it.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZXx" else int(fields[19])
+
+
+def read_start_time(pid: int, proc: Path = PROC, *, tid: int | None = None) -> int | None:
+    """Return when process ``pid`` (or its thread ``tid``) started, in ticks; None when it is gone."""
+    path = proc / str(pid) / (f"task/{tid}/stat" if tid else "stat")
+    try:
+        return parse_start_time(path.read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_alive(identity: GuestIdentity, proc: Path = PROC) -> bool:
+    """Tell whether the very process still runs (same boot, same pid, same start time)."""
+    if identity.boot_id != read_boot_id(proc):
+        return False
+    return read_start_time(identity.pid, proc) == identity.start_time

@@ -1,0 +1,133 @@
+"""Carry out a plan for all guests of the host, within the budget, and tell what became of each page."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from vmplace.actuation.admission import admitted, unmovable_reasons
+from vmplace.actuation.batch import MoveKernel, NativeKernel
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.guest_mover import GuestMemory, GuestMover, Tools
+from vmplace.actuation.identity import PROC, read_identity
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.pages import WantedPages
+from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.tally import Tally
+from vmplace.errors import GuestGoneError, JournalError, VmplaceError
+from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.topology.guest import HUGE_BYTES, GuestTopology
+
+_CHUNK_BYTES = 16 << 20
+
+
+class Mover:
+    """Moves pages; remembers from window to window what moved to and fro, and what would not move.
+
+    Each call of ``apply`` is one window for that memory.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        budget: Budget,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        kernel: MoveKernel | None = None,
+        proc: Path = PROC,
+    ) -> None:
+        self._journal = journal
+        self._budget = budget
+        self._clock = clock
+        self._kernel = kernel or NativeKernel()
+        self._proc = proc
+        self._memories: dict[tuple[int, int], GuestMemory] = {}
+
+    def apply(
+        self,
+        plan: PlacementPlan,
+        guests: Mapping[str, GuestTopology],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        patience_s: float = 0.0,
+    ) -> ActuationResult:
+        """Move what the budget allows now, waiting at most ``patience_s`` for more; the rest is ``left``.
+
+        ``stop`` is asked before every call.  A guest that ends, or will not be moved, is a failure in the
+        result and does not concern the others.  JournalError when nothing could be journaled.
+        """
+        self._start_window(guests)
+        tools = Tools(self._kernel, self._journal, self._budget, self._clock, stop, self._proc)
+        failures: list[str] = []
+        movers = list(self._movers(plan.moves, guests, tools, failures))
+        try:
+            self._run(movers, tools, self._clock() + int(patience_s * 1e9), failures)
+        except JournalError as err:
+            if not any(m.tally.counts["moved"] for m in movers):
+                raise
+            failures.append(str(err))
+        for mover in movers:
+            mover.end()
+            failures += mover.failures
+        return ActuationResult(tuple(m.tally.outcome() for m in movers), tuple(failures))
+
+    def _start_window(self, guests: Mapping[str, GuestTopology]) -> None:
+        alive = {guest.identity for guest in guests.values()}
+        self._memories = {key: memory for key, memory in self._memories.items() if key in alive}
+        for memory in self._memories.values():
+            memory.start_window()
+
+    def _movers(
+        self,
+        moves: Iterable[Move],
+        guests: Mapping[str, GuestTopology],
+        tools: Tools,
+        failures: list[str],
+    ) -> Iterable[GuestMover]:
+        by_guest: dict[str, list[Move]] = {}
+        for move in moves:
+            by_guest.setdefault(move.guest, []).append(move)
+        for name, mine in by_guest.items():
+            guest = guests.get(name)
+            if guest is None:
+                failures.append(f"guest {name}: ended before its pages were moved")
+                continue
+            yield self._mover(guest, WantedPages.of_moves(mine), tools)
+
+    def _mover(self, guest: GuestTopology, wanted: WantedPages, tools: Tools) -> GuestMover:
+        memory = self._memories.setdefault(guest.identity, GuestMemory())
+        tally = Tally(guest.name, wanted.total_pages)
+        passed = admitted(wanted, guest, memory.veto, memory.stubborn, tally)
+        mover = GuestMover(read_identity(guest, self._proc), passed, memory, tally, tools)
+        if tally.refused or tally.counts["pinned"]:
+            mover.failures += [f"guest {guest.name}: {reason}" for reason in unmovable_reasons(guest)]
+        return mover
+
+    def _run(self, movers: list[GuestMover], tools: Tools, until_ns: int, failures: list[str]) -> None:
+        """Serve the guest that got least so far, one chunk at a time."""
+        while (waiting := [m for m in movers if len(m.queue)]) and not tools.stop():
+            mover = min(waiting, key=lambda m: m.served_bytes)
+            if not self._await_budget(int(mover.queue.sizes_bytes[0]), tools, until_ns):
+                return
+            share = self._budget.available_bytes(self._clock()) // len(waiting)
+            try:
+                mover.move_chunk(max(min(_CHUNK_BYTES, share), HUGE_BYTES))
+            except JournalError:
+                raise
+            except GuestGoneError:
+                failures.append(f"guest {mover.tally.guest}: ended while its pages were moved")
+                mover.end("gone")
+            except VmplaceError as err:
+                failures.append(f"guest {mover.tally.guest}: {err}" + (f" ({err.hint})" if err.hint else ""))
+                mover.end()
+
+    def _await_budget(self, size_bytes: int, tools: Tools, until_ns: int) -> bool:
+        """Wait until ``size_bytes`` may be moved; False when that is too late or never."""
+        while not tools.stop():
+            now = self._clock()
+            wait_s = self._budget.wait_s(size_bytes, now)
+            if wait_s == 0:
+                return True
+            if wait_s is None or now + wait_s * 1e9 > until_ns:
+                return False
+            time.sleep(min(wait_s, 0.05))
+        return False

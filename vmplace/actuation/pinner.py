@@ -1,0 +1,51 @@
+"""Move vCPUs: journal where a vCPU thread may run now, then pin it."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from vmplace.actuation.affinity import LibvirtConnection, read_thread_start, set_cpus, set_cpus_by_libvirt
+from vmplace.actuation.identity import PROC, read_identity
+from vmplace.actuation.journal import Journal
+from vmplace.errors import GuestGoneError
+from vmplace.topology.guest import GuestTopology, Vcpu
+
+
+class Pinner:
+    """Pins vCPUs; ``libvirt`` is used for guests that libvirt runs, where it is connected."""
+
+    def __init__(
+        self, journal: Journal, *, libvirt: LibvirtConnection | None = None, proc: Path = PROC
+    ) -> None:
+        self._journal = journal
+        self._libvirt = libvirt
+        self._proc = proc
+
+    def pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> bool:
+        """Let ``vcpu`` run on ``cpus`` only; False if that was so already."""
+        wanted = set(cpus)
+        thread_start = read_thread_start(guest.pid, vcpu.tid, self._proc)
+        before = _read_cpus(vcpu.tid)
+        if before == wanted:
+            return False
+        by_libvirt = self._libvirt is not None and guest.origin == "libvirt"
+        self._journal.record_affinity(
+            read_identity(guest, self._proc),
+            vcpu_id=vcpu.vcpu_id,
+            tid=vcpu.tid,
+            thread_start_time=thread_start,
+            cpus=tuple(sorted(before)),
+            by_libvirt=by_libvirt,
+        )
+        if self._libvirt is not None and by_libvirt:
+            set_cpus_by_libvirt(self._libvirt, guest.name, vcpu.vcpu_id, wanted)
+        else:
+            set_cpus(vcpu.tid, wanted)
+        return True
+
+
+def _read_cpus(tid: int) -> set[int]:
+    try:
+        return os.sched_getaffinity(tid)
+    except ProcessLookupError as err:
+        raise GuestGoneError(f"thread {tid} ended") from err

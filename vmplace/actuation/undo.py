@@ -1,0 +1,222 @@
+"""Put everything back: every page still there to its node, every vCPU to its CPUs, every sysctl to its value.
+
+Safe to run again, also after kill -9 in its middle: what is at home already is left alone, and the journal is
+settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.actuation.affinity import LibvirtConnection, set_cpus, set_cpus_by_libvirt
+from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
+from vmplace.actuation.batch_size import BatchSize
+from vmplace.actuation.identity import PROC, is_alive, read_start_time
+from vmplace.actuation.journal import GuestOrigins, Journal
+from vmplace.actuation.journal_records import AffinityRecord
+from vmplace.actuation.ownership import restore_sysctl
+from vmplace.actuation.page_runs import PageRuns, encode_pages
+from vmplace.actuation.tally import errno_name
+from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
+
+_ATTEMPTS = 3
+_HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
+
+
+@dataclass(frozen=True)
+class GuestUndo:
+    """What became of one guest, in 4 KiB pages and vCPUs.
+
+    ``restored`` went back; ``at_home`` were there already; ``gone`` are no longer mapped; ``stuck`` would
+    not go back, by reason (errno name, or "stopped").
+    """
+
+    guest: str
+    restored: int = 0
+    at_home: int = 0
+    gone: int = 0
+    stuck: Mapping[str, int] = field(default_factory=dict)
+    vcpus: int = 0
+
+
+@dataclass(frozen=True)
+class UndoResult:
+    """The undo of all guests that still run; ``failures`` in words, ``sysctls`` what was done to each."""
+
+    guests: tuple[GuestUndo, ...] = ()
+    sysctls: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether everything is as it was."""
+        return not self.failures and not any(guest.stuck for guest in self.guests)
+
+
+def undo(  # noqa: PLR0913 - all but the journal are seams
+    journal: Journal,
+    proc: Path = PROC,
+    *,
+    guests: Collection[str] | None = None,
+    kernel: MoveKernel | None = None,
+    libvirt: LibvirtConnection | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> UndoResult:
+    """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are)."""
+    contents = journal.contents()
+    done: list[GuestUndo] = []
+    failures: list[str] = []
+    for origins in contents.guests.values():
+        if guests is None or origins.identity.name in guests:
+            undoing = _GuestUndoing(journal, origins, kernel or NativeKernel(), libvirt, proc, stop)
+            done.append(undoing.run(failures))
+    sysctls = []
+    for taken in contents.sysctls.values() if guests is None else ():
+        try:
+            sysctls.append(restore_sysctl(journal, taken, proc))
+        except VmplaceError as err:
+            failures.append(str(err))
+    return UndoResult(tuple(done), tuple(sysctls), tuple(failures))
+
+
+class _GuestUndoing:
+    """The undo of one guest while it runs."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        journal: Journal,
+        origins: GuestOrigins,
+        kernel: MoveKernel,
+        libvirt: LibvirtConnection | None,
+        proc: Path,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._journal = journal
+        self._origins = origins
+        self._kernel = kernel
+        self._libvirt = libvirt
+        self._proc = proc
+        self._stop = stop
+        self._counts: Counter[str] = Counter()
+        self._stuck: Counter[str] = Counter()
+        self._small, self._huge = BatchSize(), BatchSize(1, most=64)
+
+    def run(self, failures: list[str]) -> GuestUndo:
+        """Undo what can be undone and settle the journal."""
+        identity = self._origins.identity
+        try:
+            if not is_alive(identity, self._proc):
+                raise GuestGoneError("ended")
+            pinned = self._restore_affinities(failures)
+            rest = [runs for block in self._origins.pages.iter_runs() if (runs := self._restore(block))]
+            self._journal.record_undone(identity, rest, pinned)
+        except GuestGoneError:
+            failures.append(f"guest {identity.name} ended; there is nothing left of it to undo")
+        except VmplaceError as err:
+            failures.append(f"guest {identity.name}: {err}")
+        return GuestUndo(identity.name, **self._counts, stuck=dict(self._stuck))
+
+    def _restore_affinities(self, failures: list[str]) -> list[AffinityRecord]:
+        """Give vCPU threads their CPUs back; return the records of those that would not take them."""
+        rest = []
+        for record in self._origins.affinities.values():
+            try:
+                self._restore_affinity(record)
+            except GuestGoneError:
+                continue
+            except VmplaceError as err:
+                failures.append(f"guest {self._origins.identity.name}, vCPU {record.vcpu_id}: {err}")
+                rest.append(record)
+        return rest
+
+    def _restore_affinity(self, record: AffinityRecord) -> None:
+        pid = self._origins.identity.pid
+        if read_start_time(pid, self._proc, tid=record.tid) != record.thread_start_time:
+            return
+        if record.by_libvirt and self._libvirt is not None:
+            set_cpus_by_libvirt(self._libvirt, record.guest.name, record.vcpu_id, record.cpus)
+        else:
+            set_cpus(record.tid, record.cpus)
+        self._counts["vcpus"] += 1
+
+    def _restore(self, runs: PageRuns) -> PageRuns | None:
+        """Move the pages of one block home; return those that would not go."""
+        frames, nids = runs.page_frames()
+        hva = frames * np.uint64(PAGE_BYTES)
+        found = self._nids(hva)
+        self._counts["at_home"] += int(np.count_nonzero(found == nids))
+        away = (found >= 0) & (found != nids)
+        reasons: dict[int, str] = {}
+        hva, nids, start = hva[away], nids[away], int(np.count_nonzero(away))
+        self._counts["gone"] += int(np.count_nonzero(found < 0))
+        for attempt in range(_ATTEMPTS):
+            hva, nids = self._attempt(hva, nids, reasons, huge_first=attempt == 0)
+        self._counts["restored"] += start - len(hva)
+        for nid in np.unique(nids).tolist():
+            self._stuck[reasons.get(nid, "stopped")] += int(np.count_nonzero(nids == nid))
+        return encode_pages(hva, np.ones(len(hva), np.uint32), nids) if len(hva) else None
+
+    def _attempt(
+        self,
+        hva: npt.NDArray[np.uint64],
+        nids: npt.NDArray[np.int16],
+        reasons: dict[int, str],
+        *,
+        huge_first: bool,
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]:
+        """Try all pages once; return those that are still away."""
+        if huge_first:
+            # A huge page moves whole by its head; asking for its 512 pages at once would find 511 busy.
+            heads = whole_block_heads(hva, nids)
+            self._move(hva[heads], nids[heads], self._huge, reasons)
+            hva, nids = self._still_away(hva, nids)
+        self._move(hva, nids, self._small, reasons)
+        return self._still_away(hva, nids)
+
+    def _move(
+        self,
+        hva: npt.NDArray[np.uint64],
+        nids: npt.NDArray[np.int16],
+        size: BatchSize,
+        reasons: dict[int, str],
+    ) -> None:
+        for nid in np.unique(nids).tolist():
+            pages = hva[nids == nid]
+            while len(pages) and not self._stop():
+                count = size.pages
+                outcome = move_batch(self._kernel, self._origins.identity.pid, pages[:count], nid)
+                size.took(min(count, len(pages)), outcome.duration_ns)
+                errors = outcome.status[(outcome.status < 0) & (outcome.status != UNTRIED)]
+                if outcome.error or len(errors):
+                    reasons[nid] = errno_name(outcome.error or -int(errors[0]))
+                if outcome.error:
+                    break
+                untried = pages[:count][outcome.status == UNTRIED]
+                pages = np.concatenate((untried, pages[count:]))
+
+    def _still_away(
+        self, hva: npt.NDArray[np.uint64], nids: npt.NDArray[np.int16]
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]:
+        found = self._nids(hva)
+        away = (found >= 0) & (found != nids)
+        return hva[away], nids[away]
+
+    def _nids(self, hva: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+        return read_nids(self._kernel, self._origins.identity.pid, hva)
+
+
+def whole_block_heads(hva: npt.NDArray[np.uint64], nids: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
+    """Tell which of the ascending pages head a 2 MiB block that is all there and has one wanted node."""
+    heads = np.zeros(len(hva), bool)
+    first = np.flatnonzero(hva % np.uint64(HUGE_BYTES) == 0)
+    first = first[first + _HUGE_PAGES <= len(hva)]
+    last = first + _HUGE_PAGES - 1
+    complete = hva[last] - hva[first] == HUGE_BYTES - PAGE_BYTES
+    changes = np.concatenate(([0], np.cumsum(nids[1:] != nids[:-1]))) if len(nids) else np.zeros(0)
+    heads[first[complete & (changes[first] == changes[last])]] = True
+    return heads

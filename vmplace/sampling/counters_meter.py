@@ -143,6 +143,8 @@ def find_device(sysfs: Path = Path("/sys")) -> Path:
 
 def parse_region(region: bytes | mmap.mmap) -> MeterReading:
     """Return the reading that the bytes of a region hold; raises UnsupportedHostError if they hold none."""
+    if len(region) < REGION_BYTES:
+        raise UnsupportedHostError(f"{len(region)} bytes are too short for a meter's region")
     header = np.frombuffer(region, HEADER, count=1)[0]
     if header["magic"] != MAGIC:
         raise UnsupportedHostError(
@@ -158,13 +160,19 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
     # Copied, because the counters go on while these are looked at.
     rows = np.frombuffer(region, CPU, count=cpus, offset=int(header["cpus_offset"])).copy()
     dram = rows["guests"]["dram"][:, :, :nodes].swapaxes(0, 1)
+    guests = rows["guests"]
     return MeterReading(
         nids=tuple(machine["nids"][:nodes].tolist()),
         cpu_nids=tuple(machine["cpu_nids"][:cpus].tolist()),
         enabled=bool(header["enabled"]),
-        **{name: int(header[name]) for name in ("switches", "mark", "marks")},
-        **{name: dram[name] for name in ("reads", "writes")},
-        **{name: rows["guests"][name].T for name in ("instructions", "loads", "stores")},
+        switches=int(header["switches"]),
+        mark=int(header["mark"]),
+        marks=int(header["marks"]),
+        reads=dram["reads"],
+        writes=dram["writes"],
+        instructions=guests["instructions"].T,
+        loads=guests["loads"].T,
+        stores=guests["stores"].T,
         unplaced=rows["unplaced"],
     )
 

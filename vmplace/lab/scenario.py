@@ -83,7 +83,7 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A whole scenario.  Guest number i (from 1) in the list is the meter's guest id i.
 
-    ``agent_config`` is the configuration file of the vmplace agent, as a TOML table.
+    ``agent_config`` is the text of the vmplace agent's configuration file.
     """
 
     name: GuestName
@@ -95,7 +95,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     managers: tuple[ManagerName, ...] = ("none", "vmplace")
     time: Timing = Timing()
     expect: tuple[Expectation, ...] = ()
-    agent_config: dict[str, object] = {}
+    agent_config: str = ""
 
     def guest_id(self, name: str) -> int:
         """Return the meter's id of a guest; raises VmplaceError for a name that is not in the scenario."""

@@ -1,0 +1,73 @@
+"""Did what must come out come out?  Pure: expectations and figures in, sentences about failures out."""
+
+from collections.abc import Iterator
+
+from vmplace.lab.scenario import Expectation, ManagerName, Scenario
+from vmplace.lab.scenario_result import GuestResult, ManagerResult
+
+
+def failed_expectations(scenario: Scenario, managers: dict[ManagerName, ManagerResult]) -> tuple[str, ...]:
+    """Return a sentence for each expectation that failed; managers that did not run are not judged."""
+    return tuple(
+        sentence
+        for expectation in scenario.expect
+        for name in expectation.managers
+        if name in managers
+        for sentence in _failures(expectation, name, managers)
+    )
+
+
+def _failures(
+    expectation: Expectation, name: ManagerName, managers: dict[ManagerName, ManagerResult]
+) -> Iterator[str]:
+    result = managers[name]
+    limit = expectation.host_mc_imbalance_after_max
+    yield from _above(f"{name}: MC imbalance of all guests", result.mc_imbalance_after, limit)
+    limit = expectation.longest_move_call_ms_max
+    if limit is not None and result.moved_bytes:
+        yield from _above(f"{name}: longest move call (ms)", result.longest_move_call_ms, limit)
+    for guest_name in expectation.guests or tuple(result.guests):
+        guest = result.guests[guest_name]
+        yield from _guest_failures(expectation, f"{name}: {guest_name}", guest)
+        for rival in expectation.as_good_as:
+            if rival in managers:
+                other = managers[rival].guests[guest_name]
+                yield from _worse(f"{name}: {guest_name}", guest, rival, other, expectation.tolerance)
+
+
+def _guest_failures(expectation: Expectation, who: str, guest: GuestResult) -> Iterator[str]:
+    yield from _above(f"{who}: LAR before", guest.lar_before, expectation.lar_before_max)
+    yield from _below(f"{who}: LAR after", guest.lar_after, expectation.lar_after_min)
+    yield from _above(f"{who}: MC imbalance", guest.mc_imbalance_after, expectation.mc_imbalance_after_max)
+    if expectation.intact is not None and guest.intact != expectation.intact:
+        yield f"{who}: memory intact is {guest.intact}, expected {expectation.intact}"
+
+
+def _above(what: str, value: float | None, limit: float | None) -> Iterator[str]:
+    if limit is not None and (value is None or value > limit):
+        yield f"{what} is {_show(value)}, expected at most {limit:g}"
+
+
+def _below(what: str, value: float | None, limit: float | None) -> Iterator[str]:
+    if limit is not None and (value is None or value < limit):
+        yield f"{what} is {_show(value)}, expected at least {limit:g}"
+
+
+def _show(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _worse(
+    who: str, guest: GuestResult, rival: ManagerName, other: GuestResult, tolerance: float
+) -> Iterator[str]:
+    """Compare by LAR or, for a guest whose vCPUs span nodes, by MC imbalance where LAR says the same.
+
+    A guest that touches all its memory from all nodes has the same LAR under every placement.
+    """
+    if guest.lar_after is None or (other.lar_after or 0.0) > guest.lar_after + tolerance:
+        yield f"{who}: LAR after is {_show(guest.lar_after)}, {rival} reached {_show(other.lar_after)}"
+    if len(set(guest.vcpu_nids)) > 1 and other.mc_imbalance_after is not None:
+        bound = other.mc_imbalance_after + tolerance
+        if guest.mc_imbalance_after is None or guest.mc_imbalance_after > bound:
+            ours, theirs = _show(guest.mc_imbalance_after), _show(other.mc_imbalance_after)
+            yield f"{who}: MC imbalance is {ours}, {rival} reached {theirs}"

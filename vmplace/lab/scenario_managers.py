@@ -1,0 +1,172 @@
+"""Who places memory in a scenario?  Each manager as its users run it, set to act as fast as it can.
+
+========  =====================================================================================
+none      nobody: the control
+numad     the daemon of that name, with its shortest interval.  It considers processes with more than
+          300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD), one
+          per interval, and binds all their threads and memory to the nodes it picks.
+kernel    automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
+          0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours.
+vmplace   the agent of this project.
+========  =====================================================================================
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vmplace.lab.channel import GuestProcess
+from vmplace.lab.errors import LabError
+from vmplace.lab.machine import LabHost
+from vmplace.lab.scenario import ManagerName, Scenario
+from vmplace.lab.scenario_probe import read_process_time
+
+BALANCING = "/sys/kernel/debug/sched/numa_balancing"
+NO_DAEMON = "works in the context of the guests' own threads; it has no process of its own"
+NOT_TOLD = "the manager does not say, and outside it cannot be told from the guests' own time"
+
+
+@dataclass(frozen=True)
+class ManagerFigures:
+    """What a manager cost and what it says of itself; None with a reason in ``unknown``."""
+
+    cpu_seconds: float | None = None
+    longest_move_call_ms: float | None = None
+    moved_bytes_own: int | None = None
+    guest_lar: dict[str, float] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+class Manager(Protocol):
+    """One way of placing memory, in one emulated host."""
+
+    def start(self) -> None:
+        """Let it act."""
+
+    def figures(self) -> ManagerFigures:
+        """Return its figures; it still runs."""
+
+    def stop(self) -> None:
+        """End it; raises LabError if it had died on its own."""
+
+
+class NoManager:
+    """The control: nothing acts."""
+
+    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+        del host, scenario
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def figures(self) -> ManagerFigures:
+        """Return no cost."""
+        return ManagerFigures(cpu_seconds=0.0, unknown={"longest_move_call_ms": "nothing is moved"})
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Numad:
+    """The numad daemon."""
+
+    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+        del scenario
+        self._host = host
+
+    def start(self) -> None:
+        """Start the daemon with intervals of one to two seconds (its default: 5 to 15)."""
+        self._host.run("rm -f /var/log/numad.log; numad -i 1:2 -l 6", timeout=60)
+
+    def figures(self) -> ManagerFigures:
+        """Return the daemon's CPU time, which contains its migrate_pages(2) calls."""
+        pid = self._host.run("cat /run/numad.pid", check=False).stdout.strip()
+        time = read_process_time(self._host, int(pid)) if pid.isdigit() else None
+        if time is None:
+            log = self._host.run("tail -5 /var/log/numad.log", check=False).stdout
+            raise LabError("numad is not running", hint=log)
+        return ManagerFigures(cpu_seconds=time.total_s, unknown={"longest_move_call_ms": NOT_TOLD})
+
+    def stop(self) -> None:
+        """Stop the daemon the way its manual says."""
+        self._host.run("numad -i 0", check=False, timeout=60)
+
+
+class KernelBalancing:
+    """Automatic NUMA balancing."""
+
+    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+        self._host = host
+        self._scan_mib = max(guest.memory_mib for guest in scenario.guests)
+
+    def start(self) -> None:
+        """Set the scan rates and switch it on."""
+        settings = {"scan_delay_ms": 100, "scan_period_min_ms": 100, "scan_size_mb": self._scan_mib}
+        lines = [f"echo {value} >{BALANCING}/{name}" for name, value in settings.items()]
+        self._host.run("\n".join(["set -e", *lines, "echo 1 >/proc/sys/kernel/numa_balancing"]))
+
+    def figures(self) -> ManagerFigures:
+        """Return nothing: its cost is inside the guests' threads."""
+        return ManagerFigures(unknown={"manager_cpu_seconds": NO_DAEMON, "longest_move_call_ms": NO_DAEMON})
+
+    def stop(self) -> None:
+        """Switch it off."""
+        self._host.run("echo 0 >/proc/sys/kernel/numa_balancing")
+
+
+class VmplaceAgent:
+    """The vmplace agent."""
+
+    CONFIG = "/etc/vmplace/scenario.toml"
+
+    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+        self._host = host
+        self._config = scenario.agent_config
+        self._process: GuestProcess | None = None
+
+    def start(self) -> None:
+        """Start the agent with the scenario's configuration."""
+        self._host.run("mkdir -p /etc/vmplace")
+        self._host.put(self._config.encode(), self.CONFIG)
+        self._process = self._host.spawn(["vmplace", "agent", "--config", self.CONFIG])
+
+    def figures(self) -> ManagerFigures:
+        """Return the agent's CPU time by the kernel, and its own account of moves and guests."""
+        process = self._running()
+        status = json.loads(self._host.run(["vmplace", "status", "--json"]).stdout)
+        time = read_process_time(self._host, process.pid)
+        return figures_of_status(status, time.total_s if time else None)
+
+    def stop(self) -> None:
+        """Stop the agent cleanly."""
+        process = self._running()
+        process.kill("TERM")
+        if code := process.wait(timeout=60):
+            raise LabError(f"the agent ended with {code}", hint=process.output()[-2000:])
+
+    def _running(self) -> GuestProcess:
+        if self._process is None:
+            raise LabError("the agent was not started")
+        if self._process.poll() is not None:
+            raise LabError("the agent died", hint=self._process.output()[-2000:])
+        return self._process
+
+
+def figures_of_status(status: dict[str, Any], cpu_seconds: float | None) -> ManagerFigures:
+    """Return the figures that ``vmplace status --json`` tells (vmplace.agent.state.AgentStatus)."""
+    told = {name: guest["estimated_lar"] for name, guest in status["guests"].items()}
+    return ManagerFigures(
+        cpu_seconds=cpu_seconds,
+        longest_move_call_ms=status["longest_move_call_ms"],
+        moved_bytes_own=status["moved_bytes"],
+        guest_lar={name: lar for name, lar in told.items() if lar is not None},
+    )
+
+
+MANAGERS: dict[ManagerName, Callable[[LabHost, Scenario], Manager]] = {
+    "none": NoManager,
+    "numad": Numad,
+    "kernel": KernelBalancing,
+    "vmplace": VmplaceAgent,
+}

@@ -1,0 +1,84 @@
+"""What came out of a scenario: the figures of each manager and guest, and their JSON form.
+
+The shape of the JSON is a promise to programs that read build/demo/result.json: keys are added, never
+renamed.  ``None`` is "no answer"; ``unknown`` then holds the reason under the figure's name.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from vmplace.lab.scenario import ManagerName
+
+SCHEMA_VERSION = 1
+
+
+class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One guest under one manager.
+
+    LAR and MC imbalance are metered (DRAM accesses of the guest's vCPUs).  ``traffic_*[i][j]`` are its
+    accesses per second from ``nids[i]`` to ``nids[j]``.  ``intact`` is the guest's own exact verification of
+    all its memory; ``lar_agent`` is what the agent believes.
+    """
+
+    vcpu_nids: tuple[int, ...]
+    vcpu_nids_after: tuple[int | None, ...]
+    lar_before: float | None
+    lar_after: float | None
+    mc_imbalance_before: float | None
+    mc_imbalance_after: float | None
+    intact: bool | None
+    verified_bytes: int | None
+    bad_pages: int | None
+    touches: int | None
+    lar_agent: float | None = None
+    traffic_before: tuple[tuple[float, ...], ...] = ()
+    traffic_after: tuple[tuple[float, ...], ...] = ()
+
+
+class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One manager.  The imbalances are over the traffic of all guests together.
+
+    ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
+    ``moved_bytes_own`` the manager's.  ``active_s`` is how long it moved pages, by the host's clock.
+    """
+
+    guests: dict[str, GuestResult]
+    mc_imbalance_before: float | None
+    mc_imbalance_after: float | None
+    link_imbalance_before: float | None
+    link_imbalance_after: float | None
+    moved_bytes: int | None
+    moved_bytes_own: int | None
+    manager_cpu_seconds: float | None
+    longest_move_call_ms: float | None
+    active_s: float | None
+    run_time_s: float
+    kernel_counters: dict[str, int] = {}
+    unknown: dict[str, str] = {}
+
+
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario under several managers, each from the same snapshot of host and guests."""
+
+    scenario: str
+    topology: str
+    nids: tuple[int, ...]
+    managers: dict[ManagerName, ManagerResult]
+    failed_expectations: tuple[str, ...] = ()
+    seed: int
+    versions: dict[str, str] = {}
+    truth: dict[str, str] = {
+        "counts": "DRAM accesses behind a modelled cache, counted by the meter in the emulator: complete",
+        "placement": "real: Linux, KVM, QEMU and libvirt inside the emulated host",
+        "time": "the emulated host's own clock; not comparable with real hardware",
+    }
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_result(result: ScenarioResult, path: Path) -> None:
+    """Write the JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    temporary.replace(path)

@@ -1,0 +1,258 @@
+"""How is a scenario run under each manager, so that the figures can be compared?
+
+1. Host and guests are brought to the start once, and saved (cached by all that they depend on).
+2. Each manager gets a host restored from that snapshot: bit by bit the same start.
+3. A metered window; the manager acts until nothing moves any more; a metered window with it still there.
+4. Every guest verifies all its memory, exactly.
+"""
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import vmplace
+from vmplace.errors import VmplaceError
+from vmplace.lab import domain_xml, scenario_stage
+from vmplace.lab.build import LabArtifacts, build_all
+from vmplace.lab.cache import content_hash
+from vmplace.lab.errors import LabError
+from vmplace.lab.machine import LabHost, boot_host
+from vmplace.lab.progress import Progress
+from vmplace.lab.scenario import ManagerName, Scenario, check_on_nodes
+from vmplace.lab.scenario_expect import failed_expectations
+from vmplace.lab.scenario_managers import MANAGERS, ManagerFigures
+from vmplace.lab.scenario_meter import MeteredWindow, read_window
+from vmplace.lab.scenario_probe import VMSTAT, moved_bytes, read_vcpu_cpus, read_vmstat
+from vmplace.lab.scenario_result import GuestResult, ManagerResult, ScenarioResult
+from vmplace.lab.snapshot import prepared_snapshot
+from vmplace.lab.topology import LabTopology, cpu_nids, read_topology
+from vmplace.model.metrics import link_imbalance, mc_imbalance
+from vmplace.topology.guest import PAGE_BYTES
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where managers start from: the snapshot, and what belongs to it."""
+
+    scenario: Scenario
+    topology: LabTopology
+    artifacts: LabArtifacts
+    snapshot: Path
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Return what scenarios deploy in the host beside the package."""
+        return deployed_files(self.artifacts)
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """What was seen of one manager's run."""
+
+    before: MeteredWindow
+    after: MeteredWindow
+    vmstat: tuple[dict[str, int], dict[str, int]]
+    active_s: float | None
+    figures: ManagerFigures
+    vcpu_cpus: dict[str, dict[int, int]]
+    verified: dict[str, Any]
+
+
+def deployed_files(artifacts: LabArtifacts) -> dict[str, Path]:
+    """Return what scenarios need in the host beside the package."""
+    if artifacts.payload is None:
+        raise LabError("the guests' payload was not built", hint="vmplace/lab/payload has no Makefile")
+    return {"/usr/local/bin/vmp-talk": artifacts.payload / "vmp-talk"}
+
+
+def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: Progress) -> ScenarioResult:
+    """Run the scenario under each manager; a manager that fails ends the run with its error."""
+    stage = prepare_stage(scenario, progress)
+    results: dict[ManagerName, ManagerResult] = {}
+    for name in managers:
+        started = time.monotonic()
+        observed = _observe(stage, name, progress)
+        results[name] = _judge(stage, name, observed, time.monotonic() - started)
+        _tell(progress, name, results[name])
+    return ScenarioResult(
+        scenario=scenario.name,
+        topology=scenario.topology,
+        nids=stage.topology.nids,
+        managers=results,
+        failed_expectations=failed_expectations(scenario, results),
+        seed=scenario.seed,
+        versions=_versions(stage),
+    )
+
+
+def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
+    """Build what is missing and return the scenario's start, taking the snapshot if it is absent."""
+    topology = read_topology(scenario.topology)
+    check_on_nodes(scenario, scenario_stage.cpus_by_nid(topology))
+    artifacts = build_all(progress)
+
+    def prepare(host: LabHost) -> None:
+        with progress.step(f"{scenario.name}: start {len(scenario.guests)} guests", host.console_log):
+            scenario_stage.apply_start(host, scenario, topology)
+        with progress.step(f"{scenario.name}: pin vCPUs away from the memory", host.console_log):
+            scenario_stage.apply_operator_pins(host, scenario, topology)
+
+    snapshot = prepared_snapshot(
+        f"scenario-{scenario.name}",
+        topology,
+        artifacts,
+        progress,
+        inputs=_start_inputs(scenario),
+        prepare=prepare,
+        files=deployed_files(artifacts),
+    )
+    return Stage(scenario, topology, artifacts, snapshot)
+
+
+def _start_inputs(scenario: Scenario) -> dict[str, str]:
+    """Return what the start depends on: not what is expected, nor how long a manager gets."""
+    start = {
+        "guests": scenario.guests,
+        "seed": scenario.seed,
+        "huge_pages": scenario.huge_pages,
+        "settle_s": scenario.time.settle_s,
+    }
+    sources = [Path(module.__file__ or "") for module in (domain_xml, scenario_stage)]
+    return {"start": msgspec.json.encode(start).decode(), "sources": content_hash(sources)}
+
+
+def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
+    scenario, topology = stage.scenario, stage.topology
+    with boot_host(
+        topology,
+        meter=True,
+        snapshot=stage.snapshot,
+        files=stage.files,
+        artifacts=stage.artifacts,
+        progress=progress,
+    ) as host:
+        manager = MANAGERS[name](host, scenario)
+        count = len(scenario.guests)
+        with progress.step(f"{name}: metered window before", host.console_log):
+            before = read_window(host, topology, scenario.time.before_s, count)
+        vmstat = read_vmstat(host)
+        with progress.step(f"{name}: acts", host.console_log):
+            manager.start()
+            active_s = _await_rest(host, name, scenario)
+        with progress.step(f"{name}: metered window after", host.console_log):
+            after = read_window(host, topology, scenario.time.after_s, count)
+        figures, vmstat_after = manager.figures(), read_vmstat(host)
+        cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
+        manager.stop()
+        with progress.step(f"{name}: guests verify all their memory", host.console_log):
+            verified = _verify(host, scenario)
+    return _Observed(before, after, (vmstat, vmstat_after), active_s, figures, cpus, verified)
+
+
+def _await_rest(host: LabHost, name: ManagerName, scenario: Scenario) -> float | None:
+    """Wait until no page has moved for a while; return the seconds to the last move, None without any.
+
+    The control moves nothing and gets no time: its second window is the first one, repeated.
+    """
+    if name == "none":
+        return None
+    timing = scenario.time
+    started = time.monotonic()
+    quiet_since, moved_until = started, None
+    moved = read_vmstat(host).get("pgmigrate_success")
+    while (now := time.monotonic()) - started < timing.most_s:
+        if now - started >= timing.least_s and now - quiet_since >= timing.quiet_s:
+            break
+        time.sleep(POLL_S)
+        latest = read_vmstat(host).get("pgmigrate_success")
+        if latest != moved:
+            moved, quiet_since = latest, time.monotonic()
+            moved_until = quiet_since - started
+    return moved_until
+
+
+def _verify(host: LabHost, scenario: Scenario) -> dict[str, Any]:
+    return scenario_stage.ask_payloads(host, scenario.guests, "verify", scenario_stage.VERIFY_TIMEOUT_S)
+
+
+def _judge(stage: Stage, name: ManagerName, seen: _Observed, run_time_s: float) -> ManagerResult:
+    before, after, figures = seen.before, seen.after, seen.figures
+    guests = {
+        guest.name: _judge_guest(stage, guest_id, seen)
+        for guest_id, guest in enumerate(stage.scenario.guests, start=1)
+    }
+    first, last = seen.vmstat
+    return ManagerResult(
+        guests=guests,
+        mc_imbalance_before=mc_imbalance(before.total, before.memory_nids),
+        mc_imbalance_after=mc_imbalance(after.total, after.memory_nids),
+        link_imbalance_before=link_imbalance(before.total),
+        link_imbalance_after=link_imbalance(after.total),
+        moved_bytes=moved_bytes(first, last),
+        moved_bytes_own=figures.moved_bytes_own,
+        manager_cpu_seconds=figures.cpu_seconds,
+        longest_move_call_ms=figures.longest_move_call_ms,
+        active_s=seen.active_s,
+        run_time_s=run_time_s,
+        kernel_counters={key: last[key] - first[key] for key in VMSTAT if key in first and key in last},
+        unknown=figures.unknown,
+    )
+
+
+def _judge_guest(stage: Stage, guest_id: int, seen: _Observed) -> GuestResult:
+    guest = stage.scenario.guests[guest_id - 1]
+    cpus, nids = seen.vcpu_cpus.get(guest.name, {}), cpu_nids(stage.topology)
+    answer = seen.verified.get(guest.name)
+    return GuestResult(
+        vcpu_nids=guest.vcpu_nids,
+        vcpu_nids_after=tuple(nids[cpus[i]] if i in cpus else None for i in range(len(guest.vcpu_nids))),
+        lar_before=seen.before.lar(guest_id),
+        lar_after=seen.after.lar(guest_id),
+        mc_imbalance_before=seen.before.mc_imbalance(guest_id),
+        mc_imbalance_after=seen.after.mc_imbalance(guest_id),
+        # Only the answer to "verify" is the exact check of every byte.
+        intact=answer["bad_pages"] == 0 if answer and answer["event"] == "verified" else None,
+        verified_bytes=answer["arena_pages"] * PAGE_BYTES if answer else None,
+        bad_pages=answer["bad_pages"] if answer else None,
+        touches=answer["touches"] if answer else None,
+        lar_agent=seen.figures.guest_lar.get(guest.name),
+        traffic_before=seen.before.accesses_per_s(guest_id),
+        traffic_after=seen.after.accesses_per_s(guest_id),
+    )
+
+
+def _tell(progress: Progress, name: ManagerName, result: ManagerResult) -> None:
+    ratios = ", ".join(
+        f"{guest_name} {guest.lar_before:.2f}->{guest.lar_after:.2f}"
+        for guest_name, guest in result.guests.items()
+        if guest.lar_before is not None and guest.lar_after is not None
+    )
+    progress.note(f"{name}: LAR {ratios}")
+
+
+def _versions(stage: Stage) -> dict[str, str]:
+    artifacts = stage.artifacts
+    return {
+        "vmplace": vmplace.__version__,
+        "python": platform.python_version(),
+        "kernel": artifacts.kernel.parent.name,
+        "root_file_system": artifacts.rootfs_image.parent.name,
+        "toolbox": artifacts.toolbox.parent.name,
+        "snapshot": stage.snapshot.name,
+        "emulator": "QEMU of the toolbox, TCG with one thread per CPU",
+    }
+
+
+def check_managers(names: Sequence[str]) -> tuple[ManagerName, ...]:
+    """Return the names as managers; raises VmplaceError for one that does not exist."""
+    for name in names:
+        if name not in MANAGERS:
+            raise VmplaceError(f"no manager '{name}'", hint=f"known: {', '.join(MANAGERS)}")
+    return tuple(name for name in MANAGERS if name in names)

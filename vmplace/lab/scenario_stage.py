@@ -1,0 +1,91 @@
+"""How do the guests of a scenario get to where it begins?
+
+1. They boot with their vCPUs pinned to the start nodes, and there touch all their memory for the first time.
+2. The operator pins the vCPUs to where they belong; the memory stays behind.
+3. The workloads settle.  Then a snapshot is taken, from which every manager starts.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Any
+
+from vmplace.lab.domain_xml import Boot, cpu_list, domain_xml
+from vmplace.lab.errors import LabError
+from vmplace.lab.machine import LabHost
+from vmplace.lab.scenario import Guest, Scenario
+from vmplace.lab.topology import LabTopology, cpu_nids
+
+FILES = PurePosixPath("/usr/lib/vmplace-lab")
+# /run would do, but libvirtd's restart must not lose it either.
+RUN_DIR = PurePosixPath("/var/lib/vmplace-lab")
+BOOT_TIMEOUT_S = 240.0
+VERIFY_TIMEOUT_S = 180
+
+
+def cpus_by_nid(topology: LabTopology) -> dict[int, tuple[int, ...]]:
+    """Return the CPUs of each node, also of those that have none."""
+    nids = cpu_nids(topology)
+    return {nid: tuple(cpu for cpu, at in enumerate(nids) if at == nid) for nid in topology.nids}
+
+
+def boot_files(scenario: Scenario) -> Boot:
+    """Return what the guests boot from: the larger initramfs only where a guest runs a program."""
+    programs = any(guest.workload.run for guest in scenario.guests)
+    name = "programs.cpio.gz" if programs else "payload.cpio.gz"
+    return Boot(FILES / "bzImage", FILES / name, RUN_DIR)
+
+
+def apply_start(host: LabHost, scenario: Scenario, topology: LabTopology) -> None:
+    """Start all guests on their start nodes and wait until each has touched all its memory."""
+    cpus = cpus_by_nid(topology)
+    host.run(f"mkdir -p {RUN_DIR} && echo {scenario.huge_pages} >/sys/kernel/mm/transparent_hugepage/enabled")
+    for guest in scenario.guests:
+        host.put(domain_xml(scenario, guest, boot_files(scenario), cpus).encode(), _xml_path(guest))
+    script = 'for xml in "$@"; do virsh -q create "$xml" || exit; done'
+    host.run(["sh", "-c", script, "sh", *map(_xml_path, scenario.guests)], timeout=BOOT_TIMEOUT_S)
+    _wait_for_payloads(host, scenario)
+
+
+def apply_operator_pins(host: LabHost, scenario: Scenario, topology: LabTopology) -> None:
+    """Pin the vCPUs to where they belong, as an operator does: virsh vcpupin --live."""
+    cpus = cpus_by_nid(topology)
+    lines = ["set -e"]
+    for guest in scenario.guests:
+        lines += [
+            f"virsh -q vcpupin {guest.name} {vcpu} {cpu_list(cpus[nid])} --live"
+            for vcpu, nid in enumerate(guest.nids)
+        ]
+        everywhere = sorted({cpu for nid in guest.vcpu_nids for cpu in cpus[nid]})
+        lines.append(f"virsh -q emulatorpin {guest.name} {cpu_list(tuple(everywhere))} --live")
+    host.run("\n".join(lines), timeout=BOOT_TIMEOUT_S)
+    time.sleep(scenario.time.settle_s)
+
+
+def ask_payloads(host: LabHost, guests: Iterable[Guest], command: str, timeout_s: int) -> dict[str, Any]:
+    """Return each guest's answer to a command (payload/control.h); a guest that did not answer is absent."""
+    sockets = [str(RUN_DIR / f"{guest.name}.sock") for guest in guests]
+    result = host.run(["vmp-talk", str(timeout_s), command, *sockets], timeout=timeout_s + 30, check=False)
+    pairs = (line.partition("\t") for line in result.stdout.splitlines())
+    return {PurePosixPath(path).stem: json.loads(answer) for path, _, answer in pairs}
+
+
+def _xml_path(guest: Guest) -> str:
+    return str(RUN_DIR / f"{guest.name}.xml")
+
+
+def _wait_for_payloads(host: LabHost, scenario: Scenario) -> None:
+    deadline = time.monotonic() + BOOT_TIMEOUT_S
+    waiting = {guest.name: guest for guest in scenario.guests}
+    while waiting and time.monotonic() < deadline:
+        for name, answer in ask_payloads(host, tuple(waiting.values()), "status", 3).items():
+            if answer["event"] == "error":
+                raise LabError(f"guest {name} cannot run its workload: {answer['message']}")
+            del waiting[name]
+    if waiting:
+        name = next(iter(waiting))
+        console = host.run(["tail", "-n", "5", str(RUN_DIR / f"{name}.log")], check=False).stdout
+        raise LabError(
+            f"guest {name} did not come up in {BOOT_TIMEOUT_S:.0f} s", hint=f"console: {console!r}"
+        )

@@ -11,6 +11,11 @@ import msgspec
 from vmplace.lab.scenario import ManagerName
 
 SCHEMA_VERSION = 1
+TRUTH = {
+    "counts": "DRAM accesses behind a modelled cache, counted by the meter in the emulator: complete",
+    "placement": "real: Linux, KVM, QEMU and libvirt inside the emulated host",
+    "time": "the emulated host's own clock; not comparable with real hardware",
+}
 
 
 class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +73,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     failed_expectations: tuple[str, ...] = ()
     seed: int
     versions: dict[str, str] = {}
-    truth: dict[str, str] = {
-        "counts": "DRAM accesses behind a modelled cache, counted by the meter in the emulator: complete",
-        "placement": "real: Linux, KVM, QEMU and libvirt inside the emulated host",
-        "time": "the emulated host's own clock; not comparable with real hardware",
-    }
+    truth: dict[str, str] = msgspec.field(default_factory=lambda: dict(TRUTH))
     schema_version: int = SCHEMA_VERSION
 
 

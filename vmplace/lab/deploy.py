@@ -1,0 +1,66 @@
+"""How do the current package and payload get into a host that was restored from a snapshot?
+
+As a second disk whose content is a tar archive: a disk's content is not part of a snapshot, so each boot
+gets what the checkout has now.  It is read past the page cache, which may be as old as the snapshot.
+"""
+
+import io
+import tarfile
+from pathlib import Path
+
+import vmplace
+from vmplace.lab.build import LabArtifacts
+from vmplace.lab.errors import LabError
+
+DISK_BYTES = 192 << 20
+BLOCK_BYTES = 1 << 20
+PACKAGE_ROOT = "opt/vmplace"
+LAB_FILES = "usr/lib/vmplace-lab"
+WRAPPER = """#!/usr/bin/python3
+from vmplace.interfaces.cli import main
+
+main()
+"""
+SKIPPED = {"__pycache__", ".mypy_cache"}
+
+
+def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path]) -> int:
+    """Write the disk image; ``extra`` maps paths inside to files.  Return how many blocks hold the archive."""
+    package = Path(vmplace.__file__).parent
+    files = {f"{PACKAGE_ROOT}/vmplace/{name.relative_to(package)}": name for name in _package_files(package)}
+    files[f"{LAB_FILES}/bzImage"] = artifacts.kernel
+    if artifacts.payload:
+        files[f"{LAB_FILES}/payload.cpio.gz"] = artifacts.payload / "payload.cpio.gz"
+        files["usr/local/bin/vmp-payload"] = artifacts.payload / "payload"
+    if artifacts.meter:
+        files["usr/local/bin/vmp-meter"] = artifacts.meter / "vmp-meter"
+    files |= {name.lstrip("/"): source for name, source in extra.items()}
+    with tarfile.open(path, "w") as archive:
+        for name, source in sorted(files.items()):
+            archive.add(source, name, recursive=False)
+        _add_text(archive, "usr/local/bin/vmplace", WRAPPER, mode=0o755)
+        _add_text(archive, "usr/lib/python3/dist-packages/vmplace.pth", f"/{PACKAGE_ROOT}\n", mode=0o644)
+    size = path.stat().st_size
+    if size > DISK_BYTES:
+        raise LabError(f"the deploy disk holds {DISK_BYTES >> 20} MiB, {size >> 20} MiB are to go there")
+    with path.open("ab") as disk:
+        disk.truncate(DISK_BYTES)
+    return -(-size // BLOCK_BYTES)
+
+
+def _package_files(package: Path) -> list[Path]:
+    return [path for path in package.rglob("*") if path.is_file() and not SKIPPED & set(path.parts)]
+
+
+def _add_text(archive: tarfile.TarFile, name: str, text: str, *, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(text.encode()), mode
+    archive.addfile(entry, io.BytesIO(text.encode()))
+
+
+def unpack_command(blocks: int) -> str:
+    """Return the shell command that unpacks the disk inside the host."""
+    return (
+        f"rm -rf /{PACKAGE_ROOT} /{LAB_FILES}; "
+        f"dd if=/dev/vdb bs={BLOCK_BYTES} count={blocks} iflag=direct status=none | tar -x -C / --no-same-owner"
+    )

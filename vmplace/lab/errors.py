@@ -1,0 +1,20 @@
+"""What the lab can fail at."""
+
+from pathlib import Path
+
+from vmplace.errors import VmplaceError
+
+
+class LabError(VmplaceError):
+    """The lab cannot be built or booted, or a command in the emulated host failed."""
+
+
+class LabCommandError(LabError):
+    """A command run for the lab ended with an error; its output is kept."""
+
+    def __init__(self, what: str, *, returncode: int, output: str, log: Path | None = None) -> None:
+        tail = "\n    ".join(output.strip().splitlines()[-8:])
+        hint = f"full log: {log}" if log else None
+        super().__init__(f"{what} ended with {returncode}:\n    {tail}", hint=hint)
+        self.returncode = returncode
+        self.output = output

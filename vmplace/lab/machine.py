@@ -1,0 +1,299 @@
+"""How is an emulated host booted, used, saved and restored?
+
+The emulator runs in the toolbox tree, in namespaces of its own.  Node memory and the disk overlay are files
+in a tmpfs there, so they end with it.  A snapshot is those files copied out, plus the devices' state as a
+migration stream without memory (x-ignore-shared); restoring copies them in, which takes a second or two.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vmplace.lab import cache, deploy
+from vmplace.lab.build import GIB, LabArtifacts, build_all, check_machine
+from vmplace.lab.channel import Channel, GuestProcess, GuestResult
+from vmplace.lab.errors import LabError
+from vmplace.lab.monitor import Monitor
+from vmplace.lab.progress import Progress
+from vmplace.lab.toolbox import cache_binds, enter_command, inside, started
+from vmplace.lab.topology import CPU_MODEL, LabTopology, cpu_nids, memory_files, memory_ranges, qemu_arguments, read_topology
+
+SHARED_MEMORY_BYTES = 2 << 20
+# Translated code, the disk overlay and the emulator itself, beside the host's memory.
+OVERHEAD_BYTES = 2 * GIB
+KERNEL_COMMAND_LINE = (
+    "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off net.ifnames=0 systemd.show_status=0"
+    " audit=0 selinux=0 nowatchdog"
+)
+BOOT_TIMEOUT_S = 240.0
+# In the tree: the run folder (sockets, deploy disk, shared memory) and the tmpfs folder (memory, overlay).
+RUN, RAM = Path("/run/lab"), Path("/run/ram")
+START = r"""
+mkdir /run/ram
+if [ -n "$2" ]; then cp --sparse=always "$2"/ram/* /run/ram/; fi
+qemu-img create -q -f qcow2 -b "$1" -F "$3" /run/ram/disk.qcow2
+shift 3
+exec "$@"
+"""
+
+
+def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[str]:
+    """Return the emulator's arguments that make up the machine; a snapshot fits exactly these."""
+    return [
+        *("-machine", f"pc-q35-10.0,usb=off{',hmat=on' if topology.hmat else ''}"),
+        *("-accel", "tcg,thread=multi", "-cpu", f"{CPU_MODEL},+svm,+npt"),
+        *qemu_arguments(topology, str(RAM)),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-rtc", "base=utc"),
+        *("-kernel", str(inside(artifacts.kernel)), "-append", KERNEL_COMMAND_LINE),
+        *_disk("root", f"{RAM}/disk.qcow2", "qcow2"),
+        *_disk("deploy", f"{RUN}/deploy.tar", "raw,readonly=on"),
+        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=channel,path={RUN}/channel.sock,server=on,wait=off"),
+        *("-device", "virtserialport,chardev=channel,name=org.qemu.guest_agent.0"),
+        *("-object", f"memory-backend-file,id=shared,size={SHARED_MEMORY_BYTES},mem-path={RUN}/shared,share=on"),
+        *("-device", "ivshmem-plain,memdev=shared,master=on", "-device", "virtio-rng-pci"),
+    ]
+
+
+def _disk(name: str, path: str, options: str) -> list[str]:
+    drive = f"if=none,id={name},file={path},format={options},cache=unsafe"
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name}"]
+
+
+def meter_arguments(topology: LabTopology, plugin: Path, options: Mapping[str, str]) -> list[str]:
+    """Return the emulator's arguments that load the meter; it does not change the machine."""
+    memory = ":".join(f"{r.start:#x}-{r.end:#x}@{r.nid}" for r in memory_ranges(topology))
+    cpus = ":".join(str(nid) for nid in cpu_nids(topology))
+    given = {"file": str(inside(plugin)), "shared": f"{RUN}/shared", "memory": memory, "cpus": cpus}
+    return ["-plugin", ",".join(f"{key}={value}" for key, value in (given | dict(options)).items())]
+
+
+class LabHost:
+    """A running emulated host; made by ``boot_host``."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", topology: LabTopology, run: Path, logs: Path) -> None:
+        self.topology = topology
+        self.shared_memory = run / "shared"
+        self.console_socket = run / "console.sock"
+        self.console_log = logs.with_suffix(".console.log")
+        self._emulator_log = logs.with_suffix(".qemu.log")
+        self._process = process
+        self._run = run
+        self._spawned = 0
+        self._monitor: Monitor | None = None
+        self._channel: Channel | None = None
+
+    @property
+    def channel(self) -> Channel:
+        """Return the connection to the agent inside."""
+        if self._channel is None:
+            self._channel = Channel(self._run / "channel.sock")
+        return self._channel
+
+    def qmp(self, command: str, **arguments: Any) -> Any:
+        """Run a command of QEMU's monitor; underscores in argument names stand for dashes."""
+        if self._monitor is None:
+            self._monitor = Monitor(self._run / "qmp.sock")
+        return self._monitor.command(command, **arguments)
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float = 120.0,
+        check: bool = True,
+        input: str | bytes | None = None,  # noqa: A002 - as subprocess.run names it
+    ) -> GuestResult:
+        """Run a command inside to its end; a string is for the shell, a list is not."""
+        return self.channel.run(command, timeout=timeout, check=check, stdin=input)
+
+    def spawn(self, command: str | Sequence[str]) -> GuestProcess:
+        """Start a command inside."""
+        self._spawned += 1
+        return GuestProcess(self.channel, command, f"spawn-{os.getpid()}-{time.time_ns()}-{self._spawned}")
+
+    def put(self, local: Path | bytes, remote: str) -> None:
+        """Copy a file, or bytes, to a path inside; meant for small files (some MB)."""
+        self.channel.put(local if isinstance(local, bytes) else local.read_bytes(), remote)
+
+    def get(self, remote: str) -> bytes:
+        """Return the content of a file inside."""
+        return self.channel.get(remote)
+
+    def save(self, folder: Path) -> None:
+        """Save the whole machine into a folder; it goes on running afterwards."""
+        self.qmp("stop")
+        try:
+            self.qmp("migrate", uri=f"file:{RAM}/state")
+            self._migrated(timeout=120)
+            target = folder / "ram"
+            target.mkdir()
+            source = Path(f"/proc/{self._emulator_pid()}/root{RAM}")
+            names = [*memory_files(self.topology), "state"]
+            copy = ["cp", "--sparse=always", *(str(source / name) for name in names)]
+            subprocess.run([*copy, str(target)], check=True)
+            subprocess.run(["cp", "--sparse=always", str(source / "disk.qcow2"), str(folder)], check=True)
+        finally:
+            self.qmp("cont")
+
+    def savevm(self, name: str, inputs: Mapping[str, str] | None = None) -> Path:
+        """Save the machine in the cache, under a key of name and inputs, and return what to boot from."""
+        key = {"name": name, **(inputs or {"run": self._run.name})}
+        return cache.artifact(f"snapshot-{name}", key, self.save)
+
+    def _emulator_pid(self) -> int:
+        pid = self._process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+    def _migrated(self, timeout: float) -> None:
+        if self._monitor is None:
+            raise LabError("no monitor")
+        self._monitor.wait_for_migration(timeout=timeout)
+
+    def _restore(self) -> None:
+        self.qmp("migrate-incoming", uri=f"file:{RAM}/state")
+        self._migrated(timeout=120)
+        self.qmp("cont")
+
+    def _await_ready(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        # What is sent before the agent has opened its port would fill the port's queue.
+        while not (self._port_is_open() and self.channel.wait_ready(timeout=2.0)):
+            self._check_alive()
+            time.sleep(0.05)
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"the emulated host was not ready after {timeout:.0f} s", hint=f"console: {self.console_log}"
+                )
+
+    def _port_is_open(self) -> bool:
+        devices = self.qmp("query-chardev")
+        return any(device["label"] == "channel" and device["frontend-open"] for device in devices)
+
+    def _check_alive(self) -> None:
+        if self._process.poll() is not None:
+            said = self._emulator_log.read_text(errors="replace").strip()[-500:]
+            raise LabError(f"the emulator ended: {said or 'without a word'}", hint=f"console: {self.console_log}")
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + 60
+        while not (self._run / "qmp.sock").exists():
+            self._check_alive()
+            if time.monotonic() > deadline:
+                raise LabError("the emulator opened no monitor within 60 s", hint=f"log: {self._emulator_log}")
+            time.sleep(0.02)
+        # Memory that is a shared file of ours is copied as a file, not through the stream.
+        self.qmp("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
+
+    def _close(self) -> None:
+        for connection in (self._monitor, self._channel):
+            if connection is not None:
+                connection.close()
+
+
+@contextlib.contextmanager
+def _emulator(
+    topology: LabTopology, artifacts: LabArtifacts, snapshot: Path | None, extra: Sequence[str], run: Path
+) -> Iterator[LabHost]:
+    logs = cache.cache_root() / "logs" / f"{topology.name}-{run.name}"
+    logs.parent.mkdir(parents=True, exist_ok=True)
+    backing = (inside(snapshot / "disk.qcow2"), "qcow2") if snapshot else (inside(artifacts.rootfs_image), "raw")
+    console = f"socket,id=console,path={RUN}/console.sock,server=on,wait=off,logfile={inside(logs)}.console.log"
+    command = [
+        *("qemu-system-x86_64", *emulator_arguments(topology, artifacts)),
+        *("-chardev", console, "-serial", "chardev:console", "-qmp", f"unix:{RUN}/qmp.sock,server=on,wait=off"),
+        *(["-incoming", "defer"] if snapshot else []),
+        *extra,
+    ]
+    start = ["sh", "-ec", START, "sh", str(backing[0]), str(inside(snapshot)) if snapshot else "", backing[1]]
+    entered = enter_command(artifacts.toolbox, [*start, *command], binds=cache_binds() | {run: RUN})
+    with logs.with_suffix(".qemu.log").open("wb") as log:
+        log.write((shlex.join(command) + "\n").encode())
+        log.flush()
+        with started(entered, stdout=log, stderr=subprocess.STDOUT) as process:
+            host = LabHost(process, topology, run, logs)
+            try:
+                host._connect()
+                yield host
+            finally:
+                host._close()
+
+
+@contextlib.contextmanager
+def _run_folder() -> Iterator[Path]:
+    """Make a folder for sockets; its lock tells others that we live."""
+    (cache.cache_root() / "run").mkdir(parents=True, exist_ok=True)
+    run = Path(tempfile.mkdtemp(dir=cache.cache_root() / "run", prefix=f"{os.getpid()}-"))
+    with cache.locked(run.name):
+        try:
+            yield run
+        finally:
+            cache.remove_tree(run)
+            (cache.cache_root() / "locks" / run.name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def boot_host(
+    topology: LabTopology | str,
+    *,
+    meter: bool = False,
+    plugin_args: Mapping[str, str] | None = None,
+    snapshot: Path | None = None,
+    cold: bool = False,
+    files: Mapping[str, Path] | None = None,
+    artifacts: LabArtifacts | None = None,
+    progress: Progress | None = None,
+) -> Iterator[LabHost]:
+    """Boot an emulated host and end it with the block.
+
+    It starts from ``snapshot``, by default from the topology's own "libvirtd is up" snapshot (made when it
+    is absent), or with ``cold`` from the kernel.  ``meter`` loads the plugin, ``plugin_args`` are further
+    arguments for it.  ``files`` (path inside → local file) are deployed together with the package.
+    """
+    topology = read_topology(topology) if isinstance(topology, str) else topology
+    progress = progress or Progress()
+    artifacts = artifacts or build_all(progress)
+    check_machine(disk_bytes=GIB, memory_bytes=topology.memory_bytes + OVERHEAD_BYTES)
+    if snapshot is None and not cold:
+        from vmplace.lab.snapshot import ready_snapshot
+
+        snapshot = ready_snapshot(topology, artifacts, progress)
+    extra: list[str] = []
+    if meter or plugin_args is not None:
+        if artifacts.plugin is None:
+            raise LabError("there is no meter plugin to load", hint="vmplace/lab/meter has no Makefile")
+        extra = meter_arguments(topology, artifacts.plugin, plugin_args or {})
+    with _terminated_by_signal(), _run_folder() as run:
+        (run / "shared").write_bytes(bytes(SHARED_MEMORY_BYTES))
+        blocks = deploy.write_deploy_disk(run / "deploy.tar", artifacts, dict(files or {}))
+        with _emulator(topology, artifacts, snapshot, extra, run) as host:
+            with progress.step(f"{topology.name}: {'restore' if snapshot else 'boot'}", host.console_log):
+                if snapshot:
+                    host._restore()
+                host._await_ready(BOOT_TIMEOUT_S)
+                host.run(f"date -s @{time.time():.3f} >/dev/null; {deploy.unpack_command(blocks)}")
+            yield host
+
+
+@contextlib.contextmanager
+def _terminated_by_signal() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that `kill` cleans up as Ctrl-C does (main thread only)."""
+    try:
+        before = signal.signal(signal.SIGTERM, _raise_exit)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

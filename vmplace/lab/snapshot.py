@@ -1,0 +1,81 @@
+"""Which states of an emulated host are kept, so that a boot takes seconds?
+
+"ready": booted, libvirtd up, QEMU's capabilities probed, the first domain start behind it.  Scenarios keep
+further states with their guests running inside (``prepared_snapshot``).
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vmplace.lab import cache
+from vmplace.lab.build import LabArtifacts
+from vmplace.lab.machine import KERNEL_COMMAND_LINE, LabHost, boot_host, emulator_arguments
+from vmplace.lab.progress import Progress
+from vmplace.lab.topology import LabTopology
+
+# A domain with firmware only: its start makes libvirt probe and the page cache warm.
+FIRST_DOMAIN = """<domain type="kvm"><name>first</name><memory unit="MiB">64</memory><vcpu>1</vcpu>
+<os><type arch="x86_64" machine="q35">hvm</type></os><devices>
+<emulator>/usr/bin/qemu-system-x86_64</emulator></devices></domain>
+"""
+WARM_UP = """set -e
+systemctl is-system-running --wait >/dev/null || true
+virsh -q capabilities >/dev/null
+virsh -q domcapabilities --virttype kvm >/dev/null
+cat >/run/first.xml
+virsh -q create /run/first.xml
+virsh -q destroy first
+python3 -c 'import click, msgspec, numpy, rich, libvirt'
+rm -rf /run/first.xml /var/log/libvirt/qemu/first.log
+sync
+"""
+
+
+def machine_inputs(topology: LabTopology, artifacts: LabArtifacts) -> dict[str, str]:
+    """Return all that a snapshot of the bare host depends on."""
+    return {
+        "arguments": repr(emulator_arguments(topology, artifacts)),
+        "command_line": KERNEL_COMMAND_LINE,
+        "rootfs": artifacts.rootfs_image.parent.name,
+        "toolbox": artifacts.toolbox.parent.name,
+    }
+
+
+def ready_snapshot(topology: LabTopology, artifacts: LabArtifacts, progress: Progress) -> Path:
+    """Return the snapshot of a host that has just come up, booting it once if it is absent."""
+    inputs = machine_inputs(topology, artifacts) | {"warm_up": WARM_UP + FIRST_DOMAIN}
+
+    def build(folder: Path) -> None:
+        with boot_host(topology, cold=True, artifacts=artifacts, progress=progress) as host:
+            with progress.step(f"{topology.name}: warm up libvirt", host.console_log):
+                host.run(WARM_UP, input=FIRST_DOMAIN, timeout=600)
+            with progress.step(f"{topology.name}: snapshot"):
+                host.save(folder)
+
+    return cache.artifact(f"snapshot-ready-{topology.name}", inputs, build)
+
+
+def prepared_snapshot(
+    name: str,
+    topology: LabTopology,
+    artifacts: LabArtifacts,
+    progress: Progress,
+    *,
+    inputs: Mapping[str, str],
+    prepare: Callable[[LabHost], None],
+    files: Mapping[str, Path] | None = None,
+) -> Path:
+    """Return a snapshot of the ready host after ``prepare(host)``, e.g. with guests running.
+
+    ``inputs`` must name everything that ``prepare`` depends on; ``files`` are deployed before it runs.
+    """
+    parent = ready_snapshot(topology, artifacts, progress)
+    key = {**inputs, "parent": parent.name, "payload": artifacts.payload.parent.name if artifacts.payload else ""}
+
+    def build(folder: Path) -> None:
+        with boot_host(topology, snapshot=parent, files=files, artifacts=artifacts, progress=progress) as host:
+            prepare(host)
+            with progress.step(f"{name}: snapshot"):
+                host.save(folder)
+
+    return cache.artifact(f"snapshot-{name}", key, build)

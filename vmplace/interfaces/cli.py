@@ -9,6 +9,7 @@ from vmplace import __version__
 from vmplace.errors import VmplaceError
 
 COMMANDS = {
+    "doctor": "vmplace.interfaces.doctor:doctor",
     "lab": "vmplace.lab.commands:lab",
 }
 
@@ -43,4 +44,5 @@ def main() -> None:
         click.echo(f"vmplace: {err}", err=True)
         if err.hint:
             click.echo(f"  hint: {err.hint}", err=True)
-        sys.exit(1)
+        # Commands that document further codes raise errors that carry them (exit_codes.py).
+        sys.exit(getattr(err, "exit_code", 1))

@@ -77,7 +77,7 @@ class GuestFinder:
             except UnsupportedHostError as err:
                 skipped.append(Skipped(process.pid, str(err)))
         skipped += [Skipped(None, f"domain {name}: {reason}") for name, reason in answer.rejected.items()]
-        skipped += _missing_vcpus(guests)
+        skipped += _missing_vcpus(guests) + _missing_processes(guests, answer.descriptions)
         identities = {guest.identity for guest in guests}
         self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
         return GuestScan(_with_unique_names(guests), tuple(skipped), answer.problem)
@@ -134,10 +134,10 @@ class GuestFinder:
     def _locate(
         self, candidates: list[Vma], description: GuestDescription, *, is_domain: bool
     ) -> list[PlacedBlock]:
+        placed: list[PlacedBlock] = []
         if self._exact and is_domain and self._libvirt is not None and description.uuid:
-            if placed := _ask_layout(self._libvirt, description.uuid, candidates, description):
-                return placed
-        return locate_ram(candidates, description)
+            placed = _ask_layout(self._libvirt, description.uuid, candidates, description)
+        return placed or locate_ram(candidates, description)
 
 
 def _ask_layout(
@@ -163,6 +163,17 @@ def _missing_vcpus(guests: Iterable[GuestTopology]) -> list[Skipped]:
         Skipped(guest.pid, f"guest {guest.name}: its vCPU threads cannot be told yet")
         for guest in guests
         if not guest.vcpus
+    ]
+
+
+def _missing_processes(
+    guests: Iterable[GuestTopology], domains: Mapping[str, GuestDescription]
+) -> list[Skipped]:
+    seen = {guest.uuid for guest in guests}
+    return [
+        Skipped(None, f"domain {domain.name}: no process that runs it with KVM is to be seen")
+        for uuid, domain in domains.items()
+        if uuid not in seen
     ]
 
 

@@ -24,7 +24,7 @@ from vmplace.topology.procfs import Vma
 # Below: ROMs, firmware tables, arenas of malloc.
 SMALLEST_RAM_BYTES = 1 << 20
 # Video memory (16 MiB in QEMU) is no guest RAM; a cell of a vNUMA guest is.
-SMALLEST_SHARE = 1 / 16
+SMALLEST_SHARE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def locate_ram(candidates: Sequence[Vma], description: GuestDescription | None) 
         placed = _match_blocks(marked, description)
         if placed is not None:
             return placed
-    if not marked:
-        return []
-    limit = max(vma.size_bytes for vma in marked) * SMALLEST_SHARE
-    return [PlacedBlock(vma, 0, vma.size_bytes, None, None) for vma in marked if vma.size_bytes >= limit]
+    # Linux 6.7 marks the stacks of threads so (include/linux/mman.h, MAP_STACK).
+    large = [vma for vma in marked if "nh" not in vma.flags] or marked
+    limit = max((vma.size_bytes for vma in large), default=0) * SMALLEST_SHARE
+    return [PlacedBlock(vma, 0, vma.size_bytes, None, None) for vma in large if vma.size_bytes >= limit]
 
 
 def build_ranges(placed: Iterable[PlacedBlock], pin: Immovable | None) -> tuple[RamRange, ...]:

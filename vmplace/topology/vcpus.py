@@ -82,8 +82,11 @@ def _ask_waiting_threads(
             fields = (proc / f"{pid}/task/{tid}/syscall").read_text().split()
         except OSError:
             continue
-        # "running" instead of a number: no answer this time.
-        if len(fields) > 3 and fields[0] == IOCTL_NUMBER and int(fields[2], 16) == KVM_RUN:
+        # "running" instead of a number: no answer this time.  KVM's own worker inherits the registers
+        # of the vCPU that made it (kernel/vhost_task.c), but has no stack pointer.
+        if len(fields) != 9 or int(fields[7], 16) == 0:
+            continue
+        if fields[0] == IOCTL_NUMBER and int(fields[2], 16) == KVM_RUN:
             vcpu_id = vcpu_fds.get(int(fields[1], 16))
             if vcpu_id is not None:
                 found[vcpu_id] = tid

@@ -1,0 +1,312 @@
+"""What can this host do for vmplace?  Each probe tries the real thing and says what it saw.
+
+An answer is yes, no, or None: cannot be told.  Only the needed ones decide whether the agent can work.
+"""
+
+import ctypes
+import gzip
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace.errors import VmplaceError
+from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt
+from vmplace.topology.sysfs import read_host
+
+# linux/capability.h
+CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
+PAGEMAP_PRESENT, PAGEMAP_PFN = 1 << 63, (1 << 55) - 1
+# QEMU, docs/specs/ivshmem-spec: the meter's counters of the emulated host.
+METER_PCI_ID = ("0x1af4", "0x1110")
+LIBVIRT_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing the host has (``answer`` True), lacks (False) or hides (None); ``cure`` is None with True."""
+
+    name: str
+    answer: bool | None
+    why: str
+    cure: str | None = None
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the kernel's trees are; tests put their own here."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    boot: Path = Path("/boot")
+
+
+def probe_host(roots: Roots | None = None, *, libvirt_uri: str = SYSTEM_URI) -> list[Capability]:
+    """Return all capabilities, needed ones first."""
+    roots = roots or Roots()
+    found = [probe(roots) for probe in PROBES]
+    found.append(probe_libvirt(libvirt_uri))
+    return sorted(found, key=lambda capability: not capability.needed)
+
+
+def can_work(capabilities: list[Capability]) -> bool:
+    """Tell whether everything that the agent needs is there."""
+    return all(capability.answer for capability in capabilities if capability.needed)
+
+
+def probe_nodes(roots: Roots) -> Capability:
+    """Placement needs a choice: two nodes with memory."""
+    try:
+        host = read_host(roots.sys)
+    except (VmplaceError, OSError) as err:
+        return Capability("NUMA nodes", False, str(err), getattr(err, "hint", None), needed=True)
+    lone = [f"node {node.nid} has no CPU" for node in host.nodes if not node.cpus]
+    lone += [f"node {node.nid} has no memory" for node in host.nodes if not node.memory_bytes]
+    why = f"nids {', '.join(map(str, host.nids))}" + "".join(f"; {fact}" for fact in lone)
+    if len(host.memory_nids) > 1:
+        return Capability("NUMA nodes", True, why, needed=True)
+    cure = "nothing to place on one node; try the emulated host: vmplace lab boot"
+    return Capability("NUMA nodes", False, f"{why}: placement needs two nodes with memory", cure, needed=True)
+
+
+def probe_kvm(roots: Roots) -> Capability:
+    """Guests are processes that use /dev/kvm."""
+    if (roots.dev / "kvm").exists():
+        return Capability("KVM", True, f"{roots.dev / 'kvm'} is there", needed=True)
+    cure = "load kvm_amd or kvm_intel; enable SVM or VT-x in the firmware"
+    return Capability("KVM", False, f"{roots.dev / 'kvm'} is missing", cure, needed=True)
+
+
+def probe_native(_: Roots) -> Capability:
+    """The C core does all bulk work."""
+    try:
+        from vmplace.native import _native
+    except ImportError as err:
+        return Capability(
+            "C core", False, str(err), "install vmplace with a C compiler, or a wheel", needed=True
+        )
+    return Capability("C core", True, f"loaded from {_native.__file__}", needed=True)
+
+
+def probe_access_sampling(roots: Roots) -> Capability:
+    """One source that tells which pages were touched is needed; idle pages are better than DAMON."""
+    sources = [probe_idle_pages(roots), probe_damon(roots)]
+    usable = [source.name for source in sources if source.answer]
+    if usable:
+        return Capability("access sampling", True, f"by {usable[0]}", needed=True)
+    why = "; ".join(f"{source.name}: {source.why}" for source in sources)
+    return Capability("access sampling", False, why, sources[0].cure, needed=True)
+
+
+def probe_idle_pages(roots: Roots) -> Capability:
+    """Idle page tracking honours the guest's accessed bits."""
+    cure = "boot a kernel with CONFIG_IDLE_PAGE_TRACKING=y, and run as root"
+    return _probe_open("idle page tracking", roots.sys / "kernel/mm/page_idle/bitmap", os.O_RDWR, cure)
+
+
+def probe_damon(roots: Roots) -> Capability:
+    """DAMON, the other sampler of a stock kernel."""
+    cure = "boot a kernel with CONFIG_DAMON_VADDR=y and CONFIG_DAMON_SYSFS=y, and run as root"
+    path = roots.sys / "kernel/mm/damon/admin/kdamonds/nr_kdamonds"
+    return _probe_open("DAMON", path, os.O_RDWR, cure)
+
+
+def probe_pagemap(roots: Roots) -> Capability:
+    """Frame numbers in pagemap are zeroed without CAP_SYS_ADMIN (fs/proc/task_mmu.c, pagemap_open)."""
+    page = ctypes.create_string_buffer(b"x", 4096)
+    try:
+        with (roots.proc / "self/pagemap").open("rb", buffering=0) as pagemap:
+            pagemap.seek(ctypes.addressof(page) // 4096 * 8)
+            entry = int.from_bytes(pagemap.read(8), "little")
+    except OSError as err:
+        return Capability("pagemap", False, f"{err.strerror}", "run as root", needed=True)
+    if entry & PAGEMAP_PRESENT and entry & PAGEMAP_PFN:
+        return Capability("pagemap", True, "shows frame numbers", needed=True)
+    cure = "run as root, or with CAP_SYS_ADMIN"
+    return Capability("pagemap", False, "hides frame numbers", cure, needed=True)
+
+
+def probe_kpageflags(roots: Roots) -> Capability:
+    """Tells heads of huge folios."""
+    cure = "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y, and run as root"
+    return _probe_open("kpageflags", roots.proc / "kpageflags", os.O_RDONLY, cure)
+
+
+def probe_move_permission(roots: Roots) -> Capability:
+    """move_pages(2) asks for the right to trace; CAP_SYS_NICE allows pages that others map, too."""
+    status = (roots.proc / "self/status").read_text()
+    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    effective = int(line.split()[1], 16)
+    lacking = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
+    if not lacking:
+        return Capability("move pages", True, f"has {', '.join(CAPABILITIES)}", needed=True)
+    return Capability("move pages", False, f"lacks {', '.join(lacking)}", "run as root", needed=True)
+
+
+def probe_numa_balancing(roots: Roots) -> Capability:
+    """The kernel's own balancing works against managed guests."""
+    path = roots.proc / "sys/kernel/numa_balancing"
+    name = "NUMA balancing is out of the way"
+    try:
+        mode = int(path.read_text())
+    except FileNotFoundError:
+        return Capability(name, True, "this kernel has none")
+    except (OSError, ValueError) as err:
+        return Capability(name, None, f"{path} cannot be read: {err}", "run as root")
+    if not mode:
+        return Capability(name, True, "kernel.numa_balancing is 0")
+    cure = 'the agent takes it while it manages guests (numa_balancing = "take"), and gives it back'
+    return Capability(name, False, f"kernel.numa_balancing is {mode}", cure)
+
+
+def probe_cpuset(roots: Roots) -> Capability:
+    """libvirt's restrictive numatune and vCPU pins go through cgroup v2."""
+    path = roots.sys / "fs/cgroup/cgroup.controllers"
+    cure = "boot with systemd.unified_cgroup_hierarchy=1"
+    try:
+        controllers = path.read_text().split()
+    except OSError:
+        return Capability("cgroup v2 cpuset", False, "no unified hierarchy at /sys/fs/cgroup", cure)
+    if "cpuset" in controllers:
+        return Capability("cgroup v2 cpuset", True, "the controller is there")
+    return Capability("cgroup v2 cpuset", False, "the hierarchy has no cpuset controller", cure)
+
+
+def probe_hmat(roots: Roots) -> Capability:
+    """Firmware's bandwidth figures; without them distances stand in."""
+    pattern = "devices/system/node/node[0-9]*/access[01]/initiators/read_bandwidth"
+    told = sorted({path.parts[-4] for path in roots.sys.glob(pattern)})
+    if told:
+        return Capability("HMAT", True, f"bandwidth of {', '.join(told)}")
+    return Capability("HMAT", False, "firmware tells no bandwidth", "distances are used instead")
+
+
+def probe_ibs(roots: Roots) -> Capability:
+    """AMD's address samples."""
+    if (roots.sys / "bus/event_source/devices/ibs_op").exists():
+        return Capability("AMD IBS", True, "the ibs_op PMU is there")
+    return Capability("AMD IBS", False, "no ibs_op PMU", "only AMD hosts have it (and no emulated one)")
+
+
+def probe_kvm_placement(roots: Roots) -> Capability:
+    """The patched KVM says which node touched a page."""
+    name, cure = "KVM placement patch", "build the kernel with kvm-patches/ (the agent works without)"
+    release = platform.release()
+    for path in (roots.proc / "config.gz", roots.boot / f"config-{release}"):
+        try:
+            config = path.read_bytes()
+        except OSError:
+            continue
+        text = gzip.decompress(config) if path.suffix == ".gz" else config
+        if b"\nCONFIG_KVM_PLACEMENT=y" in text:
+            return Capability(name, True, f"kernel {release} has CONFIG_KVM_PLACEMENT")
+        return Capability(name, False, f"kernel {release} has no CONFIG_KVM_PLACEMENT", cure)
+    return Capability(name, None, f"no configuration of kernel {release} is to be found", cure)
+
+
+def probe_meter(roots: Roots) -> Capability:
+    """The lab's counters, a shared-memory PCI device."""
+    for device in sorted(roots.sys.glob("bus/pci/devices/*")):
+        try:
+            found = (device / "vendor").read_text().strip(), (device / "device").read_text().strip()
+        except OSError:
+            continue
+        if found == METER_PCI_ID:
+            return Capability("meter", True, f"PCI device {device.name}")
+    return Capability("meter", False, "no PCI device 1af4:1110", "only the emulated host has it")
+
+
+def probe_hugepages(roots: Roots) -> Capability:
+    """Pools of hugetlb pages; guests in them are not moved."""
+    try:
+        host = read_host(roots.sys)
+    except (VmplaceError, OSError) as err:
+        return Capability("hugetlb pools", None, str(err))
+    pools = [
+        f"node {node.nid}: {pool.total} of {pool.page_size_bytes >> 10} KiB"
+        for node in host.nodes
+        for pool in node.hugepages
+        if pool.total
+    ]
+    if pools:
+        return Capability("hugetlb pools", True, "; ".join(pools))
+    return Capability("hugetlb pools", False, "all are empty", "not needed: huge folios come from THP")
+
+
+def probe_thp(roots: Roots) -> Capability:
+    """Transparent huge pages keep TLB reach when guests move."""
+    path = roots.sys / "kernel/mm/transparent_hugepage/enabled"
+    cure = f"echo madvise > {path}"
+    try:
+        mode = path.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return Capability(
+            "transparent huge pages", False, "this kernel has none", "CONFIG_TRANSPARENT_HUGEPAGE=y"
+        )
+    if mode in {"always", "madvise"}:
+        return Capability("transparent huge pages", True, mode)
+    return Capability("transparent huge pages", False, mode, cure)
+
+
+def probe_debugfs(roots: Roots) -> Capability:
+    """KVM's debugfs tells vCPU threads of VMMs that do not name them."""
+    cure = "mount -t debugfs none /sys/kernel/debug"
+    if (roots.sys / "kernel/debug/kvm").is_dir():
+        return Capability("debugfs", True, "KVM's directory is there")
+    if any(_iter_quietly(roots.sys / "kernel/debug")):
+        return Capability("debugfs", False, "mounted, but without KVM's directory", "load the kvm module")
+    return Capability("debugfs", False, "not mounted", cure)
+
+
+def probe_libvirt(uri: str = SYSTEM_URI) -> Capability:
+    """libvirt tells names and vNUMA cells; guests are found without it, too."""
+    try:
+        libvirt = Libvirt(uri, answer_s=LIBVIRT_ANSWER_S)
+    except VmplaceError as err:
+        return Capability("libvirt", False, str(err), err.hint)
+    answer = libvirt.read()
+    libvirt.close()
+    if answer.problem is None:
+        return Capability("libvirt", True, f"{uri}: {len(answer.descriptions)} running domains")
+    cure = "systemctl start libvirtd (guests are found without it, too)"
+    return Capability("libvirt", False, answer.problem, cure)
+
+
+PROBES: tuple[Callable[[Roots], Capability], ...] = (
+    probe_nodes,
+    probe_kvm,
+    probe_native,
+    probe_access_sampling,
+    probe_pagemap,
+    probe_move_permission,
+    probe_idle_pages,
+    probe_damon,
+    probe_kpageflags,
+    probe_numa_balancing,
+    probe_cpuset,
+    probe_hmat,
+    probe_ibs,
+    probe_kvm_placement,
+    probe_meter,
+    probe_hugepages,
+    probe_thp,
+    probe_debugfs,
+)
+
+
+def _probe_open(name: str, path: Path, flags: int, cure: str) -> Capability:
+    try:
+        os.close(os.open(path, flags))
+    except OSError as err:
+        return Capability(name, False, f"{path}: {err.strerror}", cure)
+    return Capability(name, True, f"{path} can be used")
+
+
+def _iter_quietly(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError:
+        return []

@@ -84,6 +84,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Return where the journal is kept: in the state directory unless told otherwise."""
         return Path(self.journal or f"{self.state_dir}/journal")
 
+    @property
+    def lock_path(self) -> Path:
+        """Return the file that only one agent can hold."""
+        return Path(self.state_dir, "agent.lock")
+
 
 @dataclass(frozen=True)
 class GuestRule:
@@ -141,11 +146,11 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
 
 def _check_names(config: Config, tell: "_Teller") -> None:
     from vmplace.policy.registry import POLICIES
-    from vmplace.sampling.registry import SOURCES
+    from vmplace.sampling.registry import SENSORS
 
     for key, value, known in (
         ("policy", config.policy, list(POLICIES)),
-        ("source", config.source, ["auto", *SOURCES]),
+        ("source", config.source, ["auto", *SENSORS]),
     ):
         if value not in known:
             raise tell.error((key,), f"{key} {value!r} does not exist", _nearest(value, known))

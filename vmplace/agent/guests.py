@@ -21,8 +21,7 @@ class TrackedGuest:
     """What the agent remembers of one guest between windows; only the loop changes it."""
 
     topology: GuestTopology
-    rule: GuestRule
-    settings: GuestSettings
+    settings: GuestSettings = field(default_factory=GuestSettings)
     pages: GuestPages | None = None
     moved_bytes: int = 0
     held: bool = False
@@ -46,6 +45,7 @@ class Roster:
     def __init__(self, loaded: LoadedConfig) -> None:
         self._loaded = loaded
         self._guests: dict[str, TrackedGuest] = {}
+        self._gone: list[GuestTopology] = []
 
     def __iter__(self) -> Iterator[TrackedGuest]:
         return iter(tuple(self._guests.values()))
@@ -68,13 +68,11 @@ class Roster:
             if guest is None:
                 guest = self._newcomer(topology, host_nids)
             else:
-                guest.topology = merged(guest.topology, topology)
+                self._renew(guest, topology, host_nids)
             after[guest.name] = guest
         for guest in self:
             if after.get(guest.name) is not guest:
-                LOG.info(
-                    'guest=%s pid=%d state=known->gone reason="not found"', guest.name, guest.topology.pid
-                )
+                self.forget(guest, "not found")
         self._guests = after
         return {guest.topology.identity for guest in self} != before
 
@@ -82,7 +80,13 @@ class Roster:
         """Drop a guest that ended."""
         if self._guests.get(guest.name) is guest:
             del self._guests[guest.name]
+            self._gone.append(guest.topology)
             LOG.info('guest=%s pid=%d state=known->gone reason="%s"', guest.name, guest.topology.pid, reason)
+
+    def take_gone(self) -> tuple[GuestTopology, ...]:
+        """Return the guests that went since the last time."""
+        gone, self._gone = tuple(self._gone), []
+        return gone
 
     def tried(self, guest: TrackedGuest, step: Callable[[GuestTopology], None]) -> bool:
         """Run one step for one guest; its failure is noted on it and stops nobody else."""
@@ -98,18 +102,27 @@ class Roster:
         return False
 
     def _newcomer(self, topology: GuestTopology, host_nids: tuple[int, ...]) -> TrackedGuest:
-        rule = self._loaded.rule(topology.name)
-        guest = TrackedGuest(topology, rule, rule.settings)
-        wrong = str(rule.error) if rule.error else unknown_nids(rule, host_nids)
-        if wrong:
-            guest.settings = GuestSettings(Mode.MANUAL)
-            guest.problem = wrong
-            LOG.warning('guest=%s mode=manual reason="%s"', topology.name, wrong)
+        guest = TrackedGuest(topology)
+        self._apply_rule(guest, host_nids)
         LOG.info(
             'guest=%s pid=%d state=unknown->known mode=%s reason="found by %s"',
             topology.name, topology.pid, guest.settings.mode.value, topology.origin,
         )  # fmt: skip
         return guest
+
+    def _renew(self, guest: TrackedGuest, topology: GuestTopology, host_nids: tuple[int, ...]) -> None:
+        before, guest.topology = guest.name, merged(guest.topology, topology)
+        if guest.name != before:
+            LOG.info('guest=%s->%s reason="libvirt tells its name"', before, guest.name)
+            self._apply_rule(guest, host_nids)
+
+    def _apply_rule(self, guest: TrackedGuest, host_nids: tuple[int, ...]) -> None:
+        rule = self._loaded.rule(guest.name)
+        wrong = str(rule.error) if rule.error else unknown_nids(rule, host_nids)
+        guest.settings = GuestSettings(Mode.MANUAL) if wrong else rule.settings
+        guest.problem = wrong
+        if wrong:
+            LOG.warning('guest=%s mode=manual reason="%s"', guest.name, wrong)
 
 
 def unknown_nids(rule: GuestRule, host_nids: tuple[int, ...]) -> str | None:

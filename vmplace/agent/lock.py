@@ -1,7 +1,9 @@
 """Who is the one agent of this host, and did the last one end cleanly?"""
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from vmplace.errors import VmplaceError
@@ -26,16 +28,7 @@ class AgentLock:
 
         Raises AgentBusyError while another agent holds it.
         """
-        self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as err:
-            holder = self._pid()
-            os.close(self._fd)
-            raise AgentBusyError(
-                f"another agent runs (pid {holder or 'unknown'})", hint="see `vmplace status`"
-            ) from err
+        self._open()
         killed = self._pid()
         self._write(str(os.getpid()))
         return killed
@@ -44,6 +37,33 @@ class AgentLock:
         """Say that this agent ended cleanly, and let the next one in."""
         if self._fd >= 0:
             self._write("")
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as err:
+            raise VmplaceError(f"cannot open {self._path}: {err.strerror}", hint="run it as root") from err
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as err:
+            holder = self._pid()
+            os.close(self._fd)
+            self._fd = -1
+            raise AgentBusyError(
+                f"an agent runs (pid {holder or 'unknown'})",
+                hint="ask it with `vmplace status`, or stop it: systemctl stop vmplace",
+            ) from err
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Keep agents away for a while without being one: a killed agent stays noted for the next."""
+        self._open()
+        try:
+            yield
+        finally:
             os.close(self._fd)
             self._fd = -1
 

@@ -44,7 +44,7 @@ class Agent:
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
         self._asked: list[Order] = []
         self._status = AgentStatus(
-            __version__, os.getpid(), parts.source_name, parts.policy_name, paused=False
+            __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
@@ -113,6 +113,8 @@ class Agent:
             found = Found(tuple(guest.topology for guest in self.roster), (f"guests not looked up: {err}",))
         self._notes = found.notes
         changed = self.roster.update(found.guests, self._host.nids if self._host else ())
+        for gone in self.roster.take_gone():
+            self._parts.source.forget(gone)
         self._own()
         return changed
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.policy.plan import PlacementPlan, Snapshot
-from vmplace.sampling.sample import SampleBatch
+from vmplace.sampling.source import Source
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -17,19 +17,6 @@ class Found:
 
     guests: tuple[GuestTopology, ...]
     notes: tuple[str, ...] = ()
-
-
-class WindowSource(Protocol):
-    """A sampling source as the loop uses it; raises GuestGoneError for a guest that ended."""
-
-    def arm(self, guest: GuestTopology) -> None:
-        """Start a window of one guest."""
-
-    def harvest(self, guest: GuestTopology) -> SampleBatch:
-        """Return what was touched since the guest was armed."""
-
-    def close(self) -> None:
-        """Take the sensor off."""
 
 
 class Actuator(Protocol):
@@ -55,12 +42,11 @@ class Actuator(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The stages; ``source_name`` and ``policy_name`` are for people."""
+    """The stages; ``policy_name`` and ``notes`` are for people."""
 
     read_host: Callable[[], HostTopology]
     find: Callable[[], Found]
-    source: WindowSource
-    source_name: str
+    source: Source
     policy: Callable[[Snapshot], PlacementPlan]
     policy_name: str
     actuator: Actuator

@@ -9,6 +9,17 @@ from vmplace import __version__
 from vmplace.errors import VmplaceError
 
 COMMANDS = {
+    "agent": "vmplace.interfaces.agent_command:agent",
+    "status": "vmplace.interfaces.look_commands:status",
+    "show": "vmplace.interfaces.look_commands:show",
+    "why": "vmplace.interfaces.look_commands:why",
+    "plan": "vmplace.interfaces.act_commands:plan",
+    "apply": "vmplace.interfaces.act_commands:apply",
+    "undo": "vmplace.interfaces.act_commands:undo",
+    "pause": "vmplace.interfaces.act_commands:pause",
+    "resume": "vmplace.interfaces.act_commands:resume",
+    "record": "vmplace.interfaces.recording_commands:record",
+    "replay": "vmplace.interfaces.recording_commands:replay",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "lab": "vmplace.lab.commands:lab",
 }

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from vmplace.errors import VmplaceError
+from vmplace.interfaces.exit_codes import EXIT_NO_AGENT, EXIT_NOTHING
 from vmplace.interfaces.protocol import DEFAULT_SOCKET, MAX_RESPONSE_BYTES, Kind, Request, Response
 
 CONFIG = Path("/etc/vmplace/vmplace.toml")
@@ -17,6 +18,8 @@ CONFIG = Path("/etc/vmplace/vmplace.toml")
 class NoAgentError(VmplaceError):
     """No agent answers; callers may do without one."""
 
+    exit_code = EXIT_NO_AGENT
+
 
 class RefusedError(VmplaceError):
     """The agent said no; ``kind`` says why (protocol.py)."""
@@ -24,6 +27,7 @@ class RefusedError(VmplaceError):
     def __init__(self, message: str, *, kind: Kind | None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.kind = kind
+        self.exit_code = EXIT_NOTHING if kind == "guest" else 1
 
 
 def socket_path(config: Path = CONFIG) -> Path:

@@ -1,0 +1,97 @@
+"""All that changes the host, as the loop uses it: moves, kernel NUMA balancing, undo, behind one journal."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.mover import Mover
+from vmplace.actuation.ownership import NumaBalancing, Ownership
+from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.undo import GuestUndo, UndoResult, undo
+from vmplace.agent.config import Config
+from vmplace.errors import VmplaceError
+from vmplace.policy.plan import PlacementPlan
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+
+LOG = logging.getLogger(__name__)
+
+
+class HostActuator:
+    """The real actuator.  ``killed_pid`` is that of an agent that did not end cleanly, or None."""
+
+    def __init__(self, config: Config, *, killed_pid: int | None = None) -> None:
+        self._patience_s = config.window_ms / 1000
+        self._killed_pid = killed_pid
+        self._journal = Journal(config.journal_path)
+        self._ownership = Ownership(config.numa_balancing)
+        self._balancing = NumaBalancing(self._journal, self._ownership)
+        self._mover = Mover(self._journal, Budget(config.budget.mb_per_s * 1e6))
+
+    def apply(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
+    ) -> ActuationResult:
+        """Move what the budget allows; give up on the rest after one window's length."""
+        return self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
+
+    def own(self, is_managing: bool) -> tuple[str, ...]:
+        """Take kernel NUMA balancing while guests are managed, give it back otherwise."""
+        told = self._balancing.update(1 if is_managing else 0)
+        if told is None:
+            return ()
+        LOG.info('%s reason="%s"', told, "guests are managed" if is_managing else "no guest is managed")
+        return (told,)
+
+    def undo(self, guest: str | None) -> tuple[str, ...]:
+        """Undo one guest or all; return what was done."""
+        result = undo(self._journal, guests=None if guest is None else (guest,))
+        if guest is None:
+            # undo gave the sysctls back: what the journal says now is what is taken.
+            self._balancing = NumaBalancing(self._journal, self._ownership)
+        told = told_undo(result)
+        for line in told:
+            LOG.info("undo: %s", line)
+        return told
+
+    def leftover(self) -> str | None:
+        """Return what a killed agent left in the journal, in words, or None."""
+        if self._killed_pid is None:
+            return None
+        contents = self._journal.contents()
+        moved = [
+            f"{guest.identity.name}: {guest.pages.total_pages * PAGE_BYTES >> 20} MiB"
+            for guest in contents.guests.values()
+        ]
+        taken = [f"{name.replace('/', '.')} was {record.before}" for name, record in contents.sysctls.items()]
+        found = "; ".join((*moved, *taken, *self._journal.damage)) or "nothing is left of it"
+        return f"the agent with pid {self._killed_pid} was killed; its journal holds {found}"
+
+    def close(self) -> None:
+        """Give kernel NUMA balancing back and let go of the journal, which stays for ``undo``."""
+        try:
+            if told := self._balancing.give_back():
+                LOG.info('%s reason="the agent ends"', told)
+        finally:
+            self._journal.close()
+
+
+def undo_without_agent(journal_path: Path, guest: str | None) -> UndoResult:
+    """Undo what the journal holds, where no agent runs; raises JournalError if one does."""
+    if not journal_path.exists():
+        raise VmplaceError(f"there is no journal {journal_path}", hint="nothing was ever moved with it")
+    with Journal(journal_path) as journal:
+        return undo(journal, guests=None if guest is None else (guest,))
+
+
+def told_undo(result: UndoResult) -> tuple[str, ...]:
+    """Return what an undo did, in words."""
+    guests = tuple(_told_guest(guest) for guest in result.guests)
+    return (*guests, *result.sysctls, *result.failures) or ("nothing to undo",)
+
+
+def _told_guest(guest: GuestUndo) -> str:
+    stuck = "".join(f", {count} pages would not move ({reason})" for reason, count in guest.stuck.items())
+    restored = guest.restored * PAGE_BYTES / 2**20
+    vcpus = f", {guest.vcpus} vCPUs given their CPUs back" if guest.vcpus else ""
+    return f"{guest.guest}: {restored:.1f} MiB moved back{vcpus}{stuck}"

@@ -1,0 +1,186 @@
+"""What would the agent do, without doing it: for one look at a live host, or over a recording."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from vmplace.actuation.result import ActuationResult
+from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
+from vmplace.model.pages import GuestPages, absorbed
+from vmplace.model.traffic import estimated_traffic
+from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
+from vmplace.sampling.sample import NodeIndexes, RangeSample, SampleBatch
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.host import HostTopology
+
+Event = HostTopology | GuestTopology | SampleBatch
+
+
+class NoActuator:
+    """Changes nothing and keeps no journal."""
+
+    def apply(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
+    ) -> ActuationResult:
+        """Do nothing."""
+        return ActuationResult()
+
+    def own(self, is_managing: bool) -> tuple[str, ...]:
+        """Take nothing."""
+        return ()
+
+    def undo(self, guest: str | None) -> tuple[str, ...]:
+        """Nothing was done."""
+        return ()
+
+    def leftover(self) -> str | None:
+        """Look at no journal."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class RehearsedGuest:
+    """One guest of a recording: estimated LAR of its first and last window, bytes that would have moved."""
+
+    windows: int
+    lar_before: float | None
+    lar_after: float | None
+    moved_bytes: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A policy run over a recording; ``after`` is with all its moves carried out."""
+
+    windows: int
+    guests: Mapping[str, RehearsedGuest]
+    mc_imbalance_before: float | None
+    mc_imbalance_after: float | None
+    moved_bytes: int
+
+
+@dataclass
+class _Guest:
+    topology: GuestTopology
+    pages: GuestPages | None = None
+    moved_to: dict[int, NodeIndexes] = field(default_factory=dict)
+    moved_bytes: int = 0
+    reasons: dict[str, None] = field(default_factory=dict)
+    recorded: list[TrafficMatrix] = field(default_factory=list)
+    placed: list[TrafficMatrix] = field(default_factory=list)
+
+    def take(self, batch: SampleBatch, host: HostTopology) -> None:
+        """Take a window in, with the pages where the policy has put them."""
+        moved = replace(batch, ranges=tuple(self._where_put(sample) for sample in batch.ranges))
+        self.pages = absorbed(self.pages, moved)
+        self.placed.append(estimated_traffic(host, self.topology, self.pages))
+        # The same heat, the recorded nodes: what the host did itself is not the policy's merit.
+        nodes = (sample.node_index for sample in batch.ranges)
+        still = replace(
+            self.pages,
+            ranges=tuple(replace(p, node_index=n) for p, n in zip(self.pages.ranges, nodes, strict=True)),
+        )
+        self.recorded.append(estimated_traffic(host, self.topology, still))
+
+    def carry_out(self, move: Move, nids: tuple[int, ...]) -> None:
+        """Note where a move's pages would be; pages on no node stay so."""
+        index = {nid: i for i, nid in enumerate(nids)}
+        wanted = np.array([index[nid] for nid in move.to_nid.tolist()], np.int8)
+        for ram in self.topology.ram:
+            mine = (move.hva >= ram.hva) & (move.hva < ram.hva + ram.size_bytes)
+            put = self.moved_to.setdefault(ram.hva, np.full(ram.npages, -1, np.int8))
+            first = ((move.hva[mine] - np.uint64(ram.hva)) // np.uint64(PAGE_BYTES)).astype(np.int64)
+            for at, count, nid in zip(first.tolist(), move.npages[mine].tolist(), wanted[mine], strict=True):
+                put[at : at + count] = nid
+        self.moved_bytes += move.size_bytes
+        self.reasons[move.reason] = None
+
+    def _where_put(self, sample: RangeSample) -> RangeSample:
+        put = self.moved_to.get(sample.ram.hva)
+        if put is None or len(put) != len(sample.node_index):
+            return sample
+        nodes = np.where((put >= 0) & (sample.node_index >= 0), put, sample.node_index)
+        return replace(sample, node_index=nodes.astype(np.int8))
+
+
+def rehearse(
+    events: Iterable[Event],
+    policy: Callable[[Snapshot], PlacementPlan],
+    settings: Callable[[str], GuestSettings],
+    budget_bytes: int | None = None,
+) -> Rehearsal:
+    """Run ``policy`` over a recording: a window is over when a guest is sampled again."""
+    host: HostTopology | None = None
+    guests: dict[str, _Guest] = {}
+    windows = 0
+    for window in _iter_windows(events):
+        for event in window:
+            if isinstance(event, HostTopology):
+                host = event
+            elif isinstance(event, GuestTopology):
+                guests.setdefault(event.name, _Guest(event)).topology = event
+            elif host is not None and event.guest in guests:
+                guests[event.guest].take(event, host)
+        if host is not None:
+            windows += 1
+            _decide(host, guests, policy, settings, budget_bytes)
+    told = {name: _told(guest) for name, guest in guests.items()}
+    memory_nids = host.memory_nids if host else ()
+    return Rehearsal(
+        windows,
+        told,
+        _imbalance((guest.recorded for guest in guests.values()), 0, memory_nids),
+        _imbalance((guest.placed for guest in guests.values()), -1, memory_nids),
+        sum(guest.moved_bytes for guest in guests.values()),
+    )
+
+
+def _decide(
+    host: HostTopology,
+    guests: Mapping[str, _Guest],
+    policy: Callable[[Snapshot], PlacementPlan],
+    settings: Callable[[str], GuestSettings],
+    budget_bytes: int | None,
+) -> None:
+    views = tuple(GuestView(g.topology, g.pages, settings(name)) for name, g in guests.items())
+    for move in policy(Snapshot(host, views, budget_bytes)).moves:
+        guest = guests[move.guest]
+        if guest.pages is not None:
+            guest.carry_out(move, guest.pages.nids)
+
+
+def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
+    window: list[Event] = []
+    sampled: set[str] = set()
+    for event in events:
+        if isinstance(event, SampleBatch):
+            if event.guest in sampled:
+                yield window
+                window, sampled = [], set()
+            sampled.add(event.guest)
+        window.append(event)
+    if sampled:
+        yield window
+
+
+def _told(guest: _Guest) -> RehearsedGuest:
+    before = local_access_ratio(guest.recorded[0]) if guest.recorded else None
+    after = local_access_ratio(guest.placed[-1]) if guest.placed else None
+    return RehearsedGuest(len(guest.placed), before, after, guest.moved_bytes, tuple(guest.reasons))
+
+
+def _imbalance(
+    traffics: Iterable[list[TrafficMatrix]], window: int, memory_nids: tuple[int, ...]
+) -> float | None:
+    chosen = [traffic[window] for traffic in traffics if traffic]
+    if not chosen or any(traffic.nids != chosen[0].nids for traffic in chosen):
+        return None
+    total = chosen[0]
+    for traffic in chosen[1:]:
+        total = total + traffic
+    return mc_imbalance(total, memory_nids)

@@ -1,0 +1,55 @@
+"""Which real parts does the loop drive on this host?"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vmplace.agent.config import Config
+from vmplace.agent.parts import Actuator, Found, Parts
+from vmplace.errors import UnsupportedHostError
+from vmplace.policy.registry import POLICIES
+from vmplace.sampling.registry import best_source
+from vmplace.sampling.source import SourceSetup
+from vmplace.topology.guest_finder import GuestFinder, GuestScan
+from vmplace.topology.guests_libvirt import Libvirt
+from vmplace.topology.sysfs import read_host
+
+
+def open_parts(config: Config, actuator: Actuator) -> Parts:
+    """Return the parts for this host; raises UnsupportedHostError where nothing can be sampled."""
+    host = read_host()
+    # The directory of the socket is gone after a reboot, as is what a source has set up in the kernel.
+    setup = SourceSetup(host, state_dir=Path(config.socket).parent)
+    choice = best_source(setup, config.source)
+    find, notes = guest_finder(config)
+    one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
+    sensing = tuple(f"source {choice.source.name}: {reason}" for reason in choice.reasons)
+    return Parts(
+        read_host=read_host,
+        find=find,
+        source=choice.source,
+        policy=POLICIES[config.policy],
+        policy_name=config.policy,
+        actuator=actuator,
+        notes=(*one_node, *sensing, *notes),
+    )
+
+
+def guest_finder(config: Config) -> tuple[Callable[[], Found], tuple[str, ...]]:
+    """Return how guests are found, and why libvirt is not asked if it is not."""
+    libvirt: Libvirt | None = None
+    notes: tuple[str, ...] = ()
+    if config.libvirt:
+        try:
+            libvirt = Libvirt()
+        except UnsupportedHostError as err:
+            notes = (f"guests are found without libvirt: {err}",)
+    finder = GuestFinder(libvirt)
+    return lambda: found_of(finder.find()), notes
+
+
+def found_of(scan: GuestScan) -> Found:
+    """Return a scan's guests and what a person should know of it."""
+    skipped = tuple(
+        skip.reason if skip.pid is None else f"pid {skip.pid}: {skip.reason}" for skip in scan.skipped
+    )
+    return Found(scan.guests, (*((scan.libvirt_problem,) if scan.libvirt_problem else ()), *skipped))

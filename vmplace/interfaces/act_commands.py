@@ -1,0 +1,139 @@
+"""``vmplace plan|apply|undo|pause|resume``: see what would be done, and give orders."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.client import NoAgentError, ask
+from vmplace.interfaces.options import (
+    NothingError,
+    config_option,
+    examples,
+    json_option,
+    print_json,
+    socket_option,
+)
+
+ORDER_S = 300.0
+"""An undo of a large guest takes its time."""
+
+
+@click.command(epilog=examples("vmplace plan\nvmplace plan db1 --json"))
+@click.argument("guest", required=False)
+@json_option
+@socket_option
+@config_option
+def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | None) -> None:
+    """Show what would be moved, and what stays and why; move nothing.
+
+    Asks the running agent for its last plan.  Without an agent, samples one window itself (needs root).
+    """
+    try:
+        data = ask("plan", guest, path=socket)
+    except NoAgentError:
+        data = _plan_without_agent(guest, config)
+    if as_json:
+        print_json(data)
+    else:
+        from vmplace.interfaces.tables import print_plan
+
+        print_plan(data)
+    if not data["moves"]:
+        raise NothingError("nothing to move")
+
+
+def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
+    import msgspec
+
+    from vmplace.agent.bell import Bell
+    from vmplace.agent.config import read_config
+    from vmplace.agent.dry_run import NoActuator
+    from vmplace.agent.lock import AgentLock
+    from vmplace.agent.loop import Agent
+    from vmplace.agent.wiring import open_parts
+
+    loaded = read_config(config)
+    lock = AgentLock(loaded.config.lock_path)
+    # Two that sample at once take each other's accessed bits; what a killed agent left stays noted.
+    with lock.borrowed():
+        bell = Bell()
+        bell.stop_on_signals()
+        dry = Agent(loaded, open_parts(loaded.config, NoActuator()), bell)
+        dry.run(windows=1)
+    if guest is not None and dry.roster.get(guest) is None:
+        known = ", ".join(dry.roster.names()) or "none"
+        raise NothingError(f"no guest {guest!r}", hint=f"known guests: {known}")
+    return msgspec.to_builtins(dry.last_plan.of(guest) if guest else dry.last_plan, str_keys=True)
+
+
+@click.command(epilog=examples("vmplace apply\nvmplace apply db1"))
+@click.argument("guest", required=False)
+@json_option
+@socket_option
+def apply(guest: str | None, as_json: bool, socket: Path | None) -> None:
+    """Carry the plan of the next window out, for GUEST or for all, within the budget.
+
+    This also moves guests in mode "advise", and while the agent is paused.  Only root may.
+    """
+    _print_lines(ask("apply", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
+
+
+@click.command(epilog=examples("vmplace undo db1\nvmplace undo"))
+@click.argument("guest", required=False)
+@json_option
+@socket_option
+@config_option
+def undo(guest: str | None, as_json: bool, socket: Path | None, config: Path | None) -> None:
+    """Put the memory and vCPUs of GUEST, or of all guests, back where they were before vmplace.
+
+    The agent then leaves them alone until `vmplace resume`.  Works from the journal, so also without
+    an agent, and after one that was killed.  Only root may.
+    """
+    try:
+        lines = ask("undo", guest, path=socket, timeout_s=ORDER_S)
+    except NoAgentError:
+        from vmplace.agent.actuator import told_undo, undo_without_agent
+        from vmplace.agent.config import read_config
+
+        result = undo_without_agent(read_config(config).config.journal_path, guest)
+        _print_lines(told_undo(result), as_json=as_json)
+        if not result.is_complete:
+            raise VmplaceError(
+                "not all is as it was", hint="the rest stays in the journal: run it again"
+            ) from None
+        if not result.guests and not result.sysctls:
+            raise NothingError("nothing to undo") from None
+        return
+    _print_lines(lines, as_json=as_json)
+
+
+@click.command(epilog=examples("vmplace pause\nvmplace pause db1"))
+@click.argument("guest", required=False)
+@json_option
+@socket_option
+def pause(guest: str | None, as_json: bool, socket: Path | None) -> None:
+    """Move nothing more of GUEST, or of any guest, until `vmplace resume`; go on sampling.
+
+    While all is paused, kernel NUMA balancing is as it was before the agent.  Only root may.
+    """
+    _print_lines(ask("pause", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
+
+
+@click.command(epilog=examples("vmplace resume"))
+@click.argument("guest", required=False)
+@json_option
+@socket_option
+def resume(guest: str | None, as_json: bool, socket: Path | None) -> None:
+    """Place GUEST, or all guests, again after `pause` or `undo`.  Only root may."""
+    _print_lines(ask("resume", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
+
+
+def _print_lines(lines: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"done": lines})
+        return
+    for line in lines:
+        click.echo(line)

@@ -1,0 +1,73 @@
+"""``vmplace agent``: run the agent."""
+
+import contextlib
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from vmplace.interfaces.options import config_option, examples
+
+
+@click.command(
+    epilog=examples("vmplace agent\nvmplace agent --config my.toml --once\nsystemctl enable --now vmplace")
+)
+@config_option
+@click.option("--once", is_flag=True, help="One window, then end.")
+@click.option("--windows", type=click.IntRange(min=1), help="End after so many windows.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def agent(config: Path | None, once: bool, windows: int | None, verbose: bool) -> None:
+    """Run the agent in the foreground: place the guests of this host until it is stopped.
+
+    SIGTERM or Ctrl-C ends it after the present batch of moves.  What was moved stays moved; `vmplace
+    undo` restores it, also after the agent's end.  All settings stand in the configuration file.
+    """
+    from vmplace.agent.actuator import HostActuator
+    from vmplace.agent.bell import Bell
+    from vmplace.agent.config import read_config
+    from vmplace.agent.lock import AgentLock
+    from vmplace.agent.loop import Agent
+    from vmplace.agent.wiring import open_parts
+    from vmplace.interfaces.answers import AgentAnswers
+    from vmplace.interfaces.control import ControlServer
+
+    start_log(verbose=verbose)
+    loaded = read_config(config)
+    for rule in loaded.rules:
+        if rule.error:
+            logging.getLogger(__name__).error("guests %r are left alone: %s", rule.pattern, rule.error)
+    bell = Bell()
+    bell.stop_on_signals()
+    lock = AgentLock(loaded.config.lock_path)
+    killed_pid = lock.take()
+    try:
+        actuator = HostActuator(loaded.config, killed_pid=killed_pid)
+        with contextlib.closing(actuator):
+            running = Agent(loaded, open_parts(loaded.config, actuator), bell)
+            server = ControlServer(Path(loaded.config.socket), AgentAnswers(running))
+            server.start()
+            with contextlib.closing(server):
+                running.run(windows=1 if once else windows)
+    finally:
+        # Only an agent that could not get here leaves its pid, and what it held, to the next.
+        lock.release()
+
+
+def start_log(*, verbose: bool) -> None:
+    """Log to stderr; under systemd with the priority that the journal understands."""
+    is_journal = not sys.stderr.isatty()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PriorityFormatter() if is_journal else logging.Formatter("%(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+
+
+PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
+
+
+class _PriorityFormatter(logging.Formatter):
+    """``<N>`` in front of each line, as sd-daemon(3) has it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = PRIORITIES.get(record.levelno, 3)
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())

@@ -1,0 +1,67 @@
+"""``vmplace status|show|why``: look at the running agent."""
+
+from pathlib import Path
+
+import click
+
+from vmplace.interfaces.client import ask
+from vmplace.interfaces.options import (
+    NothingError,
+    examples,
+    json_option,
+    print_json,
+    socket_option,
+)
+
+
+@click.command(epilog=examples("vmplace status\nvmplace status --json | jq .guests.db1.estimated_lar"))
+@json_option
+@socket_option
+def status(as_json: bool, socket: Path | None) -> None:
+    """Show the agent and its guests: where they are, what was moved, at what cost.
+
+    "est. LAR" is the estimated share of accesses that stay on the vCPU's own node (1.00 is best).
+    """
+    data = ask("status", path=socket)
+    if as_json:
+        print_json(data)
+    else:
+        from vmplace.interfaces.tables import print_status
+
+        print_status(data)
+    if not data["guests"]:
+        raise NothingError("no guests", hint="a guest appears here within one window of its start")
+
+
+@click.command(epilog=examples("vmplace show db1"))
+@click.argument("guest")
+@json_option
+@socket_option
+def show(guest: str, as_json: bool, socket: Path | None) -> None:
+    """Show where the memory and vCPUs of GUEST are, what may be moved, and what is hot.
+
+    The strips draw each RAM range from its lowest to its highest address: the height of a block is
+    heat, its colour the node.
+    """
+    data = ask("show", guest, path=socket)
+    if as_json:
+        print_json(data)
+        return
+    from vmplace.interfaces.tables import print_guest
+
+    print_guest(data)
+
+
+@click.command(epilog=examples("vmplace why db1"))
+@click.argument("guest")
+@json_option
+@socket_option
+def why(guest: str, as_json: bool, socket: Path | None) -> None:
+    """Tell why the memory of GUEST was moved, or was not."""
+    data = ask("why", guest, path=socket)
+    if as_json:
+        print_json(data)
+        return
+    from vmplace.interfaces.tables import print_decisions
+
+    print_decisions(data)

@@ -1,0 +1,59 @@
+"""Options and output that the commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.exit_codes import EXIT_CODES, EXIT_NOTHING
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(command)
+
+
+def socket_option(command: F) -> F:
+    """Add ``--socket``."""
+    option = click.option(
+        "--socket",
+        "socket",
+        type=click.Path(path_type=Path),
+        envvar="VMPLACE_SOCKET",
+        help="The agent's control socket, if not the configured one.",
+    )
+    return option(command)
+
+
+def config_option(command: F) -> F:
+    """Add ``--config``."""
+    option = click.option(
+        "--config",
+        "config",
+        type=click.Path(path_type=Path),
+        help="Configuration file.  [default: /etc/vmplace/vmplace.toml, if it exists]",
+    )
+    return option(command)
+
+
+def examples(text: str) -> str:
+    """Return an epilog: examples, then the exit codes."""
+    lines = "\n".join(f"  {line}" for line in text.strip().splitlines())
+    return f"\b\nExamples:\n{lines}\n\n{EXIT_CODES}"
+
+
+def print_json(data: Any) -> None:
+    """Print ``data`` as indented JSON."""
+    plain = msgspec.json.encode(msgspec.to_builtins(data, str_keys=True))
+    click.echo(msgspec.json.format(plain, indent=2).decode())
+
+
+class NothingError(VmplaceError):
+    """There is nothing to show or to do: exit code 3."""
+
+    exit_code = EXIT_NOTHING

@@ -1,0 +1,195 @@
+"""How does the agent's JSON look to a person?  rich, imported only by commands that print tables."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+MIB = 1 << 20
+BLOCKS = " ▁▂▃▄▅▆▇█"
+NODE_COLOURS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_yellow")
+
+
+def console() -> Console:
+    """Return where to print; narrow pipes must not cut tables."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=200)
+
+
+def mib(size_bytes: int) -> str:
+    """Return bytes as MiB."""
+    return f"{size_bytes / MIB:,.0f}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio, "?" where there is no answer."""
+    return "?" if value is None else f"{value:.2f}"
+
+
+def by_node(pages: Mapping[str, int] | None) -> str:
+    """Return ``nid:MiB`` of each node that holds pages."""
+    if pages is None:
+        return "?"
+    return "  ".join(f"{nid}:{mib(count * 4096)}" for nid, count in pages.items() if count) or "none"
+
+
+def print_status(status: Mapping[str, Any]) -> None:
+    """Print the agent's state: one line for the host, one for each guest."""
+    out = console()
+    rss = status["rss_bytes"]
+    paused = ", [bold red]paused[/]" if status["paused"] else ""
+    out.print(
+        f"agent [bold]{status['version']}[/] pid {status['pid']}, source {status['source']}, policy "
+        f"{status['policy']}{paused}: {status['windows']} windows, "
+        f"{mib(status['moved_bytes'])} MiB moved, longest call {status['longest_move_call_ms']:.1f} ms, "
+        f"estimated MC imbalance {ratio(status['mc_imbalance_estimate'])}; "
+        f"cost {status['cpu_seconds']:.1f} CPU s, {'?' if rss is None else mib(rss)} MiB"
+    )
+    for note in status["notes"]:
+        out.print(f"[yellow]note:[/] {escape(note)}")
+    table = Table(
+        "guest", "mode", "state", "vCPUs on", "memory by node, MiB", "est. LAR", "moved, MiB", "why"
+    )
+    for name, guest in sorted(status["guests"].items()):
+        why = "; ".join(filter(None, [guest["problem"], *guest["reasons"]]))
+        table.add_row(
+            escape(name), guest["mode"], _state(guest["state"]), _listed(guest["vcpu_nids"]),
+            by_node(guest["pages_by_node"]), ratio(guest["estimated_lar"]), mib(guest["moved_bytes"]),
+            escape(why),
+        )  # fmt: skip
+    out.print(table if status["guests"] else "no guests")
+
+
+def print_plan(plan: Mapping[str, Any]) -> None:
+    """Print what would be moved, and what stays and why."""
+    out = console()
+    table = Table("guest", "MiB", "from node", "to node", "why")
+    for move in plan["moves"]:
+        table.add_row(
+            escape(move["guest"]), mib(move["moved_bytes"]), _bytes_by_node(move["from_bytes"]),
+            _bytes_by_node(move["to_bytes"]), escape(move["reason"]),
+        )  # fmt: skip
+    out.print(table if plan["moves"] else "nothing to move")
+    for stay in plan["stays"]:
+        out.print(f"  {escape(stay['guest'])}: {escape(stay['reason'])}")
+
+
+def print_guest(shown: Mapping[str, Any]) -> None:
+    """Print where a guest's memory and vCPUs are, and which of it is hot."""
+    out = console()
+    status = shown["status"]
+    out.print(
+        f"[bold]{escape(shown['name'])}[/] pid {status['pid']} ({status['origin']}), mode {status['mode']}, "
+        f"{_state(status['state'])}; estimated LAR {ratio(status['estimated_lar'])}, "
+        f"{mib(status['moved_bytes'])} MiB moved, {shown['windows']} windows"
+    )
+    for reason in filter(None, [status["problem"], *status["reasons"]]):
+        out.print(f"  {escape(reason)}")
+    vcpus = Table("vCPU", "thread", "host CPUs", "cell")
+    for vcpu in shown["vcpus"]:
+        cell = "-" if vcpu["cell"] is None else str(vcpu["cell"])
+        vcpus.add_row(str(vcpu["vcpu_id"]), str(vcpu["tid"]), cpulist(vcpu["cpus"]), cell)
+    out.print(vcpus)
+    out.print(_ram_table(shown))
+    for strip in shown["strips"]:
+        out.print(heat_line(strip))
+    if shown["strips"]:
+        out.print(_legend(shown["strips"]))
+
+
+def _ram_table(shown: Mapping[str, Any]) -> Table:
+    table = Table("RAM at", "MiB", "page size", "cell", "may move", "pages by node, MiB")
+    pages = {strip["hva"]: strip["pages_by_node"] for strip in shown["strips"]}
+    for ram in shown["ram"]:
+        cell = "-" if ram["cell"] is None else str(ram["cell"])
+        move = "yes" if ram["movability"] == "movable" else f"no: {ram['reason']}"
+        size = f"{ram['page_size_bytes'] // 1024} KiB"
+        at = f"{ram['hva']:#x}"
+        table.add_row(at, mib(ram["npages"] * 4096), size, cell, escape(move), by_node(pages.get(ram["hva"])))
+    return table
+
+
+def heat_line(strip: Mapping[str, Any]) -> Text:
+    """Return a range as blocks: height = heat, colour = node; "·" where nothing is present."""
+    line = Text(f"{strip['hva']:#x} ")
+    for heat, nid in zip(strip["heat"], strip["nid"], strict=True):
+        if heat is None:
+            line.append("·", "dim")
+        else:
+            # The lowest block, not a blank, for what is there but cold.
+            line.append(BLOCKS[max(1, round(heat * 8))], NODE_COLOURS[nid % len(NODE_COLOURS)])
+    return line
+
+
+def _legend(strips: Iterable[Mapping[str, Any]]) -> Text:
+    nids = sorted({nid for strip in strips for nid in strip["nid"] if nid is not None})
+    line = Text("heat: ▁ cold … █ touched in each window; · not present; node ")
+    for nid in nids:
+        line.append(f" █ {nid}", NODE_COLOURS[nid % len(NODE_COLOURS)])
+    return line
+
+
+def print_decisions(why: Mapping[str, Any]) -> None:
+    """Print what was decided for a guest, and what became of it."""
+    from datetime import datetime
+
+    out = console()
+    table = Table("when", "window", "wanted, MiB", "moved, MiB", "why", "not moved, pages")
+    for one in why["decisions"]:
+        outcome = one["outcome"]
+        when = datetime.fromtimestamp(one["unix_s"]).astimezone().strftime("%H:%M:%S")
+        moved = mib(outcome["moved"] * 4096) if outcome else "-"
+        table.add_row(
+            when, str(one["window"]), mib(one["planned_bytes"]), moved,
+            escape("; ".join(one["reasons"])), _not_moved(outcome) if outcome else "-",
+        )  # fmt: skip
+    out.print(table if why["decisions"] else "nothing was decided yet")
+    if why["problem"]:
+        out.print(f"[red]problem:[/] {escape(why['problem'])}")
+
+
+def print_rehearsal(result: Mapping[str, Any]) -> None:
+    """Print what a policy would have done with a recording."""
+    out = console()
+    before, after = ratio(result["mc_imbalance_before"]), ratio(result["mc_imbalance_after"])
+    out.print(f"{result['windows']} windows; estimated MC imbalance {before} -> {after}")
+    table = Table("guest", "windows", "est. LAR before", "after", "would move, MiB", "why")
+    for name, guest in sorted(result["guests"].items()):
+        table.add_row(
+            escape(name), str(guest["windows"]), ratio(guest["lar_before"]), ratio(guest["lar_after"]),
+            mib(guest["moved_bytes"]), escape("; ".join(guest["reasons"])),
+        )  # fmt: skip
+    out.print(table)
+
+
+def cpulist(cpus: Iterable[int]) -> str:
+    """Return CPUs as the kernel lists them: ``0-3,8``."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _not_moved(outcome: Mapping[str, Any]) -> str:
+    names = ("already", "busy", "pinned", "gone", "vetoed", "left")
+    counts = {name: outcome[name] for name in names} | dict(outcome["refused"])
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"
+
+
+def _bytes_by_node(sizes: Mapping[str, int]) -> str:
+    return "  ".join(f"{nid}:{mib(size)}" for nid, size in sizes.items())
+
+
+def _listed(nids: Iterable[int]) -> str:
+    return ",".join(str(nid) for nid in nids) or "?"
+
+
+def _state(state: str) -> str:
+    colours = {"settled": "green", "moving": "yellow", "failed": "red", "held": "magenta"}
+    return f"[{colours[state]}]{state}[/]" if state in colours else state

@@ -74,6 +74,20 @@ def meter_arguments(topology: LabTopology, plugin: Path, options: Mapping[str, s
     return ["-plugin", ",".join(f"{key}={value}" for key, value in (given | dict(options)).items())]
 
 
+def forget_shared_address(state: bytes) -> bytes:
+    """Return a machine state in which the ivshmem memory has no guest-physical address.
+
+    The stream names each memory block with length and address, and QEMU refuses a block that it does not
+    transfer (x-ignore-shared) at another address.  But this one's address is a PCI BAR, which is unset
+    until the device's own state has been loaded, later in the same stream.
+    """
+    name = b"/shared" + SHARED_MEMORY_BYTES.to_bytes(8, "big")
+    if state.count(name) != 1:
+        raise LabError("the machine state does not name the shared memory where QEMU 10.0 does")
+    start = state.index(name) + len(name)
+    return state[:start] + bytes(8) + state[start + 8 :]
+
+
 class LabHost:
     """A running emulated host; made by ``boot_host``."""
 
@@ -138,6 +152,8 @@ class LabHost:
             names = [*memory_files(self.topology), "state"]
             copy = ["cp", "--sparse=always", *(str(source / name) for name in names)]
             subprocess.run([*copy, str(target)], check=True)
+            state = target / "state"
+            state.write_bytes(forget_shared_address(state.read_bytes()))
             subprocess.run(["cp", "--sparse=always", str(source / "disk.qcow2"), str(folder)], check=True)
         finally:
             self.qmp("cont")

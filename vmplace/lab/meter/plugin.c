@@ -365,8 +365,7 @@ static int init_region(void)
 		fprintf(stderr, "vmpmeter: cannot map %s: %s\n", meter.arguments.shared_path, strerror(errno));
 		return -errno;
 	}
-	/* What an earlier emulator left; a snapshot, if one is loaded, brings its own. */
-	memset(meter.region, 0, sizeof(*meter.region));
+	/* A file that came with a snapshot goes on where that was taken; a fresh boot has a fresh file. */
 	vmp_region_describe(meter.region, &meter.arguments.machine);
 	return 0;
 }

@@ -103,6 +103,10 @@ class LabHost:
         self._monitor: Monitor | None = None
         self._channel: Channel | None = None
 
+    def is_running(self) -> bool:
+        """Return whether the emulator lives."""
+        return self._process.poll() is None
+
     @property
     def channel(self) -> Channel:
         """Return the connection to the agent inside."""

@@ -1,0 +1,75 @@
+"""``vmplace lab``: build, boot and enter the emulated NUMA host."""
+
+import time
+
+import click
+
+from vmplace.lab import cache
+from vmplace.lab.build import build_all
+from vmplace.lab.console import attach
+from vmplace.lab.machine import boot_host
+from vmplace.lab.progress import Progress
+from vmplace.lab.topology import read_topology, topology_names
+
+TOPOLOGY = click.argument("topology", default="n4-full")
+
+
+@click.group()
+def lab() -> None:
+    """Work with the lab: an emulated NUMA host with real KVM, libvirt and guests."""
+
+
+@lab.command()
+@click.option("--json", "as_json", is_flag=True, help="print the paths as JSON")
+def build(as_json: bool) -> None:
+    """Build what the lab needs; what the cache has is not built again."""
+    artifacts = build_all(Progress())
+    parts = {name: str(path) for name, path in vars(artifacts).items() if path}
+    if as_json:
+        import json
+
+        click.echo(json.dumps(parts, indent=1))
+        return
+    for name, path in parts.items():
+        click.echo(f"{name:13} {path}")
+
+
+@lab.command()
+def topologies() -> None:
+    """List the machines that can be emulated."""
+    for name in topology_names():
+        click.echo(f"{name:20} {read_topology(name).description}")
+
+
+@lab.command()
+@TOPOLOGY
+@click.option("--cold", is_flag=True, help="boot the kernel instead of restoring the snapshot")
+@click.option("--meter", is_flag=True, help="load the meter plugin")
+@click.option("--once", is_flag=True, help="end as soon as the host is up")
+def boot(topology: str, cold: bool, meter: bool, once: bool) -> None:
+    """Boot TOPOLOGY and keep it until Ctrl-C."""
+    start = time.monotonic()
+    with boot_host(topology, cold=cold, meter=meter) as host:
+        click.echo(f"{topology} is up after {time.monotonic() - start:.1f} s; console log {host.console_log}")
+        if not once:
+            while host.is_running():
+                time.sleep(0.5)
+
+
+@lab.command()
+@TOPOLOGY
+@click.option("--cold", is_flag=True, help="boot the kernel instead of restoring the snapshot")
+@click.option("--meter", is_flag=True, help="load the meter plugin")
+def shell(topology: str, cold: bool, meter: bool) -> None:
+    """Boot TOPOLOGY and open a root shell on its console (Ctrl-] ends it)."""
+    with boot_host(topology, cold=cold, meter=meter) as host:
+        click.echo("root shell of the emulated host; Ctrl-] ends it")
+        attach(host.console_socket)
+
+
+@lab.command()
+@click.option("--all", "everything", is_flag=True, help="remove trees, kernel and images, too")
+def clean(everything: bool) -> None:
+    """Remove snapshots and leftovers from the cache."""
+    for path in cache.clean(everything=everything):
+        click.echo(f"removed {path}")

@@ -201,6 +201,13 @@ static void wait_for_input(struct vmp_control *control, int64_t until_ns)
 		control->quit = 1;
 }
 
+static int64_t next_event_ns(const struct vmp_control *control, int64_t report_ns)
+{
+	int64_t phase_end_ns = control->phase_end_ns;
+
+	return phase_end_ns > now_ns() && phase_end_ns < report_ns ? phase_end_ns : report_ns;
+}
+
 void vmp_control_loop(struct vmp_control *control)
 {
 	int64_t next_ns = now_ns();
@@ -212,7 +219,7 @@ void vmp_control_loop(struct vmp_control *control)
 			report(control, "status");
 			next_ns = now_ns() + REPORT_NS;
 		}
-		wait_for_input(control, next_ns);
+		wait_for_input(control, next_event_ns(control, next_ns));
 		advance_phase(control);
 		reap(control);
 	}

@@ -1,0 +1,115 @@
+"""The payload as a plain process: declared touches are made, and a wrong byte is found."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "vmplace/lab/payload"
+pytestmark = pytest.mark.timeout(60)
+
+ONE_VCPU = ("arena=8", "vcpus=1", "verify=0")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("payload")
+    subprocess.run(["make", "-s", "-C", str(SOURCE), f"OUT={out}", "payload-tool"], check=True)
+    return out / "payload"
+
+
+def talk(program: Path, words: tuple[str, ...], commands: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [program, *words], input=commands, capture_output=True, text=True, timeout=60, check=False
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def after_ticks(program: Path, words: tuple[str, ...], seconds: float) -> dict[str, Any]:
+    with subprocess.Popen([program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin and run.stdout
+        answers: Iterator[dict[str, Any]] = map(json.loads, run.stdout)
+        last = next(answers)
+        while last["t"] < seconds:
+            last = next(answers)
+        run.stdin.write("quit\n")
+        run.stdin.flush()
+    return last
+
+
+def answer(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["event"] == event]
+
+
+def test_untouched_memory_is_intact(program: Path) -> None:
+    (verified,) = answer(talk(program, ONE_VCPU, "verify\nquit\n"), "verified")
+    assert (verified["verified_pages"], verified["bad_pages"]) == (2048, 0)
+
+
+@pytest.mark.parametrize("byte", [0, 3, 4, 63, 4096 * 100 + 77, (8 << 20) - 1])
+def test_one_flipped_bit_anywhere_is_found(program: Path, byte: int) -> None:
+    (verified,) = answer(talk(program, ONE_VCPU, f"corrupt {byte}\nverify\nquit\n"), "verified")
+    assert (verified["bad_pages"], verified["first_bad"]) == (1, byte // 4096)
+
+
+def test_a_flipped_bit_is_found_without_being_asked(program: Path) -> None:
+    words = ("arena=8", "vcpus=2", "verify=65536")
+    with subprocess.Popen([program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin and run.stdout
+        run.stdin.write("corrupt 123460\n")
+        run.stdin.flush()
+        bad = next(line for line in map(json.loads, run.stdout) if line["bad_pages"])
+        run.stdin.close()
+    assert bad["first_bad"] == 123460 // 4096
+
+
+def test_writes_of_all_threads_are_accounted_for(program: Path) -> None:
+    words = ("arena=4", "vcpus=2", "verify=4096", "touch=vcpu:0-1,range:0+4,rate:200,write:100")
+    last = after_ticks(program, words, 1.0)
+    assert last["writes"] > 10_000
+    assert last["bad_pages"] == 0
+
+
+def test_touches_come_at_the_declared_rate(program: Path) -> None:
+    words = ("arena=8", "vcpus=2", "tick=10", "touch=vcpu:1,range:2+4,order:sequential,rate:50,write:25")
+    last = after_ticks(program, words, 2.0)
+    ticks = last["t"] / 0.010
+    # A late tick is dropped, never made up for: the rate is a ceiling, and on an idle machine it is met.
+    assert 0.5 * ticks * 500 < last["touches"] <= ticks * 500
+    assert last["touches"] % 500 == 0
+    assert last["writes"] / last["touches"] == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_phase_touches_only_while_it_lasts(program: Path) -> None:
+    words = (*ONE_VCPU, "phases=300,60000", "touch=vcpu:0,range:0+8,rate:10,phase:0")
+    quiet = after_ticks(program, words, 1.0)
+    later = after_ticks(program, words, 2.0)
+    assert quiet["phase"] == later["phase"] == 1
+    assert 0 < later["touches"] <= 300 * 10 + 200
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("colour=red", "unknown key 'colour'"),
+        ("touch=vcpu:0,range:0+9", "ends beyond the arena of 8 MiB"),
+        ("touch=vcpu:0,range:0", "'0' is not OFFSET+LENGTH in MiB"),
+        ("touch=vcpu:1,range:0+1", "a vcpu is not within 0-0"),
+        ("touch=vcpu:0,range:0+1,order:sorted", "not sequential, random or zipf"),
+        ("touch=vcpu:0,range:0+1,stride:100", "not a multiple of 64"),
+        ("seed=-1", "'-1' is not a number"),
+        ("tick=0", "at least 1 ms"),
+    ],
+)
+def test_a_wrong_word_is_told(program: Path, word: str, said: str) -> None:
+    (error,) = talk(program, (*ONE_VCPU, word), "")
+    assert error["event"] == "error"
+    assert said in error["message"]
+
+
+def test_on_a_kernel_command_line_only_prefixed_words_count(tmp_path: Path, program: Path) -> None:
+    lines = talk(program, ("vmp.arena=4", "vcpus=1"), "quit\n")
+    assert lines[-1]["arena_pages"] == 1024

@@ -1,0 +1,80 @@
+"""Scenario files: what is accepted, and what is said about what is not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vmplace.errors import ConfigError, VmplaceError
+from vmplace.lab.scenario import SCENARIOS, check_on_nodes, parse_scenario, read_scenario
+
+GUEST = """
+[[guests]]
+name = "web"
+start_nids = [1, 1]
+nids = [0, 0]
+memory_mib = 128
+workload = { arena_mib = 64, touch = [{ vcpus = "0-1", ranges = ["0+64"] }] }
+"""
+SCENARIO = 'name = "try"\ntopology = "n2"\n' + GUEST
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_scenario_that_comes_with_vmplace_is_valid_and_named_as_its_file(path: Path) -> None:
+    assert read_scenario(str(path)).name == path.stem
+
+
+def test_guest_ids_count_from_one() -> None:
+    assert parse_scenario(SCENARIO, source="try.toml").guest_id("web") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "memory_mib = 128",
+            "memory_mib = 128\nmemroy = 1",
+            "try.toml: $.guests[0]: Object contains unknown field `memroy`",
+        ),
+        ("memory_mib = 128", 'memory_mib = "128"', "$.guests[0].memory_mib: Expected `int`"),
+        ("memory_mib = 128", "memory_mib = 80", "arena of 64 MiB does not fit a guest of 80 MiB"),
+        ("nids = [0, 0]", "nids = [0]", "nids has 1 entries, start_nids 2"),
+        ('"0+64"', '"32+64"', "not within the arena"),
+        ('"0+64"', '"all"', "'all' is not OFFSET"),
+        ('"0-1"', '"0-2"', "are not among the guest's 2 vCPUs"),
+        ('name = "try"', "name = ", "try.toml: not TOML: "),
+        ('topology = "n2"', 'topology = "n2"\nmanagers = ["numax"]', "$.managers[0]: Invalid enum value"),
+    ],
+)
+def test_a_wrong_file_is_told_where_and_why(old: str, new: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse_scenario(SCENARIO.replace(old, new, 1), source="try.toml")
+
+
+def test_two_guests_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two guests are called 'web'"):
+        parse_scenario(SCENARIO + GUEST, source="try.toml")
+
+
+def test_cells_hold_every_vcpu_once() -> None:
+    cells = "cells = [{ vcpus = [0], memory_mib = 64 }, { vcpus = [0], memory_mib = 64 }]\nworkload"
+    with pytest.raises(ConfigError, match="each vCPU exactly once"):
+        parse_scenario(SCENARIO.replace("workload", cells, 1), source="try.toml")
+
+
+def test_an_expectation_of_an_unknown_guest_is_refused() -> None:
+    text = SCENARIO + '[[expect]]\nmanagers = ["none"]\nguests = ["db"]\n'
+    with pytest.raises(ConfigError, match="no guest 'db'"):
+        parse_scenario(text, source="try.toml")
+
+
+def test_a_vcpu_on_a_node_without_cpus_is_refused() -> None:
+    scenario = parse_scenario(SCENARIO, source="try.toml")
+    with pytest.raises(VmplaceError, match="node 1, which has no CPU"):
+        check_on_nodes(scenario, {0: (0, 1), 1: ()})
+
+
+def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
+    with pytest.raises(VmplaceError, match="no scenario 'nowhere'") as caught:
+        read_scenario("nowhere")
+    assert "wrong-node" in (caught.value.hint or "")

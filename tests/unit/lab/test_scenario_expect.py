@@ -1,0 +1,79 @@
+"""What must come out is judged: each rule with the figure on the wrong side of its limit."""
+
+from typing import Any
+
+import pytest
+
+from vmplace.lab.scenario import Expectation, Guest, Scenario
+from vmplace.lab.scenario_expect import failed_expectations
+from vmplace.lab.scenario_result import GuestResult, ManagerResult
+from vmplace.lab.workload import Workload
+
+GOOD = {"lar_before": 0.1, "lar_after": 0.99, "mc_imbalance_before": 2.0, "mc_imbalance_after": 0.1}
+UNCOUNTED: dict[str, Any] = {"intact": True, "verified_bytes": 4096, "bad_pages": 0, "touches": 1}
+
+
+def manager(nids: tuple[int, ...] = (0, 0), **guest: Any) -> ManagerResult:
+    figures = GOOD | UNCOUNTED | guest
+    return ManagerResult(
+        guests={"web": GuestResult(vcpu_nids=nids, vcpu_nids_after=nids, **figures)},
+        mc_imbalance_before=1.0,
+        mc_imbalance_after=0.2,
+        link_imbalance_before=None,
+        link_imbalance_after=None,
+        moved_bytes=4096,
+        moved_bytes_own=None,
+        manager_cpu_seconds=1.0,
+        longest_move_call_ms=25.0,
+        active_s=1.0,
+        run_time_s=1.0,
+    )
+
+
+def failures(expectation: Expectation, **results: ManagerResult) -> tuple[str, ...]:
+    guest = Guest(name="web", start_nids=(0, 0), memory_mib=64, workload=Workload())
+    scenario = Scenario(name="try", topology="n2", guests=(guest,), expect=(expectation,))
+    return failed_expectations(scenario, results)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"lar_before_max": 0.05}, "web: LAR before is 0.100, expected at most 0.05"),
+        ({"lar_after_min": 0.995}, "web: LAR after is 0.990, expected at least 0.995"),
+        ({"mc_imbalance_after_max": 0.05}, "web: MC imbalance is 0.100, expected at most 0.05"),
+        ({"host_mc_imbalance_after_max": 0.15}, "MC imbalance of all guests is 0.200, expected at most 0.15"),
+        ({"longest_move_call_ms_max": 20.0}, "longest move call (ms) is 25.000, expected at most 20"),
+        ({"intact": False}, "memory intact is True, expected False"),
+    ],
+)
+def test_a_figure_beyond_its_limit_is_told(limit: dict[str, Any], said: str) -> None:
+    (sentence,) = failures(Expectation(managers=("vmplace",), **limit), vmplace=manager())
+    assert said in sentence
+
+
+def test_figures_within_their_limits_are_silent() -> None:
+    expectation = Expectation(managers=("vmplace",), lar_after_min=0.95, lar_before_max=0.3, intact=True)
+    assert failures(expectation, vmplace=manager()) == ()
+
+
+def test_an_unknown_figure_is_not_within_a_limit() -> None:
+    expectation = Expectation(managers=("vmplace",), lar_after_min=0.95)
+    assert "unknown" in failures(expectation, vmplace=manager(lar_after=None))[0]
+
+
+def test_a_manager_that_did_not_run_is_not_judged() -> None:
+    assert failures(Expectation(managers=("numad",), lar_after_min=1.0), vmplace=manager()) == ()
+
+
+def test_a_rival_with_a_higher_lar_is_told() -> None:
+    expectation = Expectation(managers=("vmplace",), as_good_as=("kernel",))
+    (sentence,) = failures(expectation, vmplace=manager(lar_after=0.9), kernel=manager())
+    assert "kernel reached 0.990" in sentence
+
+
+def test_a_spanning_guest_is_compared_by_imbalance_too() -> None:
+    expectation = Expectation(managers=("vmplace",), as_good_as=("numad",))
+    ours = manager(nids=(0, 1), mc_imbalance_after=1.0)
+    (sentence,) = failures(expectation, vmplace=ours, numad=manager(nids=(0, 1)))
+    assert "MC imbalance is 1.000, numad reached 0.100" in sentence

@@ -94,7 +94,8 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
         if err.errno not in (errno.ENOMEM, errno.ENODEV, errno.EACCES):
             raise _whole_call_error(pid, err) from err
         error = err.errno
-    _ask_for_stuck(kernel, pid, hva, nid, status)
+    # A call that failed whole says nothing against its pages: they count as untried.
+    _ask_for_stuck(kernel, pid, hva, nid, status, UNTRIED if error else BUSY)
     return BatchOutcome(status, duration, error)
 
 
@@ -106,14 +107,16 @@ def stuck_queue(status: Status) -> slice:
     return slice(first, first + int(known_after[0]) if len(known_after) else len(status))
 
 
-def _ask_for_stuck(kernel: MoveKernel, pid: int, hva: Hvas, nid: int, status: Status) -> None:
+def _ask_for_stuck(  # noqa: PLR0913 - the call's arguments and its answer
+    kernel: MoveKernel, pid: int, hva: Hvas, nid: int, status: Status, verdict: np.int32
+) -> None:
+    """Fill in pages whose status is not known: on the node after all, gone, or ``verdict``."""
     stuck = np.zeros(len(status), bool)
     stuck[stuck_queue(status)] = True
     asked = np.flatnonzero(stuck | (status == BUSY))
-    if not len(asked):
-        return
-    found = read_nids(kernel, pid, hva[asked])
-    status[asked] = np.where((found == nid) | (found < 0), found, BUSY)
+    if len(asked):
+        found = read_nids(kernel, pid, hva[asked])
+        status[asked] = np.where((found == nid) | (found < 0), found, verdict)
 
 
 def _whole_call_error(pid: int, err: OSError) -> VmplaceError:

@@ -40,7 +40,7 @@ class GuestMemory:
     stubborn: StubbornPages = field(default_factory=StubbornPages)
     small: BatchSize = field(default_factory=BatchSize)
     # A huge page costs what hundreds of small ones cost, so it has a rate of its own.
-    huge: BatchSize = field(default_factory=lambda: BatchSize(1, most=64))
+    huge: BatchSize = field(default_factory=lambda: BatchSize(1, most=64, probes=False))
 
     def start_window(self) -> None:
         """Let one window pass."""

@@ -104,7 +104,7 @@ class _GuestUndoing:
         self._stop = stop
         self._counts: Counter[str] = Counter()
         self._stuck: Counter[str] = Counter()
-        self._small, self._huge = BatchSize(), BatchSize(1, most=64)
+        self._small, self._huge = BatchSize(), BatchSize(1, most=64, probes=False)
 
     def run(self, failures: list[str]) -> GuestUndo:
         """Undo what can be undone and settle the journal."""

@@ -1,0 +1,172 @@
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.actuation.child_guest import guest_of
+from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
+from vmplace.actuation.journal import Journal, read_journal
+from vmplace.actuation.page_runs import OriginMap, PageRuns, encode_pages
+from vmplace.errors import JournalError
+
+
+@pytest.fixture
+def me() -> GuestIdentity:
+    return read_identity(guest_of(os.getpid(), 0, 1))
+
+
+def one_run(frame: int, nid: int, npages: int = 1) -> PageRuns:
+    return encode_pages(np.array([frame * 4096], np.uint64), np.array([npages], np.uint16), np.array([nid]))
+
+
+def first_nids(origins: OriginMap) -> dict[int, int]:
+    return {
+        int(frame): int(nid)
+        for runs in origins.iter_runs()
+        for frame, nid in zip(*runs.page_frames(), strict=True)
+    }
+
+
+def written(path: Path, me: GuestIdentity, count: int) -> bytes:
+    with Journal(path) as journal:
+        for frame in range(count):
+            journal.record_pages(me, one_run(frame, frame % 7))
+    return path.read_bytes()
+
+
+def test_what_was_first_stays_over_restarts(tmp_path: Path, me: GuestIdentity):
+    for nid in (3, 1):
+        with Journal(tmp_path / "journal") as journal:
+            journal.record_pages(me, one_run(5, nid))
+    assert first_nids(read_journal(tmp_path / "journal").guest(me).pages) == {5: 3}
+
+
+def test_a_second_agent_is_turned_away(tmp_path: Path):
+    with Journal(tmp_path / "journal"), pytest.raises(JournalError, match="another vmplace"):
+        Journal(tmp_path / "journal")
+
+
+def test_an_absent_journal_is_empty(tmp_path: Path):
+    assert not read_journal(tmp_path / "journal").guests
+
+
+def test_a_file_that_is_no_journal_is_not_touched(tmp_path: Path):
+    (tmp_path / "journal").write_text("precious\n")
+    with pytest.raises(JournalError, match="not a journal"):
+        Journal(tmp_path / "journal")
+    assert (tmp_path / "journal").read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("keep", range(0, 400, 7))
+def test_cut_anywhere_all_whole_records_are_read(tmp_path: Path, me: GuestIdentity, keep: int):
+    path = tmp_path / "journal"
+    sound = written(path, me, 4)
+    path.write_bytes(sound[:keep])
+    nids = first_nids(read_journal(path).guest(me).pages)
+    assert nids == {frame: frame for frame in range(len(nids))}
+    with Journal(path) as journal:
+        journal.record_pages(me, one_run(99, 2))
+    assert first_nids(read_journal(path).guest(me).pages) == nids | {99: 2}
+    assert not read_journal(path).damage
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_flipped_bit_costs_one_record_and_is_reported(tmp_path: Path, me: GuestIdentity, seed: int):
+    path = tmp_path / "journal"
+    data = bytearray(written(path, me, 20))
+    bit = random.Random(seed).randrange(8 * 8, 8 * len(data))  # noqa: S311 - not for secrets
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    contents = read_journal(path)
+    assert len(first_nids(contents.guest(me).pages)) == 19
+    assert len(contents.damage) == 1
+
+
+def test_guests_that_ended_and_other_boots_drop_out(tmp_path: Path, me: GuestIdentity):
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        for other in (
+            GuestIdentity("reused-pid", me.pid, me.start_time + 1, me.boot_id),
+            GuestIdentity("last-boot", me.pid, me.start_time, "another boot"),
+            me,
+        ):
+            journal.record_pages(other, one_run(1, 0))
+    with Journal(path) as journal:
+        assert [g.identity for g in journal.contents().guests.values()] == [me]
+
+
+def test_compaction_keeps_the_sum(tmp_path: Path, me: GuestIdentity):
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        for nid in range(50):
+            journal.record_pages(me, one_run(7, nid, 512))
+        journal.record_sysctl("kernel/numa_balancing", "1", "0")
+        size, before = path.stat().st_size, first_nids(journal.origins(me))
+        journal.compact()
+        assert path.stat().st_size < size / 10
+        assert first_nids(journal.origins(me)) == before
+        assert journal.contents().sysctls["kernel/numa_balancing"].before == "1"
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_is_an_error_and_leaves_whole_records(tmp_path: Path, me: GuestIdentity):
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.record_pages(me, one_run(1, 0))
+        full = path.stat().st_size + 20
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        with pytest.raises(JournalError, match="nothing is moved"):
+            journal.record_pages(me, one_run(2, 0))
+    contents = read_journal(path)
+    assert first_nids(contents.guest(me).pages) == {1: 0}
+    assert not contents.damage
+
+
+_WRITER = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from vmplace.actuation.identity import GuestIdentity
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.page_runs import encode_pages
+path, pid, start, boot = sys.argv[1:]
+me = GuestIdentity("db1", int(pid), int(start), boot)
+with Journal(Path(path)) as journal:
+    for frame in range(1 << 20):
+        hva, one = np.array([frame * 4096], np.uint64), np.array([1], np.uint16)
+        journal.record_pages(me, encode_pages(hva, one, np.array([frame % 5])))
+        os.write(1, b"%d\\n" % frame)  # "acted upon"
+        if frame % 50 == 49:
+            journal.compact()
+"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kill_9_loses_nothing_that_was_acted_upon(tmp_path: Path, me: GuestIdentity, seed: int):
+    argv = [sys.executable, "-c", _WRITER, str(tmp_path / "journal")]
+    argv += [str(me.pid), str(me.start_time), read_boot_id()]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout
+        writer.stdout.readline()
+        time.sleep(random.Random(seed).uniform(0, 0.1))  # noqa: S311 - not for secrets
+        writer.send_signal(signal.SIGKILL)
+        # What came before the last line break was told in full.
+        acted = writer.stdout.read().count(b"\n") + 1
+    nids = first_nids(read_journal(tmp_path / "journal").guest(me).pages)
+    assert len(nids) in (acted, acted + 1)
+    assert nids == {frame: frame % 5 for frame in range(len(nids))}

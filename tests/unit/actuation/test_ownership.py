@@ -1,0 +1,82 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vmplace.actuation.identity import PROC
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.ownership import NumaBalancing, Ownership
+from vmplace.actuation.undo import undo
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A /proc whose kernel balances; the boot id is the real one."""
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text((PROC / "sys/kernel/random/boot_id").read_text())
+    set_sysctl(tmp_path, "1\n")
+    return tmp_path
+
+
+@pytest.fixture
+def journal(tmp_path: Path, proc: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal", proc=proc) as opened:
+        yield opened
+
+
+def set_sysctl(proc: Path, value: str) -> None:
+    (proc / "sys/kernel/numa_balancing").write_text(value)
+
+
+def sysctl(proc: Path) -> str:
+    return (proc / "sys/kernel/numa_balancing").read_text().strip()
+
+
+def test_taken_with_the_first_guest_and_given_back_with_the_last(journal: Journal, proc: Path):
+    balancing = NumaBalancing(journal, proc=proc)
+    values = []
+    for guests in (0, 1, 2, 1, 0):
+        balancing.update(guests)
+        values.append(sysctl(proc))
+    assert values == ["1", "0", "0", "0", "1"]
+
+
+def test_a_killed_agents_value_is_given_back_by_the_next(journal: Journal, proc: Path):
+    NumaBalancing(journal, proc=proc).update(1)
+    following = NumaBalancing(journal, proc=proc)
+    assert following.is_taken
+    following.update(0)
+    assert sysctl(proc) == "1"
+
+
+def test_undo_gives_it_back(journal: Journal, proc: Path):
+    set_sysctl(proc, "2")
+    NumaBalancing(journal, proc=proc).update(1)
+    assert undo(journal, proc).sysctls == ("kernel.numa_balancing=0->2: given back",)
+    assert sysctl(proc) == "2"
+
+
+def test_whoever_sets_it_meanwhile_is_respected(journal: Journal, proc: Path):
+    balancing = NumaBalancing(journal, proc=proc)
+    balancing.update(1)
+    set_sysctl(proc, "2")
+    assert "somebody else" in (balancing.update(1) or "")
+    assert balancing.update(1) is None
+    assert (sysctl(proc), balancing.is_taken) == ("2", False)
+    assert undo(journal, proc).sysctls == ()
+
+
+def test_off_already_is_not_taken(journal: Journal, proc: Path):
+    set_sysctl(proc, "0")
+    assert NumaBalancing(journal, proc=proc).update(1) is None
+    assert not journal.contents().sysctls
+
+
+def test_leave_leaves(journal: Journal, proc: Path):
+    NumaBalancing(journal, Ownership.LEAVE, proc=proc).update(1)
+    assert sysctl(proc) == "1"
+
+
+def test_a_kernel_without_balancing_needs_nothing(journal: Journal, proc: Path):
+    (proc / "sys/kernel/numa_balancing").unlink()
+    assert NumaBalancing(journal, proc=proc).update(1) is None

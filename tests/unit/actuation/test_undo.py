@@ -1,0 +1,136 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
+from tests.unit.actuation.fake_kernel import HUGE, PAGE, FakeKernel
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.journal import Journal, read_journal
+from vmplace.actuation.mover import Mover
+from vmplace.actuation.pinner import Pinner
+from vmplace.actuation.undo import undo
+from vmplace.errors import VmplaceError
+
+BASE = 1 << 32
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal") as opened:
+        yield opened
+
+
+def mixed_ram(npages: int) -> FakeKernel:
+    noise = np.random.default_rng(1)
+    kernel = FakeKernel({BASE + i * PAGE: int(noise.integers(4)) for i in range(npages)})
+    for block in range(BASE, BASE + npages * PAGE, 4 * HUGE):
+        kernel.huge.add(block)
+        kernel.nid_of |= dict.fromkeys(range(block, block + HUGE, PAGE), 3)
+    return kernel
+
+
+def scatter(journal: Journal, kernel: FakeKernel, npages: int) -> None:
+    mover = Mover(journal, Budget(None), kernel=kernel)
+    for nid in (1, 2):
+        mover.apply(plan_of(BASE, npages, nid), {"db1": guest_of(os.getpid(), BASE, npages)})
+
+
+def test_every_page_goes_back_to_where_it_was_first(journal: Journal):
+    kernel = mixed_ram(8192)
+    before = dict(kernel.nid_of)
+    scatter(journal, kernel, 8192)
+    result = undo(journal, kernel=kernel)
+    assert kernel.nid_of == before
+    assert result.is_complete and result.guests[0].restored > 4000
+
+
+def test_undo_twice_is_undo_once(journal: Journal):
+    kernel = mixed_ram(2048)
+    scatter(journal, kernel, 2048)
+    undo(journal, kernel=kernel)
+    calls = len(kernel.calls)
+    assert undo(journal, kernel=kernel).guests == ()
+    assert len(kernel.calls) == calls
+
+
+def test_pages_that_were_journaled_but_not_moved_are_at_home(journal: Journal):
+    kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(4096)})
+
+    def killed(call: int) -> None:
+        if call == 4:
+            raise KeyboardInterrupt
+
+    kernel.before_call = killed
+    with pytest.raises(KeyboardInterrupt):
+        scatter(journal, kernel, 4096)
+    kernel.before_call = lambda call: None
+    moved = sum(nid == 1 for nid in kernel.nid_of.values())
+    result = undo(journal, kernel=kernel).guests[0]
+    assert 0 < result.restored == moved
+    assert result.at_home == 4096 - moved
+
+
+def test_undo_that_was_killed_in_the_middle_is_run_again(journal: Journal):
+    kernel = mixed_ram(4096)
+    before = dict(kernel.nid_of)
+    scatter(journal, kernel, 4096)
+    calls = len(kernel.calls)
+
+    def killed(call: int) -> None:
+        if call == calls + 5:
+            raise KeyboardInterrupt
+
+    kernel.before_call = killed
+    with pytest.raises(KeyboardInterrupt):
+        undo(journal, kernel=kernel)
+    assert kernel.nid_of != before
+    undo(journal, kernel=kernel)
+    assert kernel.nid_of == before
+
+
+def test_pages_that_will_not_go_back_are_told_and_kept(journal: Journal):
+    kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(64)})
+    scatter(journal, kernel, 64)
+    kernel.held = {BASE, BASE + 9 * PAGE}
+    result = undo(journal, kernel=kernel)
+    assert (result.guests[0].restored, dict(result.guests[0].stuck)) == (62, {"EBUSY": 2})
+    assert not result.is_complete
+    kernel.held = set()
+    assert undo(journal, kernel=kernel).guests[0].restored == 2
+
+
+def test_a_guest_that_ended_has_nothing_to_undo(journal: Journal, tmp_path: Path):
+    with child_guest(8) as child:
+        Pinner(journal).pin(child.guest, child.guest.vcpus[0], {0})
+        child.kill()
+        result = undo(journal)
+    assert "ended" in result.failures[0]
+
+
+def test_real_threads_get_their_cpus_back(journal: Journal, tmp_path: Path):
+    if os.cpu_count() == 1:
+        pytest.skip("needs two CPUs")
+    with child_guest(8) as child:
+        vcpu = child.guest.vcpus[0]
+        before = os.sched_getaffinity(vcpu.tid)
+        for cpus in ({0}, {1}):
+            assert Pinner(journal).pin(child.guest, vcpu, cpus)
+            assert os.sched_getaffinity(vcpu.tid) == cpus
+        assert not Pinner(journal).pin(child.guest, vcpu, {1})
+        assert undo(journal).guests[0].vcpus == 1
+        assert os.sched_getaffinity(vcpu.tid) == before
+
+
+def test_cpus_that_do_not_exist_are_told(journal: Journal):
+    with child_guest(8) as child, pytest.raises(VmplaceError, match="cannot run on CPUs"):
+        Pinner(journal).pin(child.guest, child.guest.vcpus[0], {1000})
+
+
+def test_only_the_named_guest_is_undone(journal: Journal, tmp_path: Path):
+    kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(8)})
+    scatter(journal, kernel, 8)
+    assert undo(journal, kernel=kernel, guests={"other"}).guests == ()
+    assert len(read_journal(tmp_path / "journal").guests) == 1

@@ -32,7 +32,7 @@ def key_of(inputs: Mapping[str, str]) -> str:
 
 
 def content_hash(paths: Iterable[Path]) -> str:
-    """Return a hash over names and contents of files and of all files in folders; absent ones count as absent."""
+    """Return a hash over names and contents of files, and of all files in folders."""
     digest = hashlib.sha256()
     for top in paths:
         files = [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file())

@@ -83,10 +83,17 @@ class Channel:
             raise LabError(f"the emulated host refused {name}: {answer['error']['desc']}")
         return answer["return"]
 
-    def start(self, command: str | Sequence[str], *, stdin: str | bytes | None = None, capture: bool = True) -> int:
+    def start(
+        self, command: str | Sequence[str], *, stdin: str | bytes | None = None, capture: bool = True
+    ) -> int:
         """Start a command and return its pid inside."""
         argv = _argv(command)
-        arguments: dict[str, Any] = {"path": argv[0], "arg": argv[1:], "env": ENVIRONMENT, "capture_output": capture}
+        arguments: dict[str, Any] = {
+            "path": argv[0],
+            "arg": argv[1:],
+            "env": ENVIRONMENT,
+            "capture_output": capture,
+        }
         if stdin is not None:
             data = stdin.encode() if isinstance(stdin, str) else stdin
             arguments["input_data"] = base64.b64encode(data).decode()
@@ -99,7 +106,10 @@ class Channel:
         if not status["exited"]:
             return None
         code = status.get("exitcode", -status.get("signal", 0))
-        texts = (base64.b64decode(status.get(f"{name}-data", "")).decode(errors="replace") for name in ("out", "err"))
+        texts = (
+            base64.b64decode(status.get(f"{name}-data", "")).decode(errors="replace")
+            for name in ("out", "err")
+        )
         return GuestResult(code, *texts)
 
     def run(
@@ -110,7 +120,7 @@ class Channel:
         check: bool = True,
         stdin: str | bytes | None = None,
     ) -> GuestResult:
-        """Run a command (a string is for the shell) to its end; on a timeout it is killed and LabError raised."""
+        """Run a command (a string is for the shell) to its end; a timeout kills it and raises LabError."""
         argv = _argv(command)
         pid = self.start(argv, stdin=stdin)
         result = self._wait(pid, timeout)

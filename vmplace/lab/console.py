@@ -17,7 +17,7 @@ LEAVE = b"\x1d"
 
 
 def attach(path: Path) -> None:
-    """Connect standard input and output with a serial console until Ctrl-], end of input or end of the host."""
+    """Connect the terminal with a serial console until Ctrl-], end of input or end of the host."""
     with connect(path, timeout=10.0) as console, _raw(sys.stdin.fileno()):
         size = shutil.get_terminal_size()
         console.sendall(f"stty rows {size.lines} cols {size.columns}; clear\n".encode())

@@ -25,13 +25,17 @@ SKIPPED = {"__pycache__", ".mypy_cache"}
 
 
 def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path]) -> int:
-    """Write the disk image; ``extra`` maps paths inside to files.  Return how many blocks hold the archive."""
+    """Write the disk image and return how many blocks hold the archive.
+
+    ``extra`` maps paths inside to files here.
+    """
     package = Path(vmplace.__file__).parent
     files = {f"{PACKAGE_ROOT}/vmplace/{name.relative_to(package)}": name for name in _package_files(package)}
     files[f"{LAB_FILES}/bzImage"] = artifacts.kernel
     if artifacts.payload:
         files[f"{LAB_FILES}/payload.cpio.gz"] = artifacts.payload / "payload.cpio.gz"
         files["usr/local/bin/vmp-payload"] = artifacts.payload / "payload"
+        files["usr/local/bin/vmp-talk"] = artifacts.payload / "vmp-talk"
     if artifacts.meter:
         files["usr/local/bin/vmp-meter"] = artifacts.meter / "vmp-meter"
     files |= {name.lstrip("/"): source for name, source in extra.items()}
@@ -62,5 +66,6 @@ def unpack_command(blocks: int) -> str:
     """Return the shell command that unpacks the disk inside the host."""
     return (
         f"rm -rf /{PACKAGE_ROOT} /{LAB_FILES}; "
-        f"dd if=/dev/vdb bs={BLOCK_BYTES} count={blocks} iflag=direct status=none | tar -x -C / --no-same-owner"
+        f"dd if=/dev/vdb bs={BLOCK_BYTES} count={blocks} iflag=direct status=none"
+        " | tar -x -C / --no-same-owner"
     )

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def connect(path: Path, *, timeout: float) -> socket.socket:
-    """Connect to a UNIX socket that may not be there yet; its path may be longer than the 107 bytes that fit."""
+    """Connect to a UNIX socket that may not be there yet, whose path may exceed the 107 bytes that fit."""
     deadline = time.monotonic() + timeout
     while True:
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

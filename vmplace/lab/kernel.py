@@ -70,7 +70,9 @@ def _compile(toolbox: Path, work: Path, patches: list[Path], progress: Progress)
         with progress.step("kernel: unpack", log):
             cache.remove_tree(work)
             work.mkdir(parents=True)
-            _make(toolbox, work, ["tar", "-C", "/build", "-xf", f"/usr/src/{SOURCE}.tar.xz"], log, cwd="/build")
+            _make(
+                toolbox, work, ["tar", "-C", "/build", "-xf", f"/usr/src/{SOURCE}.tar.xz"], log, cwd="/build"
+            )
             (work / "unpacked").touch()
     with progress.step(f"kernel: apply {len(patches)} patches", log):
         apply_series(toolbox, work, patches, log)
@@ -79,7 +81,9 @@ def _compile(toolbox: Path, work: Path, patches: list[Path], progress: Progress)
         _make(toolbox, work, ["make", "allnoconfig", "KCONFIG_ALLCONFIG=/build/fragment"], log)
         refused = refused_options(wanted_options(FRAGMENT.read_text()), (source / ".config").read_text())
         if refused:
-            raise LabError(f"kconfig refused {', '.join(refused)}", hint=f"check their dependencies in {FRAGMENT}")
+            raise LabError(
+                f"kconfig refused {', '.join(refused)}", hint=f"check their dependencies in {FRAGMENT}"
+            )
         _make(toolbox, work, ["sh", "-c", "exec make -j$(nproc) bzImage"], log)
 
 
@@ -109,7 +113,11 @@ def apply_series(toolbox: Path, work: Path, patches: list[Path], log: Path) -> l
             log=log,
         )
     names = sorted({name.removesuffix(".absent") for name in before} | set(new))
-    return [name for name in names if _write_if_different(source / name, (scratch if name in new else pristine) / name)]
+    return [
+        name
+        for name in names
+        if _write_if_different(source / name, (scratch if name in new else pristine) / name)
+    ]
 
 
 def _keep_pristine(source: Path, pristine: Path, name: str) -> None:

@@ -23,7 +23,15 @@ from vmplace.lab.errors import LabError
 from vmplace.lab.monitor import Monitor
 from vmplace.lab.progress import Progress
 from vmplace.lab.toolbox import cache_binds, enter_command, inside, started
-from vmplace.lab.topology import CPU_MODEL, LabTopology, cpu_nids, memory_files, memory_ranges, qemu_arguments, read_topology
+from vmplace.lab.topology import (
+    CPU_MODEL,
+    LabTopology,
+    cpu_nids,
+    memory_files,
+    memory_ranges,
+    qemu_arguments,
+    read_topology,
+)
 
 SHARED_MEMORY_BYTES = 2 << 20
 # Translated code, the disk overlay and the emulator itself, beside the host's memory.
@@ -54,9 +62,17 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
         *("-kernel", str(inside(artifacts.kernel)), "-append", KERNEL_COMMAND_LINE),
         *_disk("root", f"{RAM}/disk.qcow2", "qcow2"),
         *_disk("deploy", f"{RUN}/deploy.tar", "raw,readonly=on"),
-        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=channel,path={RUN}/channel.sock,server=on,wait=off"),
+        *(
+            "-device",
+            "virtio-serial-pci",
+            "-chardev",
+            f"socket,id=channel,path={RUN}/channel.sock,server=on,wait=off",
+        ),
         *("-device", "virtserialport,chardev=channel,name=org.qemu.guest_agent.0"),
-        *("-object", f"memory-backend-file,id=shared,size={SHARED_MEMORY_BYTES},mem-path={RUN}/shared,share=on"),
+        *(
+            "-object",
+            f"memory-backend-file,id=shared,size={SHARED_MEMORY_BYTES},mem-path={RUN}/shared,share=on",
+        ),
         *("-device", "ivshmem-plain,memdev=shared,master=on", "-device", "virtio-rng-pci"),
     ]
 
@@ -91,7 +107,9 @@ def forget_shared_address(state: bytes) -> bytes:
 class LabHost:
     """A running emulated host; made by ``boot_host``."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", topology: LabTopology, run: Path, logs: Path) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", topology: LabTopology, run: Path, logs: Path
+    ) -> None:
         self.topology = topology
         self.shared_memory = run / "shared"
         self.console_socket = run / "console.sock"
@@ -126,7 +144,7 @@ class LabHost:
         *,
         timeout: float = 120.0,
         check: bool = True,
-        input: str | bytes | None = None,  # noqa: A002 - as subprocess.run names it
+        input: str | bytes | None = None,
     ) -> GuestResult:
         """Run a command inside to its end; a string is for the shell, a list is not."""
         return self.channel.run(command, timeout=timeout, check=check, stdin=input)
@@ -156,6 +174,7 @@ class LabHost:
             names = [*memory_files(self.topology), "state"]
             copy = ["cp", "--sparse=always", *(str(source / name) for name in names)]
             subprocess.run([*copy, str(target)], check=True)
+            (folder / "shared").write_bytes(self.shared_memory.read_bytes())
             state = target / "state"
             state.write_bytes(forget_shared_address(state.read_bytes()))
             subprocess.run(["cp", "--sparse=always", str(source / "disk.qcow2"), str(folder)], check=True)
@@ -189,7 +208,8 @@ class LabHost:
             time.sleep(0.05)
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"the emulated host was not ready after {timeout:.0f} s", hint=f"console: {self.console_log}"
+                    f"the emulated host was not ready after {timeout:.0f} s",
+                    hint=f"console: {self.console_log}",
                 )
 
     def _port_is_open(self) -> bool:
@@ -199,14 +219,18 @@ class LabHost:
     def _check_alive(self) -> None:
         if self._process.poll() is not None:
             said = self._emulator_log.read_text(errors="replace").strip()[-500:]
-            raise LabError(f"the emulator ended: {said or 'without a word'}", hint=f"console: {self.console_log}")
+            raise LabError(
+                f"the emulator ended: {said or 'without a word'}", hint=f"console: {self.console_log}"
+            )
 
     def _connect(self) -> None:
         deadline = time.monotonic() + 60
         while not (self._run / "qmp.sock").exists():
             self._check_alive()
             if time.monotonic() > deadline:
-                raise LabError("the emulator opened no monitor within 60 s", hint=f"log: {self._emulator_log}")
+                raise LabError(
+                    "the emulator opened no monitor within 60 s", hint=f"log: {self._emulator_log}"
+                )
             time.sleep(0.02)
         # Memory that is a shared file of ours is copied as a file, not through the stream.
         self.qmp("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
@@ -223,11 +247,22 @@ def _emulator(
 ) -> Iterator[LabHost]:
     logs = cache.cache_root() / "logs" / f"{topology.name}-{run.name}"
     logs.parent.mkdir(parents=True, exist_ok=True)
-    backing = (inside(snapshot / "disk.qcow2"), "qcow2") if snapshot else (inside(artifacts.rootfs_image), "raw")
-    console = f"socket,id=console,path={RUN}/console.sock,server=on,wait=off,logfile={inside(logs)}.console.log"
+    backing = (
+        (inside(snapshot / "disk.qcow2"), "qcow2") if snapshot else (inside(artifacts.rootfs_image), "raw")
+    )
+    console = (
+        f"socket,id=console,path={RUN}/console.sock,server=on,wait=off,logfile={inside(logs)}.console.log"
+    )
     command = [
         *("qemu-system-x86_64", *emulator_arguments(topology, artifacts)),
-        *("-chardev", console, "-serial", "chardev:console", "-qmp", f"unix:{RUN}/qmp.sock,server=on,wait=off"),
+        *(
+            "-chardev",
+            console,
+            "-serial",
+            "chardev:console",
+            "-qmp",
+            f"unix:{RUN}/qmp.sock,server=on,wait=off",
+        ),
         *(["-incoming", "defer"] if snapshot else []),
         *extra,
     ]
@@ -259,7 +294,7 @@ def _run_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def boot_host(
+def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
     topology: LabTopology | str,
     *,
     meter: bool = False,
@@ -290,7 +325,7 @@ def boot_host(
             raise LabError("there is no meter plugin to load", hint="vmplace/lab/meter has no Makefile")
         extra = meter_arguments(topology, artifacts.plugin, plugin_args or {})
     with _terminated_by_signal(), _run_folder() as run:
-        (run / "shared").write_bytes(bytes(SHARED_MEMORY_BYTES))
+        (run / "shared").write_bytes(_shared_content(snapshot))
         blocks = deploy.write_deploy_disk(run / "deploy.tar", artifacts, dict(files or {}))
         with _emulator(topology, artifacts, snapshot, extra, run) as host:
             with progress.step(f"{topology.name}: {'restore' if snapshot else 'boot'}", host.console_log):
@@ -299,6 +334,13 @@ def boot_host(
                 host._await_ready(BOOT_TIMEOUT_S)
                 host.run(f"date -s @{time.time():.3f} >/dev/null; {deploy.unpack_command(blocks)}")
             yield host
+
+
+def _shared_content(snapshot: Path | None) -> bytes:
+    """Return what the shared memory starts with: as it was, because the meter keeps there who is who."""
+    if snapshot and (snapshot / "shared").exists():
+        return (snapshot / "shared").read_bytes()
+    return bytes(SHARED_MEMORY_BYTES)
 
 
 @contextlib.contextmanager

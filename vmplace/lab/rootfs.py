@@ -20,7 +20,7 @@ FILES = {
     "etc/apt/apt.conf.d/90machine": "",
     "etc/apt/sources.list": "",
     "etc/resolv.conf": "",
-    # Guests run as root without namespaces: the lab has no other users, and a private /dev per guest costs seconds.
+    # Guests run as root without namespaces: the lab has no other users, a private /dev costs seconds.
     "etc/libvirt/qemu.conf": (
         'user = "root"\ngroup = "root"\ndynamic_ownership = 0\nnamespaces = []\nsecurity_driver = "none"\n'
     ),
@@ -30,7 +30,8 @@ FILES = {
         "[Manager]\nDefaultTimeoutStartSec=300s\nDefaultDeviceTimeoutSec=300s\nRuntimeWatchdogSec=off\n"
     ),
     "etc/systemd/system/serial-getty@ttyS0.service.d/autologin.conf": (
-        "[Service]\nExecStart=\nExecStart=-/sbin/agetty --autologin root --noclear --keep-baud 115200 - $TERM\n"
+        "[Service]\nExecStart=\n"
+        "ExecStart=-/sbin/agetty --autologin root --noclear --keep-baud 115200 - $TERM\n"
     ),
     # Without arguments libvirtd does not end itself after two idle minutes.
     "etc/systemd/system/libvirtd.service.d/lab.conf": "[Service]\nEnvironment=LIBVIRTD_ARGS=\n",
@@ -64,7 +65,9 @@ def rootfs_image(progress: Progress) -> Path:
             run_in_tree(tree, ["systemctl", "mask", *MASKED.split()], log=log)
             # Newer than /usr: nothing is to be "updated" (ldconfig and the like) at the first boot.
             run_in_tree(tree, ["touch", "/usr", "/etc/.updated", "/var/.updated"], log=log)
-            subprocess.run(["sh", "-c", f"rm -rf {tree}/var/lib/apt/lists/* {tree}/var/cache/apt/*.bin"], check=True)
+            subprocess.run(
+                ["sh", "-c", f"rm -rf {tree}/var/lib/apt/lists/* {tree}/var/cache/apt/*.bin"], check=True
+            )
             _pack(trees.toolbox(progress), folder, log)
             cache.remove_tree(tree)
 

@@ -55,7 +55,7 @@ def ready_snapshot(topology: LabTopology, artifacts: LabArtifacts, progress: Pro
     return cache.artifact(f"snapshot-ready-{topology.name}", inputs, build)
 
 
-def prepared_snapshot(
+def prepared_snapshot(  # noqa: PLR0913 - choices by keyword
     name: str,
     topology: LabTopology,
     artifacts: LabArtifacts,
@@ -64,16 +64,24 @@ def prepared_snapshot(
     inputs: Mapping[str, str],
     prepare: Callable[[LabHost], None],
     files: Mapping[str, Path] | None = None,
+    meter: bool = False,
 ) -> Path:
     """Return a snapshot of the ready host after ``prepare(host)``, e.g. with guests running.
 
     ``inputs`` must name everything that ``prepare`` depends on; ``files`` are deployed before it runs.
+    With ``meter`` the plugin watches, so that which guest is which is part of the snapshot.
     """
     parent = ready_snapshot(topology, artifacts, progress)
-    key = {**inputs, "parent": parent.name, "payload": artifacts.payload.parent.name if artifacts.payload else ""}
+    key = {
+        **inputs,
+        "parent": parent.name,
+        "payload": artifacts.payload.parent.name if artifacts.payload else "",
+    }
 
     def build(folder: Path) -> None:
-        with boot_host(topology, snapshot=parent, files=files, artifacts=artifacts, progress=progress) as host:
+        with boot_host(
+            topology, snapshot=parent, files=files, meter=meter, artifacts=artifacts, progress=progress
+        ) as host:
             prepare(host)
             with progress.step(f"{name}: snapshot"):
                 host.save(folder)

@@ -80,7 +80,7 @@ def kill_started() -> None:
             process.kill()
 
 
-def run_in_tree(
+def run_in_tree(  # noqa: PLR0913 - choices by keyword, each with a default
     tree: Path,
     argv: Sequence[str],
     *,
@@ -111,7 +111,7 @@ def run_in_toolbox(
     cwd: str = "/",
     log: Path | None = None,
 ) -> CompletedProcess[str]:
-    """Run a command in the toolbox tree (compiler, QEMU, file system tools), building the tree if it is absent."""
+    """Run a command in the toolbox tree (compiler, QEMU, ...), building the tree if it is absent."""
     from vmplace.lab import trees
     from vmplace.lab.progress import Progress
 

@@ -123,9 +123,11 @@ def _check(topology: LabTopology) -> None:
     faults = {
         "node ids must ascend": list(topology.nids) != sorted(set(topology.nids)),
         "distances and bandwidth_mib_per_s must be square, one row per node": not square,
-        "a node's distance to itself is 10": square and any(topology.distances[i][i] != 10 for i in range(count)),
+        "a node's distance to itself is 10": square
+        and any(topology.distances[i][i] != 10 for i in range(count)),
         "nodes without CPUs must come last": with_cpus != sorted(with_cpus, reverse=True),
-        "nodes with CPUs must have equally many": {node.cpus for node in topology.nodes} - {0, topology.cpus_per_node},
+        "nodes with CPUs must have equally many": {node.cpus for node in topology.nodes}
+        - {0, topology.cpus_per_node},
         "the first node needs CPUs": not with_cpus[0],
         "a gap needs a node with CPUs after it": not all(with_cpus) and topology.nids != tuple(range(count)),
     }
@@ -169,7 +171,7 @@ def memory_files(topology: LabTopology) -> list[str]:
 
 
 def _sockets(topology: LabTopology) -> range:
-    """Return the sockets, one per node id that has or could have CPUs: those below the first CPU-less node."""
+    """Return the sockets: one per node id that has CPUs, and per gap between such."""
     return range(1 + max(node.nid for node in topology.nodes if node.cpus))
 
 
@@ -209,14 +211,20 @@ def _node_arguments(topology: LabTopology, memory_folder: str) -> list[str]:
 
 def _nearest_with_cpus(topology: LabTopology, nid: int) -> int:
     column = topology.nids.index(nid)
-    candidates = [(row[column], node.nid) for row, node in zip(topology.distances, topology.nodes, strict=True) if node.cpus]
+    candidates = [
+        (row[column], node.nid)
+        for row, node in zip(topology.distances, topology.nodes, strict=True)
+        if node.cpus
+    ]
     return min(candidates)[1]
 
 
 def _distance_arguments(topology: LabTopology) -> list[str]:
     """QEMU wants either all distances or none: those of absent nodes are 254, "far", and never seen."""
     known = {
-        (a, b): topology.distances[i][j] for i, a in enumerate(topology.nids) for j, b in enumerate(topology.nids)
+        (a, b): topology.distances[i][j]
+        for i, a in enumerate(topology.nids)
+        for j, b in enumerate(topology.nids)
     }
     arguments = []
     every = range(1 + max(topology.nids))

@@ -25,9 +25,9 @@ TOOLBOX_PACKAGES = (
 )
 HOST_PACKAGES = (
     "systemd-sysv dbus udev kmod libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu"
-    " libvirt-daemon-log libvirt-clients qemu-system-x86 qemu-utils seabios numad numactl linux-perf stress-ng"
-    " python3 python3-numpy python3-click python3-msgspec python3-rich python3-libvirt qemu-guest-agent"
-    " busybox-static procps iproute2 strace less"
+    " libvirt-daemon-log libvirt-clients qemu-system-x86 qemu-utils seabios numad numactl linux-perf"
+    " stress-ng python3 python3-numpy python3-click python3-msgspec python3-rich python3-libvirt"
+    " qemu-guest-agent busybox-static procps iproute2 strace less"
 )
 
 
@@ -81,8 +81,12 @@ def _configure_apt(tree: Path, uri: str) -> None:
     policy.write_text("#!/bin/sh\nexit 101\n")
     policy.chmod(0o755)
     # The machine's own way to the packages: proxies, and a proxy's certificate authority.
-    dump = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True).stdout
-    kept = [line for line in dump.splitlines() if "::Proxy" in line or "::CaInfo" in line or "::Verify" in line]
+    dump = subprocess.run(
+        ["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True
+    ).stdout
+    kept = [
+        line for line in dump.splitlines() if "::Proxy" in line or "::CaInfo" in line or "::Verify" in line
+    ]
     (tree / "etc/apt/apt.conf.d/90machine").write_text("\n".join(kept) + "\n")
     if CA_BUNDLE.exists():
         (tree / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
@@ -125,4 +129,6 @@ def toolbox(progress: Progress) -> Path:
 
 def host_root(progress: Progress) -> Path:
     """Return the emulated host's root file system as a tree, packages only."""
-    return _grown("host-root", HOST_PACKAGES, progress, ["rm -rf /usr/share/doc /usr/share/man /usr/share/locale"])
+    return _grown(
+        "host-root", HOST_PACKAGES, progress, ["rm -rf /usr/share/doc /usr/share/man /usr/share/locale"]
+    )

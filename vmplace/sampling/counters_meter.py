@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vmplace.errors import UnsupportedHostError, VmplaceError
 
-Counts = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
 
 GUEST_HOST = 0
 """Guest number of the host itself: kernel, agent, and what QEMU does on a guest's behalf."""
@@ -118,7 +118,7 @@ class MeterReading:
         if self.nids != earlier.nids or self.cpu_nids != earlier.cpu_nids:
             raise VmplaceError("two readings of the meter are of different machines")
         grown = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTERS}
-        if self.switches < earlier.switches or any((grown[n] >> 63).any() for n in _COUNTERS):
+        if self.switches < earlier.switches or any((grown[name] < 0).any() for name in _COUNTERS):
             raise VmplaceError(
                 "the meter's counters went backwards",
                 hint="the emulated host was restored from a snapshot: start over with a new reading",
@@ -157,7 +157,7 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
         )
     machine = header["machine"]
     cpus, nodes = int(machine["cpu_count"]), int(machine["node_count"])
-    # Copied, because the counters go on while these are looked at.
+    # Copied, because the counters go on while these are looked at; signed, so that differences are safe.
     rows = np.frombuffer(region, CPU, count=cpus, offset=int(header["cpus_offset"])).copy()
     dram = rows["guests"]["dram"][:, :, :nodes].swapaxes(0, 1)
     guests = rows["guests"]
@@ -168,12 +168,12 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
         switches=int(header["switches"]),
         mark=int(header["mark"]),
         marks=int(header["marks"]),
-        reads=dram["reads"],
-        writes=dram["writes"],
-        instructions=guests["instructions"].T,
-        loads=guests["loads"].T,
-        stores=guests["stores"].T,
-        unplaced=rows["unplaced"],
+        reads=dram["reads"].astype(np.int64),
+        writes=dram["writes"].astype(np.int64),
+        instructions=guests["instructions"].T.astype(np.int64),
+        loads=guests["loads"].T.astype(np.int64),
+        stores=guests["stores"].T.astype(np.int64),
+        unplaced=rows["unplaced"].astype(np.int64),
     )
 
 

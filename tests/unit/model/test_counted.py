@@ -17,12 +17,12 @@ def reading(nids: tuple[int, ...], cpu_nids: tuple[int, ...]) -> MeterReading:
         switches=1,
         mark=0,
         marks=0,
-        reads=np.zeros(dram, np.uint64),
-        writes=np.zeros(dram, np.uint64),
-        instructions=np.zeros(plain, np.uint64),
-        loads=np.zeros(plain, np.uint64),
-        stores=np.zeros(plain, np.uint64),
-        unplaced=np.zeros(len(cpu_nids), np.uint64),
+        reads=np.zeros(dram, np.int64),
+        writes=np.zeros(dram, np.int64),
+        instructions=np.zeros(plain, np.int64),
+        loads=np.zeros(plain, np.int64),
+        stores=np.zeros(plain, np.int64),
+        unplaced=np.zeros(len(cpu_nids), np.int64),
     )
 
 

@@ -35,6 +35,7 @@ def doctor(as_json: bool, libvirt_uri: str) -> None:
 def print_capabilities(capabilities: list[Capability]) -> None:
     """Print the table and one sentence with the verdict."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -44,7 +45,13 @@ def print_capabilities(capabilities: list[Capability]) -> None:
         mark, colour = MARKS[capability.answer]
         needed = "needed" if capability.needed else ""
         style = colour if capability.needed or capability.answer else "yellow"
-        table.add_row(f"[{style}]{mark}[/]", needed, capability.name, capability.why, capability.cure or "")
+        table.add_row(
+            f"[{style}]{mark}[/]",
+            needed,
+            capability.name,
+            escape(capability.why),
+            escape(capability.cure or ""),
+        )
     console = Console(highlight=False)
     console.print(table)
     lacking = [capability.name for capability in capabilities if capability.needed and not capability.answer]

@@ -59,7 +59,7 @@ class Libvirt:
     def read(self) -> LibvirtAnswer:
         """Return the running domains; the last known ones with a ``problem`` while libvirt is away."""
         try:
-            self._last = self._call(self._read_domains)
+            self._call(self._read_domains)
         except UnsupportedHostError as err:
             return replace(self._last, problem=str(err))
         return self._last
@@ -103,21 +103,18 @@ class Libvirt:
             except self._module.libvirtError as err:
                 future.set_exception(self._translate(err))
             except Exception as err:
-                # Whatever it is, the caller waits for it.
+                # Whatever it is, the caller waits for it, and the next caller for this thread.
                 future.set_exception(err)
-        if self._connection is not None:
-            self._connection.close()
+        self._connection = None
 
     def _translate(self, err: Any) -> VmplaceError:
         if err.get_error_code() == self._module.VIR_ERR_NO_DOMAIN:
             return GuestGoneError(str(err))
-        if self._connection is None or not self._connection.isAlive():
-            self._connection = None
+        self._drop_dead_connection()
         return UnsupportedHostError(f"libvirt: {err}", hint="systemctl status libvirtd")
 
     def _connect(self) -> Any:
-        if self._connection is not None and not self._connection.isAlive():
-            self._connection = None
+        self._drop_dead_connection()
         if self._connection is None:
             # A libvirtd that is starting up takes seconds to refuse; do not ask it in every window.
             if time.monotonic() < self._retry_at:
@@ -127,10 +124,20 @@ class Libvirt:
             self._retry_at = 0.0
         return self._connection
 
+    def _drop_dead_connection(self) -> None:
+        try:
+            if self._connection is None or self._connection.isAlive():
+                return
+        except self._module.libvirtError:
+            # Its own answer for a connection that is closed already.
+            pass
+        self._connection = None
+
     def _lookup(self, uuid: str) -> Any:
         return self._connect().lookupByUUIDString(uuid)
 
-    def _read_domains(self) -> LibvirtAnswer:
+    def _read_domains(self) -> None:
+        """Keep what libvirt says; an answer that came too late for its caller serves the next one."""
         descriptions, rejected = {}, {}
         for domain in self._connect().listAllDomains(self._module.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
             try:
@@ -141,7 +148,7 @@ class Libvirt:
                 # The domain ended since the list was made.
                 if err.get_error_code() != self._module.VIR_ERR_NO_DOMAIN:
                     raise
-        return LibvirtAnswer(descriptions, None, rejected)
+        self._last = LibvirtAnswer(descriptions, None, rejected)
 
     def _run_monitor_command(self, uuid: str, command: str) -> str:
         import libvirt_qemu

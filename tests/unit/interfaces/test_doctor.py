@@ -1,0 +1,92 @@
+"""vmplace doctor says what is there, what is not, and the cure."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from vmplace.interfaces.cli import cli
+from vmplace.topology import capabilities
+from vmplace.topology.capabilities import Capability, Roots, can_work, probe_host
+
+HOSTS = Path(__file__).parents[2] / "data/hosts"
+NOWHERE = "test:///nowhere"
+
+
+def probe(name: str, roots: Roots) -> Capability:
+    return next(found for found in probe_host(roots, libvirt_uri=NOWHERE) if found.name == name)
+
+
+def test_four_nodes_can_be_placed_on_and_one_with_memory_cannot():
+    assert probe("NUMA nodes", Roots(sys=HOSTS / "16amd64-4n8c")).answer is True
+    lone = probe("NUMA nodes", Roots(sys=HOSTS / "8amd64-2n4c-memoryless"))
+    assert lone.answer is False
+    assert "node 1 has no memory" in lone.why
+
+
+def test_hmat_is_seen_where_firmware_has_it():
+    assert probe("HMAT", Roots(sys=HOSTS / "24amd64-3n4c-cxl")).why == "bandwidth of node0, node1, node2"
+    assert probe("HMAT", Roots(sys=HOSTS / "16amd64-4n8c")).answer is False
+
+
+@pytest.mark.parametrize(("line", "answer"), [("CONFIG_KVM_PLACEMENT=y", True), ("CONFIG_KVM=m", False)])
+def test_the_placement_patch_is_told_from_the_kernels_configuration(tmp_path: Path, line: str, answer: bool):
+    (tmp_path / "self").symlink_to("/proc/self")
+    (tmp_path / "config.gz").write_bytes(gzip.compress(f"# Linux\n{line}\n".encode()))
+    assert probe("KVM placement patch", Roots(proc=tmp_path)).answer is answer
+
+
+def test_the_meter_is_told_by_its_pci_id(tmp_path: Path):
+    device = tmp_path / "bus/pci/devices/0000:00:04.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x1af4\n")
+    (device / "device").write_text("0x1110\n")
+    assert probe("meter", Roots(sys=tmp_path)).answer is True
+    (device / "device").write_text("0x1041\n")
+    assert probe("meter", Roots(sys=tmp_path)).answer is False
+
+
+def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text("CapEff:\t0000000000000000\n")
+    found = probe_host(Roots(tmp_path, tmp_path, tmp_path, tmp_path), libvirt_uri=NOWHERE)
+    assert not can_work(found)
+    lacking = {capability.name for capability in found if not capability.answer}
+    assert {"KVM", "access sampling", "pagemap", "move pages", "libvirt", "DAMON"} <= lacking
+    assert [capability.name for capability in found if not capability.answer and not capability.cure] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give it up")
+def test_without_root_frame_numbers_and_moves_are_refused():
+    pid = os.fork()
+    if not pid:
+        os.setuid(65534)
+        found = {c.name: c for c in probe_host(libvirt_uri=NOWHERE)}
+        refused = [found[name].answer is False for name in ("pagemap", "move pages")]
+        os._exit(0 if all(refused) and "CAP_SYS_NICE" in found["move pages"].why else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_the_exit_code_tells_whether_the_agent_can_work(monkeypatch: pytest.MonkeyPatch, answer: bool):
+    one = Capability("KVM", answer, "because", "cure", needed=True)
+    monkeypatch.setattr("vmplace.interfaces.doctor.probe_host", lambda **_: [one])
+    result = CliRunner().invoke(cli, ["doctor", "--json"])
+    assert result.exit_code == (0 if answer else 1)
+    assert json.loads(result.output)["can_work"] is answer
+
+
+def test_the_table_shows_brackets_of_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    one = Capability("KVM", False, "anon_inode:[kvm-gmem]", None, needed=True)
+    monkeypatch.setattr("vmplace.interfaces.doctor.probe_host", lambda **_: [one])
+    output = CliRunner().invoke(cli, ["doctor"]).output
+    assert "anon_inode:[kvm-gmem]" in output
+    assert "cannot work here; it lacks: KVM" in output
+
+
+def test_every_probe_runs_here():
+    names = [capability.name for capability in probe_host(libvirt_uri=NOWHERE)]
+    assert len(names) == len(set(names)) == len(capabilities.PROBES) + 1

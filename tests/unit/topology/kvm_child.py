@@ -1,0 +1,80 @@
+"""A small real KVM guest: ``kvm_child.py MEMORY VCPUS [NAMES]``; prints hva and tids, runs until killed.
+
+MEMORY is private, mlocked, memfd, or hugetlb.  NAMES is a format such as ``CPU {}/KVM``.  The guest
+halts at once, so its vCPU threads sleep inside KVM_RUN.  Nothing of vmplace is used here: this is
+the truth that the tests compare with.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import sys
+import threading
+from pathlib import Path
+
+RAM_BYTES = 96 << 20
+KVM_CREATE_VM, KVM_CREATE_IRQCHIP, KVM_CREATE_VCPU, KVM_RUN = 0xAE01, 0xAE60, 0xAE41, 0xAE80
+KVM_SET_USER_MEMORY_REGION = 0x4020AE46
+KVM_SET_REGS, KVM_GET_SREGS, KVM_SET_SREGS = 0x4090AE82, 0x8138AE83, 0x4138AE84
+HALT_FOREVER = b"\xf4\xeb\xfd"
+MAP_HUGETLB = 0x40000
+
+
+def make_ram(kind: str) -> mmap.mmap:
+    """Map the RAM in the wanted way, and touch it all."""
+    if kind == "memfd":
+        fd = os.memfd_create("guest-ram")
+        os.ftruncate(fd, RAM_BYTES)
+        ram = mmap.mmap(fd, RAM_BYTES, mmap.MAP_SHARED)
+    else:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_HUGETLB if kind == "hugetlb" else 0)
+        ram = mmap.mmap(-1, RAM_BYTES, flags)
+    for offset in range(0, RAM_BYTES, 4096):
+        ram[offset] = 1
+    if kind == "mlocked":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mlock(ctypes.c_void_p(address_of(ram)), ctypes.c_size_t(RAM_BYTES)):
+            raise OSError(ctypes.get_errno(), "mlock")
+    return ram
+
+
+def address_of(ram: mmap.mmap) -> int:
+    """Return the hva of the mapping."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(ram))
+
+
+def run_vcpu(fd: int, vcpu_id: int, tids: dict[int, int], names: str | None) -> None:
+    """Start the vCPU at address 0 in real mode and stay in it."""
+    tids[vcpu_id] = threading.get_native_id()
+    if names:
+        Path(f"/proc/self/task/{tids[vcpu_id]}/comm").write_text(names.format(vcpu_id))
+    sregs = bytearray(312)
+    fcntl.ioctl(fd, KVM_GET_SREGS, sregs)
+    struct.pack_into("<QIH", sregs, 0, 0, 0xFFFF, 0)
+    fcntl.ioctl(fd, KVM_SET_SREGS, bytes(sregs))
+    fcntl.ioctl(fd, KVM_SET_REGS, struct.pack("<18Q", *[0] * 17, 2))
+    while True:
+        fcntl.ioctl(fd, KVM_RUN, 0)
+
+
+def main(kind: str, vcpus: int, names: str | None = None) -> None:
+    """Make the guest, print ``hva`` and the tids, wait."""
+    vm = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC), KVM_CREATE_VM, 0)
+    ram = make_ram(kind)
+    fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("<IIQQQ", 0, 0, 0, RAM_BYTES, address_of(ram)))
+    fcntl.ioctl(vm, KVM_CREATE_IRQCHIP, 0)
+    ram[:3] = HALT_FOREVER
+    tids: dict[int, int] = {}
+    for vcpu_id in range(vcpus):
+        fd = fcntl.ioctl(vm, KVM_CREATE_VCPU, vcpu_id)
+        threading.Thread(target=run_vcpu, args=(fd, vcpu_id, tids, names), daemon=True).start()
+    while len(tids) < vcpus:
+        pass
+    print(address_of(ram), *(tids[vcpu_id] for vcpu_id in range(vcpus)), flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:4])

@@ -1,0 +1,189 @@
+"""Any KVM process is found, with vCPUs, RAM, and a reason where its memory must stay."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from vmplace.errors import GuestGoneError
+from vmplace.topology.guest import GuestTopology, Movability
+from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity
+from vmplace.topology.guests_kvm import KvmProcesses, is_guest
+from vmplace.topology.procfs import parse_start_time
+from vmplace.topology.vcpus import find_vcpu_tids
+
+CHILD = Path(__file__).with_name("kvm_child.py")
+RAM_BYTES = 96 << 20
+
+needs_kvm = pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="no usable /dev/kvm")
+
+
+@dataclass(frozen=True)
+class Child:
+    """What the guest says of itself."""
+
+    process: subprocess.Popen[str]
+    hva: int
+    tids: list[int]
+
+
+@pytest.fixture
+def start_guest() -> Iterator[Callable[..., Child]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str) -> Child:
+        process = subprocess.Popen(
+            [sys.executable, str(CHILD), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        numbers = [int(field) for field in process.stdout.readline().split()]
+        if not numbers:
+            assert process.stderr is not None
+            pytest.skip(f"no such guest here: {process.stderr.read().splitlines()[-1]}")
+        return Child(process, numbers[0], numbers[1:])
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def guest_of(child: Child, scan: GuestScan) -> GuestTopology:
+    return next(guest for guest in scan.guests if guest.pid == child.process.pid)
+
+
+@needs_kvm
+def test_vcpus_and_ram_of_a_guest_that_names_nothing(start_guest: Callable[..., Child]):
+    child = start_guest("private", "2")
+    guest = guest_of(child, GuestFinder().find())
+    assert [vcpu.tid for vcpu in guest.vcpus] == child.tids
+    assert set(guest.vcpus[0].cpus) == os.sched_getaffinity(child.tids[0])
+    assert [(r.hva, r.size_bytes, r.movability) for r in guest.ram] == [
+        (child.hva, RAM_BYTES, Movability.MOVABLE)
+    ]
+    assert (guest.origin, guest.ram[0].base_gfn) == ("kvm", None)
+
+
+@needs_kvm
+def test_vcpus_by_the_names_that_qemu_gives_its_threads(start_guest: Callable[..., Child]):
+    child = start_guest("private", "2", "CPU {}/KVM")
+    guest = guest_of(child, GuestFinder().find())
+    assert {vcpu.vcpu_id: vcpu.tid for vcpu in guest.vcpus} == dict(enumerate(child.tids))
+
+
+@needs_kvm
+@pytest.mark.parametrize(
+    ("memory", "movability"),
+    [("mlocked", Movability.PINNED), ("memfd", Movability.SHARED), ("hugetlb", Movability.HUGETLB)],
+)
+def test_memory_that_must_stay(start_guest: Callable[..., Child], memory: str, movability: Movability):
+    child = start_guest(memory, "1")
+    ram = guest_of(child, GuestFinder().find()).ram
+    assert [(r.hva, r.movability) for r in ram] == [(child.hva, movability)]
+    assert ram[0].reason
+
+
+@needs_kvm
+def test_a_guest_that_ends_is_gone(start_guest: Callable[..., Child]):
+    finder = GuestFinder()
+    child = start_guest("private", "1")
+    guest = guest_of(child, finder.find())
+    check_identity(guest)
+    child.process.kill()
+    child.process.wait()
+    assert guest.pid not in {other.pid for other in finder.find().guests}
+    with pytest.raises(GuestGoneError):
+        check_identity(guest)
+
+
+def test_a_pid_that_was_used_again_is_gone():
+    mine = GuestTopology("a", os.getpid(), 1, "kvm", (), ())
+    with pytest.raises(GuestGoneError, match="another process"):
+        check_identity(mine)
+
+
+@needs_kvm
+def test_page_tables_are_walked_once_while_mappings_stay(
+    start_guest: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+):
+    child = start_guest("private", "1")
+    finder = GuestFinder()
+    before = guest_of(child, finder.find())
+    monkeypatch.setattr("vmplace.topology.guest_finder.read_smaps", None)
+    assert guest_of(child, finder.find()) == before
+
+
+@needs_kvm
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give it up")
+def test_a_guest_that_may_not_be_read_is_skipped_with_the_reason(start_guest: Callable[..., Child]):
+    child = start_guest("private", "1")
+    pid = os.fork()
+    if not pid:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        scan = GuestFinder().find()
+        reasons = [skip.reason for skip in scan.skipped if skip.pid == child.process.pid]
+        os._exit(0 if not scan.guests and "Permission denied" in reasons[0] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_processes_that_vanish_while_they_are_read(tmp_path: Path):
+    (tmp_path / "11").mkdir()
+    (tmp_path / "12/fd").mkdir(parents=True)
+    (tmp_path / "12/stat").write_text("12 (a) b)) S " + "0 " * 18 + "777 0\n")
+    assert KvmProcesses(tmp_path).find() == ([], [])
+
+
+def test_a_command_with_brackets_does_not_shift_the_start_time():
+    assert parse_start_time("12 (a) b)) S " + "0 " * 18 + "777 0\n") == 777
+
+
+def test_qemu_being_probed_is_no_guest():
+    assert not is_guest({4: "anon_inode:kvm-vm"})
+    assert is_guest({4: "anon_inode:kvm-vm", 5: "anon_inode:kvm-vcpu:0"})
+
+
+def test_debugfs_names_the_vcpus_of_this_process_only(tmp_path: Path):
+    # Two VMMs whose VM bears descriptor 9.
+    for creator, tids in ((100, (101, 102)), (200, (201, 202))):
+        for vcpu_id, tid in enumerate(tids):
+            path = tmp_path / f"kvm/{creator}-9/vcpu{vcpu_id}"
+            path.mkdir(parents=True)
+            (path / "pid").write_text(f"{tid}\n")
+    descriptors = {9: "anon_inode:kvm-vm", 10: "anon_inode:kvm-vcpu:0", 11: "anon_inode:kvm-vcpu:1"}
+    threads = dict.fromkeys((200, 201, 202), "vmm")
+    assert find_vcpu_tids(200, descriptors, threads, tmp_path, tmp_path) == {0: 201, 1: 202}
+
+
+def test_half_known_vcpus_are_unknown(tmp_path: Path):
+    (tmp_path / "kvm/200-9/vcpu0").mkdir(parents=True)
+    (tmp_path / "kvm/200-9/vcpu0/pid").write_text("201\n")
+    descriptors = {9: "anon_inode:kvm-vm", 10: "anon_inode:kvm-vcpu:0", 11: "anon_inode:kvm-vcpu:1"}
+    assert find_vcpu_tids(200, descriptors, {200: "", 201: ""}, tmp_path, tmp_path) == {}
+
+
+def test_idle_processes_are_looked_at_ever_more_seldom(tmp_path: Path):
+    (tmp_path / "12/fd").mkdir(parents=True)
+    (tmp_path / "12/stat").write_text("12 (vmm) S " + "0 " * 18 + "777 0\n")
+    now = 0.0
+    processes = KvmProcesses(tmp_path, lambda: now)
+    processes.find()
+    for fd, target in enumerate(("kvm-vm", "kvm-vcpu:0")):
+        (tmp_path / f"12/fd/{fd}").symlink_to(f"anon_inode:{target}")
+    assert processes.find()[0] == []
+    now = 1.0
+    assert [process.pid for process in processes.find()[0]] == [12]
+
+
+def test_equal_names_stay_apart():
+    from vmplace.topology.guest_finder import _with_unique_names
+
+    bare = GuestTopology("db", 7, 1, "kvm", (), ())
+    named = replace(bare, pid=8, origin="libvirt")
+    assert [guest.name for guest in _with_unique_names([bare, named])] == ["db-7", "db"]

@@ -1,0 +1,101 @@
+"""Hosts are read as their sysfs trees show them: sparse nids, nodes without CPUs or memory, SMT."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vmplace.errors import UnsupportedHostError, VmplaceError
+from vmplace.topology import read_host
+from vmplace.topology.cpulist import parse_cpulist
+from vmplace.topology.sysfs import read_free_bytes
+
+HOSTS = Path(__file__).parents[2] / "data/hosts"
+MEMORY = 16384000 << 10
+
+
+def test_four_nodes_with_a_diagonal():
+    host = read_host(HOSTS / "16amd64-4n8c")
+    assert host.nids == (0, 1, 2, 3)
+    assert host.distances[0, 3] == 22
+    assert host.node(2).cpus == (4, 5)
+    assert host.node(1).free_bytes == MEMORY - (1000000 << 10)
+
+
+def test_nids_may_be_sparse():
+    host = read_host(HOSTS / "12amd64-3n6c-sparse")
+    assert host.nids == (0, 2, 5)
+    assert host.distances == {
+        (0, 0): 10, (0, 2): 20, (0, 5): 32,
+        (2, 0): 20, (2, 2): 10, (2, 5): 24,
+        (5, 0): 32, (5, 2): 24, (5, 5): 10,
+    }  # fmt: skip
+    assert host.nid_of_cpu(4) == 5
+
+
+def test_a_node_may_lack_cpus():
+    node = read_host(HOSTS / "24amd64-3n4c-cxl").node(2)
+    assert (node.cpus, node.memory_bytes) == ((), 2 * MEMORY)
+
+
+def test_hmat_tells_only_the_best_initiators():
+    host = read_host(HOSTS / "24amd64-3n4c-cxl")
+    assert host.bandwidths == {(0, 0): 80 * 10**9, (1, 1): 80 * 10**9, (0, 2): 20 * 10**9}
+    assert host.latencies[0, 2] == 250
+
+
+def test_a_node_may_lack_memory():
+    host = read_host(HOSTS / "8amd64-2n4c-memoryless")
+    assert (host.nids, host.memory_nids) == ((0, 1), (0,))
+
+
+def test_siblings_share_a_core_and_offline_cpus_are_absent():
+    host = read_host(HOSTS / "32amd64-2n8c-smt-offline")
+    assert host.smt_siblings[4] == (0, 4)
+    assert 7 not in host.smt_siblings
+    assert host.nid_of_cpu(7) is None
+
+
+def test_a_cpu_going_offline_is_left_out(tmp_path: Path):
+    # The node's list was read before the CPU left, the list of online CPUs after.
+    shutil.copytree(HOSTS / "32amd64-2n8c-smt-offline", tmp_path / "sys", symlinks=True)
+    (tmp_path / "sys/devices/system/cpu/online").write_text("0-5\n")
+    assert read_host(tmp_path / "sys").node(1).cpus == (2, 3)
+
+
+def test_hugepage_pools_are_per_node():
+    pools = read_host(HOSTS / "16amd64-4n8c").node(3).hugepages
+    assert [(pool.page_size_bytes, pool.total, pool.free) for pool in pools] == [
+        (2 << 20, 192, 192),
+        (1 << 30, 0, 0),
+    ]
+
+
+def test_free_memory_alone():
+    assert read_free_bytes(3, HOSTS / "16amd64-4n8c") == MEMORY - (3000000 << 10)
+
+
+def test_a_kernel_without_numa_is_named(tmp_path: Path):
+    with pytest.raises(UnsupportedHostError, match="no NUMA nodes"):
+        read_host(tmp_path)
+
+
+def test_nodes_that_come_meanwhile_are_no_wrong_distances(tmp_path: Path):
+    shutil.copytree(HOSTS / "12amd64-3n6c-sparse", tmp_path / "sys", symlinks=True)
+    (tmp_path / "sys/devices/system/node/node5/distance").write_text("32 24 21 10\n")
+    with pytest.raises(VmplaceError, match="4 distances, but 3 nodes"):
+        read_host(tmp_path / "sys")
+
+
+def test_this_machine_agrees_with_its_own_count_of_cpus():
+    host = read_host()
+    assert {cpu for node in host.nodes for cpu in node.cpus} >= os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("", ()), ("\n", ()), ("3", (3,)), ("0-2,8,10-11\n", (0, 1, 2, 8, 10, 11)), ("0-4,^2", (0, 1, 3, 4))],
+)
+def test_cpu_lists(text: str, cpus: tuple[int, ...]):
+    assert parse_cpulist(text) == cpus

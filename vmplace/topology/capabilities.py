@@ -224,7 +224,7 @@ def probe_hugepages(roots: Roots) -> Capability:
     try:
         host = read_host(roots.sys)
     except (VmplaceError, OSError) as err:
-        return Capability("hugetlb pools", None, str(err))
+        return Capability("hugetlb pools", None, str(err), "see NUMA nodes")
     pools = [
         f"node {node.nid}: {pool.total} of {pool.page_size_bytes >> 10} KiB"
         for node in host.nodes

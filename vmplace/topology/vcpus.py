@@ -3,7 +3,8 @@
 1. By name: QEMU, cloud-hypervisor, Firecracker and crosvm name them.  (QEMU does under libvirt, and
    with ``-name …,debug-threads=on``.)
 2. By KVM: debugfs has the tid of every vCPU (6.12, virt/kvm/kvm_main.c, kvm_create_vcpu_debugfs).
-3. By what a thread waits in: a halted vCPU sits in ioctl(vCPU descriptor, KVM_RUN).
+3. By what a thread does: a halted vCPU waits in ioctl(vCPU descriptor, KVM_RUN); a busy one has guest
+   time in its stat (field 43), and VMMs make these threads in the order of the vCPUs.
 
 Names are complete or absent; 2 and 3 count only when they explain every vCPU, for a guest whose
 vCPUs are half known would be placed for this half.
@@ -46,7 +47,7 @@ def find_vcpu_tids(
     wanted = set(vcpu_fds.values())
     for found in (
         _ask_debugfs(descriptors, threads, debugfs),
-        _ask_waiting_threads(pid, vcpu_fds, threads, proc),
+        _ask_threads(pid, vcpu_fds, threads, proc),
     ):
         if wanted and set(found) == wanted and len(set(found.values())) == len(wanted):
             return dict(sorted(found.items()))
@@ -73,10 +74,27 @@ def _ask_debugfs(descriptors: Mapping[int, str], threads: Mapping[int, str], deb
     return found
 
 
+def _ask_threads(
+    pid: int, vcpu_fds: Mapping[int, int], threads: Mapping[int, str], proc: Path
+) -> dict[int, int]:
+    found = _ask_waiting_threads(pid, vcpu_fds, threads, proc)
+    busy = sorted(tid for tid in threads if tid not in found.values() and _read_guest_ticks(pid, tid, proc))
+    missing = sorted(set(vcpu_fds.values()) - set(found))
+    # Fewer: some have not run long enough for a tick.  More: one halted since the first look.
+    return found | dict(zip(missing, busy, strict=True)) if len(busy) == len(missing) else found
+
+
+def _read_guest_ticks(pid: int, tid: int, proc: Path) -> int:
+    try:
+        return int((proc / f"{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[40])
+    except OSError:
+        return 0
+
+
 def _ask_waiting_threads(
     pid: int, vcpu_fds: Mapping[int, int], threads: Mapping[int, str], proc: Path
 ) -> dict[int, int]:
-    found = {}
+    found: dict[int, int] = {}
     for tid in threads:
         try:
             fields = (proc / f"{pid}/task/{tid}/syscall").read_text().split()

@@ -1,8 +1,8 @@
 """A small real KVM guest: ``kvm_child.py MEMORY VCPUS [NAMES]``; prints hva and tids, runs until killed.
 
 MEMORY is private, mlocked, memfd, or hugetlb.  NAMES is a format such as ``CPU {}/KVM``.  The guest
-halts at once, so its vCPU threads sleep inside KVM_RUN.  Nothing of vmplace is used here: this is
-the truth that the tests compare with.
+halts at once, so its vCPU threads sleep inside KVM_RUN; with ``busy`` for MEMORY vCPU 0 spins.
+Nothing of vmplace is used here: this is the truth that the tests compare with.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ RAM_BYTES = 96 << 20
 KVM_CREATE_VM, KVM_CREATE_IRQCHIP, KVM_CREATE_VCPU, KVM_RUN = 0xAE01, 0xAE60, 0xAE41, 0xAE80
 KVM_SET_USER_MEMORY_REGION = 0x4020AE46
 KVM_SET_REGS, KVM_GET_SREGS, KVM_SET_SREGS = 0x4090AE82, 0x8138AE83, 0x4138AE84
-HALT_FOREVER = b"\xf4\xeb\xfd"
+HALT_FOREVER, SPIN = b"\xf4\xeb\xfd", b"\xeb\xfe"
 MAP_HUGETLB = 0x40000
 
 
@@ -65,7 +65,8 @@ def main(kind: str, vcpus: int, names: str | None = None) -> None:
     ram = make_ram(kind)
     fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("<IIQQQ", 0, 0, 0, RAM_BYTES, address_of(ram)))
     fcntl.ioctl(vm, KVM_CREATE_IRQCHIP, 0)
-    ram[:3] = HALT_FOREVER
+    code = SPIN if kind == "busy" else HALT_FOREVER
+    ram[: len(code)] = code
     tids: dict[int, int] = {}
     for vcpu_id in range(vcpus):
         fd = fcntl.ioctl(vm, KVM_CREATE_VCPU, vcpu_id)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +75,19 @@ def test_vcpus_by_the_names_that_qemu_gives_its_threads(start_guest: Callable[..
     child = start_guest("private", "2", "CPU {}/KVM")
     guest = guest_of(child, GuestFinder().find())
     assert {vcpu.vcpu_id: vcpu.tid for vcpu in guest.vcpus} == dict(enumerate(child.tids))
+
+
+@needs_kvm
+def test_a_busy_vcpu_is_told_by_its_guest_time(start_guest: Callable[..., Child]):
+    child = start_guest("busy", "2")
+    finder = GuestFinder(debugfs=Path("/nonexistent"))
+    deadline = time.monotonic() + 3
+    while not (guest := guest_of(child, finder.find())).vcpus and time.monotonic() < deadline:
+        time.sleep(0.1)
+    stat = Path(f"/proc/{child.process.pid}/task/{child.tids[0]}/stat").read_text()
+    if not int(stat.rpartition(")")[2].split()[40]):
+        pytest.skip("this KVM accounts no guest time")
+    assert [vcpu.tid for vcpu in guest.vcpus] == child.tids
 
 
 @needs_kvm

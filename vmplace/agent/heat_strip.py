@@ -39,7 +39,7 @@ def heat_strips(pages: GuestPages, cells: int = CELLS) -> tuple[HeatStrip, ...]:
 def _strip(one: RangePages, nids: tuple[int, ...], cells: int) -> HeatStrip:
     edges = np.linspace(0, one.ram.npages, min(cells, one.ram.npages) + 1).astype(np.int64)
     summed = [_cell(one, slice(a, b), nids) for a, b in pairwise(edges.tolist())]
-    counts = np.bincount(one.node_index[one.node_index >= 0], minlength=len(nids)).tolist()
+    counts = one.by_node(len(nids)).tolist()
     return HeatStrip(
         one.ram.hva,
         one.ram.npages,
@@ -58,5 +58,5 @@ def _cell(one: RangePages, part: slice, nids: tuple[int, ...]) -> tuple[float | 
     present = nodes >= 0
     if not present.any():
         return None, None
-    fullest = int(np.bincount(nodes[present], minlength=len(nids)).argmax())
+    fullest = max(range(len(nids)), key=lambda index: np.count_nonzero(nodes == index))
     return round(float(one.heat[part][present].mean()) / 255, 3), nids[fullest]

@@ -7,7 +7,7 @@ in proportion to how many run there (with vNUMA cells: the vCPUs of the page's o
 import numpy as np
 
 from vmplace.model.metrics import Matrix, TrafficMatrix
-from vmplace.model.pages import HOT, GuestPages
+from vmplace.model.pages import GuestPages
 from vmplace.topology.guest import GuestTopology, Vcpu
 from vmplace.topology.host import HostTopology
 
@@ -28,8 +28,7 @@ def estimated_traffic(host: HostTopology, guest: GuestTopology, pages: GuestPage
     accesses = np.zeros((len(pages.nids), len(pages.nids)))
     for one in pages.ranges:
         vcpus = tuple(v for v in guest.vcpus if one.ram.cell is None or v.cell in (one.ram.cell, None))
-        hot = one.node_index[(one.heat >= HOT) & (one.node_index >= 0)]
-        served = np.bincount(hot, minlength=len(pages.nids)).astype(np.float64)
+        served = one.by_node(len(pages.nids), hot_only=True).astype(np.float64)
         accesses += np.outer(_by_nid(pages.nids, vcpu_shares(host, vcpus)), served)
     return TrafficMatrix(pages.nids, accesses)
 

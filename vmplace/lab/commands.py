@@ -9,6 +9,7 @@ from vmplace.lab.build import build_all
 from vmplace.lab.console import attach
 from vmplace.lab.machine import boot_host
 from vmplace.lab.progress import Progress
+from vmplace.lab.scenario_commands import demo, run
 from vmplace.lab.topology import read_topology, topology_names
 
 TOPOLOGY = click.argument("topology", default="n4-full")
@@ -73,3 +74,7 @@ def clean(everything: bool) -> None:
     """Remove snapshots and leftovers from the cache."""
     for path in cache.clean(everything=everything):
         click.echo(f"removed {path}")
+
+
+lab.add_command(run)
+lab.add_command(demo)

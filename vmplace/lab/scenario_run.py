@@ -21,6 +21,7 @@ from vmplace.lab import domain_xml, scenario_stage
 from vmplace.lab.build import LabArtifacts, build_all
 from vmplace.lab.cache import content_hash
 from vmplace.lab.errors import LabError
+from vmplace.lab.guest_initramfs import programs_initramfs
 from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
 from vmplace.lab.scenario import ManagerName, Scenario, check_on_nodes
@@ -45,11 +46,7 @@ class Stage:
     topology: LabTopology
     artifacts: LabArtifacts
     snapshot: Path
-
-    @property
-    def files(self) -> dict[str, Path]:
-        """Return what scenarios deploy in the host beside the package."""
-        return deployed_files(self.artifacts)
+    files: dict[str, Path]
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,14 @@ class _Observed:
     verified: dict[str, Any]
 
 
-def deployed_files(artifacts: LabArtifacts) -> dict[str, Path]:
-    """Return what scenarios need in the host beside the package."""
+def deployed_files(scenario: Scenario, artifacts: LabArtifacts, progress: Progress) -> dict[str, Path]:
+    """Return what the scenario needs in the host beside the package: path there -> file here."""
     if artifacts.payload is None:
         raise LabError("the guests' payload was not built", hint="vmplace/lab/payload has no Makefile")
-    return {"/usr/local/bin/vmp-talk": artifacts.payload / "vmp-talk"}
+    files = {"/usr/local/bin/vmp-talk": artifacts.payload / "vmp-talk"}
+    if scenario_stage.runs_programs(scenario):
+        files[str(scenario_stage.boot_files(scenario).initramfs)] = programs_initramfs(artifacts, progress)
+    return files
 
 
 def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: Progress) -> ScenarioResult:
@@ -97,6 +97,7 @@ def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
     topology = read_topology(scenario.topology)
     check_on_nodes(scenario, scenario_stage.cpus_by_nid(topology))
     artifacts = build_all(progress)
+    files = deployed_files(scenario, artifacts, progress)
 
     def prepare(host: LabHost) -> None:
         with progress.step(f"{scenario.name}: start {len(scenario.guests)} guests", host.console_log):
@@ -111,9 +112,9 @@ def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
         progress,
         inputs=_start_inputs(scenario),
         prepare=prepare,
-        files=deployed_files(artifacts),
+        files=files,
     )
-    return Stage(scenario, topology, artifacts, snapshot)
+    return Stage(scenario, topology, artifacts, snapshot, files)
 
 
 def _start_inputs(scenario: Scenario) -> dict[str, str]:

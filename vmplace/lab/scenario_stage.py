@@ -30,10 +30,14 @@ def cpus_by_nid(topology: LabTopology) -> dict[int, tuple[int, ...]]:
     return {nid: tuple(cpu for cpu, at in enumerate(nids) if at == nid) for nid in topology.nids}
 
 
+def runs_programs(scenario: Scenario) -> bool:
+    """Return whether a guest runs a program beside its payload."""
+    return any(guest.workload.run for guest in scenario.guests)
+
+
 def boot_files(scenario: Scenario) -> Boot:
     """Return what the guests boot from: the larger initramfs only where a guest runs a program."""
-    programs = any(guest.workload.run for guest in scenario.guests)
-    name = "programs.cpio.gz" if programs else "payload.cpio.gz"
+    name = "programs.cpio.gz" if runs_programs(scenario) else "payload.cpio.gz"
     return Boot(FILES / "bzImage", FILES / name, RUN_DIR)
 
 

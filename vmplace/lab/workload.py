@@ -5,7 +5,7 @@ guest's kernel command line (there with the prefix ``vmp.``) or from its argumen
 """
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -23,7 +23,8 @@ class Touch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """One stream of touches: each of ``vcpus`` makes ``rate`` touches per ms to ``ranges``.
 
     ``vcpus`` is "N" or "N-M"; a range is "OFFSET+LENGTH" in MiB of the arena; ``write_percent`` of the
-    touches write; ``stride_bytes`` is a multiple of 64; ``phase`` None means in every phase.  zipf makes the
+    touches write; ``stride_bytes`` is a multiple of 64; in random and zipf order ``burst`` touches in
+    a row stay in one 4 KiB page; ``phase`` None means in every phase.  zipf makes the
     start of the ranges the hottest.
     """
 
@@ -33,6 +34,7 @@ class Touch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     order: Order = "random"
     write_percent: int = 0
     stride_bytes: int = 64
+    burst: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 1
     phase: int | None = None
 
     def vcpu_ids(self) -> range:
@@ -56,6 +58,7 @@ class Touch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         fields += [f"order:{self.order}", f"rate:{self.rate}"]
         fields += [f"write:{self.write_percent}"] if self.write_percent else []
         fields += [f"stride:{self.stride_bytes}"] if self.stride_bytes != 64 else []
+        fields += [f"burst:{self.burst}"] if self.burst != 1 else []
         fields += [f"phase:{self.phase}"] if self.phase is not None else []
         return "touch=" + ",".join(fields)
 

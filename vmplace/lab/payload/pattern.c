@@ -3,11 +3,12 @@
  *
  *   guest=3 arena=256 seed=7 vcpus=2 verify=1024 tick=20 huge=1
  *   phases=5000,3000 repeat=1 run=/usr/bin/stress-ng,--vm,1
- *   touch=vcpu:0-1,range:0+64,range:128+32,order:zipf,rate:20,write:30,stride:64,phase:0
+ *   touch=vcpu:0-1,range:0+64,range:128+32,order:zipf,rate:20,write:30,burst:8,phase:0
  *
  * arena, range: MiB (range: offset+length).  verify: KiB per second and guest.
  * tick: ms.  rate: touches per ms and vCPU, or "max".  write: percent.
- * stride: bytes, a multiple of 64.  phases: ms each; the last one stays.
+ * stride: bytes, a multiple of 64.  burst: touches in a row in one 4 KiB page.
+ * phases: ms each; the last one stays.
  */
 #include "pattern.h"
 
@@ -129,6 +130,8 @@ static int parse_touch_number(struct parser *parser, const char *key, const char
 	} else if (!strcmp(key, "phase")) {
 		err = parse_number(parser, key, text, VMP_MAX_PHASES - 1, &number);
 		touch->phase = (int)number;
+	} else if (!strcmp(key, "burst")) {
+		err = parse_number(parser, key, text, 1 << 16, &touch->burst);
 	} else if (!strcmp(key, "stride")) {
 		err = parse_number(parser, key, text, 1 << 30, &number);
 		touch->stride_lines = number / 64;
@@ -160,7 +163,7 @@ static int parse_touch_field(struct parser *parser, char *field, struct vmp_touc
 
 static int parse_touch(struct parser *parser, char *text)
 {
-	struct vmp_touch touch = { .order = VMP_RANDOM, .stride_lines = 1, .phase = -1 };
+	struct vmp_touch touch = { .order = VMP_RANDOM, .stride_lines = 1, .burst = 1, .phase = -1 };
 	char *save = NULL;
 	int err;
 

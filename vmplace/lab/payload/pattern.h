@@ -26,7 +26,8 @@ struct vmp_range {
 /*
  * One declared stream of touches.  Each vCPU of @vcpus makes @rate_per_ms
  * touches a millisecond to the lines of its ranges while @phase is current
- * (@phase < 0: always).  @write_percent of them write.
+ * (@phase < 0: always).  @write_percent of them write.  In random and zipf
+ * order, @burst touches in a row stay in one 4 KiB page.
  */
 struct vmp_touch {
 	uint64_t vcpus;
@@ -37,6 +38,7 @@ struct vmp_touch {
 	double rate_per_ms;
 	unsigned int write_percent;
 	uint64_t stride_lines;
+	uint64_t burst;
 	int phase;
 };
 

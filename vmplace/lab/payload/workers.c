@@ -53,7 +53,7 @@ static uint64_t line_at(const struct vmp_touch *touch, uint64_t index)
 	return touch->ranges[r].first_line + index;
 }
 
-static uint64_t next_line(struct vmp_worker *worker, size_t t)
+static uint64_t next_step_line(struct vmp_worker *worker, size_t t)
 {
 	const struct vmp_touch *touch = &worker->team->pattern->touches[t];
 	uint64_t steps = (touch->lines + touch->stride_lines - 1) / touch->stride_lines;
@@ -66,6 +66,22 @@ static uint64_t next_line(struct vmp_worker *worker, size_t t)
 	else
 		step = vmp_zipf_rank((double)(next_random(worker) >> 11) * 0x1p-53, steps);
 	return line_at(touch, step * touch->stride_lines);
+}
+
+static uint64_t next_line(struct vmp_worker *worker, size_t t)
+{
+	const struct vmp_touch *touch = &worker->team->pattern->touches[t];
+
+	if (touch->order == VMP_SEQUENTIAL || touch->burst <= 1)
+		return next_step_line(worker, t);
+	if (!worker->burst_left[t]--) {
+		worker->burst_line[t] = next_step_line(worker, t);
+		worker->burst_left[t] = touch->burst - 1;
+		return worker->burst_line[t];
+	}
+	/* Ranges begin and end at whole MiB, so the page is all inside. */
+	return worker->burst_line[t] / VMP_PAGE_LINES * VMP_PAGE_LINES +
+	       below(next_random(worker), VMP_PAGE_LINES);
 }
 
 static void make_touches(struct vmp_worker *worker, size_t t, uint64_t count)

@@ -21,6 +21,7 @@ struct vmp_worker {
 	uint64_t first_page, end_page, next_page;
 	double verify_debt;
 	uint64_t cursor[VMP_MAX_TOUCHES];
+	uint64_t burst_line[VMP_MAX_TOUCHES], burst_left[VMP_MAX_TOUCHES];
 	double touch_debt[VMP_MAX_TOUCHES];
 	_Atomic uint64_t reads, writes, verified_pages, late_ticks;
 } __attribute__((aligned(128)));

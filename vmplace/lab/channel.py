@@ -172,6 +172,8 @@ class GuestProcess:
     def __init__(self, channel: Channel, command: str | Sequence[str], name: str) -> None:
         self._channel = channel
         self._log = f"/run/{name}.log"
+        # Readable from the start on, even before the shell has run.
+        channel.put(b"", self._log)
         # The shell's exec keeps the pid, so kill() reaches the command itself.
         argv = ["sh", "-c", 'exec >"$0" 2>&1; exec "$@"', self._log, *_argv(command)]
         self.pid = channel.start(argv, capture=False)

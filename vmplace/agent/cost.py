@@ -1,5 +1,6 @@
 """What does the agent itself cost?"""
 
+import ctypes
 import os
 import re
 import resource
@@ -19,3 +20,19 @@ def rss_bytes(proc: Path = Path("/proc")) -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""<malloc.h>"""
+
+
+def limit_heap(threshold_bytes: int = 1 << 18) -> bool:
+    """Have the C library return large blocks to the kernel when they are freed; False where it cannot.
+
+    glibc raises its threshold with each large block that is freed (mallopt(3)), and page arrays then stay
+    on the heap for good: 12 MB of RSS with 16 GiB of guests.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, threshold_bytes) and mallopt(M_TRIM_THRESHOLD, threshold_bytes))

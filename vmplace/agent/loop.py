@@ -40,6 +40,7 @@ class Agent:
         self._bell = bell
         self._host: HostTopology | None = None
         self._kept: tuple[str, ...] = ()
+        self._before: tuple[str, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
         self._asked: list[Order] = []
@@ -54,7 +55,7 @@ class Agent:
     def status(self) -> AgentStatus:
         """Return the state after the last window, with the agent's cost of this moment."""
         now = replace(self._status, cpu_seconds=cost.cpu_seconds(), rss_bytes=cost.rss_bytes())
-        return replace(now, notes=tuple(dict.fromkeys((*self._parts.notes, *self._kept, *self._notes))))
+        return replace(now, notes=tuple(dict.fromkeys((*self._parts.notes, *self._kept, *now.notes))))
 
     def run(self, *, windows: int | None = None) -> None:
         """Run until the bell says stop, or for ``windows`` windows."""
@@ -111,7 +112,7 @@ class Agent:
         except (VmplaceError, OSError) as err:
             # What was known a window ago is better than nothing; a guest that ended tells by itself.
             found = Found(tuple(guest.topology for guest in self.roster), (f"guests not looked up: {err}",))
-        self._notes = found.notes
+        self._before, self._notes = self._notes, found.notes
         changed = self.roster.update(found.guests, self._host.nids if self._host else ())
         for gone in self.roster.take_gone():
             self._parts.source.forget(gone)
@@ -124,10 +125,16 @@ class Agent:
         try:
             self._remember(*self._parts.actuator.own(managing))
         except (VmplaceError, OSError) as err:
-            self._remember(str(err))
+            self._complain(str(err))
 
     def _remember(self, *notes: str) -> None:
         self._notes = (*self._notes, *notes)
+
+    def _complain(self, note: str, err: BaseException | None = None) -> None:
+        """Keep a note on what went wrong; what went wrong in the last window, too, is no news to the log."""
+        if note not in self._before:
+            LOG.error("%s", note, exc_info=err)
+        self._remember(note)
 
     @staticmethod
     def _is_sampled(guest: TrackedGuest) -> bool:
@@ -150,8 +157,7 @@ class Agent:
         try:
             plan = self._parts.policy(Snapshot(self._host, views, budget_bytes))
         except Exception as err:
-            LOG.error("policy %s failed; nothing moves", self._parts.policy_name, exc_info=err)
-            self._remember(f"policy {self._parts.policy_name} failed: {err}")
+            self._complain(f"policy {self._parts.policy_name} failed, nothing moves: {err}", err)
             return NO_PLAN
         self.last_plan = summary(plan)
         return plan
@@ -165,8 +171,7 @@ class Agent:
         try:
             return self._parts.actuator.apply(PlacementPlan(moves), topologies, self._is_interrupted)
         except VmplaceError as err:
-            LOG.error("%s%s", err, f" ({err.hint})" if err.hint else "")
-            return ActuationResult(failures=(str(err),))
+            return ActuationResult(failures=(f"{err}{f' ({err.hint})' if err.hint else ''}",))
 
     def _is_interrupted(self) -> bool:
         return self._bell.stopping or self.inbox.waiting
@@ -184,13 +189,13 @@ class Agent:
         for guest in self.roster:
             self._decide(guest, plan, outcomes.get(guest.name))
         for failure in result.failures:
-            LOG.error("%s", failure)
-        self._remember(*result.failures)
+            self._complain(failure)
         self._pace = self._pace.after(moved=changed or result.moved_pages > 0)
         longest_ms = max((outcome.longest_call_ns for outcome in result.outcomes), default=0) / 1e6
         self._publish(
             replace(
                 self._status,
+                notes=self._notes,
                 windows=self._status.windows + 1,
                 rest_ms=self._pace.rest_ms,
                 moved_bytes=self._status.moved_bytes + result.moved_pages * PAGE_BYTES,

@@ -3,11 +3,19 @@
 import contextlib
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from vmplace.interfaces.options import config_option, examples
+
+if TYPE_CHECKING:
+    from vmplace.agent.config import Config, LoadedConfig
+    from vmplace.agent.parts import Actuator, Parts
+
+LOG = logging.getLogger(__name__)
 
 
 @click.command(
@@ -23,32 +31,40 @@ def agent(config: Path | None, once: bool, windows: int | None, verbose: bool) -
     SIGTERM or Ctrl-C ends it after the present batch of moves.  What was moved stays moved; `vmplace
     undo` restores it, also after the agent's end.  All settings stand in the configuration file.
     """
+    from vmplace.agent.config import read_config
+    from vmplace.agent.wiring import open_parts
+
+    start_log(verbose=verbose)
+    run_agent(read_config(config), open_parts, windows=1 if once else windows)
+
+
+def run_agent(
+    loaded: "LoadedConfig", open_parts: "Callable[[Config, Actuator], Parts]", *, windows: int | None = None
+) -> None:
+    """Be the agent of this host until stopped, or for ``windows`` windows; everything is given back."""
     from vmplace.agent.actuator import HostActuator
     from vmplace.agent.bell import Bell
-    from vmplace.agent.config import read_config
+    from vmplace.agent.cost import limit_heap
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
-    from vmplace.agent.wiring import open_parts
     from vmplace.interfaces.answers import AgentAnswers
     from vmplace.interfaces.control import ControlServer
 
-    start_log(verbose=verbose)
-    loaded = read_config(config)
+    limit_heap()
     for rule in loaded.rules:
         if rule.error:
-            logging.getLogger(__name__).error("guests %r are left alone: %s", rule.pattern, rule.error)
+            LOG.error("guests %r are left alone: %s", rule.pattern, rule.error)
+    config = loaded.config
     bell = Bell()
     bell.stop_on_signals()
-    lock = AgentLock(loaded.config.lock_path)
+    lock = AgentLock(config.lock_path)
     killed_pid = lock.take()
     try:
-        actuator = HostActuator(loaded.config, killed_pid=killed_pid)
-        with contextlib.closing(actuator):
-            running = Agent(loaded, open_parts(loaded.config, actuator), bell)
-            server = ControlServer(Path(loaded.config.socket), AgentAnswers(running))
-            server.start()
-            with contextlib.closing(server):
-                running.run(windows=1 if once else windows)
+        with contextlib.closing(HostActuator(config, killed_pid=killed_pid)) as actuator:
+            running = Agent(loaded, open_parts(config, actuator), bell)
+            with contextlib.closing(ControlServer(Path(config.socket), AgentAnswers(running))) as server:
+                server.start()
+                running.run(windows=windows)
     finally:
         # Only an agent that could not get here leaves its pid, and what it held, to the next.
         lock.release()

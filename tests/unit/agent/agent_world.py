@@ -1,0 +1,112 @@
+"""A host of two nodes and guests with given page places, for tests of the loop; only the host is unreal."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vmplace.actuation.result import ActuationResult, MoveOutcome
+from vmplace.agent.bell import Bell
+from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.loop import Agent
+from vmplace.agent.parts import Found, Parts
+from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.policy.registry import POLICIES
+from vmplace.sampling.page_frames import block_count
+from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
+from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
+from vmplace.topology.host import HostTopology, Node
+
+GIB = 1 << 30
+NPAGES = 1024
+HVA = 0x7F00_0000_0000
+HOST = HostTopology(
+    (Node(0, (0, 1), 4 * GIB, 3 * GIB), Node(1, (2, 3), 4 * GIB, 3 * GIB)),
+    {(a, b): 10 if a == b else 20 for a in (0, 1) for b in (0, 1)},
+)
+
+
+def guest(name: str, pid: int = 0, cpu: int = 2, origin: str = "libvirt") -> GuestTopology:
+    """Return a guest with one vCPU on node 1 (CPU 2) unless told otherwise."""
+    ram = RamRange(HVA, NPAGES, 0, 4096, Movability.MOVABLE, "anonymous memory")
+    pid = pid or 1000 + sum(name.encode())
+    return GuestTopology(name, pid, 1, origin, (Vcpu(0, pid + 1, (cpu,)),), (ram,))
+
+
+def batch(of: GuestTopology, nid: int = 0) -> SampleBatch:
+    """Return a window in which all of a guest's memory, on ``nid``, was touched."""
+    ranges = tuple(
+        RangeSample(
+            ram,
+            np.ones(ram.npages, np.uint8),
+            np.full(ram.npages, nid, np.int8),
+            np.zeros(block_count(ram), np.uint8),
+        )
+        for ram in of.ram
+    )
+    return SampleBatch(of.name, "world", SourceSight(), 0, 1, HOST.nids, ranges)
+
+
+@dataclass
+class World:
+    """Source, finder and actuator in one: moved guests really are elsewhere in the next window."""
+
+    guests: list[GuestTopology]
+    name: str = "world"
+    sight: SourceSight = field(default_factory=SourceSight)
+    nid_of: dict[str, int] = field(default_factory=dict)
+    harvest_errors: dict[str, Exception] = field(default_factory=dict)
+    policy: Callable[[Snapshot], PlacementPlan] = POLICIES["home"]
+    applied: list[str] = field(default_factory=list)
+    undone: list[str | None] = field(default_factory=list)
+    owning: bool = False
+    closed: int = 0
+    bell: Bell = field(default_factory=Bell)
+
+    def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
+        """Return an agent of this world."""
+        config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
+        parts = Parts(lambda: HOST, lambda: Found(tuple(self.guests)), self, self.policy, "home", self)
+        return Agent(LoadedConfig(config, rules), parts, self.bell)
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Do nothing."""
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return the guest's memory where it is, or raise what the test wants."""
+        if error := self.harvest_errors.get(guest.name):
+            raise error
+        return batch(guest, self.nid_of.get(guest.name, 0))
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Do nothing."""
+
+    def apply(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
+    ) -> ActuationResult:
+        """Carry each move out at once."""
+        outcomes = []
+        for move in plan.moves:
+            self.applied.append(move.guest)
+            self.nid_of[move.guest] = int(move.to_nid[0])
+            outcomes.append(MoveOutcome(move.guest, moved=len(move.hva), calls=1, longest_call_ns=3_000_000))
+        return ActuationResult(tuple(outcomes))
+
+    def own(self, is_managing: bool) -> tuple[str, ...]:
+        """Note it."""
+        self.owning = is_managing
+        return ()
+
+    def undo(self, guest: str | None) -> tuple[str, ...]:
+        """Put guests back on node 0."""
+        self.undone.append(guest)
+        self.nid_of = {name: nid for name, nid in self.nid_of.items() if guest not in (None, name)}
+        return ("undone",)
+
+    def leftover(self) -> str | None:
+        """Nothing is left over."""
+        return None
+
+    def close(self) -> None:
+        """Count."""
+        self.closed += 1

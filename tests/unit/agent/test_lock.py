@@ -1,0 +1,55 @@
+"""One agent per host, and a killed one is noticed by the next."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vmplace.agent.lock import AgentBusyError, AgentLock
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from vmplace.agent.lock import AgentLock
+AgentLock(Path(sys.argv[1])).take()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state/agent.lock"
+
+
+@pytest.fixture
+def holder(path: Path):
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline() == b"held\n"
+        yield child
+        child.kill()
+
+
+def test_a_second_agent_is_turned_away_with_the_pid_of_the_first(
+    path: Path, holder: "subprocess.Popen[bytes]"
+):
+    with pytest.raises(AgentBusyError, match=f"pid {holder.pid}"):
+        AgentLock(path).take()
+
+
+def test_the_next_agent_knows_of_a_killed_one(path: Path, holder: "subprocess.Popen[bytes]"):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    with AgentLock(path).borrowed():
+        pass
+    assert AgentLock(path).take() == holder.pid
+
+
+def test_a_clean_end_leaves_nothing_to_report(path: Path):
+    lock = AgentLock(path)
+    assert lock.take() is None
+    lock.release()
+    assert AgentLock(path).take() is None

@@ -1,0 +1,177 @@
+"""The loop places guests, obeys orders, and no guest's failure stops it."""
+
+import threading
+import time
+
+import pytest
+
+from tests.unit.agent.agent_world import NPAGES, World, guest
+from vmplace.agent.config import GuestRule
+from vmplace.agent.orders import Order, UnknownGuestError
+from vmplace.errors import ConfigError, GuestGoneError
+from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+
+
+def rule(pattern: str, mode: Mode) -> GuestRule:
+    return GuestRule(pattern, GuestSettings(mode))
+
+
+def test_a_remote_guest_is_moved_home_once_and_then_settled():
+    world = World([guest("db1")])
+    agent = world.agent()
+    agent.run(windows=3)
+    status = agent.status
+    assert world.applied == ["db1"]
+    assert status.guests["db1"].state == "settled"
+    assert status.guests["db1"].pages_by_node == {0: 0, 1: NPAGES}
+    assert status.guests["db1"].estimated_lar == 1.0
+    assert status.moved_bytes == status.guests["db1"].moved_bytes == NPAGES * 4096
+    assert status.longest_move_call_ms == 3.0
+    assert status.rss_bytes and status.cpu_seconds > 0
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.MANUAL])
+def test_only_auto_guests_are_moved(mode: Mode):
+    world = World([guest("db1"), guest("web")])
+    agent = world.agent(rule("db1", mode))
+    agent.run(windows=2)
+    assert world.applied == ["web"]
+    assert agent.status.guests["db1"].state == {Mode.ADVISE: "advised", Mode.MANUAL: "manual"}[mode]
+
+
+@pytest.mark.parametrize("error", [OSError(5, "input/output error"), RuntimeError("bug"), MemoryError()])
+def test_a_guest_that_cannot_be_sampled_stops_nobody_else(error: Exception):
+    world = World([guest("bad"), guest("good")], harvest_errors={"bad": error})
+    agent = world.agent()
+    agent.run(windows=2)
+    assert world.applied == ["good"]
+    assert agent.status.guests["bad"].state == "failed"
+    assert agent.status.guests["bad"].pages_by_node is None
+
+
+def test_a_guest_that_ends_in_the_window_is_forgotten():
+    world = World([guest("db1")], harvest_errors={"db1": GuestGoneError("ended")})
+    agent = world.agent()
+    agent.run(windows=1)
+    assert agent.roster.names() == ()
+    assert agent.status.guests == {}
+
+
+def test_a_policy_that_fails_moves_nothing_and_is_told():
+    def broken(_snapshot: Snapshot) -> PlacementPlan:
+        raise ZeroDivisionError("no nodes")
+
+    world = World([guest("db1")], policy=broken)
+    agent = world.agent()
+    agent.run(windows=2)
+    assert agent.status.windows == 2
+    assert any("no nodes" in note for note in agent.status.notes)
+
+
+def test_a_guest_with_a_wrong_section_is_left_alone_with_the_reason():
+    error = ConfigError("mode: invalid", place="vmplace.toml:2:1")
+    world = World([guest("db1"), guest("web")])
+    agent = world.agent(GuestRule("db*", GuestSettings(Mode.MANUAL), error))
+    agent.run(windows=1)
+    assert world.applied == ["web"]
+    assert agent.status.guests["db1"].problem == "vmplace.toml:2:1: mode: invalid"
+
+
+def test_a_guest_limited_to_nodes_the_host_lacks_is_left_alone():
+    world = World([guest("db1")])
+    agent = world.agent(GuestRule("db1", GuestSettings(Mode.AUTO, (7,))))
+    agent.run(windows=1)
+    assert world.applied == []
+    assert "[7]" in str(agent.status.guests["db1"].problem)
+
+
+def test_libvirts_name_outlives_its_restart():
+    known, bare = guest("db1", pid=77), guest("qemu-77", pid=77, origin="kvm", cpu=0)
+    world = World([known])
+    agent = world.agent()
+    agent.run(windows=1)
+    world.guests = [bare]
+    agent.roster.update(world.guests, (0, 1))
+    assert agent.roster.names() == ("db1",)
+    tracked = agent.roster.get("db1")
+    assert tracked and tracked.topology.vcpus[0].cpus == (0,)
+
+
+def test_orders_are_obeyed_between_windows():
+    world = World([guest("db1")])
+    agent = world.agent(rule("db1", Mode.ADVISE))
+    order = Order("apply", "db1")
+    agent.inbox.submit(order)
+    agent.run(windows=2)
+    assert world.applied == [] and isinstance(order.answer.exception(0), UnknownGuestError)
+
+
+class Running:
+    """An agent in a thread."""
+
+    def __init__(self, world: World, *rules: GuestRule, window_ms: int = 20) -> None:
+        self.agent = world.agent(*rules, window_ms=window_ms)
+        self.world = world
+        self.thread = threading.Thread(target=self.agent.run)
+
+    def __enter__(self) -> "Running":
+        self.thread.start()
+        deadline = time.monotonic() + 10
+        while not self.agent.status.guests and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return self
+
+    def order(self, *words: str) -> tuple[str, ...]:
+        order = Order(*words)  # type: ignore[arg-type]
+        self.agent.inbox.submit(order)
+        return order.answer.result(10)
+
+    def pass_windows(self, count: int = 2) -> None:
+        until = self.agent.status.windows + count
+        while self.agent.status.windows < until:
+            time.sleep(0.005)
+
+    def __exit__(self, *_: object) -> None:
+        self.world.bell.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+def test_apply_moves_even_a_guest_in_mode_advise():
+    world = World([guest("db1")])
+    with Running(world, rule("*", Mode.ADVISE)) as running:
+        assert world.applied == []
+        assert "moved_bytes=4194304" in running.order("apply", "db1")[0]
+    assert world.applied == ["db1"]
+
+
+def test_an_undone_guest_is_left_alone_until_resume():
+    world = World([guest("db1")])
+    with Running(world) as running:
+        running.order("undo", "db1")
+        running.pass_windows()
+        assert world.nid_of == {} and running.agent.status.guests["db1"].state == "held"
+        running.order("resume", "db1")
+        running.pass_windows()
+    assert world.nid_of == {"db1": 1}
+
+
+def test_undo_of_all_pauses_and_gives_the_kernel_its_balancing_back():
+    world = World([guest("db1")])
+    with Running(world) as running:
+        assert world.owning
+        running.order("undo")
+        running.pass_windows()
+        assert not world.owning and running.agent.status.paused and world.nid_of == {}
+
+
+def test_stop_ends_a_long_window_at_once_and_closes_everything():
+    world = World([])
+    running = Running(world, window_ms=60_000)
+    running.thread.start()
+    time.sleep(0.05)
+    started = time.monotonic()
+    world.bell.stop()
+    running.thread.join(5)
+    assert time.monotonic() - started < 1
+    assert world.closed == 2

@@ -1,0 +1,179 @@
+"""Root may act, others may look, and no client holds up another."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces import control
+from vmplace.interfaces.answers import AgentAnswers
+from vmplace.interfaces.client import NoAgentError, RefusedError, ask
+from vmplace.interfaces.control import ControlServer, Peer
+from vmplace.interfaces.protocol import MAX_REQUEST_BYTES, Request, Response
+
+NOBODY = 65534
+
+
+def echo(peer: Peer, request: Request) -> Response:
+    return Response(True, data=[peer.uid, request.command, request.guest])
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    servers = []
+
+    def start(answer: control.Answerer = echo) -> Path:
+        path = tmp_path / "run/control.sock"
+        servers.append(ControlServer(path, answer))
+        servers[-1].start()
+        return path
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def talk(path: Path, sent: bytes) -> dict[str, Any]:
+    with connected(path) as sock:
+        sock.sendall(sent)
+        heard: dict[str, Any] = json.loads(sock.makefile("rb").readline())
+        return heard
+
+
+def connected(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(5)
+    sock.connect(str(path))
+    return sock
+
+
+def test_a_request_is_answered_with_the_peers_uid(serve: Callable[..., Path]):
+    assert ask("show", "db1", path=serve()) == [os.getuid(), "show", "db1"]
+
+
+WRONG = [
+    (b"status\n", "not a request"),
+    (b"\xff\xfe\n", "not a request"),
+    (b"[" * 4000 + b"\n", "not a request"),
+    (b'{"command": "status", "guest": 3}\n', "not a request"),
+    (b'{"command": "status", "version": 99}\n', "version 99"),
+    (b'{"command": "format"}\n', "unknown command 'format'"),
+    (b"x" * (MAX_REQUEST_BYTES + 1), "at most 4096 bytes"),
+]
+
+
+@pytest.mark.parametrize(("sent", "error"), WRONG, ids=[w[1] + str(i) for i, w in enumerate(WRONG)])
+def test_nonsense_is_refused_with_a_reason(serve: Callable[..., Path], sent: bytes, error: str):
+    told = talk(serve(), sent)
+    assert not told["ok"] and told["kind"] == "request" and error in told["error"]
+
+
+def test_a_failing_answer_is_told_and_the_server_goes_on(serve: Callable[..., Path]):
+    def fail(_peer: Peer, _request: Request) -> Response:
+        raise VmplaceError("no such thing", hint="look elsewhere")
+
+    path = serve(fail)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="no such thing") as caught:
+            ask("status", path=path)
+        assert caught.value.hint == "look elsewhere"
+
+
+def test_clients_that_say_nothing_hold_up_nobody(serve: Callable[..., Path]):
+    path = serve()
+    silent = [connected(path) for _ in range(control.MAX_CONNECTIONS_PER_UID - 1)]
+    started = time.monotonic()
+    assert ask("status", path=path)
+    assert time.monotonic() - started < 1
+    for sock in silent:
+        sock.close()
+
+
+def test_a_crowd_is_told_to_come_again(serve: Callable[..., Path]):
+    path = serve()
+    crowd = [connected(path) for _ in range(control.MAX_CONNECTIONS_PER_UID)]
+    with pytest.raises(RefusedError, match="too many"):
+        ask("status", path=path)
+    for sock in crowd:
+        sock.close()
+
+
+def test_a_silent_client_is_dropped_in_time(serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(control, "REQUEST_S", 0.1)
+    with connected(serve()) as sock:
+        sock.sendall(b'{"command"')
+        assert sock.recv(1) == b""
+
+
+def test_a_client_that_does_not_listen_is_dropped(
+    serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(control, "RESPONSE_S", 0.1)
+    path = serve(lambda _peer, _request: Response(True, data="x" * (8 << 20)))
+    with connected(path) as deaf:
+        deaf.sendall(b'{"command": "status"}\n')
+        time.sleep(0.5)
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(deaf.makefile("rb").read())
+
+
+def test_a_late_answer_arrives_and_others_do_not_wait_for_it(serve: Callable[..., Path]):
+    late: Future[Response] = Future()
+    path = serve(lambda peer, request: late if request.command == "undo" else echo(peer, request))
+    with connected(path) as sock:
+        sock.sendall(b'{"command": "undo"}\n')
+        assert ask("status", path=path)
+        late.set_result(Response(True, data="done"))
+        assert json.loads(sock.makefile("rb").readline())["data"] == "done"
+
+
+def test_only_root_and_the_group_may_connect_and_nothing_is_left_behind(tmp_path: Path):
+    path = tmp_path / "run/control.sock"
+    path.parent.mkdir()
+    socket.socket(socket.AF_UNIX).bind(str(path))
+    server = ControlServer(path, echo)
+    assert path.stat().st_mode & 0o777 in (0o600, 0o660)
+    server.start()
+    server.close()
+    assert not path.exists()
+    with pytest.raises(NoAgentError):
+        ask("status", path=path)
+
+
+def test_a_file_that_is_no_socket_is_never_removed(tmp_path: Path):
+    (tmp_path / "precious").write_text("data")
+    with pytest.raises(VmplaceError, match="not a socket"):
+        ControlServer(tmp_path / "precious", echo)
+    assert (tmp_path / "precious").read_text() == "data"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become nobody")
+@pytest.mark.parametrize("command", ["apply", "undo", "pause", "resume"])
+def test_another_user_may_look_but_not_act(tmp_path: Path, command: str):
+    class NoAgent:
+        """Any order that gets through fails the test by its attribute error."""
+
+    path = Path(f"/tmp/vmplace-test-{os.getpid()}.sock")
+    server = ControlServer(path, AgentAnswers(NoAgent()))  # type: ignore[arg-type]
+    server.start()
+    path.chmod(0o666)
+    child = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        "s.sendall(sys.argv[2].encode() + b'\\n'); print(s.makefile().readline())"
+    )
+    request = json.dumps({"command": command})
+    argv = ["/usr/bin/env", "python3", "-c", child, str(path), request]
+    try:
+        said = subprocess.run(argv, check=False, user=NOBODY, capture_output=True, timeout=10).stdout
+    finally:
+        server.close()
+    told = json.loads(said)
+    assert told["kind"] == "denied" and f"uid {NOBODY}" in told["error"]

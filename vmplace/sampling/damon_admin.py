@@ -1,0 +1,157 @@
+"""How is DAMON told what to watch?  Through sysfs (Documentation/admin-guide/mm/damon/usage.rst).
+
+One kdamond watches all guests: the number of kdamonds cannot change while one runs.  Each guest is one
+target of operations set fvaddr (fixed ranges), and one scheme of action "stat" with a filter on that target,
+because the regions that a scheme reports do not say whose they are.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace.errors import UnsupportedHostError
+
+ADMIN = "kernel/mm/damon/admin/kdamonds"
+UNLIMITED = 2**63 - 1
+MIN_REGIONS, MAX_REGIONS = 200, 1000
+
+
+@dataclass(frozen=True)
+class Region:
+    """Addresses ``[start, end)`` and in how many samples of the last aggregation they were touched."""
+
+    start: int
+    end: int
+    nr_accesses: int
+
+
+class DamonAdmin:
+    """The one kdamond of this agent."""
+
+    def __init__(self, sysfs: Path, state_dir: Path, *, sample_us: int = 5000, aggregation_us: int = 100_000):
+        """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands."""
+        self._root = sysfs / ADMIN
+        self._owned = state_dir / "damon-kdamond-pid"
+        self._sample_us = sample_us
+        self.aggregation_us = aggregation_us
+        self._probe()
+
+    def start(self, targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Watch processes (pid, ranges of addresses); replaces what was watched.  Raises OSError."""
+        self.stop()
+        self._create_context()
+        for path, value in _settings(targets, self._sample_us, self.aggregation_us):
+            self._write(f"0/contexts/0/{path}", value)
+        self._write("0/state", "on")
+        self._owned.parent.mkdir(parents=True, exist_ok=True)
+        self._owned.write_text(self._read("0/pid"))
+
+    def regions(self, count: int) -> tuple[tuple[Region, ...], ...]:
+        """Return the touched regions of each of the ``count`` targets, in the order of ``start``.
+
+        Waits for an aggregation to end.  Raises OSError (EINVAL: the kdamond ended, as all processes did).
+        """
+        self._write("0/state", "update_schemes_tried_regions")
+        return tuple(self._scheme_regions(index) for index in range(count))
+
+    def stop(self) -> None:
+        """Watch nothing; gives DAMON back.  Leaves alone what is not this agent's."""
+        if not self._owned.exists():
+            return
+        if self._is_owned():
+            if self._read("0/state").strip() == "on":
+                self._write("0/state", "off")
+            self._write("nr_kdamonds", 0)
+        self._owned.unlink(missing_ok=True)
+
+    def _probe(self) -> None:
+        if not self._root.is_dir():
+            raise UnsupportedHostError(
+                "the kernel has no DAMON", hint="boot a kernel with CONFIG_DAMON_SYSFS and CONFIG_DAMON_VADDR"
+            )
+        if not os.access(self._root / "nr_kdamonds", os.W_OK):
+            raise UnsupportedHostError("DAMON cannot be configured", hint="run as root")
+        # A kdamond of an agent that was killed goes on: it is taken over.
+        self.stop()
+        if int(self._read("nr_kdamonds")):
+            raise UnsupportedHostError(
+                f"DAMON is in use by somebody else ({self._read('0/state').strip()})",
+                hint=f"stop its owner, then: echo 0 > {self._root}/nr_kdamonds",
+            )
+        self._create_context()
+        known = self._read("0/contexts/0/avail_operations").split()
+        self._write("nr_kdamonds", 0)
+        if "fvaddr" not in known:
+            raise UnsupportedHostError(
+                f"DAMON cannot watch processes (only {' '.join(known)})",
+                hint="boot a kernel with CONFIG_DAMON_VADDR",
+            )
+
+    def _is_owned(self) -> bool:
+        if not int(self._read("nr_kdamonds")):
+            return False
+        return self._read("0/pid").strip() in (self._owned.read_text().strip(), "-1")
+
+    def _create_context(self) -> None:
+        self._write("nr_kdamonds", 1)
+        self._write("0/contexts/nr_contexts", 1)
+
+    def _scheme_regions(self, index: int) -> tuple[Region, ...]:
+        root = self._root / f"0/contexts/0/schemes/{index}/tried_regions"
+        return tuple(_read_region(path) for path in root.glob("[0-9]*"))
+
+    def _read(self, path: str) -> str:
+        return (self._root / path).read_text()
+
+    def _write(self, path: str, value: object) -> None:
+        (self._root / path).write_text(str(value))
+
+
+def _read_region(path: Path) -> Region:
+    return Region(*(int((path / name).read_text()) for name in ("start", "end", "nr_accesses")))
+
+
+def _settings(
+    targets: Sequence[tuple[int, Sequence[tuple[int, int]]]], sample_us: int, aggregation_us: int
+) -> list[tuple[str, object]]:
+    """Return the files under a context and what to write, in order."""
+    attributes: Mapping[str, object] = {
+        "operations": "fvaddr",
+        "monitoring_attrs/intervals/sample_us": sample_us,
+        "monitoring_attrs/intervals/aggr_us": aggregation_us,
+        # Maximum first: the kernel refuses a minimum above it.
+        "monitoring_attrs/nr_regions/max": MAX_REGIONS * len(targets),
+        "monitoring_attrs/nr_regions/min": MIN_REGIONS * len(targets),
+        "targets/nr_targets": len(targets),
+        "schemes/nr_schemes": len(targets),
+    }
+    settings = list(attributes.items())
+    for index, (pid, ranges) in enumerate(targets):
+        settings += _target(f"targets/{index}", pid, ranges) + _scheme(f"schemes/{index}", index)
+    return settings
+
+
+def _target(root: str, pid: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[str, object]]:
+    settings: list[tuple[str, object]] = [
+        (f"{root}/pid_target", pid),
+        (f"{root}/regions/nr_regions", len(ranges)),
+    ]
+    for index, (start, end) in enumerate(sorted(ranges)):
+        settings += [(f"{root}/regions/{index}/start", start), (f"{root}/regions/{index}/end", end)]
+    return settings
+
+
+def _scheme(root: str, target_index: int) -> list[tuple[str, object]]:
+    return [
+        (f"{root}/action", "stat"),
+        (f"{root}/access_pattern/sz/max", UNLIMITED),
+        (f"{root}/access_pattern/nr_accesses/min", 1),
+        (f"{root}/access_pattern/nr_accesses/max", 2**31 - 1),
+        (f"{root}/access_pattern/age/max", 2**31 - 1),
+        (f"{root}/filters/nr_filters", 1),
+        (f"{root}/filters/0/type", "target"),
+        # A filter takes out what "matches": all that is not this target.
+        (f"{root}/filters/0/matching", "N"),
+        (f"{root}/filters/0/damon_target_idx", target_index),
+    ]

@@ -1,0 +1,146 @@
+"""Which frames and folios back a guest's pages now?  Read in chunks, so that memory stays bounded."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vmplace import native
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.sampling.frame_nodes import Frames
+from vmplace.sampling.sample import Bytes
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRange
+from vmplace.topology.procfs import read_start_time
+
+PAGES_PER_HUGE = HUGE_BYTES // PAGE_BYTES
+CHUNK_PAGES = 1 << 16
+"""256 MiB of guest, 512 KiB per array of frames."""
+
+PRESENT = np.uint64(1 << 63)
+PFN_MASK = np.uint64((1 << 55) - 1)
+
+
+@dataclass(frozen=True)
+class FrameChunk:
+    """The frames of pages ``[first, first + len(pfns))`` of a range; the arrays are reused by the next chunk.
+
+    ``pfns``: the page's frame, 0 where none (not present, zero page).  ``heads``: the head of its folio, 0
+    where the idle bitmap never answers.  ``off_lru``: how many folios it ignores at this moment.
+    """
+
+    first: int
+    pfns: Frames
+    heads: Frames
+    off_lru: int
+
+
+def block_offset(ram: RamRange) -> int:
+    """Return the index of the range's first page within its 2 MiB block."""
+    return ram.hva % HUGE_BYTES // PAGE_BYTES
+
+
+def block_count(ram: RamRange) -> int:
+    """Return how many 2 MiB blocks the range touches."""
+    return -(-(block_offset(ram) + ram.npages) // PAGES_PER_HUGE)
+
+
+def huge_blocks(chunk: FrameChunk, ram: RamRange) -> Bytes:
+    """Return 1 for each 2 MiB block of the chunk (the first may be cut) that one huge page backs."""
+    at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
+    starts = np.arange(0, at + len(chunk.pfns), PAGES_PER_HUGE) - at
+    starts[0] = 0
+    # Guests without folios are done here.
+    if np.array_equal(chunk.pfns, chunk.heads):
+        return np.zeros(len(starts), np.uint8)
+    step = (np.arange(len(chunk.pfns), dtype=np.uint64) + np.uint64(at)) % np.uint64(PAGES_PER_HUGE)
+    in_place = (chunk.heads != 0) & (chunk.pfns == chunk.heads + step)
+    # A head alone proves nothing about the size of its folio, the far end of one does.
+    is_tail = chunk.pfns != chunk.heads
+    whole = np.logical_and.reduceat(in_place, starts) & np.logical_or.reduceat(is_tail, starts)
+    aligned = chunk.heads[starts] % np.uint64(PAGES_PER_HUGE) == 0
+    blocks: Bytes = (whole & aligned).astype(np.uint8)
+    return blocks
+
+
+class FrameReader:
+    """Reads /proc/PID/pagemap and /proc/kpageflags; the work arrays are allocated once."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        """Raise UnsupportedHostError where frames cannot be read."""
+        self._proc = proc
+        self._entries, self._pfns, self._heads = (np.zeros(CHUNK_PAGES, np.uint64) for _ in range(3))
+        self._kpageflags = _open_kpageflags(proc)
+        try:
+            self._probe_pfns()
+        except UnsupportedHostError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files; harmless when done twice."""
+        if self._kpageflags >= 0:
+            os.close(self._kpageflags)
+        self._kpageflags = -1
+
+    @contextmanager
+    def opened(self, guest: GuestTopology) -> Iterator[int]:
+        """Give a descriptor of the guest's pagemap; raises GuestGoneError if that process ended."""
+        try:
+            fd = os.open(self._proc / f"{guest.pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError) as err:
+            raise GuestGoneError(f"guest {guest.name}: process {guest.pid} ended") from err
+        try:
+            # Opened first, compared then: the descriptor belongs to the process that is compared.
+            if read_start_time(guest.pid, self._proc) != guest.start_time:
+                raise GuestGoneError(f"guest {guest.name}: pid {guest.pid} is another process now")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def chunks(self, pagemap_fd: int, ram: RamRange) -> Iterator[FrameChunk]:
+        """Yield the frames of a range, chunk by chunk; all but the first start at a 2 MiB border."""
+        first = 0
+        while first < ram.npages:
+            border = first + CHUNK_PAGES - (block_offset(ram) + first) % PAGES_PER_HUGE
+            yield self.read(pagemap_fd, ram, first, min(border, ram.npages) - first)
+            first = border
+
+    def read(self, pagemap_fd: int, ram: RamRange, first: int, npages: int) -> FrameChunk:
+        """Read the frames of at most CHUNK_PAGES pages; raises GuestGoneError once the process has ended."""
+        entries, pfns, heads = (array[:npages] for array in (self._entries, self._pfns, self._heads))
+        if native.read_pagemap(pagemap_fd, ram.hva + first * PAGE_BYTES, entries) < npages:
+            raise GuestGoneError(f"the process ended, or has no memory at {ram.hva:#x} any more")
+        np.bitwise_and(entries, PFN_MASK, out=pfns)
+        # Entries of swapped pages hold the swap slot in place of the frame.
+        pfns[entries < PRESENT] = 0
+        return FrameChunk(first, pfns, heads, native.folio_heads(self._kpageflags, pfns, heads))
+
+    def _probe_pfns(self) -> None:
+        page = np.ones(2 * PAGE_BYTES, np.uint8)
+        hva = -(-page.ctypes.data // PAGE_BYTES) * PAGE_BYTES
+        fd = os.open(self._proc / "self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            native.read_pagemap(fd, hva, self._entries[:1])
+        finally:
+            os.close(fd)
+        # Without the capability the kernel shows frame 0 for all (fs/proc/task_mmu.c, 4.2).
+        if not int(self._entries[0] & PFN_MASK):
+            raise UnsupportedHostError(
+                "/proc/PID/pagemap hides frame numbers", hint="run as root, or with CAP_SYS_ADMIN"
+            )
+
+
+def _open_kpageflags(proc: Path) -> int:
+    try:
+        return os.open(proc / "kpageflags", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as err:
+        raise UnsupportedHostError(
+            "/proc/kpageflags does not exist", hint="boot a kernel with CONFIG_PROC_PAGE_MONITOR"
+        ) from err
+    except PermissionError as err:
+        raise UnsupportedHostError(
+            "/proc/kpageflags cannot be opened", hint="run as root, or with CAP_SYS_ADMIN"
+        ) from err

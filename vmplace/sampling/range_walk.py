@@ -1,0 +1,81 @@
+"""Where are the pages of a range, and which of them are huge?  The part that all sensors share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from vmplace import native
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.sampling.frame_nodes import SEVERAL, UNKNOWN, FrameNodes, Frames, read_frame_nodes
+from vmplace.sampling.page_frames import (
+    PAGES_PER_HUGE,
+    FrameChunk,
+    FrameReader,
+    block_count,
+    block_offset,
+    huge_blocks,
+)
+from vmplace.sampling.sample import Bytes, NodeIndexes, RangeSample
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+
+Touched = Callable[[FrameChunk, Bytes], None]
+"""Fills in which pages of a chunk were touched."""
+
+
+class RangeWalk:
+    """Walks guest ranges chunk by chunk; a sensor adds only what it knows."""
+
+    def __init__(self, nids: tuple[int, ...], sysfs: Path, proc: Path) -> None:
+        """Raise UnsupportedHostError where frames cannot be read."""
+        self.frames = FrameReader(proc)
+        self._nids = nids
+        self._nodes = _frame_nodes(nids, sysfs)
+
+    def close(self) -> None:
+        """Close the files; harmless when done twice."""
+        self.frames.close()
+
+    def sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, touched: Touched) -> RangeSample:
+        """Return one range's pages as they are now; raises GuestGoneError once the process has ended."""
+        accessed, node_index = np.zeros(ram.npages, np.uint8), np.full(ram.npages, UNKNOWN, np.int8)
+        huge = np.zeros(block_count(ram), np.uint8)
+        for chunk in self.frames.chunks(pagemap, ram):
+            pages = slice(chunk.first, chunk.first + len(chunk.pfns))
+            touched(chunk, accessed[pages])
+            node_index[pages] = self._node_index(guest, ram, chunk)
+            blocks = huge_blocks(chunk, ram)
+            first_block = (block_offset(ram) + chunk.first) // PAGES_PER_HUGE
+            huge[first_block : first_block + len(blocks)] = blocks
+        return RangeSample(ram, accessed, node_index, huge)
+
+    def _node_index(self, guest: GuestTopology, ram: RamRange, chunk: FrameChunk) -> NodeIndexes:
+        if self._nodes is None:
+            index = np.where(chunk.pfns != 0, SEVERAL, UNKNOWN).astype(np.int8)
+        else:
+            index = self._nodes.node_index(chunk.pfns)
+        asked = np.flatnonzero(index == SEVERAL)
+        if len(asked):
+            hvas = (asked + chunk.first).astype(np.uint64) * np.uint64(PAGE_BYTES) + np.uint64(ram.hva)
+            index[asked] = _asked_node_index(guest, hvas, self._nids)
+        return index
+
+
+def _frame_nodes(nids: tuple[int, ...], sysfs: Path) -> FrameNodes | None:
+    try:
+        return read_frame_nodes(nids, sysfs)
+    except UnsupportedHostError:
+        # move_pages(2) is asked per page then: slower, as exact.
+        return None
+
+
+def _asked_node_index(guest: GuestTopology, hvas: Frames, nids: tuple[int, ...]) -> NodeIndexes:
+    status = np.full(len(hvas), UNKNOWN, np.int32)
+    try:
+        native.page_nids(guest.pid, hvas, status)
+    except ProcessLookupError as err:
+        raise GuestGoneError(f"guest {guest.name}: process {guest.pid} ended") from err
+    index = np.full(len(hvas), UNKNOWN, np.int8)
+    for at, nid in enumerate(nids):
+        index[status == nid] = at
+    return index

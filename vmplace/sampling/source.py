@@ -1,0 +1,50 @@
+"""What must a source of samples do?  One window of one guest: arm, wait, harvest."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from vmplace.sampling.sample import SampleBatch, SourceSight
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
+
+
+@dataclass(frozen=True)
+class SourceSetup:
+    """What a source is made from; the roots are parameters for tests.
+
+    ``recording`` is the file that source "replay" plays; ``state_dir`` holds what must outlive a killed
+    agent.
+    """
+
+    host: HostTopology
+    sysfs: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    state_dir: Path = Path("/run/vmplace")
+    recording: Path | None = None
+
+
+class Source(Protocol):
+    """A sensor for the touched pages of guests.
+
+    Made from a ``SourceSetup``; the constructor probes, changes nothing and raises UnsupportedHostError
+    with the cure where the host lacks what is needed.
+    """
+
+    name: str
+    sight: SourceSight
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Start a window of one guest; raises GuestGoneError for a guest that ended."""
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return what was touched since the guest was armed; raises GuestGoneError.
+
+        The sensor is not armed again by this: what is touched between windows counts for none.
+        """
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Hold nothing more for this guest, which may have ended."""
+
+    def close(self) -> None:
+        """Take the sensor off; harmless when done twice."""

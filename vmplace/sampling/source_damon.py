@@ -1,0 +1,125 @@
+"""Which regions of a guest were touched?  Asked of DAMON, where idle-page tracking is missing.
+
+DAMON checks one page per region and sample, and splits and merges regions as it learns: its answer holds for
+whole regions, is coarser than the idle bitmap's, and needs some aggregations to become good.  Through KVM's
+MMU notifier it honours the guest's nested page tables, too.
+
+Source: SeongJae Park et al., "DAOS: Data Access-aware Operating System" (HPDC'22); mm/damon (6.12).
+
+Limits: the batch tells the last aggregation (100 ms) of a window, not all of it, and says so by its times.
+One user a host: DAMON that somebody else configured is refused.
+"""
+
+import time
+
+import numpy as np
+
+from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
+from vmplace.sampling.damon_admin import DamonAdmin, Region
+from vmplace.sampling.page_frames import FrameChunk
+from vmplace.sampling.range_walk import RangeWalk
+from vmplace.sampling.sample import Bytes, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.source import SourceSetup
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+
+Identity = tuple[int, int]
+
+
+class DamonSource:
+    """Accessed regions by one kdamond for all guests."""
+
+    name = "damon"
+    sight = SourceSight(accessed=True)
+
+    def __init__(self, setup: SourceSetup) -> None:
+        """Probe; raises UnsupportedHostError where DAMON or frame numbers are missing."""
+        self._nids = setup.host.nids
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        try:
+            self._admin = DamonAdmin(setup.sysfs, setup.state_dir)
+        except UnsupportedHostError:
+            self._walk.close()
+            raise
+        self._watched: dict[Identity, GuestTopology] = {}
+        self._running: tuple[Identity, ...] = ()
+        self._armed_ns: dict[Identity, int] = {}
+        self._regions: dict[Identity, tuple[Region, ...]] = {}
+        self._regions_ns = 0
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Begin to watch a guest that is not watched yet, or whose RAM changed."""
+        with self._walk.frames.opened(guest):
+            known = self._watched.get(guest.identity)
+            if known is None or known.ram != guest.ram:
+                self._watched[guest.identity] = guest
+                self._running = ()
+        self._armed_ns[guest.identity] = time.monotonic_ns()
+        if not self._running:
+            self._start()
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return the pages of the regions touched in the last aggregation of this window."""
+        armed_ns = self._armed_ns.pop(guest.identity, None)
+        if armed_ns is None:
+            raise ValueError(f"guest {guest.name} was not armed")
+        with self._walk.frames.opened(guest) as pagemap:
+            if self._regions_ns <= armed_ns:
+                self._update()
+            regions = self._regions.get(guest.identity, ())
+            ranges = tuple(self._sample(guest, pagemap, ram, regions) for ram in guest.ram)
+        ended_ns = self._regions_ns
+        started_ns = max(armed_ns, ended_ns - self._admin.aggregation_us * 1000)
+        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Watch the guest no more from the next start on."""
+        self._watched.pop(guest.identity, None)
+        self._armed_ns.pop(guest.identity, None)
+
+    def close(self) -> None:
+        """Give DAMON back."""
+        self._admin.stop()
+        self._walk.close()
+
+    def _start(self) -> None:
+        self._watched = {key: guest for key, guest in self._watched.items() if self._is_alive(guest)}
+        targets = [(guest.pid, [_span(ram) for ram in guest.ram]) for guest in self._watched.values()]
+        try:
+            self._admin.start(targets)
+        except OSError as err:
+            raise VmplaceError(f"DAMON refused its settings: {err}", hint="see docs/operations.md") from err
+        self._running = tuple(self._watched)
+
+    def _update(self) -> None:
+        try:
+            found = self._admin.regions(len(self._running))
+        except OSError:
+            # The kdamond ends with the last of its processes; nothing was learnt then.
+            found, self._running = (), ()
+        self._regions = dict(zip(self._running, found, strict=False))
+        self._regions_ns = time.monotonic_ns()
+
+    def _is_alive(self, guest: GuestTopology) -> bool:
+        try:
+            with self._walk.frames.opened(guest):
+                return True
+        except GuestGoneError:
+            return False
+
+    def _sample(
+        self, guest: GuestTopology, pagemap: int, ram: RamRange, regions: tuple[Region, ...]
+    ) -> RangeSample:
+        touched = np.zeros(ram.npages, np.uint8)
+        for region in regions:
+            first, end = ((hva - ram.hva) // PAGE_BYTES for hva in (region.start, region.end))
+            touched[max(first, 0) : max(end, 0)] = 1
+
+        def fill(chunk: FrameChunk, accessed: Bytes) -> None:
+            # A region spans pages that are not there: those were touched by nobody.
+            accessed[:] = touched[chunk.first : chunk.first + len(accessed)] & (chunk.pfns != 0)
+
+        return self._walk.sample(guest, pagemap, ram, fill)
+
+
+def _span(ram: RamRange) -> tuple[int, int]:
+    return ram.hva, ram.hva + ram.size_bytes

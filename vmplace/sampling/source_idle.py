@@ -1,0 +1,128 @@
+"""Which pages of a guest were touched?  Asked of the kernel's idle-page tracking.
+
+1. arm: find the folios behind the guest's pages and set their idle flags.
+2. harvest: read the flags back; the kernel walks the folio's mappings then, and with them, through KVM's
+   MMU notifier, the accessed bits of the guest's nested page tables.  A clear flag is a touch.
+
+Source: Documentation/admin-guide/mm/idle_page_tracking.rst; mm/page_idle.c (6.12).
+
+Limits: one answer a folio, so a huge page is touched or not as a whole.  hugetlb pages are not tracked and
+never count as touched.  Accessed bits are cleared without a TLB flush: a page that stays in a CPU's TLB
+for a whole window looks idle.  A page touched first and marked last within one window counts for it.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from vmplace import native
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.frame_nodes import Frames
+from vmplace.sampling.page_frames import FrameChunk
+from vmplace.sampling.range_walk import RangeWalk
+from vmplace.sampling.sample import Bytes, SampleBatch, SourceSight
+from vmplace.sampling.source import SourceSetup
+from vmplace.topology.guest import GuestTopology
+
+BITMAP = "kernel/mm/page_idle/bitmap"
+DRAIN_EVERY_NS = 10**9
+"""Emptying the per-CPU batches bothers every CPU of the host; all guests of a window share one."""
+
+
+class IdleSource:
+    """Accessed pages by idle-page tracking; exact for 4 KiB pages, per folio for larger ones."""
+
+    name = "idle"
+    sight = SourceSight(accessed=True)
+
+    def __init__(self, setup: SourceSetup) -> None:
+        """Probe; raises UnsupportedHostError where tracking or frame numbers are missing."""
+        self._nids = setup.host.nids
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        try:
+            self._bitmap = _open_bitmap(setup.sysfs)
+        except UnsupportedHostError:
+            self._walk.close()
+            raise
+        self._armed_ns: dict[tuple[int, int], int] = {}
+        self._drained_ns = -DRAIN_EVERY_NS
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Mark all present pages of the guest idle."""
+        with self._walk.frames.opened(guest) as pagemap:
+            missed = []
+            for ram in guest.ram:
+                for chunk in self._walk.frames.chunks(pagemap, ram):
+                    native.idle_mark(self._bitmap, _by_frame(chunk.heads))
+                    missed += [(ram, chunk.first, len(chunk.heads))] if chunk.off_lru else []
+            if missed and self._drain():
+                for ram, first, npages in missed:
+                    chunk = self._walk.frames.read(pagemap, ram, first, npages)
+                    native.idle_mark(self._bitmap, _by_frame(chunk.heads))
+        self._armed_ns[guest.identity] = time.monotonic_ns()
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return the pages touched since ``arm``; raises ValueError for a guest that was not armed."""
+        started_ns = self._armed_ns.pop(guest.identity, None)
+        if started_ns is None:
+            raise ValueError(f"guest {guest.name} was not armed")
+        with self._walk.frames.opened(guest) as pagemap:
+            ranges = tuple(self._walk.sample(guest, pagemap, ram, self._collect) for ram in guest.ram)
+        ended_ns = time.monotonic_ns()
+        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Drop the guest's window; marks that are left harm nobody."""
+        self._armed_ns.pop(guest.identity, None)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._walk.close()
+        if self._bitmap >= 0:
+            os.close(self._bitmap)
+        self._bitmap = -1
+
+    def _collect(self, chunk: FrameChunk, accessed: Bytes) -> None:
+        if not _is_scattered(chunk.heads):
+            native.idle_collect(self._bitmap, chunk.heads, accessed)
+            return
+        order = np.argsort(chunk.heads)
+        answers = np.zeros(len(order), np.uint8)
+        native.idle_collect(self._bitmap, chunk.heads[order], answers)
+        accessed[order] = answers
+
+    def _drain(self) -> bool:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._drained_ns < DRAIN_EVERY_NS:
+            return False
+        native.drain_lru()
+        self._drained_ns = now_ns
+        return True
+
+
+def _open_bitmap(sysfs: Path) -> int:
+    try:
+        return os.open(sysfs / BITMAP, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError as err:
+        raise UnsupportedHostError(
+            "the kernel has no idle-page tracking", hint="boot a kernel with CONFIG_IDLE_PAGE_TRACKING"
+        ) from err
+    except OSError as err:
+        raise UnsupportedHostError(
+            f"{sysfs / BITMAP} cannot be opened: {err.strerror}",
+            hint="run as root; the file must be writable",
+        ) from err
+
+
+def _is_scattered(heads: Frames) -> bool:
+    """Tell whether more than one page in 16 leaves the run of words before it (each costs a system call)."""
+    words = (heads >> np.uint64(6)).view(np.int64)
+    return int(np.count_nonzero(np.abs(np.diff(words)) > 1)) > len(heads) // 16
+
+
+def _by_frame(heads: Frames) -> Frames:
+    """Return the heads in an order that is cheap to visit."""
+    ordered: Frames = np.unique(heads) if _is_scattered(heads) else heads
+    return ordered

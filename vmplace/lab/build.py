@@ -89,6 +89,11 @@ def check_machine(*, disk_bytes: int, memory_bytes: int) -> None:
 
 def build_all(progress: Progress) -> LabArtifacts:
     """Return all parts, building what the cache does not have; the kernel compiles while packages load."""
+    with cache.in_use():
+        return _build_all(progress)
+
+
+def _build_all(progress: Progress) -> LabArtifacts:
     cold = not any(cache.cache_root().glob("kernel-tree-*"))
     check_machine(disk_bytes=BUILD_DISK_BYTES if cold else 2 * GIB, memory_bytes=BUILD_MEMORY_BYTES)
     for path in cache.remove_stale():

@@ -14,6 +14,8 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from vmplace.lab.errors import LabError
+
 KEY_LENGTH = 12
 
 
@@ -74,15 +76,15 @@ def artifact(name: str, inputs: Mapping[str, str], build: Callable[[Path], None]
 
 
 @contextlib.contextmanager
-def locked(name: str, *, wait: bool = True) -> Iterator[None]:
+def locked(name: str, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
     """Hold the lock of that name; without ``wait`` raise BlockingIOError if another process has it.
 
-    The kernel drops the lock with the process, so a crash leaves none behind.
+    Any number may hold it ``shared``.  The kernel drops the lock with the process, so a crash leaves none.
     """
     folder = cache_root() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         yield
 
 
@@ -103,13 +105,25 @@ def remove_stale() -> list[Path]:
     return removed
 
 
+def in_use() -> contextlib.AbstractContextManager[None]:
+    """Keep ``clean`` from removing artifacts while the block runs."""
+    return locked("users", shared=True)
+
+
 def clean(*, everything: bool) -> list[Path]:
-    """Remove snapshots and leftovers, or with ``everything`` the whole cache; return what was removed."""
-    removed = remove_stale()
-    for path in sorted(cache_root().glob("*")):
-        if path.name in ("locks", "tmp", "run"):
-            continue
-        if everything or path.name.startswith("snapshot-"):
+    """Remove snapshots and leftovers, or with ``everything`` the whole cache; return what was removed.
+
+    Raises LabError while a build or an emulated host uses the cache.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked("users", wait=False))
+        except BlockingIOError as err:
+            hint = "end it first; `pgrep -af qemu-system` shows emulated hosts"
+            raise LabError("a build or an emulated host is using the cache", hint=hint) from err
+        removed = remove_stale()
+        patterns = ("*-*", "logs") if everything else ("snapshot-*",)
+        for path in sorted(path for pattern in patterns for path in cache_root().glob(pattern)):
             remove_tree(path)
             removed.append(path)
     return removed

@@ -27,6 +27,12 @@ def series(patches: Path) -> list[Path]:
     return [patches / line for line in lines if line]
 
 
+def config_fragment(patches: Path) -> str:
+    """Return the config fragment, with the options of the patches (``lab.config``) once there are any."""
+    added = patches / "lab.config"
+    return FRAGMENT.read_text() + (added.read_text() if series(patches) and added.exists() else "")
+
+
 def touched_files(patch_texts: list[str]) -> list[str]:
     """Return the paths, relative to the source tree, that patches create, change or remove."""
     return sorted({path for text in patch_texts for path in _TOUCHED.findall(text)})
@@ -47,23 +53,24 @@ def refused_options(wanted: dict[str, str], config: str) -> list[str]:
 def build_kernel(progress: Progress, *, patches: Path) -> Path:
     """Return the bzImage of the Debian source plus the patch series plus the config fragment."""
     toolbox = trees.toolbox(progress)
+    fragment = config_fragment(patches)
     inputs = {
         "toolbox": toolbox.parent.name,
-        "config": FRAGMENT.read_text(),
+        "config": fragment,
         "patches": "\n".join(path.read_text() for path in series(patches)),
     }
 
     def build(folder: Path) -> None:
         work = cache.artifact_dir("kernel-tree", {"toolbox": toolbox.parent.name})
         with cache.locked(work.name):
-            _compile(toolbox, work, series(patches), progress)
+            _compile(toolbox, work, series(patches), fragment, progress)
             shutil.copy(work / SOURCE / "arch/x86/boot/bzImage", folder / "bzImage")
             shutil.copy(work / SOURCE / ".config", folder / "config")
 
     return cache.artifact("kernel", inputs, build) / "bzImage"
 
 
-def _compile(toolbox: Path, work: Path, patches: list[Path], progress: Progress) -> None:
+def _compile(toolbox: Path, work: Path, patches: list[Path], fragment: str, progress: Progress) -> None:
     log = log_path("kernel")
     source = work / SOURCE
     if not (work / "unpacked").exists():
@@ -77,9 +84,9 @@ def _compile(toolbox: Path, work: Path, patches: list[Path], progress: Progress)
     with progress.step(f"kernel: apply {len(patches)} patches", log):
         apply_series(toolbox, work, patches, log)
     with progress.step("kernel: compile", log):
-        shutil.copy(FRAGMENT, work / "fragment")
+        (work / "fragment").write_text(fragment)
         _make(toolbox, work, ["make", "allnoconfig", "KCONFIG_ALLCONFIG=/build/fragment"], log)
-        refused = refused_options(wanted_options(FRAGMENT.read_text()), (source / ".config").read_text())
+        refused = refused_options(wanted_options(fragment), (source / ".config").read_text())
         if refused:
             raise LabError(
                 f"kconfig refused {', '.join(refused)}", hint=f"check their dependencies in {FRAGMENT}"

@@ -324,7 +324,7 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
         if artifacts.plugin is None:
             raise LabError("there is no meter plugin to load", hint="vmplace/lab/meter has no Makefile")
         extra = meter_arguments(topology, artifacts.plugin, plugin_args or {})
-    with _terminated_by_signal(), _run_folder() as run:
+    with _terminated_by_signal(), cache.in_use(), _run_folder() as run:
         (run / "shared").write_bytes(_shared_content(snapshot))
         blocks = deploy.write_deploy_disk(run / "deploy.tar", artifacts, dict(files or {}))
         with _emulator(topology, artifacts, snapshot, extra, run) as host:

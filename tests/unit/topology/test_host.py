@@ -99,3 +99,13 @@ def test_this_machine_agrees_with_its_own_count_of_cpus():
 )
 def test_cpu_lists(text: str, cpus: tuple[int, ...]):
     assert parse_cpulist(text) == cpus
+
+
+def test_a_device_that_is_nearer_does_not_hide_the_best_cpus(tmp_path: Path):
+    # Node 1 without CPUs holds a device: access0 ranks it first for node 2, access1 knows CPUs only.
+    shutil.copytree(HOSTS / "24amd64-3n4c-cxl", tmp_path / "sys", symlinks=True)
+    root = tmp_path / "sys/devices/system/node"
+    (root / "node1/cpulist").write_text("\n")
+    (root / "node2/access0/initiators/node0").rename(root / "node2/access0/initiators/node1")
+    (root / "node2/access0/initiators/read_bandwidth").write_text("64000\n")
+    assert read_host(tmp_path / "sys").bandwidths == {(0, 0): 80 * 10**9, (0, 2): 20 * 10**9}

@@ -113,3 +113,9 @@ def test_a_wrong_word_is_told(program: Path, word: str, said: str) -> None:
 def test_on_a_kernel_command_line_only_prefixed_words_count(tmp_path: Path, program: Path) -> None:
     lines = talk(program, ("vmp.arena=4", "vcpus=1"), "quit\n")
     assert lines[-1]["arena_pages"] == 1024
+
+
+def test_a_waiting_payload_touches_nothing_until_told_to_go(program: Path) -> None:
+    words = (*ONE_VCPU, "wait=1", "touch=vcpu:0,range:0+8,rate:10")
+    assert after_ticks(program, words, 1.0)["touches"] == 0
+    assert answer(talk(program, words, "go\nquit\n"), "going")

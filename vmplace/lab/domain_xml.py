@@ -45,7 +45,7 @@ def domain_xml(scenario: Scenario, guest: Guest, boot: Boot, cpus: Mapping[int, 
     _memory_backing(domain, guest)
     _text(domain, "vcpu", str(len(guest.start_nids)), placement="static")
     _pins(domain, guest, cpus)
-    _boot(domain, guest, guest.workload.words(guest_id=guest_id, seed=scenario.seed), boot)
+    _boot(domain, guest, guest.workload.words(guest_id=guest_id, seed=scenario.seed, wait=True), boot)
     features = ET.SubElement(domain, "features")
     ET.SubElement(features, "acpi")
     ET.SubElement(features, "apic")

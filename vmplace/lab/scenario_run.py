@@ -104,6 +104,7 @@ def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
             scenario_stage.apply_start(host, scenario, topology)
         with progress.step(f"{scenario.name}: pin vCPUs away from the memory", host.console_log):
             scenario_stage.apply_operator_pins(host, scenario, topology)
+            scenario_stage.apply_go(host, scenario)
 
     snapshot = prepared_snapshot(
         f"scenario-{scenario.name}",

@@ -2,7 +2,7 @@
 
 1. They boot with their vCPUs pinned to the start nodes, and there touch all their memory for the first time.
 2. The operator pins the vCPUs to where they belong; the memory stays behind.
-3. The workloads settle.  Then a snapshot is taken, from which every manager starts.
+3. The workloads begin, and settle.  Then a snapshot is taken, from which every manager starts.
 """
 
 import json
@@ -20,7 +20,8 @@ from vmplace.lab.topology import LabTopology, cpu_nids
 FILES = PurePosixPath("/usr/lib/vmplace-lab")
 # /run would do, but libvirtd's restart must not lose it either.
 RUN_DIR = PurePosixPath("/var/lib/vmplace-lab")
-BOOT_TIMEOUT_S = 240.0
+# A guest boots in some 15 s of a CPU of the machine outside; others may want that, too.
+BOOT_TIMEOUT_S = 900.0
 VERIFY_TIMEOUT_S = 180
 
 
@@ -64,6 +65,13 @@ def apply_operator_pins(host: LabHost, scenario: Scenario, topology: LabTopology
         everywhere = sorted({cpu for nid in guest.vcpu_nids for cpu in cpus[nid]})
         lines.append(f"virsh -q emulatorpin {guest.name} {cpu_list(tuple(everywhere))} --live")
     host.run("\n".join(lines), timeout=BOOT_TIMEOUT_S)
+
+
+def apply_go(host: LabHost, scenario: Scenario) -> None:
+    """Let the workloads begin."""
+    answers = ask_payloads(host, scenario.guests, "go", 60)
+    if silent := {guest.name for guest in scenario.guests} - set(answers):
+        raise LabError(f"no answer from {', '.join(sorted(silent))}")
     time.sleep(scenario.time.settle_s)
 
 

@@ -80,11 +80,15 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     repeat_phases: bool = False
     run: tuple[str, ...] = ()
 
-    def words(self, *, guest_id: int, seed: int) -> tuple[str, ...]:
-        """Return the payload's words, without prefix, in a stable order."""
+    def words(self, *, guest_id: int, seed: int, wait: bool = False) -> tuple[str, ...]:
+        """Return the payload's words, without prefix, in a stable order.
+
+        With ``wait`` it fills its memory, and touches it only after the command "go".
+        """
         words = [f"guest={guest_id}", f"seed={seed}", f"arena={self.arena_mib or 'max'}"]
         words += [f"verify={self.verify_kib_per_s}", f"tick={self.tick_ms}", f"huge={self.huge_pages:d}"]
         words += ["phases=" + ",".join(map(str, self.phases_ms))] if self.phases_ms else []
+        words += ["wait=1"] if wait else []
         words += ["repeat=1"] if self.repeat_phases else []
         words += [touch.word() for touch in self.touch]
         words += ["run=" + ",".join(self.run)] if self.run else []

@@ -113,6 +113,9 @@ static void obey(struct vmp_control *control, const char *command)
 {
 	if (!strcmp(command, "status")) {
 		report(control, "status");
+	} else if (!strcmp(command, "go")) {
+		control->team->going = 1;
+		report(control, "going");
 	} else if (!strcmp(command, "verify")) {
 		vmp_team_verify(control->team);
 		report(control, "verified");

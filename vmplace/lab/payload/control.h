@@ -5,7 +5,7 @@
 #include "workers.h"
 
 /*
- * Commands: "status"; "verify" (all memory, exactly); "phase N"; "corrupt BYTE"
+ * Commands: "status"; "go" (see the word wait); "verify" (all memory, exactly); "phase N"; "corrupt BYTE"
  * (flips one bit of that byte of the arena, for tests of the verification);
  * "quit".  Each is answered by one JSON line.
  */

@@ -44,7 +44,7 @@ struct vmp_touch {
 
 /*
  * The whole declaration.  @arena_mib of 0 means "all memory the guest has
- * left".  @run is an optional program (argv, NULL terminated) started beside
+ * left".  With @wait, touching begins at the command "go".  @run is an optional program (argv, NULL terminated) started beside
  * the touching threads.
  */
 struct vmp_pattern {
@@ -56,6 +56,7 @@ struct vmp_pattern {
 	unsigned int nvcpus;
 	int huge_pages;
 	int repeat_phases;
+	int wait;
 	struct vmp_touch touches[VMP_MAX_TOUCHES];
 	size_t ntouches;
 	uint64_t phase_ms[VMP_MAX_PHASES];

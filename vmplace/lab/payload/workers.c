@@ -181,6 +181,11 @@ static void *run_worker(void *argument)
 			halts_done++;
 		}
 		vmp_magic_identify(team->pattern->guest_id);
+		if (!team->going) {
+			sleep_until(now_ns() + 5 * tick_ns);
+			tick_end_ns = now_ns();
+			continue;
+		}
 		touch_for_a_tick(worker, tick_end_ns);
 		verify_for_a_tick(worker);
 		if (now_ns() > tick_end_ns) {
@@ -230,6 +235,7 @@ int vmp_team_start(struct vmp_team *team, struct vmp_pattern *pattern, struct vm
 	team->pattern = pattern;
 	team->arena = arena;
 	team->nworkers = pattern->nvcpus;
+	team->going = !pattern->wait;
 	pthread_barrier_init(&team->halted, NULL, team->nworkers + 1);
 	for (unsigned int vcpu = 0; vcpu < team->nworkers; vcpu++)
 		worker_init(team, vcpu);

@@ -31,6 +31,7 @@ struct vmp_team {
 	struct vmp_arena *arena;
 	unsigned int nworkers;
 	_Atomic int phase;
+	_Atomic int going;
 	_Atomic unsigned int populated;
 	_Atomic unsigned int halts_asked;
 	pthread_barrier_t halted;

@@ -17,9 +17,20 @@ from vmplace.lab.errors import LabCommandError
 
 # "/" is no mount point when we run in a chroot; joining our own mount namespace once more leaves the chroot,
 # and there the whole namespace can be made private so that no mount below ever shows up outside.
-ENTER = r"""
+PRIVATE = r"""
 set -e
 mount --make-rprivate / 2>/dev/null || nsenter --mount=/proc/self/ns/mnt mount --make-rprivate /
+"""
+CONTAIN = (
+    PRIVATE
+    + r"""
+mount -t proc proc /proc
+exec "$@"
+"""
+)
+ENTER = (
+    PRIVATE
+    + r"""
 tree=$1 cwd=$2
 shift 2
 mount --bind "$tree" "$tree"
@@ -37,6 +48,7 @@ shift
 exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
 	chroot "$tree" sh -c 'cd "$1" && shift && exec "$@"' sh "$cwd" "$@"
 """
+)
 
 _running: set["subprocess.Popen[bytes]"] = set()
 _running_lock = threading.Lock()
@@ -51,11 +63,17 @@ def enter_command(
     *thread* that starts the command: start long-lived ones from a thread that lives as long.
     """
     pairs = [str(part) for outside, inside in (binds or {}).items() for part in (outside, inside)]
+    return _in_namespaces(ENTER, [str(tree), cwd, *pairs, "--", *argv])
+
+
+def contained_command(argv: Sequence[str]) -> list[str]:
+    """Return the command that runs ``argv`` on this machine; its processes and mounts end with us."""
+    return _in_namespaces(CONTAIN, argv)
+
+
+def _in_namespaces(script: str, arguments: Sequence[str]) -> list[str]:
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "unchanged"]
-    return [
-        *("setpriv", "--pdeathsig", "KILL", *namespaces),
-        *("sh", "-c", ENTER, "sh", str(tree), cwd, *pairs, "--", *argv),
-    ]
+    return ["setpriv", "--pdeathsig", "KILL", *namespaces, "sh", "-c", script, "sh", *arguments]
 
 
 @contextlib.contextmanager

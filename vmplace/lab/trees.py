@@ -12,7 +12,7 @@ from pathlib import Path
 from vmplace.lab import cache
 from vmplace.lab.errors import LabError
 from vmplace.lab.progress import Progress, log_path
-from vmplace.lab.toolbox import run_in_tree, started
+from vmplace.lab.toolbox import contained_command, run_in_tree, started
 
 SUITE = "trixie"
 # Bump when a recipe below changes in a way that its package list does not show.
@@ -64,7 +64,8 @@ def base(progress: Progress) -> Path:
 
 
 def _debootstrap(tree: Path, uri: str, log: Path) -> None:
-    command = ["debootstrap", "--variant=minbase", SUITE, str(tree), uri]
+    # debootstrap mounts /proc in the tree, and would outlive us as any child does.
+    command = contained_command(["debootstrap", "--variant=minbase", SUITE, str(tree), uri])
     with log.open("ab") as sink, started(command, stdout=sink, stderr=subprocess.STDOUT) as process:
         if process.wait():
             raise LabError("debootstrap failed", hint=f"read {log}")

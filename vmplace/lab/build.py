@@ -89,6 +89,8 @@ def check_machine(*, disk_bytes: int, memory_bytes: int) -> None:
 
 def build_all(progress: Progress) -> LabArtifacts:
     """Return all parts, building what the cache does not have; the kernel compiles while packages load."""
+    for path in cache.prune():
+        progress.note(f"removed what is not used any more: {path.name}")
     with cache.in_use():
         return _build_all(progress)
 

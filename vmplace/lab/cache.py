@@ -57,10 +57,10 @@ def artifact(name: str, inputs: Mapping[str, str], build: Callable[[Path], None]
     ``build`` fills an empty folder; if it raises, nothing is kept.
     """
     final = artifact_dir(name, inputs)
-    if final.is_dir():
+    if _found(final):
         return final
     with locked(final.name):
-        if final.is_dir():
+        if _found(final):
             return final
         temp = cache_root() / "tmp" / final.name
         remove_tree(temp)
@@ -73,6 +73,14 @@ def artifact(name: str, inputs: Mapping[str, str], build: Callable[[Path], None]
             remove_tree(temp)
             raise
     return final
+
+
+def _found(final: Path) -> bool:
+    """Return whether the artifact is there; its time becomes that of its last use."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(final)
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -103,6 +111,31 @@ def remove_stale() -> list[Path]:
                 remove_tree(path)
                 removed.append(path)
     return removed
+
+
+def prune(keep: int = 3) -> list[Path]:
+    """Remove all but the last used artifacts of each name, unless the cache is in use; return the removed.
+
+    A snapshot goes with its parent, whose disk it continues: the parent built again is another disk.
+    """
+    by_name: dict[str, list[Path]] = {}
+    removed = []
+    with contextlib.suppress(BlockingIOError), locked("users", wait=False):
+        for path in sorted(cache_root().glob("*-*"), key=lambda path: path.stat().st_mtime, reverse=True):
+            by_name.setdefault(path.name.rpartition("-")[0], []).append(path)
+        for path in (path for paths in by_name.values() for path in paths[keep:]):
+            remove_tree(path)
+            removed.append(path)
+        while orphans := [path for path in cache_root().glob("snapshot-*") if _is_orphan(path)]:
+            for path in orphans:
+                remove_tree(path)
+            removed += orphans
+    return removed
+
+
+def _is_orphan(snapshot: Path) -> bool:
+    inputs = json.loads((snapshot / "inputs.json").read_text())
+    return "parent" in inputs and not (cache_root() / inputs["parent"]).is_dir()
 
 
 def in_use() -> contextlib.AbstractContextManager[None]:

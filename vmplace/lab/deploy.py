@@ -5,12 +5,15 @@ gets what the checkout has now.  It is read past the page cache, which may be as
 """
 
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
 import vmplace
+from vmplace.lab import cache
 from vmplace.lab.build import LabArtifacts
 from vmplace.lab.errors import LabError
+from vmplace.lab.toolbox import run_in_tree
 
 DISK_BYTES = 192 << 20
 BLOCK_BYTES = 1 << 20
@@ -21,7 +24,7 @@ from vmplace.interfaces.cli import main
 
 main()
 """
-SKIPPED = {"__pycache__", ".mypy_cache"}
+SKIPPED = ("__pycache__", ".mypy_cache")
 
 
 def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path]) -> int:
@@ -29,8 +32,10 @@ def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path
 
     ``extra`` maps paths inside to files here.
     """
-    package = Path(vmplace.__file__).parent
-    files = {f"{PACKAGE_ROOT}/vmplace/{name.relative_to(package)}": name for name in _package_files(package)}
+    package = compiled_package(artifacts.toolbox)
+    files = {
+        f"{PACKAGE_ROOT}/{name.relative_to(package)}": name for name in package.rglob("*") if name.is_file()
+    }
     files[f"{LAB_FILES}/bzImage"] = artifacts.kernel
     if artifacts.payload:
         files[f"{LAB_FILES}/payload.cpio.gz"] = artifacts.payload / "payload.cpio.gz"
@@ -52,8 +57,20 @@ def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path
     return -(-size // BLOCK_BYTES)
 
 
-def _package_files(package: Path) -> list[Path]:
-    return [path for path in package.rglob("*") if path.is_file() and not SKIPPED & set(path.parts)]
+def compiled_package(toolbox: Path) -> Path:
+    """Return a folder with this package, compiled outside: an emulated CPU is slow at it."""
+    package = Path(vmplace.__file__).parent
+    inputs = {"toolbox": toolbox.parent.name, "content": cache.content_hash([package])}
+
+    def build(folder: Path) -> None:
+        shutil.copytree(package, folder / "out" / "vmplace", ignore=shutil.ignore_patterns(*SKIPPED))
+        # Unchecked: the archive need not keep the sources' times for the compiled files to be used.
+        compile_all = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+        # The path that tracebacks show is the one inside the host.
+        where = [*("-s", "/run/package", "-p", f"/{PACKAGE_ROOT}"), "/run/package"]
+        run_in_tree(toolbox, [*compile_all, *where], binds={folder / "out": Path("/run/package")})
+
+    return cache.artifact("package", inputs, build) / "out"
 
 
 def _add_text(archive: tarfile.TarFile, name: str, text: str, *, mode: int) -> None:

@@ -41,6 +41,7 @@ KERNEL_COMMAND_LINE = (
     " audit=0 selinux=0 nowatchdog"
 )
 BOOT_TIMEOUT_S = 240.0
+KEPT_LOGS = 40
 # In the tree: the run folder (sockets, deploy disk, shared memory) and the tmpfs folder (memory, overlay).
 RUN, RAM = Path("/run/lab"), Path("/run/ram")
 START = r"""
@@ -104,12 +105,23 @@ def forget_shared_address(state: bytes) -> bytes:
     return state[:start] + bytes(8) + state[start + 8 :]
 
 
+def log_files(topology: LabTopology, run: Path) -> Path:
+    """Return the path of a run's logs without their suffixes; the oldest runs' logs are removed."""
+    folder = cache.cache_root() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    logs = sorted(folder.glob("*.*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in logs[KEPT_LOGS:]:
+        old.unlink(missing_ok=True)
+    return folder / f"{topology.name}-{run.name}"
+
+
 class LabHost:
     """A running emulated host; made by ``boot_host``."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", topology: LabTopology, run: Path, logs: Path
+        self, process: "subprocess.Popen[bytes]", topology: LabTopology, run: Path, parent: Path
     ) -> None:
+        logs = log_files(topology, run)
         self.topology = topology
         self.shared_memory = run / "shared"
         self.console_socket = run / "console.sock"
@@ -117,6 +129,7 @@ class LabHost:
         self._emulator_log = logs.with_suffix(".qemu.log")
         self._process = process
         self._run = run
+        self._parent = parent.name
         self._spawned = 0
         self._monitor: Monitor | None = None
         self._channel: Channel | None = None
@@ -183,7 +196,7 @@ class LabHost:
 
     def savevm(self, name: str, inputs: Mapping[str, str] | None = None) -> Path:
         """Save the machine in the cache, under a key of name and inputs, and return what to boot from."""
-        key = {"name": name, **(inputs or {"run": self._run.name})}
+        key = {"parent": self._parent, **(inputs or {"run": self._run.name})}
         return cache.artifact(f"snapshot-{name}", key, self.save)
 
     def _emulator_pid(self) -> int:
@@ -245,8 +258,7 @@ class LabHost:
 def _emulator(
     topology: LabTopology, artifacts: LabArtifacts, snapshot: Path | None, extra: Sequence[str], run: Path
 ) -> Iterator[LabHost]:
-    logs = cache.cache_root() / "logs" / f"{topology.name}-{run.name}"
-    logs.parent.mkdir(parents=True, exist_ok=True)
+    logs = log_files(topology, run)
     backing = (
         (inside(snapshot / "disk.qcow2"), "qcow2") if snapshot else (inside(artifacts.rootfs_image), "raw")
     )
@@ -272,7 +284,7 @@ def _emulator(
         log.write((shlex.join(command) + "\n").encode())
         log.flush()
         with started(entered, stdout=log, stderr=subprocess.STDOUT) as process:
-            host = LabHost(process, topology, run, logs)
+            host = LabHost(process, topology, run, snapshot or artifacts.rootfs_image.parent)
             try:
                 host._connect()
                 yield host

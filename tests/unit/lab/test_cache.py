@@ -90,3 +90,26 @@ def test_clean_keeps_trees_and_clean_all_does_not(root: Path) -> None:
 def test_clean_refuses_while_the_cache_is_used() -> None:
     with cache.in_use(), cache.in_use(), pytest.raises(LabError, match="using the cache"):
         cache.clean(everything=True)
+
+
+def test_prune_keeps_the_last_used(root: Path) -> None:
+    paths = [cache.artifact("thing", {"n": str(n)}, write("x")) for n in range(3)]
+    for age, path in enumerate(paths):
+        os.utime(path, (1000 - age, 1000 - age))
+    cache.artifact("thing", {"n": "2"}, write("x"))
+    assert cache.prune(keep=2) == [paths[1]]
+
+
+def test_a_snapshot_goes_with_its_parent() -> None:
+    parent = cache.artifact("snapshot-ready", {}, write("x"))
+    child = cache.artifact("snapshot-child", {"parent": parent.name}, write("x"))
+    grandchild = cache.artifact("snapshot-grandchild", {"parent": child.name}, write("x"))
+    assert cache.prune() == []
+    cache.remove_tree(parent)
+    assert cache.prune() == [child, grandchild]
+
+
+def test_prune_removes_nothing_that_may_be_in_use() -> None:
+    cache.artifact("thing", {}, write("x"))
+    with cache.in_use():
+        assert cache.prune(keep=0) == []

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.actuation.batch import BUSY, UNTRIED, BatchOutcome, MoveKernel, move_batch, read_nids
-from vmplace.actuation.batch_size import BatchSize
+from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import GuestIdentity, read_start_time
 from vmplace.actuation.journal import Journal
@@ -38,9 +38,7 @@ class GuestMemory:
 
     veto: PingPongVeto = field(default_factory=PingPongVeto)
     stubborn: StubbornPages = field(default_factory=StubbornPages)
-    small: BatchSize = field(default_factory=BatchSize)
-    # A huge page costs what hundreds of small ones cost, so it has a rate of its own.
-    huge: BatchSize = field(default_factory=lambda: BatchSize(1, most=64, probes=False))
+    sizes: BatchSizes = field(default_factory=BatchSizes)
 
     def start_window(self) -> None:
         """Let one window pass."""
@@ -118,7 +116,7 @@ class GuestMover:
     def _move_located(self, chunk: WantedPages, origins: npt.NDArray[np.int16]) -> None:
         huge = chunk.npages > 1
         for nid in np.unique(chunk.nid).tolist():
-            for size, kind in ((self._memory.huge, huge), (self._memory.small, ~huge)):
+            for size, kind in ((self._memory.sizes.huge, huge), (self._memory.sizes.small, ~huge)):
                 here = (chunk.nid == nid) & kind
                 self._move_to(chunk.where(here), origins[here], size)
 

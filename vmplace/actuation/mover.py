@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vmplace.actuation.admission import admitted, unmovable_reasons
 from vmplace.actuation.batch import MoveKernel, NativeKernel
+from vmplace.actuation.batch_size import LIMIT_NS, BatchSizes
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.guest_mover import GuestMemory, GuestMover, Tools
 from vmplace.actuation.identity import PROC, read_identity
@@ -23,18 +24,21 @@ _CHUNK_BYTES = 16 << 20
 class Mover:
     """Moves pages; remembers from window to window what moved to and fro, and what would not move.
 
-    Each call of ``apply`` is one window for that memory.
+    Each call of ``apply`` is one window for that memory.  ``longest_call_ns`` is what one call of the kernel
+    may take; batches are sized so that it does.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three parts, three options
         self,
         journal: Journal,
         budget: Budget,
         clock: Callable[[], int] = time.monotonic_ns,
         *,
+        longest_call_ns: int = LIMIT_NS,
         kernel: MoveKernel | None = None,
         proc: Path = PROC,
     ) -> None:
+        self._longest_call_ns = longest_call_ns
         self._journal = journal
         self._budget = budget
         self._clock = clock
@@ -94,7 +98,10 @@ class Mover:
             yield self._mover(guest, WantedPages.of_moves(mine), tools)
 
     def _mover(self, guest: GuestTopology, wanted: WantedPages, tools: Tools) -> GuestMover:
-        memory = self._memories.setdefault(guest.identity, GuestMemory())
+        memory = self._memories.get(guest.identity)
+        if memory is None:
+            memory = GuestMemory(sizes=BatchSizes(self._longest_call_ns))
+            self._memories[guest.identity] = memory
         tally = Tally(guest.name, wanted.total_pages)
         passed = admitted(wanted, guest, memory.veto, memory.stubborn, tally)
         mover = GuestMover(read_identity(guest, self._proc), passed, memory, tally, tools)

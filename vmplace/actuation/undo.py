@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vmplace.actuation.affinity import LibvirtConnection, set_cpus, set_cpus_by_libvirt
 from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
-from vmplace.actuation.batch_size import BatchSize
+from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
 from vmplace.actuation.journal import GuestOrigins, Journal
 from vmplace.actuation.journal_records import AffinityRecord
@@ -104,7 +104,7 @@ class _GuestUndoing:
         self._stop = stop
         self._counts: Counter[str] = Counter()
         self._stuck: Counter[str] = Counter()
-        self._small, self._huge = BatchSize(), BatchSize(1, most=64, probes=False)
+        self._sizes = BatchSizes()
 
     def run(self, failures: list[str]) -> GuestUndo:
         """Undo what can be undone and settle the journal."""
@@ -173,9 +173,9 @@ class _GuestUndoing:
         if huge_first:
             # A huge page moves whole by its head; asking for its 512 pages at once would find 511 busy.
             heads = whole_block_heads(hva, nids)
-            self._move(hva[heads], nids[heads], self._huge, reasons)
+            self._move(hva[heads], nids[heads], self._sizes.huge, reasons)
             hva, nids = self._still_away(hva, nids)
-        self._move(hva, nids, self._small, reasons)
+        self._move(hva, nids, self._sizes.small, reasons)
         return self._still_away(hva, nids)
 
     def _move(

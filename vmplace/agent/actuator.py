@@ -27,7 +27,11 @@ class HostActuator:
         self._journal = Journal(config.journal_path)
         self._ownership = Ownership(config.numa_balancing)
         self._balancing = NumaBalancing(self._journal, self._ownership)
-        self._mover = Mover(self._journal, Budget(config.budget.mb_per_s * 1e6))
+        self._mover = Mover(
+            self._journal,
+            Budget(config.budget.mb_per_s * 1e6),
+            longest_call_ns=int(config.budget.call_ms * 1e6),
+        )
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]

@@ -17,22 +17,24 @@ def test_the_first_call_moves_one_page_to_learn_the_fixed_price():
     assert probed(16).pages == 16
 
 
+def size_after(size: BatchSize, pages: int, duration_ns: int, fixed_ns: int = 0) -> int:
+    """Return the size that follows a call, past a probe that may be due."""
+    size.took(pages, duration_ns)
+    if size.pages == 1:
+        size.took(1, fixed_ns)
+    return size.pages
+
+
 def test_grows_at_most_twofold():
-    size = probed(16)
-    size.took(16, 1)
-    assert size.pages == 32
+    assert size_after(probed(16), 16, 1) == 32
 
 
 def test_shrinks_at_once():
-    size = probed(1024)
-    size.took(1024, 50_000_000)
-    assert size.pages <= 102
+    assert size_after(probed(1024), 1024, 50_000_000) <= 102
 
 
 def test_a_short_last_batch_tells_nothing_about_larger_ones():
-    size = probed(1024)
-    size.took(3, 1_000_000)
-    assert size.pages == 1024
+    assert size_after(probed(1024), 3, 1_000_000) == 1024
 
 
 @pytest.mark.parametrize("fixed_ns", [6_000_000, 15_000_000, 40_000_000])
@@ -41,6 +43,17 @@ def test_a_high_fixed_price_does_not_starve_the_batch(fixed_ns: int):
     for _ in range(100):
         size.took(size.pages, fixed_ns + size.pages * 1000)
     assert size.pages > 1000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_host_whose_calls_stall_at_random_still_moves_many_pages_per_call(seed: int):
+    noise = random.Random(seed)  # noqa: S311 - not for secrets
+    size, moved = BatchSize(), 0
+    for _ in range(300):
+        call = size.pages
+        size.took(call, int(noise.lognormvariate(0, 1) * 50_000_000) + call * 20_000)
+        moved += call
+    assert moved / 300 > 200
 
 
 def test_one_huge_page_that_takes_too_long_alone_still_moves():

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from vmplace.lab import cache
 from vmplace.lab.build import LabArtifacts
-from vmplace.lab.machine import KERNEL_COMMAND_LINE, LabHost, boot_host, emulator_arguments
+from vmplace.lab.emulator import KERNEL_COMMAND_LINE, emulator_arguments
+from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
 from vmplace.lab.topology import LabTopology
 

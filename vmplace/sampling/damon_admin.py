@@ -15,6 +15,9 @@ from vmplace.errors import UnsupportedHostError
 ADMIN = "kernel/mm/damon/admin/kdamonds"
 UNLIMITED = 2**63 - 1
 MIN_REGIONS, MAX_REGIONS = 200, 1000
+UPDATES = 4
+"""An update gives up after two aggregations by the clock (damon_sysfs_schemes_update_regions_start, 6.8 to
+6.13) and then shows no region; a kdamond that is late, on a busy host, needs another try."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,9 @@ class Region:
 class DamonAdmin:
     """The one kdamond of this agent."""
 
-    def __init__(self, sysfs: Path, state_dir: Path, *, sample_us: int = 5000, aggregation_us: int = 100_000):
+    def __init__(
+        self, sysfs: Path, state_dir: Path, *, sample_us: int = 25_000, aggregation_us: int = 250_000
+    ):
         """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands."""
         self._root = sysfs / ADMIN
         self._owned = state_dir / "damon-kdamond-pid"
@@ -52,8 +57,19 @@ class DamonAdmin:
 
         Waits for an aggregation to end.  Raises OSError (EINVAL: the kdamond ended, as all processes did).
         """
-        self._write("0/state", "update_schemes_tried_regions")
-        return tuple(self._scheme_regions(index) for index in range(count))
+        for _ in range(UPDATES):
+            tried_before = self._tried_regions()
+            self._write("0/state", "update_schemes_tried_regions")
+            found = tuple(self._scheme_regions(index) for index in range(count))
+            if any(found) or self._tried_regions() == tried_before:
+                return found
+        return found
+
+    def _tried_regions(self) -> int:
+        """Return how many touched regions the kernel has met since the start."""
+        self._write("0/state", "update_schemes_stats")
+        schemes = self._root / "0/contexts/0/schemes"
+        return sum(int(path.read_text()) for path in schemes.glob("[0-9]*/stats/nr_tried"))
 
     def stop(self) -> None:
         """Watch nothing; gives DAMON back.  Leaves alone what is not this agent's."""

@@ -6,7 +6,7 @@ MMU notifier it honours the guest's nested page tables, too.
 
 Source: SeongJae Park et al., "DAOS: Data Access-aware Operating System" (HPDC'22); mm/damon (6.12).
 
-Limits: the batch tells the last aggregation (100 ms) of a window, not all of it, and says so by its times.
+Limits: the batch tells the last aggregation (250 ms) of a window, not all of it, and says so by its times.
 One user a host: DAMON that somebody else configured is refused.
 """
 

@@ -1,0 +1,152 @@
+"""Runs inside the emulated host: processes that touch declared pages, and a source that watches them.
+
+window SOURCE KIND PAGE_KIB FIRST:END...   touch pages [FIRST, END) in each of two windows, and nothing in a
+                                           third; print per window the runs of pages that the source saw
+KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).
+"""
+
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, "/opt/vmplace")
+
+from vmplace.sampling.registry import SOURCES
+from vmplace.sampling.source import SourceSetup
+from vmplace.topology.guest import GuestTopology, Movability, RamRange
+from vmplace.topology.procfs import read_start_time
+from vmplace.topology.sysfs import read_host
+
+NPAGES = 16384
+KVM_CREATE_VM, KVM_CREATE_VCPU, KVM_GET_VCPU_MMAP_SIZE, KVM_RUN = 0xAE01, 0xAE41, 0xAE04, 0xAE80
+KVM_SET_USER_MEMORY_REGION, KVM_SET_REGS = 0x4020AE46, 0x4090AE82
+KVM_GET_SREGS, KVM_SET_SREGS = 0x8138AE83, 0x4138AE84
+# loop: mov [esi], eax; add esi, edx; dec ecx; jnz loop; hlt
+CODE = bytes.fromhex("89 06 01 d6 49 75 f9 f4")
+
+Toucher = Callable[[int, int], None]
+
+
+def memory(page_kib: int) -> int:
+    """Map and fill 64 MiB of small or huge pages; return the address."""
+    size = NPAGES * 4096
+    area = mmap.mmap(-1, size + (2 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_NOHUGEPAGE if page_kib == 4 else mmap.MADV_HUGEPAGE)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(area)) % (2 << 20)
+    ram = np.frombuffer(area, np.uint8, size, start)
+    ram[:] = 1
+    memory.kept = (area, ram)  # type: ignore[attr-defined]
+    return int(ram.ctypes.data)
+
+
+def process_toucher(hva: int) -> Toucher:
+    """Write to the pages from this process."""
+
+    def touch(first: int, end: int) -> None:
+        for page in range(first, end):
+            ctypes.c_uint8.from_address(hva + 4096 * page).value = 2
+
+    return touch
+
+
+def kvm_toucher(hva: int) -> Toucher:
+    """Write to the pages from a vCPU in 32-bit mode without paging; its code is in page 0."""
+    kvm = os.open("/dev/kvm", os.O_RDWR)
+    vm = fcntl.ioctl(kvm, KVM_CREATE_VM, 0)
+    fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("IIQQQ", 0, 0, 0, NPAGES * 4096, hva))
+    vcpu = fcntl.ioctl(vm, KVM_CREATE_VCPU, 0)
+    run = mmap.mmap(vcpu, fcntl.ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0))
+    ctypes.memmove(hva, CODE, len(CODE))
+    sregs = bytearray(312)
+    fcntl.ioctl(vcpu, KVM_GET_SREGS, sregs)
+    # struct kvm_segment: base, limit, selector, type, present, dpl, db, s, l, g, avl, unusable, padding.
+    code = struct.pack("QIHBBBBBBBBBB", 0, 0xFFFFFFFF, 8, 11, 1, 0, 1, 1, 0, 1, 0, 0, 0)
+    data = struct.pack("QIHBBBBBBBBBB", 0, 0xFFFFFFFF, 16, 3, 1, 0, 1, 1, 0, 1, 0, 0, 0)
+    sregs[: 24 * 6] = code + data * 5
+    cr0 = 24 * 8 + 16 * 2
+    struct.pack_into("Q", sregs, cr0, struct.unpack_from("Q", sregs, cr0)[0] | 1)
+    fcntl.ioctl(vcpu, KVM_SET_SREGS, bytes(sregs))
+
+    def touch(first: int, end: int) -> None:
+        # struct kvm_regs: rax rbx rcx rdx rsi rdi rsp rbp r8-r15 rip rflags.
+        regs = [7, 0, end - first, 4096, first * 4096, 0, 0, 0, *[0] * 8, 0, 2]
+        fcntl.ioctl(vcpu, KVM_SET_REGS, struct.pack("18Q", *regs))
+        fcntl.ioctl(vcpu, KVM_RUN, 0)
+        reason = struct.unpack_from("I", run, 8)[0]
+        assert reason == 5, f"the vCPU left with reason {reason}, not by its HLT"
+
+    return touch
+
+
+TOUCHERS = {"process": process_toucher, "kvm": kvm_toucher}
+
+
+def guest(source: str, kind: str, page_kib: int, orders: Connection) -> None:
+    """Tell the address, then touch what is asked for."""
+    hva = memory(page_kib)
+    touch = TOUCHERS[kind](hva)
+    orders.send(hva)
+    while (ranges := orders.recv()) is not None:
+        is_first = True
+        # Once, or over and over until the next order waits.
+        while is_first or (source == "damon" and not orders.poll(0.01)):
+            for first, end in ranges:
+                touch(first, end)
+            if is_first:
+                orders.send("done")
+            is_first = False
+
+
+def runs(pages: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> list[tuple[int, int]]:
+    """Return the runs [first, end) of pages that are not 0."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], pages != 0, [0]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def window(source_name: str, kind: str, page_kib: str, *texts: str) -> None:
+    """Print what the source saw in three windows."""
+    # All on one CPU: the child is switched out each time it waits, and its TLB entries are gone then.  An
+    # idle CPU would keep them, and touches through them set no accessed bit.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    ranges = [tuple(map(int, text.split(":"))) for text in texts]
+    orders, theirs = Pipe()
+    child = Process(target=guest, args=(source_name, kind, int(page_kib), theirs), daemon=True)
+    child.start()
+    hva, pid = orders.recv(), child.pid
+    assert pid
+    ram = RamRange(hva, NPAGES, None, 4096, Movability.MOVABLE, "test")
+    topology = GuestTopology("test", pid, read_start_time(pid), "kvm", (), (ram,))
+    source = SOURCES[source_name](SourceSetup(read_host()))
+    seen = []
+    for touched in (ranges, ranges, []):
+        source.arm(topology)
+        orders.send(touched)
+        orders.recv()
+        # DAMON learns regions in time.
+        time.sleep(3 if source_name == "damon" else 0)
+        batch = source.harvest(topology)
+        seen.append(runs(batch.ranges[0].accessed))
+    sample = batch.ranges[0]
+    source.close()
+    nodes = {
+        batch.nids[i]: int((sample.node_index == i).sum()) for i in set(sample.node_index.tolist()) if i >= 0
+    }
+    maps = Path(f"/proc/{pid}/numa_maps").read_text()
+    print(json.dumps({"windows": seen, "huge": int(sample.huge.sum()), "nodes": nodes, "numa_maps": maps}))
+    orders.send(None)
+    child.join()
+
+
+if __name__ == "__main__":
+    {"window": window}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,93 @@
+"""What sensors see in the emulated host, against what processes and vCPUs there declare to touch."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vmplace.lab.machine import LabHost, boot_host
+
+pytestmark = pytest.mark.lab
+
+INSIDE = "/root/sampling_inside.py"
+TOUCHED = [[100, 101], [4096, 4196], [16383, 16384]]
+CODE_PAGE = [0, 1]
+KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[LabHost]:
+    with boot_host("n4-full", files={INSIDE: Path(__file__).with_name("sampling_inside.py")}) as booted:
+        yield booted
+
+
+def windows(host: LabHost, source: str, kind: str, page_kib: int, touched: list[list[int]]) -> dict[str, Any]:
+    words = [f"{first}:{end}" for first, end in touched]
+    argv = ["numactl", "-m", "2", "python3", INSIDE, "window", source, kind, str(page_kib), *words]
+    told: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
+    return told
+
+
+def test_small_pages_of_a_process_are_seen_exactly(host: LabHost) -> None:
+    seen = windows(host, "idle", "process", 4, TOUCHED)
+    assert seen["windows"] == [TOUCHED, TOUCHED, []]
+    assert seen["huge"] == 0
+
+
+def test_small_pages_that_a_vcpu_touches_are_seen_exactly(host: LabHost) -> None:
+    """Nested page tables only: the process itself touches nothing."""
+    wanted = [CODE_PAGE, *TOUCHED]
+    assert windows(host, "idle", "kvm", 4, TOUCHED)["windows"] == [wanted, wanted, []]
+
+
+@pytest.mark.parametrize(("kind", "code"), [("process", []), ("kvm", [[0, 512]])])
+def test_huge_pages_are_seen_whole(host: LabHost, kind: str, code: list[list[int]]) -> None:
+    wanted = [*code, [1024, 1536], [4096, 4608]]
+    seen = windows(host, "idle", kind, 2048, [[1100, 1101], [4607, 4608]])
+    assert seen["windows"] == [wanted, wanted, []]
+    assert seen["huge"] == 32
+
+
+def test_the_node_of_each_page_is_the_kernels(host: LabHost) -> None:
+    seen = windows(host, "idle", "process", 4, TOUCHED)
+    assert seen["nodes"] == {"2": 16384}
+    assert "N2=16384" in seen["numa_maps"]
+
+
+@pytest.mark.parametrize("kind", ["process", "kvm"])
+def test_damon_finds_the_touched_region(host: LabHost, kind: str) -> None:
+    """Sampled: no exact truth, but the region must stand out, and silence must be seen."""
+    seen = windows(host, "damon", kind, 4, [[4096, 8192]])["windows"]
+    pages = {page for first, end in seen[0] for page in range(first, end)}
+    inside = sum(4096 <= page < 8192 for page in pages)
+    assert inside > 2048 and len(pages) - inside < 4096
+    assert seen[2] == []
+    assert host.run(f"cat {KDAMONDS}").stdout == "0\n"
+
+
+def new_damon(host: LabHost, then: str) -> str:
+    code = (
+        "import os, sys; sys.path.insert(0, '/opt/vmplace');"
+        "from pathlib import Path; from vmplace.sampling.damon_admin import DamonAdmin;"
+        f"admin = DamonAdmin(Path('/sys'), Path('/run/vmplace')); {then}"
+    )
+    return host.run(["python3", "-c", code], check=False).stderr
+
+
+def test_damon_of_somebody_else_is_refused_and_left_alone(host: LabHost) -> None:
+    host.run(f"echo 1 > {KDAMONDS}")
+    try:
+        assert "DAMON is in use by somebody else" in new_damon(host, "admin.stop()")
+        assert host.run(f"cat {KDAMONDS}").stdout == "1\n"
+    finally:
+        host.run(f"echo 0 > {KDAMONDS}")
+
+
+def test_the_kdamond_of_a_killed_agent_is_taken_over(host: LabHost) -> None:
+    watch_itself = "admin.start([(1, [(0x10000, 0x20000)])]); os.kill(os.getpid(), 9)"
+    new_damon(host, watch_itself)
+    assert host.run("cat /sys/kernel/mm/damon/admin/kdamonds/0/state").stdout == "on\n"
+    assert new_damon(host, "admin.stop()") == ""
+    assert host.run(f"cat {KDAMONDS}").stdout == "0\n"

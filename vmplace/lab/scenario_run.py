@@ -105,6 +105,7 @@ def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
         with progress.step(f"{scenario.name}: pin vCPUs away from the memory", host.console_log):
             scenario_stage.apply_operator_pins(host, scenario, topology)
             scenario_stage.apply_go(host, scenario)
+            scenario_stage.apply_suspend(host, scenario)
 
     snapshot = prepared_snapshot(
         f"scenario-{scenario.name}",
@@ -140,6 +141,7 @@ def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
         artifacts=stage.artifacts,
         progress=progress,
     ) as host:
+        scenario_stage.apply_resume(host, scenario)
         manager = MANAGERS[name](host, scenario)
         count = len(scenario.guests)
         with progress.step(f"{name}: metered window before", host.console_log):

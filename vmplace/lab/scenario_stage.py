@@ -2,7 +2,9 @@
 
 1. They boot with their vCPUs pinned to the start nodes, and there touch all their memory for the first time.
 2. The operator pins the vCPUs to where they belong; the memory stays behind.
-3. The workloads begin, and settle.  Then a snapshot is taken, from which every manager starts.
+3. The workloads begin, and settle.
+4. The guests are suspended, and a snapshot is taken, from which every manager starts: QEMU does not
+   restore a machine that was saved while a nested vCPU was in guest mode.
 """
 
 import json
@@ -23,6 +25,9 @@ RUN_DIR = PurePosixPath("/var/lib/vmplace-lab")
 # A guest boots in some 15 s of a CPU of the machine outside; others may want that, too.
 BOOT_TIMEOUT_S = 900.0
 VERIFY_TIMEOUT_S = 180
+HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+# Polling spares real hardware a wake-up; here it burns CPU time that other emulated CPUs need.
+HALT_POLLING = "/sys/module/kvm/parameters/halt_poll_ns"
 
 
 def cpus_by_nid(topology: LabTopology) -> dict[int, tuple[int, ...]]:
@@ -45,7 +50,7 @@ def boot_files(scenario: Scenario) -> Boot:
 def apply_start(host: LabHost, scenario: Scenario, topology: LabTopology) -> None:
     """Start all guests on their start nodes and wait until each has touched all its memory."""
     cpus = cpus_by_nid(topology)
-    host.run(f"mkdir -p {RUN_DIR} && echo {scenario.huge_pages} >/sys/kernel/mm/transparent_hugepage/enabled")
+    host.run(f"mkdir -p {RUN_DIR} && echo {scenario.huge_pages} >{HUGE_PAGES} && echo 0 >{HALT_POLLING}")
     for guest in scenario.guests:
         host.put(domain_xml(scenario, guest, boot_files(scenario), cpus).encode(), _xml_path(guest))
     script = 'for xml in "$@"; do virsh -q create "$xml" || exit; done'
@@ -73,6 +78,22 @@ def apply_go(host: LabHost, scenario: Scenario) -> None:
     if silent := {guest.name for guest in scenario.guests} - set(answers):
         raise LabError(f"no answer from {', '.join(sorted(silent))}")
     time.sleep(scenario.time.settle_s)
+
+
+def apply_suspend(host: LabHost, scenario: Scenario) -> None:
+    """Suspend all guests."""
+    _each_domain(host, scenario, "suspend")
+
+
+def apply_resume(host: LabHost, scenario: Scenario) -> None:
+    """Resume all guests."""
+    _each_domain(host, scenario, "resume")
+
+
+def _each_domain(host: LabHost, scenario: Scenario, verb: str) -> None:
+    names = (guest.name for guest in scenario.guests)
+    script = f'for name in "$@"; do virsh -q {verb} "$name" || exit; done'
+    host.run(["sh", "-c", script, "sh", *names], timeout=BOOT_TIMEOUT_S)
 
 
 def ask_payloads(host: LabHost, guests: Iterable[Guest], command: str, timeout_s: int) -> dict[str, Any]:

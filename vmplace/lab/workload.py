@@ -74,7 +74,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     arena_mib: int | None = None
     touch: tuple[Touch, ...] = ()
     verify_kib_per_s: int = 512
-    tick_ms: int = 20
+    tick_ms: int = 50
     huge_pages: bool = True
     phases_ms: tuple[int, ...] = ()
     repeat_phases: bool = False

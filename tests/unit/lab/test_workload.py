@@ -8,7 +8,7 @@ from vmplace.lab.workload import Touch, Workload, check_workload
 
 def test_the_words_of_a_plain_workload() -> None:
     words = Workload(arena_mib=64).words(guest_id=3, seed=7)
-    assert words == ("guest=3", "seed=7", "arena=64", "verify=512", "tick=20", "huge=1")
+    assert words == ("guest=3", "seed=7", "arena=64", "verify=512", "tick=50", "huge=1")
 
 
 def test_the_word_of_a_stream_of_touches() -> None:

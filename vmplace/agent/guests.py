@@ -83,6 +83,11 @@ class Roster:
             self._gone.append(guest.topology)
             LOG.info('guest=%s pid=%d state=known->gone reason="%s"', guest.name, guest.topology.pid, reason)
 
+    @property
+    def has_lost(self) -> bool:
+        """Return whether a guest went since ``take_gone``."""
+        return bool(self._gone)
+
     def take_gone(self) -> tuple[GuestTopology, ...]:
         """Return the guests that went since the last time."""
         gone, self._gone = tuple(self._gone), []

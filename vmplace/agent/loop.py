@@ -15,10 +15,11 @@ from vmplace.actuation.result import ActuationResult, MoveOutcome
 from vmplace.agent import cost
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import LoadedConfig
+from vmplace.agent.found import Found
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
 from vmplace.agent.pace import Pace
-from vmplace.agent.parts import Found, Parts
+from vmplace.agent.parts import Parts
 from vmplace.agent.report import guest_status, host_imbalance, told
 from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
 from vmplace.errors import VmplaceError
@@ -100,6 +101,8 @@ class Agent:
         started_cpu = time.process_time()
         for guest in armed:
             self._harvest(guest)
+        if self.roster.has_lost:
+            self._parts.lookout.look_again()
         busy_cpu += time.process_time() - started_cpu
         plan = self._plan()
         result = self._act(plan)
@@ -107,8 +110,8 @@ class Agent:
 
     def _refresh(self) -> bool:
         try:
-            self._host = self._parts.read_host()
-            found = self._parts.find()
+            self._host = self._parts.lookout.host()
+            found = self._parts.lookout.guests()
         except (VmplaceError, OSError) as err:
             # What was known a window ago is better than nothing; a guest that ended tells by itself.
             found = Found(tuple(guest.topology for guest in self.roster), (f"guests not looked up: {err}",))

@@ -5,18 +5,24 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vmplace.actuation.result import ActuationResult
+from vmplace.agent.found import Found
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.source import Source
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
 
-@dataclass(frozen=True)
-class Found:
-    """The guests of this moment, and what a person should know about how they were found."""
+class Lookout(Protocol):
+    """Host and guests as the loop sees them (lookout.py)."""
 
-    guests: tuple[GuestTopology, ...]
-    notes: tuple[str, ...] = ()
+    def host(self) -> HostTopology:
+        """Return the host with the free memory of this moment."""
+
+    def guests(self) -> Found:
+        """Return the guests, as of a few seconds ago."""
+
+    def look_again(self) -> None:
+        """Look the guests up at the next call."""
 
 
 class Actuator(Protocol):
@@ -44,8 +50,7 @@ class Actuator(Protocol):
 class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people."""
 
-    read_host: Callable[[], HostTopology]
-    find: Callable[[], Found]
+    lookout: Lookout
     source: Source
     policy: Callable[[Snapshot], PlacementPlan]
     policy_name: str

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vmplace.agent.config import Config
-from vmplace.agent.parts import Actuator, Found, Parts
+from vmplace.agent.found import Found
+from vmplace.agent.lookout import Lookout
+from vmplace.agent.parts import Actuator, Parts
 from vmplace.errors import UnsupportedHostError
 from vmplace.policy.registry import POLICIES
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
-from vmplace.topology.sysfs import read_host
+from vmplace.topology.sysfs import read_free_bytes, read_host
 
 
 def open_parts(config: Config, actuator: Actuator) -> Parts:
@@ -24,8 +26,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     sensing = tuple(f"source {choice.source.name}: {reason}" for reason in choice.reasons)
     return Parts(
-        read_host=read_host,
-        find=find,
+        lookout=Lookout(read_host, read_free_bytes, find),
         source=choice.source,
         policy=POLICIES[config.policy],
         policy_name=config.policy,

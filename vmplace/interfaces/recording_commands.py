@@ -63,9 +63,9 @@ def _iter_recorded(
     names: set[str] = set()
     windows = batches = 0
     try:
-        with Recorder(out, parts.read_host(), overwrite=force) as recorder:
+        with Recorder(out, parts.lookout.host(), overwrite=force) as recorder:
             while not bell.stopping and time.monotonic() < end:
-                armed = [g for g in parts.find().guests if _armed(parts.source, g)]
+                armed = [g for g in parts.lookout.guests().guests if _armed(parts.source, g)]
                 bell.sleep(settings.window_ms / 1000)
                 for guest in armed:
                     try:

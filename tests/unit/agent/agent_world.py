@@ -8,8 +8,9 @@ import numpy as np
 from vmplace.actuation.result import ActuationResult, MoveOutcome
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.found import Found
 from vmplace.agent.loop import Agent
-from vmplace.agent.parts import Found, Parts
+from vmplace.agent.parts import Parts
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.registry import POLICIES
 from vmplace.sampling.page_frames import block_count
@@ -51,7 +52,7 @@ def batch(of: GuestTopology, nid: int = 0) -> SampleBatch:
 class World:
     """Source, finder and actuator in one: moved guests really are elsewhere in the next window."""
 
-    guests: list[GuestTopology]
+    running: list[GuestTopology]
     name: str = "world"
     sight: SourceSight = field(default_factory=SourceSight)
     nid_of: dict[str, int] = field(default_factory=dict)
@@ -66,8 +67,19 @@ class World:
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
-        parts = Parts(lambda: HOST, lambda: Found(tuple(self.guests)), self, self.policy, "home", self)
+        parts = Parts(self, self, self.policy, "home", self)
         return Agent(LoadedConfig(config, rules), parts, self.bell)
+
+    def host(self) -> HostTopology:
+        """Return the host."""
+        return HOST
+
+    def guests(self) -> Found:
+        """Return the guests that run now."""
+        return Found(tuple(self.running))
+
+    def look_again(self) -> None:
+        """Do nothing."""
 
     def arm(self, guest: GuestTopology) -> None:
         """Do nothing."""

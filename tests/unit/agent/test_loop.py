@@ -90,8 +90,8 @@ def test_libvirts_name_outlives_its_restart():
     world = World([known])
     agent = world.agent()
     agent.run(windows=1)
-    world.guests = [bare]
-    agent.roster.update(world.guests, (0, 1))
+    world.running = [bare]
+    agent.roster.update(world.running, (0, 1))
     assert agent.roster.names() == ("db1",)
     tracked = agent.roster.get("db1")
     assert tracked and tracked.topology.vcpus[0].cpus == (0,)

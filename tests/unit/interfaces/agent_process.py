@@ -6,9 +6,9 @@ Run as: agent_process.py CONFIG GUESTS MIB PID [HVA]
 import sys
 from pathlib import Path
 
-from tests.unit.agent.agent_world import HOST, World
+from tests.unit.agent.agent_world import World
 from vmplace.agent.config import Config, read_config
-from vmplace.agent.parts import Actuator, Found, Parts
+from vmplace.agent.parts import Actuator, Parts
 from vmplace.interfaces.agent_command import run_agent, start_log
 from vmplace.policy.registry import POLICIES
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
@@ -28,10 +28,10 @@ def main() -> None:
     config, count, mib, pid = Path(sys.argv[1]), *map(int, sys.argv[2:5])
     hva = int(sys.argv[5]) if len(sys.argv) > 5 else HVA
     guests = tuple(made_up(f"guest{i}", mib, pid, hva) for i in range(count))
-    world = World([])
+    world = World(list(guests))
 
     def open_parts(_config: Config, actuator: Actuator) -> Parts:
-        return Parts(lambda: HOST, lambda: Found(guests), world, POLICIES["home"], "home", actuator)
+        return Parts(world, world, POLICIES["home"], "home", actuator)
 
     start_log(verbose=False)
     run_agent(read_config(config), open_parts)

@@ -1,0 +1,137 @@
+"""The agent with real guests on the emulated host; the truth is the kernel's numa_maps."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.lab.agent_scenario import for_each_guest, misplaced_guests
+from vmplace.lab.channel import GuestProcess
+from vmplace.lab.machine import LabHost, boot_host
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+CONFIG = """
+window_ms = 500
+longest_rest_ms = 500
+[budget]
+mb_per_s = {mb_per_s}
+"""
+PRESENT = 20_000
+"""Pages that each guest has touched for the first time, at least: 64 MiB of arena and its kernel."""
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Any:
+    return misplaced_guests()
+
+
+@pytest.fixture
+def host(snapshot: Any) -> Iterator[LabHost]:
+    with boot_host("n4-full", snapshot=snapshot) as booted:
+        for_each_guest(booted, "resume")
+        booted.run("mkdir -p /etc/vmplace; echo 1 >/proc/sys/kernel/numa_balancing")
+        yield booted
+
+
+def start_agent(host: LabHost, *, mb_per_s: int = 512) -> GuestProcess:
+    host.put(CONFIG.format(mb_per_s=mb_per_s).encode(), "/etc/vmplace/vmplace.toml")
+    agent = host.spawn(["vmplace", "agent"])
+    until(lambda: status(host)["windows"] >= 0, "the agent answers", agent)
+    return agent
+
+
+def status(host: LabHost) -> dict[str, Any]:
+    answer = host.run("vmplace status --json", check=False, timeout=60).stdout
+    told: dict[str, Any] = json.loads(answer) if answer.startswith("{") else {"windows": -1, "guests": {}}
+    return told
+
+
+def until(
+    is_so: Callable[[], bool], what: str, agent: GuestProcess | None = None, *, timeout_s: float = 240
+) -> None:
+    end = time.monotonic() + timeout_s
+    while not is_so():
+        if agent is not None and agent.poll() is not None:
+            raise AssertionError(f"the agent ended: {agent.output()[-3000:]}")
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(1)
+
+
+def pages_by_nid(host: LabHost, name: str) -> dict[int, int]:
+    """Return where the kernel says that the guest's RAM (its largest mapping) is."""
+    script = f"cat /proc/$(pgrep -f guest={name},)/numa_maps"
+    maps = [dict(re.findall(r" N(\d+)=(\d+)", line)) for line in host.run(script).stdout.splitlines()]
+    largest = max(maps, key=lambda pages: sum(map(int, pages.values())))
+    return {int(nid): int(count) for nid, count in largest.items()}
+
+
+def balancing(host: LabHost) -> str:
+    return host.run("cat /proc/sys/kernel/numa_balancing").stdout.strip()
+
+
+def is_home(host: LabHost, name: str, nid: int) -> bool:
+    pages = pages_by_nid(host, name)
+    return pages.get(nid, 0) > PRESENT and sum(pages.values()) - pages.get(nid, 0) < 200
+
+
+def test_memory_follows_the_vcpus_and_a_clean_stop_gives_everything_back(host: LabHost):
+    assert pages_by_nid(host, "one").keys() == {1}
+    agent = start_agent(host)
+    until(lambda: is_home(host, "one", 0) and is_home(host, "two", 3), "both guests are at home", agent)
+    told = status(host)
+    assert told["guests"]["one"]["vcpu_nids"] == [0] and told["guests"]["one"]["origin"] == "libvirt"
+    assert told["moved_bytes"] > 2 * PRESENT * 4096
+    assert told["rss_bytes"] < 60e6
+    assert balancing(host) == "0"
+    agent.kill("TERM")
+    assert agent.wait(timeout=60) == 0
+    assert balancing(host) == "1"
+    assert host.run("ls /run/vmplace").stdout == ""
+    # What was moved stays moved, and can still be undone.
+    assert is_home(host, "one", 0)
+    host.run("vmplace undo one", timeout=120)
+    assert is_home(host, "one", 1) and is_home(host, "two", 3)
+
+
+def test_a_killed_agents_moves_are_reported_and_undone_by_the_next(host: LabHost):
+    before = pages_by_nid(host, "one")
+    agent = start_agent(host, mb_per_s=16)
+    until(lambda: pages_by_nid(host, "one").get(0, 0) > 1000, "some pages are moved", agent)
+    agent.kill("KILL")
+    agent.wait(timeout=30)
+    assert balancing(host) == "0"
+    host.run("vmplace undo", timeout=120)
+    assert balancing(host) == "1"
+    after = pages_by_nid(host, "one")
+    # The guest goes on and may touch pages for the first time, on the node of its vCPU.
+    assert abs(after.get(1, 0) - before[1]) < 50 and after.get(0, 0) < 500
+
+
+def test_the_next_agent_knows_of_a_killed_one(host: LabHost):
+    agent = start_agent(host, mb_per_s=16)
+    until(lambda: pages_by_nid(host, "two").get(3, 0) > 1000, "some pages are moved", agent)
+    pid = status(host)["pid"]
+    agent.kill("KILL")
+    agent.wait(timeout=30)
+    second = start_agent(host)
+    assert any(f"pid {pid} was killed" in note and "two:" in note for note in status(host)["notes"])
+    until(lambda: is_home(host, "two", 3), "the next agent goes on", second)
+    assert host.run("vmplace undo two", timeout=120).stdout.startswith("two: ")
+    assert is_home(host, "two", 2)
+    assert status(host)["guests"]["two"]["state"] == "held"
+
+
+def test_libvirtds_restart_and_a_guest_destroyed_in_the_middle_stop_nothing(host: LabHost):
+    agent = start_agent(host, mb_per_s=16)
+    until(lambda: pages_by_nid(host, "one").get(0, 0) > 500, "moves are going on", agent)
+    host.run("systemctl kill --signal KILL libvirtd; systemctl restart libvirtd", timeout=120)
+    host.run("kill -9 $(pgrep -f guest=one,)")
+    until(lambda: is_home(host, "two", 3), "the other guest gets home", agent)
+    until(lambda: set(status(host)["guests"]) == {"two"}, "the dead guest is forgotten", agent)
+    assert status(host)["guests"]["two"]["origin"] == "libvirt"
+    agent.kill("TERM")
+    assert agent.wait(timeout=60) == 0

@@ -1,0 +1,58 @@
+"""What is on the host now?  Looked up as seldom as will do: nodes hardly change, guests come in seconds.
+
+Free memory is read anew for each window, for a plan must not rely on room that is gone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from vmplace.agent.found import Found
+from vmplace.topology.host import HostTopology
+
+HOST_S = 60.0
+GUESTS_S = 3.0
+
+
+class Lookout:
+    """Remembers the host and its guests for a while; ``look_again`` makes it forget the guests."""
+
+    def __init__(
+        self,
+        read_host: Callable[[], HostTopology],
+        read_free_bytes: Callable[[int], int],
+        find: Callable[[], Found],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_host = read_host
+        self._read_free_bytes = read_free_bytes
+        self._find = find
+        self._clock = clock
+        self._host: HostTopology | None = None
+        self._host_until = self._guests_until = 0.0
+        self._found = Found(())
+
+    def host(self) -> HostTopology:
+        """Return the host with the free memory of this moment."""
+        if self._host is None or self._clock() >= self._host_until:
+            self._host = self._read_host()
+            self._host_until = self._clock() + HOST_S
+            return self._host
+        try:
+            nodes = tuple(replace(n, free_bytes=self._read_free_bytes(n.nid)) for n in self._host.nodes)
+        except OSError:
+            # A node went away.
+            self._host = None
+            return self.host()
+        return replace(self._host, nodes=nodes)
+
+    def guests(self) -> Found:
+        """Return the guests as they were at most ``GUESTS_S`` ago."""
+        if self._clock() >= self._guests_until:
+            self._found = self._find()
+            self._guests_until = self._clock() + GUESTS_S
+        return self._found
+
+    def look_again(self) -> None:
+        """Look the guests up at the next call, because one was found to be gone."""
+        self._guests_until = 0.0

@@ -80,3 +80,10 @@ def test_leave_leaves(journal: Journal, proc: Path):
 def test_a_kernel_without_balancing_needs_nothing(journal: Journal, proc: Path):
     (proc / "sys/kernel/numa_balancing").unlink()
     assert NumaBalancing(journal, proc=proc).update(1) is None
+
+
+def test_undo_respects_a_value_that_somebody_else_set(journal: Journal, proc: Path):
+    NumaBalancing(journal, proc=proc).update(1)
+    set_sysctl(proc, "2")
+    assert "somebody else" in undo(journal, proc).sysctls[0]
+    assert sysctl(proc) == "2"

@@ -135,3 +135,19 @@ def test_libvirtds_restart_and_a_guest_destroyed_in_the_middle_stop_nothing(host
     assert status(host)["guests"]["two"]["origin"] == "libvirt"
     agent.kill("TERM")
     assert agent.wait(timeout=60) == 0
+
+
+def test_the_services_sandbox_lets_it_work_and_ends_cleanly(host: LabHost):
+    host.put(CONFIG.format(mb_per_s=512).encode(), "/etc/vmplace/vmplace.toml")
+    host.run(
+        "cp /opt/vmplace/vmplace/interfaces/vmplace.service /etc/systemd/system/; systemctl daemon-reload"
+    )
+    host.run("systemctl start vmplace", timeout=120)
+    try:
+        until(lambda: is_home(host, "one", 0) and is_home(host, "two", 3), "both guests are at home")
+        assert status(host)["guests"]["one"]["origin"] == "libvirt" and balancing(host) == "0"
+        host.run("systemctl stop vmplace", timeout=120)
+        assert balancing(host) == "1" and host.run("ls -A /run/vmplace 2>&1", check=False).returncode != 0
+        assert host.run("systemctl is-failed vmplace", check=False).stdout == "inactive\n"
+    finally:
+        print(host.run("journalctl -u vmplace --no-pager | tail -40", check=False).stdout)

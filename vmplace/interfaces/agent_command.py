@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ def agent(config: Path | None, once: bool, windows: int | None, verbose: bool) -
     SIGTERM or Ctrl-C ends it after the present batch of moves.  What was moved stays moved; `vmplace
     undo` restores it, also after the agent's end.  All settings stand in the configuration file.
     """
+    # numpy's linear algebra starts a thread with buffers of its own for each CPU; nothing here needs it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from vmplace.agent.config import read_config
     from vmplace.agent.wiring import open_parts
 

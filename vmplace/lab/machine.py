@@ -38,6 +38,17 @@ from vmplace.lab.topology import LabTopology, memory_files, read_topology
 # Translated code, the disk overlay and the emulator itself, beside the host's memory.
 OVERHEAD_BYTES = 2 * GIB
 BOOT_TIMEOUT_S = 240.0
+# QEMU 10.0 does not load the state of a CPU that was in (nested) guest mode when it was saved under TCG, so
+# everything that has a VM stands still meanwhile.  A stopped process is neither paused nor known to libvirt.
+FROZEN = "/run/lab-frozen"
+FREEZE = (
+    f"find /proc/[0-9]*/fd -lname anon_inode:kvm-vm 2>/dev/null | cut -d/ -f3 | sort -u >{FROZEN};"
+    f" xargs -r kill -STOP <{FROZEN};"
+    f" for pid in $(cat {FROZEN}); do"
+    '  while grep -L "^State:.[Tt]" /proc/$pid/task/*/status | grep -q .; do sleep 0.05; done;'
+    " done"
+)
+THAW = f"if [ -s {FROZEN} ]; then xargs kill -CONT <{FROZEN}; fi; rm -f {FROZEN}"
 
 
 class LabHost:
@@ -102,6 +113,7 @@ class LabHost:
 
     def save(self, folder: Path) -> None:
         """Save the whole machine into a folder; it goes on running afterwards."""
+        self.run(FREEZE)
         self.qmp("stop")
         try:
             self.qmp("migrate", uri=f"file:{RAM}/state")
@@ -118,6 +130,7 @@ class LabHost:
             subprocess.run(["cp", "--sparse=always", str(source / "disk.qcow2"), str(folder)], check=True)
         finally:
             self.qmp("cont")
+            self.run(THAW)
 
     def savevm(self, name: str, inputs: Mapping[str, str] | None = None) -> Path:
         """Save the machine in the cache, under a key of name and inputs, and return what to boot from."""
@@ -269,7 +282,7 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
                 if snapshot:
                     host._restore()
                 host._await_ready(BOOT_TIMEOUT_S)
-                host.run(f"date -s @{time.time():.3f} >/dev/null; {deploy.unpack_command(blocks)}")
+                host.run(f"date -s @{time.time():.3f} >/dev/null; {deploy.unpack_command(blocks)}; {THAW}")
             yield host
 
 

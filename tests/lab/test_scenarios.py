@@ -49,7 +49,6 @@ def test_no_manager_changes_a_byte(result: ScenarioResult) -> None:
 def test_declared_touches_are_the_metered_accesses(scenario: Scenario) -> None:
     stage = prepare_stage(scenario, Progress())
     with boot_host(stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files) as host:
-        scenario_stage.apply_resume(host, scenario)
         touches = []
         for _ in range(2):
             touches.append(scenario_stage.ask_payloads(host, scenario.guests, "status", 20)["small"])
@@ -63,7 +62,6 @@ def test_declared_touches_are_the_metered_accesses(scenario: Scenario) -> None:
 def test_a_corrupted_byte_is_reported_by_the_guest(scenario: Scenario) -> None:
     stage = prepare_stage(scenario, Progress())
     with boot_host(stage.topology, snapshot=stage.snapshot, files=stage.files) as host:
-        scenario_stage.apply_resume(host, scenario)
         scenario_stage.ask_payloads(host, scenario.guests, "corrupt 5000000", 20)
         answer = scenario_stage.ask_payloads(host, scenario.guests, "verify", 60)["small"]
     assert (answer["bad_pages"], answer["first_bad"]) == (1, 5000000 // 4096)

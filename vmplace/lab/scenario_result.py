@@ -45,7 +45,9 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     """One manager.  The imbalances are over the traffic of all guests together.
 
     ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
-    ``moved_bytes_own`` the manager's.  ``active_s`` is how long it moved pages, by the host's clock.
+    ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what
+    its start took (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
+    host's clock.
     """
 
     guests: dict[str, GuestResult]
@@ -56,6 +58,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     moved_bytes: int | None
     moved_bytes_own: int | None
     manager_cpu_seconds: float | None
+    manager_start_cpu_seconds: float | None = None
     longest_move_call_ms: float | None
     active_s: float | None
     run_time_s: float

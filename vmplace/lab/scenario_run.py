@@ -105,7 +105,6 @@ def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
         with progress.step(f"{scenario.name}: pin vCPUs away from the memory", host.console_log):
             scenario_stage.apply_operator_pins(host, scenario, topology)
             scenario_stage.apply_go(host, scenario)
-            scenario_stage.apply_suspend(host, scenario)
 
     snapshot = prepared_snapshot(
         f"scenario-{scenario.name}",
@@ -141,14 +140,14 @@ def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
         artifacts=stage.artifacts,
         progress=progress,
     ) as host:
-        scenario_stage.apply_resume(host, scenario)
         manager = MANAGERS[name](host, scenario)
         count = len(scenario.guests)
         with progress.step(f"{name}: metered window before", host.console_log):
             before = read_window(host, topology, scenario.time.before_s, count)
         vmstat = read_vmstat(host)
-        with progress.step(f"{name}: acts", host.console_log):
+        with progress.step(f"{name}: starts", host.console_log):
             manager.start()
+        with progress.step(f"{name}: acts", host.console_log):
             active_s = _await_rest(host, name, scenario)
         with progress.step(f"{name}: metered window after", host.console_log):
             after = read_window(host, topology, scenario.time.after_s, count)
@@ -202,6 +201,7 @@ def _judge(stage: Stage, name: ManagerName, seen: _Observed, run_time_s: float) 
         moved_bytes=moved_bytes(first, last),
         moved_bytes_own=figures.moved_bytes_own,
         manager_cpu_seconds=figures.cpu_seconds,
+        manager_start_cpu_seconds=figures.start_cpu_seconds,
         longest_move_call_ms=figures.longest_move_call_ms,
         active_s=seen.active_s,
         run_time_s=run_time_s,

@@ -2,9 +2,7 @@
 
 1. They boot with their vCPUs pinned to the start nodes, and there touch all their memory for the first time.
 2. The operator pins the vCPUs to where they belong; the memory stays behind.
-3. The workloads begin, and settle.
-4. The guests are suspended, and a snapshot is taken, from which every manager starts: QEMU does not
-   restore a machine that was saved while a nested vCPU was in guest mode.
+3. The workloads begin, and settle.  Then a snapshot is taken, from which every manager starts.
 """
 
 import json
@@ -78,22 +76,6 @@ def apply_go(host: LabHost, scenario: Scenario) -> None:
     if silent := {guest.name for guest in scenario.guests} - set(answers):
         raise LabError(f"no answer from {', '.join(sorted(silent))}")
     time.sleep(scenario.time.settle_s)
-
-
-def apply_suspend(host: LabHost, scenario: Scenario) -> None:
-    """Suspend all guests."""
-    _each_domain(host, scenario, "suspend")
-
-
-def apply_resume(host: LabHost, scenario: Scenario) -> None:
-    """Resume all guests."""
-    _each_domain(host, scenario, "resume")
-
-
-def _each_domain(host: LabHost, scenario: Scenario, verb: str) -> None:
-    names = (guest.name for guest in scenario.guests)
-    script = f'for name in "$@"; do virsh -q {verb} "$name" || exit; done'
-    host.run(["sh", "-c", script, "sh", *names], timeout=BOOT_TIMEOUT_S)
 
 
 def ask_payloads(host: LabHost, guests: Iterable[Guest], command: str, timeout_s: int) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     """One manager.  The imbalances are over the traffic of all guests together.
 
     ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
-    ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what
-    its start took (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
+    ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what its start took
+    (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
     host's clock.
     """
 

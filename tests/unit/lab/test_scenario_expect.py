@@ -4,30 +4,11 @@ from typing import Any
 
 import pytest
 
+from tests.unit.lab.scenario_figures import manager
 from vmplace.lab.scenario import Expectation, Guest, Scenario
 from vmplace.lab.scenario_expect import failed_expectations
-from vmplace.lab.scenario_result import GuestResult, ManagerResult
+from vmplace.lab.scenario_result import ManagerResult
 from vmplace.lab.workload import Workload
-
-GOOD = {"lar_before": 0.1, "lar_after": 0.99, "mc_imbalance_before": 2.0, "mc_imbalance_after": 0.1}
-UNCOUNTED: dict[str, Any] = {"intact": True, "verified_bytes": 4096, "bad_pages": 0, "touches": 1}
-
-
-def manager(nids: tuple[int, ...] = (0, 0), **guest: Any) -> ManagerResult:
-    figures = GOOD | UNCOUNTED | guest
-    return ManagerResult(
-        guests={"web": GuestResult(vcpu_nids=nids, vcpu_nids_after=nids, **figures)},
-        mc_imbalance_before=1.0,
-        mc_imbalance_after=0.2,
-        link_imbalance_before=None,
-        link_imbalance_after=None,
-        moved_bytes=4096,
-        moved_bytes_own=None,
-        manager_cpu_seconds=1.0,
-        longest_move_call_ms=25.0,
-        active_s=1.0,
-        run_time_s=1.0,
-    )
 
 
 def failures(expectation: Expectation, **results: ManagerResult) -> tuple[str, ...]:
@@ -74,6 +55,6 @@ def test_a_rival_with_a_higher_lar_is_told() -> None:
 
 def test_a_spanning_guest_is_compared_by_imbalance_too() -> None:
     expectation = Expectation(managers=("vmplace",), as_good_as=("numad",))
-    ours = manager(nids=(0, 1), mc_imbalance_after=1.0)
-    (sentence,) = failures(expectation, vmplace=ours, numad=manager(nids=(0, 1)))
+    ours = manager(vcpu_nids=(0, 1), mc_imbalance_after=1.0)
+    (sentence,) = failures(expectation, vmplace=ours, numad=manager(vcpu_nids=(0, 1)))
     assert "MC imbalance is 1.000, numad reached 0.100" in sentence

@@ -1,0 +1,60 @@
+"""What is written about a scenario: the promised JSON shape, a picture, and tables."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.unit.lab.scenario_figures import manager
+from vmplace.lab.scenario_managers import figures_of_status
+from vmplace.lab.scenario_result import ScenarioResult, write_result
+from vmplace.lab.scenario_table import print_result
+
+PROMISED_OF_GUEST = {"vcpu_nids", "lar_before", "lar_after", "intact"}
+PROMISED_OF_MANAGER = {
+    "guests",
+    "mc_imbalance_before",
+    "mc_imbalance_after",
+    "moved_bytes",
+    "manager_cpu_seconds",
+    "longest_move_call_ms",
+}
+
+
+@pytest.fixture
+def result() -> ScenarioResult:
+    managers = {"none": manager(lar_after=0.1), "vmplace": manager()}
+    return ScenarioResult(scenario="try", topology="n2", nids=(0, 1), managers=managers, seed=1)  # type: ignore[arg-type]
+
+
+def test_the_json_has_the_promised_keys(result: ScenarioResult, tmp_path: Path) -> None:
+    write_result(result, tmp_path / "new/result.json")
+    read = json.loads((tmp_path / "new/result.json").read_text())["managers"]["vmplace"]
+    assert set(read) >= PROMISED_OF_MANAGER
+    assert set(read["guests"]["web"]) >= PROMISED_OF_GUEST
+
+
+def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from vmplace.lab.scenario_picture import draw_result
+
+    svg, png = draw_result(result, tmp_path / "picture")
+    assert "after: vmplace" in svg.read_text()
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tables_tell_before_and_after(result: ScenarioResult) -> None:
+    console = Console(width=160, file=io.StringIO(), record=True)
+    print_result(result, console)
+    (row,) = [line for line in console.export_text().splitlines() if "vmplace" in line and "intact" in line]
+    assert row.split("│")[4:6] == ["       0.10 ", "  0.99 "]
+
+
+def test_the_agents_own_figures_come_from_its_status() -> None:
+    guests = {"web": {"estimated_lar": 0.9}, "new": {"estimated_lar": None}}
+    status = {"guests": guests, "longest_move_call_ms": 3.0, "moved_bytes": 8192}
+    figures = figures_of_status(status, 2.0, 1.0)
+    assert figures.guest_lar == {"web": 0.9}
+    assert (figures.moved_bytes_own, figures.cpu_seconds, figures.start_cpu_seconds) == (8192, 2.0, 1.0)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from vmplace.model.memory_system import Demand, Link, routed, solved
+from vmplace.model.published import (
+    CARREFOUR_2013,
+    CARREFOUR_TABLE_1,
+    SHARED_LIBRARY_TICKS,
+    Run,
+    replayed,
+    square,
+)
+
+ONE = np.ones(1)
+
+
+def demand(shares, *, parallelism=16.0, think=50.0, mlp=2.0) -> Demand:
+    return Demand(np.array([shares], float), ONE * parallelism, ONE * think, ONE * mlp)
+
+
+def from_all_to(*to: float) -> np.ndarray:
+    return np.tile(np.array(to) / 4, (4, 1))
+
+
+@pytest.mark.parametrize("run", CARREFOUR_TABLE_1, ids=lambda run: run.name)
+def test_latencies_of_carrefour_table_1_come_out_within_5_percent(run: Run):
+    assert replayed(CARREFOUR_2013, run).latencies[0] == pytest.approx(run.latency, rel=0.05)
+
+
+@pytest.mark.parametrize("run", CARREFOUR_TABLE_1, ids=lambda run: run.name)
+def test_link_loads_of_carrefour_table_1_come_out_within_10_percent(run: Run):
+    links = replayed(CARREFOUR_2013, run).utilisation[4:].mean()
+    assert links == pytest.approx(run.link_utilisation, rel=0.10)
+
+
+def test_idle_latencies_of_the_shared_library_paper_are_a_base_and_hops():
+    latency = square(614.0, 315.0, 1.0, 1.0, 1.0).latency[0]
+    for links, ticks in SHARED_LIBRARY_TICKS:
+        assert latency[[0, 1, 2][links]] == pytest.approx(ticks, rel=0.01)
+
+
+def test_rate_and_latency_agree():
+    load = solved(CARREFOUR_2013, demand(from_all_to(0.7, 0.1, 0.1, 0.1)))
+    assert load.rates[0] == pytest.approx(16 / (50 + load.latencies[0] / 2), rel=1e-6)
+
+
+def test_an_overloaded_controller_serves_its_capacity_and_no_more():
+    load = solved(CARREFOUR_2013, demand(from_all_to(1, 0, 0, 0), parallelism=256.0))
+    assert load.rates[0] == pytest.approx(CARREFOUR_2013.controller[0], rel=0.08)
+
+
+def test_a_lone_access_waits_for_nobody():
+    load = solved(CARREFOUR_2013, demand(np.diag([1, 0, 0, 0]), parallelism=1e-6))
+    assert load.latencies[0] == pytest.approx(200.0, rel=1e-4)
+
+
+def test_guests_slow_each_other_only_where_they_meet():
+    alone = solved(CARREFOUR_2013, demand(np.diag([1, 0, 0, 0]), parallelism=4)).rates[0]
+
+    def beside(node: int) -> float:
+        other = np.zeros((4, 4))
+        other[node, node] = 1
+        both = np.stack([np.diag([1.0, 0, 0, 0]), other])
+        two = np.ones(2)
+        return float(solved(CARREFOUR_2013, Demand(both, two * 4, two * 50, two * 2)).rates[0])
+
+    assert beside(2) == pytest.approx(alone, rel=1e-6)
+    assert beside(0) < 0.99 * alone
+
+
+def test_equal_routes_share_the_accesses():
+    assert CARREFOUR_2013.visits[0, 2, 4:].tolist() == [0.5, 0.5, 0.5, 0.5]
+    assert CARREFOUR_2013.visits[0, 1, 4:].tolist() == [1, 0, 0, 0]
+
+
+def test_a_directed_link_is_used_one_way():
+    links = [Link((0, 1), 1.0, directed=True), Link((1, 0), 2.0, directed=True)]
+    visits = routed((0, 1), np.full((2, 2), 100.0), np.ones(2), links, 1.0).visits
+    assert visits[0, 1].tolist() == [0, 1, 1, 0]
+    assert visits[1, 0].tolist() == [1, 0, 0, 1]
+
+
+def test_memory_that_no_route_reaches_is_an_error():
+    with pytest.raises(ValueError, match="no route"):
+        routed((0, 5), np.full((2, 2), 100.0), np.ones(2), [], 1.0)

@@ -1,0 +1,201 @@
+"""How long does a memory access take, when all guests of the host access at once?
+
+1. An access from node k to node j takes the unloaded latency of the pair, then queues at the memory
+   controller of j and at each link on the route: wait = queue x rho / (1 - rho), rho the utilisation.
+2. Guests are closed loops: a vCPU that waits longer asks less often.  A guest's vCPUs together make
+   parallelism / (think + latency / mlp) accesses per unit of time.
+3. Both hold at one point only, the maximum of a concave function of the rates (``solved`` climbs it by
+   Newton's method, so that no damping has to be chosen).
+
+Any unit of time will do as long as it is the same everywhere; vmplace uses ns.
+Source of the shape: Carrefour (ASPLOS'13), section 2; of ``CARREFOUR_2013``: its table 1.
+Limits: no burstiness, no row-buffer or direction effects, and threads do not wait for the slowest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.metrics import Matrix
+
+KNEE = 0.99
+"""Beyond this utilisation the wait goes on along its tangent: finite, so that overload can be told apart."""
+MAX_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection of two nodes (indexes) and the accesses per unit of time that it carries.
+
+    Both directions share the capacity; a link that is ``directed`` serves only accesses from CPUs on
+    ``ends[0]`` to memory on ``ends[1]``.
+    """
+
+    ends: tuple[int, int]
+    capacity: float
+    directed: bool = False
+
+
+@dataclass(frozen=True)
+class MemorySystem:
+    """The memory side of a host with N nodes, in the order of ``nids``.
+
+    ``latency[k, j]``: unloaded latency from CPUs on node k to memory on j.  ``controller[j]``: accesses
+    per unit of time that j's memory serves; 0 for a node without memory.  ``visits[k, j, r]`` is 1
+    where an access from k to j passes resource r: the N controllers, then the links.  ``queue``: accesses
+    that a resource serves at a time; the wait at rho = 1/2 is queue / capacity.
+    """
+
+    nids: tuple[int, ...]
+    latency: Matrix
+    controller: Matrix
+    links: tuple[Link, ...]
+    visits: Matrix
+    queue: float
+
+    @property
+    def capacities(self) -> Matrix:
+        """Return the capacity of each resource: controllers, then links."""
+        links: Matrix = np.array([link.capacity for link in self.links])
+        return np.concatenate([self.controller, links])
+
+    def waits(self, rates: Matrix) -> Matrix:
+        """Return the queueing time at each resource that is asked ``rates`` accesses per unit of time."""
+        load, _ = _queue_length(self._utilisation(rates))
+        waits: Matrix = load * self._service()
+        return waits
+
+    def marginal_waits(self, rates: Matrix) -> Matrix:
+        """Return what one more access costs all of them: d(rate x wait) / d rate."""
+        rho = self._utilisation(rates)
+        load, slope = _queue_length(rho)
+        costs: Matrix = (load + rho * slope) * self._service()
+        return costs
+
+    def _utilisation(self, rates: Matrix) -> Matrix:
+        # Nothing may use a node without memory; a capacity of 0 would otherwise divide by zero.
+        return rates / np.maximum(self.capacities, np.finfo(float).tiny)
+
+    def _service(self) -> Matrix:
+        return self.queue / np.maximum(self.capacities, np.finfo(float).tiny)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What G guests ask of the memory.
+
+    ``shares[g, k, j]`` (sum 1 per guest): share of its accesses from node k to j.  ``parallelism[g]``:
+    vCPUs that run at once.  ``think[g]``: time between two accesses that is not memory latency.
+    ``mlp[g]``: accesses that overlap (memory-level parallelism).
+    """
+
+    shares: Matrix
+    parallelism: Matrix
+    think: Matrix
+    mlp: Matrix
+
+
+@dataclass(frozen=True)
+class Load:
+    """The state in which demand and latency agree: per guest, and per resource of the memory system."""
+
+    rates: Matrix
+    latencies: Matrix
+    utilisation: Matrix
+
+
+def routed(
+    nids: tuple[int, ...], latency: Matrix, controller: Matrix, links: Sequence[Link], queue: float
+) -> MemorySystem:
+    """Return the memory system whose accesses take the routes of fewest links.
+
+    Equally short routes share the accesses evenly.  Raises ValueError where no route leads to memory.
+    """
+    count = len(nids)
+    visits = np.zeros((count, count, count + len(links)))
+    for start in range(count):
+        visits[start, :, count:] = _routes_from(start, count, links)
+    visits[:, np.arange(count), np.arange(count)] = 1
+    reached = visits[:, :, count:].any(axis=2) | np.eye(count, dtype=bool)
+    if not (reached | (controller == 0)).all():
+        raise ValueError("no route leads from every node to every node with memory")
+    return MemorySystem(nids, latency, controller, tuple(links), visits, queue)
+
+
+def solved(system: MemorySystem, demand: Demand) -> Load:
+    """Return rates and latencies at which every guest asks as often as its latency allows.
+
+    The gradient of f(x) = sum mlp (parallelism ln x - think x) - latency x - sum of queue areas is zero
+    exactly there, and f is concave: Newton's steps, halved until f rises, reach it from anywhere.
+    """
+    uses = np.einsum("gkj,kjr->gr", demand.shares, system.visits)
+    unloaded = np.einsum("gkj,kj->g", demand.shares, system.latency)
+    rates = demand.parallelism / (demand.think + (unloaded + 1) / demand.mlp)
+    for _ in range(MAX_STEPS):
+        gradient, step = _newton_step(system, demand, uses, unloaded, rates)
+        if np.abs(gradient * rates).max(initial=0.0) < 1e-9 * demand.parallelism.max(initial=1.0):
+            break
+        length = min(1.0, 0.9 / max(float((-step / rates).max()), 1e-12))
+        goal = _potential(system, demand, uses, unloaded, rates)
+        while length > 1e-12 and _potential(system, demand, uses, unloaded, rates + length * step) < goal:
+            length /= 2
+        rates = rates + length * step
+    resource_rates = rates @ uses
+    return Load(rates, unloaded + uses @ system.waits(resource_rates), system._utilisation(resource_rates))
+
+
+def _newton_step(
+    system: MemorySystem, demand: Demand, uses: Matrix, unloaded: Matrix, rates: Matrix
+) -> tuple[Matrix, Matrix]:
+    load, slope = _queue_length(system._utilisation(rates @ uses))
+    service = system._service()
+    gradient = demand.mlp * (demand.parallelism / rates - demand.think) - unloaded - uses @ (load * service)
+    stiffness = slope * service / np.maximum(system.capacities, np.finfo(float).tiny)
+    curvature = np.diag(demand.mlp * demand.parallelism / rates**2) + (uses * stiffness) @ uses.T
+    step: Matrix = np.linalg.solve(curvature, gradient)
+    return gradient, step
+
+
+def _potential(system: MemorySystem, demand: Demand, uses: Matrix, unloaded: Matrix, rates: Matrix) -> float:
+    own = demand.mlp * (demand.parallelism * np.log(rates) - demand.think * rates) - unloaded * rates
+    return float(own.sum() - system.queue * _queue_area(system._utilisation(rates @ uses)).sum())
+
+
+def _queue_length(rho: Matrix) -> tuple[Matrix, Matrix]:
+    """Return rho / (1 - rho), continued along its tangent beyond the knee, and its slope."""
+    below = np.minimum(rho, KNEE)
+    slope: Matrix = 1 / (1 - below) ** 2
+    return below / (1 - below) + np.maximum(rho - KNEE, 0) * slope, slope
+
+
+def _queue_area(rho: Matrix) -> Matrix:
+    """Return the integral of the queue length from 0 to rho."""
+    below, above = np.minimum(rho, KNEE), np.maximum(rho - KNEE, 0)
+    area: Matrix = -np.log1p(-below) - below + above * KNEE / (1 - KNEE) + above**2 / 2 / (1 - KNEE) ** 2
+    return area
+
+
+def _routes_from(start: int, count: int, links: Sequence[Link]) -> Matrix:
+    """Return, for each node, the share of accesses from ``start`` that passes each link."""
+    passes = np.zeros((count, len(links)))
+    reached, frontier = {start}, [start]
+    while frontier:
+        arrivals: dict[int, list[npt.NDArray[np.float64]]] = {}
+        for here in frontier:
+            for number, there in _neighbours(here, links):
+                if there not in reached:
+                    arrivals.setdefault(there, []).append(passes[here] + np.eye(len(links))[number])
+        for there, ways in arrivals.items():
+            passes[there] = np.mean(ways, axis=0)
+        frontier = list(arrivals)
+        reached.update(frontier)
+    return passes
+
+
+def _neighbours(here: int, links: Sequence[Link]) -> list[tuple[int, int]]:
+    """Return (number of the link, node at its other end)."""
+    forth = [(i, link.ends[1]) for i, link in enumerate(links) if link.ends[0] == here]
+    back = [(i, link.ends[0]) for i, link in enumerate(links) if link.ends[1] == here and not link.directed]
+    return forth + back

@@ -154,8 +154,7 @@ class ControlServer:
 
     def _hear(self, connection: _Connection) -> None:
         heard = connection.sock.recv(MAX_REQUEST_BYTES)
-        if not heard or connection.is_answered:
-            # Gone, or it talks on after its request: either way there is no more to say.
+        if not heard:
             self._drop(connection)
             return
         connection.heard += heard
@@ -173,6 +172,8 @@ class ControlServer:
             return
         connection.is_answered = True
         connection.deadline = time.monotonic() + ANSWER_S
+        # Not heard meanwhile: `socat -` closes its half, and has a right to the answer all the same.
+        self._selector.unregister(connection.sock)
         answer.add_done_callback(lambda done: self._finish(connection, done))
 
     def _answered(self, peer: Peer, request: Request) -> Answer:
@@ -201,7 +202,9 @@ class ControlServer:
         connection.unsent = memoryview(msgspec.json.encode(response) + b"\n")
         connection.is_answered = True
         connection.deadline = time.monotonic() + RESPONSE_S
-        self._selector.modify(connection.sock, selectors.EVENT_WRITE)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(connection.sock)
+        self._selector.register(connection.sock, selectors.EVENT_WRITE)
 
     def _flush(self, connection: _Connection) -> None:
         sent = connection.sock.send(connection.unsent)
@@ -212,7 +215,8 @@ class ControlServer:
     def _drop(self, connection: _Connection) -> None:
         fd = connection.sock.fileno()
         if self._connections.pop(fd, None) is not None:
-            self._selector.unregister(connection.sock)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(connection.sock)
             connection.sock.close()
 
 

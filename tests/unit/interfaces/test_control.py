@@ -130,6 +130,7 @@ def test_a_late_answer_arrives_and_others_do_not_wait_for_it(serve: Callable[...
     path = serve(lambda peer, request: late if request.command == "undo" else echo(peer, request))
     with connected(path) as sock:
         sock.sendall(b'{"command": "undo"}\n')
+        sock.shutdown(socket.SHUT_WR)
         assert ask("status", path=path)
         late.set_result(Response(True, data="done"))
         assert json.loads(sock.makefile("rb").readline())["data"] == "done"

@@ -16,6 +16,8 @@ KERNEL_COMMAND_LINE = (
     "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off net.ifnames=0 systemd.show_status=0"
     " audit=0 selinux=0 nowatchdog tsc=reliable"
 )
+# Each event descriptor is one more that the emulator's main thread polls at every timer of an emulated CPU.
+NO_EVENTFD = "ioeventfd=off"
 KEPT_LOGS = 40
 # In the tree: the run folder (sockets, deploy disk, shared memory) and the tmpfs folder (memory, overlay).
 RUN, RAM = Path("/run/lab"), Path("/run/ram")
@@ -40,16 +42,16 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
         *("-kernel", str(inside(artifacts.kernel)), "-append", KERNEL_COMMAND_LINE),
         *_disk("root", f"{RAM}/disk.qcow2", "qcow2"),
         *_disk("deploy", f"{RUN}/deploy.tar", "raw,readonly=on"),
-        *("-device", "virtio-serial-pci", "-chardev", channel),
+        *("-device", f"virtio-serial-pci,{NO_EVENTFD}", "-chardev", channel),
         *("-device", "virtserialport,chardev=channel,name=org.qemu.guest_agent.0"),
         *("-object", f"memory-backend-file,id=shared,size={SHARED_MEMORY_BYTES},{shared}"),
-        *("-device", "ivshmem-plain,memdev=shared,master=on", "-device", "virtio-rng-pci"),
+        *("-device", "ivshmem-plain,memdev=shared,master=on", "-device", f"virtio-rng-pci,{NO_EVENTFD}"),
     ]
 
 
 def _disk(name: str, path: str, options: str) -> list[str]:
     drive = f"if=none,id={name},file={path},format={options},cache=unsafe"
-    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name}"]
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},num-queues=1,{NO_EVENTFD}"]
 
 
 def meter_arguments(topology: LabTopology, plugin: Path, options: Mapping[str, str]) -> list[str]:

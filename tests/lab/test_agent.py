@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.agent_scenario import for_each_guest, misplaced_guests
+from tests.lab.agent_scenario import misplaced_guests
 from vmplace.lab.channel import GuestProcess
 from vmplace.lab.machine import LabHost, boot_host
 
@@ -32,7 +32,6 @@ def snapshot() -> Any:
 @pytest.fixture
 def host(snapshot: Any) -> Iterator[LabHost]:
     with boot_host("n4-full", snapshot=snapshot) as booted:
-        for_each_guest(booted, "resume")
         booted.run("mkdir -p /etc/vmplace")
         balance(booted, "0")
         yield booted

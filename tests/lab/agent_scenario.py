@@ -45,6 +45,6 @@ def misplaced_guests() -> Path:
         topology,
         build_all(progress),
         progress,
-        inputs={"scenario": SCENARIO, "suspended": "1"},
+        inputs={"scenario": SCENARIO},
         prepare=prepare,
     )

@@ -1,5 +1,6 @@
 """A host of two nodes and guests with given page places, for tests of the loop; only the host is unreal."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -62,6 +63,8 @@ class World:
     undone: list[str | None] = field(default_factory=list)
     owning: bool = False
     closed: int = 0
+    armed_at: float = 0.0
+    windows_s: list[float] = field(default_factory=list)
     bell: Bell = field(default_factory=Bell)
 
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
@@ -82,10 +85,12 @@ class World:
         """Do nothing."""
 
     def arm(self, guest: GuestTopology) -> None:
-        """Do nothing."""
+        """Note when the window began."""
+        self.armed_at = time.monotonic()
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the guest's memory where it is, or raise what the test wants."""
+        self.windows_s.append(time.monotonic() - self.armed_at)
         if error := self.harvest_errors.get(guest.name):
             raise error
         return batch(guest, self.nid_of.get(guest.name, 0))

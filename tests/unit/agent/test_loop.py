@@ -145,6 +145,13 @@ def test_apply_moves_even_a_guest_in_mode_advise():
     assert world.applied == ["db1"]
 
 
+def test_an_order_never_cuts_a_window_short():
+    world = World([guest("db1")])
+    with Running(world, rule("*", Mode.ADVISE), window_ms=200) as running:
+        running.order("apply")
+    assert min(world.windows_s) >= 0.2
+
+
 def test_an_undone_guest_is_left_alone_until_resume():
     world = World([guest("db1")])
     with Running(world) as running:

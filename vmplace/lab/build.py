@@ -109,7 +109,7 @@ def _build_all(progress: Progress) -> LabArtifacts:
         kernel=kernel,
         rootfs_image=rootfs,
         meter=_made(progress, toolbox, "meter", ["meter"]),
-        payload=_made(progress, toolbox, "payload", ["payload", "meter"]),
+        payload=_made(progress, toolbox, "payload", ["payload", "meter/magic.h"]),
     )
 
 

@@ -73,20 +73,29 @@ def deployed_files(scenario: Scenario, artifacts: LabArtifacts, progress: Progre
 
 
 def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: Progress) -> ScenarioResult:
-    """Run the scenario under each manager; a manager that fails ends the run with its error."""
+    """Run the scenario under each manager; one that breaks is told as a failed expectation."""
     stage = prepare_stage(scenario, progress)
     results: dict[ManagerName, ManagerResult] = {}
+    broken: dict[ManagerName, str] = {}
     for name in managers:
         started = time.monotonic()
-        observed = _observe(stage, name, progress)
+        try:
+            observed = _observe(stage, name, progress)
+        except LabError as err:
+            broken[name] = f"{err} ({err.hint})" if err.hint else str(err)
+            progress.note(f"{name}: {broken[name]}")
+            continue
         results[name] = _judge(stage, name, observed, time.monotonic() - started)
         _tell(progress, name, results[name])
+    if not results:
+        raise LabError("no manager came to an end", hint="; ".join(broken.values()))
+    failures = [f"{name}: the run broke off: {why}" for name, why in broken.items()]
     return ScenarioResult(
         scenario=scenario.name,
         topology=scenario.topology,
         nids=stage.topology.nids,
         managers=results,
-        failed_expectations=failed_expectations(scenario, results),
+        failed_expectations=(*failures, *failed_expectations(scenario, results)),
         seed=scenario.seed,
         versions=_versions(stage),
     )

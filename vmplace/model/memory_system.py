@@ -23,6 +23,8 @@ from vmplace.model.metrics import Matrix
 KNEE = 0.99
 """Beyond this utilisation the wait goes on along its tangent: finite, so that overload can be told apart."""
 MAX_STEPS = 200
+NO_CAPACITY = 1e-9
+"""Stands for the capacity of a node without memory, which nothing asks: zero would divide."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,10 @@ class MemorySystem:
         return costs
 
     def _utilisation(self, rates: Matrix) -> Matrix:
-        # Nothing may use a node without memory; a capacity of 0 would otherwise divide by zero.
-        return rates / np.maximum(self.capacities, np.finfo(float).tiny)
+        return rates / np.maximum(self.capacities, NO_CAPACITY)
 
     def _service(self) -> Matrix:
-        return self.queue / np.maximum(self.capacities, np.finfo(float).tiny)
+        return self.queue / np.maximum(self.capacities, NO_CAPACITY)
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,9 @@ def _newton_step(
     load, slope = _queue_length(system._utilisation(rates @ uses))
     service = system._service()
     gradient = demand.mlp * (demand.parallelism / rates - demand.think) - unloaded - uses @ (load * service)
-    stiffness = slope * service / np.maximum(system.capacities, np.finfo(float).tiny)
+    stiffness = slope * service / np.maximum(system.capacities, NO_CAPACITY)
     curvature = np.diag(demand.mlp * demand.parallelism / rates**2) + (uses * stiffness) @ uses.T
-    step: Matrix = np.linalg.solve(curvature, gradient)
-    return gradient, step
+    return gradient, np.linalg.solve(curvature, gradient).astype(np.float64)
 
 
 def _potential(system: MemorySystem, demand: Demand, uses: Matrix, unloaded: Matrix, rates: Matrix) -> float:
@@ -165,7 +165,7 @@ def _potential(system: MemorySystem, demand: Demand, uses: Matrix, unloaded: Mat
 
 def _queue_length(rho: Matrix) -> tuple[Matrix, Matrix]:
     """Return rho / (1 - rho), continued along its tangent beyond the knee, and its slope."""
-    below = np.minimum(rho, KNEE)
+    below: Matrix = np.minimum(rho, KNEE)
     slope: Matrix = 1 / (1 - below) ** 2
     return below / (1 - below) + np.maximum(rho - KNEE, 0) * slope, slope
 

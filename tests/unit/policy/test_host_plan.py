@@ -1,0 +1,111 @@
+"""The joint plan, against placements that a person can work out."""
+
+import numpy as np
+import pytest
+
+from vmplace.model.memory_system import Link, MemorySystem, routed
+from vmplace.policy.descent import PageTask, descended, rounded
+from vmplace.policy.host_plan import plan_host
+from vmplace.policy.host_view import ABSENT, REPLICATED, GuestEvidence, HostView, traffic
+
+
+def two_nodes(controllers=(1.0, 1.0), link: float = 1.0) -> MemorySystem:
+    latency = np.array([[100.0, 200.0], [200.0, 100.0]])
+    return routed((0, 1), latency, np.array(controllers), [Link((0, 1), link)], 1.0)
+
+
+def guest(heat, *, node=0, written=True, read_ratio=None, windows=5, parallelism=4.0) -> GuestEvidence:
+    heat = np.array(heat, float)
+    return GuestEvidence(
+        name="g",
+        heat=heat,
+        written=np.full(len(heat), written),
+        node=np.full(len(heat), node, np.int8),
+        worker=heat.any(axis=0),
+        windows=np.full(len(heat), windows),
+        read_ratio=read_ratio,
+        parallelism=parallelism,
+        think_ns=100.0,
+        mlp=2.0,
+    )
+
+
+def planned(*guests: GuestEvidence, system: MemorySystem | None = None, move_ns: float = 0.0):
+    return plan_host(HostView(system or two_nodes(), np.full(2, 1e9), guests, move_ns))
+
+
+def test_private_pages_go_home_while_there_is_room():
+    (plan,) = planned(guest([[9, 0], [0, 9]] * 500, node=1))
+    assert np.mean(plan == np.tile([0, 1], 500)) > 0.99
+
+
+def test_pages_shared_alike_are_spread_by_the_bandwidth_of_the_controllers():
+    # 48 vCPUs keep both controllers near their capacity, where only 3 : 1 fits.
+    system = two_nodes(controllers=(0.12, 0.04), link=10.0)
+    (plan,) = planned(guest([[9, 9]] * 3000, parallelism=48.0), system=system)
+    assert np.mean(plan == 0) == pytest.approx(0.75, abs=0.04)
+
+
+def test_a_crowded_controller_sheds_pages_of_the_guests_together():
+    system = two_nodes(controllers=(0.05, 0.05), link=10.0)
+    alone = planned(guest([[9, 0]] * 1000, parallelism=1.0), system=system)[0]
+    crowd = planned(*[guest([[9, 0]] * 1000, parallelism=16.0)] * 3, system=system)
+    assert np.mean(alone == 1) == 0
+    assert np.mean(np.concatenate(crowd) == 1) > 0.2
+
+
+def test_only_pages_without_writes_get_copies():
+    (read,) = planned(guest([[9, 9]] * 100, written=False))
+    (written,) = planned(guest([[9, 9]] * 100, written=True))
+    assert (read == REPLICATED).all()
+    assert not (written == REPLICATED).any()
+
+
+def test_a_source_that_may_miss_writes_must_show_a_guest_that_hardly_writes():
+    plans = [planned(guest([[9, 9]] * 100, written=False, read_ratio=r))[0] for r in (0.94, 0.96)]
+    assert [bool((plan == REPLICATED).any()) for plan in plans] == [False, True]
+
+
+def test_no_copies_for_a_guest_whose_node_has_no_memory():
+    (plan,) = planned(guest([[9, 9]] * 100, written=False), system=two_nodes(controllers=(1.0, 0.0)))
+    assert (plan == 0).all()
+
+
+def test_a_move_is_made_only_if_it_pays_within_the_windows_seen():
+    # Gain per window: 10 accesses x 100 ns / (mlp 2 x 4 vCPUs) = 125 ns.
+    def moves(windows: int) -> bool:
+        pages = guest([[10, 0]] * 100, node=1, windows=windows)
+        return bool((planned(pages, system=two_nodes((1e3, 1e3), 1e3), move_ns=1000.0)[0] == 0).any())
+
+    assert (moves(7), moves(9)) == (False, True)
+
+
+def test_absent_and_untouched_pages_are_left_alone():
+    pages = guest([[9, 0]] * 3, node=1)
+    pages.node[0], pages.heat[1] = ABSENT, 0
+    assert planned(pages)[0].tolist() == [ABSENT, 1, 0]
+
+
+def test_rounding_keeps_the_weights_and_repeats_itself():
+    mixed = rounded([np.zeros(10_000, np.int8), np.ones(10_000, np.int8)], [0.3, 0.7])
+    assert np.mean(mixed == 1) == pytest.approx(0.7, abs=0.001)
+    np.testing.assert_array_equal(
+        mixed, rounded([np.zeros(10_000, np.int8), np.ones(10_000, np.int8)], [0.3, 0.7])
+    )
+
+
+def test_the_descent_finds_what_exhaustive_search_finds():
+    system = two_nodes(controllers=(0.03, 0.02), link=0.02)
+    pages = guest([[9, 3]] * 1000, parallelism=16.0)
+    task = PageTask(pages, np.zeros(1000, np.bool_), np.zeros(1000))
+    found = descended(system, [task], steps=60).traffics[0]
+
+    def latency(share: float) -> float:
+        from vmplace.model.memory_system import solved
+        from vmplace.policy.host_view import demand
+
+        node = (np.arange(1000) < share * 1000).astype(np.int8)
+        return float(solved(system, demand((pages,), [traffic(pages.heat, node)])).latencies[0])
+
+    best = min(np.linspace(0, 1, 101), key=latency)
+    assert found[:, 1].sum() / found.sum() == pytest.approx(best, abs=0.03)

@@ -1,0 +1,159 @@
+"""Which placement of all guests' pages costs all their accesses together the least time?
+
+1. Solve the memory system for the present placement: rates, and what one more access from node k to
+   node j would cost everybody (its latency, its waits, and the waits it causes).
+2. At these prices each page has a cheapest node (or a replica per node, if nobody writes it); moving
+   costs, too, spread over the windows that the page is expected to stay.
+3. Go from the present mixture towards these cheapest places as far as the total falls; go to 1.
+
+Source: the conditional-gradient method of Frank and Wolfe (1956): the total is convex in the traffic, so
+the gap between the prices' promise and the present bounds what is left to gain.
+Limits: prices are of a steady state; a node's capacity is the caller's concern.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace.model.memory_system import MemorySystem, solved
+from vmplace.model.metrics import Matrix
+from vmplace.policy.host_view import ABSENT, REPLICATED, Bools, GuestEvidence, NodeIndexes, demand, traffic
+
+STEPS = 16
+GAP = 0.003
+"""Stop when at most this share of the total time could still be gained."""
+GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True)
+class PageTask:
+    """A guest's pages to be placed: evidence, which may be replicated, and the price of moving each (ns)."""
+
+    guest: GuestEvidence
+    replicable: Bools
+    move_price: Matrix
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A fractional placement: for each guest the traffic, and the placements that are mixed by weight."""
+
+    traffics: list[Matrix]
+    placements: list[list[NodeIndexes]]
+    weights: list[float]
+    gap: float
+
+
+def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEPS) -> Mixture:
+    """Return the mixture of placements after at most ``steps`` steps, the present placement first."""
+    placements = [[task.guest.node] for task in tasks]
+    traffics = [traffic(task.guest.heat, task.guest.node) for task in tasks]
+    copies = int(np.count_nonzero(system.controller > 0)) - 1
+    moves, weights, gap = [0.0] * len(tasks), [1.0], 0.0
+    for _ in range(steps):
+        rates = _rates(system, tasks, traffics)
+        prices = _prices(system, traffics, rates)
+        goals = [cheapest(system, task, prices) for task in tasks]
+        aims = [traffic(task.guest.heat, goal) for task, goal in zip(tasks, goals, strict=True)]
+        paid = [_paid(task, goal, copies) for task, goal in zip(tasks, goals, strict=True)]
+        scale = [rate / max(one.sum(), 1e-300) for rate, one in zip(rates, traffics, strict=True)]
+        total, gap = _gap(prices, traffics, aims, moves, paid, scale)
+        if gap <= GAP * total:
+            break
+        share = _best_share(system, traffics, aims, moves, paid, scale)
+        if share == 0.0:
+            break
+        traffics = [(1 - share) * a + share * b for a, b in zip(traffics, aims, strict=True)]
+        moves = [(1 - share) * a + share * b for a, b in zip(moves, paid, strict=True)]
+        weights = [(1 - share) * weight for weight in weights] + [share]
+        for kept, goal in zip(placements, goals, strict=True):
+            kept.append(goal)
+    return Mixture(traffics, placements, weights, gap)
+
+
+def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
+    """Return each page's cheapest place at ``prices[k, j]``; pages nobody touched stay."""
+    guest = task.guest
+    memory = np.flatnonzero(system.controller > 0)
+    costs = guest.heat @ prices[:, memory]
+    here = memory[None, :] == guest.node[:, None]
+    costs = costs + np.where(here, 0.0, task.move_price[:, None])
+    best = memory[costs.argmin(axis=1)].astype(np.int8)
+    copies = guest.heat @ np.diag(prices) + np.where(
+        guest.node == REPLICATED, 0.0, task.move_price * (len(memory) - 1)
+    )
+    best[task.replicable & (copies < costs.min(axis=1))] = REPLICATED
+    stay = (guest.node == ABSENT) | ~guest.heat.any(axis=1)
+    return np.where(stay, guest.node, best).astype(np.int8)
+
+
+def rounded(placements: Sequence[NodeIndexes], weights: Sequence[float]) -> NodeIndexes:
+    """Return one placement whose pages are dealt out over ``placements`` in proportion to ``weights``."""
+    point = (np.arange(1, len(placements[0]) + 1) * GOLDEN) % 1.0
+    chosen = np.minimum(np.searchsorted(np.cumsum(weights), point, side="right"), len(weights) - 1)
+    dealt: NodeIndexes = np.stack(placements)[chosen, np.arange(len(point))]
+    return dealt
+
+
+def _rates(system: MemorySystem, tasks: Sequence[PageTask], traffics: list[Matrix]) -> Matrix:
+    return solved(system, demand(tuple(task.guest for task in tasks), traffics)).rates
+
+
+def _prices(system: MemorySystem, traffics: list[Matrix], rates: Matrix) -> Matrix:
+    asked = _asked(system, traffics, [r / max(t.sum(), 1e-300) for r, t in zip(rates, traffics, strict=True)])
+    prices: Matrix = system.latency + system.visits @ system.marginal_waits(asked)
+    return prices
+
+
+def _asked(system: MemorySystem, traffics: list[Matrix], scale: list[float]) -> Matrix:
+    """Return the rate at each resource, every guest's traffic scaled to accesses per ns."""
+    total = np.sum([s * one for s, one in zip(scale, traffics, strict=True)], axis=0)
+    rates: Matrix = np.einsum("kj,kjr->r", total, system.visits)
+    return rates
+
+
+def _paid(task: PageTask, goal: NodeIndexes, copies: int) -> float:
+    changed = goal != task.guest.node
+    each = np.where(goal == REPLICATED, copies, 1)
+    return float((task.move_price * each)[changed].sum())
+
+
+def _gap(  # noqa: PLR0913  (two points of the descent, each of traffic and moves)
+    prices: Matrix,
+    traffics: list[Matrix],
+    aims: list[Matrix],
+    moves: list[float],
+    paid: list[float],
+    scale: list[float],
+) -> tuple[float, float]:
+    """Return the present total at these prices, and how much less it is at the aims."""
+    now = [float((prices * one).sum()) + m for one, m in zip(traffics, moves, strict=True)]
+    then = [float((prices * one).sum()) + m for one, m in zip(aims, paid, strict=True)]
+    total = sum(s * value for s, value in zip(scale, now, strict=True))
+    return total, total - sum(s * value for s, value in zip(scale, then, strict=True))
+
+
+def _best_share(  # noqa: PLR0913  (as above)
+    system: MemorySystem,
+    traffics: list[Matrix],
+    aims: list[Matrix],
+    moves: list[float],
+    paid: list[float],
+    scale: list[float],
+) -> float:
+    """Return the share of the way to the aims at which the total is least (golden-section search)."""
+
+    def total(share: float) -> float:
+        mixed = [(1 - share) * a + share * b for a, b in zip(traffics, aims, strict=True)]
+        cost = sum(s * ((1 - share) * a + share * b) for s, a, b in zip(scale, moves, paid, strict=True))
+        asked = _asked(system, mixed, scale)
+        unloaded = sum(s * float((system.latency * one).sum()) for s, one in zip(scale, mixed, strict=True))
+        return cost + unloaded + float(asked @ system.waits(asked))
+
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        low, high = (low, right) if total(left) < total(right) else (left, high)
+    best = min((0.0, (low + high) / 2, 1.0), key=total)
+    return 0.0 if best < 1e-6 else best

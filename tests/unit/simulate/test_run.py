@@ -1,0 +1,134 @@
+"""The simulator against placements whose outcome follows from the trace's declaration."""
+
+import numpy as np
+import pytest
+
+from tests.unit.simulate.small_trace import private_pages, shared_pages
+from vmplace.errors import VmplaceError
+from vmplace.simulate.guest_option import guest_spec
+from vmplace.simulate.host_file import SimulatedHost, parse_host
+from vmplace.simulate.registry import POLICIES
+from vmplace.simulate.result import SimulationResult, oracle_share
+from vmplace.simulate.run import PlacementCosts, simulate
+from vmplace.simulate.source_views import source_named
+from vmplace.simulate.trace import parse_trace
+
+FREE = PlacementCosts(move_ns=0.0, collapse_ns=0.0)
+
+
+def square(memory_mib: int = 64) -> SimulatedHost:
+    node = f"cpus = 4\nmemory_mib = {memory_mib}\n"
+    nodes = "".join(f"[[node]]\nnid = {nid}\n{node}" for nid in (0, 1, 4, 5))
+    distances = [[10 if i == j else 20 for j in range(4)] for i in range(4)]
+    return parse_host(
+        f"distances = {distances}\nbandwidth_mib_per_s = {[[1000] * 4] * 4}\n{nodes}", name="square"
+    )
+
+
+def run(arrays, policy: str, *, source: str = "full", host=None, costs=FREE, copies: int = 1, **options: str):
+    host = host or square()
+    trace = parse_trace(arrays, name="small")
+    specs = [guest_spec(f"g{i}", trace, options, host) for i in range(copies)]
+    return simulate(host, specs, POLICIES[policy], source_named(source), costs=costs)
+
+
+def moved(result: SimulationResult) -> int:
+    return sum(guest.moved_bytes + guest.replicated_bytes for guest in result.guests.values())
+
+
+def test_untouched_memory_stays_where_one_thread_first_touched_it():
+    result = run(private_pages(), "none")
+    assert (result.lar, result.mc_imbalance, moved(result)) == (0.25, 2.0, 0)
+
+
+def test_interleaving_evens_out_controllers_and_leaves_a_quarter_local():
+    result = run(shared_pages(), "interleave-all")
+    assert result.lar == 0.25
+    assert result.mc_imbalance == pytest.approx(0.0, abs=1e-9)
+
+
+def test_interleaving_over_workers_uses_no_other_node():
+    result = run(shared_pages(), "interleave-workers", nodes="0+5")
+    assert result.lar == 0.5
+    assert run(shared_pages(), "interleave-all", nodes="0+5").lar == 0.25
+
+
+@pytest.mark.parametrize("source", ["full", "ad", "ibs:50"])
+def test_private_pages_go_to_their_nodes_after_the_first_window(source: str):
+    result = run(private_pages(windows=6), "vmplace", source=source)
+    assert result.lar == pytest.approx((0.25 + 5) / 6, abs=0.02)
+
+
+def test_the_oracle_needs_no_window_to_learn():
+    assert run(private_pages(), "oracle").lar == pytest.approx(1.0, abs=0.02)
+
+
+def test_pages_that_all_read_get_copies_and_written_ones_get_spread():
+    assert run(shared_pages(windows=8), "vmplace").guests["g0"].replicated_bytes == 3 * 400 * 4096
+    written = run(shared_pages(stores=100, windows=8), "vmplace")
+    assert written.guests["g0"].replicated_bytes == 0
+    # All of the first window's load is on one controller (2.0), none of the others' is.
+    uneven, even = (run(shared_pages(stores=100), name).run_time_s for name in ("none", "interleave-all"))
+    assert written.mc_imbalance == pytest.approx(2.0 * uneven / (uneven + 7 * even), abs=0.1)
+
+
+def test_a_write_collapses_copies_for_good():
+    arrays = shared_pages(windows=9)
+    late = (arrays["epoch"] == 5) & (arrays["thread"] == 2)
+    arrays["stores"] = np.where(late, 1, arrays["stores"])
+    guest = run(arrays, "vmplace").guests["g0"]
+    assert guest.collapsed_pages == 400
+    assert guest.replicated_bytes == 3 * 400 * 4096
+
+
+@pytest.mark.parametrize("arrays", [private_pages(), shared_pages(), shared_pages(stores=100)])
+def test_no_policy_is_faster_than_the_oracle(arrays):
+    least = run(arrays, "oracle").run_time_s
+    for policy in POLICIES:
+        assert run(arrays, policy).run_time_s >= least * 0.997
+
+
+def test_moves_cost_the_guest_time_and_are_left_out_when_they_cannot_pay():
+    cheap, dear = (PlacementCosts(move_ns=cost) for cost in (5000.0, 1e8))
+    free = run(private_pages(), "vmplace").run_time_s
+    paid = run(private_pages(), "vmplace", costs=cheap).run_time_s
+    assert paid - free == pytest.approx(300 * 5000e-9, rel=0.1)
+    assert moved(run(private_pages(), "vmplace", costs=dear)) == 0
+
+
+def test_guests_slow_each_other_and_one_alone_is_slowed_by_nobody():
+    alone, two = run(private_pages(), "none"), run(private_pages(), "none", copies=2)
+    assert two.guests["g0"].run_time_s > 1.3 * alone.run_time_s
+
+
+def test_a_guest_may_start_on_another_node():
+    result = run(private_pages(), "none", first_touch="4", nodes="0")
+    assert result.lar == 0.0
+
+
+def test_a_full_node_spills_to_the_nearest_and_a_full_host_is_refused():
+    spilled = run(private_pages(npages=400), "none", host=square(memory_mib=1))
+    assert spilled.lar == pytest.approx(0.25, abs=0.05)
+    assert spilled.mc_imbalance < 2.0
+    with pytest.raises(VmplaceError, match="too little memory"):
+        run(private_pages(npages=1100), "none", host=square(memory_mib=1))
+
+
+def test_vcpus_that_outnumber_cpus_share_them():
+    idle = private_pages(heat=1)
+    roomy, crowded = (run(idle, "none", nodes="0", copies=n).run_time_s for n in (1, 4))
+    assert crowded == pytest.approx(4 * roomy, rel=0.05)
+
+
+def test_the_share_of_the_oracle_is_unknown_where_nothing_can_be_gained():
+    assert oracle_share(10.0, 8.0, 6.0) == 0.5
+    assert oracle_share(10.0, 10.0, 10.0) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"node": "1"}, "unknown option 'node'"), ({"nodes": "2"}, "no node 2"), ({"vcpus": "0"}, "positive")],
+)
+def test_a_guest_option_that_cannot_be_is_named(options: dict[str, str], message: str):
+    with pytest.raises(VmplaceError, match=message):
+        guest_spec("g", parse_trace(private_pages(), name="small"), options, square())

@@ -1,0 +1,59 @@
+"""What does ``--guest NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,mlp=X]`` ask for?"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from vmplace.errors import VmplaceError
+from vmplace.simulate.guest_run import MLP, GuestSpec
+from vmplace.simulate.host_file import SimulatedHost
+from vmplace.simulate.trace import Trace, read_trace
+
+KEYS = ("vcpus", "nodes", "first_touch", "mlp")
+FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,mlp=X]"
+
+
+def read_guests(texts: tuple[str, ...], host: SimulatedHost) -> list[GuestSpec]:
+    """Return the guests that the options describe, each trace read once; raises VmplaceError."""
+    parsed = [_split(text) for text in texts]
+    names = [name for name, _, _ in parsed]
+    if len(set(names)) != len(names):
+        raise VmplaceError(f"two guests have one name: {', '.join(names)}")
+    traces = {path: read_trace(path) for path in sorted({path for _, path, _ in parsed})}
+    return [guest_spec(name, traces[path], options, host) for name, path, options in parsed]
+
+
+def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: SimulatedHost) -> GuestSpec:
+    """Return a guest that runs ``trace`` as ``options`` say; raises VmplaceError."""
+    unknown = sorted(set(options) - set(KEYS))
+    if unknown:
+        raise VmplaceError(f"guest {name}: unknown option {unknown[0]!r}", hint=f"known: {', '.join(KEYS)}")
+    with_cpus = tuple(i for i, cpus in enumerate(host.cpus) if cpus)
+    try:
+        nodes = tuple(int(nid) for nid in options["nodes"].split("+")) if "nodes" in options else None
+        start = int(options["first_touch"]) if "first_touch" in options else None
+        vcpus, mlp = int(options.get("vcpus", trace.workers)), float(options.get("mlp", MLP))
+    except ValueError as err:
+        raise VmplaceError(f"guest {name}: {err}", hint=FORM) from err
+    if vcpus < 1 or not mlp > 0:
+        raise VmplaceError(f"guest {name}: vcpus and mlp must be positive")
+    start_index = None if start is None else _index(name, start, host)
+    if start_index is not None and not host.system.controller[start_index]:
+        raise VmplaceError(f"guest {name}: node {start} has no memory")
+    indexes = with_cpus if nodes is None else tuple(_index(name, nid, host) for nid in nodes)
+    return GuestSpec(name, trace, indexes, vcpus, start_index, mlp)
+
+
+def _split(text: str) -> tuple[str, Path, dict[str, str]]:
+    first, *rest = text.split(",")
+    name, _, path = first.partition("=")
+    options = dict(part.partition("=")[::2] for part in rest)
+    if not name or not path or not all(options.values()):
+        raise VmplaceError(f"--guest {text!r} is not understood", hint=FORM)
+    return name, Path(path), options
+
+
+def _index(name: str, nid: int, host: SimulatedHost) -> int:
+    if nid not in host.system.nids:
+        known = ", ".join(map(str, host.system.nids))
+        raise VmplaceError(f"guest {name}: host {host.name} has no node {nid}", hint=f"it has {known}")
+    return host.system.nids.index(nid)

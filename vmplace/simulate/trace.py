@@ -1,0 +1,180 @@
+"""Which pages does a recorded program touch, window by window?  The reader of NAME.npz traces.
+
+The format is described in docs/simulate.md.  A trace is checked as a whole when it is read: a simulator
+that stops after an hour over a bad index would be no help.
+"""
+
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.errors import VmplaceError
+
+Ints = npt.NDArray[np.integer[Any]]
+NEVER = 65535
+"""The free_epoch of a page that is never unmapped."""
+
+PAGE_ARRAYS = ("vpn", "first_touch_thread", "first_touch_epoch", "first_touch_rank", "free_epoch")
+RECORD_ARRAYS = ("epoch", "page_idx", "thread", "loads", "stores", "llc_misses")
+TOTAL_ARRAYS = ("totals_raw_loads", "totals_raw_stores")
+
+
+class TraceError(VmplaceError):
+    """A trace cannot be used: not in the format, damaged, or in contradiction to itself."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recorded program; arrays by page (P), by record (N, ascending by window) and by window and thread.
+
+    ``raw[W, T]``: accesses before any cache.  ``window_starts[W + 1]``: the first record of each window.
+    ``first_worker``, ``workers``: the thread range that does the work.
+    """
+
+    name: str
+    threads: int
+    first_worker: int
+    workers: int
+    first_touch_thread: Ints
+    first_touch_window: Ints
+    first_touch_rank: Ints
+    free_window: Ints
+    page: Ints
+    thread: Ints
+    loads: Ints
+    stores: Ints
+    dram: Ints
+    raw: Ints
+    window_starts: Ints
+
+    @property
+    def npages(self) -> int:
+        """Return the number of 4 KiB pages that were ever touched."""
+        return len(self.first_touch_thread)
+
+    @property
+    def windows(self) -> int:
+        """Return the number of windows."""
+        return len(self.raw)
+
+    def records(self, window: int) -> slice:
+        """Return where the records of ``window`` are."""
+        return slice(int(self.window_starts[window]), int(self.window_starts[window + 1]))
+
+
+def read_trace(path: Path) -> Trace:
+    """Read and check a trace; raises TraceError with what is wrong with it."""
+    if not path.is_file():
+        raise TraceError(f"{path}: no such trace")
+    try:
+        # np.load takes other things than archives, too, and its message on these would mislead.
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as err:
+        raise TraceError(f"{path}: not a readable .npz file ({err})", hint="record or copy it again") from err
+    try:
+        return parse_trace(arrays, name=path.stem)
+    except TraceError as err:
+        raise TraceError(f"{path}: {err}", hint=err.hint) from err
+
+
+def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
+    """Return the trace that ``arrays`` hold; raises TraceError."""
+    wanted = {*PAGE_ARRAYS, *RECORD_ARRAYS, *TOTAL_ARRAYS, "meta"}
+    missing = sorted(wanted - set(arrays))
+    if missing:
+        raise TraceError(f"lacks the arrays {', '.join(missing)}", hint="the format is in docs/simulate.md")
+    meta = _meta(arrays["meta"])
+    _check_shapes(arrays)
+    threads, windows = arrays["totals_raw_loads"].shape[::-1]
+    whole = {one: _integers(arrays[one], one) for one in wanted - {"meta"}}
+    _check_indexes(whole, threads, windows)
+    records = _ascending({one: whole[one] for one in RECORD_ARRAYS})
+    first, last = _workers(meta, threads)
+    return Trace(
+        name=name,
+        threads=threads,
+        first_worker=first,
+        workers=last - first + 1,
+        first_touch_thread=whole["first_touch_thread"],
+        first_touch_window=whole["first_touch_epoch"],
+        first_touch_rank=whole["first_touch_rank"],
+        free_window=whole["free_epoch"],
+        page=records["page_idx"],
+        thread=records["thread"],
+        loads=records["loads"],
+        stores=records["stores"],
+        dram=records["llc_misses"],
+        raw=whole["totals_raw_loads"].astype(np.int64) + whole["totals_raw_stores"].astype(np.int64),
+        window_starts=np.searchsorted(records["epoch"], np.arange(windows + 1)),
+    )
+
+
+def _ascending(records: dict[str, Ints]) -> dict[str, Ints]:
+    epoch = records["epoch"]
+    if (epoch[:-1] <= epoch[1:]).all():
+        return records
+    order = np.argsort(epoch, kind="stable")
+    return {name: array[order] for name, array in records.items()}
+
+
+def _meta(array: Any) -> dict[str, Any]:
+    try:
+        meta = json.loads(str(array))
+    except json.JSONDecodeError as err:
+        raise TraceError(f"meta is not JSON ({err})") from err
+    if not isinstance(meta, dict):
+        raise TraceError("meta is not a JSON object")
+    return meta
+
+
+def _integers(array: Any, name: str) -> Ints:
+    if array.dtype.kind not in "ui":
+        raise TraceError(f"{name} holds {array.dtype}, not integers")
+    if array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise TraceError(f"{name} holds {array.max()}, more than 63 bits")
+    if array.size and array.min() < 0:
+        raise TraceError(f"{name} holds a negative number")
+    whole: Ints = array
+    return whole
+
+
+def _check_shapes(arrays: dict[str, Any]) -> None:
+    for group in (PAGE_ARRAYS, RECORD_ARRAYS):
+        lengths = {name: arrays[name].shape for name in group}
+        if len(set(lengths.values())) != 1 or len(lengths[group[0]]) != 1:
+            raise TraceError(f"arrays that belong together differ in shape: {lengths}")
+    loads, stores = (arrays[name].shape for name in TOTAL_ARRAYS)
+    if loads != stores or len(loads) != 2 or 0 in loads:
+        raise TraceError(f"totals_raw_* must be [window, thread] alike and not empty: {loads}, {stores}")
+
+
+def _check_indexes(whole: dict[str, Ints], threads: int, windows: int) -> None:
+    bounds = {
+        "thread": threads,
+        "first_touch_thread": threads,
+        "epoch": windows,
+        "first_touch_epoch": windows,
+        "page_idx": len(whole["vpn"]),
+    }
+    for name, bound in bounds.items():
+        if whole[name].size and whole[name].max() >= bound:
+            raise TraceError(f"{name} holds {whole[name].max()}, but must stay below {bound}")
+    # In 64 bits: a sum of two uint32 may wrap.
+    if (whole["loads"].astype(np.int64) + whole["stores"] < whole["llc_misses"]).any():
+        raise TraceError("llc_misses counts more than loads and stores together")
+
+
+def _workers(meta: dict[str, Any], threads: int) -> tuple[int, int]:
+    """Return the first and last worker thread; all threads if the trace does not say."""
+    told = str(meta.get("workers", f"0-{threads - 1}"))
+    first, _, last = told.partition("-")
+    if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < threads):
+        raise TraceError(f"workers is {told!r}, not FIRST-LAST below {threads} threads")
+    return int(first), int(last)

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+#ifndef _UAPI_LINUX_KVM_PLACEMENT_H
+#define _UAPI_LINUX_KVM_PLACEMENT_H
+
+/*
+ * The placement fd: which NUMA node touches which guest page, and what to do
+ * about it.  See Documentation/virt/kvm/placement.rst.
+ */
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/*
+ * Capability and ioctl numbers stay clear of the ranges that KVM allocates
+ * from, a program that knows them never mistakes a later capability for this.
+ */
+#define KVM_CAP_PLACEMENT		0x706c
+
+/* On a VM fd; also allowed for a process that is not the VM's owner. */
+#define KVM_CREATE_PLACEMENT_FD		_IO(0xAE, 0xf8)
+
+/* On a placement fd. */
+#define KVM_PLACEMENT_INFO		_IOWR(0xAE, 0xf9, struct kvm_placement_info)
+#define KVM_PLACEMENT_ROOTS		_IOWR(0xAE, 0xfa, struct kvm_placement_roots)
+#define KVM_PLACEMENT_HARVEST		_IOWR(0xAE, 0xfb, struct kvm_placement_harvest)
+
+/* An id of a node or task that is not known. */
+#define KVM_PLACEMENT_UNKNOWN		(-1)
+
+/* Node roots exist for nodes 0 to KVM_PLACEMENT_MAX_NODES - 1. */
+#define KVM_PLACEMENT_MAX_NODES		31
+
+#define KVM_PLACEMENT_FEATURE_ROOTS	(1ULL << 0)
+#define KVM_PLACEMENT_FEATURE_HARVEST	(1ULL << 1)
+
+/* The VM's own properties. */
+#define KVM_PLACEMENT_VM_ASSIGNED_DEVICE	(1U << 0)
+#define KVM_PLACEMENT_VM_PRIVATE_MEMORY		(1U << 1)
+
+/**
+ * struct kvm_placement_info - KVM_PLACEMENT_INFO
+ * @slots: address of an array of struct kvm_placement_slot
+ * @vcpus: address of an array of struct kvm_placement_vcpu
+ * @nr_slots: in: entries that fit into @slots; out: memslots of the VM
+ * @nr_vcpus: in: entries that fit into @vcpus; out: vCPUs of the VM
+ * @features: out: KVM_PLACEMENT_FEATURE_*
+ * @nodes: out: bitmap of the online nodes that can have a root
+ * @root_nodes: out: bitmap of the nodes that have node roots now
+ * @pinned_pages: out: pages of the VM's process that are pinned for DMA
+ * @vm_flags: out: KVM_PLACEMENT_VM_*
+ * @flags: must be 0
+ *
+ * A count that is larger on return than on entry means that the array holds
+ * only the first entries.
+ */
+struct kvm_placement_info {
+	__u64 slots;
+	__u64 vcpus;
+	__u32 nr_slots;
+	__u32 nr_vcpus;
+	__u64 features;
+	__u64 nodes;
+	__u64 root_nodes;
+	__u64 pinned_pages;
+	__u32 vm_flags;
+	__u32 flags;
+};
+
+/* What backs a memslot; several bits if it spans several mappings. */
+#define KVM_PLACEMENT_BACKING_ANON		(1U << 0) /* private, anonymous */
+#define KVM_PLACEMENT_BACKING_FILE		(1U << 1) /* private, of a file */
+#define KVM_PLACEMENT_BACKING_SHARED		(1U << 2) /* memfd, tmpfs, file */
+#define KVM_PLACEMENT_BACKING_HUGETLB		(1U << 3)
+#define KVM_PLACEMENT_BACKING_PFNMAP		(1U << 4) /* a device's memory */
+#define KVM_PLACEMENT_BACKING_GUEST_MEMFD	(1U << 5)
+#define KVM_PLACEMENT_BACKING_LOCKED		(1U << 6) /* mlock(2) */
+#define KVM_PLACEMENT_BACKING_HOLE		(1U << 7) /* partly unmapped */
+
+/**
+ * struct kvm_placement_slot - one memslot
+ * @base_gfn: first guest frame number
+ * @npages: 4K pages
+ * @hva: address of the first page in the VM's process
+ * @slot: address space id in bits 31:16, slot id in bits 15:0, as in
+ *        struct kvm_userspace_memory_region
+ * @flags: KVM_MEM_*
+ * @backing: KVM_PLACEMENT_BACKING_*, 0 if the VM's process is gone
+ * @pad: 0
+ */
+struct kvm_placement_slot {
+	__u64 base_gfn;
+	__u64 npages;
+	__u64 hva;
+	__u32 slot;
+	__u32 flags;
+	__u32 backing;
+	__u32 pad;
+};
+
+/**
+ * struct kvm_placement_vcpu - one vCPU
+ * @vcpu_id: the id given to KVM_CREATE_VCPU
+ * @tid: thread that ran the vCPU last, in the caller's pid namespace, or
+ *       KVM_PLACEMENT_UNKNOWN
+ * @nid: node the vCPU ran on last, or KVM_PLACEMENT_UNKNOWN
+ * @pad: 0
+ */
+struct kvm_placement_vcpu {
+	__u32 vcpu_id;
+	__s32 tid;
+	__s32 nid;
+	__u32 pad;
+};
+
+/* Fill new roots with copies of existing mappings. */
+#define KVM_PLACEMENT_ROOTS_POPULATE	(1U << 0)
+
+/**
+ * struct kvm_placement_roots - KVM_PLACEMENT_ROOTS
+ * @nodes: bitmap of the nodes whose vCPUs get a root of their own; vCPUs on
+ *         other nodes share one root; 0 is the state of a new VM
+ * @flags: KVM_PLACEMENT_ROOTS_*
+ * @pad: must be 0
+ * @copied: out: mappings copied into new roots
+ */
+struct kvm_placement_roots {
+	__u64 nodes;
+	__u32 flags;
+	__u32 pad;
+	__u64 copied;
+};
+
+/* Clear the reported bits. */
+#define KVM_PLACEMENT_HARVEST_CLEAR	(1U << 0)
+/* Flush the TLBs if bits were cleared: the next harvest misses nothing. */
+#define KVM_PLACEMENT_HARVEST_FLUSH	(1U << 1)
+/* Descend also where the accessed bit of a page table is clear. */
+#define KVM_PLACEMENT_HARVEST_FULL	(1U << 2)
+
+/**
+ * struct kvm_placement_harvest - KVM_PLACEMENT_HARVEST
+ * @gfn: first guest frame number
+ * @npages: number of guest frames
+ * @records: address of an array of struct kvm_placement_record
+ * @nr_records: in: entries that fit into @records, KVM_PLACEMENT_MIN_RECORDS or
+ *              more; out: entries written
+ * @flags: KVM_PLACEMENT_HARVEST_*
+ * @cursor: in: 0, or the value returned by the call to continue; out: 0 if the
+ *          range is done, else pass it to the next call
+ * @as_id: address space, 0 or 1 (SMM)
+ * @pad: must be 0
+ */
+struct kvm_placement_harvest {
+	__u64 gfn;
+	__u64 npages;
+	__u64 records;
+	__u32 nr_records;
+	__u32 flags;
+	__u64 cursor;
+	__u32 as_id;
+	__u32 pad;
+};
+
+/* The least number of records to offer: what one page table may need. */
+#define KVM_PLACEMENT_MIN_RECORDS	8
+
+/* Dirty logging is on, @dirty says nothing. */
+#define KVM_PLACEMENT_RECORD_DIRTY_UNKNOWN	(1U << 0)
+
+/**
+ * struct kvm_placement_record - what one node did to 64 pages or a huge page
+ * @gfn: first guest frame number: a multiple of 64, or of the huge page's size
+ * @nid: node that touched the pages; KVM_PLACEMENT_UNKNOWN for the root that
+ *       nodes share
+ * @level: 1: the masks have a bit per 4K page; 2 and 3: a mapping of 2M or 1G,
+ *         only bit 0 of the masks is used
+ * @flags: KVM_PLACEMENT_RECORD_*
+ * @accessed: mask of pages that were read, written or executed
+ * @dirty: mask of pages that were written
+ */
+struct kvm_placement_record {
+	__u64 gfn;
+	__s32 nid;
+	__u16 level;
+	__u16 flags;
+	__u64 accessed;
+	__u64 dirty;
+};
+
+#endif /* _UAPI_LINUX_KVM_PLACEMENT_H */

@@ -9,7 +9,9 @@
 
 Source: BWAP (IPDPS'20), section III, is the case of one guest with pages that all nodes share alike;
 the replicas are Carrefour's (ASPLOS'13, section 3.2), per page instead of per application.
-Limits: vCPUs stay; a phase that ends as soon as it was seen is lost to any policy that looks back.
+A moved page earns its next move anew (kMAF, PACT'14, halves its vector).
+Limits: no guard yet, a trial that does not help is not undone; vCPUs stay; a phase that ends as soon as it
+was seen is lost to any policy that looks back.
 """
 
 from dataclasses import replace

@@ -28,8 +28,9 @@ class GuestEvidence:
     ``heat[P, N]`` estimates DRAM accesses per window from each node; a page never seen is zero there, as
     it is for the memory.  ``written[P]``: a write was seen lately.  ``node[P]``: index of the page's
     node, ABSENT or REPLICATED.  ``worker[N]``: vCPUs run on the node.  ``windows[P]``: in how
-    many the page was seen touched.  ``read_ratio``: share of reads among the accesses, or None if the source
-    sees every written page.  ``parallelism``, ``think_ns``, ``mlp``: as in ``Demand``, from counters.
+    many it was seen touched since its last move.  ``read_ratio``: share of reads among the accesses, or
+    None if the source sees every written page.  ``parallelism``, ``think_ns``, ``mlp``: as in
+    ``Demand``, from counters.
     """
 
     name: str

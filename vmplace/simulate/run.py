@@ -179,6 +179,8 @@ class _Simulation:
             kept = pages[: max(room, 0)]
             guest.counts.refused += len(pages) - len(kept)
             guest.node[kept] = target
+            # A page that went to and fro would else be moved the more readily, the longer it did.
+            guest.seen[kept] = 0
             copies = nodes - 1 if target == REPLICATED else 1
             guest.counts.replicated += len(kept) if target == REPLICATED else 0
             guest.counts.moved += len(kept) if target != REPLICATED else 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.unit.simulate.small_trace import private_pages, shared_pages
+from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
 from vmplace.errors import VmplaceError
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.host_file import SimulatedHost, parse_host
@@ -94,6 +94,18 @@ def test_moves_cost_the_guest_time_and_are_left_out_when_they_cannot_pay():
     paid = run(private_pages(), "vmplace", costs=cheap).run_time_s
     assert paid - free == pytest.approx(300 * 5000e-9, rel=0.1)
     assert moved(run(private_pages(), "vmplace", costs=dear)) == 0
+
+
+def test_a_page_that_was_moved_must_earn_its_next_move_anew():
+    records = [(w, p, w % 2, 2000, 1) for w in range(24) for p in range(100)]
+    guest = run(
+        arrays_of(records, pages=100, threads=2, windows=24),
+        "vmplace",
+        costs=PlacementCosts(move_ns=2e4),
+        nodes="0+1",
+    ).guests["g0"]
+    # Counted from the first window on instead, 100 pages would move four times.
+    assert guest.moved_bytes < 3 * 100 * 4096
 
 
 def test_guests_slow_each_other_and_one_alone_is_slowed_by_nobody():

@@ -20,7 +20,7 @@ from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
 from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
-from vmplace.agent.report import guest_status, host_imbalance, told
+from vmplace.agent.report import guest_status, guest_traffic, host_imbalance, told
 from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
 from vmplace.errors import VmplaceError
 from vmplace.model.pages import absorbed
@@ -225,11 +225,12 @@ class Agent:
         if host is None:
             self._status = status
             return
+        traffics = {guest.name: guest_traffic(guest, host) for guest in self.roster}
         guests = {
-            guest.name: guest_status(guest, host, self.last_plan, paused=status.paused)
+            guest.name: guest_status(guest, host, self.last_plan, traffics[guest.name], paused=status.paused)
             for guest in self.roster
         }
-        imbalance = host_imbalance(host, tuple(self.roster))
+        imbalance = host_imbalance(host, traffics.values())
         self._status = replace(status, guests=guests, nids=host.nids, mc_imbalance_estimate=imbalance)
 
     def _report_back(self, outcomes: dict[str, MoveOutcome], failures: tuple[str, ...]) -> None:

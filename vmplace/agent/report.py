@@ -12,9 +12,10 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
 
-def guest_status(guest: TrackedGuest, host: HostTopology, plan: PlanSummary, *, paused: bool) -> GuestStatus:
+def guest_status(
+    guest: TrackedGuest, host: HostTopology, plan: PlanSummary, traffic: TrafficMatrix | None, *, paused: bool
+) -> GuestStatus:
     """Return what is known of one guest; estimates are None until a window saw an access."""
-    traffic = _traffic(guest, host)
     cpus = tuple(sorted({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
     return GuestStatus(
         mode=guest.settings.mode.value,
@@ -33,11 +34,15 @@ def guest_status(guest: TrackedGuest, host: HostTopology, plan: PlanSummary, *, 
     )
 
 
-def host_imbalance(host: HostTopology, guests: Iterable[TrackedGuest]) -> float | None:
+def guest_traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:
+    """Return the traffic that the guest's last window implies, or None before the first one."""
+    return estimated_traffic(host, guest.topology, guest.pages) if guest.pages else None
+
+
+def host_imbalance(host: HostTopology, traffics: Iterable[TrafficMatrix | None]) -> float | None:
     """Return the estimated imbalance of the memory controllers under all guests together."""
     total: TrafficMatrix | None = None
-    for guest in guests:
-        traffic = _traffic(guest, host)
+    for traffic in traffics:
         if traffic and traffic.nids == host.nids:
             total = total + traffic if total else traffic
     return mc_imbalance(total, host.memory_nids) if total else None
@@ -58,10 +63,6 @@ def told(outcome: MoveOutcome) -> str:
     rest = "".join(f" {name.lower()}_pages={count}" for name, count in counts.items() if count)
     moved = f"guest={outcome.guest} moved_bytes={outcome.moved * PAGE_BYTES}"
     return f"{moved}{rest} longest_call_ms={outcome.longest_call_ns / 1e6:.2f}"
-
-
-def _traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:
-    return estimated_traffic(host, guest.topology, guest.pages) if guest.pages else None
 
 
 def _state(guest: TrackedGuest, plan: PlanSummary, *, paused: bool) -> str:

@@ -119,7 +119,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     from vmplace.sampling.recording import iter_recording
 
     loaded = read_config(config)
-    name = policy or loaded.config.policy
+    name = loaded.config.policy if policy is None else policy
     if name not in POLICIES:
         raise click.BadParameter(f"no policy {name!r}; known: {', '.join(POLICIES)}", param_hint="--policy")
     budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000

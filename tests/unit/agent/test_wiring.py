@@ -1,0 +1,32 @@
+"""The agent does without what the host lacks, and says so."""
+
+import sys
+
+import pytest
+
+from tests.unit.agent.agent_world import guest
+from vmplace.agent import wiring
+from vmplace.agent.config import Config
+from vmplace.topology.guest_finder import GuestScan
+from vmplace.topology.guests_kvm import Skipped
+
+
+def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    find, notes = wiring.guest_finder(Config())
+    assert len(notes) == 1 and "without libvirt" in notes[0]
+    assert all(found.origin == "kvm" for found in find().guests)
+
+
+def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wiring, "Libvirt", lambda: pytest.fail("libvirt was asked"))
+    assert wiring.guest_finder(Config(libvirt=False))[1] == ()
+
+
+def test_what_could_not_be_looked_at_is_told():
+    scan = GuestScan(
+        (guest("db1"),), (Skipped(7, "no permission"), Skipped(None, "domain x: bad")), "libvirt is away"
+    )
+    assert wiring.found_of(scan).notes == ("libvirt is away", "pid 7: no permission", "domain x: bad")

@@ -22,12 +22,11 @@ def read_pagemap(fd: int, hva: int, entries: U64) -> int:
     Returns the number of entries read; fewer than asked means the address space ended (0: the process did).
     """
 
-def folio_heads(kpageflags_fd: int, pfns: U64, heads: U64) -> int:
+def folio_heads(kpageflags_fd: int, pfns: U64, heads: U64) -> None:
     """heads[i] = pfn of the head of the folio of frame ``pfns[i]`` (both uint64), by /proc/kpageflags.
 
     0 where the idle bitmap never answers (pfn 0, hugetlb).  A frame that is no guest's own (zero page,
-    unplugged) is set to 0 in ``pfns``, too.  Returns how many heads are not on the LRU now: the idle
-    bitmap ignores those (see ``drain_lru``).
+    unplugged) is set to 0 in ``pfns``, too.  Fastest when ascending in runs.
     """
 
 def idle_mark(bitmap_fd: int, pfns: U64) -> int:

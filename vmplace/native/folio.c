@@ -11,7 +11,8 @@
 #include <linux/kernel-page-flags.h>
 
 #define VMP_FLAG(bit) (UINT64_C(1) << (bit))
-#define VMP_RUN_FRAMES 512
+/* Below this many frames in a row, two more reads cost more than they may save. */
+#define VMP_PROBE_FRAMES 64
 
 /* Frames that no guest owns, or that the idle bitmap never answers for. */
 #define VMP_FOREIGN (VMP_FLAG(KPF_NOPAGE) | VMP_FLAG(KPF_ZERO_PAGE))
@@ -22,7 +23,6 @@ struct vmp_folio_scan {
 	uint64_t *pfns;
 	uint64_t *heads;
 	size_t count;
-	int64_t off_lru;
 };
 
 static int vmp_read_flags(int fd, uint64_t pfn, size_t frames, uint64_t *ret)
@@ -37,32 +37,34 @@ static int vmp_read_flags(int fd, uint64_t pfn, size_t frames, uint64_t *ret)
 	return 0;
 }
 
+/* How many frames follow each other from @at on, within one 2 MiB block of frames. */
 static size_t vmp_run_length(const struct vmp_folio_scan *scan, size_t at)
 {
+	size_t max = VMP_PAGES_PER_HUGE - scan->pfns[at] % VMP_PAGES_PER_HUGE;
 	size_t length = 1;
 
-	while (length < VMP_RUN_FRAMES && at + length < scan->count &&
+	while (length < max && at + length < scan->count &&
 	       scan->pfns[at + length] == scan->pfns[at] + length)
 		length++;
 	return length;
 }
 
 /*
- * Is one folio behind a run of 512 frames that starts aligned?  Folios are naturally aligned, so a head at
+ * Is one folio behind the 2 MiB block of frames that holds a run?  Folios are naturally aligned, so a head at
  * frame 0 and a tail at frame 256 cannot be two: two reads of a word instead of 512 flags.
  */
-static int vmp_is_huge(const struct vmp_folio_scan *scan, size_t at, size_t length)
+static int vmp_is_huge(int fd, uint64_t first, size_t length)
 {
-	uint64_t head, middle, pfn = scan->pfns[at];
-	const uint64_t wanted = VMP_FLAG(KPF_COMPOUND_HEAD) | VMP_FLAG(KPF_LRU);
+	const uint64_t told = VMP_FLAG(KPF_COMPOUND_HEAD) | VMP_FOREIGN | VMP_UNTRACKED;
+	uint64_t head, middle;
 	int err;
 
-	if (length != VMP_PAGES_PER_HUGE || pfn % VMP_PAGES_PER_HUGE)
+	if (length < VMP_PROBE_FRAMES)
 		return 0;
-	err = vmp_read_flags(scan->fd, pfn, 1, &head);
-	if (err || (head & wanted) != wanted || head & (VMP_FOREIGN | VMP_UNTRACKED))
+	err = vmp_read_flags(fd, first, 1, &head);
+	if (err || (head & told) != VMP_FLAG(KPF_COMPOUND_HEAD))
 		return err;
-	err = vmp_read_flags(scan->fd, pfn + VMP_PAGES_PER_HUGE / 2, 1, &middle);
+	err = vmp_read_flags(fd, first + VMP_PAGES_PER_HUGE / 2, 1, &middle);
 	return err ? err : !!(middle & VMP_FLAG(KPF_COMPOUND_TAIL));
 }
 
@@ -86,7 +88,7 @@ static int vmp_find_head(int fd, uint64_t tail, uint64_t *ret)
 
 static int vmp_run_heads(struct vmp_folio_scan *scan, size_t at, size_t length)
 {
-	uint64_t flags[VMP_RUN_FRAMES];
+	uint64_t flags[VMP_PAGES_PER_HUGE];
 	uint64_t first = scan->pfns[at], head = 0;
 	int err = vmp_read_flags(scan->fd, first, length, flags);
 
@@ -100,8 +102,6 @@ static int vmp_run_heads(struct vmp_folio_scan *scan, size_t at, size_t length)
 		if (flags[i] & VMP_FOREIGN)
 			scan->pfns[at + i] = 0;
 		scan->heads[at + i] = flags[i] & (VMP_FOREIGN | VMP_UNTRACKED) ? 0 : head;
-		/* kpageflags gives a tail the LRU flag of its folio from 6.10 on only: count heads. */
-		scan->off_lru += scan->heads[at + i] && !is_tail && !(flags[i] & VMP_FLAG(KPF_LRU));
 	}
 	return err;
 }
@@ -113,14 +113,14 @@ static int vmp_scan_folios(struct vmp_folio_scan *scan)
 			scan->heads[at++] = 0;
 			continue;
 		}
+		uint64_t first = scan->pfns[at] - scan->pfns[at] % VMP_PAGES_PER_HUGE;
 		size_t length = vmp_run_length(scan, at);
-		int huge = vmp_is_huge(scan, at, length);
+		int huge = vmp_is_huge(scan->fd, first, length);
 		int err = huge < 0 ? huge : 0;
 
-		if (huge > 0)
-			for (size_t i = 0; i < length; i++)
-				scan->heads[at + i] = scan->pfns[at];
-		else if (!err)
+		for (size_t i = 0; huge > 0 && i < length; i++)
+			scan->heads[at + i] = first;
+		if (!huge)
 			err = vmp_run_heads(scan, at, length);
 		if (err)
 			return err;
@@ -148,5 +148,7 @@ PyObject *vmp_folio_heads(PyObject *module, PyObject *args)
 	Py_BEGIN_ALLOW_THREADS
 	err = vmp_scan_folios(&scan);
 	Py_END_ALLOW_THREADS
-	return vmp_result(err ? err : scan.off_lru);
+	if (err)
+		return vmp_result(err);
+	Py_RETURN_NONE;
 }

@@ -4,7 +4,7 @@
 static PyMethodDef vmp_methods[] = {
 	{ "age_heat", vmp_age_heat, METH_VARARGS, "age_heat(heat, accessed)" },
 	{ "read_pagemap", vmp_read_pagemap, METH_VARARGS, "read_pagemap(fd, hva, entries) -> entries read" },
-	{ "folio_heads", vmp_folio_heads, METH_VARARGS, "folio_heads(fd, pfns, heads) -> heads off the LRU" },
+	{ "folio_heads", vmp_folio_heads, METH_VARARGS, "folio_heads(fd, pfns, heads)" },
 	{ "idle_mark", vmp_idle_mark, METH_VARARGS, "idle_mark(fd, pfns) -> words written" },
 	{ "idle_collect", vmp_idle_collect, METH_VARARGS, "idle_collect(fd, pfns, accessed) -> touched" },
 	{ "move_pages", vmp_move_pages, METH_VARARGS, "move_pages(pid, hvas, nids, status[, all_owners]) -> ns" },

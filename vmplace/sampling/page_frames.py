@@ -16,8 +16,8 @@ from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRan
 from vmplace.topology.procfs import read_start_time
 
 PAGES_PER_HUGE = HUGE_BYTES // PAGE_BYTES
-CHUNK_PAGES = 1 << 16
-"""256 MiB of guest, 512 KiB per array of frames."""
+CHUNK_PAGES = 1 << 15
+"""128 MiB of guest, 256 KiB per array of frames."""
 
 PRESENT = np.uint64(1 << 63)
 PFN_MASK = np.uint64((1 << 55) - 1)
@@ -27,14 +27,13 @@ PFN_MASK = np.uint64((1 << 55) - 1)
 class FrameChunk:
     """The frames of pages ``[first, first + len(pfns))`` of a range; the arrays are reused by the next chunk.
 
-    ``pfns``: the page's frame, 0 where none (not present, zero page).  ``heads``: the head of its folio, 0
-    where the idle bitmap never answers.  ``off_lru``: how many folios it ignores at this moment.
+    ``pfns``: the page's frame, 0 where none.  ``heads``: the head of its folio, 0 where the idle bitmap never
+    answers; filled in by ``FrameReader.resolve``.
     """
 
     first: int
     pfns: Frames
     heads: Frames
-    off_lru: int
 
 
 def block_offset(ram: RamRange) -> int:
@@ -116,7 +115,17 @@ class FrameReader:
         np.bitwise_and(entries, PFN_MASK, out=pfns)
         # Entries of swapped pages hold the swap slot in place of the frame.
         pfns[entries < PRESENT] = 0
-        return FrameChunk(first, pfns, heads, native.folio_heads(self._kpageflags, pfns, heads))
+        return FrameChunk(first, pfns, heads)
+
+    def resolve(self, pfns: Frames, heads: Frames, asked: Bytes) -> None:
+        """Fill in the heads of the pages ``asked`` for (not 0); the others are taken for heads.
+
+        Drops frames that are no guest's own (zero page) from ``pfns``, of those that were asked for.
+        """
+        wanted = pfns * asked
+        native.folio_heads(self._kpageflags, wanted, heads)
+        pfns[(asked != 0) & (wanted == 0)] = 0
+        np.copyto(heads, pfns, where=asked == 0)
 
     def _probe_pfns(self) -> None:
         page = np.ones(2 * PAGE_BYTES, np.uint8)

@@ -1,8 +1,9 @@
 """Which pages of a guest were touched?  Asked of the kernel's idle-page tracking.
 
-1. arm: find the folios behind the guest's pages and set their idle flags.
+1. arm: set the idle flags of the frames behind the guest's pages.
 2. harvest: read the flags back; the kernel walks the folio's mappings then, and with them, through KVM's
-   MMU notifier, the accessed bits of the guest's nested page tables.  A clear flag is a touch.
+   MMU notifier, the accessed bits of the guest's nested page tables.  A clear flag is a touch...
+3. ...or a tail of a folio, whose flag is always clear: those take the answer of their folio's head.
 
 Source: Documentation/admin-guide/mm/idle_page_tracking.rst; mm/page_idle.c (6.12).
 
@@ -20,7 +21,7 @@ import numpy as np
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
-from vmplace.sampling.page_frames import FrameChunk
+from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import Bytes, SampleBatch, SourceSight
 from vmplace.sampling.source import SourceSetup
@@ -52,15 +53,13 @@ class IdleSource:
     def arm(self, guest: GuestTopology) -> None:
         """Mark all present pages of the guest idle."""
         with self._walk.frames.opened(guest) as pagemap:
-            missed = []
+            self._drain()
             for ram in guest.ram:
                 for chunk in self._walk.frames.chunks(pagemap, ram):
-                    native.idle_mark(self._bitmap, _by_frame(chunk.heads))
-                    missed += [(ram, chunk.first, len(chunk.heads))] if chunk.off_lru else []
-            if missed and self._drain():
-                for ram, first, npages in missed:
-                    chunk = self._walk.frames.read(pagemap, ram, first, npages)
-                    native.idle_mark(self._bitmap, _by_frame(chunk.heads))
+                    self._mark_head(chunk)
+                    # Marks of tails are ignored: no need to know the folios here.
+                    pfns = np.sort(chunk.pfns) if _is_scattered(chunk.pfns) else chunk.pfns
+                    native.idle_mark(self._bitmap, pfns)
         self._armed_ns[guest.identity] = time.monotonic_ns()
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
@@ -69,7 +68,7 @@ class IdleSource:
         if started_ns is None:
             raise ValueError(f"guest {guest.name} was not armed")
         with self._walk.frames.opened(guest) as pagemap:
-            ranges = tuple(self._walk.sample(guest, pagemap, ram, self._collect) for ram in guest.ram)
+            ranges = tuple(self._walk.sample(guest, pagemap, ram, self._touched) for ram in guest.ram)
         ended_ns = time.monotonic_ns()
         return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
 
@@ -84,22 +83,39 @@ class IdleSource:
             os.close(self._bitmap)
         self._bitmap = -1
 
-    def _collect(self, chunk: FrameChunk, accessed: Bytes) -> None:
-        if not _is_scattered(chunk.heads):
-            native.idle_collect(self._bitmap, chunk.heads, accessed)
-            return
-        order = np.argsort(chunk.heads)
-        answers = np.zeros(len(order), np.uint8)
-        native.idle_collect(self._bitmap, chunk.heads[order], answers)
-        accessed[order] = answers
+    def _mark_head(self, chunk: FrameChunk) -> None:
+        """Mark the folio that a range begins in the middle of: its head is in no chunk."""
+        if not chunk.first and chunk.pfns[0] % PAGES_PER_HUGE:
+            self._walk.frames.resolve(chunk.pfns[:1], chunk.heads[:1], np.ones(1, np.uint8))
+            native.idle_mark(self._bitmap, chunk.heads[:1])
 
-    def _drain(self) -> bool:
+    def _touched(self, chunk: FrameChunk, accessed: Bytes) -> None:
+        if not _is_scattered(chunk.pfns):
+            self._collect(chunk.pfns, chunk.heads, accessed)
+            return
+        order = np.argsort(chunk.pfns)
+        pfns, heads, answers = chunk.pfns[order], chunk.heads[order], accessed[order]
+        self._collect(pfns, heads, answers)
+        chunk.pfns[order], chunk.heads[order], accessed[order] = pfns, heads, answers
+
+    def _collect(self, pfns: Frames, heads: Frames, accessed: Bytes) -> None:
+        native.idle_collect(self._bitmap, pfns, accessed)
+        # A frame that is idle is a head, for tails never are: only the others must be looked up.
+        self._walk.frames.resolve(pfns, heads, accessed)
+        accessed[heads == 0] = 0
+        is_tail = heads != pfns
+        if is_tail.any():
+            answers = np.zeros(len(heads), np.uint8)
+            native.idle_collect(self._bitmap, heads * is_tail, answers)
+            np.copyto(accessed, answers, where=is_tail)
+            # A head that the guest gave back (balloon) is in no range, so ``arm`` never meets it.
+            native.idle_mark(self._bitmap, heads * (is_tail & (answers != 0)))
+
+    def _drain(self) -> None:
         now_ns = time.monotonic_ns()
-        if now_ns - self._drained_ns < DRAIN_EVERY_NS:
-            return False
-        native.drain_lru()
-        self._drained_ns = now_ns
-        return True
+        if now_ns - self._drained_ns >= DRAIN_EVERY_NS:
+            native.drain_lru()
+            self._drained_ns = now_ns
 
 
 def _open_bitmap(sysfs: Path) -> int:
@@ -116,13 +132,7 @@ def _open_bitmap(sysfs: Path) -> int:
         ) from err
 
 
-def _is_scattered(heads: Frames) -> bool:
-    """Tell whether more than one page in 16 leaves the run of words before it (each costs a system call)."""
-    words = (heads >> np.uint64(6)).view(np.int64)
-    return int(np.count_nonzero(np.abs(np.diff(words)) > 1)) > len(heads) // 16
-
-
-def _by_frame(heads: Frames) -> Frames:
-    """Return the heads in an order that is cheap to visit."""
-    ordered: Frames = np.unique(heads) if _is_scattered(heads) else heads
-    return ordered
+def _is_scattered(pfns: Frames) -> bool:
+    """Tell whether more than one page in 64 leaves the run of words before it (each costs a system call)."""
+    words = (pfns >> np.uint64(6)).view(np.int64)
+    return int(np.count_nonzero(np.abs(np.diff(words)) > 1)) > len(pfns) // 64

@@ -19,7 +19,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.madvise(ctypes.c_void_p(hva), ctypes.c_size_t(npages * 4096), 14 if page_size > 4096 else 15)
 print(hva, flush=True)
 for line in sys.stdin:
-    first, last = map(int, line.split())
+    first, last = map(int, line.split()[:2])
+    if "drop" in line:
+        libc.madvise(ctypes.c_void_p(hva + first * 4096), ctypes.c_size_t((last - first) * 4096), 4)
+        first = last
     for page in range(first, last):
         ctypes.c_char.from_address(hva + page * 4096).value = b"x"
     print("done", flush=True)
@@ -33,16 +36,19 @@ class GuestProcess:
     process: subprocess.Popen[str]
     topology: GuestTopology
 
-    def touch(self, first: int, last: int) -> None:
-        """Write to pages [first, last)."""
+    def touch(self, first: int, last: int, what: str = "") -> None:
+        """Write to pages [first, last), or "drop" them as a balloon does."""
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(f"{first} {last}\n")
+        self.process.stdin.write(f"{first} {last} {what}\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
 
 
 def ram_range(hva: int, npages: int) -> RamRange:
     return RamRange(hva, npages, None, 4096, Movability.MOVABLE, "anonymous private memory")
+
+
+COMPOUND_TAIL, ON_LRU = 1 << 16, 1 << 5
 
 
 class Bitmap:
@@ -56,6 +62,16 @@ class Bitmap:
 
     def _words(self) -> np.memmap[tuple[int], np.dtype[np.uint8]]:
         return np.memmap(self._path, np.uint8, "r+")
+
+    def settle(self, pfns: set[int]) -> None:
+        """Clear the bits that the kernel does not set: those of tails, and off the LRU."""
+        words = self._words()
+        with Path("/proc/kpageflags").open("rb", buffering=0) as kpageflags:
+            for pfn in pfns:
+                kpageflags.seek(pfn * 8)
+                flags = int.from_bytes(kpageflags.read(8), "little")
+                if flags & COMPOUND_TAIL or not flags & ON_LRU:
+                    words[pfn // 8] &= ~(1 << pfn % 8) & 0xFF
 
     def touch(self, pfn: int) -> None:
         """Clear the idle bit of a frame, as the kernel does when an accessed bit was set."""

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.sampling.guest_process import Bitmap, GuestProcess, frame_of, ram_range
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.model.pages import absorbed
+from vmplace.sampling import source_idle
 from vmplace.sampling.sample import RangeSample
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_idle import IdleSource
@@ -26,8 +27,10 @@ def window(source: IdleSource, guest: GuestProcess, bitmap: Bitmap, touched: lis
     """Harvest a window in which the frames of the pages ``touched`` lose their idle bit."""
     topology = guest.topology
     source.arm(topology)
+    ram = topology.ram[0]
+    bitmap.settle({frame_of(topology.pid, ram.hva + 4096 * page) for page in range(ram.npages)})
     for page in touched:
-        bitmap.touch(frame_of(topology.pid, topology.ram[0].hva + 4096 * page))
+        bitmap.touch(frame_of(topology.pid, ram.hva + 4096 * page))
     return source.harvest(topology).ranges[0]
 
 
@@ -77,6 +80,21 @@ def test_a_range_that_starts_inside_a_huge_page_sees_it(
     sample = window(IdleSource(setup), cut, bitmap, [])
     assert sample.huge.tolist() == [1, 0]
     assert not sample.accessed.any()
+
+
+@pytest.mark.parametrize("guest", [2 << 20], indirect=True)
+@pytest.mark.skipif("[never]" in PMD_THP.read_text(), reason="transparent huge pages are off")
+def test_a_huge_page_whose_head_the_balloon_took_can_be_idle(
+    setup: SourceSetup, bitmap: Bitmap, guest: GuestProcess
+) -> None:
+    guest.touch(0, 1)
+    # A whole word of the bitmap, for the kernel adds to a word what is written to it, and a file does not.
+    guest.touch(0, 64, "drop")
+    source = IdleSource(setup)
+    window(source, guest, bitmap, [])
+    sample = window(source, guest, bitmap, [])
+    assert not sample.accessed.any()
+    assert np.count_nonzero(sample.node_index == 0) == 448
 
 
 def test_the_shared_zero_page_belongs_to_no_guest(
@@ -167,3 +185,14 @@ def test_descriptors_are_closed(setup: SourceSetup, bitmap: Bitmap, guest: Guest
     source.close()
     source.close()
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_scattered_frames_are_visited_in_order_and_answer_for_their_own_pages(
+    setup: SourceSetup, bitmap: Bitmap, guest: GuestProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_idle, "_is_scattered", lambda _: True)
+    for page in (700, 3, 64, 900, 5):
+        guest.touch(page, page + 1)
+    sample = window(IdleSource(setup), guest, bitmap, [3, 900])
+    assert np.flatnonzero(sample.accessed).tolist() == [3, 900]
+    assert np.flatnonzero(sample.node_index == 0).tolist() == [3, 5, 64, 700, 900]

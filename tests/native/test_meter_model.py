@@ -17,7 +17,13 @@ Dram = tuple[int, int, bool]
 
 
 class Cache(ctypes.Structure):
-    _fields_ = (("entries", c_void_p), ("hands", c_void_p), ("sets", c_uint32), ("ways", c_uint32))
+    _fields_ = (
+        ("entries", c_void_p),
+        ("hands", c_void_p),
+        ("recent", c_void_p),
+        ("sets", c_uint32),
+        ("ways", c_uint32),
+    )
 
 
 class Hierarchy(ctypes.Structure):
@@ -76,8 +82,8 @@ class Caches:
 
     def __init__(self, meter: ctypes.CDLL, private: tuple[int, int], shared: tuple[int, int]) -> None:
         self.meter, self.private, self.shared = meter, Cache(), Cache()
-        assert meter.vmp_cache_init(byref(self.private), c_uint64(private[0]), c_uint32(private[1])) == 0
-        assert meter.vmp_cache_init(byref(self.shared), c_uint64(shared[0]), c_uint32(shared[1])) == 0
+        assert meter.vmp_cache_init(byref(self.private), byref(Level(*private)), c_bool(False)) == 0
+        assert meter.vmp_cache_init(byref(self.shared), byref(Level(*shared)), c_bool(True)) == 0
         self.hierarchy = Hierarchy(ctypes.pointer(self.private), ctypes.pointer(self.shared))
 
     def access(self, line: int, guest: int = 1, *, store: bool = False) -> list[Dram]:
@@ -154,8 +160,8 @@ def test_cache_model_does_what_the_reference_does(meter: ctypes.CDLL, seed: int)
     rng = random.Random(seed)  # noqa: S311
     model, reference = Caches(meter, *SMALL), ReferenceCaches(*SMALL)
     for step in range(20000):
-        line = rng.choice((rng.randrange(40), rng.randrange(600), step % 3000))
-        guest, store = rng.randrange(64), rng.random() < 0.3
+        line = rng.choice((rng.randrange(4), rng.randrange(40), rng.randrange(600), step % 3000))
+        guest, store = rng.choice((1, 1, 1, 2, 63)), rng.random() < 0.3
         assert model.access(line, guest, store=store) == reference.access(line, guest, store=store), step
 
 
@@ -184,7 +190,7 @@ def test_a_write_back_counts_for_the_guest_that_wrote(meter: ctypes.CDLL) -> Non
 
 @pytest.mark.parametrize(("size_bytes", "ways"), [(3 * 64 * 8, 8), (4096, 0), (64, 2), (64 * 300, 300)])
 def test_an_impossible_cache_is_refused(meter: ctypes.CDLL, size_bytes: int, ways: int) -> None:
-    assert meter.vmp_cache_init(byref(Cache()), c_uint64(size_bytes), c_uint32(ways)) == -EINVAL
+    assert meter.vmp_cache_init(byref(Cache()), byref(Level(size_bytes, ways)), c_bool(True)) == -EINVAL
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
+#define RECENT 256
 
 /*
  * An entry: line + 1 from bit 8 (so that 0 is an empty one), the guest that dirtied it from bit 2, the two
@@ -22,19 +22,21 @@ static uint64_t entry_of(uint64_t line, uint32_t guest, bool dirty)
 	return (line + 1) << 8 | (dirty ? (uint64_t)guest << 2 | ENTRY_DIRTY : 0);
 }
 
-int vmp_cache_init(struct vmp_cache *cache, uint64_t bytes, uint32_t ways)
+int vmp_cache_init(struct vmp_cache *cache, const struct vmp_meter_level *level, bool shared)
 {
-	uint64_t sets = ways ? bytes / VMP_METER_LINE_BYTES / ways : 0;
+	uint32_t ways = level->ways;
+	uint32_t sets = ways ? level->bytes / VMP_METER_LINE_BYTES / ways : 0;
 
-	if (!sets || sets & (sets - 1) || sets > UINT32_MAX || ways > UINT8_MAX)
+	if (!sets || sets & (sets - 1) || ways > UINT8_MAX)
 		return -EINVAL;
 
-	cache->sets = (uint32_t)sets;
+	cache->sets = sets;
 	cache->ways = ways;
 	/* Sets begin on real cache lines, so that looking through eight ways costs one. */
-	cache->entries = aligned_alloc(64, (sets * ways * sizeof(*cache->entries) + 63) & ~63ULL);
+	cache->entries = aligned_alloc(64, ((size_t)sets * ways * sizeof(*cache->entries) + 63) & ~63UL);
 	cache->hands = calloc(sets, sizeof(*cache->hands));
-	if (!cache->entries || !cache->hands) {
+	cache->recent = shared ? NULL : calloc(RECENT, sizeof(*cache->recent));
+	if (!cache->entries || !cache->hands || (!shared && !cache->recent)) {
 		vmp_cache_deinit(cache);
 		return -ENOMEM;
 	}
@@ -47,14 +49,18 @@ void vmp_cache_deinit(struct vmp_cache *cache)
 {
 	free(cache->entries);
 	free(cache->hands);
+	free(cache->recent);
 	cache->entries = NULL;
 	cache->hands = NULL;
+	cache->recent = NULL;
 }
 
 void vmp_cache_clear(struct vmp_cache *cache)
 {
 	memset((void *)cache->entries, 0, (size_t)cache->sets * cache->ways * sizeof(*cache->entries));
 	memset((void *)cache->hands, 0, cache->sets * sizeof(*cache->hands));
+	if (cache->recent)
+		memset(cache->recent, 0, RECENT * sizeof(*cache->recent));
 }
 
 static _Atomic uint64_t *set_of(const struct vmp_cache *cache, uint64_t line)
@@ -62,9 +68,34 @@ static _Atomic uint64_t *set_of(const struct vmp_cache *cache, uint64_t line)
 	return &cache->entries[(line & (cache->sets - 1)) * cache->ways];
 }
 
+/* Is this access sure to hit and to change nothing?  Most are. */
+static bool is_recent(const struct vmp_cache *cache, uint64_t line, uint32_t guest, bool store)
+{
+	uint64_t entry = cache->recent ? cache->recent[line % RECENT] : 0;
+
+	return store ? entry == (entry_of(line, guest, true) | ENTRY_TOUCHED) : entry >> 8 == line + 1;
+}
+
+/* Keep a copy of an entry that is touched, so that nothing more can happen to it by being touched. */
+static void note_recent(struct vmp_cache *cache, uint64_t entry)
+{
+	if (cache->recent)
+		cache->recent[ENTRY_LINE(entry) % RECENT] = entry;
+}
+
+/* The entry is touched no more: to touch it will make a difference again. */
+static void forget_recent(struct vmp_cache *cache, uint64_t entry)
+{
+	if (cache->recent && cache->recent[ENTRY_LINE(entry) % RECENT] >> 8 == entry >> 8)
+		cache->recent[ENTRY_LINE(entry) % RECENT] = 0;
+}
+
 bool vmp_cache_touch(struct vmp_cache *cache, uint64_t line, uint32_t guest, bool store)
 {
 	_Atomic uint64_t *set = set_of(cache, line);
+
+	if (is_recent(cache, line, guest, store))
+		return true;
 
 	for (uint32_t way = 0; way < cache->ways; way++) {
 		uint64_t entry = atomic_load_explicit(&set[way], memory_order_relaxed);
@@ -76,6 +107,7 @@ bool vmp_cache_touch(struct vmp_cache *cache, uint64_t line, uint32_t guest, boo
 		touched = (store ? entry_of(line, guest, true) : entry) | ENTRY_TOUCHED;
 		if (touched != entry)
 			atomic_store_explicit(&set[way], touched, memory_order_relaxed);
+		note_recent(cache, touched);
 		return true;
 	}
 
@@ -96,6 +128,7 @@ static uint64_t cache_insert(struct vmp_cache *cache, uint64_t entry)
 		if (!(victim & ENTRY_TOUCHED))
 			break;
 		atomic_store_explicit(&set[way], victim & ~ENTRY_TOUCHED, memory_order_relaxed);
+		forget_recent(cache, victim);
 		way = (uint8_t)((way + 1U) % cache->ways);
 	}
 

@@ -16,9 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "abi.h"
+
 struct vmp_cache {
 	_Atomic uint64_t *entries;	/* sets * ways */
 	_Atomic uint8_t *hands;		/* next victim of each set */
+	uint64_t *recent;		/* copies of touched entries, to find them at once; NULL if shared */
 	uint32_t sets;			/* a power of two */
 	uint32_t ways;
 };
@@ -38,8 +41,11 @@ struct vmp_dram_access {
 /* A private miss fetches one line, and writes back at most what its two insertions push out. */
 #define VMP_DRAM_ACCESSES_MAX 3
 
-/* Returns 0, or -EINVAL for a size that gives no power of two of sets, or -ENOMEM. */
-int vmp_cache_init(struct vmp_cache *cache, uint64_t bytes, uint32_t ways);
+/*
+ * Make an empty cache, for several threads if @shared.
+ * Return 0, or -EINVAL for a size that gives no power of two of sets, or -ENOMEM.
+ */
+int vmp_cache_init(struct vmp_cache *cache, const struct vmp_meter_level *level, bool shared);
 void vmp_cache_deinit(struct vmp_cache *cache);
 void vmp_cache_clear(struct vmp_cache *cache);
 

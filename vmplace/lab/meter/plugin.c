@@ -28,6 +28,7 @@
 
 #define PUBLISH_EVERY 1024	/* accesses */
 #define PAGE_BYTES 4096
+#define ACCESS_BYTES_MAX 16	/* wider ones come in parts */
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
@@ -101,43 +102,65 @@ static void count_dram(struct vmp_cpu *cpu, const struct vmp_dram_access *access
 	add(access->write ? &dram->writes : &dram->reads, 1);
 }
 
-static void access_line(struct vmp_cpu *cpu, uint64_t line, bool store)
+static void fetch_line(struct vmp_cpu *cpu, uint64_t line, uint32_t guest, bool store)
 {
 	struct vmp_dram_access accesses[VMP_DRAM_ACCESSES_MAX];
-	uint32_t guest = cpu->row->guest % VMP_METER_GUESTS;
-	unsigned int count;
+	unsigned int count = vmp_hierarchy_miss(&cpu->hierarchy, line, guest, store, accesses);
 
-	if (vmp_cache_touch(&cpu->private_cache, line, guest, store))
-		return;
-
-	count = vmp_hierarchy_miss(&cpu->hierarchy, line, guest, store, accesses);
 	for (unsigned int i = 0; i < count; i++)
 		count_dram(cpu, &accesses[i]);
 }
 
-static void on_access(unsigned int index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *data)
+/*
+ * Of an access that goes on in the next line, count that one, too.  Over a page's end it is another page,
+ * whose address is not known; that half is left out.
+ */
+static void access_next_line(struct vmp_cpu *cpu, uint64_t address, unsigned int bytes, bool store)
+{
+	uint64_t line = (address + bytes - 1) / VMP_METER_LINE_BYTES;
+	uint32_t guest = cpu->row->guest % VMP_METER_GUESTS;
+
+	if (line != address / VMP_METER_LINE_BYTES && line % (PAGE_BYTES / VMP_METER_LINE_BYTES) &&
+	    !vmp_cache_touch(&cpu->private_cache, line, guest, store))
+		fetch_line(cpu, line, guest, store);
+}
+
+/* The path of every access: its nanoseconds are what metering costs. */
+static inline void on_access(unsigned int index, qemu_plugin_meminfo_t info, uint64_t vaddr, bool store)
 {
 	struct qemu_plugin_hwaddr *hwaddr = qemu_plugin_get_hwaddr(info, vaddr);
 	struct vmp_cpu *cpu = &meter.cpus[index];
-	bool store = qemu_plugin_mem_is_store(info);
-	uint64_t address, last;
+	uint32_t guest = cpu->row->guest % VMP_METER_GUESTS;
+	struct vmp_meter_guest *counters = &cpu->row->guests[guest];
+	uint64_t address;
 
-	(void)data;
-	if (!hwaddr || qemu_plugin_hwaddr_is_io(hwaddr))
+	if (!hwaddr)
 		return;
 
 	address = qemu_plugin_hwaddr_phys_addr(hwaddr);
-	last = address + (1ULL << qemu_plugin_mem_size_shift(info)) - 1;
-	add(store ? &current_guest(cpu)->stores : &current_guest(cpu)->loads, 1);
-	access_line(cpu, address / VMP_METER_LINE_BYTES, store);
+	if (!vmp_cache_touch(&cpu->private_cache, address / VMP_METER_LINE_BYTES, guest, store)) {
+		if (qemu_plugin_hwaddr_is_io(hwaddr))
+			return;
+		fetch_line(cpu, address / VMP_METER_LINE_BYTES, guest, store);
+	}
+	if (address % VMP_METER_LINE_BYTES > VMP_METER_LINE_BYTES - ACCESS_BYTES_MAX)
+		access_next_line(cpu, address, 1U << qemu_plugin_mem_size_shift(info), store);
 
-	/* Of an access over a page's end the second page is unknown, so that half is left out. */
-	if (last / VMP_METER_LINE_BYTES != address / VMP_METER_LINE_BYTES &&
-	    last / PAGE_BYTES == address / PAGE_BYTES)
-		access_line(cpu, last / VMP_METER_LINE_BYTES, store);
-
+	add(store ? &counters->stores : &counters->loads, 1);
 	if (++cpu->accesses % PUBLISH_EVERY == 0)
 		publish_instructions(cpu);
+}
+
+static void on_load(unsigned int index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *data)
+{
+	(void)data;
+	on_access(index, info, vaddr, false);
+}
+
+static void on_store(unsigned int index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *data)
+{
+	(void)data;
+	on_access(index, info, vaddr, true);
 }
 
 static uint64_t read_rax(struct vmp_cpu *cpu)
@@ -279,7 +302,8 @@ static void instrument_accesses(struct qemu_plugin_insn *insn)
 {
 	qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(insn, QEMU_PLUGIN_INLINE_ADD_U64,
 							    meter.instructions, 1);
-	qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
+	qemu_plugin_register_vcpu_mem_cb(insn, on_load, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_R, NULL);
+	qemu_plugin_register_vcpu_mem_cb(insn, on_store, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
 }
 
 static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
@@ -346,15 +370,14 @@ static int init_cpu(uint32_t index)
 {
 	const struct vmp_meter_machine *machine = &meter.arguments.machine;
 	struct vmp_cpu *cpu = &meter.cpus[index];
-	int ret = vmp_cache_init(&cpu->private_cache, machine->private_cache.bytes, machine->private_cache.ways);
+	int ret = vmp_cache_init(&cpu->private_cache, &machine->private_cache, false);
 
 	cpu->row = &meter.region->cpus[index];
 	cpu->register_bytes = g_byte_array_new();
 	cpu->hierarchy.private_cache = &cpu->private_cache;
 	cpu->hierarchy.shared_cache = shared_cache_of(index);
 	if (!ret && !cpu->hierarchy.shared_cache->entries)
-		ret = vmp_cache_init(cpu->hierarchy.shared_cache, machine->shared_cache.bytes,
-				     machine->shared_cache.ways);
+		ret = vmp_cache_init(cpu->hierarchy.shared_cache, &machine->shared_cache, true);
 	return ret;
 }
 

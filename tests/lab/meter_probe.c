@@ -5,9 +5,12 @@
  *	meter_probe stream CPU NID MIB read|write	one access to each line of memory on NID, from CPU
  *	meter_probe nested CPU NID MIB GUEST		the same reads, by a KVM guest that says it is GUEST;
  *							0 = it says nothing
+ *	meter_probe serve CPU NID MIB GUEST		a guest that says so once and then reads until it is
+ *							killed; the meter is left alone
  */
 #define _GNU_SOURCE
 #include <err.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
 #include <sched.h>
@@ -89,19 +92,27 @@ static void put_imm(char **code, const char *bytes, size_t count, unsigned int i
 	put(code, &imm, sizeof(imm));
 }
 
-/* 32-bit code without paging: identify, then read a word of each line, then halt. */
-static void write_guest_code(char *code, unsigned int end, unsigned int guest)
+/*
+ * 32-bit code without paging: identify, then read a word of each line, then halt.
+ * Return where the reading begins, guest-physical.
+ */
+static unsigned int write_guest_code(char *code, unsigned int end, unsigned int guest)
 {
+	const char *begin = code;
+	unsigned int ret;
+
 	if (guest) {
 		put_imm(&code, "\xb8", 1, guest);					/* mov $guest,%eax */
 		put_imm(&code, "\x0f\x1f\x84\x00", 4, VMP_MAGIC_IMM(VMP_MAGIC_IDENTIFY));
 	}
+	ret = CODE_ADDRESS + (unsigned int)(code - begin);
 	put_imm(&code, "\xbe", 1, STREAM_ADDRESS);	/* mov $start,%esi */
 	put(&code, "\x8b\x06", 2);			/* 1: mov (%esi),%eax */
 	put(&code, "\x83\xc6\x40", 3);			/* add $64,%esi */
 	put_imm(&code, "\x81\xfe", 2, end);		/* cmp $end,%esi */
 	put(&code, "\x72\xf3", 2);			/* jb 1b */
 	put(&code, "\xf4", 1);				/* hlt */
+	return ret;
 }
 
 static void enter_flat_mode(int vcpu)
@@ -137,28 +148,33 @@ static int create_guest(char *memory, size_t bytes, struct kvm_run **ret_run)
 	return vcpu;
 }
 
-static void run_guest(int vcpu, struct kvm_run *run)
+static void run_guest(int vcpu, struct kvm_run *run, unsigned int address)
 {
-	struct kvm_regs regs = { .rip = CODE_ADDRESS, .rflags = 2 };
+	struct kvm_regs regs = { .rip = address, .rflags = 2 };
 
 	check(ioctl(vcpu, KVM_SET_REGS, &regs), "KVM_SET_REGS");
-	check(ioctl(vcpu, KVM_RUN, 0), "KVM_RUN");
+	/* Processes with a guest are stopped and continued around a snapshot, which interrupts the call. */
+	while (ioctl(vcpu, KVM_RUN, 0)) {
+		if (errno != EINTR)
+			err(1, "KVM_RUN");
+	}
 	if (run->exit_reason != KVM_EXIT_HLT)
 		errx(1, "the guest ended with reason %u", run->exit_reason);
 }
 
-static void run_nested(int nid, size_t bytes, unsigned int guest)
+static void run_nested(int nid, size_t bytes, unsigned int guest, int serve)
 {
 	char *memory = allocate(STREAM_ADDRESS + bytes, nid);
+	unsigned int reading = write_guest_code(memory + CODE_ADDRESS, (unsigned int)(STREAM_ADDRESS + bytes), guest);
 	struct kvm_run *run;
-	int vcpu;
+	int vcpu = create_guest(memory, STREAM_ADDRESS + bytes, &run);
 
-	write_guest_code(memory + CODE_ADDRESS, (unsigned int)(STREAM_ADDRESS + bytes), guest);
-	vcpu = create_guest(memory, STREAM_ADDRESS + bytes, &run);
 	/* The first run makes KVM map everything, which is traffic of the host. */
-	run_guest(vcpu, run);
+	run_guest(vcpu, run, CODE_ADDRESS);
+	while (serve)
+		run_guest(vcpu, run, reading);
 	switch_meter(1);
-	run_guest(vcpu, run);
+	run_guest(vcpu, run, CODE_ADDRESS);
 	switch_meter(0);
 }
 
@@ -180,12 +196,12 @@ int main(int argc, char **argv)
 	int nid;
 
 	if (argc != 6)
-		errx(2, "usage: meter_probe stream CPU NID MIB read|write | nested CPU NID MIB GUEST");
+		errx(2, "usage: meter_probe stream CPU NID MIB read|write | nested|serve CPU NID MIB GUEST");
 	pin(atoi(argv[2]));
 	nid = atoi(argv[3]);
 	bytes = strtoul(argv[4], NULL, 10) << 20;
-	if (!strcmp(argv[1], "nested"))
-		run_nested(nid, bytes, (unsigned int)atoi(argv[5]));
+	if (!strcmp(argv[1], "nested") || !strcmp(argv[1], "serve"))
+		run_nested(nid, bytes, (unsigned int)atoi(argv[5]), !strcmp(argv[1], "serve"));
 	else
 		run_stream(nid, bytes, !strcmp(argv[5], "write"));
 	return 0;

@@ -2,11 +2,13 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from vmplace.lab import cache
 from vmplace.lab.machine import LabHost, boot_host
 from vmplace.sampling.counters_meter import GUEST_HOST, GUEST_UNKNOWN, MeterCounters, MeterReading
 
@@ -81,6 +83,29 @@ def test_nothing_is_counted_when_it_is_off(host: LabHost) -> None:
         growth = counters.read().since(before)
     assert not growth.enabled
     assert (growth.accesses.sum(), growth.instructions.sum(), growth.loads.sum()) == (0, 0, 0)
+
+
+@pytest.fixture
+def snapshot_of_guest_9(host: LabHost) -> Iterator[Path]:
+    """Save the host while a nested guest, which identified itself long ago, reads 16 MiB on node 2."""
+    serving = host.spawn(["meter_probe", "serve", str(cpu_of(host, 1)), "2", "16", "9"])
+    time.sleep(3)
+    snapshot = host.savevm("meter-test")
+    serving.kill()
+    yield snapshot
+    cache.remove_tree(snapshot)
+
+
+def test_who_is_who_survives_a_snapshot(host: LabHost, snapshot_of_guest_9: Path) -> None:
+    with (
+        boot_host("n4-full", meter=True, snapshot=snapshot_of_guest_9) as restored,
+        MeterCounters(restored.shared_memory) as counters,
+    ):
+        before = counters.read()
+        restored.run("vmp-meter on; sleep 1; vmp-meter off")
+        growth = counters.read().since(before)
+    assert growth.seen_guests == (9,)
+    assert growth.reads[9, cpu_of(host, 1), 2] > 1000
 
 
 def test_a_mark_is_seen_outside(host: LabHost) -> None:

@@ -11,7 +11,7 @@ from vmplace.lab.topology import CPU_MODEL, LabTopology, cpu_nids, memory_ranges
 
 SHARED_MEMORY_BYTES = 2 << 20
 # The TSCs of emulated CPUs are one clock, which the kernel cannot know.  Without the word it reads the HPET
-# at every look at the time: a device access, under the emulator's one lock.
+# at every look at the time: a device access, under the emulator's one lock.  The HPET stays, to calibrate by.
 KERNEL_COMMAND_LINE = (
     "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off net.ifnames=0 systemd.show_status=0"
     " audit=0 selinux=0 nowatchdog tsc=reliable"
@@ -35,7 +35,7 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
     channel = f"socket,id=channel,path={RUN}/channel.sock,server=on,wait=off"
     shared = f"mem-path={RUN}/shared,share=on"
     return [
-        *("-machine", f"pc-q35-10.0,usb=off,hpet=off{',hmat=on' if topology.hmat else ''}"),
+        *("-machine", f"pc-q35-10.0,usb=off{',hmat=on' if topology.hmat else ''}"),
         *("-accel", "tcg,thread=multi", "-cpu", f"{CPU_MODEL},+svm,+npt"),
         *qemu_arguments(topology, str(RAM)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-rtc", "base=utc"),

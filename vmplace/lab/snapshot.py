@@ -10,6 +10,7 @@ from pathlib import Path
 from vmplace.lab import cache
 from vmplace.lab.build import LabArtifacts
 from vmplace.lab.emulator import KERNEL_COMMAND_LINE, emulator_arguments
+from vmplace.lab.errors import LabError
 from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
 from vmplace.lab.topology import LabTopology
@@ -30,6 +31,7 @@ python3 -c 'import click, msgspec, numpy, rich, libvirt'
 rm -rf /run/first.xml /var/log/libvirt/qemu/first.log
 sync
 """
+BOOTS = 3
 
 
 def machine_inputs(topology: LabTopology, artifacts: LabArtifacts) -> dict[str, str]:
@@ -47,13 +49,27 @@ def ready_snapshot(topology: LabTopology, artifacts: LabArtifacts, progress: Pro
     inputs = machine_inputs(topology, artifacts) | {"warm_up": WARM_UP + FIRST_DOMAIN}
 
     def build(folder: Path) -> None:
-        with boot_host(topology, cold=True, artifacts=artifacts, progress=progress) as host:
-            with progress.step(f"{topology.name}: warm up libvirt", host.console_log):
-                host.run(WARM_UP, input=FIRST_DOMAIN, timeout=600)
-            with progress.step(f"{topology.name}: snapshot"):
-                host.save(folder)
+        for _ in range(BOOTS):
+            with boot_host(topology, cold=True, artifacts=artifacts, progress=progress) as host:
+                if not _has_tsc(host):
+                    progress.note(f"{topology.name}: its TSC could not be calibrated, booting again")
+                    continue
+                with progress.step(f"{topology.name}: warm up libvirt", host.console_log):
+                    host.run(WARM_UP, input=FIRST_DOMAIN, timeout=600)
+                with progress.step(f"{topology.name}: snapshot"):
+                    host.save(folder)
+                return
+        raise LabError(
+            f"{topology.name}: no TSC clock in {BOOTS} boots", hint="the machine is too busy: try again later"
+        )
 
     return cache.artifact(f"snapshot-ready-{topology.name}", inputs, build)
+
+
+def _has_tsc(host: LabHost) -> bool:
+    """Return whether the kernel trusts its TSC: without a frequency for it KVM runs no guest."""
+    path = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+    return host.run(f"sleep 5; cat {path}").stdout.strip() == "tsc"
 
 
 def prepared_snapshot(  # noqa: PLR0913 - choices by keyword

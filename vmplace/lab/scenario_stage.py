@@ -91,10 +91,19 @@ def _xml_path(guest: Guest) -> str:
     return str(RUN_DIR / f"{guest.name}.xml")
 
 
+def _start_again(host: LabHost, guests: Iterable[Guest]) -> None:
+    """Start those guests again that have ended: under emulation one in some dozens does so in its firmware."""
+    running = host.run(["virsh", "-q", "list", "--name"]).stdout.split()
+    for guest in guests:
+        if guest.name not in running:
+            host.run(["virsh", "-q", "create", _xml_path(guest)], timeout=BOOT_TIMEOUT_S)
+
+
 def _wait_for_payloads(host: LabHost, scenario: Scenario) -> None:
     deadline = time.monotonic() + BOOT_TIMEOUT_S
     waiting = {guest.name: guest for guest in scenario.guests}
     while waiting and time.monotonic() < deadline:
+        _start_again(host, waiting.values())
         for name, answer in ask_payloads(host, tuple(waiting.values()), "status", 3).items():
             if answer["event"] == "error":
                 raise LabError(f"guest {name} cannot run its workload: {answer['message']}")

@@ -147,7 +147,8 @@ static void obey_lines(struct vmp_control *control)
 		control->length = 0;
 }
 
-static void receive(struct vmp_control *control)
+/* Return whether something came; a plain process ends with its input. */
+static int receive(struct vmp_control *control)
 {
 	ssize_t got = read(control->in, control->buffer + control->length,
 			   sizeof(control->buffer) - control->length);
@@ -158,6 +159,7 @@ static void receive(struct vmp_control *control)
 	} else if (!got && getpid() != 1) {
 		control->quit = 1;
 	}
+	return got > 0;
 }
 
 static void advance_phase(struct vmp_control *control)
@@ -195,12 +197,12 @@ static void wait_for_input(struct vmp_control *control, int64_t until_ns)
 	if (left_ms <= 0)
 		return;
 	poll(&poll_in, 1, (int)left_ms);
-	if (poll_in.revents & POLLIN)
-		receive(control);
-	else if (poll_in.revents && getpid() == 1)
-		/* A port without a listener is always "hung up": poll() does not wait. */
+	if (!poll_in.revents || (poll_in.revents & POLLIN && receive(control)))
+		return;
+	if (getpid() == 1)
+		/* A port without a listener is readable and at its end: poll() does not wait. */
 		usleep((useconds_t)(left_ms < 100 ? left_ms : 100) * 1000);
-	else if (poll_in.revents)
+	else
 		control->quit = 1;
 }
 

@@ -92,9 +92,7 @@ def _xml_path(guest: Guest) -> str:
 def _start_again(host: LabHost, guests: Iterable[Guest]) -> None:
     """Start those guests again that ended in their firmware, as one in some dozens does under emulation."""
     running = host.run(["virsh", "-q", "list", "--name"]).stdout.split()
-    for guest in guests:
-        if guest.name not in running:
-            host.run(["virsh", "-q", "create", _xml_path(guest)], timeout=BOOT_TIMEOUT_S)
+    _create(host, [guest for guest in guests if guest.name not in running])
 
 
 def _create(host: LabHost, guests: Iterable[Guest]) -> None:
@@ -103,20 +101,10 @@ def _create(host: LabHost, guests: Iterable[Guest]) -> None:
     host.run(starts, input="\n".join(map(_xml_path, guests)), timeout=BOOT_TIMEOUT_S)
 
 
-def _create_vanished(host: LabHost, waiting: Iterable[Guest]) -> None:
-    """Start guests again that reset themselves while booting, which ends their domain.
-
-    Seen once in some hundred starts, before the guest's kernel prints anything.
-    """
-    running = host.run("virsh -q list --name").stdout.split()
-    _create(host, [guest for guest in waiting if guest.name not in running])
-
-
 def _wait_for_payloads(host: LabHost, scenario: Scenario) -> None:
     deadline = time.monotonic() + BOOT_TIMEOUT_S
     waiting = {guest.name: guest for guest in scenario.guests}
     while waiting and time.monotonic() < deadline:
-        _create_vanished(host, waiting.values())
         _start_again(host, waiting.values())
         for name, answer in ask_payloads(host, tuple(waiting.values()), "status", 3).items():
             if answer["event"] == "error":

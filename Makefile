@@ -36,7 +36,7 @@ lint: venv ## format, lint, types, shell scripts
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/mypy
-	git ls-files | xargs -r grep -lE '^#!.*\b(ba|da)?sh$$' | xargs -r shellcheck
+	git grep -lE '^#!.*\b(ba|da)?sh$$' | xargs -r shellcheck
 
 test-unit: venv ## unit tests: no root, no lab
 	$(BIN)/pytest tests/unit

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def child(name: str, mib: str, kind: str) -> None:
     write(name, "json", {"pid": os.getpid(), "hva": ram.ctypes.data, "mib": int(mib)})
     sums = set()
     while not (RUN / f"{name}.over").exists():
-        sums.add(zlib.crc32(ram))
+        sums.add(zlib.crc32(ram.data))
         time.sleep(0.2)
     write(name, "sums", sorted(sums))
 
@@ -92,4 +93,5 @@ def undo_all(journal_path: str) -> None:
 
 
 if __name__ == "__main__":
-    {"child": child, "apply": apply, "undo": undo_all}[sys.argv[1]](*sys.argv[2:])
+    roles: dict[str, Callable[..., None]] = {"child": child, "apply": apply, "undo": undo_all}
+    roles[sys.argv[1]](*sys.argv[2:])

@@ -30,6 +30,8 @@ from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
 NO_PLAN = PlacementPlan()
+LONGEST_SAVING_S = 10.0
+"""A budget that was not used for longer is gone: a plan's arrays must stay small."""
 
 
 class Agent:
@@ -45,6 +47,7 @@ class Agent:
         self._notes: tuple[str, ...] = ()
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
         self._asked: list[Order] = []
+        self._planned_at = time.monotonic()
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
@@ -155,7 +158,7 @@ class Agent:
     def _plan(self) -> PlacementPlan:
         if self._host is None:
             return NO_PLAN
-        budget_bytes = self._config.budget.mb_per_s * self._config.window_ms * 1000
+        budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
         views = tuple(guest.view for guest in self.roster)
         try:
             plan = self._parts.policy(Snapshot(self._host, views, budget_bytes))
@@ -164,6 +167,12 @@ class Agent:
             return NO_PLAN
         self.last_plan = summary(plan)
         return plan
+
+    def _since_plan_s(self) -> float:
+        """Return how long ago the last plan was, at least a window: the budget has grown so long."""
+        now = time.monotonic()
+        since_s, self._planned_at = now - self._planned_at, now
+        return min(max(since_s, self._config.window_ms / 1000), LONGEST_SAVING_S)
 
     def _act(self, plan: PlacementPlan) -> ActuationResult:
         self._serve()

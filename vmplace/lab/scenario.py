@@ -66,7 +66,11 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What must come out, for every pair of ``managers`` and ``guests`` (none given: all guests)."""
+    """What must come out, for every pair of ``managers`` and ``guests`` (none given: all guests).
+
+    ``as_good_as`` compares by ``compare``, within ``tolerance``.  A guest that touches all its memory from
+    all nodes alike is compared by MC imbalance: its LAR grows only where one node serves more than others.
+    """
 
     managers: tuple[ManagerName, ...]
     guests: tuple[GuestName, ...] = ()
@@ -77,6 +81,7 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     longest_move_call_ms_max: float | None = None
     intact: bool | None = None
     as_good_as: tuple[ManagerName, ...] = ()
+    compare: Literal["lar", "mc_imbalance"] = "lar"
     tolerance: float = 0.02
 
 

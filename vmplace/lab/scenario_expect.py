@@ -32,7 +32,7 @@ def _failures(
         for rival in expectation.as_good_as:
             if rival in managers:
                 other = managers[rival].guests[guest_name]
-                yield from _worse(f"{name}: {guest_name}", guest, rival, other, expectation.tolerance)
+                yield from _worse(expectation, f"{name}: {guest_name}", guest, (rival, other))
 
 
 def _guest_failures(expectation: Expectation, who: str, guest: GuestResult) -> Iterator[str]:
@@ -58,16 +58,13 @@ def _show(value: float | None) -> str:
 
 
 def _worse(
-    who: str, guest: GuestResult, rival: ManagerName, other: GuestResult, tolerance: float
+    expectation: Expectation, who: str, guest: GuestResult, rival: tuple[ManagerName, GuestResult]
 ) -> Iterator[str]:
-    """Compare by LAR or, for a guest whose vCPUs span nodes, by MC imbalance where LAR says the same.
-
-    A guest that touches all its memory from all nodes has the same LAR under every placement.
-    """
-    if guest.lar_after is None or (other.lar_after or 0.0) > guest.lar_after + tolerance:
-        yield f"{who}: LAR after is {_show(guest.lar_after)}, {rival} reached {_show(other.lar_after)}"
-    if len(set(guest.vcpu_nids)) > 1 and other.mc_imbalance_after is not None:
-        bound = other.mc_imbalance_after + tolerance
-        if guest.mc_imbalance_after is None or guest.mc_imbalance_after > bound:
-            ours, theirs = _show(guest.mc_imbalance_after), _show(other.mc_imbalance_after)
-            yield f"{who}: MC imbalance is {ours}, {rival} reached {theirs}"
+    """Compare with a rival by what the expectation says."""
+    rival_name, other = rival
+    if expectation.compare == "lar":
+        ours, theirs, sign = guest.lar_after, other.lar_after, 1
+    else:
+        ours, theirs, sign = guest.mc_imbalance_after, other.mc_imbalance_after, -1
+    if theirs is not None and (ours is None or sign * (theirs - ours) > expectation.tolerance):
+        yield f"{who}: {expectation.compare} after is {_show(ours)}, {rival_name} reached {_show(theirs)}"

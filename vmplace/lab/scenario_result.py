@@ -62,6 +62,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     longest_move_call_ms: float | None
     active_s: float | None
     run_time_s: float
+    attempts: int = 1
     kernel_counters: dict[str, int] = {}
     unknown: dict[str, str] = {}
 

@@ -22,7 +22,7 @@ FILES = PurePosixPath("/usr/lib/vmplace-lab")
 RUN_DIR = PurePosixPath("/var/lib/vmplace-lab")
 # A guest boots in some 15 s of a CPU of the machine outside; others may want that, too.
 BOOT_TIMEOUT_S = 900.0
-VERIFY_TIMEOUT_S = 180
+VERIFY_TIMEOUT_S = 60
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 # Polling spares real hardware a wake-up; here it burns CPU time that other emulated CPUs need.
 HALT_POLLING = "/sys/module/kvm/parameters/halt_poll_ns"

@@ -53,8 +53,8 @@ def test_a_rival_with_a_higher_lar_is_told() -> None:
     assert "kernel reached 0.990" in sentence
 
 
-def test_a_spanning_guest_is_compared_by_imbalance_too() -> None:
-    expectation = Expectation(managers=("vmplace",), as_good_as=("numad",))
-    ours = manager(vcpu_nids=(0, 1), mc_imbalance_after=1.0)
-    (sentence,) = failures(expectation, vmplace=ours, numad=manager(vcpu_nids=(0, 1)))
-    assert "MC imbalance is 1.000, numad reached 0.100" in sentence
+def test_a_spanning_guest_is_compared_by_imbalance_where_that_is_told() -> None:
+    expectation = Expectation(managers=("vmplace",), as_good_as=("numad",), compare="mc_imbalance")
+    ours = manager(mc_imbalance_after=1.0, lar_after=0.2)
+    (sentence,) = failures(expectation, vmplace=ours, numad=manager())
+    assert "mc_imbalance after is 1.000, numad reached 0.100" in sentence

@@ -58,8 +58,9 @@ lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 demo: venv ## four managers place six guests in the emulated host: build/demo/result.json and pictures
 	$(BIN)/vmplace lab demo --out build/demo
 
-bench: venv ## cost of sampling and of moving, with controls: build/bench/*.json
-	$(BIN)/python -m bench
+bench: venv ## CPU and memory of sampling 16 GiB of guest, with its control: build/bench/sampling.json
+	@mkdir -p build/bench
+	$(BIN)/python bench/bench_sampling.py 16 --pages mapped | tee build/bench/sampling.json
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
 	rm -rf build .venv vmplace/native/*.so *.egg-info

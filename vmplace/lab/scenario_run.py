@@ -132,15 +132,18 @@ def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
             scenario_stage.apply_operator_pins(host, scenario, topology)
             scenario_stage.apply_go(host, scenario)
 
-    snapshot = prepared_snapshot(
-        f"scenario-{scenario.name}",
-        topology,
-        artifacts,
-        progress,
-        inputs=_start_inputs(scenario),
-        prepare=prepare,
-        files=files,
-    )
+    def take() -> Path:
+        name, inputs = f"scenario-{scenario.name}", _start_inputs(scenario)
+        return prepared_snapshot(
+            name, topology, artifacts, progress, inputs=inputs, prepare=prepare, files=files
+        )
+
+    try:
+        snapshot = take()
+    except LabError as err:
+        # A nested guest hangs now and then under emulation; a fresh host is the cure.
+        progress.note(f"{scenario.name}: {err}: once more")
+        snapshot = take()
     return Stage(scenario, topology, artifacts, snapshot, files)
 
 

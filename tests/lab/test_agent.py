@@ -89,10 +89,19 @@ def is_home(host: LabHost, name: str, nid: int) -> bool:
     return pages.get(nid, 0) > PRESENT and sum(pages.values()) - pages.get(nid, 0) < 200
 
 
+def start_over_balancing(host: LabHost, **config: Any) -> GuestProcess:
+    """Start the agent on a host with NUMA balancing on, which moves no page before the agent takes it."""
+    host.run("kill -STOP $(pidof qemu-system-x86_64)")
+    balance(host, "1")
+    agent = start_agent(host, **config)
+    until(lambda: balancing(host) == "0", "balancing is taken", agent)
+    host.run("kill -CONT $(pidof qemu-system-x86_64)")
+    return agent
+
+
 def test_memory_follows_the_vcpus_and_a_clean_stop_gives_everything_back(host: LabHost):
     assert is_away(host, "one", 1)
-    balance(host, "1")
-    agent = start_agent(host)
+    agent = start_over_balancing(host)
     until(lambda: is_home(host, "one", 0) and is_home(host, "two", 3), "both guests are at home", agent)
     told = status(host)
     assert told["guests"]["one"]["vcpu_nids"] == [0] and told["guests"]["one"]["origin"] == "libvirt"
@@ -112,8 +121,7 @@ def test_memory_follows_the_vcpus_and_a_clean_stop_gives_everything_back(host: L
 
 def test_a_killed_agents_moves_are_reported_and_undone_by_the_next(host: LabHost):
     before = pages_by_nid(host, "one")
-    balance(host, "1")
-    agent = start_agent(host, mb_per_s=16)
+    agent = start_over_balancing(host, mb_per_s=16)
     until(lambda: pages_by_nid(host, "one").get(0, 0) > 1000, "some pages are moved", agent)
     agent.kill("KILL")
     agent.wait(timeout=30)

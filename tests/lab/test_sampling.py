@@ -30,10 +30,14 @@ def windows(host: LabHost, source: str, kind: str, page_kib: int, touched: list[
     return told
 
 
-def test_small_pages_of_a_process_are_seen_exactly(host: LabHost) -> None:
-    seen = windows(host, "idle", "process", 4, TOUCHED)
-    assert seen["windows"] == [TOUCHED, TOUCHED, []]
-    assert seen["huge"] == 0
+@pytest.fixture(scope="module")
+def small_pages(host: LabHost) -> dict[str, Any]:
+    return windows(host, "idle", "process", 4, TOUCHED)
+
+
+def test_small_pages_of_a_process_are_seen_exactly(small_pages: dict[str, Any]) -> None:
+    assert small_pages["windows"] == [TOUCHED, TOUCHED, []]
+    assert small_pages["huge"] == 0
 
 
 def test_small_pages_that_a_vcpu_touches_are_seen_exactly(host: LabHost) -> None:
@@ -50,10 +54,9 @@ def test_huge_pages_are_seen_whole(host: LabHost, kind: str, code: list[list[int
     assert seen["huge"] == 32
 
 
-def test_the_node_of_each_page_is_the_kernels(host: LabHost) -> None:
-    seen = windows(host, "idle", "process", 4, TOUCHED)
-    assert seen["nodes"] == {"2": 16384}
-    assert "N2=16384" in seen["numa_maps"]
+def test_the_node_of_each_page_is_the_kernels(small_pages: dict[str, Any]) -> None:
+    assert small_pages["nodes"] == {"2": 16384}
+    assert "N2=16384" in small_pages["numa_maps"]
 
 
 @pytest.mark.parametrize("kind", ["process", "kvm"])

@@ -9,6 +9,8 @@
 The first return is let through: a workload may change its mind once.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +21,14 @@ _LONGEST_REST = 256
 _FORGIVEN_AFTER = 512
 
 
+class _Left(NamedTuple):
+    """Pages and the nodes that they left in a window."""
+
+    window: int
+    hva: npt.NDArray[np.uint64]
+    nid: npt.NDArray[np.int16]
+
+
 class PingPongVeto:
     """The memory of one guest's moves."""
 
@@ -26,13 +36,18 @@ class PingPongVeto:
         self._memory_windows = memory_windows
         self._most_entries = most_entries
         self._window = 0
-        self._left: list[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.int16]]] = []
+        self._left: list[_Left] = []
+        # Moves of this window: a page moves once in it, so nothing is looked up here.
+        self._leaving: list[_Left] = []
         self._marks: dict[int, tuple[int, int]] = {}
 
     def start_window(self) -> None:
         """Let one window pass: old moves and forgiven blocks are forgotten."""
+        if self._leaving:
+            self._left.append(_merged(self._leaving))
+            self._leaving = []
         self._window += 1
-        self._left = self._merged([e for e in self._left if e[0] > self._window - self._memory_windows])
+        self._left = [left for left in self._left if left.window > self._window - self._memory_windows]
         if not self._window % 64:
             limit = self._window - _FORGIVEN_AFTER
             self._marks = {b: m for b, m in self._marks.items() if m[1] > limit}
@@ -50,23 +65,21 @@ class PingPongVeto:
         """Note pages that moved in this window; those that came back mark their blocks."""
         if not len(hva):
             return
-        order = np.argsort(hva)
-        hva, from_nid, to_nid = hva[order], from_nid[order].astype(np.int16), to_nid[order]
         for block in np.unique(hva[self._returned(hva, to_nid)] // np.uint64(HUGE_BYTES)).tolist():
             self._mark(block)
-        self._left.append((self._window, hva, from_nid))
+        self._leaving.append(_Left(self._window, hva, from_nid.astype(np.int16)))
         self._drop_oldest()
 
     @property
     def entries(self) -> int:
         """Return how many moved pages are remembered."""
-        return sum(len(hva) for _, hva, _ in self._left)
+        return sum(len(left.hva) for left in (*self._left, *self._leaving))
 
     def _returned(self, hva: npt.NDArray[np.uint64], to_nid: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
         returned = np.zeros(len(hva), bool)
-        for _, pages, left_nid in self._left:
-            at = np.minimum(np.searchsorted(pages, hva), len(pages) - 1)
-            returned |= (pages[at] == hva) & (left_nid[at] == to_nid)
+        for left in self._left:
+            at = np.minimum(np.searchsorted(left.hva, hva), len(left.hva) - 1)
+            returned |= (left.hva[at] == hva) & (left.nid[at] == to_nid)
         return returned
 
     def _mark(self, block: int) -> None:
@@ -75,20 +88,13 @@ class PingPongVeto:
         self._marks[block] = marks, self._window + 1 + rest
 
     def _drop_oldest(self) -> None:
-        while len(self._left) > 1 and self.entries > self._most_entries:
+        while self._left and self.entries > self._most_entries:
             self._left.pop(0)
+        while len(self._leaving) > 1 and self.entries > self._most_entries:
+            self._leaving.pop(0)
 
-    @staticmethod
-    def _merged(
-        entries: list[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.int16]]],
-    ) -> list[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.int16]]]:
-        merged = []
-        for window in sorted({e[0] for e in entries}):
-            mine = [e for e in entries if e[0] == window]
-            if len(mine) == 1:
-                merged.append(mine[0])
-                continue
-            hva = np.concatenate([e[1] for e in mine])
-            order = np.argsort(hva, kind="stable")
-            merged.append((window, hva[order], np.concatenate([e[2] for e in mine])[order]))
-        return merged
+
+def _merged(leaving: list[_Left]) -> _Left:
+    hva = np.concatenate([left.hva for left in leaving])
+    order = np.argsort(hva, kind="stable")
+    return _Left(leaving[0].window, hva[order], np.concatenate([left.nid for left in leaving])[order])

@@ -11,12 +11,13 @@ from vmplace.lab import cache, trees
 from vmplace.lab.errors import LabError
 from vmplace.lab.kernel import build_kernel
 from vmplace.lab.progress import Progress, log_path
+from vmplace.lab.qemu import build_qemu
 from vmplace.lab.rootfs import rootfs_image
 from vmplace.lab.toolbox import kill_started, run_in_tree
 
 GIB = 1 << 30
-# Trees 3 GB, kernel source and objects 3 GB, images and snapshots 2 GB; measured, with some room.
-BUILD_DISK_BYTES = 12 * GIB
+# Trees 3 GB, kernel and QEMU sources and objects 4 GB, images and snapshots 2 GB; measured, with some room.
+BUILD_DISK_BYTES = 13 * GIB
 # gcc on two CPUs and mke2fs stay below this.
 BUILD_MEMORY_BYTES = 2 * GIB
 NEEDED_COMMANDS = {
@@ -35,6 +36,7 @@ class LabArtifacts:
     """The built parts; ``meter`` and ``payload`` are the output folders of their Makefiles."""
 
     toolbox: Path
+    qemu: Path
     kernel: Path
     rootfs_image: Path
     meter: Path | None
@@ -51,9 +53,9 @@ class LabArtifacts:
         return self.payload / "payload.cpio.gz" if self.payload else None
 
 
-def patches_folder() -> Path:
-    """Return the kernel patch folder of the checkout; in an installed package it may be absent."""
-    return HERE.parents[1] / "kvm-patches"
+def patches_folder(name: str) -> Path:
+    """Return a patch folder of the checkout; in an installed package it may be absent."""
+    return HERE.parents[1] / name
 
 
 def available_memory_bytes() -> int:
@@ -102,10 +104,12 @@ def _build_all(progress: Progress) -> LabArtifacts:
         progress.note(f"removed what a killed run left: {path.name}")
     toolbox = trees.toolbox(progress)
     kernel, rootfs = _together(
-        lambda: build_kernel(progress, patches=patches_folder()), lambda: rootfs_image(progress)
+        lambda: build_kernel(progress, patches=patches_folder("kvm-patches")), lambda: rootfs_image(progress)
     )
+    qemu = build_qemu(progress, patches=patches_folder("qemu-patches"))
     return LabArtifacts(
         toolbox=toolbox,
+        qemu=qemu,
         kernel=kernel,
         rootfs_image=rootfs,
         meter=_made(progress, toolbox, "meter", ["meter"]),

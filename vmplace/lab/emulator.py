@@ -6,16 +6,16 @@ from pathlib import Path
 from vmplace.lab import cache
 from vmplace.lab.build import LabArtifacts
 from vmplace.lab.errors import LabError
+from vmplace.lab.qemu import FIRMWARE
 from vmplace.lab.toolbox import inside
 from vmplace.lab.topology import CPU_MODEL, LabTopology, cpu_nids, memory_ranges, qemu_arguments
 
 SHARED_MEMORY_BYTES = 2 << 20
 # The TSCs of emulated CPUs are one clock, which the kernel cannot know.  Without the word it reads the HPET
 # at every look at the time: a device access, under the emulator's one lock.  The HPET stays, to calibrate by.
-# With ticks on idle CPUs, too, one that slept through a wake-up sleeps 10 ms and not for ever.
 KERNEL_COMMAND_LINE = (
     "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off net.ifnames=0 systemd.show_status=0"
-    " audit=0 selinux=0 nowatchdog tsc=reliable nohz=off"
+    " audit=0 selinux=0 nowatchdog tsc=reliable"
 )
 # Each event descriptor is one more that the emulator's main thread polls at every timer of an emulated CPU.
 NO_EVENTFD = "ioeventfd=off"
@@ -36,6 +36,7 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
     channel = f"socket,id=channel,path={RUN}/channel.sock,server=on,wait=off"
     shared = f"mem-path={RUN}/shared,share=on"
     return [
+        *(part for folder in FIRMWARE for part in ("-L", folder)),
         *("-machine", f"pc-q35-10.0,usb=off{',hmat=on' if topology.hmat else ''}"),
         *("-accel", "tcg,thread=multi", "-cpu", f"{CPU_MODEL},+svm,+npt"),
         *qemu_arguments(topology, str(RAM)),

@@ -204,7 +204,7 @@ def _emulator(
         f"socket,id=console,path={RUN}/console.sock,server=on,wait=off,logfile={inside(logs)}.console.log"
     )
     command = [
-        *("qemu-system-x86_64", *emulator_arguments(topology, artifacts)),
+        *(str(inside(artifacts.qemu)), *emulator_arguments(topology, artifacts)),
         *(
             "-chardev",
             console,

@@ -39,6 +39,7 @@ def machine_inputs(topology: LabTopology, artifacts: LabArtifacts) -> dict[str, 
     return {
         "arguments": repr(emulator_arguments(topology, artifacts)),
         "command_line": KERNEL_COMMAND_LINE,
+        "qemu": artifacts.qemu.parent.name,
         "rootfs": artifacts.rootfs_image.parent.name,
         "toolbox": artifacts.toolbox.parent.name,
     }

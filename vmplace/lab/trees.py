@@ -21,7 +21,8 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 TOOLBOX_PACKAGES = (
     "qemu-system-x86 qemu-utils gcc make bc flex bison libelf-dev libssl-dev libglib2.0-dev libc6-dev"
-    " pkg-config e2fsprogs cpio xz-utils patch python3 linux-source-6.12 busybox-static"
+    " pkg-config e2fsprogs cpio xz-utils patch python3 linux-source-6.12 busybox-static meson ninja-build"
+    " python3-pycotap python3-venv zlib1g-dev"
 )
 HOST_PACKAGES = (
     "systemd-sysv dbus udev kmod libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu"
@@ -114,18 +115,20 @@ def _grown(name: str, packages: str, progress: Progress, finish: list[str]) -> P
     return cache.artifact(name, inputs, build) / "tree"
 
 
-# The plugin API's header is in no package; QEMU's source has it, in the very version of the binary.
-PLUGIN_HEADER = (
+QEMU_SOURCE = "/usr/src/qemu.orig.tar.xz"
+# The lab's own QEMU is built from it, and the plugin API's header is in no package.
+QEMU_SOURCE_RECIPE = (
     "cd /run && version=$(dpkg-query -W -f '${source:Version}' qemu-system-x86)"
     ' && apt-get source --download-only "qemu=$version"'
-    " && tar -xJf qemu_*.orig.tar.xz --wildcards '*/include/qemu/qemu-plugin.h'"
+    f" && cp qemu_*.orig.tar.xz {QEMU_SOURCE}"
+    f" && tar -xJf {QEMU_SOURCE} --wildcards '*/include/qemu/qemu-plugin.h'"
     " && cp qemu-*/include/qemu/qemu-plugin.h /usr/include/"
 )
 
 
 def toolbox(progress: Progress) -> Path:
-    """Return the tree that has compiler, kernel source, QEMU and its plugin header."""
-    return _grown("toolbox", TOOLBOX_PACKAGES, progress, [PLUGIN_HEADER])
+    """Return the tree that has compiler, kernel source, QEMU, its source and its plugin header."""
+    return _grown("toolbox", TOOLBOX_PACKAGES, progress, [QEMU_SOURCE_RECIPE])
 
 
 def host_root(progress: Progress) -> Path:

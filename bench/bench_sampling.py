@@ -102,6 +102,20 @@ def status_mib(field: str) -> float:
     return int(next(line.split()[1] for line in lines if line.startswith(field))) / 1024
 
 
+def load_the_agent() -> bool:
+    """Load what the agent's process has loaded beside the source; return whether libvirt is part of it."""
+    from vmplace.agent import loop, wiring
+    from vmplace.interfaces import agent_command
+
+    del loop, wiring, agent_command
+    try:
+        import libvirt
+    except ImportError:
+        return False
+    libvirt.open("test:///default").listAllDomains()
+    return True
+
+
 def measured(topology: GuestTopology, setup: SourceSetup, size_gib: float) -> dict[str, object]:
     """Sample some windows; return the costs."""
     source, costs = IdleSource(setup), []
@@ -140,6 +154,7 @@ def main() -> None:
     child = Process(target=guest, args=(size_bytes, options.pages, theirs), daemon=True)
     child.start()
     hva, pid = told.recv(), child.pid or 0
+    with_libvirt = load_the_agent()
     ram = RamRange(hva, size_bytes // PAGE_BYTES, None, PAGE_BYTES, Movability.MOVABLE, "bench")
     topology = GuestTopology("bench", pid, read_start_time(pid), "kvm", (), (ram,))
     with tempfile.TemporaryDirectory() as scratch:
@@ -147,6 +162,7 @@ def main() -> None:
         control = cpu_seconds(lambda: read_pagemap_only(topology))
         result = measured(topology, setup, options.size_gib)
     result |= {"control_pagemap_cpu_s_per_gib": round(control / options.size_gib, 5), "bitmap": bitmap}
+    result["libvirt_loaded"] = with_libvirt
     print(json.dumps({"size_gib": options.size_gib, "pages": options.pages} | result, indent=2))
     told.send(None)
     child.join()

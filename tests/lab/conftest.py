@@ -1,7 +1,7 @@
-"""A test in the emulated host gets two more tries.
+"""A test in the emulated host gets one more try.
 
-Now and then emulation leaves a process or a nested guest asleep although it was woken (docs/lab.md).  Every
-rerun is told in the summary (-ra); a rule that is broken fails three times.
+Now and then emulation loses a nested guest (docs/lab.md).  Every rerun is told in the summary (-ra); a rule
+that is broken fails twice.
 """
 
 from pathlib import Path
@@ -15,4 +15,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            item.add_marker(pytest.mark.flaky(reruns=1))

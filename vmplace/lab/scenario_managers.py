@@ -4,7 +4,9 @@
 none      nobody: the control
 numad     the daemon of that name, with its shortest interval.  It considers processes with more than
           300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD), one
-          per interval, and binds all their threads and memory to the nodes it picks.
+          per interval, and binds all their threads and memory to the nodes it picks.  In the first five
+          minutes after boot it takes every process for one that it has just bound
+          (MIN_DELAY_FOR_REEVALUATION counts from 0): it runs with the clock of a host up for a day.
 kernel    automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
           0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
           (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
@@ -27,6 +29,7 @@ from vmplace.lab.scenario_probe import read_process_time
 BALANCING = "/sys/kernel/debug/sched/numa_balancing"
 NO_DAEMON = "works in the context of the guests' own threads; it has no process of its own"
 START_TIMEOUT_S = 180.0
+UP_FOR_A_DAY = "unshare --time --monotonic=86400 --boottime=86400 --fork"
 NOT_TOLD = "the manager does not say, and outside it cannot be told from the guests' own time"
 
 
@@ -81,7 +84,7 @@ class Numad:
 
     def start(self) -> None:
         """Start the daemon with intervals of one to two seconds (its default: 5 to 15)."""
-        self._host.run("rm -f /var/log/numad.log; numad -i 1:2 -l 6", timeout=60)
+        self._host.run(f"rm -f /var/log/numad.log; {UP_FOR_A_DAY} numad -i 1:2 -l 6", timeout=60)
 
     def figures(self) -> ManagerFigures:
         """Return the daemon's CPU time, which contains its migrate_pages(2) calls."""

@@ -5,6 +5,7 @@
  *	meter_probe stream CPU NID MIB read|write	one access to each line of memory on NID, from CPU
  *	meter_probe nested CPU NID MIB GUEST		the same reads, by a KVM guest that says it is GUEST;
  *							0 = it says nothing
+ *	meter_probe timed CPU NID MIB GUEST		the same in emulated time; prints the ns that it took
  *	meter_probe serve CPU NID MIB GUEST		a guest that says so once and then reads until it is
  *							killed; the meter is left alone
  */
@@ -20,6 +21,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "magic.h"
@@ -78,6 +80,14 @@ static void switch_meter(int on)
 	else
 		vmp_magic_off();
 	sched_yield();
+}
+
+static long long now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
 static void put(char **code, const void *bytes, size_t count)
@@ -162,19 +172,51 @@ static void run_guest(int vcpu, struct kvm_run *run, unsigned int address)
 		errx(1, "the guest ended with reason %u", run->exit_reason);
 }
 
-static void run_nested(int nid, size_t bytes, unsigned int guest, int serve)
+/* Make a guest ready to read all of @bytes on @nid; return where its reading begins. */
+static unsigned int start_nested(int nid, size_t bytes, unsigned int guest, int *ret_vcpu, struct kvm_run **ret_run)
 {
 	char *memory = allocate(STREAM_ADDRESS + bytes, nid);
 	unsigned int reading = write_guest_code(memory + CODE_ADDRESS, (unsigned int)(STREAM_ADDRESS + bytes), guest);
-	struct kvm_run *run;
-	int vcpu = create_guest(memory, STREAM_ADDRESS + bytes, &run);
 
+	*ret_vcpu = create_guest(memory, STREAM_ADDRESS + bytes, ret_run);
 	/* The first run makes KVM map everything, which is traffic of the host. */
-	run_guest(vcpu, run, CODE_ADDRESS);
-	while (serve)
-		run_guest(vcpu, run, reading);
+	run_guest(*ret_vcpu, *ret_run, CODE_ADDRESS);
+	return reading;
+}
+
+static void run_nested(int nid, size_t bytes, unsigned int guest)
+{
+	struct kvm_run *run;
+	int vcpu;
+
+	start_nested(nid, bytes, guest, &vcpu, &run);
 	switch_meter(1);
 	run_guest(vcpu, run, CODE_ADDRESS);
+	switch_meter(0);
+}
+
+static void serve_nested(int nid, size_t bytes, unsigned int guest)
+{
+	struct kvm_run *run;
+	int vcpu;
+	unsigned int reading = start_nested(nid, bytes, guest, &vcpu, &run);
+
+	for (;;)
+		run_guest(vcpu, run, reading);
+}
+
+static void time_nested(int nid, size_t bytes, unsigned int guest)
+{
+	struct kvm_run *run;
+	long long start_ns;
+	int vcpu;
+
+	start_nested(nid, bytes, guest, &vcpu, &run);
+	vmp_magic_time();
+	sched_yield();
+	start_ns = now_ns();
+	run_guest(vcpu, run, CODE_ADDRESS);
+	printf("%lld\n", now_ns() - start_ns);
 	switch_meter(0);
 }
 
@@ -196,12 +238,16 @@ int main(int argc, char **argv)
 	int nid;
 
 	if (argc != 6)
-		errx(2, "usage: meter_probe stream CPU NID MIB read|write | nested|serve CPU NID MIB GUEST");
+		errx(2, "usage: meter_probe stream CPU NID MIB read|write | nested|timed|serve CPU NID MIB GUEST");
 	pin(atoi(argv[2]));
 	nid = atoi(argv[3]);
 	bytes = strtoul(argv[4], NULL, 10) << 20;
-	if (!strcmp(argv[1], "nested") || !strcmp(argv[1], "serve"))
-		run_nested(nid, bytes, (unsigned int)atoi(argv[5]), !strcmp(argv[1], "serve"));
+	if (!strcmp(argv[1], "nested"))
+		run_nested(nid, bytes, (unsigned int)atoi(argv[5]));
+	else if (!strcmp(argv[1], "timed"))
+		time_nested(nid, bytes, (unsigned int)atoi(argv[5]));
+	else if (!strcmp(argv[1], "serve"))
+		serve_nested(nid, bytes, (unsigned int)atoi(argv[5]));
 	else
 		run_stream(nid, bytes, !strcmp(argv[5], "write"));
 	return 0;

@@ -6,10 +6,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vmplace.lab import cache
+from vmplace.lab.emulated_time import emulated_memory
 from vmplace.lab.machine import LabHost, boot_host
+from vmplace.model.described_memory import MLP
+from vmplace.model.memory_system import Demand, MemorySystem, solved
+from vmplace.model.metrics import Matrix
 from vmplace.sampling.counters_meter import GUEST_HOST, GUEST_UNKNOWN, MeterCounters, MeterReading
 
 pytestmark = pytest.mark.lab
@@ -17,6 +22,7 @@ pytestmark = pytest.mark.lab
 HERE = Path(__file__).parent
 MIB = 64
 LINES = MIB * 2**20 // 64
+DILATION = 200.0
 INSIDE = """
 import json
 from vmplace.sampling.counters_meter import MeterCounters
@@ -30,7 +36,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     probe = tmp_path_factory.mktemp("probe") / "meter_probe"
     flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", f"-I{HERE.parents[1] / 'vmplace/lab/meter'}"]
     subprocess.run(["gcc", *flags, "-o", probe, HERE / "meter_probe.c"], check=True, timeout=60)
-    with boot_host("n4-full", meter=True, files={"/usr/local/bin/meter_probe": probe}) as booted:
+    files, slow = {"/usr/local/bin/meter_probe": probe}, {"dilation": repr(DILATION)}
+    with boot_host("n4-full", meter=True, plugin_args=slow, files=files) as booted:
         booted.run("chmod +x /usr/local/bin/meter_probe")
         yield booted
 
@@ -83,6 +90,51 @@ def test_nothing_is_counted_when_it_is_off(host: LabHost) -> None:
         growth = counters.read().since(before)
     assert not growth.enabled
     assert (growth.accesses.sum(), growth.instructions.sum(), growth.loads.sum()) == (0, 0, 0)
+
+
+def timed(host: LabHost, cpu_nid: int, mem_nid: int) -> tuple[float, MeterReading]:
+    """Let a nested guest read MIB in emulated time; return its seconds by its own clock, and the counts."""
+    with MeterCounters(host.shared_memory) as counters:
+        before = counters.read()
+        probe = ["meter_probe", "timed", str(cpu_of(host, cpu_nid)), str(mem_nid), str(MIB), "7"]
+        took = host.run(probe, timeout=240).stdout
+        return int(took) / 1e9, counters.read().since(before)
+
+
+def test_a_nested_guest_pays_the_modelled_latency(host: LabHost) -> None:
+    """One vCPU asks little of the memory: its accesses take the unloaded latency and hardly more."""
+    latency = emulated_memory(host.topology).latency / MLP
+    (local_s, local), (remote_s, remote) = timed(host, 1, 1), timed(host, 1, 2)
+    assert local.stall_ns[7].sum() == pytest.approx(LINES * latency[1, 1], rel=0.05)
+    assert remote.stall_ns[7].sum() == pytest.approx(LINES * latency[1, 2], rel=0.05)
+    assert local_s == pytest.approx(LINES * latency[1, 1] * DILATION / 1e9, rel=0.2)
+    assert remote_s / local_s == pytest.approx(latency[1, 2] / latency[1, 1], rel=0.1)
+
+
+def test_guests_that_share_a_controller_wait_for_each_other(host: LabHost) -> None:
+    """Eight CPUs read node 0 at once: where they settle, the solver says."""
+    readers = [host.spawn(["meter_probe", "serve", str(cpu), "0", "32", str(cpu + 1)]) for cpu in range(8)]
+    time.sleep(15)
+    with MeterCounters(host.shared_memory) as counters:
+        host.run("vmp-meter time; sleep 3")
+        before = counters.read()
+        host.run("sleep 6")
+        growth = counters.read().since(before)
+        host.run("vmp-meter off")
+    for reader in readers:
+        reader.kill()
+    assert growth.timed
+    guests = range(1, 9)
+    waited = np.array([growth.stall_ns[g].sum() / growth.reads[g].sum() for g in guests]) * MLP
+    want = contended_latency(emulated_memory(host.topology))
+    assert waited == pytest.approx(np.repeat(want, 2), rel=0.1)
+
+
+def contended_latency(system: MemorySystem) -> Matrix:
+    """Return the latency from each node when two CPUs of every node do nothing but read node 0."""
+    shares = np.zeros((4, 4, 4))
+    shares[np.arange(4), np.arange(4), 0] = 1
+    return solved(system, Demand(shares, np.full(4, 2.0), np.full(4, 1.0), np.full(4, MLP))).latencies
 
 
 @pytest.fixture

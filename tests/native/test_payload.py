@@ -119,3 +119,16 @@ def test_a_waiting_payload_touches_nothing_until_told_to_go(program: Path) -> No
     words = (*ONE_VCPU, "wait=1", "touch=vcpu:0,range:0+8,rate:10")
     assert after_ticks(program, words, 1.0)["touches"] == 0
     assert answer(talk(program, words, "go\nquit\n"), "going")
+
+
+def test_speed_multiplies_the_declared_rates(program: Path) -> None:
+    words = (*ONE_VCPU, "tick=10", "touch=vcpu:0,range:0+8,order:sequential,rate:10")
+    with subprocess.Popen([program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin and run.stdout
+        run.stdin.write("speed 50\n")
+        run.stdin.flush()
+        lines = map(json.loads, run.stdout)
+        first = next(line for line in lines if line["event"] == "status" and line["t"] > 1)
+        run.stdin.close()
+    # One tick of 5000 is more than all that the declared rate allows in a second or so of slow machine.
+    assert first["touches"] >= 10 * 1000 * first["t"]

@@ -19,6 +19,7 @@ from typing import Any
 from vmplace.lab import cache, deploy
 from vmplace.lab.build import GIB, LabArtifacts, build_all, check_machine
 from vmplace.lab.channel import Channel, GuestProcess, GuestResult
+from vmplace.lab.emulated_time import emulated_memory, time_options
 from vmplace.lab.emulator import (
     RAM,
     RUN,
@@ -273,7 +274,8 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
     if meter or plugin_args is not None:
         if artifacts.plugin is None:
             raise LabError("there is no meter plugin to load", hint="vmplace/lab/meter has no Makefile")
-        extra = meter_arguments(topology, artifacts.plugin, plugin_args or {})
+        options = time_options(emulated_memory(topology)) | dict(plugin_args or {})
+        extra = meter_arguments(topology, artifacts.plugin, options)
     with _terminated_by_signal(), cache.in_use(), _run_folder() as run:
         (run / "shared").write_bytes(_shared_content(snapshot))
         blocks = deploy.write_deploy_disk(run / "deploy.tar", artifacts, dict(files or {}))

@@ -24,7 +24,7 @@ GUEST_UNKNOWN = 63
 """Guest number of all guests that did not (yet) say which they are."""
 
 MAGIC = int.from_bytes(b"VMPMETER", "little")
-ABI = 1
+ABI = 2
 REGION_BYTES = 2 << 20
 MAX_CPUS, MAX_NODES, MAX_GUESTS = 64, 16, 64
 
@@ -53,6 +53,8 @@ HEADER = np.dtype(
         ("mark", "<u8"),
         ("marks", "<u8"),
         ("exits", "<u8", 16),
+        ("timed", "<u4"),
+        ("pad", "<u4"),
     ]
 )
 DRAM = np.dtype([("reads", "<u8"), ("writes", "<u8")])
@@ -63,6 +65,8 @@ GUEST = np.dtype(
         ("stores", "<u8"),
         ("stall_ns", "<u8"),
         ("dram", DRAM, MAX_NODES),
+        ("work", "<u8"),
+        ("reserved", "<u8", 3),
     ]
 )
 CPU = np.dtype(
@@ -84,11 +88,15 @@ class MeterReading:
     ``reads`` and ``writes`` hold lines of 64 bytes by [guest, cpu, index in ``nids``]; ``instructions``,
     ``loads`` and ``stores`` (before the modelled caches) are by [guest, cpu].  ``unplaced`` [cpu] are DRAM
     accesses outside all nodes' memory.  Guests are numbered as they said themselves (magic.h).
+
+    While ``timed``, ``stall_ns`` [guest, cpu] is how long CPUs wait for DRAM, in emulated time, which is a
+    model.  ``work`` [guest, cpu] is what guests say they have done, in units of their own.
     """
 
     nids: tuple[int, ...]
     cpu_nids: tuple[int, ...]
     enabled: bool
+    timed: bool
     switches: int
     mark: int
     marks: int
@@ -98,6 +106,8 @@ class MeterReading:
     loads: Counts
     stores: Counts
     unplaced: Counts
+    stall_ns: Counts
+    work: Counts
 
     @property
     def accesses(self) -> Counts:
@@ -123,11 +133,11 @@ class MeterReading:
                 "the meter's counters went backwards",
                 hint="the emulated host was restored from a snapshot: start over with a new reading",
             )
-        flags = {name: getattr(self, name) for name in ("enabled", "switches", "mark", "marks")}
+        flags = {name: getattr(self, name) for name in ("enabled", "timed", "switches", "mark", "marks")}
         return MeterReading(self.nids, self.cpu_nids, **flags, **grown)
 
 
-_COUNTERS = ("reads", "writes", "instructions", "loads", "stores", "unplaced")
+_COUNTERS = ("reads", "writes", "instructions", "loads", "stores", "unplaced", "stall_ns", "work")
 
 
 def find_device(sysfs: Path = Path("/sys")) -> Path:
@@ -165,6 +175,7 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
         nids=tuple(machine["nids"][:nodes].tolist()),
         cpu_nids=tuple(machine["cpu_nids"][:cpus].tolist()),
         enabled=bool(header["enabled"]),
+        timed=bool(header["timed"]),
         switches=int(header["switches"]),
         mark=int(header["mark"]),
         marks=int(header["marks"]),
@@ -174,6 +185,8 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
         loads=guests["loads"].T.astype(np.int64),
         stores=guests["stores"].T.astype(np.int64),
         unplaced=rows["unplaced"].astype(np.int64),
+        stall_ns=guests["stall_ns"].T.astype(np.int64),
+        work=guests["work"].T.astype(np.int64),
     )
 
 

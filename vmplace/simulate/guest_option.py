@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vmplace.errors import VmplaceError
-from vmplace.simulate.guest_run import MLP, GuestSpec
+from vmplace.model.described_memory import MLP
+from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.trace import Trace, read_trace
 

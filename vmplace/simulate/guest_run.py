@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
+from vmplace.model.described_memory import MLP
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import ABSENT, REPLICATED, Bools, GuestEvidence, NodeIndexes
 from vmplace.simulate.host_file import SimulatedHost
@@ -21,8 +22,6 @@ ACCESS_NS = 0.5
 """Time per access before any cache: an instruction mix of about three per access at 2.6 GHz and IPC 2."""
 LLC_HIT_NS = 12.0
 """A miss of the private cache that the last-level cache serves."""
-MLP = 2.5
-"""Between PCA (1.75) and Streamcluster (3.38), the two that Carrefour's table 1 tells (published.py)."""
 AGEING = 0.5
 """Share of the heat that is kept per window; a page below one access is forgotten."""
 QUIET_WINDOWS = 2

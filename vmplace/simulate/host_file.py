@@ -18,15 +18,12 @@ from typing import Any
 import numpy as np
 
 from vmplace.errors import ConfigError
-from vmplace.model.memory_system import Link, MemorySystem, routed
+from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, described_memory, lines_per_ns
+from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.published import CARREFOUR_2013
 
-LINE_BYTES = 64
 PAGE_BYTES = 4096
-MIB = 1 << 20
-LOCAL_LATENCY_NS = 87.0
-"""Carrefour's machine A: 200 cycles of 2.3 GHz."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +65,20 @@ def _host(raw: dict[str, Any], name: str) -> SimulatedHost:
     if list(nids) != sorted(set(nids)):
         raise ValueError(f"node ids must ascend: {nids}")
     distances = _square(raw, "distances", len(nids))
-    rates = _square(raw, "bandwidth_mib_per_s", len(nids)) * MIB / LINE_BYTES / 1e9
+    bandwidths = _square(raw, "bandwidth_mib_per_s", len(nids))
     memory = np.array([node.get("memory_mib", 0) for node in nodes], float)
     cpus = np.array([node.get("cpus", 0) for node in nodes], float)
     if not cpus.any() or not memory.any() or min(cpus.min(), memory.min()) < 0:
         raise ValueError("a host needs CPUs and memory, and no negative numbers of them")
-    latency = distances / 10 * float(raw.get("local_latency_ns", LOCAL_LATENCY_NS))
-    links = _links(raw["link"], nids) if "link" in raw else _paths(rates)
-    controller = np.where(memory > 0, np.diag(rates), 0.0)
-    queue = float(raw.get("queue", CARREFOUR_2013.queue))
-    system = routed(nids, latency, controller, links, queue)
+    system = described_memory(
+        nids,
+        distances,
+        bandwidths,
+        memory,
+        links=_links(raw["link"], nids) if "link" in raw else None,
+        local_latency_ns=float(raw.get("local_latency_ns", LOCAL_LATENCY_NS)),
+        queue=float(raw.get("queue", CARREFOUR_2013.queue)),
+    )
     return SimulatedHost(name, system, cpus, memory * (MIB // PAGE_BYTES))
 
 
@@ -88,18 +89,11 @@ def _square(raw: dict[str, Any], key: str, count: int) -> Matrix:
     return matrix
 
 
-def _paths(rates: Matrix) -> list[Link]:
-    """Return a path of its own for each ordered pair of nodes."""
-    count = len(rates)
-    pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
-    return [Link((i, j), float(rates[i, j]), directed=True) for i, j in pairs]
-
-
 def _links(tables: list[dict[str, Any]], nids: tuple[int, ...]) -> list[Link]:
     links = []
     for table in tables:
         a, b = (nids.index(nid) for nid in table["nids"])
-        rate = float(table["bandwidth_mib_per_s"]) * MIB / LINE_BYTES / 1e9
+        rate = float(lines_per_ns(np.array(float(table["bandwidth_mib_per_s"]))))
         if a == b or not rate > 0:
             raise ValueError(f"a link joins two nodes and has a bandwidth: {table}")
         links.append(Link((a, b), rate))

@@ -14,6 +14,7 @@ def reading(nids: tuple[int, ...], cpu_nids: tuple[int, ...]) -> MeterReading:
         nids,
         cpu_nids,
         enabled=True,
+        timed=False,
         switches=1,
         mark=0,
         marks=0,
@@ -23,6 +24,8 @@ def reading(nids: tuple[int, ...], cpu_nids: tuple[int, ...]) -> MeterReading:
         loads=np.zeros(plain, np.int64),
         stores=np.zeros(plain, np.int64),
         unplaced=np.zeros(len(cpu_nids), np.int64),
+        stall_ns=np.zeros(plain, np.int64),
+        work=np.zeros(plain, np.int64),
     )
 
 

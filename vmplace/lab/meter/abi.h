@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define VMP_METER_MAGIC		0x524554454d504d56ULL	/* "VMPMETER", little endian */
-#define VMP_METER_ABI		1
+#define VMP_METER_ABI		2
 
 #define VMP_METER_CPUS		64
 #define VMP_METER_NODES		16
@@ -56,6 +56,8 @@ struct vmp_meter_header {
 	uint64_t mark;		/* argument of the last VMP_MAGIC_MARK */
 	uint64_t marks;		/* how many there were */
 	uint64_t exits[VMP_METER_EXITS];	/* where the host's KVM goes on after a guest exit */
+	uint32_t timed;		/* CPUs pay emulated time for their DRAM accesses */
+	uint32_t pad;
 };
 
 /* What one vCPU said of itself; never removed, so that probing may stop at an empty one. */
@@ -74,8 +76,10 @@ struct vmp_meter_guest {
 	uint64_t instructions;
 	uint64_t loads;		/* before the caches */
 	uint64_t stores;
-	uint64_t stall_ns;	/* reserved for emulated time; 0 */
+	uint64_t stall_ns;	/* waited for DRAM, in emulated time; stands still unless @timed */
 	struct vmp_meter_dram dram[VMP_METER_NODES];	/* by memory-node index */
+	uint64_t work;		/* what the guest says it has done (VMP_MAGIC_WORK), in units of its own */
+	uint64_t reserved[3];
 };
 
 /* Row of one CPU. */

@@ -98,7 +98,7 @@ static bool parse_one(const char *argument, struct vmp_arguments *ret)
 	if (IS("llc"))
 		return parse_level(value, &ret->machine.shared_cache);
 #undef IS
-	return false;
+	return value && vmp_model_parse(&ret->model, argument, length, value);
 }
 
 /* Keep the nids ascending and each of them once; a node has an index if it has memory. */
@@ -136,6 +136,24 @@ static bool index_nodes(struct vmp_arguments *arguments)
 	return true;
 }
 
+/* Every node that can make or serve an access must have its place in the model, if there is one. */
+static bool is_model_of_machine(const struct vmp_arguments *arguments)
+{
+	const struct vmp_meter_machine *machine = &arguments->machine;
+
+	if (!vmp_model_is_whole(&arguments->model))
+		return false;
+	for (uint32_t i = 0; arguments->model.dilation && i < machine->cpu_count; i++) {
+		if (vmp_model_node(&arguments->model, machine->cpu_nids[i]) < 0)
+			return false;
+	}
+	for (uint32_t i = 0; arguments->model.dilation && i < arguments->range_count; i++) {
+		if (vmp_model_node(&arguments->model, arguments->ranges[i].nid) < 0)
+			return false;
+	}
+	return true;
+}
+
 int vmp_arguments_parse(int argc, char **argv, struct vmp_arguments *ret)
 {
 	memset(ret, 0, sizeof(*ret));
@@ -153,6 +171,10 @@ int vmp_arguments_parse(int argc, char **argv, struct vmp_arguments *ret)
 	}
 	if (!ret->shared_path || !ret->range_count || !ret->machine.cpu_count) {
 		fprintf(stderr, "vmpmeter: needs the arguments shared=, memory= and cpus=\n");
+		return -EINVAL;
+	}
+	if (!is_model_of_machine(ret)) {
+		fprintf(stderr, "vmpmeter: the arguments of the memory model do not fit each other or the machine\n");
 		return -EINVAL;
 	}
 	if (!index_nodes(ret)) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "memory_model.h"
 
 #define VMP_METER_RANGES 64
 
@@ -22,6 +23,7 @@ struct vmp_arguments {
 	uint32_t range_count;
 	struct vmp_memory_range ranges[VMP_METER_RANGES];
 	struct vmp_meter_machine machine;
+	struct vmp_memory_model model;
 };
 
 /*
@@ -32,6 +34,14 @@ struct vmp_arguments {
  *	cpus=NID:NID:...	the node of each vCPU, in the order of their indexes
  *	private=SIZE/WAYS	SIZE in bytes, or with suffix K or M; default 256K/8
  *	llc=SIZE/WAYS		default 2M/16
+ *
+ * and for emulated time, all of them or none (memory_model.h says what they mean):
+ *
+ *	nodes=NID:NID:...	nodes with CPUs or memory; the others number nodes by their place here
+ *	latency=NS:NS:...	row by row, CPU node by memory node
+ *	capacity=RATE:RATE:...	of each resource, accesses per ns
+ *	visits=FROM-TO-RESOURCE-SHARE:...
+ *	queue=N mlp=N dilation=N
  *
  * Return 0, or -EINVAL after saying on stderr which argument is wrong.
  */

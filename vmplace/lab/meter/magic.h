@@ -17,6 +17,10 @@
  *				VMP_GUEST_MAX.  To be said by **every** vCPU (each has its own VMCB), about
  *				once a second: the page of a VMCB may later serve another guest, so what
  *				is not repeated is forgotten.  Outside a nested guest it is ignored.
+ *	VMP_MAGIC_TIME		count, and let every CPU pay emulated time for its DRAM accesses; needs a
+ *				meter that was given a memory model, else it is VMP_MAGIC_ON
+ *	VMP_MAGIC_WORK		"I have done %rax units more of my work": a program's progress, counted in the
+ *				row of its CPU for the guest that runs there, whether counting is on or not
  */
 #ifndef VMP_MAGIC_H
 #define VMP_MAGIC_H
@@ -28,6 +32,8 @@
 #define VMP_MAGIC_OFF		2
 #define VMP_MAGIC_MARK		3
 #define VMP_MAGIC_IDENTIFY	4
+#define VMP_MAGIC_TIME		5
+#define VMP_MAGIC_WORK		6
 
 #define VMP_GUEST_HOST		0
 #define VMP_GUEST_MAX		62
@@ -47,6 +53,16 @@ static inline void vmp_magic_on(void)
 static inline void vmp_magic_off(void)
 {
 	VMP_MAGIC(VMP_MAGIC_OFF, 0);
+}
+
+static inline void vmp_magic_time(void)
+{
+	VMP_MAGIC(VMP_MAGIC_TIME, 0);
+}
+
+static inline void vmp_magic_work(unsigned long units)
+{
+	VMP_MAGIC(VMP_MAGIC_WORK, units);
 }
 
 static inline void vmp_magic_mark(unsigned long mark)

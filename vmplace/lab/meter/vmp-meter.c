@@ -9,8 +9,9 @@
 #include "magic.h"
 
 static const char usage[] =
-	"usage: vmp-meter on | off | mark NUMBER | identify GUEST\n"
+	"usage: vmp-meter on | time | off | mark NUMBER | identify GUEST\n"
 	"  on, off         switch counting on, with cold modelled caches, or off\n"
+	"  time            as on; and every CPU pays emulated time for its DRAM accesses\n"
 	"  mark NUMBER     leave NUMBER in the header of the meter's region\n"
 	"  identify GUEST  in a guest: say for each vCPU that it is of guest 1 to 62; repeat each second\n"
 	"Without a meter around the machine, nothing happens.\n";
@@ -48,6 +49,8 @@ static int run(int argc, char **argv)
 
 	if (argc == 2 && !strcmp(argv[1], "on"))
 		vmp_magic_on();
+	else if (argc == 2 && !strcmp(argv[1], "time"))
+		vmp_magic_time();
 	else if (argc == 2 && !strcmp(argv[1], "off"))
 		vmp_magic_off();
 	else if (argc == 3 && !strcmp(argv[1], "mark") && !parse_number(argv[2], &number))

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define NS_PER_MS 1000000LL
-/* Touches between two looks at the clock, for a stream of unlimited rate. */
+/* Touches between two reports to the meter, and two looks at the clock where the rate is unlimited. */
 #define CHUNK 256
 
 static int64_t now_ns(void)
@@ -101,6 +101,7 @@ static void make_touches(struct vmp_worker *worker, size_t t, uint64_t count)
 	}
 	worker->writes += writes;
 	worker->reads += count - writes;
+	vmp_magic_work(count);
 }
 
 static int is_current(const struct vmp_worker *worker, const struct vmp_touch *touch)
@@ -123,7 +124,9 @@ static void touch_for_a_tick(struct vmp_worker *worker, int64_t tick_end_ns)
 				make_touches(worker, t, CHUNK);
 			continue;
 		}
-		worker->touch_debt[t] += touch->rate_per_ms * pattern->tick_ms;
+		worker->touch_debt[t] += touch->rate_per_ms * pattern->tick_ms * worker->team->speed;
+		for (; worker->touch_debt[t] >= CHUNK; worker->touch_debt[t] -= CHUNK)
+			make_touches(worker, t, CHUNK);
 		make_touches(worker, t, (uint64_t)worker->touch_debt[t]);
 		worker->touch_debt[t] -= floor(worker->touch_debt[t]);
 	}
@@ -236,6 +239,7 @@ int vmp_team_start(struct vmp_team *team, struct vmp_pattern *pattern, struct vm
 	team->arena = arena;
 	team->nworkers = pattern->nvcpus;
 	team->going = !pattern->wait;
+	team->speed = 1;
 	pthread_barrier_init(&team->halted, NULL, team->nworkers + 1);
 	for (unsigned int vcpu = 0; vcpu < team->nworkers; vcpu++)
 		worker_init(team, vcpu);

@@ -54,7 +54,8 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How long, in seconds of the emulated host's own clock.
 
     A manager has come to rest when no page moved for ``quiet_s``, but it gets at least ``least_s`` and at
-    most ``most_s``.
+    most ``most_s``.  With ``dilation`` the window after is in emulated time, so many times slower than real
+    time, and the guests work as fast as they can in it: it tells their run times.
     """
 
     settle_s: Seconds = 2.0
@@ -63,6 +64,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     quiet_s: Seconds = 5.0
     most_s: Seconds = 45.0
     after_s: Seconds = 4.0
+    dilation: Annotated[float, msgspec.Meta(ge=1)] | None = None
 
 
 class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,6 +72,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     ``as_good_as`` compares by ``compare``, within ``tolerance``.  A guest that touches all its memory from
     all nodes alike is compared by MC imbalance: its LAR grows only where one node serves more than others.
+    ``run_time`` is the emulated one, and its tolerance a share of the rival's.  ``fastest_of`` compares the
+    mean over all guests with those managers', with the same tolerance.
     """
 
     managers: tuple[ManagerName, ...]
@@ -81,7 +85,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     longest_move_call_ms_max: float | None = None
     intact: bool | None = None
     as_good_as: tuple[ManagerName, ...] = ()
-    compare: Literal["lar", "mc_imbalance"] = "lar"
+    fastest_of: tuple[ManagerName, ...] = ()
+    compare: Literal["lar", "mc_imbalance", "run_time"] = "lar"
     tolerance: float = 0.02
 
 

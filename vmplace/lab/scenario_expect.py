@@ -26,6 +26,12 @@ def _failures(
     limit = expectation.longest_move_call_ms_max
     if limit is not None and result.moved_bytes:
         yield from _above(f"{name}: longest move call (ms)", result.longest_move_call_ms, limit)
+    for rival in expectation.fastest_of:
+        if rival in managers:
+            theirs = managers[rival].emulated_run_time_s
+            yield from _slower(
+                expectation.tolerance, f"{name}: all guests", result.emulated_run_time_s, (rival, theirs)
+            )
     for guest_name in expectation.guests or tuple(result.guests):
         guest = result.guests[guest_name]
         yield from _guest_failures(expectation, f"{name}: {guest_name}", guest)
@@ -62,9 +68,21 @@ def _worse(
 ) -> Iterator[str]:
     """Compare with a rival by what the expectation says."""
     rival_name, other = rival
+    if expectation.compare == "run_time":
+        pair = (guest.emulated_run_time_s, other.emulated_run_time_s)
+        yield from _slower(expectation.tolerance, who, pair[0], (rival_name, pair[1]))
+        return
     if expectation.compare == "lar":
         ours, theirs, sign = guest.lar_after, other.lar_after, 1
     else:
         ours, theirs, sign = guest.mc_imbalance_after, other.mc_imbalance_after, -1
     if theirs is not None and (ours is None or sign * (theirs - ours) > expectation.tolerance):
         yield f"{who}: {expectation.compare} after is {_show(ours)}, {rival_name} reached {_show(theirs)}"
+
+
+def _slower(
+    tolerance: float, who: str, ours: float | None, rival: tuple[ManagerName, float | None]
+) -> Iterator[str]:
+    rival_name, theirs = rival
+    if theirs is not None and (ours is None or ours > theirs * (1 + tolerance)):
+        yield f"{who}: emulated run time is {_show(ours)} s, {rival_name} took {_show(theirs)} s"

@@ -11,9 +11,12 @@ import msgspec
 from vmplace.lab.scenario import ManagerName
 
 SCHEMA_VERSION = 1
+WORK_TOUCHES = 100_000_000
+"""The work that emulated run times are told for."""
 TRUTH = {
     "counts": "DRAM accesses behind a modelled cache, counted by the meter in the emulator: complete",
     "placement": "real: Linux, KVM, QEMU and libvirt inside the emulated host",
+    "emulated_run_time_s": "a model: vmplace/model's latency and queueing, paid by vCPUs in dilated time",
     "time": "the emulated host's own clock; not comparable with real hardware",
 }
 
@@ -23,7 +26,9 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     LAR and MC imbalance are metered (DRAM accesses of the guest's vCPUs).  ``traffic_*[i][j]`` are its
     accesses per second from ``nids[i]`` to ``nids[j]``.  ``intact`` is the guest's own exact verification of
-    all its memory; ``lar_agent`` is what the agent believes.
+    all its memory; ``lar_agent`` is what the agent believes.  ``emulated_run_time_s`` is how long the guest,
+    working as fast as it can, takes for WORK_TOUCHES touches, by its rate in the window after; None where
+    the scenario does not measure it.
     """
 
     vcpu_nids: tuple[int, ...]
@@ -37,6 +42,7 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     bad_pages: int | None
     touches: int | None
     lar_agent: float | None = None
+    emulated_run_time_s: float | None = None
     traffic_before: tuple[tuple[float, ...], ...] = ()
     traffic_after: tuple[tuple[float, ...], ...] = ()
 
@@ -47,7 +53,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
     ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what its start took
     (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
-    host's clock.
+    host's clock.  ``emulated_run_time_s`` is the mean of the guests'; None if one has none.
     """
 
     guests: dict[str, GuestResult]
@@ -62,6 +68,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     longest_move_call_ms: float | None
     active_s: float | None
     run_time_s: float
+    emulated_run_time_s: float | None = None
     attempts: int = 1
     kernel_counters: dict[str, int] = {}
     unknown: dict[str, str] = {}

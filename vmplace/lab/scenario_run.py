@@ -27,7 +27,7 @@ from vmplace.lab.progress import Progress
 from vmplace.lab.scenario import ManagerName, Scenario, check_on_nodes
 from vmplace.lab.scenario_expect import failed_expectations
 from vmplace.lab.scenario_managers import MANAGERS, ManagerFigures
-from vmplace.lab.scenario_meter import MeteredWindow, read_window
+from vmplace.lab.scenario_meter import EmulatedTime, MeteredWindow, read_window
 from vmplace.lab.scenario_probe import VMSTAT, moved_bytes, read_vcpu_cpus, read_vmstat
 from vmplace.lab.scenario_result import GuestResult, ManagerResult, ScenarioResult
 from vmplace.lab.snapshot import prepared_snapshot
@@ -37,6 +37,7 @@ from vmplace.topology.guest import PAGE_BYTES
 
 POLL_S = 1.0
 ATTEMPTS = 2
+ANSWER_TIMEOUT_S = 20
 SPREAD = """last=$(($(nproc --all) - 1))
 for pid in $(pidof qemu-system-x86_64); do taskset -acp 0-$last $pid; done"""
 
@@ -164,6 +165,7 @@ def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
     with boot_host(
         topology,
         meter=True,
+        plugin_args={} if (dilation := scenario.time.dilation) is None else {"dilation": repr(dilation)},
         snapshot=stage.snapshot,
         files=stage.files,
         artifacts=stage.artifacts,
@@ -179,13 +181,24 @@ def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
         with progress.step(f"{name}: acts", host.console_log):
             active_s = _await_rest(host, name, scenario)
         with progress.step(f"{name}: metered window after", host.console_log):
-            after = read_window(host, topology, scenario.time.after_s, count)
+            after = _window_after(host, stage)
         figures, vmstat_after = manager.figures(), read_vmstat(host)
         cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
         manager.stop()
         with progress.step(f"{name}: guests verify all their memory", host.console_log):
             verified = _verify(host, scenario)
     return _Observed(before, after, (vmstat, vmstat_after), active_s, figures, cpus, verified)
+
+
+def _window_after(host: LabHost, stage: Stage) -> MeteredWindow:
+    """Return the window after; in emulated time the guests work as fast as they can, so that it shows."""
+    guests, timing = stage.scenario.guests, stage.scenario.time
+
+    def set_speed(factor: int) -> None:
+        scenario_stage.ask_payloads(host, guests, f"speed {factor}", ANSWER_TIMEOUT_S)
+
+    emulated = EmulatedTime(timing.dilation, set_speed) if timing.dilation else None
+    return read_window(host, stage.topology, timing.after_s, len(guests), emulated)
 
 
 def _await_rest(host: LabHost, name: ManagerName, scenario: Scenario) -> float | None:
@@ -236,6 +249,7 @@ def _judge(stage: Stage, seen: _Observed, run_time_s: float, attempts: int) -> M
         longest_move_call_ms=figures.longest_move_call_ms,
         active_s=seen.active_s,
         run_time_s=run_time_s,
+        emulated_run_time_s=_mean([guest.emulated_run_time_s for guest in guests.values()]),
         attempts=attempts,
         kernel_counters={key: last[key] - first[key] for key in VMSTAT if key in first and key in last},
         unknown=figures.unknown,
@@ -259,9 +273,15 @@ def _judge_guest(stage: Stage, guest_id: int, seen: _Observed) -> GuestResult:
         bad_pages=answer["bad_pages"] if answer else None,
         touches=answer["touches"] if answer else None,
         lar_agent=seen.figures.guest_lar.get(guest.name),
+        emulated_run_time_s=seen.after.emulated_run_time_s(guest_id),
         traffic_before=seen.before.accesses_per_s(guest_id),
         traffic_after=seen.after.accesses_per_s(guest_id),
     )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _tell(progress: Progress, name: ManagerName, result: ManagerResult) -> None:

@@ -58,8 +58,9 @@ lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 demo: venv ## four managers place six guests in the emulated host: build/demo/result.json and pictures
 	$(BIN)/vmplace lab demo --out build/demo
 
-bench: venv ## CPU and memory of sampling 16 GiB of guest, with its control: build/bench/sampling.json
+bench: venv ## CPU and memory of sampling 16 GiB of guest, and of page statistics for 1 TiB, with controls: build/bench
 	@mkdir -p build/bench
+	$(BIN)/python -m bench.bench_pages 1024 | tee build/bench/pages.json
 	$(BIN)/python bench/bench_sampling.py 16 --pages mapped | tee build/bench/sampling.json
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)

@@ -17,7 +17,7 @@
 #define VMP_PAGE_BYTES 4096
 #define VMP_PAGES_PER_HUGE 512
 
-enum vmp_item { VMP_UINT8, VMP_INT32, VMP_UINT64 };
+enum vmp_item { VMP_UINT8, VMP_UINT16, VMP_INT32, VMP_UINT64 };
 
 struct vmp_buffer {
 	Py_buffer view;
@@ -25,6 +25,7 @@ struct vmp_buffer {
 	size_t count;
 	union {
 		uint8_t *u8;
+		uint16_t *u16;
 		int32_t *i32;
 		uint64_t *u64;
 	};
@@ -59,5 +60,15 @@ PyObject *vmp_idle_collect(PyObject *module, PyObject *args);
 PyObject *vmp_move_pages(PyObject *module, PyObject *args);
 PyObject *vmp_page_nids(PyObject *module, PyObject *args);
 PyObject *vmp_drain_lru(PyObject *module, PyObject *unused);
+PyObject *vmp_pages_begin(PyObject *module, PyObject *args);
+PyObject *vmp_pages_epoch(PyObject *module, PyObject *args);
+PyObject *vmp_pages_absorb(PyObject *module, PyObject *args);
+PyObject *vmp_pages_records(PyObject *module, PyObject *args);
+PyObject *vmp_pages_samples(PyObject *module, PyObject *args);
+PyObject *vmp_pages_place(PyObject *module, PyObject *args);
+PyObject *vmp_pages_moved(PyObject *module, PyObject *args);
+PyObject *vmp_pages_moved_blocks(PyObject *module, PyObject *args);
+PyObject *vmp_pages_read(PyObject *module, PyObject *args);
+PyObject *vmp_pages_sharing(PyObject *module, PyObject *args);
 
 #endif

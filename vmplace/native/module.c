@@ -10,6 +10,16 @@ static PyMethodDef vmp_methods[] = {
 	{ "move_pages", vmp_move_pages, METH_VARARGS, "move_pages(pid, hvas, nids, status[, all_owners]) -> ns" },
 	{ "page_nids", vmp_page_nids, METH_VARARGS, "page_nids(pid, hvas, status)" },
 	{ "drain_lru", vmp_drain_lru, METH_NOARGS, "drain_lru()" },
+	{ "pages_begin", vmp_pages_begin, METH_VARARGS, "pages_begin(parts)" },
+	{ "pages_epoch", vmp_pages_epoch, METH_VARARGS, "pages_epoch(parts)" },
+	{ "pages_absorb", vmp_pages_absorb, METH_VARARGS, "pages_absorb(parts, accessed, written, begin)" },
+	{ "pages_records", vmp_pages_records, METH_VARARGS, "pages_records(parts, records, base_gfn, node_of_nid) -> ignored" },
+	{ "pages_samples", vmp_pages_samples, METH_VARARGS, "pages_samples(parts, pages, nodes, written) -> ignored" },
+	{ "pages_place", vmp_pages_place, METH_VARARGS, "pages_place(parts, nodes)" },
+	{ "pages_moved", vmp_pages_moved, METH_VARARGS, "pages_moved(parts, pages, node) -> ignored" },
+	{ "pages_moved_blocks", vmp_pages_moved_blocks, METH_VARARGS, "pages_moved_blocks(parts, blocks, node)" },
+	{ "pages_read", vmp_pages_read, METH_VARARGS, "pages_read(parts, pages, heat, written, place)" },
+	{ "pages_sharing", vmp_pages_sharing, METH_VARARGS, "pages_sharing(parts, counts)" },
 	{ NULL, NULL, 0, NULL },
 };
 

@@ -1,0 +1,92 @@
+"""What do page statistics cost?  Memory, and the time of one window of harvest, for a host of SIZE GiB; JSON.
+
+Two hosts: one whose pages all differ within their 2 MiB block (4K throughout), and one whose blocks are
+whole.  The control is the least that any such statistics must do: read the harvest once and read and write
+as many bytes as there are, in C as well (numpy.bitwise_or on words).  Ratios are of one run.
+
+    python3 -m bench.bench_pages 1024 --nodes 8 --share 64
+
+--share N builds the Nth part of the host and multiplies: memory and time are proportional to blocks, and
+few machines can spare what a host of 1 TiB takes.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from vmplace.model.page_statistics import BLOCK_PAGES, PageStatistics, Words
+
+GIB_PAGES = 1 << 18
+RUNS = 5
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the CPU seconds of this process for one run, the median of some."""
+    taken = []
+    for _ in range(RUNS):
+        before = time.process_time()
+        work()
+        taken.append(time.process_time() - before)
+    return sorted(taken)[RUNS // 2]
+
+
+def harvest(npages: int, nodes: int, *, whole: bool) -> tuple[Words, Words]:
+    """Return (accessed, written) by node: random pages, or whole blocks for the nodes in turn."""
+    words = npages // 64
+    accessed: Words
+    if whole:
+        turn = np.repeat(np.arange(npages // BLOCK_PAGES) % nodes, 8)
+        accessed = np.where(turn == np.arange(nodes)[:, None], ~np.uint64(0), np.uint64(0)).astype(np.uint64)
+        return accessed, accessed
+    accessed = np.random.default_rng(1).integers(0, 1 << 63, (nodes, words), np.uint64)
+    written: Words = accessed & accessed[::-1]
+    return accessed, written
+
+
+def control(seen: tuple[Words, Words], planes: tuple[Words, Words]) -> None:
+    """Combine the harvest with as many bits of state: what any statistics by page and node must touch."""
+    for news, plane in zip(seen, planes, strict=True):
+        np.bitwise_or(plane, news, out=plane)
+
+
+def measured(npages: int, nodes: int, share: int, *, whole: bool) -> dict[str, float]:
+    """Return memory and time of one host, multiplied by ``share``."""
+    stats, seen = PageStatistics(npages, nodes), harvest(npages, nodes, whole=whole)
+    planes = (np.zeros_like(seen[0]), np.zeros_like(seen[1]))
+    stats.absorb_window(*seen)
+    control(seen, planes)
+    taken = seconds(lambda: stats.absorb_window(*seen))
+    least = seconds(lambda: control(seen, planes))
+    return {
+        "window_cpu_s": round(taken * share, 3),
+        "control_cpu_s": round(least * share, 3),
+        "ratio_to_control": round(taken / least, 1),
+        "memory_mib": round(stats.used_bytes * share / (1 << 20), 1),
+        "bytes_per_page": round(stats.used_bytes / npages, 3),
+        "split_blocks_ratio": stats.split_blocks / stats.blocks,
+        "epoch_cpu_s": round(seconds(stats.begin_epoch) * share, 3),
+        "sharing_cpu_s": round(seconds(stats.sharing) * share, 3),
+    }
+
+
+def main() -> None:
+    """Run the bench and print one JSON object."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("size_gib", type=int, nargs="?", default=1024)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--share", type=int, default=16)
+    options = parser.parse_args()
+    npages = options.size_gib * GIB_PAGES // options.share // BLOCK_PAGES * BLOCK_PAGES
+    result: dict[str, object] = {"size_gib": options.size_gib, "nodes": options.nodes, "share": options.share}
+    result["4k"] = measured(npages, options.nodes, options.share, whole=False)
+    result["2m"] = measured(npages, options.nodes, options.share, whole=True)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

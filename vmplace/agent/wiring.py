@@ -11,14 +11,16 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.policy.registry import POLICIES
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup
+from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
-from vmplace.topology.sysfs import read_free_bytes, read_host
+from vmplace.topology.sysfs import read_free_bytes
 
 
 def open_parts(config: Config, actuator: Actuator) -> Parts:
     """Return the parts for this host; raises UnsupportedHostError where nothing can be sampled."""
-    host = read_host()
+    bandwidth_file = Path(config.state_dir) / DEFAULT_PATH.name
+    host, uncalibrated = read_calibrated_host(bandwidth_file)
     # The directory of the socket is gone after a reboot, as is what a source has set up in the kernel.
     setup = SourceSetup(host, state_dir=Path(config.socket).parent)
     choice = best_source(setup, config.source)
@@ -26,12 +28,12 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     sensing = tuple(f"source {choice.source.name}: {reason}" for reason in choice.reasons)
     return Parts(
-        lookout=Lookout(read_host, read_free_bytes, find),
+        lookout=Lookout(lambda: read_calibrated_host(bandwidth_file)[0], read_free_bytes, find),
         source=choice.source,
         policy=POLICIES[config.policy],
         policy_name=config.policy,
         actuator=actuator,
-        notes=(*one_node, *sensing, *notes),
+        notes=(*one_node, *((uncalibrated,) if uncalibrated else ()), *sensing, *notes),
     )
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "resume": "vmplace.interfaces.act_commands:resume",
     "record": "vmplace.interfaces.recording_commands:record",
     "replay": "vmplace.interfaces.recording_commands:replay",
+    "calibrate": "vmplace.interfaces.calibrate_command:calibrate",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
     "lab": "vmplace.lab.commands:lab",

@@ -58,6 +58,7 @@ PyObject *vmp_folio_heads(PyObject *module, PyObject *args);
 PyObject *vmp_idle_mark(PyObject *module, PyObject *args);
 PyObject *vmp_idle_collect(PyObject *module, PyObject *args);
 PyObject *vmp_move_pages(PyObject *module, PyObject *args);
+PyObject *vmp_measure_streams(PyObject *module, PyObject *args);
 PyObject *vmp_page_nids(PyObject *module, PyObject *args);
 PyObject *vmp_drain_lru(PyObject *module, PyObject *unused);
 PyObject *vmp_pages_begin(PyObject *module, PyObject *args);

@@ -10,6 +10,8 @@ static PyMethodDef vmp_methods[] = {
 	{ "move_pages", vmp_move_pages, METH_VARARGS, "move_pages(pid, hvas, nids, status[, all_owners]) -> ns" },
 	{ "page_nids", vmp_page_nids, METH_VARARGS, "page_nids(pid, hvas, status)" },
 	{ "drain_lru", vmp_drain_lru, METH_NOARGS, "drain_lru()" },
+	{ "measure_streams", vmp_measure_streams, METH_VARARGS,
+	  "measure_streams(cpus, nids, bytes, duration_ms, read_bytes, spent_ns)" },
 	{ "pages_begin", vmp_pages_begin, METH_VARARGS, "pages_begin(parts)" },
 	{ "pages_epoch", vmp_pages_epoch, METH_VARARGS, "pages_epoch(parts)" },
 	{ "pages_absorb", vmp_pages_absorb, METH_VARARGS, "pages_absorb(parts, accessed, written, begin)" },

@@ -3,11 +3,12 @@
 1. A node is worth the bandwidth of the weakest path from any worker node to it.
 2. A node's share is its worth over the sum of all worths.
 
-Source: BWAP (IPDPS 2020), section III-A, equations 2 and 5.  BWAP measures the paths; firmware (HMAT)
-tells only those of each node's best initiators.  The rest is scaled from these by distance, and
-without any figure the inverse of the distance stands for the bandwidth.
+Source: BWAP (IPDPS 2020), section III-A, equations 2 and 5.  As there, the paths are measured while all
+workers read at once (vmplace calibrate).  Where that was not done for these workers, the paths of an idle
+host stand in; firmware (HMAT) tells only those of each node's best initiators.  The rest is scaled from
+these by distance, and without any figure the inverse of the distance stands for the bandwidth.
 
-Limits: distances say little of links that several nodes share, and the figures are of an idle host.
+Limits: distances say little of links that several nodes share.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,6 +39,9 @@ def _path_bandwidths(
     host: HostTopology, worker_nids: Collection[int], nids: list[int]
 ) -> Mapping[tuple[int, int], float]:
     """Return comparable bandwidths of all pairs: known, or scaled by distance, or distance alone."""
+    together = host.worker_bandwidths.get(tuple(sorted(worker_nids)), {})
+    if all((worker, nid) in together for worker in worker_nids for nid in nids):
+        return together
     anchors = {nid: _anchor(host, nid) for nid in nids}
     # A mixture of bytes/s and bare distances would compare nothing: use figures for all nodes or none.
     complete = all(anchor is not None for anchor in anchors.values())

@@ -30,7 +30,8 @@ class HostTopology:
 
     ``distances[from_nid, to_nid]`` is the SLIT value (10 = self).  ``bandwidths`` (bytes/s) and
     ``latencies`` (ns) are indexed by (cpu nid, memory nid) and hold only what firmware (HMAT) or a
-    measurement told: an absent pair is unknown.  ``smt_siblings[cpu]`` includes the CPU itself.
+    measurement told: an absent pair is unknown.  ``worker_bandwidths[worker nids]`` holds what was measured
+    while all CPUs of these nodes read at once.  ``smt_siblings[cpu]`` includes the CPU itself.
     """
 
     nodes: tuple[Node, ...]
@@ -38,6 +39,7 @@ class HostTopology:
     smt_siblings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     bandwidths: Mapping[tuple[int, int], int] = field(default_factory=dict)
     latencies: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    worker_bandwidths: Mapping[tuple[int, ...], Mapping[tuple[int, int], int]] = field(default_factory=dict)
 
     @property
     def nids(self) -> tuple[int, ...]:

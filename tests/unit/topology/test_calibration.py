@@ -1,0 +1,137 @@
+"""Measured bandwidth: what is measured, where it is kept, and when it counts."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from vmplace import native
+from vmplace.errors import VmplaceError
+from vmplace.topology import read_host
+from vmplace.topology.bandwidth import bandwidth_weights
+from vmplace.topology.calibration import (
+    Calibration,
+    MachineIdentity,
+    NodePath,
+    WorkerSet,
+    calibrated,
+    machine_identity,
+    measured,
+    read_calibration,
+    read_machine_identity,
+    worker_sets,
+    write_calibration,
+)
+
+HOSTS = Path(__file__).parents[2] / "data/hosts"
+FOUR = read_host(HOSTS / "16amd64-4n8c")
+MACHINE = machine_identity(FOUR, "model name\t: Some CPU\n")
+
+
+def calibration(**changed: object) -> Calibration:
+    paths = tuple(NodePath(k, j, (10 if k == j else 4) * 10**9) for k in range(4) for j in range(4))
+    squeezed = tuple(NodePath(k, j, (j + 1) * 10**9) for k in (0, 1) for j in range(4))
+    together = (WorkerSet((0, 1), squeezed, {}),)
+    whole = Calibration(machine=MACHINE, measured_at=1.0, paths=paths, worker_sets=together)
+    return msgspec.structs.replace(whole, **changed)
+
+
+def test_this_machine_is_measured_for_real():
+    host = read_host()
+    cpus = frozenset(os.sched_getaffinity(0))
+    seen: list[tuple[int, int]] = []
+    got = measured(
+        host,
+        read_machine_identity(host),
+        duration_ms=20,
+        cpus=cpus,
+        report=lambda _what, done, todo: seen.append((done, todo)),
+    )
+    assert {(path.cpu_nid, path.mem_nid) for path in got.paths} >= {
+        (node.nid, node.nid) for node in host.nodes if node.cpus and node.memory_bytes
+    }
+    # No memory is slower than a disk, none faster than 10 TB/s.
+    assert all(10**8 < path.bytes_per_s < 10**13 for path in got.paths)
+    assert [done for done, _ in seen] == list(range(seen[0][1]))
+    for one in got.worker_sets:
+        assert sum(one.canonical_weights.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_what_was_measured_with_these_workers_makes_their_weights():
+    host = calibrated(FOUR, calibration())
+    assert bandwidth_weights(host, (1, 0)) == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4})
+
+
+def test_other_workers_go_by_the_pairs():
+    host = calibrated(FOUR, calibration())
+    assert bandwidth_weights(host, (2,)) == pytest.approx({0: 4 / 22, 1: 4 / 22, 2: 10 / 22, 3: 4 / 22})
+
+
+def test_worker_sets_are_nodes_with_their_nearest():
+    # Nodes 0 and 3 are farthest from each other: nobody runs a guest on just these.
+    sets = worker_sets(FOUR)
+    assert {(0,), (1,), (2,), (3,), (0, 1, 2, 3)} <= set(sets)
+    far = max(((a, b) for a in range(4) for b in range(a + 1, 4)), key=lambda pair: FOUR.distances[pair])
+    assert far not in sets
+
+
+def test_a_node_without_cpus_is_read_but_reads_nothing():
+    assert all(2 not in one for one in worker_sets(read_host(HOSTS / "24amd64-3n4c-cxl")))
+
+
+def test_a_calibration_comes_back_as_it_was_kept(tmp_path: Path):
+    write_calibration(calibration(), tmp_path / "new/bandwidth.json")
+    assert read_calibration(MACHINE, tmp_path / "new/bandwidth.json") == calibration()
+
+
+def test_nothing_measured_is_no_error(tmp_path: Path):
+    assert read_calibration(MACHINE, tmp_path / "none.json") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"{", "is no calibration"), (b"{}", "is no calibration"), (b"\xff\xff", "is no calibration")],
+)
+def test_a_damaged_file_is_told(tmp_path: Path, content: bytes, said: str):
+    (tmp_path / "bandwidth.json").write_bytes(content)
+    with pytest.raises(VmplaceError, match=said) as caught:
+        read_calibration(MACHINE, tmp_path / "bandwidth.json")
+    assert caught.value.hint == "vmplace calibrate"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"machine": MachineIdentity("Other CPU", ())}, "another machine"),
+        ({"schema_version": 99}, "version 99"),
+    ],
+)
+def test_figures_of_another_machine_or_version_do_not_count(
+    tmp_path: Path, changed: dict[str, object], said: str
+):
+    write_calibration(calibration(**changed), tmp_path / "bandwidth.json")
+    with pytest.raises(VmplaceError, match=said):
+        read_calibration(MACHINE, tmp_path / "bandwidth.json")
+
+
+def test_cpus_that_this_process_may_not_use_are_told():
+    with pytest.raises(VmplaceError, match="no CPU of node 0"):
+        measured(FOUR, MACHINE, cpus=frozenset({99}))
+
+
+def test_a_node_that_is_not_there_is_told():
+    lone = replace(FOUR.nodes[0], nid=900, cpus=(0,), free_bytes=1 << 30)
+    host = replace(FOUR, nodes=(lone,), distances={(900, 900): 10})
+    with pytest.raises(VmplaceError, match="cannot read nodes") as caught:
+        measured(host, MACHINE, duration_ms=20)
+    assert caught.value.hint
+
+
+def test_figures_where_nothing_fits_are_refused():
+    import numpy as np
+
+    one, two = np.zeros(1, np.int32), np.zeros(2, np.uint64)
+    with pytest.raises(ValueError, match="a result for each pair"):
+        native.measure_streams(one, one, 1 << 20, 1, two, two)

@@ -1,0 +1,106 @@
+"""``vmplace calibrate``: measure the bandwidth between the nodes, and keep it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vmplace.interfaces.options import examples, json_option, print_json
+from vmplace.topology.calibration import (
+    DEFAULT_PATH,
+    Calibration,
+    NodePath,
+    Report,
+    measured,
+    read_calibration,
+    read_machine_identity,
+    write_calibration,
+)
+from vmplace.topology.host import HostTopology
+from vmplace.topology.sysfs import read_host
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EXAMPLES = "vmplace calibrate\nvmplace calibrate --show --json | jq '.worker_sets[].canonical_weights'"
+GIGABYTE = 1e9
+
+
+@click.command(epilog=examples(EXAMPLES))
+@json_option
+@click.option("--show", is_flag=True, help="Measure nothing; show what was measured.")
+@click.option("--duration-ms", type=click.IntRange(20, 10_000), default=300, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_PATH, show_default=True)
+def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path) -> None:
+    """Measure how fast the CPUs of each node read each node's memory, alone and all at once.
+
+    Takes all CPUs for some seconds: run it while no guest needs them.  Agent and plans use the figures in
+    place of firmware's from then on; each sensible set of worker nodes gets its canonical weights.
+    """
+    host = read_host()
+    machine = read_machine_identity(host)
+    if show:
+        calibration = read_calibration(machine, out)
+        if calibration is None:
+            raise click.ClickException(f"nothing was measured yet: there is no {out}")
+    else:
+        with _progress() as report:
+            cpus = frozenset(os.sched_getaffinity(0))
+            calibration = measured(host, machine, duration_ms=duration_ms, cpus=cpus, report=report)
+        write_calibration(calibration, out)
+    if as_json:
+        print_json(calibration)
+    else:
+        _print(host, calibration, out)
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("calibrating", total=None)
+
+        def report(what: str, done: int, todo: int) -> None:
+            progress.update(task, description=what, completed=done, total=todo)
+
+        yield report
+
+
+def _print(host: HostTopology, calibration: Calibration, path: Path) -> None:
+    from rich.console import Console
+
+    console = Console()
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(calibration.measured_at))
+    console.print(f"{calibration.machine.cpu_model}, measured {when}, kept in {path}", highlight=False)
+    nids = host.memory_nids
+    rates = _table("GB/s, one node alone", "CPUs of", nids)
+    for cpu_nid in sorted({path.cpu_nid for path in calibration.paths}):
+        rates.add_row(f"node {cpu_nid}", *_cells(calibration.paths, cpu_nid, nids))
+    console.print(rates)
+    weights = _table("canonical weights, all workers at once", "workers", nids)
+    for one in calibration.worker_sets:
+        cells = [f"{one.canonical_weights.get(nid, 0.0):.3f}" for nid in nids]
+        weights.add_row(" ".join(map(str, one.worker_nids)), *cells)
+    console.print(weights)
+
+
+def _table(title: str, first: str, nids: tuple[int, ...]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column(first)
+    for nid in nids:
+        table.add_column(f"node {nid}", justify="right")
+    return table
+
+
+def _cells(paths: tuple[NodePath, ...], cpu_nid: int, nids: tuple[int, ...]) -> list[str]:
+    known = {path.mem_nid: path.bytes_per_s for path in paths if path.cpu_nid == cpu_nid}
+    return [f"{known[nid] / GIGABYTE:.1f}" if nid in known else "?" for nid in nids]

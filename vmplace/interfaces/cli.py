@@ -21,6 +21,7 @@ COMMANDS = {
     "record": "vmplace.interfaces.recording_commands:record",
     "replay": "vmplace.interfaces.recording_commands:replay",
     "calibrate": "vmplace.interfaces.calibrate_command:calibrate",
+    "report": "vmplace.interfaces.report_command:report",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
     "lab": "vmplace.lab.commands:lab",

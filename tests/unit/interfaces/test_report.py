@@ -1,0 +1,143 @@
+"""`vmplace report` writes one file that holds everything, or says what is wrong with what it was given."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.agent.agent_world import HOST, batch, guest
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.report_command import report
+from vmplace.interfaces.report_page import Section, Table, html_page
+from vmplace.interfaces.report_status import status_sections
+from vmplace.sampling.recording import Recorder
+
+pytest.importorskip("matplotlib")
+
+FOREIGN = re.compile(r"""(?:src|href)\s*=\s*["'](?!#|data:)|<script|@import|url\((?!#|"?data:)""")
+
+
+def scenario_guest(**told: Any) -> dict[str, Any]:
+    traffic = {"traffic_before": [[1.0, 90.0], [0.0, 9.0]], "traffic_after": [[99.0, 1.0], [0.0, 0.0]]}
+    return {
+        "lar_before": 0.1,
+        "lar_after": 0.98,
+        "intact": True,
+        "emulated_run_time_s": 4.07,
+        **traffic,
+        **told,
+    }
+
+
+def scenario(**told: Any) -> dict[str, Any]:
+    manager = {
+        **{"guests": {"web <0>": scenario_guest()}, "mc_imbalance_before": 1.4, "mc_imbalance_after": 0.1},
+        **{"moved_bytes": 1 << 20, "manager_cpu_seconds": 1.5, "longest_move_call_ms": None},
+    }
+    return {"scenario": "try", "topology": "n2", "nids": [0, 1], "managers": {"vmplace": manager}, **told}
+
+
+def policy_row(**told: Any) -> dict[str, Any]:
+    row = {"host": "n4", "mix": "gups", "policy": "vmplace", "source": "full", "run_time_s": 1.0}
+    return {**row, "oracle_share": 0.97, "worst_guest_slowdown": -0.1, **told}
+
+
+def reported(tmp_path: Path, *arguments: object) -> tuple[Result, str]:
+    out = tmp_path / "out/report.html"
+    result = CliRunner().invoke(report, [*map(str, arguments), "--out", str(out)])
+    return result, out.read_text() if out.exists() else ""
+
+
+def written(tmp_path: Path, name: str, data: object) -> Path:
+    (tmp_path / name).write_text(json.dumps(data))
+    return tmp_path / name
+
+
+def test_a_scenario_shows_traffic_and_figures_and_needs_no_other_file(tmp_path: Path):
+    result, page = reported(tmp_path, written(tmp_path, "r.json", scenario()))
+    assert result.exit_code == 0, result.output
+    assert page.count("<svg") == 1 and "after: vmplace" in page and "99% local" in page
+    assert "4.07" in page and "0.98" in page
+    assert not FOREIGN.search(page)
+    assert "web &lt;0&gt;" in page and "web <0>" not in page
+
+
+def test_what_did_not_come_out_is_told(tmp_path: Path):
+    _, page = reported(tmp_path, written(tmp_path, "r.json", scenario(failed_expectations=["too slow"])))
+    assert "not as expected: too slow" in page
+
+
+def test_a_lost_guest_is_told_beside_its_figures(tmp_path: Path):
+    told = scenario()
+    told["managers"]["vmplace"]["guests"]["web <0>"]["intact"] = False
+    _, page = reported(tmp_path, written(tmp_path, "r.json", told))
+    assert "no: vmplace" in page
+
+
+def test_the_oracles_shares_are_a_map_and_a_table(tmp_path: Path):
+    rows = [policy_row(), policy_row(mix="lulesh", oracle_share=0.5), policy_row(policy="numad-model")]
+    _, page = reported(tmp_path, written(tmp_path, "p.json", {"rows": rows}))
+    assert "lulesh on n4" in page and "numad-model" in page
+    assert "0.735" in page and "0.500" in page
+    assert not FOREIGN.search(page)
+
+
+def test_where_nothing_can_be_gained_there_is_no_share(tmp_path: Path):
+    _, page = reported(tmp_path, written(tmp_path, "p.json", {"rows": [policy_row(oracle_share=None)]}))
+    assert "<svg" not in page and "<td>?</td>" in page
+
+
+def test_a_recording_shows_where_guests_were_hot(tmp_path: Path):
+    with Recorder(tmp_path / "host.vmptrace", HOST) as recorder:
+        for _ in range(3):
+            recorder.add(guest("db1"), batch(guest("db1")))
+    result, page = reported(tmp_path, tmp_path / "host.vmptrace")
+    assert result.exit_code == 0, result.output
+    assert "Page heat by node: guest db1" in page and page.count("<svg") == 2
+    assert not FOREIGN.search(page)
+
+
+def test_guests_without_a_window_have_a_row_and_no_bar():
+    told = {
+        "state": "new",
+        "memory_bytes": 1 << 30,
+        "moved_bytes": 0,
+        "estimated_lar": None,
+        "vcpu_nids": [0],
+    }
+    guests = {"new": {**told, "pages_by_node": None, "hot_pages_by_node": None}}
+    (section,) = status_sections({"guests": guests, "windows": 0, "source": "idle", "policy": "home"})
+    assert section.tables[0].rows[0][:5] == ("new", "new", "1.00", "0.00", "?")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "neither JSON nor a recording"),
+        ("{}", "JSON of another kind"),
+        ('{"rows": []}', "holds no run"),
+        ('{"rows": [{"host": 1}]}', "no table of policies"),
+        ('{"managers": {}, "scenario": "x", "topology": "y", "nids": []}', "holds no manager"),
+        ('{"managers": 7}', "no result of a scenario"),
+    ],
+)
+def test_a_file_of_another_kind_is_told(tmp_path: Path, content: str, said: str):
+    (tmp_path / "x.json").write_text(content)
+    result, page = reported(tmp_path, tmp_path / "x.json")
+    assert isinstance(result.exception, VmplaceError) and said in str(result.exception)
+    assert not page
+
+
+def test_nothing_to_report_is_wrong_usage(tmp_path: Path):
+    assert reported(tmp_path)[0].exit_code == 2
+
+
+def test_text_from_elsewhere_is_escaped():
+    hostile = "<script>alert(1)</script>"
+    section = Section(
+        hostile, hostile, tables=(Table((hostile,), ((hostile,),), hostile),), warnings=(hostile,)
+    )
+    assert "<script>" not in html_page(hostile, hostile, [section])

@@ -23,6 +23,8 @@
 #define KVM_PLACEMENT_INFO		_IOWR(0xAE, 0xf9, struct kvm_placement_info)
 #define KVM_PLACEMENT_ROOTS		_IOWR(0xAE, 0xfa, struct kvm_placement_roots)
 #define KVM_PLACEMENT_HARVEST		_IOWR(0xAE, 0xfb, struct kvm_placement_harvest)
+#define KVM_PLACEMENT_REPLICATE		_IOWR(0xAE, 0xfc, struct kvm_placement_replicate)
+#define KVM_PLACEMENT_COLLAPSE		_IOWR(0xAE, 0xfd, struct kvm_placement_replicate)
 
 /* An id of a node or task that is not known. */
 #define KVM_PLACEMENT_UNKNOWN		(-1)
@@ -32,6 +34,7 @@
 
 #define KVM_PLACEMENT_FEATURE_ROOTS	(1ULL << 0)
 #define KVM_PLACEMENT_FEATURE_HARVEST	(1ULL << 1)
+#define KVM_PLACEMENT_FEATURE_REPLICATE	(1ULL << 2)
 
 /* The VM's own properties. */
 #define KVM_PLACEMENT_VM_ASSIGNED_DEVICE	(1U << 0)
@@ -185,6 +188,50 @@ struct kvm_placement_record {
 	__u16 flags;
 	__u64 accessed;
 	__u64 dirty;
+};
+
+/* Why a page was not replicated. */
+#define KVM_PLACEMENT_OK		0
+#define KVM_PLACEMENT_NO_MEMSLOT	1
+#define KVM_PLACEMENT_NOT_PRESENT	2 /* nothing mapped, or the zero page */
+#define KVM_PLACEMENT_NOT_ANON		3 /* others may map it: shared or file */
+#define KVM_PLACEMENT_LOCKED		4 /* mlock(2) */
+#define KVM_PLACEMENT_LARGE		5 /* part of a huge page */
+#define KVM_PLACEMENT_BUSY		6 /* pinned or in use, maybe not for long */
+#define KVM_PLACEMENT_DIRTY_LOG		7 /* dirty logging is on */
+#define KVM_PLACEMENT_NO_MEMORY		8 /* a node or the VM's cgroup is full */
+#define KVM_PLACEMENT_BACKOFF		9 /* collapsed lately, see the docs */
+#define KVM_PLACEMENT_POISONED		10
+
+/**
+ * struct kvm_placement_range - guest frames, and what became of them
+ * @gfn: first guest frame number
+ * @npages: number of guest frames
+ * @done: out: frames that are now as asked for
+ * @status: out: why the first of the others is not, KVM_PLACEMENT_OK if none
+ * @pad: must be 0
+ */
+struct kvm_placement_range {
+	__u64 gfn;
+	__u32 npages;
+	__u32 done;
+	__u32 status;
+	__u32 pad;
+};
+
+/**
+ * struct kvm_placement_replicate - KVM_PLACEMENT_REPLICATE and _COLLAPSE
+ * @nodes: bitmap of the nodes to have a copy; 0 for _COLLAPSE
+ * @ranges: address of an array of struct kvm_placement_range
+ * @nr_ranges: in: entries of @ranges; out: entries that were handled, fewer if
+ *             a signal is pending
+ * @flags: must be 0
+ */
+struct kvm_placement_replicate {
+	__u64 nodes;
+	__u64 ranges;
+	__u32 nr_ranges;
+	__u32 flags;
 };
 
 #endif /* _UAPI_LINUX_KVM_PLACEMENT_H */

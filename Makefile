@@ -1,6 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench clean
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench clean kvm-patches-check
+QUICK ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ PYTHON_FILES := vmplace tests bench setup.py
 
 help: ## show this
 	@echo "vmplace $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml): placement manager for KVM hosts"
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages that are missing (needs root)
 	@missing=; for p in $(PACKAGES); do \
@@ -54,6 +55,9 @@ test: lint venv lab ## all tests: lint, unit, native, lab (needs root; builds th
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 	$(BIN)/vmplace lab build
+
+kvm-patches-check: venv ## the KVM series applies, is clean, builds at every step (QUICK=--quick: touched directories)
+	$(BIN)/vmplace lab check-patches $(QUICK)
 
 demo: venv ## four managers place six guests in the emulated host: build/demo/result.json and pictures
 	$(BIN)/vmplace lab demo --out build/demo

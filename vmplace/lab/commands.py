@@ -5,9 +5,10 @@ import time
 import click
 
 from vmplace.lab import cache
-from vmplace.lab.build import build_all
+from vmplace.lab.build import build_all, patches_folder
 from vmplace.lab.console import attach
 from vmplace.lab.machine import boot_host
+from vmplace.lab.patch_check import check_patches
 from vmplace.lab.progress import Progress
 from vmplace.lab.scenario_commands import demo, run
 from vmplace.lab.topology import read_topology, topology_names
@@ -33,6 +34,15 @@ def build(as_json: bool) -> None:
         return
     for name, path in parts.items():
         click.echo(f"{name:13} {path}")
+
+
+@lab.command("check-patches")
+@click.option("--quick", is_flag=True, help="build only the directories that patches touch")
+@click.option("--last", is_flag=True, help="build only with all patches applied")
+def check_patches_command(quick: bool, last: bool) -> None:
+    """Check the KVM patch series: it applies, checkpatch is silent, every step builds."""
+    check_patches(Progress(), patches_folder(), quick=quick, last_only=last)
+    click.echo("the series is clean")
 
 
 @lab.command()

@@ -1,0 +1,99 @@
+"""Would a kernel maintainer take the series?  It applies, checkpatch is silent, every step builds.
+
+The steps are built in a source tree of their own, outside of it (O=), an object tree per variant, so that a
+step compiles only what its patch changed.  Quick: the directories the patches touch instead of whole kernels,
+and the rarer variants only with all patches applied.
+"""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace.lab import cache, trees
+from vmplace.lab.errors import LabError
+from vmplace.lab.kernel import FRAGMENT, SOURCE, apply_series, series
+from vmplace.lab.progress import Progress, log_path
+from vmplace.lab.toolbox import run_in_tree
+
+# Patches of ours add files; whether MAINTAINERS knows their directories, checkpatch cannot tell.
+CHECKPATCH = ("--terse", "--strict", "--ignore", "FILE_PATH_CHANGES")
+QUICK_TARGETS = (
+    "arch/x86/kvm/", "mm/rmap.o", "mm/ksm.o", "mm/swap.o", "kernel/ptrace.o", "kernel/sched/",
+)  # fmt: skip
+FULL_TARGETS = ("bzImage", "modules")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel configuration, as options on top of the lab's."""
+
+    name: str
+    options: tuple[str, ...]
+
+    @property
+    def fragment(self) -> str:
+        """Return the config fragment; the last word on an option counts."""
+        return FRAGMENT.read_text() + "".join(f"CONFIG_{option}\n" for option in self.options)
+
+
+MAIN_VARIANTS = (Variant("on", ("KVM_PLACEMENT=y",)), Variant("off", ("KVM_PLACEMENT=n",)))
+MODULES = ("KVM=m", "KVM_AMD=m", "KVM_INTEL=m")
+RARE_VARIANTS = (
+    Variant("on-module", ("KVM_PLACEMENT=y", *MODULES)),
+    Variant("off-module", ("KVM_PLACEMENT=n", *MODULES)),
+    Variant("on-amd", ("KVM_PLACEMENT=y", "KVM_INTEL=n")),
+    Variant("on-intel", ("KVM_PLACEMENT=y", "KVM_AMD=n")),
+)
+
+
+def check_patches(progress: Progress, patches: Path, *, quick: bool, last_only: bool = False) -> None:
+    """Raise LabError for the first thing that is not as it ought to be."""
+    toolbox = trees.toolbox(progress)
+    work = cache.artifact_dir("patch-check", {"toolbox": toolbox.parent.name})
+    files = series(patches)
+    targets = QUICK_TARGETS if quick else FULL_TARGETS
+    with cache.locked(work.name):
+        _unpack(toolbox, work, progress)
+        _checkpatch(work / SOURCE, files, progress)
+        for count in range(len(files) if last_only else 1, len(files) + 1):
+            log = log_path(f"patch-check-{count:02d}")
+            with progress.step(f"patches: apply {count:02d}", log):
+                apply_series(toolbox, work, files[:count], log)
+            for variant in MAIN_VARIANTS + (RARE_VARIANTS if count == len(files) or not quick else ()):
+                with progress.step(f"patches: build {count:02d} {variant.name}", log):
+                    _build(toolbox, work, variant, targets, log)
+
+
+def _unpack(toolbox: Path, work: Path, progress: Progress) -> None:
+    if (work / "unpacked").exists():
+        return
+    with progress.step("patches: unpack the source", log := log_path("patch-check")):
+        cache.remove_tree(work)
+        work.mkdir(parents=True)
+        argv = ["tar", "-C", "/build", "-xf", f"/usr/src/{SOURCE}.tar.xz"]
+        run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd="/build", log=log)
+        (work / "unpacked").touch()
+
+
+def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
+    if shutil.which("perl") is None:
+        raise LabError("checkpatch needs perl", hint="apt-get install perl")
+    with progress.step("patches: checkpatch"):
+        for path in files:
+            argv = ["perl", str(source / "scripts/checkpatch.pl"), *CHECKPATCH, str(path)]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=source)
+            if done.returncode:
+                raise LabError(f"checkpatch on {path.name}:\n{done.stdout.strip()}", hint="mend the patch")
+
+
+def _build(toolbox: Path, work: Path, variant: Variant, targets: tuple[str, ...], log: Path) -> None:
+    objects = work / f"objects-{variant.name}"
+    objects.mkdir(exist_ok=True)
+    (objects / "fragment").write_text(variant.fragment)
+    make = ["make", f"O=/build/{objects.name}"]
+    for argv in (
+        [*make, "allnoconfig", f"KCONFIG_ALLCONFIG=/build/{objects.name}/fragment"],
+        [*make, "KCFLAGS=-Werror", "-j2", "prepare", *targets],
+    ):
+        run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd=f"/build/{SOURCE}", log=log)

@@ -5,13 +5,16 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 NATIVE = Path("vmplace/native")
+KVM_PATCHES = "kvm-patches"
 
 setup(
     ext_modules=[
         Extension(
             "vmplace.native._native",
             sources=sorted(str(path) for path in NATIVE.glob("*.c")),
-            depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+            depends=[*sorted(str(path) for path in NATIVE.glob("*.h")), f"{KVM_PATCHES}/kvm_placement.h"],
+            # The interface of the placement fd is in one place: next to the patches.
+            include_dirs=[KVM_PATCHES],
             define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", "1")],
             extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"],
             py_limited_api=True,

@@ -2,6 +2,8 @@
 
 window SOURCE KIND PAGE_KIB FIRST:END...   touch pages [FIRST, END) in each of two windows, and nothing in a
                                            third; print per window the runs of pages that the source saw
+nodes CPU:r|w:FIRST:END...                 in one window, have a vCPU on each CPU read or write pages; print
+                                           by node what source "kvm" saw, after a window that nobody counts
 KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).
 """
 
@@ -23,6 +25,7 @@ import numpy as np
 sys.path.insert(0, "/opt/vmplace")
 
 from vmplace.sampling.registry import SOURCES
+from vmplace.sampling.sample import unpacked
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.procfs import read_start_time
@@ -148,5 +151,52 @@ def window(source_name: str, kind: str, page_kib: str, *texts: str) -> None:
     child.join()
 
 
+OPCODES = {"r": 0x8B, "w": 0x89}
+
+
+def moving_guest(orders: Connection) -> None:
+    """Tell the address, then run a vCPU on the CPU that is asked for to touch what is asked for."""
+    hva = memory(4)
+    touch = kvm_toucher(hva)
+    touch(0, NPAGES)
+    orders.send(hva)
+    while (order := orders.recv()) is not None:
+        cpu, kind, first, end = order
+        os.sched_setaffinity(0, {cpu})
+        ctypes.c_uint8.from_address(hva).value = OPCODES[kind]
+        touch(first, end)
+        orders.send("done")
+
+
+def nodes(*texts: str) -> None:
+    """Print the runs of pages that each node accessed and wrote."""
+    words = [text.split(":") for text in texts]
+    orders, theirs = Pipe()
+    child = Process(target=moving_guest, args=(theirs,), daemon=True)
+    child.start()
+    hva, pid = orders.recv(), child.pid
+    assert pid
+    ram = RamRange(hva, NPAGES, None, 4096, Movability.MOVABLE, "test")
+    topology = GuestTopology("test", pid, read_start_time(pid), "kvm", (), (ram,))
+    source = SOURCES["kvm"](SourceSetup(read_host()))
+    for _ in range(2):
+        source.arm(topology)
+        for cpu, kind, first, end in words:
+            orders.send((int(cpu), kind, int(first), int(end)))
+            orders.recv()
+        batch = source.harvest(topology)
+    bits = batch.ranges[0].by_node
+    assert bits is not None and bits.written is not None
+    told = [
+        {nid: runs(unpacked(rows[at], NPAGES)) for at, nid in enumerate((*batch.nids, -1)) if rows[at].any()}
+        for rows in (bits.accessed, bits.written)
+    ]
+    source.close()
+    print(json.dumps({"accessed": told[0], "written": told[1]}))
+    orders.send(None)
+    child.join()
+
+
 if __name__ == "__main__":
-    {"window": window}[sys.argv[1]](*sys.argv[2:])
+    COMMANDS: dict[str, Callable[..., None]] = {"window": window, "nodes": nodes}
+    COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -70,6 +70,21 @@ def test_damon_finds_the_touched_region(host: LabHost, kind: str) -> None:
     assert host.run(f"cat {KDAMONDS}").stdout == "0\n"
 
 
+def test_the_patched_kvm_tells_which_node_read_and_wrote(host: LabHost) -> None:
+    """Two vCPU nodes, ranges that overlap; page 0 holds the code."""
+    argv = ["python3", INSIDE, "nodes", "2:r:100:4196", "7:w:4000:4100"]
+    told = json.loads(host.run(argv, timeout=180).stdout)
+    assert told == {
+        "accessed": {"1": [CODE_PAGE, [100, 4196]], "3": [CODE_PAGE, [4000, 4100]]},
+        "written": {"3": [[4000, 4100]]},
+    }
+
+
+def test_the_patched_kvm_sees_what_idle_tracking_sees(host: LabHost) -> None:
+    wanted = [CODE_PAGE, *TOUCHED]
+    assert windows(host, "kvm", "kvm", 4, TOUCHED)["windows"] == [wanted, wanted, []]
+
+
 def new_damon(host: LabHost, then: str) -> str:
     code = (
         "import os, sys; sys.path.insert(0, '/opt/vmplace');"

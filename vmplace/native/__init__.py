@@ -19,6 +19,11 @@ from vmplace.native._native import (
     pages_records,
     pages_samples,
     pages_sharing,
+    placement_harvest,
+    placement_info,
+    placement_open,
+    placement_replicate,
+    placement_roots,
     read_pagemap,
 )
 
@@ -41,5 +46,10 @@ __all__ = [
     "pages_records",
     "pages_samples",
     "pages_sharing",
+    "placement_harvest",
+    "placement_info",
+    "placement_open",
+    "placement_replicate",
+    "placement_roots",
     "read_pagemap",
 ]

@@ -106,3 +106,36 @@ def pages_sharing(parts: Parts, counts: U64) -> None:
 
     Columns: the one node that uses it; then several, none of which wrote; several with a writer; nobody.
     """
+
+def placement_open(pid: int, vm_fd: int) -> int:
+    """Return a new placement fd of the VM that is descriptor ``vm_fd`` of process ``pid``.
+
+    ENOTTY: KVM is not patched.  EPERM: CAP_SYS_ADMIN and ptrace access are needed.  ESRCH: the process ended.
+    """
+
+def placement_info(
+    fd: int,
+) -> tuple[int, int, int, int, int, list[tuple[int, int, int, int, int, int]], list[tuple[int, int, int]]]:
+    """Return (features, nodes, root_nodes, pinned_pages, vm_flags, slots, vcpus), see kvm_placement.h.
+
+    A slot is (base_gfn, npages, hva, slot, flags, backing), a vCPU is (vcpu_id, tid, nid).
+    """
+
+def placement_roots(fd: int, nodes: int, populate: bool) -> int:
+    """Give the nodes of bitmap ``nodes`` roots of their own (0: none); return the mappings copied."""
+
+def placement_harvest(
+    fd: int, gfn: int, npages: int, page: int, nids: I32, accessed: U64, written: U64, clear: bool
+) -> bool:
+    """OR what was touched in ``[gfn, gfn + npages)`` into bitmaps with a bit per page; gfn is bit ``page``.
+
+    Both bitmaps have a row for each of ``nids`` and a last one for nodes that are not among them.  ``clear``
+    takes the bits off and flushes TLBs.  Returns False if writes were not told: dirty logging is on.
+    """
+
+def placement_replicate(fd: int, nodes: int, gfns: U64, npages: I32, done: I32, status: I32) -> int:
+    """Replicate ranges of guest frames on the nodes of bitmap ``nodes``, or collapse them if that is 0.
+
+    Per range, ``done`` gets the pages that are now as asked for, ``status`` why the first of the others is
+    not (KVM_PLACEMENT_*, 0 = all are).  Returns how many ranges were handled: fewer after a signal.
+    """

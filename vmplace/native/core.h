@@ -71,5 +71,10 @@ PyObject *vmp_pages_moved(PyObject *module, PyObject *args);
 PyObject *vmp_pages_moved_blocks(PyObject *module, PyObject *args);
 PyObject *vmp_pages_read(PyObject *module, PyObject *args);
 PyObject *vmp_pages_sharing(PyObject *module, PyObject *args);
+PyObject *vmp_placement_open(PyObject *module, PyObject *args);
+PyObject *vmp_placement_info(PyObject *module, PyObject *args);
+PyObject *vmp_placement_roots(PyObject *module, PyObject *args);
+PyObject *vmp_placement_harvest(PyObject *module, PyObject *args);
+PyObject *vmp_placement_replicate(PyObject *module, PyObject *args);
 
 #endif

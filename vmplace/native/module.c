@@ -22,6 +22,13 @@ static PyMethodDef vmp_methods[] = {
 	{ "pages_moved_blocks", vmp_pages_moved_blocks, METH_VARARGS, "pages_moved_blocks(parts, blocks, node)" },
 	{ "pages_read", vmp_pages_read, METH_VARARGS, "pages_read(parts, pages, heat, written, place)" },
 	{ "pages_sharing", vmp_pages_sharing, METH_VARARGS, "pages_sharing(parts, counts)" },
+	{ "placement_open", vmp_placement_open, METH_VARARGS, "placement_open(pid, vm_fd) -> fd" },
+	{ "placement_info", vmp_placement_info, METH_VARARGS, "placement_info(fd) -> tuple" },
+	{ "placement_roots", vmp_placement_roots, METH_VARARGS, "placement_roots(fd, nodes, populate) -> copied" },
+	{ "placement_harvest", vmp_placement_harvest, METH_VARARGS,
+	  "placement_harvest(fd, gfn, npages, page, nids, accessed, written, clear) -> written is known" },
+	{ "placement_replicate", vmp_placement_replicate, METH_VARARGS,
+	  "placement_replicate(fd, nodes, gfns, npages, done, status) -> ranges handled" },
 	{ NULL, NULL, 0, NULL },
 };
 

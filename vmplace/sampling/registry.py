@@ -7,16 +7,18 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.source import Source, SourceSetup
 from vmplace.sampling.source_damon import DamonSource
 from vmplace.sampling.source_idle import IdleSource
+from vmplace.sampling.source_kvm import KvmSource
 from vmplace.sampling.source_replay import ReplaySource
 
 SOURCES: dict[str, Callable[[SourceSetup], Source]] = {
+    "kvm": KvmSource,
     "idle": IdleSource,
     "damon": DamonSource,
     "replay": ReplaySource,
 }
 """By name; those that "auto" tries come first, the most exact one first."""
 
-SENSORS = ("idle", "damon")
+SENSORS = ("kvm", "idle", "damon")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from vmplace.topology.guest import RamRange
 
 Bytes = npt.NDArray[np.uint8]
+Bits = npt.NDArray[np.uint64]
 NodeIndexes = npt.NDArray[np.int8]
 
 
@@ -22,6 +23,27 @@ class SourceSight:
 
 
 @dataclass(frozen=True)
+class NodeBits:
+    """Which nodes touched the pages of a range: bitmaps, page i is bit i % 64 of word i // 64.
+
+    A row for each of the batch's ``nids``, and a last one for vCPUs whose node is not known.  ``written`` is
+    None where the source could not tell.
+    """
+
+    accessed: Bits
+    written: Bits | None
+
+    def anywhere(self, npages: int) -> Bytes:
+        """Return 1 for each page that any node touched."""
+        return unpacked(np.bitwise_or.reduce(self.accessed, axis=0), npages)
+
+
+def unpacked(words: Bits, npages: int) -> Bytes:
+    """Return a byte of 0 or 1 for each of the first ``npages`` bits."""
+    return np.unpackbits(words.view(np.uint8), count=npages, bitorder="little")
+
+
+@dataclass(frozen=True)
 class RangeSample:
     """One RAM range in one window; arrays hold one entry per 4 KiB page, page i at ``ram.hva + 4096 * i``.
 
@@ -29,12 +51,14 @@ class RangeSample:
     ``node_index``: index of the page's present node in the batch's ``nids``, -1 = not present or unknown.
     ``huge``: one entry per 2 MiB block, counted from ``ram.hva`` rounded down to 2 MiB: 1 where one huge
     page backs the block, which then moves whole.
+    ``by_node``: who touched the pages, None from a source that does not see nodes.
     """
 
     ram: RamRange
     accessed: Bytes
     node_index: NodeIndexes
     huge: Bytes
+    by_node: NodeBits | None = None
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,14 @@ An answer is yes, no, or None: cannot be told.  Only the needed ones decide whet
 """
 
 import ctypes
-import gzip
 import os
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt
+from vmplace.topology.placement import FEATURE_HARVEST, FEATURE_REPLICATE, FEATURE_ROOTS, probe_features
 from vmplace.topology.sysfs import read_host
 
 # linux/capability.h
@@ -41,7 +40,6 @@ class Roots:
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
-    boot: Path = Path("/boot")
 
 
 def probe_host(roots: Roots | None = None, *, libvirt_uri: str = SYSTEM_URI) -> list[Capability]:
@@ -92,13 +90,13 @@ def probe_native(_: Roots) -> Capability:
 
 
 def probe_access_sampling(roots: Roots) -> Capability:
-    """One source that tells which pages were touched is needed; idle pages are better than DAMON."""
-    sources = [probe_idle_pages(roots), probe_damon(roots)]
+    """One source that tells which pages were touched is needed; the first of these is the best."""
+    sources = [probe_kvm_placement(roots), probe_idle_pages(roots), probe_damon(roots)]
     usable = [source.name for source in sources if source.answer]
     if usable:
         return Capability("access sampling", True, f"by {usable[0]}", needed=True)
     why = "; ".join(f"{source.name}: {source.why}" for source in sources)
-    return Capability("access sampling", False, why, sources[0].cure, needed=True)
+    return Capability("access sampling", False, why, sources[1].cure, needed=True)
 
 
 def probe_idle_pages(roots: Roots) -> Capability:
@@ -192,19 +190,15 @@ def probe_ibs(roots: Roots) -> Capability:
 
 
 def probe_kvm_placement(roots: Roots) -> Capability:
-    """The patched KVM says which node touched a page."""
-    name, cure = "KVM placement patch", "build the kernel with kvm-patches/ (the agent works without)"
-    release = platform.release()
-    for path in (roots.proc / "config.gz", roots.boot / f"config-{release}"):
-        try:
-            config = path.read_bytes()
-        except OSError:
-            continue
-        text = gzip.decompress(config) if path.suffix == ".gz" else config
-        if b"\nCONFIG_KVM_PLACEMENT=y" in text:
-            return Capability(name, True, f"kernel {release} has CONFIG_KVM_PLACEMENT")
-        return Capability(name, False, f"kernel {release} has no CONFIG_KVM_PLACEMENT", cure)
-    return Capability(name, None, f"no configuration of kernel {release} is to be found", cure)
+    """The patched KVM says which node touched a page, and replicates."""
+    name = "KVM placement patch"
+    try:
+        features = probe_features(roots.dev)
+    except UnsupportedHostError as err:
+        return Capability(name, False, str(err), f"{err.hint} (the agent works without)")
+    told = {FEATURE_ROOTS: "node roots", FEATURE_HARVEST: "harvests", FEATURE_REPLICATE: "replicas"}
+    has = [word for bit, word in told.items() if features & bit]
+    return Capability(name, bool(has), f"the placement fd offers {', '.join(has) or 'nothing'}", "tdp_mmu=1")
 
 
 def probe_meter(roots: Roots) -> Capability:

@@ -1,6 +1,5 @@
 """vmplace doctor says what is there, what is not, and the cure."""
 
-import gzip
 import json
 import os
 from pathlib import Path
@@ -32,11 +31,9 @@ def test_hmat_is_seen_where_firmware_has_it():
     assert probe("HMAT", Roots(sys=HOSTS / "16amd64-4n8c")).answer is False
 
 
-@pytest.mark.parametrize(("line", "answer"), [("CONFIG_KVM_PLACEMENT=y", True), ("CONFIG_KVM=m", False)])
-def test_the_placement_patch_is_told_from_the_kernels_configuration(tmp_path: Path, line: str, answer: bool):
-    (tmp_path / "self").symlink_to("/proc/self")
-    (tmp_path / "config.gz").write_bytes(gzip.compress(f"# Linux\n{line}\n".encode()))
-    assert probe("KVM placement patch", Roots(proc=tmp_path)).answer is answer
+def test_a_host_without_kvm_has_no_placement_fd(tmp_path: Path) -> None:
+    found = probe("KVM placement patch", Roots(dev=tmp_path))
+    assert found.answer is False and "/kvm: No such file" in found.why
 
 
 def test_the_meter_is_told_by_its_pci_id(tmp_path: Path):
@@ -52,7 +49,7 @@ def test_the_meter_is_told_by_its_pci_id(tmp_path: Path):
 def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text("CapEff:\t0000000000000000\n")
-    found = probe_host(Roots(tmp_path, tmp_path, tmp_path, tmp_path), libvirt_uri=NOWHERE)
+    found = probe_host(Roots(tmp_path, tmp_path, tmp_path), libvirt_uri=NOWHERE)
     assert not can_work(found)
     lacking = {capability.name for capability in found if not capability.answer}
     assert {"KVM", "access sampling", "pagemap", "move pages", "libvirt", "DAMON"} <= lacking

@@ -1,0 +1,20 @@
+"""The placement fd's wrappers where KVM is stock or absent; tests/lab has them on a patched one."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from vmplace import native
+
+
+def test_a_descriptor_that_is_no_vm_has_no_placement_fd() -> None:
+    with Path(os.devnull).open() as no_vm, pytest.raises(OSError) as caught:
+        native.placement_open(os.getpid(), no_vm.fileno())
+    assert caught.value.errno in {errno.ENOTTY, errno.EINVAL}
+
+
+def test_a_process_that_ended_is_told() -> None:
+    with pytest.raises(ProcessLookupError):
+        native.placement_open(2**22 + 1, 0)

@@ -1,0 +1,153 @@
+"""Which node read and wrote which page?  Asked of the accessed and dirty bits of KVM's node roots.
+
+1. The first arm gives each node of the guest's host a root of its own, filled with what is mapped already.
+2. arm: clear the bits and flush the TLBs, so that whoever touches a page from now on sets them.
+3. harvest: read them.  A root is used by the vCPUs on its node alone: its bits are what this node did.
+
+Source: kvm-patches/, Documentation/virt/kvm/placement.rst there.
+
+Limits: only what vCPUs do is seen, not what the VMM or vhost do.  Pages mapped huge are answered for as a
+whole.  When KVM maps a page after a fault it sets both bits by itself: a page that was not mapped before
+looks written for one window.  vCPUs on a node without a root (31 nodes can have one) have no node.
+"""
+
+import contextlib
+import time
+
+import numpy as np
+
+from vmplace import native
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk, block_offset
+from vmplace.sampling.range_walk import RangeWalk
+from vmplace.sampling.sample import Bytes, NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.source import SourceSetup
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+from vmplace.topology.placement import (
+    CURE,
+    FEATURE_HARVEST,
+    FEATURE_ROOTS,
+    Placement,
+    Slot,
+    open_placement,
+    probe_features,
+)
+
+MOST_ROOTS = 31
+
+
+class KvmSource:
+    """Accessed and written pages by node; exact per 4 KiB page where they are mapped so."""
+
+    name = "kvm"
+    sight = SourceSight(accessed=True, written=True, accessor_nid=True)
+
+    def __init__(self, setup: SourceSetup) -> None:
+        """Probe; raises UnsupportedHostError where KVM is not patched or has no accessed bits."""
+        if ~probe_features() & (FEATURE_ROOTS | FEATURE_HARVEST):
+            raise UnsupportedHostError(
+                "KVM has no TDP MMU with accessed and dirty bits",
+                hint="load kvm with tdp_mmu=1 (and eptad=1)",
+            )
+        self._nids = setup.host.nids
+        self._rows = np.array(self._nids, np.int32)
+        self._proc = setup.proc
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._placements: dict[tuple[int, int], Placement] = {}
+        self._armed_ns: dict[tuple[int, int], int] = {}
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Give the guest node roots if it has none, and take all bits off."""
+        placement = self._placements.get(guest.identity) or self._start(guest)
+        for ram in guest.ram:
+            self._bits(placement, ram, clear=True)
+        self._armed_ns[guest.identity] = time.monotonic_ns()
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return what each node touched since ``arm``; raises ValueError for a guest that was not armed."""
+        started_ns = self._armed_ns.pop(guest.identity, None)
+        if started_ns is None:
+            raise ValueError(f"guest {guest.name} was not armed")
+        with self._walk.frames.opened(guest) as pagemap:
+            bits = [self._bits(self._placements[guest.identity], ram, clear=False) for ram in guest.ram]
+            ended_ns = time.monotonic_ns()
+            ranges = tuple(
+                self._sample(guest, pagemap, ram, of_ram) for ram, of_ram in zip(guest.ram, bits, strict=True)
+            )
+        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Take the roots off, if the guest is still there."""
+        self._armed_ns.pop(guest.identity, None)
+        if placement := self._placements.pop(guest.identity, None):
+            _stop(placement)
+
+    def close(self) -> None:
+        """Take all roots off."""
+        for placement in self._placements.values():
+            _stop(placement)
+        self._placements.clear()
+        self._walk.close()
+
+    def _start(self, guest: GuestTopology) -> Placement:
+        placement = open_placement(guest, self._proc)
+        try:
+            info = placement.info()
+            wanted = sum(1 << nid for nid in self._nids if nid < MOST_ROOTS) & info.nodes
+            if not info.features & FEATURE_HARVEST:
+                raise UnsupportedHostError(f"guest {guest.name}: its VM has no accessed bits", hint=CURE)
+            # Roots that a killed agent left are as good.
+            if info.root_nodes != wanted:
+                native.placement_roots(placement.fd, wanted, True)
+        except BaseException:
+            placement.close()
+            raise
+        self._placements[guest.identity] = placement
+        return placement
+
+    def _bits(self, placement: Placement, ram: RamRange, *, clear: bool) -> NodeBits:
+        shape = len(self._nids) + 1, -(-ram.npages // 64)
+        accessed, written = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
+        known = True
+        for slot in placement.info().slots:
+            first, end = _overlap(slot, ram)
+            if first < end:
+                gfn = slot.base_gfn + (first + ram.hva - slot.hva) // PAGE_BYTES
+                known &= native.placement_harvest(
+                    placement.fd, gfn, (end - first) // PAGE_BYTES, first // PAGE_BYTES,
+                    self._rows, accessed.reshape(-1), written.reshape(-1), clear,
+                )  # fmt: skip
+        return NodeBits(accessed, written if known else None)
+
+    def _sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, bits: NodeBits) -> RangeSample:
+        touched = bits.anywhere(ram.npages)
+
+        def fill(chunk: FrameChunk, accessed: Bytes) -> None:
+            accessed[:] = touched[chunk.first : chunk.first + len(accessed)]
+            self._walk.frames.resolve(chunk.pfns, chunk.heads, _of_touched_blocks(ram, chunk, accessed))
+
+        sample = self._walk.sample(guest, pagemap, ram, fill)
+        return RangeSample(ram, sample.accessed, sample.node_index, sample.huge, bits)
+
+
+def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
+    """Return the part of the range that the slot maps, in bytes from its start; SMM's view is left out."""
+    if slot.as_id:
+        return 0, 0
+    first = max(slot.hva, ram.hva)
+    return first - ram.hva, min(slot.hva + slot.npages * PAGE_BYTES, ram.hva + ram.size_bytes) - ram.hva
+
+
+def _of_touched_blocks(ram: RamRange, chunk: FrameChunk, accessed: Bytes) -> Bytes:
+    """Return 1 for the pages of each 2 MiB block with a touched page: only their folios matter."""
+    at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
+    block = (np.arange(len(accessed)) + at) // PAGES_PER_HUGE
+    touched: Bytes = (np.bincount(block, accessed) > 0).astype(np.uint8)[block]
+    return touched
+
+
+def _stop(placement: Placement) -> None:
+    # EIO: the VM is dead, and so are its roots.
+    with contextlib.suppress(OSError):
+        native.placement_roots(placement.fd, 0, True)
+    placement.close()

@@ -1,0 +1,115 @@
+"""What does KVM's placement fd tell of a guest?  Kernels built with kvm-patches/ have one; no VMM need know.
+
+The descriptor of the VM is borrowed from the VMM by pidfd_getfd(2) for the one ioctl that KVM allows to
+foreigners.  Interface: kvm-patches/kvm_placement.h.
+"""
+
+import errno
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace import native
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.procfs import PROC, read_descriptors, read_start_time
+from vmplace.topology.vcpus import VM_DESCRIPTOR
+
+KVM_CREATE_VM, KVM_CHECK_EXTENSION = 0xAE01, 0xAE03
+KVM_CAP_PLACEMENT = 0x706C
+FEATURE_ROOTS, FEATURE_HARVEST, FEATURE_REPLICATE = 1, 2, 4
+CURE = "boot a kernel built with kvm-patches/ and CONFIG_KVM_PLACEMENT"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One memslot: ``npages`` guest frames from ``base_gfn``, at ``hva`` in the VMM; ``as_id`` 1 is SMM's."""
+
+    base_gfn: int
+    npages: int
+    hva: int
+    as_id: int
+
+
+@dataclass(frozen=True)
+class PlacementInfo:
+    """What KVM can do for this VM and what it is made of; node sets are bitmaps."""
+
+    features: int
+    nodes: int
+    root_nodes: int
+    slots: tuple[Slot, ...]
+
+
+class Placement:
+    """A placement fd; the VM and what was set up for it live on when it is closed."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def info(self) -> PlacementInfo:
+        """Return what the VM is now."""
+        features, nodes, root_nodes, _, _, slots, _ = native.placement_info(self.fd)
+        of_guest = tuple(Slot(gfn, npages, hva, slot >> 16) for gfn, npages, hva, slot, _, _ in slots)
+        return PlacementInfo(features, nodes, root_nodes, of_guest)
+
+    def close(self) -> None:
+        """Close the descriptor; harmless when done twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+def probe_features(dev: Path = Path("/dev")) -> int:
+    """Return FEATURE_* of this host's KVM, asked of an empty VM; raises UnsupportedHostError without any."""
+    try:
+        kvm = os.open(dev / "kvm", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as err:
+        raise UnsupportedHostError(
+            f"{dev / 'kvm'}: {err.strerror}", hint="run as root on a KVM host"
+        ) from err
+    try:
+        if fcntl.ioctl(kvm, KVM_CHECK_EXTENSION, KVM_CAP_PLACEMENT) <= 0:
+            raise UnsupportedHostError("KVM has no placement fd", hint=CURE)
+        vm = fcntl.ioctl(kvm, KVM_CREATE_VM, 0)
+        try:
+            placement = _opened(os.getpid(), vm)
+        finally:
+            os.close(vm)
+        try:
+            return placement.info().features
+        finally:
+            placement.close()
+    finally:
+        os.close(kvm)
+
+
+def open_placement(guest: GuestTopology, proc: Path = PROC) -> Placement:
+    """Return the placement fd of the guest's VM; raises GuestGoneError, UnsupportedHostError."""
+    descriptors = read_descriptors(guest.pid, proc)
+    for fd in sorted(fd for fd, target in descriptors.items() if target == VM_DESCRIPTOR):
+        placement = _opened(guest.pid, fd)
+        # Opened first, compared then: the descriptor belongs to the process that is compared.
+        if read_start_time(guest.pid, proc) != guest.start_time:
+            placement.close()
+            raise GuestGoneError(f"guest {guest.name}: pid {guest.pid} is another process now")
+        # QEMU holds more VMs than the guest's while it probes.
+        if placement.info().slots:
+            return placement
+        placement.close()
+    raise GuestGoneError(f"guest {guest.name}: process {guest.pid} holds no VM any more")
+
+
+def _opened(pid: int, vm_fd: int) -> Placement:
+    try:
+        return Placement(native.placement_open(pid, vm_fd))
+    except OSError as err:
+        if err.errno in {errno.ESRCH, errno.EBADF}:
+            raise GuestGoneError(f"process {pid} ended") from err
+        if err.errno == errno.EPERM:
+            raise UnsupportedHostError(
+                "the placement fd is refused", hint="run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE"
+            ) from err
+        # A stock KVM answers a foreigner with EIO whatever is asked.
+        raise UnsupportedHostError(f"KVM has no placement fd ({err.strerror})", hint=CURE) from err

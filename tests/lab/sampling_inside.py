@@ -158,7 +158,7 @@ def moving_guest(orders: Connection) -> None:
     """Tell the address, then run a vCPU on the CPU that is asked for to touch what is asked for."""
     hva = memory(4)
     touch = kvm_toucher(hva)
-    touch(0, NPAGES)
+    touch(1, NPAGES)
     orders.send(hva)
     while (order := orders.recv()) is not None:
         cpu, kind, first, end = order

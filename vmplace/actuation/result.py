@@ -28,11 +28,26 @@ class MoveOutcome:
 
 
 @dataclass(frozen=True)
+class ReplicaOutcome:
+    """What became of the pages of one guest that were to have copies on several nodes, in 4 KiB pages.
+
+    ``replicated`` have them now; ``left`` were not tried because the budget was used up; ``refused`` counts
+    the others by the kernel's reason.
+    """
+
+    guest: str
+    replicated: int = 0
+    left: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ActuationResult:
     """The outcomes of one plan, one entry per guest that was touched, and what went wrong in words."""
 
     outcomes: tuple[MoveOutcome, ...] = ()
     failures: tuple[str, ...] = ()
+    replicas: tuple[ReplicaOutcome, ...] = ()
 
     @property
     def moved_pages(self) -> int:

@@ -1,14 +1,17 @@
 """All that changes the host, as the loop uses it: moves, kernel NUMA balancing, undo, behind one journal."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
-from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.replicator import Replicator
+from vmplace.actuation.result import ActuationResult, ReplicaOutcome
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.errors import VmplaceError
@@ -27,17 +30,20 @@ class HostActuator:
         self._journal = Journal(config.journal_path)
         self._ownership = Ownership(config.numa_balancing)
         self._balancing = NumaBalancing(self._journal, self._ownership)
-        self._mover = Mover(
-            self._journal,
-            Budget(config.budget.mb_per_s * 1e6),
-            longest_call_ns=int(config.budget.call_ms * 1e6),
-        )
+        budget = Budget(config.budget.mb_per_s * 1e6)
+        self._mover = Mover(self._journal, budget, longest_call_ns=int(config.budget.call_ms * 1e6))
+        self._replicator = Replicator(budget, time.monotonic_ns)
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
     ) -> ActuationResult:
-        """Move what the budget allows; give up on the rest after one window's length."""
-        return self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
+        """Move and replicate what the budget allows; give up on the rest after one window's length."""
+        result = self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
+        replicas, failures = self._replicator.apply(plan.replications, guests, is_stopping)
+        for outcome in replicas:
+            if outcome.replicated:
+                LOG.info("%s", told_replicas(outcome))
+        return replace(result, failures=result.failures + failures, replicas=replicas)
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise."""
@@ -53,7 +59,7 @@ class HostActuator:
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
             self._balancing = NumaBalancing(self._journal, self._ownership)
-        told = told_undo(result)
+        told = (*self._replicator.collapse(guest), *told_undo(result))
         for line in told:
             LOG.info("undo: %s", line)
         return told
@@ -72,12 +78,19 @@ class HostActuator:
         return f"the agent with pid {self._killed_pid} was killed; its journal holds {found}"
 
     def close(self) -> None:
-        """Give kernel NUMA balancing back and let go of the journal, which stays for ``undo``."""
+        """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""
+        self._replicator.collapse()
         try:
             if told := self._balancing.give_back():
                 LOG.info('%s reason="the agent ends"', told)
         finally:
             self._journal.close()
+
+
+def told_replicas(outcome: ReplicaOutcome) -> str:
+    """Return what became of a guest's replications, in words."""
+    rest = "".join(f" {reason.replace(' ', '_')}_pages={count}" for reason, count in outcome.refused.items())
+    return f"guest={outcome.guest} replicated_bytes={outcome.replicated * PAGE_BYTES}{rest}"
 
 
 def undo_without_agent(journal_path: Path, guest: str | None) -> UndoResult:

@@ -35,6 +35,10 @@ class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     call_ms: Annotated[
         float, msgspec.Meta(gt=0, le=20, description="the longest wanted call of the kernel in ms, up to 20")
     ] = 20
+    replica_ratio: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=0.9, description="the share of a node's free memory for replicas, 0 to 0.9"),
+    ] = 0.25
 
 
 class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -161,7 +161,7 @@ class Agent:
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
         views = tuple(guest.view for guest in self.roster)
         try:
-            plan = self._parts.policy(Snapshot(self._host, views, budget_bytes))
+            plan = self._parts.policy(Snapshot(self._host, views, budget_bytes, self._parts.replica_ratio))
         except Exception as err:
             self._complain(f"policy {self._parts.policy_name} failed, nothing moves: {err}", err)
             return NO_PLAN
@@ -177,11 +177,14 @@ class Agent:
     def _act(self, plan: PlacementPlan) -> ActuationResult:
         self._serve()
         moves = tuple(move for move in plan.moves if self._may_move(move.guest))
-        if not moves:
+        replications = tuple(one for one in plan.replications if self._may_move(one.guest))
+        if not moves and not replications:
             return ActuationResult()
         topologies = {guest.name: guest.topology for guest in self.roster}
         try:
-            return self._parts.actuator.apply(PlacementPlan(moves), topologies, self._is_interrupted)
+            return self._parts.actuator.apply(
+                PlacementPlan(moves, replications=replications), topologies, self._is_interrupted
+            )
         except VmplaceError as err:
             return ActuationResult(failures=(f"{err}{f' ({err.hint})' if err.hint else ''}",))
 

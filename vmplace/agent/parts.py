@@ -48,7 +48,7 @@ class Actuator(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The stages; ``policy_name`` and ``notes`` are for people."""
+    """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` is the snapshot's."""
 
     lookout: Lookout
     source: Source
@@ -56,3 +56,4 @@ class Parts:
     policy_name: str
     actuator: Actuator
     notes: tuple[str, ...] = ()
+    replica_ratio: float = 0.0

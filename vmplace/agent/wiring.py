@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from vmplace.actuation.replicator import can_replicate
 from vmplace.agent.config import Config
 from vmplace.agent.found import Found
 from vmplace.agent.lookout import Lookout
@@ -34,6 +35,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
         policy_name=config.policy,
         actuator=actuator,
         notes=(*one_node, *((uncalibrated,) if uncalibrated else ()), *sensing, *notes),
+        replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
     )
 
 

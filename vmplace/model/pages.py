@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.sampling.sample import Bytes, NodeIndexes, RangeSample, SampleBatch
+from vmplace.sampling.sample import Bytes, NodeBits, NodeIndexes, RangeSample, SampleBatch
 from vmplace.topology.guest import RamRange
 
 Counts = npt.NDArray[np.int64]
 
 CHUNK_PAGES = 1 << 16
+
+HISTORY_WINDOWS = 4
+"""How long it is remembered who touched a page: a bit per page, node and window, twice."""
 
 HOT = 128
 """Heat of a page touched in the last window is at least this."""
@@ -24,12 +27,16 @@ HOT = 128
 
 @dataclass(frozen=True)
 class RangePages:
-    """Page statistics of one RAM range; arrays as in ``RangeSample``, ``heat`` one byte per 4 KiB page."""
+    """Page statistics of one RAM range; arrays as in ``RangeSample``, ``heat`` one byte per 4 KiB page.
+
+    ``history``: who touched the pages in the last windows, newest first; empty if the source sees no nodes.
+    """
 
     ram: RamRange
     heat: Bytes
     node_index: NodeIndexes
     huge: Bytes
+    history: tuple[NodeBits, ...] = ()
 
     @property
     def present(self) -> int:
@@ -79,4 +86,7 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
 def _absorbed_range(before: RangePages | None, sample: RangeSample) -> RangePages:
     heat = before.heat if before else np.zeros(sample.ram.npages, np.uint8)
     native.age_heat(heat, sample.accessed)
-    return RangePages(sample.ram, heat, sample.node_index, sample.huge)
+    if sample.by_node is None:
+        return RangePages(sample.ram, heat, sample.node_index, sample.huge)
+    history = (sample.by_node, *(before.history if before else ()))[:HISTORY_WINDOWS]
+    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history)

@@ -38,11 +38,15 @@ class GuestView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole host at one moment; ``budget_bytes`` may be moved until the next one (None: no limit)."""
+    """The whole host at one moment; ``budget_bytes`` may be moved until the next one (None: no limit).
+
+    ``replica_ratio``: share of a node's free memory that replicas may take, 0 where there can be none.
+    """
 
     host: HostTopology
     guests: tuple[GuestView, ...]
     budget_bytes: int | None = None
+    replica_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,25 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Replication:
+    """Pages of one guest of which each of ``nids`` should have a read-only copy.
+
+    ``hva`` (uint64) and ``npages`` (int32) have one entry per run of pages.
+    """
+
+    guest: str
+    hva: npt.NDArray[np.uint64]
+    npages: npt.NDArray[np.int32]
+    nids: tuple[int, ...]
+    reason: str
+
+    @property
+    def pages(self) -> int:
+        """Return how many 4 KiB pages are to have copies."""
+        return int(self.npages.sum(dtype=np.int64))
+
+
+@dataclass(frozen=True)
 class Stay:
     """A guest, or part of one, that is left where it is, and why."""
 
@@ -80,6 +103,7 @@ class PlacementPlan:
 
     moves: tuple[Move, ...] = ()
     stays: tuple[Stay, ...] = field(default=())
+    replications: tuple[Replication, ...] = ()
 
     @property
     def size_bytes(self) -> int:

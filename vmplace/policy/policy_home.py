@@ -38,7 +38,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class Wish:
     """What one range wants: pages by (stratum, node index) that exceed and that lack."""
 
     guest: str
@@ -51,23 +51,29 @@ class _Wish:
 
     @property
     def npages(self) -> int:
+        """Return how many pages it would take."""
         return round(float(self.excess.sum()))
 
 
 def plan(snapshot: Snapshot) -> PlacementPlan:
     """Return the moves that bring the guests' memory home, within the snapshot's budget."""
-    room = _room_pages(snapshot.host)
-    wishes: list[_Wish] = []
+    room = room_pages(snapshot.host)
+    wishes: list[Wish] = []
     stays: list[Stay] = []
     for guest in snapshot.guests:
-        for answer in _iter_wishes(snapshot.host, guest, room):
+        for answer in iter_wishes(snapshot.host, guest, room):
             if isinstance(answer, Stay):
                 stays.append(answer)
             else:
                 wishes.append(answer)
-    shares = fair_shares([wish.npages for wish in wishes], snapshot.budget_bytes)
+    return PlacementPlan(moves_of(wishes, snapshot.budget_bytes), tuple(stays))
+
+
+def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
+    """Return the moves that fulfil the wishes as far as the budget goes."""
+    shares = fair_shares([wish.npages for wish in wishes], budget_bytes)
     moves = [_move(wish, share) for wish, share in zip(wishes, shares, strict=True) if share]
-    return PlacementPlan(tuple(move for move in moves if len(move.hva)), tuple(stays))
+    return tuple(move for move in moves if len(move.hva))
 
 
 def target_of(
@@ -79,7 +85,7 @@ def target_of(
     if not workers:
         return None
     who = "the vCPUs run" if ram.cell is None else f"the vCPUs of cell {ram.cell} run"
-    nids = tuple(sorted({_nearest(host, worker, allowed) for worker in workers}))
+    nids = tuple(sorted({nearest(host, worker, allowed) for worker in workers}))
     where = f"{who} on node{'s' if len(workers) > 1 else ''} {_listed(workers)}"
     if nids != workers:
         where += f"; node{'s' if len(nids) > 1 else ''} {_listed(nids)} nearest that may hold the memory"
@@ -100,11 +106,12 @@ def fair_shares(wants: list[int], budget_bytes: int | None) -> list[int]:
     return shares
 
 
-def _room_pages(host: HostTopology) -> dict[int, float]:
+def room_pages(host: HostTopology) -> dict[int, float]:
+    """Return how many pages each node can take before its reserve is touched."""
     return {n.nid: max(0.0, n.free_bytes - RESERVE_RATIO * n.memory_bytes) // PAGE_BYTES for n in host.nodes}
 
 
-def _iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) -> Iterator[_Wish | Stay]:
+def iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) -> Iterator[Wish | Stay]:
     """Yield a wish for each range that is not at home, a stay for each that has to remain; takes the room."""
     name = guest.topology.name
     if guest.settings.mode is Mode.MANUAL:
@@ -113,7 +120,7 @@ def _iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) -
     if guest.pages is None:
         yield Stay(name, "nothing is known of its pages yet")
         return
-    allowed = _allowed_nids(host, guest)
+    allowed = allowed_nids(host, guest)
     for pages in guest.pages.ranges:
         target = target_of(host, pages.ram, guest.topology.vcpus, allowed) if allowed else None
         if pages.ram.movability is not Movability.MOVABLE:
@@ -123,12 +130,13 @@ def _iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) -
                 name, "no node may hold its memory" if not allowed else "its vCPUs' nodes are not known"
             )
         else:
-            yield from _range_wishes(name, pages, guest.pages.nids, target, room)
+            yield from range_wishes(name, pages, guest.pages.nids, target, room)
 
 
-def _range_wishes(
+def range_wishes(
     name: str, pages: RangePages, nids: tuple[int, ...], target: Target, room: dict[int, float]
-) -> Iterator[_Wish | Stay]:
+) -> Iterator[Wish | Stay]:
+    """Yield what it takes to have the range as ``target`` says, as far as there is room; takes the room."""
     counts = count_strata(pages, len(nids))
     weights, free = weights_by_index(target.weights, nids), weights_by_index(room, nids)
     wanted, _ = excess_and_deficit(counts, weights, np.full(len(nids), np.inf))
@@ -140,22 +148,24 @@ def _range_wishes(
             name, f"{lacking * PAGE_BYTES >> 20} MiB stay: {target.reason}, but the room there is used up"
         )
     if excess.sum() >= 1:
-        yield _Wish(name, pages, nids, target.reason, counts, excess, deficit)
+        yield Wish(name, pages, nids, target.reason, counts, excess, deficit)
 
 
-def _move(wish: _Wish, share: int) -> Move:
+def _move(wish: Wish, share: int) -> Move:
     picked = pick(wish.pages, wish.counts, wish.excess, wish.deficit, share)
     nids = np.array(wish.nids, np.int16)
     hva = np.uint64(wish.pages.ram.hva) + picked.page.astype(np.uint64) * np.uint64(PAGE_BYTES)
     return Move(wish.guest, hva, picked.npages, nids[picked.source], nids[picked.target], wish.reason)
 
 
-def _allowed_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
+def allowed_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
+    """Return the nodes with memory that the operator allows the guest."""
     allowed = guest.settings.allowed_nids
     return tuple(nid for nid in host.memory_nids if allowed is None or nid in allowed)
 
 
-def _nearest(host: HostTopology, worker: int, allowed: tuple[int, ...]) -> int:
+def nearest(host: HostTopology, worker: int, allowed: tuple[int, ...]) -> int:
+    """Return the allowed node that is nearest to ``worker``: itself if it is allowed."""
     return min(
         allowed, key=lambda nid: (host.distances.get((worker, nid), 10 if nid == worker else 255), nid)
     )

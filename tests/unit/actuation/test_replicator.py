@@ -1,0 +1,24 @@
+"""Which guest frames are the pages of a replication?"""
+
+import numpy as np
+
+from vmplace.actuation.replicator import wanted_gfns
+from vmplace.policy.plan import Replication
+from vmplace.topology.placement import Slot
+
+HVA = 0x7F00_0000_0000
+
+
+def gfns(runs: list[tuple[int, int]], slots: list[Slot]) -> list[int]:
+    hva = np.array([HVA + first * 4096 for first, _ in runs], np.uint64)
+    npages = np.array([count for _, count in runs], np.int32)
+    return wanted_gfns(Replication("db1", hva, npages, (0, 1), "reason"), slots).tolist()
+
+
+def test_pages_map_through_the_slots_around_the_hole_below_4_gib() -> None:
+    slots = [Slot(0, 16, HVA, 0), Slot(1 << 20, 16, HVA + 16 * 4096, 0)]
+    assert gfns([(2, 2), (15, 2)], slots) == [2, 3, 15, 1 << 20]
+
+
+def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
+    assert gfns([(0, 4)], [Slot(8, 2, HVA, 0), Slot(100, 4, HVA, 1)]) == [8, 9]

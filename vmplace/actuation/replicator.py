@@ -1,0 +1,177 @@
+"""Carry out replications: each node gets its own copy of pages that several nodes only read.
+
+The kernel keeps the copies coherent, drops them on a write and lets such pages wait; nothing is journaled,
+for a copy is a cache, and dropping it restores what was.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace import native
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.identity import PROC
+from vmplace.actuation.result import ReplicaOutcome
+from vmplace.errors import VmplaceError
+from vmplace.policy.plan import Replication
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.placement import FEATURE_REPLICATE, Placement, Slot, open_placement, probe_features
+
+STATUS = (
+    "ok",
+    "no memslot",
+    "not present",
+    "not anonymous",
+    "locked",
+    "huge",
+    "busy",
+    "dirty logging",
+    "no memory",
+    "backing off",
+    "poisoned",
+)
+"""KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
+MOST_RANGES = 1024
+"""Per call, so that an order to stop need not wait for long."""
+ASK_AGAIN = 8
+"""Each so many plans, pages that had copies are asked for again, too."""
+
+Gfns = npt.NDArray[np.uint64]
+
+
+def can_replicate() -> bool:
+    """Tell whether this host's KVM replicates."""
+    try:
+        return bool(probe_features() & FEATURE_REPLICATE)
+    except VmplaceError:
+        return False
+
+
+class Replicator:
+    """Replicates pages of guests and drops the copies again; ``budget`` counts the bytes copied."""
+
+    def __init__(self, budget: Budget, clock: Callable[[], int], proc: Path = PROC) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._proc = proc
+        self._guests: dict[tuple[int, int], _Guest] = {}
+
+    def apply(
+        self,
+        replications: Iterable[Replication],
+        guests: Mapping[str, GuestTopology],
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> tuple[tuple[ReplicaOutcome, ...], tuple[str, ...]]:
+        """Replicate what the budget allows; return the outcomes and what went wrong, in words."""
+        self._forget_ended(guests)
+        outcomes: list[ReplicaOutcome] = []
+        failures: list[str] = []
+        for replication in replications:
+            guest = guests.get(replication.guest)
+            if guest is None or is_stopping():
+                continue
+            try:
+                outcomes.append(self._replicate(guest, replication))
+            except (VmplaceError, OSError) as err:
+                failures.append(f"guest {replication.guest}: not replicated: {err}")
+        return tuple(outcomes), tuple(failures)
+
+    def collapse(self, guest: str | None = None) -> tuple[str, ...]:
+        """Drop all copies of one guest, or of all; return what was done, in words."""
+        told = []
+        for identity, mine in list(self._guests.items()):
+            if guest in (None, mine.name):
+                del self._guests[identity]
+                # EIO: the VM is dead, and its replicas are freed.
+                with contextlib.suppress(OSError):
+                    _collapse(mine.placement)
+                    told.append(f"{mine.name}: replicas dropped")
+                mine.placement.close()
+        return tuple(told)
+
+    def _forget_ended(self, guests: Mapping[str, GuestTopology]) -> None:
+        alive = {guest.identity for guest in guests.values()}
+        for identity in self._guests.keys() - alive:
+            self._guests.pop(identity).placement.close()
+
+    def _replicate(self, guest: GuestTopology, wanted: Replication) -> ReplicaOutcome:
+        mine = self._guests.get(guest.identity)
+        if mine is None:
+            mine = _Guest(guest.name, open_placement(guest, self._proc))
+            self._guests[guest.identity] = mine
+        info = mine.placement.info()
+        nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
+        if nodes.bit_count() < 2:
+            raise VmplaceError("it has no node roots")
+        cost = PAGE_BYTES * (nodes.bit_count() - 1)
+        asked = mine.missing(wanted_gfns(wanted, info.slots))
+        tried = asked[: self._budget.available_bytes(self._clock()) // cost]
+        done, refused = _called(mine.placement.fd, nodes, tried)
+        self._budget.take(len(done) * cost, self._clock())
+        mine.held |= set(done.tolist())
+        return ReplicaOutcome(guest.name, len(done), len(asked) - len(tried), refused)
+
+
+@dataclass
+class _Guest:
+    """What is remembered of one guest: its descriptor, and the frames that were replicated lately."""
+
+    name: str
+    placement: Placement
+    held: set[int] = field(default_factory=set)
+    calls: int = 0
+
+    def missing(self, gfns: Gfns) -> Gfns:
+        """Return the frames to ask for; now and then all, for the kernel drops copies by itself."""
+        self.calls += 1
+        if self.calls % ASK_AGAIN == 0:
+            self.held.clear()
+        keep = [gfn not in self.held for gfn in gfns.tolist()]
+        missing: Gfns = gfns[np.array(keep, bool)]
+        return missing
+
+
+def wanted_gfns(wanted: Replication, slots: Iterable[Slot]) -> Gfns:
+    """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
+    hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
+    found = []
+    for slot in slots:
+        inside = (hvas >= np.uint64(slot.hva)) & (hvas < np.uint64(slot.hva + slot.npages * PAGE_BYTES))
+        if not slot.as_id and inside.any():
+            offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
+            found.append(offset + np.uint64(slot.base_gfn))
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+
+
+def _steps(npages: npt.NDArray[np.int32]) -> Gfns:
+    """Return 0, 1, ... npages - 1 for each run."""
+    ends = np.cumsum(npages)
+    steps: Gfns = (np.arange(int(npages.sum())) - np.repeat(ends - npages, npages)).astype(np.uint64)
+    return steps
+
+
+def _called(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
+    """Replicate the frames; return those that have copies now, and how many were refused for what."""
+    ones = np.ones(len(gfns), np.int32)
+    done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
+    for first in range(0, len(gfns), MOST_RANGES):
+        part = slice(first, first + MOST_RANGES)
+        native.placement_replicate(fd, nodes, gfns[part], ones[part], done[part], status[part])
+    codes, counts = np.unique(status[done == 0], return_counts=True)
+    refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
+    return gfns[done != 0], refused
+
+
+def _word(code: int) -> str:
+    return STATUS[code] if 0 <= code < len(STATUS) else "interrupted"
+
+
+def _collapse(placement: Placement) -> None:
+    slots = [slot for slot in placement.info().slots if not slot.as_id]
+    gfns = np.array([slot.base_gfn for slot in slots], np.uint64)
+    npages = np.array([slot.npages for slot in slots], np.int32)
+    native.placement_replicate(placement.fd, 0, gfns, npages, np.zeros_like(npages), np.zeros_like(npages))

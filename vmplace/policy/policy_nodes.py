@@ -1,0 +1,134 @@
+"""Where does each page belong, if it is known which nodes read and write it?
+
+1. A page that one node alone touched in the last windows goes to that node.
+2. A page that several nodes touched and nobody wrote is replicated, as far as the replica budget goes: each
+   node reads its own copy then.  Huge pages are not (the kernel does not yet).
+3. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
+4. Pages that nobody touched stay: they cost nobody anything.
+
+A range whose source does not see nodes is left to policy "home".
+Source: Carrefour (ASPLOS'13), section 3.2, per page instead of per application, with the D bit in place of
+sampled read ratios.
+Limits: a page counts by who touched it, not by how often.  What is replicated is asked for again each window;
+the kernel knows what it has, and backs off for pages that are written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.page_use import Bools, PageUse, page_use
+from vmplace.model.pages import RangePages
+from vmplace.policy import policy_home as home
+from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, Movability
+
+MIN_WINDOWS = 2
+"""Who touched a page in one window alone is not yet known well enough to move it."""
+
+Indexes = npt.NDArray[np.int64]
+
+
+def plan(snapshot: Snapshot) -> PlacementPlan:
+    """Return moves and replications within the snapshot's budgets."""
+    room = home.room_pages(snapshot.host)
+    wishes: list[home.Wish] = []
+    stays: list[Stay] = []
+    replications: list[Replication] = []
+    for guest in snapshot.guests:
+        for answer in _iter_answers(snapshot, guest, room):
+            if isinstance(answer, Stay):
+                stays.append(answer)
+            elif isinstance(answer, Replication):
+                replications.append(answer)
+            else:
+                wishes.append(answer)
+    moves = home.moves_of(wishes, snapshot.budget_bytes)
+    return PlacementPlan(moves, tuple(stays), tuple(replications))
+
+
+def _iter_answers(
+    snapshot: Snapshot, guest: GuestView, room: dict[int, float]
+) -> Iterator[home.Wish | Stay | Replication]:
+    if guest.pages is None or guest.settings.mode is Mode.MANUAL:
+        yield from home.iter_wishes(snapshot.host, guest, room)
+        return
+    for pages in guest.pages.ranges:
+        use = page_use(pages, len(guest.pages.nids))
+        one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
+        if use is None or pages.ram.movability is not Movability.MOVABLE:
+            yield from home.iter_wishes(snapshot.host, one, room)
+        elif len(pages.history) < MIN_WINDOWS:
+            yield Stay(guest.topology.name, "who touches its pages has been seen for one window only")
+        else:
+            yield from _range_answers(snapshot, one, pages, use, room)
+
+
+def _range_answers(
+    snapshot: Snapshot, guest: GuestView, pages: RangePages, use: PageUse, room: dict[int, float]
+) -> Iterator[home.Wish | Stay | Replication]:
+    name, nids = guest.topology.name, _nids(guest)
+    allowed = home.allowed_nids(snapshot.host, guest)
+    if not allowed:
+        yield Stay(name, "no node may hold its memory")
+        return
+    for index, nid in enumerate(nids):
+        mine = use.owner == index
+        if mine.any():
+            to = home.nearest(snapshot.host, nid, allowed)
+            target = home.Target({to: 1.0}, f"node {nid} alone touches them")
+            yield from home.range_wishes(name, _only(pages, mine), nids, target, room)
+    copied = _replicable(pages, use) if snapshot.replica_ratio else np.zeros_like(use.shared)
+    if copied.any():
+        yield from _replication(snapshot, guest, pages, copied, allowed)
+    spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
+    if spread and (rest := use.shared & ~copied).any():
+        yield from home.range_wishes(name, _only(pages, rest), nids, spread, room)
+
+
+def _replication(
+    snapshot: Snapshot, guest: GuestView, pages: RangePages, copied: Bools, allowed: tuple[int, ...]
+) -> Iterator[Replication]:
+    """Yield the wanted replicas: hottest first as far as the least free node's share goes."""
+    nids = tuple(nid for nid in allowed if nid in _worker_nids(snapshot, guest))
+    free = [node.free_bytes for node in snapshot.host.nodes if node.nid in nids]
+    if len(nids) < 2:
+        return
+    limit = int(snapshot.replica_ratio * min(free)) // PAGE_BYTES
+    if snapshot.budget_bytes is not None:
+        limit = min(limit, snapshot.budget_bytes // PAGE_BYTES // (len(nids) - 1))
+    page = np.flatnonzero(copied)
+    chosen = np.sort(page[np.argsort(-pages.heat[page].astype(np.int16), kind="stable")[:limit]])
+    if len(chosen):
+        first, npages = _runs(chosen)
+        hva = np.uint64(pages.ram.hva) + first.astype(np.uint64) * np.uint64(PAGE_BYTES)
+        reason = f"nodes {', '.join(map(str, nids))} only read them"
+        yield Replication(guest.topology.name, hva, npages.astype(np.int32), nids, reason)
+
+
+def _worker_nids(snapshot: Snapshot, guest: GuestView) -> tuple[int, ...]:
+    return snapshot.host.nids_of_cpus(tuple({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
+
+
+def _replicable(pages: RangePages, use: PageUse) -> Bools:
+    block = (np.arange(pages.ram.npages) * PAGE_BYTES + pages.ram.hva % HUGE_BYTES) // HUGE_BYTES
+    small: Bools = pages.huge[block] == 0
+    return use.shared & ~use.written & small & (pages.node_index >= 0)
+
+
+def _only(pages: RangePages, wanted: Bools) -> RangePages:
+    """Return the range as if only the wanted pages were there."""
+    node_index = np.where(wanted, pages.node_index, np.int8(-1)).astype(np.int8)
+    return replace(pages, node_index=node_index, history=())
+
+
+def _nids(guest: GuestView) -> tuple[int, ...]:
+    return guest.pages.nids if guest.pages else ()
+
+
+def _runs(page: Indexes) -> tuple[Indexes, Indexes]:
+    """Return the first page and the length of each run of ascending pages."""
+    starts = np.flatnonzero(np.diff(page, prepend=-2) != 1)
+    return page[starts], np.diff(starts, append=len(page))

@@ -1,6 +1,6 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench clean kvm-patches-check
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-kvm clean kvm-patches-check
 QUICK ?=
 
 VENV := .venv
@@ -66,6 +66,10 @@ bench: venv ## CPU and memory of sampling 16 GiB of guest, and of page statistic
 	@mkdir -p build/bench
 	$(BIN)/python -m bench.bench_pages 1024 | tee build/bench/pages.json
 	$(BIN)/python bench/bench_sampling.py 16 --pages mapped | tee build/bench/sampling.json
+
+bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
+	@mkdir -p build/bench
+	$(BIN)/python bench/bench_kvm.py | tee build/bench/kvm.json
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
 	rm -rf build .venv vmplace/native/*.so *.egg-info

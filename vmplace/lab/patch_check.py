@@ -12,7 +12,8 @@ from pathlib import Path
 
 from vmplace.lab import cache, trees
 from vmplace.lab.errors import LabError
-from vmplace.lab.kernel import FRAGMENT, SOURCE, apply_series, series
+from vmplace.lab.kernel import FRAGMENT, SOURCE
+from vmplace.lab.patching import apply_series, series
 from vmplace.lab.progress import Progress, log_path
 from vmplace.lab.toolbox import run_in_tree
 
@@ -59,7 +60,7 @@ def check_patches(progress: Progress, patches: Path, *, quick: bool, last_only: 
         for count in range(len(files) if last_only else 1, len(files) + 1):
             log = log_path(f"patch-check-{count:02d}")
             with progress.step(f"patches: apply {count:02d}", log):
-                apply_series(toolbox, work, files[:count], log)
+                apply_series(toolbox, work, SOURCE, files[:count], log)
             for variant in MAIN_VARIANTS + (RARE_VARIANTS if count == len(files) or not quick else ()):
                 with progress.step(f"patches: build {count:02d} {variant.name}", log):
                     _build(toolbox, work, variant, targets, log)

@@ -12,7 +12,8 @@ HVA = 0x7F00_0000_0000
 def gfns(runs: list[tuple[int, int]], slots: list[Slot]) -> list[int]:
     hva = np.array([HVA + first * 4096 for first, _ in runs], np.uint64)
     npages = np.array([count for _, count in runs], np.int32)
-    return wanted_gfns(Replication("db1", hva, npages, (0, 1), "reason"), slots).tolist()
+    found: list[int] = wanted_gfns(Replication("db1", hva, npages, (0, 1), "reason"), slots).tolist()
+    return found
 
 
 def test_pages_map_through_the_slots_around_the_hole_below_4_gib() -> None:

@@ -41,7 +41,7 @@ def build(as_json: bool) -> None:
 @click.option("--last", is_flag=True, help="build only with all patches applied")
 def check_patches_command(quick: bool, last: bool) -> None:
     """Check the KVM patch series: it applies, checkpatch is silent, every step builds."""
-    check_patches(Progress(), patches_folder(), quick=quick, last_only=last)
+    check_patches(Progress(), patches_folder("kvm-patches"), quick=quick, last_only=last)
     click.echo("the series is clean")
 
 

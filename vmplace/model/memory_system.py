@@ -14,6 +14,7 @@ Limits: no burstiness, no row-buffer or direction effects, and threads do not wa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ class MemorySystem:
     visits: Matrix
     queue: float
 
-    @property
+    @cached_property
     def capacities(self) -> Matrix:
         """Return the capacity of each resource: controllers, then links."""
         links: Matrix = np.array([link.capacity for link in self.links])
@@ -77,10 +78,18 @@ class MemorySystem:
         return costs
 
     def _utilisation(self, rates: Matrix) -> Matrix:
-        return rates / np.maximum(self.capacities, NO_CAPACITY)
+        return rates * self._per_capacity
+
+    @cached_property
+    def _per_capacity(self) -> Matrix:
+        return 1 / np.maximum(self.capacities, NO_CAPACITY)
+
+    @cached_property
+    def _service_times(self) -> Matrix:
+        return self.queue * self._per_capacity
 
     def _service(self) -> Matrix:
-        return self.queue / np.maximum(self.capacities, NO_CAPACITY)
+        return self._service_times
 
 
 @dataclass(frozen=True)
@@ -136,10 +145,14 @@ def solved(system: MemorySystem, demand: Demand) -> Load:
     rates = demand.parallelism / (demand.think + (unloaded + 1) / demand.mlp)
     for _ in range(MAX_STEPS):
         gradient, step = _newton_step(system, demand, uses, unloaded, rates)
-        if np.abs(gradient * rates).max(initial=0.0) < 1e-9 * demand.parallelism.max(initial=1.0):
+        if np.abs(step / rates).max(initial=0.0) < 1e-9:
             break
         length = min(1.0, 0.9 / max(float((-step / rates).max()), 1e-12))
         goal = _potential(system, demand, uses, unloaded, rates)
+        if float(gradient @ step) < 1e-11 * abs(goal):
+            # What f could still gain is below its own rounding: to compare it would be to roll dice.
+            rates = rates + length * step
+            break
         while length > 1e-12 and _potential(system, demand, uses, unloaded, rates + length * step) < goal:
             length /= 2
         rates = rates + length * step
@@ -153,7 +166,7 @@ def _newton_step(
     load, slope = _queue_length(system._utilisation(rates @ uses))
     service = system._service()
     gradient = demand.mlp * (demand.parallelism / rates - demand.think) - unloaded - uses @ (load * service)
-    stiffness = slope * service / np.maximum(system.capacities, NO_CAPACITY)
+    stiffness = slope * service * system._per_capacity
     curvature = np.diag(demand.mlp * demand.parallelism / rates**2) + (uses * stiffness) @ uses.T
     return gradient, np.linalg.solve(curvature, gradient).astype(np.float64)
 

@@ -14,23 +14,47 @@ from vmplace.model.metrics import Matrix
 
 Bools = npt.NDArray[np.bool_]
 NodeIndexes = npt.NDArray[np.int8]
+Indexes = npt.NDArray[np.intp]
 
 ABSENT = -1
 """The page is not in memory."""
 REPLICATED = -2
 """The page has a read-only copy on every node that has memory and CPUs."""
+HUGE_PAGES = 512
+"""4 KiB pages in a batch of moves, and in the blocks whose pages tell of each other."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What counters tell of one guest since the last look: exact, whatever the source of page statistics.
+
+    ``accesses[k, j]``: DRAM accesses per ns from node k to j.  ``latency_ns`` of one.  ``busy_share`` of the
+    CPUs' time that was not spent waiting for memory (stands for IPC / best IPC).  ``read_ratio``: share of
+    reads among DRAM accesses.  ``faults_per_s``: pages touched for the first time.
+    """
+
+    accesses: Matrix
+    latency_ns: float
+    busy_share: float
+    read_ratio: float
+    faults_per_s: float
 
 
 @dataclass(frozen=True)
 class GuestEvidence:
     """What a source showed of one guest with P pages on a host with N nodes.
 
-    ``heat[P, N]`` estimates DRAM accesses per window from each node; a page never seen is zero there, as
-    it is for the memory.  ``written[P]``: a write was seen lately.  ``node[P]``: index of the page's
-    node, ABSENT or REPLICATED.  ``worker[N]``: vCPUs run on the node.  ``windows[P]``: in how
-    many it was seen touched since its last move.  ``read_ratio``: share of reads among the accesses, or
-    None if the source sees every written page.  ``parallelism``, ``think_ns``, ``mlp``: as in
-    ``Demand``, from counters.
+    ``heat[P, N]`` estimates the DRAM accesses from each node that are still to come: those seen lately.  A
+    page never seen is zero there, as it is for the memory.  ``written[P]``: a write was seen lately.
+    ``node[P]``: index of the page's node, ABSENT or REPLICATED.  ``worker[N]``: vCPUs run on the node.
+    ``windows[P]``: over how many windows a move of the page is paid (1: ``heat`` is all there will be).
+    ``read_ratio``: share of reads among the accesses, or None if the source sees every written page.
+    ``parallelism``, ``think_ns``, ``mlp``: as in ``Demand``, from counters.
+
+    The rest is None where nobody looked: ``recent[P, N]``, the accesses seen since the last look;
+    ``samples[P, N]`` and ``samples_recent``, how many observations were made lately and since the last look;
+    ``sharing[V, V]``, accesses of two vCPUs to the same pages; ``vcpu_node[V]``.  ``slowdown_bound``: the
+    guest is protected, and may not get slower than by this share.
     """
 
     name: str
@@ -43,30 +67,71 @@ class GuestEvidence:
     parallelism: float
     think_ns: float
     mlp: float
+    recent: Matrix | None = None
+    samples: Matrix | None = None
+    samples_recent: Matrix | None = None
+    sharing: Matrix | None = None
+    vcpu_node: Indexes | None = None
+    counters: Counters | None = None
+    slowdown_bound: float | None = None
+    movable: Bools | None = None
+
+    @property
+    def present(self) -> Bools:
+        """Return which pages are in memory."""
+        here: Bools = self.node != ABSENT
+        return here
 
 
 @dataclass(frozen=True)
 class HostView:
-    """All guests of the host at one moment; ``move_ns`` is what moving a page costs its guest."""
+    """All guests of the host at one moment.
+
+    ``move_ns`` is what moving a page costs one vCPU, ``flush_ns`` all of a guest's vCPUs at once: their
+    share of
+    a batch's TLB flush; ``collapse_ns``: a vCPU, when copies of a page are dropped.  ``cpus[N]``: CPUs of
+    each node.
+    """
 
     system: MemorySystem
     capacity_pages: Matrix
     guests: tuple[GuestEvidence, ...]
     move_ns: float
+    flush_ns: float = 0.0
+    now_ns: float = 0.0
+    cpus: Matrix | None = None
+    collapse_ns: float = 0.0
 
     @property
     def memory(self) -> npt.NDArray[np.intp]:
         """Return the indexes of the nodes with memory."""
         return np.flatnonzero(self.system.controller > 0)
 
+    def pause_ns(self, guest: GuestEvidence) -> float:
+        """Return how long a moved page holds up the guest as a whole."""
+        return self.move_ns / max(guest.parallelism, 1.0) + self.flush_ns
+
+    def free_pages(self) -> Matrix:
+        """Return the 4 KiB pages that each node has left."""
+        free: Matrix = self.capacity_pages.astype(np.float64)
+        for guest in self.guests:
+            free = free - np.bincount(np.maximum(guest.node, -1) + 1, minlength=len(free) + 1)[1:]
+            free = free - np.where(self.system.controller > 0, np.count_nonzero(guest.node == REPLICATED), 0)
+            free = free + 0.0
+        return free
+
 
 def traffic(heat: Matrix, node: NodeIndexes) -> Matrix:
     """Return accesses by (CPU node, memory node); replicas are read locally, absent pages not at all."""
     count = heat.shape[1]
+    place = node.astype(np.intp) + 2
     by_node = np.zeros((count, count))
-    for index in range(count):
-        by_node[:, index] = heat[node == index].sum(axis=0)
-    by_node[np.diag_indices(count)] += heat[node == REPLICATED].sum(axis=0)
+    copies = 0.0
+    for cpu in range(count):
+        sums = np.bincount(place, weights=heat[:, cpu], minlength=count + 2)
+        by_node[cpu] = sums[2:]
+        copies = sums[0]
+        by_node[cpu, cpu] += copies
     return by_node
 
 
@@ -78,3 +143,11 @@ def demand(guests: tuple[GuestEvidence, ...], traffics: list[Matrix]) -> Demand:
         np.array([guest.think_ns for guest in guests]),
         np.array([guest.mlp for guest in guests]),
     )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where each guest's pages ought to be, and, if vCPUs ought to move, each vCPU's node."""
+
+    pages: list[NodeIndexes]
+    vcpu_node: list[Indexes | None] | None = None

@@ -13,6 +13,7 @@ Limits: prices are of a steady state; a node's capacity is the caller's concern.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -33,6 +34,18 @@ class PageTask:
     guest: GuestEvidence
     replicable: Bools
     move_price: Matrix
+    copy_price: Matrix | None = None
+
+    @property
+    def price_of_copies(self) -> Matrix:
+        """Return the price of each copy of each page (ns)."""
+        return self.move_price if self.copy_price is None else self.copy_price
+
+    @cached_property
+    def touched(self) -> Bools:
+        """Return which pages anybody touched."""
+        touched: Bools = self.guest.heat.max(axis=1, initial=0.0) > 0
+        return touched
 
 
 @dataclass(frozen=True)
@@ -49,14 +62,13 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
     """Return the mixture of placements after at most ``steps`` steps, the present placement first."""
     placements = [[task.guest.node] for task in tasks]
     traffics = [traffic(task.guest.heat, task.guest.node) for task in tasks]
-    copies = int(np.count_nonzero(system.controller > 0)) - 1
     moves, weights, gap = [0.0] * len(tasks), [1.0], 0.0
     for _ in range(steps):
         rates = _rates(system, tasks, traffics)
         prices = _prices(system, traffics, rates)
         goals = [cheapest(system, task, prices) for task in tasks]
         aims = [traffic(task.guest.heat, goal) for task, goal in zip(tasks, goals, strict=True)]
-        paid = [_paid(task, goal, copies) for task, goal in zip(tasks, goals, strict=True)]
+        paid = [_paid(system, task, goal) for task, goal in zip(tasks, goals, strict=True)]
         scale = [rate / max(one.sum(), 1e-300) for rate, one in zip(rates, traffics, strict=True)]
         total, gap = _gap(prices, traffics, aims, moves, paid, scale)
         if gap <= GAP * total:
@@ -74,18 +86,23 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
 
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
     """Return each page's cheapest place at ``prices[k, j]``; pages nobody touched stay."""
-    guest = task.guest
-    memory = np.flatnonzero(system.controller > 0)
-    costs = guest.heat @ prices[:, memory]
-    here = memory[None, :] == guest.node[:, None]
-    costs = costs + np.where(here, 0.0, task.move_price[:, None])
-    best = memory[costs.argmin(axis=1)].astype(np.int8)
-    copies = guest.heat @ np.diag(prices) + np.where(
-        guest.node == REPLICATED, 0.0, task.move_price * (len(memory) - 1)
-    )
-    best[task.replicable & (copies < costs.min(axis=1))] = REPLICATED
-    stay = (guest.node == ABSENT) | ~guest.heat.any(axis=1)
-    return np.where(stay, guest.node, best).astype(np.int8)
+    guest, memory = task.guest, np.flatnonzero(system.controller > 0)
+    least = np.full(len(guest.node), np.inf)
+    best = guest.node.copy()
+    # Column by column: argmin over rows of a few entries each is several times slower.
+    for index in memory:
+        cost = guest.heat @ prices[:, index] + np.where(guest.node == index, 0.0, task.move_price)
+        lower = cost < least
+        least[lower] = cost[lower]
+        best[lower] = index
+    if task.replicable.any():
+        copies = max(int((guest.worker & (system.controller > 0)).sum()) - 1, 1)
+        cost = guest.heat @ np.diag(prices)
+        cost += np.where(guest.node == REPLICATED, 0.0, task.price_of_copies * copies)
+        best[task.replicable & (cost < least)] = REPLICATED
+    stay = (guest.node == ABSENT) | ~task.touched
+    best[stay] = guest.node[stay]
+    return best
 
 
 def rounded(placements: Sequence[NodeIndexes], weights: Sequence[float]) -> NodeIndexes:
@@ -113,10 +130,11 @@ def _asked(system: MemorySystem, traffics: list[Matrix], scale: list[float]) -> 
     return rates
 
 
-def _paid(task: PageTask, goal: NodeIndexes, copies: int) -> float:
+def _paid(system: MemorySystem, task: PageTask, goal: NodeIndexes) -> float:
+    copies = max(int((task.guest.worker & (system.controller > 0)).sum()) - 1, 1)
     changed = goal != task.guest.node
-    each = np.where(goal == REPLICATED, copies, 1)
-    return float((task.move_price * each)[changed].sum())
+    each = np.where(goal == REPLICATED, task.price_of_copies * copies, task.move_price)
+    return float(each[changed].sum())
 
 
 def _gap(  # noqa: PLR0913  (two points of the descent, each of traffic and moves)

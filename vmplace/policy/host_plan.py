@@ -2,43 +2,132 @@
 
 1. A page that no write was seen to may be replicated, if every node of its guest's vCPUs has memory.
    A source that may miss writes must show a guest that hardly writes at all.
-2. A move must pay for itself within as many windows as the page was seen touched in: what lasted n
-   windows is expected to last n more, so no more is ever staked than was already seen to be lost.
+2. What was seen of a page since its last move is expected once more: a move must pay for itself within
+   that, so no more is ever staked than was already seen to be lost.
 3. Pages of all guests go to where the whole host's accesses cost least time (``descent``): controllers
    and links are shared, so a page's best node depends on everybody's pages.
+4. The guard (``guard.py``) sets the hurdle and the purse of each guest, and undoes what did harm.
 
 Source: BWAP (IPDPS'20), section III, is the case of one guest with pages that all nodes share alike;
 the replicas are Carrefour's (ASPLOS'13, section 3.2), per page instead of per application.
 A moved page earns its next move anew (kMAF, PACT'14, halves its vector).
-Limits: no guard yet, a trial that does not help is not undone; vCPUs stay; a phase that ends as soon as it
-was seen is lost to any policy that looks back.
+Limits: a phase that ends as soon as it was seen is lost to any policy that looks back.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.policy.descent import PageTask, descended, rounded
-from vmplace.policy.host_view import ABSENT, GuestEvidence, HostView, NodeIndexes
+from vmplace.policy import guard
+from vmplace.policy.descent import Mixture, PageTask, descended, rounded
+from vmplace.policy.host_view import (
+    ABSENT,
+    REPLICATED,
+    Decision,
+    GuestEvidence,
+    HostView,
+    Indexes,
+    NodeIndexes,
+)
 
 READ_RATIO = 0.95
 """Carrefour (ASPLOS'13, section 3.2): replicate if at least this share of the accesses are reads."""
 
 
-def plan_host(view: HostView) -> list[NodeIndexes]:
-    """Return each guest's pages where the host's accesses cost the least time, moves included."""
+def plan_host(view: HostView, hurdles: dict[str, tuple[float, float]] | None = None) -> list[NodeIndexes]:
+    """Return each guest's pages where the host's accesses cost the least time, moves included.
+
+    ``hurdles``: by how much the prices of a guest's moves and copies are multiplied.
+    """
+    hurdles = hurdles or {}
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
     touched = [np.flatnonzero((guest.node != ABSENT) & guest.heat.any(axis=1)) for guest in view.guests]
-    tasks = [_task(view, guest, pages) for guest, pages in zip(view.guests, touched, strict=True)]
-    mixture = descended(view.system, tasks)
+    tasks = [
+        _task(view, guest, pages, hurdles.get(guest.name, (1.0, 1.0)))
+        for guest, pages in zip(view.guests, touched, strict=True)
+    ]
+    mixture: Mixture = descended(view.system, tasks)
     plans = [guest.node.copy() for guest in view.guests]
     for plan, pages, placements in zip(plans, touched, mixture.placements, strict=True):
         plan[pages] = rounded(placements, mixture.weights)
     return plans
 
 
-def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp]) -> PageTask:
+@dataclass
+class HostPlanner:
+    """The plan for the host, guarded by what became of the plans before."""
+
+    memories: dict[str, guard.Memory] = field(default_factory=dict)
+
+    def plan(self, view: HostView) -> Decision:
+        """Return where all guests' pages ought to be."""
+        for guest in view.guests:
+            known = self.memories.get(guest.name)
+            self.memories[guest.name] = guard.remembered(known, guest, view)
+        plans = plan_host(
+            view,
+            {
+                name: (memory.hurdle(copies=False), memory.hurdle(copies=True))
+                for name, memory in self.memories.items()
+            },
+        )
+        return Decision([self._guarded(view, g, plan) for g, plan in zip(view.guests, plans, strict=True)])
+
+    def _guarded(self, view: HostView, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes:
+        memory = self.memories[guest.name]
+        if guard.broken(memory, guest) and memory.promise is not None:
+            undone = guest.node.copy()
+            pages = memory.promise.pages
+            back = memory.promise.before[guest.node[pages] != ABSENT]
+            undone[pages[guest.node[pages] != ABSENT]] = back
+            self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
+            return undone
+        kept = _affordable(view, guest, plan, memory.purse_ns(view.now_ns))
+        self.memories[guest.name] = _noted(view, guest, kept, memory)
+        return kept
+
+
+def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, purse_ns: float) -> NodeIndexes:
+    """Return the plan's changes of the hottest pages, as far as the purse goes."""
+    changed = np.flatnonzero(plan != guest.node)
+    costs = np.cumsum(_copies(guest, plan[changed]) * view.pause_ns(guest))
+    if not len(changed) or costs[-1] <= purse_ns:
+        return plan
+    order = changed[np.argsort(-guest.heat[changed].sum(axis=1), kind="stable")]
+    costs = np.cumsum(_copies(guest, plan[order]) * view.pause_ns(guest))
+    kept = guest.node.copy()
+    chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]
+    kept[chosen] = plan[chosen]
+    return kept
+
+
+def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:
+    return np.where(places == REPLICATED, max(int(guest.worker.sum()) - 1, 1), 1).astype(np.float64)
+
+
+def _noted(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory) -> guard.Memory:
+    """Return the memory with the plan as a trial, and what it promises."""
+    pages: Indexes = np.flatnonzero(plan != guest.node)
+    if not len(pages):
+        return replace(memory, promise=None)
+    trials = []
+    for copies in (False, True):
+        some = pages[(plan[pages] == REPLICATED) == copies]
+        cost = float(_copies(guest, plan[some]).sum() * view.pause_ns(guest))
+        if len(some):
+            before, after = guest.node[some].copy(), plan[some].copy()
+            trials.append(guard.Trial(some, before, after, cost, view.now_ns, copies))
+    promise = None
+    if guest.counters is not None:
+        promise = guard.Promise(pages, guest.node[pages].copy(), guest.counters.latency_ns, guest.think_ns)
+    spent = memory.spent_ns + sum(trial.cost_ns for trial in trials)
+    return replace(memory, trials=(*memory.trials, *trials), spent_ns=spent, promise=promise)
+
+
+def _task(
+    view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdle: tuple[float, float]
+) -> PageTask:
     part = replace(
         guest,
         heat=guest.heat[pages],
@@ -48,6 +137,7 @@ def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp]) -> 
     )
     near = bool((view.system.controller[guest.worker] > 0).all())
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
-    price = view.move_ns * guest.mlp * guest.parallelism / np.maximum(part.windows, 1)
+    pause = view.pause_ns(guest) * guest.mlp * guest.parallelism
+    price = pause / np.maximum(part.windows, 1)
     reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
-    return PageTask(part, ~part.written & np.bool_(near and reads), price)
+    return PageTask(part, ~part.written & np.bool_(near and reads), price * hurdle[0], price * hurdle[1])

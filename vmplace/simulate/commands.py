@@ -19,7 +19,9 @@ EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --poli
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="vmplace", show_default=True)
 @click.option("--source", default="full", show_default=True, help="What is seen: full, ad, ibs, ibs:PERIOD.")
 @click.option("--windows", type=click.IntRange(min=1), help="Replay only the first windows.  [default: all]")
-@click.option("--move-ns", type=click.FloatRange(min=0), default=1000.0, show_default=True, help="Per page.")
+@click.option(
+    "--move-ns", type=click.FloatRange(min=0), default=2000.0, show_default=True, help="Of a vCPU, per page."
+)
 @click.option("--json", "json_path", type=FILE, help="Write the figures to this file.")
 def simulate_command(  # noqa: PLR0913  (options)
     host_path: Path,
@@ -51,8 +53,9 @@ def _simulated(  # noqa: PLR0913  (options)
 ) -> dict[str, Any]:
     from vmplace.simulate.guest_option import read_guests
     from vmplace.simulate.host_file import read_host
+    from vmplace.simulate.placement_costs import PlacementCosts
     from vmplace.simulate.result import row
-    from vmplace.simulate.run import ALL_WINDOWS, PlacementCosts, simulate
+    from vmplace.simulate.run import ALL_WINDOWS, simulate
     from vmplace.simulate.source_views import source_named
 
     host, shown = read_host(host_path), source_named(source)

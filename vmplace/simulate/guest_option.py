@@ -1,4 +1,4 @@
-"""What does ``--guest NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,mlp=X]`` ask for?"""
+"""What does ``--guest NAME=TRACE.npz[,vcpus=N][,nodes=A+B]…`` ask for?  ``FORM`` has all of it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +9,10 @@ from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.trace import Trace, read_trace
 
-KEYS = ("vcpus", "nodes", "first_touch", "mlp")
-FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,mlp=X]"
+KEYS = ("vcpus", "nodes", "first_touch", "priority", "mlp")
+BOUNDS = {"normal": None, "protected": 0.005}
+"""By how much a guest of each priority may get slower for the others' sake; None: not told."""
+FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,priority=protected][,mlp=X]"
 
 
 def read_guests(texts: tuple[str, ...], host: SimulatedHost) -> list[GuestSpec]:
@@ -28,6 +30,9 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
     unknown = sorted(set(options) - set(KEYS))
     if unknown:
         raise VmplaceError(f"guest {name}: unknown option {unknown[0]!r}", hint=f"known: {', '.join(KEYS)}")
+    priority = options.get("priority", "normal")
+    if priority not in BOUNDS:
+        raise VmplaceError(f"guest {name}: priority is {priority!r}", hint=f"known: {', '.join(BOUNDS)}")
     with_cpus = tuple(i for i, cpus in enumerate(host.cpus) if cpus)
     try:
         nodes = tuple(int(nid) for nid in options["nodes"].split("+")) if "nodes" in options else None
@@ -41,7 +46,7 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
     if start_index is not None and not host.system.controller[start_index]:
         raise VmplaceError(f"guest {name}: node {start} has no memory")
     indexes = with_cpus if nodes is None else tuple(_index(name, nid, host) for nid in nodes)
-    return GuestSpec(name, trace, indexes, vcpus, start_index, mlp)
+    return GuestSpec(name, trace, indexes, vcpus, start_index, mlp, BOUNDS[priority])
 
 
 def _split(text: str) -> tuple[str, Path, dict[str, str]]:

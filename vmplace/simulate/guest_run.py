@@ -12,23 +12,27 @@ import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
 from vmplace.model.described_memory import MLP
+from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import ABSENT, REPLICATED, Bools, GuestEvidence, NodeIndexes
+from vmplace.policy.host_view import (
+    ABSENT,
+    REPLICATED,
+    Bools,
+    Counters,
+    GuestEvidence,
+    Indexes,
+    NodeIndexes,
+    traffic,
+)
 from vmplace.simulate.host_file import SimulatedHost
-from vmplace.simulate.source_views import Source, WindowTruth
+from vmplace.simulate.learnt import HALF_LIFE_NS, Learnt
+from vmplace.simulate.source_views import WindowTruth
 from vmplace.simulate.trace import Ints, Trace
 
 ACCESS_NS = 0.5
 """Time per access before any cache: an instruction mix of about three per access at 2.6 GHz and IPC 2."""
 LLC_HIT_NS = 12.0
 """A miss of the private cache that the last-level cache serves."""
-AGEING = 0.5
-"""Share of the heat that is kept per window; a page below one access is forgotten."""
-QUIET_WINDOWS = 2
-"""A page counts as written until this many windows passed without a write to it.
-
-One whose copies collapsed counts so for good (Carrefour gives up after five collapses).
-"""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,12 @@ class GuestSpec:
     vcpus: int
     first_touch: int | None = None
     mlp: float = MLP
+    slowdown_bound: float | None = None
 
 
 @dataclass
 class GuestCounts:
-    """What was done to a guest, in pages."""
+    """What was done to a guest, in pages; ``replicated`` counts every copy."""
 
     moved: int = 0
     replicated: int = 0
@@ -56,20 +61,18 @@ class GuestCounts:
 class GuestRun:
     """The state of one guest on its way through its trace."""
 
-    def __init__(self, spec: GuestSpec, host: SimulatedHost, windows: int) -> None:
+    def __init__(
+        self, spec: GuestSpec, host: SimulatedHost, windows: int, half_life_ns: float = HALF_LIFE_NS
+    ) -> None:
         self.spec, self.windows, self.window = spec, min(windows, spec.trace.windows), 0
         self.nodes = len(host.cpus)
         self.vcpu_node = np.array(spec.nodes)[np.arange(spec.vcpus) * len(spec.nodes) // spec.vcpus]
-        self.worker: Bools = np.isin(np.arange(self.nodes), spec.nodes)
         self.cpu_share = 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
         self.counts = GuestCounts()
-        self.watched = 0
-        self.heat = np.zeros((spec.trace.npages, self.nodes))
-        self.seen = np.zeros(spec.trace.npages, np.int64)
-        self.read_ratio: float | None = None
-        self._vetoed: Bools = np.zeros(spec.trace.npages, np.bool_)
-        self._quiet = np.full(spec.trace.npages, QUIET_WINDOWS, np.int64)
+        self.learnt = Learnt(spec.trace.npages, self.nodes, spec.trace.block, half_life_ns)
+        self._traffic: Matrix | None = None
+        self._sharing: Matrix | None = None
         self._open()
 
     def _open(self) -> None:
@@ -85,12 +88,36 @@ class GuestRun:
         loads, stores = by_page(trace.loads[records]), by_page(trace.stores[records])
         self.truth = WindowTruth(by_page(trace.dram[records]), loads + stores, stores)
         self.accesses = max(float(self.truth.dram.sum()), 1.0)
+        self.read_ratio = 1 - float(np.minimum(self.truth.stores, self.truth.dram).sum()) / self.accesses
+        self._traffic = self._sharing = None
         vcpu_raw = np.bincount(self.thread_vcpu, weights=trace.raw[self.window], minlength=self.spec.vcpus)
         busiest = max(float(vcpu_raw.max()), 1.0)
         self._side_by_side = max(float(vcpu_raw.sum()) / busiest, 1.0)
         hits = max(float(self.truth.touches.sum()) - self.accesses, 0.0)
         work_ns = float(vcpu_raw.sum()) * ACCESS_NS + hits * LLC_HIT_NS / self.spec.mlp
         self.think_ns = work_ns / self.accesses
+
+    @property
+    def worker(self) -> Bools:
+        """Return on which nodes vCPUs run."""
+        return np.bincount(self.vcpu_node, minlength=self.nodes) > 0
+
+    @property
+    def traffic(self) -> Matrix:
+        """Return the accesses of the present window by (CPU node, memory node)."""
+        if self._traffic is None:
+            self._traffic = traffic(self.truth.dram, self.node)
+        return self._traffic
+
+    def put(self, pages: Indexes, node: NodeIndexes | int) -> None:
+        """Let ``pages`` be on ``node`` from now on."""
+        self.node[pages] = node
+        self._traffic = None
+
+    def run_on(self, vcpu_node: Indexes) -> None:
+        """Let the vCPUs run on these nodes from now on."""
+        self.vcpu_node = vcpu_node.copy()
+        self._open()
 
     @property
     def parallelism(self) -> float:
@@ -129,43 +156,82 @@ class GuestRun:
         served by the copies is not counted.
         """
         written = np.flatnonzero((self.node == REPLICATED) & (self.truth.stores.max(axis=1) > 0))
-        self.node[written] = self.truth.stores[written].argmax(axis=1)
+        self.put(written, self.truth.stores[written].argmax(axis=1).astype(np.int8))
         self.counts.collapsed += len(written)
-        self._vetoed[written] = True
+        self.learnt.collapsed(written)
         return len(written)
-
-    def watch(self, source: Source, chance: np.random.Generator) -> None:
-        """Add to the evidence what ``source`` shows of the present window."""
-        seen = source(self.truth, chance)
-        self.heat = AGEING * self.heat + (1 - AGEING if self.watched else 1.0) * seen.heat
-        self.heat[self.heat < AGEING] = 0.0
-        self.seen += seen.heat.max(axis=1) > 0
-        self.read_ratio = seen.read_ratio
-        self._quiet = np.where(seen.written, 0, self._quiet + 1)
-        self.watched += 1
 
     def advance(self) -> bool:
         """Go to the next window; False if that was the last."""
-        self.node[self.spec.trace.free_window == self.window] = ABSENT
+        self.put(np.flatnonzero(self.spec.trace.free_window == self.window), ABSENT)
         self.window += 1
         if self.window < self.windows:
             self._open()
         return self.window < self.windows
 
-    def evidence(self, *, exact: bool = False) -> GuestEvidence:
-        """Return what is known of the guest, or (``exact``) what its present window will do."""
-        suspect = (self._quiet < QUIET_WINDOWS) | self._vetoed
+    def sharing(self) -> Matrix:
+        """Return, of the present window, how much each two vCPUs touch the same pages."""
+        if self._sharing is None:
+            self._sharing = self._shared_accesses()
+        return self._sharing
+
+    def _shared_accesses(self) -> Matrix:
+        trace, records = self.spec.trace, self.spec.trace.records(self.window)
+        count = self.spec.vcpus
+        where = trace.page[records].astype(np.int64) * count + self.thread_vcpu[trace.thread[records]]
+        counts = trace.loads[records].astype(np.float64) + trace.stores[records]
+        by_vcpu = np.bincount(where, weights=counts, minlength=trace.npages * count).reshape(-1, count)
+        by_vcpu = by_vcpu[by_vcpu.any(axis=1)]
+        share = by_vcpu / np.maximum(by_vcpu.sum(axis=1, keepdims=True), 1.0)
+        matrix: Matrix = by_vcpu.T @ share
+        return (matrix + matrix.T) / 2 * (1 - np.eye(count))
+
+    def copy_nodes(self, system: MemorySystem) -> Bools:
+        """Return on which nodes a replicated page of the guest lies: those of its vCPUs that have memory."""
+        near = self.worker & (system.controller > 0)
+        return near if near.any() else system.controller > 0
+
+    def pace_evidence(self) -> GuestEvidence:
+        """Return what ``demand`` needs, and nothing of the pages."""
+        nothing = np.zeros((0, self.nodes))
+        return self._evidence(nothing, np.zeros(0, np.bool_), None, None, None)
+
+    def exact(self) -> GuestEvidence:
+        """Return what the present window does, as evidence without a doubt."""
+        written = self.truth.stores.max(axis=1) > 0
+        return self._evidence(self.truth.dram, written, None, None, None)
+
+    def evidence(self, counters: Counters | None = None) -> GuestEvidence:
+        """Return what the source showed of the guest so far."""
+        learnt = self.learnt
+        return self._evidence(learnt.heat(), learnt.suspect(), learnt.read_ratio, learnt.recent, counters)
+
+    def _evidence(
+        self,
+        heat: Matrix,
+        written: Bools,
+        read_ratio: float | None,
+        recent: Matrix | None,
+        counters: Counters | None,
+    ) -> GuestEvidence:
         return GuestEvidence(
             name=self.spec.name,
-            heat=self.truth.dram if exact else self.heat,
-            written=self.truth.stores.max(axis=1) > 0 if exact else suspect,
+            heat=heat,
+            written=written,
             node=self.node,
             worker=self.worker,
-            windows=self.seen,
-            read_ratio=None if exact else self.read_ratio,
+            windows=np.ones(len(self.node), np.int64),
+            read_ratio=read_ratio,
             parallelism=self.parallelism,
             think_ns=self.think_ns,
             mlp=self.spec.mlp,
+            recent=recent,
+            samples=self.learnt.samples,
+            samples_recent=self.learnt.samples_recent,
+            sharing=self.learnt.sharing,
+            vcpu_node=self.vcpu_node,
+            counters=counters,
+            slowdown_bound=self.spec.slowdown_bound,
         )
 
 

@@ -3,10 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from vmplace.policy import policy_uniform
-from vmplace.policy.host_plan import plan_host
-from vmplace.policy.host_view import HostView, NodeIndexes
+from vmplace.policy.host_plan import HostPlanner
+from vmplace.policy.host_view import Decision, HostView, NodeIndexes
+from vmplace.policy.policy_bwap import BwapPlanner
+from vmplace.policy.policy_carrefour import CarrefourPlanner
+from vmplace.policy.policy_kmaf import KmafPlanner
+from vmplace.policy.policy_stock import BalancingPlanner, NumadPlanner
+from vmplace.simulate.source_views import CLOCK_SCALE
 
 
 class Reach(Enum):
@@ -14,21 +20,46 @@ class Reach(Enum):
 
     NEW = "new pages"
     WATCHED = "watched pages"
-    FUTURE = "the window that begins"
+    FUTURE = "all windows, beforehand"
+
+
+class Planner(Protocol):
+    """A policy at work on one host; it may remember."""
+
+    def plan(self, view: HostView) -> Decision:
+        """Return where everything ought to be."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A policy that remembers nothing."""
+
+    places: Callable[[HostView], list[NodeIndexes]]
+
+    def plan(self, view: HostView) -> Decision:
+        """Return where each guest's pages ought to be."""
+        return Decision(self.places(view))
 
 
 @dataclass(frozen=True)
 class SimulatedPolicy:
-    """A plan for all guests, and what it acts on."""
+    """How to begin a policy on a host, and what it acts on."""
 
-    plan: Callable[[HostView], list[NodeIndexes]]
+    planner: Callable[[], Planner]
     reach: Reach
+    wants_sharing: bool = False
+    every_wake: bool = False
 
 
 POLICIES: Mapping[str, SimulatedPolicy] = {
-    "none": SimulatedPolicy(policy_uniform.plan_none, Reach.NEW),
-    "interleave-all": SimulatedPolicy(policy_uniform.plan_interleave_all, Reach.NEW),
-    "interleave-workers": SimulatedPolicy(policy_uniform.plan_interleave_workers, Reach.NEW),
-    "vmplace": SimulatedPolicy(plan_host, Reach.WATCHED),
-    "oracle": SimulatedPolicy(policy_uniform.plan_none, Reach.FUTURE),
+    "none": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.NEW),
+    "interleave-all": SimulatedPolicy(lambda: Plain(policy_uniform.plan_interleave_all), Reach.NEW),
+    "interleave-workers": SimulatedPolicy(lambda: Plain(policy_uniform.plan_interleave_workers), Reach.NEW),
+    "numad-model": SimulatedPolicy(lambda: NumadPlanner(CLOCK_SCALE), Reach.WATCHED),
+    "kernel-balancing-model": SimulatedPolicy(BalancingPlanner, Reach.WATCHED),
+    "carrefour-2013": SimulatedPolicy(lambda: CarrefourPlanner(CLOCK_SCALE), Reach.WATCHED),
+    "kmaf": SimulatedPolicy(lambda: KmafPlanner(CLOCK_SCALE), Reach.WATCHED, wants_sharing=True),
+    "bwap": SimulatedPolicy(BwapPlanner, Reach.WATCHED, every_wake=True),
+    "vmplace": SimulatedPolicy(HostPlanner, Reach.WATCHED),
+    "oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FUTURE),
 }

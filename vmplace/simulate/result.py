@@ -10,6 +10,9 @@ from vmplace.model.metrics import Matrix, TrafficMatrix, imbalance, local_access
 from vmplace.simulate.guest_run import GuestRun
 from vmplace.simulate.host_file import PAGE_BYTES, SimulatedHost
 
+NOISE = 0.01
+"""A gain below this is none: a share of it would be a share of what no measurement could tell apart."""
+
 
 @dataclass
 class Meter:
@@ -59,12 +62,11 @@ class SimulationResult:
 def result_of(guests: list[GuestRun], finished_ns: dict[str, float], meter: Meter) -> SimulationResult:
     """Return the result of a finished simulation."""
     nids, spans = meter.host.system.nids, meter.time_ns
-    copies = max(int(np.count_nonzero(meter.host.system.controller > 0)) - 1, 0)
     each = {
         guest.spec.name: GuestResult(
             run_time_s=float(finished_ns[guest.spec.name]) / 1e9,
             moved_bytes=guest.counts.moved * PAGE_BYTES,
-            replicated_bytes=guest.counts.replicated * copies * PAGE_BYTES,
+            replicated_bytes=guest.counts.replicated * PAGE_BYTES,
             collapsed_pages=guest.counts.collapsed,
             refused_pages=guest.counts.refused,
         )
@@ -80,9 +82,9 @@ def result_of(guests: list[GuestRun], finished_ns: dict[str, float], meter: Mete
 
 
 def oracle_share(none_s: float, reached_s: float, oracle_s: float) -> float | None:
-    """Return the share of the oracle's gain over doing nothing; None where it gains less than 0.1 %."""
+    """Return the share of the oracle's gain over doing nothing; None where it gains less than NOISE."""
     gain = none_s - oracle_s
-    return (none_s - reached_s) / gain if gain > 1e-3 * none_s else None
+    return (none_s - reached_s) / gain if gain > NOISE * none_s else None
 
 
 def worst_slowdown(result: SimulationResult, none: SimulationResult) -> float:

@@ -1,44 +1,45 @@
-"""How long do the guests take on this host under this policy?  Recorded traces, window by window.
+"""How long do the guests take on this host under this policy?  Recorded traces, moment by moment.
 
 1. Every guest is in a window of its own: a number of accesses.  The memory system is solved for all of
-   them together; time goes on to the next moment at which a guest ends its window (or its pause).
-2. There the guest's source shows what the window touched, the policy plans for all guests, and what it
-   changes costs the guest concerned a pause: per page moved, per copy made, per page collapsed.
-3. The next window begins: new pages are placed where they are first touched, copies that it writes to
-   collapse.
-
-The oracle knows each window before it begins, moves for nothing and divides pages: for one guest it is
-the least time that any placement reaches under this model, but for ``GAP`` of the descent.  For several
-it is a reference, not a proof: it makes the most of each moment, not of their sum.
+   them together; time goes on to the next moment at which a guest ends its window or its pause, or the
+   agent wakes.
+2. The agent wakes every ``WAKE_NS`` and reads the counters.  If these changed, or if it did not look for a
+   while, the source shows what was touched since the last look and the policy plans for all guests.
+3. What it changes holds the guest up: a vCPU per page moved or copied, all of them for the TLB flush of
+   each batch; a write to a page with copies collapses these, as soon as the window with the write begins.
+4. New pages are placed where they are first touched.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
-from vmplace.model.memory_system import solved
+from vmplace.model.memory_system import Load, solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import PageTask, descended
-from vmplace.policy.host_view import ABSENT, REPLICATED, HostView, NodeIndexes, demand, traffic
+from vmplace.policy.host_view import (
+    ABSENT,
+    HUGE_PAGES,
+    REPLICATED,
+    Counters,
+    Decision,
+    HostView,
+    Indexes,
+    NodeIndexes,
+    demand,
+)
+from vmplace.simulate.agent_clock import AgentClock
 from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
-from vmplace.simulate.registry import Reach, SimulatedPolicy
+from vmplace.simulate.learnt import HALF_LIFE_NS
+from vmplace.simulate.oracle import oracle
+from vmplace.simulate.placement_costs import PlacementCosts
+from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
 from vmplace.simulate.result import Meter, SimulationResult, result_of
-from vmplace.simulate.source_views import Source
+from vmplace.simulate.source_views import Part, Source
 
 ALL_WINDOWS = 1 << 30
 SEED = 1
-
-
-@dataclass(frozen=True)
-class PlacementCosts:
-    """Pause of the guest per 4 KiB page (ns): moving it, or making a copy; dropping all of its copies."""
-
-    move_ns: float = 1000.0
-    collapse_ns: float = 4000.0
 
 
 def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
@@ -48,11 +49,14 @@ def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
     source: Source,
     windows: int = ALL_WINDOWS,
     costs: PlacementCosts | None = None,
+    half_life_ns: float = HALF_LIFE_NS,
 ) -> SimulationResult:
     """Return what comes out when ``specs`` run under ``policy`` for at most ``windows`` windows each."""
     if not specs:
         raise VmplaceError("there is no guest to simulate")
-    guests = [GuestRun(spec, host, windows) for spec in specs]
+    if policy.reach is Reach.FUTURE:
+        return oracle(host, specs, windows, costs or PlacementCosts())
+    guests = [GuestRun(spec, host, windows, half_life_ns) for spec in specs]
     share_cpus(guests, host)
     return _Simulation(host, guests, policy, source, costs or PlacementCosts()).run()
 
@@ -67,11 +71,16 @@ class _Simulation:
         costs: PlacementCosts,
     ) -> None:
         self.host, self.guests, self.policy, self.source, self.costs = host, guests, policy, source, costs
+        self.planner: Planner = policy.planner()
         self.chance = np.random.default_rng(SEED)
         self.meter = Meter(host)
         self.left = {guest.spec.name: 1.0 for guest in guests}
         self.pause = {guest.spec.name: 0.0 for guest in guests}
-        self.now = 0.0
+        self.shown: dict[str, list[Part]] = {guest.spec.name: [] for guest in guests}
+        self.clock = AgentClock()
+        self.now = self.looked_at = 0.0
+        self.solved_for: tuple[list[Matrix], list[tuple[float, float]], Load] | None = None
+        self.watched = policy.reach is Reach.WATCHED
 
     def run(self) -> SimulationResult:
         finished: dict[str, float] = {}
@@ -80,30 +89,48 @@ class _Simulation:
             self._begin_window(guest)
         while active:
             for guest in self._pass_time(active):
-                if not self._end_window(guest, active):
+                if not self._end_window(guest):
                     finished[guest.spec.name] = self.now
                     active.remove(guest)
+            if self.watched and active and self.now >= self.clock.next_wake_ns:
+                self._wake(active)
         return result_of(self.guests, finished, self.meter)
 
     def _pass_time(self, active: list[GuestRun]) -> list[GuestRun]:
-        """Let time pass until the first guest has something to do; return who ended a window."""
+        """Let time pass until something has to be done; return who ended a window."""
         running = [guest for guest in active if self.pause[guest.spec.name] == 0.0]
         resting = {guest.spec.name: self.pause[guest.spec.name] for guest in active if guest not in running}
+        marks = [*resting.values()] + ([self.clock.next_wake_ns - self.now] if self.watched else [])
         if not running:
-            span = min(resting.values())
-            self._advance(resting, span)
+            self._advance(resting, max(min(marks), 0.0))
             return []
-        traffics = self._traffics(running)
-        load = solved(self.host.system, demand(tuple(g.evidence(exact=True) for g in running), traffics))
+        load = self._load(running)
         paces = [rate / guest.accesses for rate, guest in zip(load.rates, running, strict=True)]
         ends = [self.left[guest.spec.name] / pace for guest, pace in zip(running, paces, strict=True)]
-        span = min([*ends, *resting.values()])
-        total = np.sum([one * pace for one, pace in zip(traffics, paces, strict=True)], axis=0) * span
+        span = max(min([*ends, *marks]), 0.0)
+        total = np.sum([g.traffic * pace for g, pace in zip(running, paces, strict=True)], axis=0) * span
         self.meter.add(total, load, span)
         for guest, pace in zip(running, paces, strict=True):
             self.left[guest.spec.name] -= pace * span
+            self._show(guest, pace * span)
         self._advance(resting, span)
         return [guest for guest, end in zip(running, ends, strict=True) if end <= span * (1 + 1e-12)]
+
+    def _load(self, running: list[GuestRun]) -> Load:
+        """Solve the memory system for these guests, but for the second time only if something changed."""
+        traffics = [guest.traffic for guest in running]
+        pace = [(guest.parallelism, guest.think_ns) for guest in running]
+        if self.solved_for is None or self.solved_for[1] != pace or not _same(self.solved_for[0], traffics):
+            asked = demand(tuple(guest.pace_evidence() for guest in running), traffics)
+            self.solved_for = (traffics, pace, solved(self.host.system, asked))
+        return self.solved_for[2]
+
+    def _show(self, guest: GuestRun, share: float) -> None:
+        parts = self.shown[guest.spec.name]
+        if parts and parts[-1][0] is guest.truth:
+            parts[-1] = (guest.truth, parts[-1][1] + share)
+        elif self.watched:
+            parts.append((guest.truth, share))
 
     def _advance(self, resting: dict[str, float], span: float) -> None:
         self.now += span
@@ -111,51 +138,80 @@ class _Simulation:
             # What is below a picosecond is rounding: a guest that rests for it would end no window.
             self.pause[name] = pause - span if pause - span > 1e-3 else 0.0
 
-    def _traffics(self, running: list[GuestRun]) -> list[Matrix]:
-        if self.policy.reach is not Reach.FUTURE:
-            return [traffic(guest.truth.dram, guest.node) for guest in running]
-        tasks = []
-        for guest in running:
-            known = guest.evidence(exact=True)
-            near = bool((self.host.system.controller[guest.worker] > 0).all())
-            free = np.zeros(len(known.node))
-            tasks.append(PageTask(known, ~known.written & np.bool_(near), free))
-        return descended(self.host.system, tasks, steps=40).traffics
+    def _wake(self, active: list[GuestRun]) -> None:
+        """Read the counters; look and plan if there may be something new."""
+        load = self._load(active)
+        counters = [self._counters(guest, load, index) for index, guest in enumerate(active)]
+        due = self.clock.wake(self.now, [(c.accesses, c.latency_ns) for c in counters])
+        if not (due or self.policy.every_wake):
+            return
+        span = self.now - self.looked_at
+        for guest in active:
+            if parts := self.shown[guest.spec.name]:
+                guest.learnt.absorb(self.source(parts, self.chance), span)
+                if self.policy.wants_sharing:
+                    guest.learnt.share(guest.sharing())
+            self.shown[guest.spec.name] = []
+        self.looked_at = self.now
+        decision = self.planner.plan(self._view(active, counters))
+        changed = self._carry_out(active, decision)
+        self.clock.looked(changed)
 
-    def _end_window(self, guest: GuestRun, active: list[GuestRun]) -> bool:
-        """Show the window, plan, and begin the next; False if it was the guest's last."""
-        if self.policy.reach is Reach.WATCHED:
-            guest.watch(self.source, self.chance)
+    def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:
+        rate, latency = float(load.rates[index]), float(load.latencies[index])
+        return Counters(
+            accesses=guest.traffic * (rate / guest.accesses),
+            latency_ns=latency,
+            busy_share=guest.think_ns / (guest.think_ns + latency / guest.spec.mlp),
+            read_ratio=guest.read_ratio,
+            faults_per_s=len(guest.fresh) * rate / guest.accesses * 1e9,
+        )
+
+    def _carry_out(self, active: list[GuestRun], decision: Decision) -> bool:
+        if decision.vcpu_node:
+            for guest, nodes in zip(active, decision.vcpu_node, strict=True):
+                if nodes is not None and (nodes != guest.vcpu_node).any():
+                    self.pause[guest.spec.name] += self.costs.vcpu_move_ns
+                    guest.run_on(nodes)
+            share_cpus(active, self.host)
+        before = sum(guest.counts.moved + guest.counts.replicated for guest in active)
+        for guest, plan in zip(active, decision.pages, strict=True):
+            self._apply(guest, plan)
+        return sum(guest.counts.moved + guest.counts.replicated for guest in active) > before
+
+    def _end_window(self, guest: GuestRun) -> bool:
+        """Begin the next window; False if it was the guest's last."""
         if not guest.advance():
-            guest.node[:] = ABSENT
+            guest.put(np.arange(len(guest.node)), ABSENT)
             return False
         self.left[guest.spec.name] = 1.0
-        if self.policy.reach is Reach.WATCHED:
-            for other, plan in zip(active, self.policy.plan(self._view(active)), strict=True):
-                self._apply(other, plan)
         self._begin_window(guest)
         return True
 
     def _begin_window(self, guest: GuestRun) -> None:
         self._place_fresh(guest)
-        self.pause[guest.spec.name] += guest.collapse() * self.costs.collapse_ns
+        self._collapse(guest)
+
+    def _collapse(self, guest: GuestRun) -> None:
+        collapsed = guest.collapse()
+        self.pause[guest.spec.name] += collapsed * self.costs.collapse_ns / max(guest.parallelism, 1.0)
 
     def _place_fresh(self, guest: GuestRun) -> None:
         fresh = guest.fresh
-        guest.node[fresh] = guest.first_touch_nodes(fresh)
+        guest.put(fresh, guest.first_touch_nodes(fresh))
         if self.policy.reach is Reach.NEW:
-            guest.node[fresh] = self.policy.plan(self._view([guest]))[0][fresh]
+            guest.put(fresh, self.planner.plan(self._view([guest], None)).pages[0][fresh])
         for index in np.flatnonzero(self._free_pages() < 0):
             self._spill(guest, fresh, int(index))
 
-    def _spill(self, guest: GuestRun, fresh: npt.NDArray[np.intp], full: int) -> None:
+    def _spill(self, guest: GuestRun, fresh: Indexes, full: int) -> None:
         """Put the latest of the new pages that a node has no room for on the nearest ones that have."""
         system = self.host.system
         for target in np.argsort(system.latency[full] + 1e9 * (system.controller == 0), kind="stable"):
             free = self._free_pages()
             over, room = int(max(-free[full], 0)), int(max(free[target], 0))
             here = fresh[guest.node[fresh] == full]
-            guest.node[here[max(len(here) - min(over, room), 0) :]] = target
+            guest.put(here[max(len(here) - min(over, room), 0) :], int(target))
         if self._free_pages()[full] < 0:
             raise VmplaceError(f"host {self.host.name} has too little memory for the guests")
 
@@ -163,30 +219,48 @@ class _Simulation:
         """Return the 4 KiB pages that each node has left; below zero what is too much."""
         free = self.host.capacity_pages.copy()
         for guest in self.guests:
-            free -= [np.count_nonzero(guest.node == index) for index in range(len(free))]
-            free -= np.where(self.host.system.controller > 0, np.count_nonzero(guest.node == REPLICATED), 0)
+            by_place = np.bincount(guest.node.astype(np.intp) + 2, minlength=len(free) + 2)
+            free = free - by_place[2:] - guest.copy_nodes(self.host.system) * by_place[0]
         return free
 
     def _apply(self, guest: GuestRun, plan: NodeIndexes) -> None:
         """Move and copy pages as planned, as far as there is room, and let the guest pay for it."""
-        nodes = int(np.count_nonzero(self.host.system.controller > 0))
-        free = self._free_pages()
-        wanted = (plan != guest.node) & (guest.node != ABSENT)
+        wanted = (plan != guest.node) & (guest.node != ABSENT) & (plan != ABSENT)
+        copy_nodes = guest.copy_nodes(self.host.system)
+        written, parallelism = 0, max(guest.parallelism, 1.0)
         for target in np.unique(plan[wanted]):
             pages = np.flatnonzero(wanted & (plan == target))
-            memory = self.host.system.controller > 0
-            room = int(free[memory].min() if target == REPLICATED else free[target])
+            free = self._free_pages()
+            room = int(free[copy_nodes].min() if target == REPLICATED else free[target])
             kept = pages[: max(room, 0)]
             guest.counts.refused += len(pages) - len(kept)
-            guest.node[kept] = target
-            # A page that went to and fro would else be moved the more readily, the longer it did.
-            guest.seen[kept] = 0
-            copies = nodes - 1 if target == REPLICATED else 1
-            guest.counts.replicated += len(kept) if target == REPLICATED else 0
+            # Giving up copies needs no copying, but for a page that goes to a node without one.
+            copies = max(int(copy_nodes.sum()) - 1, 1) if target == REPLICATED else 1
+            guest.put(kept, int(target))
+            guest.learnt.moved(kept)
+            guest.counts.replicated += len(kept) * copies if target == REPLICATED else 0
             guest.counts.moved += len(kept) if target != REPLICATED else 0
-            self.pause[guest.spec.name] += len(kept) * copies * self.costs.move_ns
-            free = self._free_pages()
+            written += len(kept) * copies
+        # A page that the present window writes to does not keep its copies, whenever the write comes.
+        self._collapse(guest)
+        batches = -(-written // HUGE_PAGES)
+        self.pause[guest.spec.name] += (
+            written * self.costs.move_ns / parallelism + batches * self.costs.flush_ns
+        )
 
-    def _view(self, active: list[GuestRun]) -> HostView:
-        guests = tuple(guest.evidence() for guest in active)
-        return HostView(self.host.system, self.host.capacity_pages, guests, self.costs.move_ns)
+    def _view(self, active: list[GuestRun], counters: list[Counters] | None) -> HostView:
+        told: Sequence[Counters | None] = counters or [None] * len(active)
+        return HostView(
+            self.host.system,
+            self.host.capacity_pages,
+            tuple(guest.evidence(one) for guest, one in zip(active, told, strict=True)),
+            self.costs.move_ns,
+            self.costs.flush_ns / HUGE_PAGES,
+            self.now,
+            self.host.cpus,
+            self.costs.collapse_ns,
+        )
+
+
+def _same(some: list[Matrix], others: list[Matrix]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))

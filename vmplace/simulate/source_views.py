@@ -1,11 +1,14 @@
-"""What would a source have shown of a window?  The truth of a trace, dimmed as the real sensor dims it.
+"""What would a source have shown of a while?  The truth of a trace, dimmed as the real sensor dims it.
 
-full: every DRAM access.  ad: node-rooted accessed and dirty bits, one per page and node, so no counts.
-ibs: one of ``period`` DRAM accesses, read or write.  Each view's heat is scaled to the window's DRAM
-accesses, which counters tell every source.
+full: every DRAM access.  ad: node-rooted accessed and dirty bits, one per page and node and look, so no
+counts.  hints: one page in ``HINT_PAGES`` is unmapped per look; the first access tells its vCPU, and how
+soon it came tells how hot the page is.  ad+hints: both.  ibs: one of ``period`` DRAM accesses, read or
+write.  Each view's heat is scaled to the DRAM accesses of each node, which counters tell every source.
+
+A look shows parts of the guest's windows; within a window accesses are taken to be spread evenly.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,8 +18,15 @@ from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import Bools
 
-IBS_PERIOD = 39_000
+CLOCK_SCALE = 50
+"""How many times longer real runs last than traces do (docs/simulate.md): clocks and rates of the papers
+are scaled by it, so that a trace is looked at as often as the program would be."""
+IBS_PERIOD = 39_000 // CLOCK_SCALE
 """DRAM accesses per sample: Carrefour's 130,000 cycles (section 3.3) at Streamcluster's IPC of 0.30."""
+HINT_PAGES = 8
+"""Of so many pages one is unmapped per look."""
+HINT_CEILING = 64.0
+"""More accesses per look than this cannot be told apart by the delay of the first one."""
 
 
 @dataclass(frozen=True)
@@ -28,45 +38,126 @@ class WindowTruth:
     stores: Matrix
 
 
+Part = tuple[WindowTruth, float]
+"""A window, and which share of it passed."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a source shows: estimated DRAM accesses [P, N], and to which pages it saw a write.
 
     ``read_ratio``: share of reads among what was seen; None if no written page can go unseen.
+    ``samples[P, N]``: how many observations the heat rests on, where these are few; else None.
     """
 
     heat: Matrix
     written: Bools
     read_ratio: float | None = None
+    samples: Matrix | None = None
 
 
-Source = Callable[[WindowTruth, np.random.Generator], Seen]
+Source = Callable[[Sequence[Part], np.random.Generator], Seen]
 
 
-def see_full(truth: WindowTruth, chance: np.random.Generator) -> Seen:
+def see_full(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
     """Return the truth."""
-    return Seen(truth.dram, truth.stores.max(axis=1) > 0)
+    return Seen(_dram(parts), _stores(parts).max(axis=1) > 0)
 
 
-def see_bits(truth: WindowTruth, chance: np.random.Generator) -> Seen:
+def see_bits(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
     """Return accessed and dirty bits."""
-    return Seen(_scaled((truth.touches > 0).astype(float), truth), truth.stores.max(axis=1) > 0)
+    bits = chance.random(parts[0][0].dram.shape) < _chance_of_any(_touches(parts))
+    dirty = chance.random(bits.shape) < _chance_of_any(_stores(parts))
+    return Seen(_scaled(bits.astype(np.float64), parts), dirty.max(axis=1))
 
 
-def see_samples(truth: WindowTruth, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
+def see_hints(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+    """Return what the faults on a few unmapped pages tell: a node, and a heat from the delay."""
+    nodes, counts, armed = _hints(parts, chance)
+    heat = np.zeros((len(counts), parts[0][0].dram.shape[1]))
+    heat[np.arange(len(counts)), nodes] = counts * HINT_PAGES
+    stores = _stores(parts).sum(axis=1)
+    # A fault tells whether its access wrote.
+    wrote = chance.random(len(counts)) < stores / np.maximum(_touches(parts).sum(axis=1), 1e-9)
+    ratio = 1 - float((wrote & armed).sum()) / max(int(armed.sum()), 1)
+    return Seen(_scaled(heat, parts), wrote & armed, ratio, (heat > 0).astype(np.float64))
+
+
+def see_bits_and_hints(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+    """Return bits, and how hot they are: the faults of a page tell of its neighbours, too."""
+    bits = see_bits(parts, chance)
+    _, counts, armed = _hints(parts, chance)
+    run = np.arange(len(counts)) // 64
+    total = np.bincount(run, weights=np.log(np.maximum(counts, 1.0)) * armed)
+    known = np.bincount(run, weights=armed)
+    overall = float(total.sum()) / max(float(known.sum()), 1.0)
+    mean = np.exp((total + overall) / (known + 1.0))[run]
+    level = np.where(armed, np.sqrt(np.maximum(counts, 1.0) * mean), mean)
+    heat: Matrix = np.where(bits.heat > 0, level[:, None], 0.0)
+    return Seen(_scaled(heat, parts), bits.written)
+
+
+def see_samples(parts: Sequence[Part], chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
     """Return samples of one access in ``period``: most writes go unseen, as they do on real hosts."""
-    sampled = chance.binomial(truth.dram.astype(np.int64), 1 / period).astype(float)
-    writes = chance.binomial(np.minimum(truth.stores, truth.dram).astype(np.int64), 1 / period)
+    dram, stores = _dram(parts), _stores(parts)
+    sampled = chance.poisson(dram / period).astype(np.float64)
+    writes = chance.binomial(sampled.astype(np.int64), np.clip(stores / np.maximum(dram, 1e-9), 0, 1))
     ratio = 1 - float(writes.sum()) / max(float(sampled.sum()), 1.0)
-    return Seen(_scaled(sampled, truth), writes.max(axis=1) > 0, ratio)
+    return Seen(_scaled(sampled, parts), writes.max(axis=1) > 0, ratio, sampled)
 
 
-def _scaled(heat: Matrix, truth: WindowTruth) -> Matrix:
-    total = float(heat.sum())
-    return heat * (float(truth.dram.sum()) / total) if total else heat
+def _dram(parts: Sequence[Part]) -> Matrix:
+    total: Matrix = sum((truth.dram * share for truth, share in parts[1:]), parts[0][0].dram * parts[0][1])
+    return total
 
 
-SOURCES: Mapping[str, Source] = {"full": see_full, "ad": see_bits, "ibs": see_samples}
+def _touches(parts: Sequence[Part]) -> Matrix:
+    total: Matrix = sum(
+        (truth.touches * share for truth, share in parts[1:]), parts[0][0].touches * parts[0][1]
+    )
+    return total
+
+
+def _stores(parts: Sequence[Part]) -> Matrix:
+    total: Matrix = sum(
+        (truth.stores * share for truth, share in parts[1:]), parts[0][0].stores * parts[0][1]
+    )
+    return total
+
+
+def _chance_of_any(expected: Matrix) -> Matrix:
+    chance: Matrix = -np.expm1(-expected)
+    return chance
+
+
+def _hints(parts: Sequence[Part], chance: np.random.Generator) -> tuple[Matrix, Matrix, Bools]:
+    """Return each page's node of the first access, accesses that its delay tells, whether it faulted."""
+    touches = _touches(parts)
+    total = touches.sum(axis=1)
+    armed = chance.random(len(total)) * HINT_PAGES < 1.0
+    delay = chance.exponential(1.0, len(total)) / np.maximum(total, 1e-9)
+    faulted = armed & (delay < 1.0)
+    counts = np.where(faulted, np.minimum(1 / np.maximum(delay, 1e-9), HINT_CEILING), 0.0)
+    draw = chance.random(len(total)) * total
+    nodes = np.minimum((np.cumsum(touches, axis=1) <= draw[:, None]).sum(axis=1), touches.shape[1] - 1)
+    return nodes, counts, faulted
+
+
+def _scaled(heat: Matrix, parts: Sequence[Part]) -> Matrix:
+    """Scale the heat of each node to the DRAM accesses that its CPUs' counters tell."""
+    counted = sum(truth.dram.sum(axis=0) * share for truth, share in parts)
+    total = heat.sum(axis=0)
+    scaled: Matrix = heat * np.divide(counted, total, out=np.zeros_like(total), where=total > 0)
+    return scaled
+
+
+SOURCES: Mapping[str, Source] = {
+    "full": see_full,
+    "ad": see_bits,
+    "hints": see_hints,
+    "ad+hints": see_bits_and_hints,
+    "ibs": see_samples,
+}
 
 
 def source_named(text: str) -> Source:
@@ -75,5 +166,6 @@ def source_named(text: str) -> Source:
     if name == "ibs" and period.isdigit() and int(period) > 0:
         return partial(see_samples, period=int(period))
     if name not in SOURCES or period:
-        raise VmplaceError(f"there is no source {text!r}", hint="known: full, ad, ibs, ibs:PERIOD")
+        known = ", ".join([*SOURCES, "ibs:PERIOD"])
+        raise VmplaceError(f"there is no source {text!r}", hint=f"known: {known}")
     return SOURCES[name]

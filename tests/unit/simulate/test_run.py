@@ -7,13 +7,14 @@ from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pag
 from vmplace.errors import VmplaceError
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.host_file import SimulatedHost, parse_host
+from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
 from vmplace.simulate.result import SimulationResult, oracle_share
-from vmplace.simulate.run import PlacementCosts, simulate
+from vmplace.simulate.run import simulate
 from vmplace.simulate.source_views import source_named
 from vmplace.simulate.trace import parse_trace
 
-FREE = PlacementCosts(move_ns=0.0, collapse_ns=0.0)
+FREE = PlacementCosts(move_ns=0.0, collapse_ns=0.0, flush_ns=0.0)
 
 
 def square(memory_mib: int = 64) -> SimulatedHost:
@@ -54,9 +55,9 @@ def test_interleaving_over_workers_uses_no_other_node():
 
 
 @pytest.mark.parametrize("source", ["full", "ad", "ibs:50"])
-def test_private_pages_go_to_their_nodes_after_the_first_window(source: str):
+def test_private_pages_go_to_their_nodes_soon_after_they_were_first_seen(source: str):
     result = run(private_pages(windows=6), "vmplace", source=source)
-    assert result.lar == pytest.approx((0.25 + 5) / 6, abs=0.02)
+    assert 0.97 < result.lar < 1.0
 
 
 def test_the_oracle_needs_no_window_to_learn():
@@ -67,9 +68,8 @@ def test_pages_that_all_read_get_copies_and_written_ones_get_spread():
     assert run(shared_pages(windows=8), "vmplace").guests["g0"].replicated_bytes == 3 * 400 * 4096
     written = run(shared_pages(stores=100, windows=8), "vmplace")
     assert written.guests["g0"].replicated_bytes == 0
-    # All of the first window's load is on one controller (2.0), none of the others' is.
-    uneven, even = (run(shared_pages(stores=100), name).run_time_s for name in ("none", "interleave-all"))
-    assert written.mc_imbalance == pytest.approx(2.0 * uneven / (uneven + 7 * even), abs=0.1)
+    # All load is on one controller (2.0) until the first look, and about none of it afterwards.
+    assert 0.0 < written.mc_imbalance < 0.2
 
 
 def test_a_write_collapses_copies_for_good():
@@ -92,7 +92,8 @@ def test_moves_cost_the_guest_time_and_are_left_out_when_they_cannot_pay():
     cheap, dear = (PlacementCosts(move_ns=cost) for cost in (5000.0, 1e8))
     free = run(private_pages(), "vmplace").run_time_s
     paid = run(private_pages(), "vmplace", costs=cheap).run_time_s
-    assert paid - free == pytest.approx(300 * 5000e-9, rel=0.1)
+    # Four vCPUs share the price of 300 pages; that the purse lets them go later costs something, too.
+    assert 1.0 < (paid - free) / (300 * 5000e-9 / 4) < 2.0
     assert moved(run(private_pages(), "vmplace", costs=dear)) == 0
 
 

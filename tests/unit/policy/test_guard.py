@@ -1,0 +1,99 @@
+"""The guard, against guests whose gain or loss is known beforehand."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.unit.policy.test_host_plan import guest, two_nodes
+from vmplace.policy import guard
+from vmplace.policy.host_plan import HostPlanner
+from vmplace.policy.host_view import Counters, GuestEvidence, HostView, traffic
+
+MS = 1e6
+
+
+def seen(node: int, *, remote: bool = True, latency: float = 200.0) -> GuestEvidence:
+    """100 pages used by node 0 alone (or, not remote, by node 1), lying on ``node``; 0.01 accesses per ns."""
+    pages = guest([[100, 0] if remote else [0, 100]] * 100, node=node)
+    accesses = traffic(pages.heat, pages.node) / pages.heat.sum() * 0.01
+    return replace(pages, recent=pages.heat, counters=Counters(accesses, latency, 0.5, 0.5, 0.0))
+
+
+def view(*guests: GuestEvidence, now_ms: float, move_ns: float = 4000.0) -> HostView:
+    return HostView(two_nodes(), np.full(2, 1e9), guests, move_ns, 0.0, now_ms * MS)
+
+
+def looked(memory: guard.Memory | None, pages: GuestEvidence, now_ms: float) -> guard.Memory:
+    return guard.remembered(memory, pages, view(pages, now_ms=now_ms))
+
+
+def test_a_new_guests_purse_holds_the_credit_and_grows_with_a_small_share_of_time():
+    first = looked(None, seen(1), 0)
+    assert first.purse_ns(0.0) == guard.CREDIT_NS
+    assert first.purse_ns(1000 * MS) == guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
+
+
+def test_what_moves_gained_is_told_from_where_the_pages_lay_before():
+    before = looked(None, seen(1), 0)
+    # Remote accesses take 200, local ones 100: (100 think + 200 / 2) / (100 + 100 / 2) is a third more.
+    after = looked(before, seen(0), 30)
+    assert abs(after.gained_ns - 30 * MS / 3) < 0.5 * MS
+    assert after.purse_ns(30 * MS) > guard.CREDIT_NS + 9 * MS
+
+
+def test_moves_that_hurt_empty_the_purse():
+    after = looked(looked(None, seen(1, remote=False), 0), seen(0, remote=False), 30)
+    assert after.gained_ns < -7 * MS
+    assert after.purse_ns(30 * MS) == 0.0
+
+
+def judged(cost_ms: float, *, gains: bool, copies: bool = False) -> guard.Memory:
+    memory, pages = looked(None, seen(1, remote=gains), 0), np.arange(100)
+    nodes = np.ones(100, np.int8), np.zeros(100, np.int8)
+    trial = guard.Trial(pages, *nodes, cost_ms * MS, 0.0, copies)
+    return looked(replace(memory, trials=(trial,)), seen(0, remote=gains), 100)
+
+
+def test_trials_that_did_not_earn_their_cost_raise_the_hurdle_and_good_ones_lower_it():
+    poor, good = judged(5, gains=False), judged(5, gains=True)
+    assert poor.hurdle(copies=False) > 2
+    assert good.hurdle(copies=False) < 1
+    assert poor.hurdle(copies=True) == 2.0
+    assert judged(5, gains=False, copies=True).hurdle(copies=True) > 4
+
+
+def test_the_hurdle_has_bounds():
+    assert judged(1e6, gains=False).hurdle(copies=False) == guard.HURDLE_RANGE[1]
+
+
+def promised(planner: HostPlanner) -> GuestEvidence:
+    start = seen(1)
+    planner.plan(view(start, now_ms=0, move_ns=1.0))
+    return start
+
+
+def test_a_plan_after_which_latency_rose_is_undone_and_the_guest_left_alone_for_longer_each_time():
+    planner = HostPlanner()
+    promised(planner)
+    worse = seen(0, latency=230.0)
+    (undone,) = planner.plan(view(worse, now_ms=2, move_ns=1.0)).pages
+    assert (undone == 1).all()
+    alone = planner.memories["g"]
+    assert alone.purse_ns(alone.alone_until_ns - 1) == 0.0 < alone.purse_ns(alone.alone_until_ns)
+    assert alone.lonely_ns == 2 * guard.LONELY_NS
+
+
+def test_a_plan_is_kept_if_latency_fell_or_the_guest_began_to_do_something_else():
+    for after in (seen(0, latency=120.0), replace(seen(0, latency=230.0), think_ns=150.0)):
+        planner = HostPlanner()
+        promised(planner)
+        (kept,) = planner.plan(view(after, now_ms=2, move_ns=1.0)).pages
+        assert (kept == 0).all()
+
+
+def test_no_more_is_spent_than_the_purse_holds():
+    planner, dear = HostPlanner(), guard.CREDIT_NS * 4 / 20
+    pages = replace(seen(1), heat=seen(1).heat * 1e6)
+    (plan,) = planner.plan(view(pages, now_ms=0, move_ns=dear)).pages
+    # A page's pause is a quarter of its price (four vCPUs).
+    assert int((plan == 0).sum()) == 20

@@ -1,0 +1,197 @@
+"""Is a plan worth its price, and did the last ones keep their promise?  Do no harm.
+
+1. For each guest it is remembered where each page lay before anything was done.  At each look the model
+   answers
+   how long the time since the last one would have taken with all of them there: what was gained so far.
+2. A guest's purse limits what may be spent on moves: a first credit, a small share of its time, and what was
+   gained.  So the worst case is known beforehand: credit and share are lost, and nothing more.
+3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
+   after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
+   its cost (the hurdle), and a fraction if they earned it several times over.
+4. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
+   was moved is moved back, and the guest is left alone for a while that doubles each time.
+
+Source: the demand of "never more than 1 % slower than doing nothing"; Carrefour (ASPLOS'13, section 4.4) has
+gates instead, kMAF (PACT'14, section 3.3) halves a page's vector on a move.
+Limits: a phase that ends within a trial is charged to the trial.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vmplace.model.memory_system import solved
+from vmplace.model.metrics import Matrix
+from vmplace.policy.host_view import (
+    ABSENT,
+    GuestEvidence,
+    HostView,
+    Indexes,
+    NodeIndexes,
+    demand,
+    traffic,
+)
+
+TRIAL_NS = 60e6
+CREDIT_NS = 2e6
+TIME_SHARE = 0.003
+HURDLE_RANGE = (0.25, 8.0)
+PRIORS_NS = ((3e5, 3e5), (12e5, 3e5))
+"""Cost and gain that trials are taken to have had before the first one: of moves, and of copies.
+
+Trials below them do not sway the hurdle by much; copies begin with twice the hurdle."""
+FORGETTING = 0.7
+"""Share of earlier trials' cost and gain that still counts when the next one ends."""
+MEASURED_RISE = 0.005
+"""Latency that rises by more than this share after a plan that promised less is no noise."""
+SAME_WORK = 0.01
+"""Work between two accesses that differs by less is the same phase of the program."""
+LONELY_NS = 40e6
+"""How long a guest is left alone after the first plan that did harm."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Pages of one guest that were moved at one time: from where, at which price, and what came of it."""
+
+    pages: Indexes
+    before: NodeIndexes
+    after: NodeIndexes
+    cost_ns: float
+    born_ns: float
+    copies: bool = False
+    gained_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a plan said of a guest's latency, to be held against the counters at the next look."""
+
+    pages: Indexes
+    before: NodeIndexes
+    latency_ns: float
+    think_ns: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered of one guest."""
+
+    born_ns: float
+    looked_ns: float
+    origin: NodeIndexes
+    records_ns: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
+    spent_ns: float = 0.0
+    gained_ns: float = 0.0
+    trials: tuple[Trial, ...] = ()
+    promise: Promise | None = None
+    lonely_ns: float = LONELY_NS
+    alone_until_ns: float = 0.0
+
+    def hurdle(self, *, copies: bool) -> float:
+        """Return how many times its cost a move, or a copy, must promise."""
+        (cost, gain), (prior_cost, prior_gain) = self.records_ns[copies], PRIORS_NS[copies]
+        ratio = (cost + prior_cost) / (gain + prior_gain)
+        return float(np.clip(np.sqrt(ratio), *HURDLE_RANGE))
+
+    def purse_ns(self, now_ns: float) -> float:
+        """Return how much time the guest may yet spend on moves."""
+        earned = CREDIT_NS + TIME_SHARE * (now_ns - self.born_ns) + self.gained_ns - self.spent_ns
+        return max(earned, 0.0) if now_ns >= self.alone_until_ns else 0.0
+
+
+def remembered(memory: Memory | None, guest: GuestEvidence, view: HostView) -> Memory:
+    """Return the memory after the time since the last look: what was gained, and which trials are over."""
+    if memory is None:
+        return Memory(view.now_ns, view.now_ns, guest.node.copy())
+    span = view.now_ns - memory.looked_ns
+    origin = np.where((memory.origin == ABSENT) | (guest.node == ABSENT), guest.node, memory.origin)
+    away = np.flatnonzero(origin != guest.node)
+    gained = span * lost_without(view, guest, away, origin[away]) if len(away) else 0.0
+    trials = tuple(_observed(trial, guest, view, span) for trial in memory.trials)
+    lost = sum(trial.cost_ns for trial in trials) - sum(trial.cost_ns for trial in memory.trials)
+    memory = replace(memory, spent_ns=memory.spent_ns + lost)
+    return _judged(replace(memory, looked_ns=view.now_ns, origin=origin.astype(np.int8)), trials, gained)
+
+
+def _judged(memory: Memory, trials: tuple[Trial, ...], gained_ns: float) -> Memory:
+    """Return the memory with the trials that are over counted in."""
+    records = list(memory.records_ns)
+    for trial in trials:
+        if memory.looked_ns - trial.born_ns >= TRIAL_NS:
+            cost, gain = records[trial.copies]
+            records[trial.copies] = (
+                FORGETTING * cost + trial.cost_ns,
+                FORGETTING * gain + max(trial.gained_ns, 0.0),
+            )
+    kept = tuple(trial for trial in trials if memory.looked_ns - trial.born_ns < TRIAL_NS)
+    return replace(
+        memory, trials=kept, records_ns=(records[0], records[1]), gained_ns=memory.gained_ns + gained_ns
+    )
+
+
+def broken(memory: Memory, guest: GuestEvidence) -> bool:
+    """Return whether counters say that the last plan made the guest's latency worse.
+
+    No answer, thus False, if the guest began to do something else: it does another amount of work per access.
+    """
+    promise = memory.promise
+    if promise is None or guest.counters is None:
+        return False
+    if abs(guest.think_ns - promise.think_ns) > SAME_WORK * promise.think_ns:
+        return False
+    return guest.counters.latency_ns > promise.latency_ns * (1 + MEASURED_RISE)
+
+
+def left_alone(memory: Memory, now_ns: float) -> Memory:
+    """Return the memory after a broken promise: nothing is tried for a while, which doubles."""
+    return replace(
+        memory,
+        promise=None,
+        trials=(),
+        alone_until_ns=now_ns + memory.lonely_ns,
+        lonely_ns=2 * memory.lonely_ns,
+    )
+
+
+def _observed(trial: Trial, guest: GuestEvidence, view: HostView, span_ns: float) -> Trial:
+    still = guest.node[trial.pages] == trial.after
+    if trial.copies:
+        # Copies that are gone were written to: that has a price, too.
+        gone = int((~still & (guest.node[trial.pages] != ABSENT)).sum())
+        cost = trial.cost_ns + gone * view.collapse_ns / max(guest.parallelism, 1.0)
+        trial = replace(
+            trial,
+            pages=trial.pages[still],
+            before=trial.before[still],
+            after=trial.after[still],
+            cost_ns=cost,
+        )
+        still = np.ones(len(trial.pages), np.bool_)
+    gain = lost_without(view, guest, trial.pages[still], trial.before[still])
+    return replace(trial, gained_ns=trial.gained_ns + gain * span_ns)
+
+
+def lost_without(view: HostView, guest: GuestEvidence, pages: Indexes, before: NodeIndexes) -> float:
+    """Return by which share the guest would be slower now if ``pages`` lay where they were before."""
+    if guest.recent is None:
+        return 0.0
+    heat = guest.recent[pages]
+    here, there = traffic(heat, guest.node[pages]), traffic(heat, before)
+    now = traffic(guest.recent, guest.node) if guest.counters is None else guest.counters.accesses
+    # In the units of what is counted: the source's heat is scaled to the counters already.
+    scale = now.sum() / max(float(guest.recent.sum()), 1e-300)
+    then = np.maximum(now + (there - here) * scale, 0.0)
+    return time_per_access(view, guest, then) / max(time_per_access(view, guest, now), 1e-300) - 1
+
+
+def time_per_access(view: HostView, guest: GuestEvidence, one: Matrix) -> float:
+    """Return the time per access (ns, all vCPUs side by side) if the guest's traffic were ``one``.
+
+    The other guests' traffic stays as the counters have it.
+    """
+    told = [(other, other.counters) for other in view.guests if other is not guest]
+    others = [other for other, counters in told if counters is not None]
+    traffics = [one, *[counters.accesses for _, counters in told if counters is not None]]
+    load = solved(view.system, demand((guest, *others), traffics))
+    return 1.0 / float(load.rates[0])

@@ -1,7 +1,9 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-kvm clean kvm-patches-check
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-kvm bench-policy clean \
+	kvm-patches-check
 QUICK ?=
+TRACES ?= ../shared/traces
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -70,6 +72,11 @@ bench: venv ## CPU and memory of sampling 16 GiB of guest, and of page statistic
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@mkdir -p build/bench
 	$(BIN)/python bench/bench_kvm.py | tee build/bench/kvm.json
+
+bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
+	@mkdir -p build/bench
+	$(BIN)/python -m bench.bench_host_lp | tee build/bench/host-lp.json
+	$(BIN)/python -m bench.bench_policy --traces $(TRACES)
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
 	rm -rf build .venv vmplace/native/*.so *.egg-info

@@ -1,0 +1,242 @@
+"""How good are the policies?  All of them, on all traces and on mixes of guests: build/bench/policy.json.
+
+    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--out FILE]
+
+One table: each row is one run of one policy with one source on one host, with the figures of ``vmplace
+simulate``.
+Controls are in it: doing nothing (``none``) and knowing everything (``oracle``).  vmplace runs with three
+sources,
+each baseline with the one that its paper has.  A leave-one-out check follows: would the constant that
+was chosen by looking (the half life of page statistics) be another one if a trace were not there?
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Small matrices: threads of the linear algebra library only get in each other's way.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import msgspec
+import numpy as np
+
+import vmplace.simulate
+from vmplace.simulate.guest_option import guest_spec
+from vmplace.simulate.guest_run import GuestSpec
+from vmplace.simulate.host_file import SimulatedHost, read_host
+from vmplace.simulate.registry import POLICIES
+from vmplace.simulate.result import SimulationResult, row
+from vmplace.simulate.run import simulate
+from vmplace.simulate.source_views import source_named
+from vmplace.simulate.trace import Trace, read_trace
+
+HOSTS = Path(vmplace.simulate.__file__).parent / "hosts"
+RUNS = (
+    ("none", "full"),
+    ("interleave-all", "full"),
+    ("interleave-workers", "full"),
+    ("numad-model", "full"),
+    ("kernel-balancing-model", "hints"),
+    ("carrefour-2013", "ibs"),
+    ("kmaf", "hints"),
+    ("bwap", "full"),
+    ("vmplace", "full"),
+    ("vmplace", "ad+hints"),
+    ("vmplace", "ibs"),
+    ("oracle", "full"),
+)
+SINGLE_HOST = "carrefour-a"
+MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("carrefour-a", ("streamcluster,vcpus=8,nodes=0+1", "npb-mg-A,vcpus=8,nodes=2+3")),
+    ("carrefour-a", ("metis-pca,vcpus=8", "freqmine,vcpus=8")),
+    ("two-node", ("redis-ycsba,nodes=0,priority=protected", "streamcluster,vcpus=8", "metis-kmeans,vcpus=8")),
+    ("two-node", ("npb-is-B,vcpus=12,first_touch=0", "npb-ep-A,vcpus=12")),
+    ("asymmetric-8", ("streamcluster,nodes=0+1+2+3", "gap-pr-kron20,nodes=4+5+6+7")),
+    (
+        "asymmetric-8",
+        (
+            "metis-kmeans,vcpus=4,nodes=0",
+            "npb-sp-B,vcpus=4,nodes=1",
+            "redis-ycsba,vcpus=4,nodes=2,priority=protected",
+            "streamcluster,vcpus=8,nodes=3+4",
+            "gups,vcpus=4,nodes=5",
+            "npb-cg-B,vcpus=8,nodes=6+7",
+        ),
+    ),
+    ("square-diagonal", ("metis-kmeans,vcpus=8", "npb-sp-B,vcpus=8", "gap-cc-urand20,vcpus=8")),
+    ("memory-expander", ("metis-pca,vcpus=12", "redis-ycsba,vcpus=8,priority=protected")),
+    ("sparse-ids", ("splash-barnes,vcpus=8", "streamcluster,vcpus=8", "npb-ep-A,vcpus=8")),
+)
+MIX_WINDOWS = 14
+HALF_LIVES_NS = (60e6, 120e6, 240e6)
+LEFT_OUT = ("streamcluster", "metis-kmeans", "metis-pca", "npb-is-B", "gap-cc-urand20", "npb-sp-B")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Guests on a host, and how many windows of each are replayed."""
+
+    host: SimulatedHost
+    mix: str
+    specs: tuple[GuestSpec, ...]
+    windows: int
+
+
+def main() -> int:
+    """Run everything, write the table, print its summary."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
+    parser.add_argument("--only", default="", help="only scenarios whose mix contains this text")
+    parser.add_argument(
+        "--windows", type=int, default=1 << 30, help="at most so many windows of single traces"
+    )
+    parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracle")
+    parser.add_argument("--no-leave-one-out", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/policy.json"))
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for scenario in scenarios(options.traces, options.windows):
+        if options.only in f"{scenario.host.name} {scenario.mix}":
+            rows += table_rows(scenario, {*options.policies, "none", "oracle"})
+            write(options.out, rows, None)
+    left_out = None if options.no_leave_one_out else leave_one_out(options.traces, options.windows)
+    write(options.out, rows, left_out)
+    print(summary(rows, left_out))
+    return 0
+
+
+def scenarios(folder: Path, windows: int) -> Iterator[Scenario]:
+    """Yield each trace alone, then the mixes; traces that are not in the folder are told and left out."""
+    for path in sorted(folder.glob("*.npz")):
+        host, trace = named_host(SINGLE_HOST), read_trace(path)
+        yield Scenario(host, trace.name, (guest_spec("g0", trace, {}, host),), windows)
+    for host_name, guests in MIXES:
+        host = named_host(host_name)
+        named = [text.partition(",")[::2] for text in guests]
+        missing = sorted({name for name, _ in named if not (folder / f"{name}.npz").is_file()})
+        if missing:
+            print(f"left out: a mix on {host_name}, for want of {', '.join(missing)}", file=sys.stderr)
+            continue
+        specs = tuple(
+            guest_spec(f"g{i}", read_trace(folder / f"{name}.npz"), options_of(rest), host)
+            for i, (name, rest) in enumerate(named)
+        )
+        yield Scenario(host, "+".join(name for name, _ in named), specs, min(windows, MIX_WINDOWS))
+
+
+def named_host(name: str) -> SimulatedHost:
+    """Return a host that comes with the simulator."""
+    return read_host(HOSTS / f"{name}.toml")
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Return the options of a guest, as on the command line."""
+    return dict(part.partition("=")[::2] for part in text.split(",") if part)
+
+
+def table_rows(scenario: Scenario, policies: set[str]) -> list[dict[str, Any]]:
+    """Return the rows of one scenario: each of ``policies``, against none and oracle."""
+    results: dict[tuple[str, str], SimulationResult] = {}
+    for policy, source in RUNS:
+        if policy not in policies:
+            continue
+        started = time.process_time()
+        results[policy, source] = simulate(
+            scenario.host, scenario.specs, POLICIES[policy], source_named(source), scenario.windows
+        )
+        took = time.process_time() - started
+        print(f"{scenario.host.name} {scenario.mix} {policy} {source}: {took:.1f} s", file=sys.stderr)
+    none, oracle = results["none", "full"], results["oracle", "full"]
+    names = {"host": scenario.host.name, "mix": scenario.mix}
+    rows = [
+        row(names | {"policy": policy, "source": source}, result, none, oracle)
+        for (policy, source), result in results.items()
+    ]
+    protected = [spec.name for spec in scenario.specs if spec.slowdown_bound is not None]
+    for one in rows:
+        guests, still = one["guests"], none.guests
+        slower = [guests[name].run_time_s / still[name].run_time_s - 1 for name in protected]
+        one["worst_protected_slowdown"] = max(slower, default=None)
+    return rows
+
+
+def leave_one_out(folder: Path, windows: int) -> dict[str, Any]:
+    """Return what each trace reaches with the half life that is best for the others."""
+    host = named_host(SINGLE_HOST)
+    traces = [read_trace(folder / f"{name}.npz") for name in LEFT_OUT if (folder / f"{name}.npz").is_file()]
+    gains = np.array([[gain(host, trace, windows, value) for value in HALF_LIVES_NS] for trace in traces])
+    rows = []
+    for index, trace in enumerate(traces):
+        others = np.delete(gains, index, axis=0).mean(axis=0)
+        chosen = int(others.argmax())
+        rows.append(
+            {
+                "left_out": trace.name,
+                "half_life_ms": HALF_LIVES_NS[chosen] / 1e6,
+                "gain_with_choice_of_others": float(gains[index, chosen]),
+                "gain_with_own_best": float(gains[index].max()),
+            }
+        )
+    return {"half_lives_ms": [value / 1e6 for value in HALF_LIVES_NS], "rows": rows}
+
+
+def gain(host: SimulatedHost, trace: Trace, windows: int, half_life_ns: float) -> float:
+    """Return by which share the trace gets faster with full information."""
+    spec, full = [guest_spec("g0", trace, {}, host)], source_named("full")
+    none = simulate(host, spec, POLICIES["none"], full, windows)
+    best = simulate(host, spec, POLICIES["vmplace"], full, windows, half_life_ns=half_life_ns)
+    return 1 - best.run_time_s / none.run_time_s
+
+
+def write(path: Path, rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> None:
+    """Write the table; what is there after a while is of use, too."""
+    plain = msgspec.to_builtins({"rows": rows, "leave_one_out": left_out})
+    path.write_text(json.dumps(plain, indent=1) + "\n")
+
+
+def summary(rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> str:
+    """Return the tables for a person: per policy, and each row of vmplace that a baseline beats."""
+    lines = [f"{'policy':24}{'source':10}{'mean share':>11}{'worst guest':>13}{'protected':>11}{'rows':>6}"]
+    for policy, source in RUNS:
+        mine = [one for one in rows if (one["policy"], one["source"]) == (policy, source)]
+        shares = [one["oracle_share"] for one in mine if one["oracle_share"] is not None]
+        worst = max((one["worst_guest_slowdown"] for one in mine), default=0.0)
+        guarded = [v for one in mine if (v := one["worst_protected_slowdown"]) is not None]
+        mean = f"{np.mean(shares):.3f}" if shares else "-"
+        shown = f"{max(guarded):+.2%}" if guarded else "-"
+        lines.append(f"{policy:24}{source:10}{mean:>11}{worst:>+13.2%}{shown:>11}{len(mine):>6}")
+    lines += ["", "rows where a baseline is more than 1 % faster than vmplace with full information:"]
+    lines += [*beaten(rows)] or ["none"]
+    if left_out:
+        lines += ["", f"{'left out':20}{'chosen ms':>10}{'gain':>8}{'own best':>10}"]
+        for one in left_out["rows"]:
+            with_others, own = one["gain_with_choice_of_others"], one["gain_with_own_best"]
+            lines.append(f"{one['left_out']:20}{one['half_life_ms']:>10.0f}{with_others:>8.1%}{own:>10.1%}")
+    return "\n".join(lines)
+
+
+def beaten(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the baselines that beat vmplace."""
+    best = {
+        (one["host"], one["mix"]): one["run_time_s"]
+        for one in rows
+        if (one["policy"], one["source"]) == ("vmplace", "full")
+    }
+    for one in rows:
+        mine = best.get((one["host"], one["mix"]))
+        if mine and one["policy"] not in ("vmplace", "oracle") and one["run_time_s"] < 0.99 * mine:
+            lead = 1 - one["run_time_s"] / mine
+            yield f"  {one['host']} {one['mix']}: {one['policy']} by {lead:.1%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.lab.scenario_figures import manager
@@ -58,3 +59,22 @@ def test_a_spanning_guest_is_compared_by_imbalance_where_that_is_told() -> None:
     ours = manager(mc_imbalance_after=1.0, lar_after=0.2)
     (sentence,) = failures(expectation, vmplace=ours, numad=manager())
     assert "mc_imbalance after is 1.000, numad reached 0.100" in sentence
+
+
+def timed(seconds: float | None) -> ManagerResult:
+    return msgspec.structs.replace(manager(emulated_run_time_s=seconds), emulated_run_time_s=seconds)
+
+
+@pytest.mark.parametrize(("ours", "count"), [(4.0, 0), (4.05, 0), (4.2, 2), (None, 2)])
+def test_a_slower_run_than_a_rivals_is_told(ours: float | None, count: int) -> None:
+    expectation = Expectation(
+        managers=("vmplace",), fastest_of=("numad",), as_good_as=("numad",), compare="run_time"
+    )
+    told = failures(expectation, vmplace=timed(ours), numad=timed(4.0))
+    assert len(told) == count
+    assert all("emulated run time" in sentence and "numad took 4.000 s" in sentence for sentence in told)
+
+
+def test_a_rival_without_a_run_time_is_no_rival() -> None:
+    expectation = Expectation(managers=("vmplace",), fastest_of=("numad",))
+    assert failures(expectation, vmplace=timed(4.0), numad=timed(None)) == ()

@@ -2,15 +2,19 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from tests.unit.lab.scenario_figures import manager
 from vmplace.lab.scenario_managers import figures_of_status
+from vmplace.lab.scenario_meter import MeteredWindow
 from vmplace.lab.scenario_result import ScenarioResult, write_result
 from vmplace.lab.scenario_table import print_result
+from vmplace.model.metrics import TrafficMatrix
 
 PROMISED_OF_GUEST = {"vcpu_nids", "lar_before", "lar_after", "intact"}
 PROMISED_OF_MANAGER = {
@@ -58,3 +62,12 @@ def test_the_agents_own_figures_come_from_its_status() -> None:
     figures = figures_of_status(status, 2.0, 1.0)
     assert figures.guest_lar == {"web": 0.9}
     assert (figures.moved_bytes_own, figures.cpu_seconds, figures.start_cpu_seconds) == (8192, 2.0, 1.0)
+
+
+def test_emulated_run_time_follows_from_the_work_in_the_window() -> None:
+    traffic = TrafficMatrix((0,), np.ones((1, 1)))
+    window = MeteredWindow(3.0, {1: traffic, 2: traffic}, (0,), work={1: 50_000, 2: 0}, dilation=200.0)
+    # 50,000 touches took 3 s / 200: 100 million take 30 s.  A guest that did nothing has no rate.
+    assert window.emulated_run_time_s(1) == pytest.approx(30.0)
+    assert window.emulated_run_time_s(2) is None
+    assert replace(window, dilation=None).emulated_run_time_s(1) is None

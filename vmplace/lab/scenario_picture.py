@@ -87,10 +87,10 @@ def _draw_ratios(axes: "Axes", result: ScenarioResult) -> None:
     series: list[Series] = [("start", [first.guests[name].lar_before for name in names])]
     for manager_name, manager in result.managers.items():
         series.append((manager_name, [manager.guests[name].lar_after for name in names]))
-    ticks = [f"{name}\nvCPUs on {_told_nids(first.guests[name].vcpu_nids)}" for name in names]
+    ticks = [f"{name}\n{_told_nids(first.guests[name].vcpu_nids)}" for name in names]
     _draw_bars(axes, series, ticks)
     axes.set(ylim=(0, 1.1))
-    axes.set_title("local access ratio (1 is best)", fontsize=11, color=INK)
+    axes.set_title("local access ratio (1 is best), by guest and its nodes", fontsize=11, color=INK)
     axes.legend(ncols=len(series), loc="upper left", bbox_to_anchor=(0.0, -0.13), frameon=False)
 
 

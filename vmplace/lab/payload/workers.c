@@ -9,8 +9,10 @@
 #include <time.h>
 
 #define NS_PER_MS 1000000LL
-/* Touches between two reports to the meter, and two looks at the clock where the rate is unlimited. */
+/* Touches between two looks at the clock, for a stream of unlimited rate. */
 #define CHUNK 256
+/* Touches of a tick that are counted at once; only ticks of a raised speed have more. */
+#define TICK_CHUNK 4096
 
 static int64_t now_ns(void)
 {
@@ -125,8 +127,8 @@ static void touch_for_a_tick(struct vmp_worker *worker, int64_t tick_end_ns)
 			continue;
 		}
 		worker->touch_debt[t] += touch->rate_per_ms * pattern->tick_ms * worker->team->speed;
-		for (; worker->touch_debt[t] >= CHUNK; worker->touch_debt[t] -= CHUNK)
-			make_touches(worker, t, CHUNK);
+		for (; worker->touch_debt[t] >= TICK_CHUNK; worker->touch_debt[t] -= TICK_CHUNK)
+			make_touches(worker, t, TICK_CHUNK);
 		make_touches(worker, t, (uint64_t)worker->touch_debt[t]);
 		worker->touch_debt[t] -= floor(worker->touch_debt[t]);
 	}

@@ -34,6 +34,8 @@ from vmplace.policy.host_view import (
 
 TRIAL_NS = 60e6
 CREDIT_NS = 2e6
+CREDIT_SHARE = 0.006
+"""The first credit grows by this share of the guest's time, so that a short life loses little, too."""
 TIME_SHARE = 0.003
 HURDLE_RANGE = (0.25, 8.0)
 PRIORS_NS = ((3e5, 3e5), (12e5, 3e5))
@@ -96,7 +98,9 @@ class Memory:
 
     def purse_ns(self, now_ns: float) -> float:
         """Return how much time the guest may yet spend on moves."""
-        earned = CREDIT_NS + TIME_SHARE * (now_ns - self.born_ns) + self.gained_ns - self.spent_ns
+        lived = now_ns - self.born_ns
+        credit = min(CREDIT_NS, CREDIT_SHARE * lived) + TIME_SHARE * lived
+        earned = credit + self.gained_ns - self.spent_ns
         return max(earned, 0.0) if now_ns >= self.alone_until_ns else 0.0
 
 

@@ -1,7 +1,7 @@
 """What does a change of placement cost?
 
-Times are those of the patched kernel (docs/simulate.md): a batch of pages is unmapped with one TLB flush,
-which holds up all vCPUs of the guest; copying takes one vCPU's time.
+Assumed, not measured (docs/simulate.md): a batch of pages is unmapped with one TLB flush, which holds up
+all vCPUs of the guest; copying takes one vCPU's time.
 """
 
 from dataclasses import dataclass

@@ -25,6 +25,7 @@ IMPURE_MODULES = {
 }
 CHANGES_PLACEMENT = {
     "move_pages",
+    "placement_replicate",
     "sched_setaffinity",
     "pinVcpu",
     "pinVcpuFlags",

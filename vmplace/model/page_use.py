@@ -13,6 +13,7 @@ from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 Bools = npt.NDArray[np.bool_]
 HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
+WRITTEN_WINDOWS = 2
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class PageUse:
     """One entry per 4 KiB page; a page in a huge page has the answer of the whole.
 
     ``owner``: index of the one node that touched the page, -1 where none or several did.  ``shared``: several
-    nodes did, or one that is not known.  ``written``: a write was seen, or could not be told.
+    nodes did, or one that is not known.  ``written``: writes were seen in two windows, or could not be told.
     """
 
     owner: NodeIndexes
@@ -47,11 +48,12 @@ def page_use(pages: RangePages, nodes: int) -> PageUse | None:
 
 
 def _written(pages: RangePages, npages: int) -> Bytes:
-    rows = [bits.written for bits in pages.history]
-    known = [row for row in rows if row is not None]
-    if len(known) < len(rows):
-        return np.ones(npages, np.uint8)
-    return unpacked(np.bitwise_or.reduce(np.concatenate(known), axis=0), npages)
+    """Return 1 for pages seen written in two windows: one may be KVM's own doing, as it maps a page."""
+    windows = [bits.written for bits in pages.history]
+    count = np.zeros(npages, np.uint8)
+    for rows in windows:
+        count += 1 if rows is None else unpacked(np.bitwise_or.reduce(rows, axis=0), npages)
+    return (count >= min(WRITTEN_WINDOWS, len(windows))).astype(np.uint8)
 
 
 def _unite_huge(pages: RangePages, value: Bytes | npt.NDArray[np.uint32]) -> None:

@@ -51,7 +51,7 @@ def test_one_window_is_not_enough() -> None:
 
 
 def test_a_page_that_another_node_touched_before_is_shared() -> None:
-    windows = bits({1: range(64)}), bits({2: range(64)}, written=range(64))
+    windows = bits({1: range(64)}, range(64)), bits({2: range(64)}, range(64))
     result = planned(view(*windows))
     assert not result.replications and set(moved(result)) == {1, 2, 3}
 
@@ -61,6 +61,12 @@ def test_shared_pages_that_nobody_writes_are_replicated_in_runs() -> None:
     (one,) = planned(view(window, window)).replications
     assert ((one.hva - HVA) // 4096).tolist() == [10, 42] and one.npages.tolist() == [30, 32]
     assert one.nids == (0, 1, 2, 3)
+
+
+def test_a_write_in_one_window_alone_may_be_kvms_own() -> None:
+    read = {index: range(64) for index in range(4)}
+    (one,) = planned(view(bits(read), bits(read, written=range(64)), bits(read))).replications
+    assert one.pages == 64
 
 
 def test_without_replication_shared_pages_are_spread() -> None:

@@ -139,15 +139,13 @@ def _within(stratum: Indexes, dealt: Counts, allowed: Counts) -> npt.NDArray[np.
 
 
 def _dealt(page: Indexes, stratum: Indexes, source: Indexes, deficit: Counts) -> Picked:
-    """Deal the pages out to the nodes of their stratum's deficit."""
+    """Deal the pages out to the nodes of their stratum's deficit: exact shares, in golden-ratio order."""
     target = np.zeros(len(page), np.int8)
     for one in np.unique(stratum):
-        mine = stratum == one
-        upto = np.cumsum(deficit[one]) / deficit[one].sum()
-        point = (np.arange(1, np.count_nonzero(mine) + 1) * GOLDEN) % 1.0
-        target[mine] = np.minimum(
-            np.searchsorted(upto, point, side="right"), np.flatnonzero(deficit[one])[-1]
-        )
+        mine = np.flatnonzero(stratum == one)
+        point = (np.arange(1, len(mine) + 1) * GOLDEN) % 1.0
+        upto = np.rint(np.cumsum(deficit[one]) / deficit[one].sum() * len(mine))
+        target[mine[np.argsort(point)]] = np.searchsorted(upto, np.arange(len(mine)), side="right")
     npages = np.where(stratum % 2, HUGE_PAGES, 1).astype(np.uint16)
     return Picked(page, npages, source.astype(np.int8), target)
 

@@ -4,6 +4,7 @@ Every function that waits on the kernel releases the GIL.  Failures raise OSErro
 a buffer of another item type is a TypeError, buffers of different lengths are a ValueError.
 """
 
+import mmap
 from typing import TypeAlias
 
 import numpy as np
@@ -138,4 +139,20 @@ def placement_replicate(fd: int, nodes: int, gfns: U64, npages: I32, done: I32, 
 
     Per range, ``done`` gets the pages that are now as asked for, ``status`` why the first of the others is
     not (KVM_PLACEMENT_*, 0 = all are).  Returns how many ranges were handled: fewer after a signal.
+    """
+
+def perf_open(type: int, config: int, period: int, cpu: int) -> int:
+    """Open a disabled sampling event on one CPU, for all its processes; see perf_event_open(2).
+
+    Its samples have what ``perf_drain`` takes out of them.  Returns the descriptor, for mmap and ioctl.
+    """
+
+def perf_drain(ring: mmap.mmap | U8, table: U64) -> tuple[int, int, int]:
+    """Take samples out of the ring of an event of ``perf_open``: control page and 2^n pages, all mapped.
+
+    Fills the rows of ``table`` (uint64, shape (5, room)) from the front, until they are full or the ring is
+    empty, and frees the place of what was taken: physical address (0 = none), weight (latency in cycles, 0 =
+    none), union perf_mem_data_src, tid, CPU.  Returns how many samples that are, how many the kernel had to
+    drop for want of place, and how often it throttled the event.  EBADMSG: a record that cannot be; the ring
+    is empty then.
     """

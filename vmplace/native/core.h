@@ -60,6 +60,8 @@ PyObject *vmp_idle_collect(PyObject *module, PyObject *args);
 PyObject *vmp_move_pages(PyObject *module, PyObject *args);
 PyObject *vmp_measure_streams(PyObject *module, PyObject *args);
 PyObject *vmp_page_nids(PyObject *module, PyObject *args);
+PyObject *vmp_perf_open(PyObject *module, PyObject *args);
+PyObject *vmp_perf_drain(PyObject *module, PyObject *args);
 PyObject *vmp_drain_lru(PyObject *module, PyObject *unused);
 PyObject *vmp_pages_begin(PyObject *module, PyObject *args);
 PyObject *vmp_pages_epoch(PyObject *module, PyObject *args);

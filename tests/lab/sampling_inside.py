@@ -38,6 +38,10 @@ KVM_GET_SREGS, KVM_SET_SREGS = 0x8138AE83, 0x4138AE84
 # loop: mov [esi], eax; add esi, edx; dec ecx; jnz loop; hlt
 CODE = bytes.fromhex("89 06 01 d6 49 75 f9 f4")
 
+# DAMON learns regions in time, IBS samples now and then.
+SLOW = ("damon", "ibs")
+PAUSE_S = {"damon": 0.01, "ibs": 0}
+
 Toucher = Callable[[int, int], None]
 
 
@@ -103,7 +107,7 @@ def guest(source: str, kind: str, page_kib: int, orders: Connection) -> None:
     while (ranges := orders.recv()) is not None:
         is_first = True
         # Once, or over and over until the next order waits.
-        while is_first or (source == "damon" and not orders.poll(0.01)):
+        while is_first or (source in SLOW and not orders.poll(PAUSE_S[source])):
             for first, end in ranges:
                 touch(first, end)
             if is_first:
@@ -136,8 +140,7 @@ def window(source_name: str, kind: str, page_kib: str, *texts: str) -> None:
         source.arm(topology)
         orders.send(touched)
         orders.recv()
-        # DAMON learns regions in time.
-        time.sleep(3 if source_name == "damon" else 0)
+        time.sleep(3 if source_name in SLOW else 0)
         batch = source.harvest(topology)
         seen.append(runs(batch.ranges[0].accessed))
     sample = batch.ranges[0]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.source import Source, SourceSetup
 from vmplace.sampling.source_damon import DamonSource
+from vmplace.sampling.source_ibs import IbsSource
 from vmplace.sampling.source_idle import IdleSource
 from vmplace.sampling.source_kvm import KvmSource
 from vmplace.sampling.source_replay import ReplaySource
@@ -14,11 +15,12 @@ SOURCES: dict[str, Callable[[SourceSetup], Source]] = {
     "kvm": KvmSource,
     "idle": IdleSource,
     "damon": DamonSource,
+    "ibs": IbsSource,
     "replay": ReplaySource,
 }
 """By name; those that "auto" tries come first, the most exact one first."""
 
-SENSORS = ("kvm", "idle", "damon")
+SENSORS = ("kvm", "idle", "damon", "ibs")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ PAGEMAP_PRESENT, PAGEMAP_PFN = 1 << 63, (1 << 55) - 1
 # QEMU, docs/specs/ivshmem-spec: the meter's counters of the emulated host.
 METER_PCI_ID = ("0x1af4", "0x1110")
 LIBVIRT_ANSWER_S = 10.0
+IBS_PERIOD = 262_144
 
 
 @dataclass(frozen=True)
@@ -183,10 +184,20 @@ def probe_hmat(roots: Roots) -> Capability:
 
 
 def probe_ibs(roots: Roots) -> Capability:
-    """AMD's address samples."""
-    if (roots.sys / "bus/event_source/devices/ibs_op").exists():
-        return Capability("AMD IBS", True, "the ibs_op PMU is there")
-    return Capability("AMD IBS", False, "no ibs_op PMU", "only AMD hosts have it (and no emulated one)")
+    """AMD's address samples; the kernel gives the PMU to one user of a CPU at a time."""
+    try:
+        pmu_type = int((roots.sys / "bus/event_source/devices/ibs_op/type").read_text())
+    except OSError:
+        cure = "AMD hosts have it, unless a hypervisor hides it (QEMU: -cpu ...,+ibs, patched)"
+        return Capability("AMD IBS", False, "no ibs_op PMU", cure)
+    from vmplace import native
+
+    try:
+        os.close(native.perf_open(pmu_type, 0, IBS_PERIOD, min(os.sched_getaffinity(0))))
+    except OSError as err:
+        cure = "run as root; end other profilers"
+        return Capability("AMD IBS", False, f"ibs_op cannot be opened: {err.strerror}", cure)
+    return Capability("AMD IBS", True, "ibs_op can be used")
 
 
 def probe_kvm_placement(roots: Roots) -> Capability:

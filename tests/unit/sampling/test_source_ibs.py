@@ -1,0 +1,41 @@
+"""What samples say of pages, and IBS on a host that lacks it."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.page_frames import FrameChunk
+from vmplace.sampling.source import SourceSetup
+from vmplace.sampling.source_ibs import IbsSource, _by_row, _migrated_pages, _whole_folios
+from vmplace.topology.host import HostTopology
+
+
+def test_a_host_without_the_pmu_is_told_why(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedHostError, match="no ibs_op PMU"):
+        IbsSource(SourceSetup(HostTopology((), {}), sysfs=tmp_path))
+
+
+def frames(*pfns: int) -> npt.NDArray[np.uint64]:
+    return np.array(pfns, np.uint64)
+
+
+def test_samples_go_to_the_node_of_their_cpu_and_stores_count_as_writes() -> None:
+    first = frames(7, 9, 0), np.array([0, 1, 0], np.int8), np.array([False, True, False])
+    second = frames(7, 7), np.array([2, 0], np.int8), np.array([True, False])
+    touched, written = _by_row([first, second], rows=3)
+    assert [row.tolist() for row in touched] == [[7], [9], [7]]
+    assert [row.tolist() for row in written] == [[], [9], [7]]
+
+
+def test_a_sampled_tail_touches_its_whole_folio_and_no_page_that_is_absent() -> None:
+    chunk = FrameChunk(first=0, pfns=frames(512, 513, 0, 40, 514), heads=frames(512, 512, 0, 40, 512))
+    assert _whole_folios(chunk, frames(513)).tolist() == [0, 1, 4]
+    assert _whole_folios(chunk, frames(41)).tolist() == []
+
+
+def test_moved_pages_are_those_that_the_kernel_counts(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("pgmigrate_fail 3\npgmigrate_success 4711\n")
+    assert _migrated_pages(tmp_path / "vmstat") == 4711

@@ -1,0 +1,197 @@
+"""Which pages of a guest were touched?  Asked of AMD's Instruction-Based Sampling, from the host.
+
+1. One ibs_op event on each CPU samples every so many ops, whoever runs there: guests, too.
+2. A sample of a load or store has the host-physical address.  Its frame is looked up among those that back
+   the guest's pages now; its CPU's node touched the page, and a store wrote it.
+
+Source: AMD64 Architecture Programmer's Manual, volume 2, chapter 13; arch/x86/events/amd/ibs.c (6.12).
+
+Limits: samples are rare.  A page without one was not necessarily idle, so this ranks hot pages, and says
+nothing of cold ones.  A page that moved within the window is looked for at its new frame.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.frame_nodes import Frames
+from vmplace.sampling.ibs_pace import LOW_RATE_PERIOD, SampleCost, next_period
+from vmplace.sampling.page_frames import FrameChunk
+from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings
+from vmplace.sampling.range_walk import RangeWalk
+from vmplace.sampling.sample import (
+    Bits,
+    Bytes,
+    NodeBits,
+    NodeIndexes,
+    RangeSample,
+    SampleBatch,
+    SourceSight,
+)
+from vmplace.sampling.source import SourceSetup
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+from vmplace.topology.host import HostTopology
+
+PMU = "bus/event_source/devices/ibs_op"
+COUNT_OPS = 1 << 19
+"""IBS_OP_CNT_CTL: count dispatched ops, not cycles; a stalled CPU is not sampled more for it."""
+MEM_OP_STORE = np.uint64(4)
+"""PERF_MEM_OP_STORE in union perf_mem_data_src (linux/perf_event.h)."""
+Identity = tuple[int, int]
+_Found = tuple[Frames, NodeIndexes, npt.NDArray[np.bool_]]
+"""Samples: frame, row of the CPU's node, whether it was a store."""
+NO_FRAMES, NO_ROWS, NO_STORES = np.zeros(0, np.uint64), np.zeros(0, np.int8), np.zeros(0, np.bool_)
+_ByRow = tuple[list[Frames], list[Frames]]
+"""Frames that each row's CPUs touched, and those they wrote."""
+
+
+class IbsSource:
+    """Sampled loads and stores of all CPUs; counts what the kernel lost."""
+
+    name = "ibs"
+    sight = SourceSight(accessed=True, written=True, accessor_nid=True)
+
+    def __init__(self, setup: SourceSetup) -> None:
+        """Probe; raises UnsupportedHostError where the PMU, the permission or frame numbers are missing."""
+        self._nids = setup.host.nids
+        try:
+            pmu_type = int((setup.sysfs / PMU / "type").read_text())
+        except FileNotFoundError as err:
+            raise UnsupportedHostError(
+                "no ibs_op PMU", hint="only AMD hosts have it; a hypervisor hides it"
+            ) from err
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._cpus = [cpu for node in setup.host.nodes for cpu in node.cpus]
+        self._vmstat = setup.proc / "vmstat"
+        self.period = LOW_RATE_PERIOD
+        try:
+            self._rings = PerfRings(pmu_type, COUNT_OPS, self.period, self._cpus)
+        except UnsupportedHostError:
+            self._walk.close()
+            raise
+        self._rows = _rows_of_cpus(setup.host)
+        self._armed: dict[Identity, tuple[int, list[_Found]]] = {}
+        self._window = _Window(0, 0, 0)
+        self.lost = 0
+        self.throttled = 0
+
+    def arm(self, guest: GuestTopology) -> None:
+        """Sample on behalf of this guest, too."""
+        with self._walk.frames.opened(guest):
+            if self._armed:
+                self._drain()
+            else:
+                self._start()
+        self._armed[guest.identity] = time.monotonic_ns(), []
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        """Return the pages sampled since ``arm``; raises ValueError for a guest that was not armed."""
+        if guest.identity not in self._armed:
+            raise ValueError(f"guest {guest.name} was not armed")
+        self._drain()
+        started_ns, found = self._armed[guest.identity]
+        self.forget(guest)
+        ended_ns = time.monotonic_ns()
+        by_row = _by_row(found, rows=len(self._nids) + 1)
+        with self._walk.frames.opened(guest) as pagemap:
+            ranges = tuple(self._sample(guest, pagemap, ram, by_row) for ram in guest.ram)
+        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Drop the guest's window; with the last one sampling stops."""
+        if self._armed.pop(guest.identity, None) and not self._armed:
+            self._stop()
+
+    def close(self) -> None:
+        """Take the events off, close the files."""
+        self._rings.close()
+        self._walk.close()
+
+    def _sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, by_row: "_ByRow") -> RangeSample:
+        shape = len(self._nids) + 1, -(-ram.npages // 64)
+        bits = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
+
+        def fill(chunk: FrameChunk, accessed: Bytes) -> None:
+            self._walk.frames.resolve(chunk.pfns, chunk.heads, np.ones(len(accessed), np.uint8))
+            for target, rows in zip(bits, by_row, strict=True):
+                for row, frames in enumerate(rows):
+                    touched = _whole_folios(chunk, frames)
+                    _set_bits(target[row], touched + chunk.first)
+                    accessed[touched] = 1
+
+        return replace(self._walk.sample(guest, pagemap, ram, fill), by_node=NodeBits(*bits))
+
+    def _start(self) -> None:
+        self._window = _Window(time.monotonic_ns(), 0, _migrated_pages(self._vmstat))
+        self._rings.control(ENABLE)
+
+    def _drain(self) -> None:
+        for part in self._rings.drain():
+            self.lost += part.lost
+            self.throttled += part.throttled
+            self._window.samples += len(part.phys_addrs)
+            frames = part.phys_addrs // np.uint64(PAGE_BYTES)
+            rows = self._rows[np.minimum(part.cpus, len(self._rows) - 1).view(np.int64)]
+            for _, found in self._armed.values():
+                found.append((frames, rows, (part.data_srcs & MEM_OP_STORE) != 0))
+
+    def _stop(self) -> None:
+        self._rings.control(DISABLE)
+        window_ns = time.monotonic_ns() - self._window.started_ns
+        cost = SampleCost(self._window.samples, window_ns, self.period, len(self._cpus))
+        acted = _migrated_pages(self._vmstat) != self._window.migrated_pages
+        period = next_period(cost, acted=acted)
+        if period != self.period:
+            self._rings.set_period(period)
+            self.period = period
+
+
+@dataclass
+class _Window:
+    """From the first guest that is armed to the last that is harvested."""
+
+    started_ns: int
+    samples: int
+    migrated_pages: int
+
+
+def _rows_of_cpus(host: HostTopology) -> NodeIndexes:
+    """Return each CPU's row, that of its node; the last entry stands for all other CPUs."""
+    rows = np.full(max(cpu for node in host.nodes for cpu in node.cpus) + 2, len(host.nids), np.int8)
+    for row, node in enumerate(host.nodes):
+        rows[list(node.cpus)] = row
+    return rows
+
+
+def _by_row(found: list[_Found], rows: int) -> _ByRow:
+    frames, row, store = (
+        np.concatenate(column) for column in zip(*found, (NO_FRAMES, NO_ROWS, NO_STORES), strict=True)
+    )
+    touched = [np.unique(frames[(row == at) & (frames != 0)]) for at in range(rows)]
+    written = [np.unique(frames[(row == at) & (frames != 0) & store]) for at in range(rows)]
+    return touched, written
+
+
+def _whole_folios(chunk: FrameChunk, frames: Frames) -> npt.NDArray[np.intp]:
+    """Return the indexes of pages with these frames, and of the folios they are part of."""
+    if not len(frames):
+        return np.zeros(0, np.intp)
+    heads = chunk.heads[np.isin(chunk.pfns, frames)]
+    return np.flatnonzero(np.isin(chunk.heads, heads) & (chunk.pfns != 0))
+
+
+def _set_bits(words: Bits, pages: npt.NDArray[np.intp]) -> None:
+    np.bitwise_or.at(words, pages // 64, np.uint64(1) << (pages % 64).astype(np.uint64))
+
+
+def _migrated_pages(vmstat: Path) -> int:
+    """Return how many pages the host has moved since boot, whoever asked for it."""
+    for line in vmstat.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == "pgmigrate_success":
+            return int(value)
+    return 0

@@ -1,7 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-kvm bench-policy clean \
-	kvm-patches-check
+	kvm-patches-check qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
 
@@ -60,6 +60,9 @@ lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 
 kvm-patches-check: venv ## the KVM series applies, is clean, builds at every step (QUICK=--quick: touched directories)
 	$(BIN)/vmplace lab check-patches $(QUICK)
+
+qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
+	$(BIN)/vmplace lab check-qemu-patches
 
 demo: venv ## four managers place six guests in the emulated host: build/demo/result.json and pictures
 	$(BIN)/vmplace lab demo --out build/demo

@@ -10,6 +10,7 @@ from vmplace.lab.console import attach
 from vmplace.lab.machine import boot_host
 from vmplace.lab.patch_check import check_patches
 from vmplace.lab.progress import Progress
+from vmplace.lab.qemu_check import check_qemu_patches
 from vmplace.lab.scenario_commands import demo, run
 from vmplace.lab.topology import read_topology, topology_names
 
@@ -43,6 +44,12 @@ def check_patches_command(quick: bool, last: bool) -> None:
     """Check the KVM patch series: it applies, checkpatch is silent, every step builds."""
     check_patches(Progress(), patches_folder("kvm-patches"), quick=quick, last_only=last)
     click.echo("the series is clean")
+
+
+@lab.command("check-qemu-patches")
+def check_qemu_patches_command() -> None:
+    """Check the QEMU series: it applies, checkpatch finds no error, every step builds."""
+    check_qemu_patches(Progress(), patches_folder("qemu-patches"))
 
 
 @lab.command()

@@ -38,13 +38,14 @@ def build_qemu(progress: Progress, *, patches: Path) -> Path:
     def build(folder: Path) -> None:
         work = cache.artifact_dir("qemu-tree", {"toolbox": toolbox.parent.name})
         with cache.locked(work.name):
-            _compile(toolbox, work, series(patches), progress)
+            compile_qemu(toolbox, work, series(patches), progress)
             shutil.copy(work / "build" / BINARY, folder / BINARY)
 
     return cache.artifact("qemu", inputs, build) / BINARY
 
 
-def _compile(toolbox: Path, work: Path, patches: list[Path], progress: Progress) -> None:
+def compile_qemu(toolbox: Path, work: Path, patches: list[Path], progress: Progress) -> None:
+    """Build the emulator in ``work``, a folder made at the first time; later only what patches change."""
     log, binds = log_path("qemu"), {work: Path("/build")}
     if not (work / "unpacked").exists():
         with progress.step("qemu: unpack", log):

@@ -34,6 +34,6 @@ def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
             argv = ["perl", str(source / "scripts/checkpatch.pl"), "--terse", "--no-tree", str(path)]
             done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=source)
             # Its one warning, whether MAINTAINERS knows a new file, cannot be switched off.
-            if "total: 0 errors" not in done.stdout:
+            if done.returncode and "total: 0 errors" not in done.stdout:
                 said = (done.stdout + done.stderr).strip()
                 raise LabError(f"checkpatch on {path.name}:\n{said}", hint="mend the patch")

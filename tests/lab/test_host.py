@@ -124,17 +124,22 @@ def emulators_of(log_name: str) -> list[int]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_process_and_no_mount_outlives_us(how: signal.Signals) -> None:
     code = (
-        "import sys, time; from vmplace.lab.machine import boot_host\n"
+        # What starts us in the background may have Ctrl-C ignored, and a child inherits that.
+        "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from vmplace.lab.machine import boot_host\n"
         "with boot_host('n3-sparse') as host: print(host.console_log.name, flush=True); time.sleep(600)"
     )
     ours = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
-    assert ours.stdout
-    name = ours.stdout.readline().strip()
-    assert emulators_of(name)
-    ours.send_signal(how)
-    ours.wait(timeout=30)
+    try:
+        assert ours.stdout
+        name = ours.stdout.readline().strip()
+        assert emulators_of(name)
+        ours.send_signal(how)
+        ours.wait(timeout=30)
+    finally:
+        ours.kill()
     deadline = time.monotonic() + 10
     while emulators_of(name) and time.monotonic() < deadline:
         time.sleep(0.1)

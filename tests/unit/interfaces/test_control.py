@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import control
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.client import NoAgentError, RefusedError, ask
 from vmplace.interfaces.control import ControlServer, Peer
 from vmplace.interfaces.protocol import MAX_REQUEST_BYTES, Request, Response
-
-NOBODY = 65534
 
 
 def echo(peer: Peer, request: Request) -> Response:
@@ -156,7 +155,7 @@ def test_a_file_that_is_no_socket_is_never_removed(tmp_path: Path):
     assert (tmp_path / "precious").read_text() == "data"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become nobody")
+@needs_nobody
 @pytest.mark.parametrize("command", ["apply", "undo", "pause", "resume"])
 def test_another_user_may_look_but_not_act(tmp_path: Path, command: str):
     class NoAgent:

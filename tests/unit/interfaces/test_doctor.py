@@ -1,12 +1,12 @@
 """vmplace doctor says what is there, what is not, and the cure."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.interfaces.cli import cli
 from vmplace.topology import capabilities
 from vmplace.topology.capabilities import Capability, Roots, can_work, probe_host
@@ -56,15 +56,14 @@ def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):
     assert [capability.name for capability in found if not capability.answer and not capability.cure] == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give it up")
+@needs_nobody
 def test_without_root_frame_numbers_and_moves_are_refused():
-    pid = os.fork()
-    if not pid:
-        os.setuid(65534)
+    def refused() -> bool:
         found = {c.name: c for c in probe_host(libvirt_uri=NOWHERE)}
-        refused = [found[name].answer is False for name in ("pagemap", "move pages")]
-        os._exit(0 if all(refused) and "CAP_SYS_NICE" in found["move pages"].why else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+        both = [found[name].answer is False for name in ("pagemap", "move pages")]
+        return all(both) and "CAP_SYS_NICE" in found["move pages"].why
+
+    assert holds_for_nobody(refused)
 
 
 @pytest.mark.parametrize("answer", [True, False])

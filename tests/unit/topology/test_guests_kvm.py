@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.errors import GuestGoneError
 from vmplace.topology.guest import GuestTopology, Movability
 from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity
@@ -133,18 +134,16 @@ def test_page_tables_are_walked_once_while_mappings_stay(
 
 
 @needs_kvm
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give it up")
+@needs_nobody
 def test_a_guest_that_may_not_be_read_is_skipped_with_the_reason(start_guest: Callable[..., Child]):
     child = start_guest("private", "1")
-    pid = os.fork()
-    if not pid:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
+
+    def skipped() -> bool:
         scan = GuestFinder().find()
         reasons = [skip.reason for skip in scan.skipped if skip.pid == child.process.pid]
-        os._exit(0 if not scan.guests and "Permission denied" in reasons[0] else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+        return not scan.guests and "Permission denied" in reasons[0]
+
+    assert holds_for_nobody(skipped)
 
 
 def test_processes_that_vanish_while_they_are_read(tmp_path: Path):

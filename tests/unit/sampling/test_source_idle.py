@@ -110,6 +110,8 @@ def test_the_shared_zero_page_belongs_to_no_guest(
     assert sample.node_index[0] == -1 and not sample.accessed[0]
 
 
+# A page that this machine's own kernel moves to another frame meanwhile (compaction) looks touched.
+@pytest.mark.flaky(reruns=2)
 def test_windows_add_up_to_heat(setup: SourceSetup, bitmap: Bitmap, guest: GuestProcess) -> None:
     guest.touch(0, 4)
     source, pages = IdleSource(setup), None

@@ -130,7 +130,7 @@ def test_page_tables_are_walked_once_while_mappings_stay(
     finder = GuestFinder()
     before = guest_of(child, finder.find())
     monkeypatch.setattr("vmplace.topology.guest_finder.read_smaps", None)
-    assert guest_of(child, finder.find()) == before
+    assert guest_of(child, finder.find()).ram == before.ram
 
 
 @needs_kvm

@@ -108,31 +108,40 @@ class Replicator:
         if nodes.bit_count() < 2:
             raise VmplaceError("it has no node roots")
         cost = PAGE_BYTES * (nodes.bit_count() - 1)
-        asked = mine.missing(wanted_gfns(wanted, info.slots))
+        asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         tried = asked[: self._budget.available_bytes(self._clock()) // cost]
         done, refused = _called(mine.placement.fd, nodes, tried)
         self._budget.take(len(done) * cost, self._clock())
-        mine.held |= set(done.tolist())
+        mine.held.add(done)
         return ReplicaOutcome(guest.name, len(done), len(asked) - len(tried), refused)
 
 
-@dataclass
+class Held:
+    """The frames that were replicated lately: eight bytes for each."""
+
+    def __init__(self) -> None:
+        self._frames: Gfns = np.zeros(0, np.uint64)
+        self._calls = 0
+
+    def add(self, gfns: Gfns) -> None:
+        """Note that these have copies."""
+        self._frames = np.union1d(self._frames, gfns)
+
+    def missing(self, gfns: Gfns) -> Gfns:
+        """Return those of ``gfns`` (ascending) to ask for; now and then all: the kernel drops copies by itself."""
+        self._calls += 1
+        if self._calls % ASK_AGAIN == 0:
+            self._frames = self._frames[:0]
+        return np.setdiff1d(gfns, self._frames, assume_unique=True)
+
+
+@dataclass(frozen=True)
 class _Guest:
-    """What is remembered of one guest: its descriptor, and the frames that were replicated lately."""
+    """What is remembered of one guest."""
 
     name: str
     placement: Placement
-    held: set[int] = field(default_factory=set)
-    calls: int = 0
-
-    def missing(self, gfns: Gfns) -> Gfns:
-        """Return the frames to ask for; now and then all, for the kernel drops copies by itself."""
-        self.calls += 1
-        if self.calls % ASK_AGAIN == 0:
-            self.held.clear()
-        keep = [gfn not in self.held for gfn in gfns.tolist()]
-        missing: Gfns = gfns[np.array(keep, bool)]
-        return missing
+    held: Held = field(default_factory=Held)
 
 
 def wanted_gfns(wanted: Replication, slots: Iterable[Slot]) -> Gfns:

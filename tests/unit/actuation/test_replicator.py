@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vmplace.actuation.replicator import wanted_gfns
+from vmplace.actuation.replicator import ASK_AGAIN, Held, wanted_gfns
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -23,3 +23,10 @@ def test_pages_map_through_the_slots_around_the_hole_below_4_gib() -> None:
 
 def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
     assert gfns([(0, 4)], [Slot(8, 2, HVA, 0), Slot(100, 4, HVA, 1)]) == [8, 9]
+
+
+def test_frames_that_have_copies_are_asked_for_now_and_then_only() -> None:
+    held, frames = Held(), np.array([3, 5, 9], np.uint64)
+    held.add(np.array([9, 3], np.uint64))
+    asked = [held.missing(frames).tolist() for _ in range(ASK_AGAIN)]
+    assert asked == [[5]] * (ASK_AGAIN - 1) + [[3, 5, 9]]

@@ -30,12 +30,6 @@ def exclusivity(accesses: Matrix) -> Matrix:
     return share
 
 
-def average_exclusivity(accesses: Matrix) -> float | None:
-    """Return the exclusivity of all pages, weighted by their accesses (eq. 4); None without accesses."""
-    total = float(accesses.sum())
-    return float((exclusivity(accesses) * accesses.sum(axis=1)).sum()) / total if total else None
-
-
 def moves(vectors: Matrix) -> Bools:
     """Return which pages ought to move to their highest node (eq. 6)."""
     ordered = np.partition(vectors, -2, axis=1)

@@ -14,11 +14,6 @@ def test_exclusivity_is_a_quarter_to_one_on_four_nodes():
     ]
 
 
-def test_the_average_weighs_pages_by_their_accesses():
-    assert kmaf.average_exclusivity(np.array([[30, 0], [5, 5.0]])) == (30 * 1.0 + 10 * 0.5) / 40
-    assert kmaf.average_exclusivity(np.zeros((2, 2))) is None
-
-
 @pytest.mark.parametrize(
     ("vector", "apart"), [([1, 0], False), ([2, 0], True), ([5, 2], False), ([6, 2], True)]
 )

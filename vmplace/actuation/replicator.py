@@ -128,7 +128,7 @@ class Held:
         self._frames = np.union1d(self._frames, gfns)
 
     def missing(self, gfns: Gfns) -> Gfns:
-        """Return those of ``gfns`` (ascending) to ask for; now and then all: the kernel drops copies by itself."""
+        """Return those of ``gfns``, ascending, to ask for; now and then all: KVM drops copies by itself."""
         self._calls += 1
         if self._calls % ASK_AGAIN == 0:
             self._frames = self._frames[:0]

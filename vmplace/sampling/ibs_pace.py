@@ -16,7 +16,7 @@ BUDGET_CPUS = 64
 """One hundredth of a CPU's time for so many CPUs."""
 BUDGET_SHARE = 0.01
 SAMPLE_NS = 2_000
-"""Interrupt, record and its reading; the interrupt is most of it (measured by others at 1 to 2 us)."""
+"""Interrupt, record and its reading: assumed, not measured."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Is a plan worth its price, and did the last ones keep their promise?  Do no harm.
 
 1. For each guest it is remembered where each page lay before anything was done.  At each look the model
-   answers how long the time since the last one would have taken with all of them there: what was gained so far.
+   answers how long the time since the last one would have taken with all of them there: the gain so far.
 2. A guest's purse limits what may be spent on moves: a first credit, a small share of its time, and what was
    gained.  So the worst case is known beforehand: credit and share are lost, and nothing more.
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped
@@ -67,11 +67,13 @@ class GuestFinder:
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
         processes, skipped = self._processes.find()
-        answer = self._libvirt.read() if self._libvirt is not None else LibvirtAnswer()
+        ordered = {process.pid: self._read_order(process) for process in processes}
+        uuids = frozenset(order.uuid for order in ordered.values() if order and order.uuid)
+        answer = self._libvirt.read(uuids) if self._libvirt is not None else LibvirtAnswer()
         guests = []
         for process in processes:
             try:
-                guests.append(self._read_guest(process, answer.descriptions))
+                guests.append(self._read_guest(process, ordered[process.pid], answer.descriptions))
             except GuestGoneError:
                 continue
             except UnsupportedHostError as err:
@@ -82,8 +84,19 @@ class GuestFinder:
         self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
         return GuestScan(_with_unique_names(guests), tuple(skipped), answer.problem)
 
-    def _read_guest(self, process: KvmProcess, domains: Mapping[str, GuestDescription]) -> GuestTopology:
-        ordered = parse_qemu(read_command_line(process.pid, self._proc))
+    def _read_order(self, process: KvmProcess) -> GuestDescription | None:
+        """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""
+        try:
+            return parse_qemu(read_command_line(process.pid, self._proc))
+        except VmplaceError:
+            return None
+
+    def _read_guest(
+        self,
+        process: KvmProcess,
+        ordered: GuestDescription | None,
+        domains: Mapping[str, GuestDescription],
+    ) -> GuestTopology:
         domain = domains.get(ordered.uuid) if ordered is not None and ordered.uuid else None
         description = domain or ordered or GuestDescription("")
         guest = GuestTopology(

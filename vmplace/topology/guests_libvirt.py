@@ -1,28 +1,31 @@
 """What does libvirt know of the guests: names, vNUMA cells, memory devices.
 
-libvirt is optional, may be down, restart, or hang.  All calls run in a thread of their own, and the
-agent waits for it only a moment: then the last answer counts, with the reason told.
+libvirt is optional, may be down, restart, or hang.  It is asked by a process of its own (``libvirt_worker``),
+only when guests came or went and every now and then, and the agent waits for it only a moment: then the
+last answer counts, with the reason told.
 """
 
-import queue
-import threading
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
-from types import ModuleType
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_xml import parse_domain
 
-T = TypeVar("T")
-
 SYSTEM_URI = "qemu:///system"
 ANSWER_S = 2.0
+REFRESH_S = 30.0
 RETRY_S = 5.0
+SILENCE = "libvirt does not answer"
+CURE = "systemctl status libvirtd"
 
 
 @dataclass(frozen=True)
@@ -38,30 +41,42 @@ class LibvirtAnswer:
 
 
 class Libvirt:
-    """A connection that reconnects by itself and never holds up its caller for longer than a moment."""
+    """Keeps what libvirt said and never holds up its caller for longer than a moment."""
 
     def __init__(
-        self, uri: str = SYSTEM_URI, *, answer_s: float = ANSWER_S, retry_s: float = RETRY_S
+        self,
+        uri: str = SYSTEM_URI,
+        *,
+        answer_s: float = ANSWER_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises UnsupportedHostError where the libvirt module is not installed; connects later."""
-        self._module = import_libvirt()
+        """Raises UnsupportedHostError where the libvirt module is not installed; asks later."""
+        find_libvirt()
         self._uri = uri
         self._answer_s = answer_s
-        self._retry_s = retry_s
-        self._connection: Any = None
-        self._retry_at = 0.0
+        self._clock = clock
+        self._worker: _Worker | None = None
+        self._asked_for: frozenset[str] | None = None
+        self._asked_at = 0.0
         self._last = LibvirtAnswer()
-        self._pending: Future[Any] | None = None
-        self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        # A daemon thread: one that is stuck in a call must not keep the agent from ending.
-        threading.Thread(target=self._serve, name="libvirt", daemon=True).start()
 
-    def read(self) -> LibvirtAnswer:
-        """Return the running domains; the last known ones with a ``problem`` while libvirt is away."""
+    def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
+        """Return the running domains; the last known ones with a ``problem`` while libvirt is away.
+
+        ``uuids`` are those of the guests that run: libvirt is asked at once when they changed.
+        """
+        patience_s = 0.0
         try:
-            self._call(self._read_domains)
-        except UnsupportedHostError as err:
-            return replace(self._last, problem=str(err))
+            if self._worker is None and self._is_due(uuids):
+                self._asked_for, self._asked_at, patience_s = uuids, self._clock(), self._answer_s
+                self._worker = _Worker(self._uri, "domains")
+            if self._worker is not None:
+                self._last = _answer_of(self._worker.result(patience_s))
+                self._worker = None
+        except TimeoutError:
+            return replace(self._last, problem=SILENCE)
+        except VmplaceError as err:
+            self._worker, self._last = None, replace(self._last, problem=str(err))
         return self._last
 
     def ask_monitor(self, uuid: str, command: str) -> str:
@@ -69,104 +84,100 @@ class Libvirt:
 
         Raises UnsupportedHostError while libvirt is away or refuses, GuestGoneError without that domain.
         """
-        answer: str = self._call(lambda: self._run_monitor_command(uuid, command))
-        return answer
-
-    def run(self, function: Callable[[Any], T]) -> T:
-        """Return ``function(connection)``, run where it cannot hold up the caller.
-
-        Raises as ``ask_monitor`` does.  The call may still take effect after it was given up.
-        """
-        answer: T = self._call(lambda: function(self._connect()))
-        return answer
+        worker = _Worker(self._uri, "monitor", uuid, command)
+        try:
+            return str(worker.result(self._answer_s)["text"])
+        except TimeoutError:
+            worker.kill()
+            raise UnsupportedHostError(SILENCE, hint=CURE) from None
 
     def close(self) -> None:
-        """End the thread as soon as its present call returns; does not wait for it."""
-        self._requests.put(None)
+        """Stop asking."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
 
-    def _call(self, function: Callable[[], Any]) -> Any:
-        if self._pending is not None and not self._pending.done():
-            raise UnsupportedHostError("libvirt does not answer", hint="systemctl status libvirtd")
-        future: Future[Any] = Future()
-        self._pending = future
-        self._requests.put((function, future))
+    def _is_due(self, uuids: frozenset[str]) -> bool:
+        age_s = self._clock() - self._asked_at
+        if uuids != self._asked_for:
+            return True
+        # A guest that is starting has a process before libvirt lists it.
+        incomplete = self._last.problem is not None or not uuids <= self._last.descriptions.keys()
+        return age_s >= (RETRY_S if incomplete else REFRESH_S)
+
+
+class _Worker:
+    """One question that is being asked."""
+
+    def __init__(self, uri: str, *question: str) -> None:
+        """Raises UnsupportedHostError if no process can be started."""
+        script = str(Path(__file__).with_name("libvirt_worker.py"))
+        # An answer of megabytes would fill a pipe that nobody reads.
+        self._output = os.fdopen(os.memfd_create("libvirt"), "w+b")
         try:
-            return future.result(self._answer_s)
-        except FutureTimeoutError:
-            raise UnsupportedHostError("libvirt does not answer", hint="systemctl status libvirtd") from None
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", script, uri, *question],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,  # Ctrl-C is the agent's alone
+            )
+        except OSError as err:
+            raise UnsupportedHostError(f"libvirt cannot be asked: {err}") from err
 
-    def _serve(self) -> None:
-        while (request := self._requests.get()) is not None:
-            function, future = request
-            try:
-                future.set_result(function())
-            except self._module.libvirtError as err:
-                future.set_exception(self._translate(err))
-            except Exception as err:
-                # Whatever it is, the caller waits for it, and the next caller for this thread.
-                future.set_exception(err)
-        self._connection = None
+    def result(self, patience_s: float) -> dict[str, Any]:
+        """Return the answer.
 
-    def _translate(self, err: Any) -> VmplaceError:
-        if err.get_error_code() == self._module.VIR_ERR_NO_DOMAIN:
-            return GuestGoneError(str(err))
-        self._drop_dead_connection()
-        return UnsupportedHostError(f"libvirt: {err}", hint="systemctl status libvirtd")
-
-    def _connect(self) -> Any:
-        self._drop_dead_connection()
-        if self._connection is None:
-            # A libvirtd that is starting up takes seconds to refuse; do not ask it in every window.
-            if time.monotonic() < self._retry_at:
-                raise UnsupportedHostError("libvirt is away", hint="systemctl start libvirtd")
-            self._retry_at = time.monotonic() + self._retry_s
-            self._connection = self._module.open(self._uri)
-            self._retry_at = 0.0
-        return self._connection
-
-    def _drop_dead_connection(self) -> None:
+        Raises TimeoutError while there is none, GuestGoneError or UnsupportedHostError if it is a refusal.
+        """
         try:
-            if self._connection is None or self._connection.isAlive():
-                return
-        except self._module.libvirtError:
-            # Its own answer for a connection that is closed already.
-            pass
-        self._connection = None
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        return _checked(self._process.returncode, self._read_output())
 
-    def _lookup(self, uuid: str) -> Any:
-        return self._connect().lookupByUUIDString(uuid)
+    def kill(self) -> None:
+        """End it; SIGKILL, for libvirt may hold other signals up."""
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
 
-    def _read_domains(self) -> None:
-        """Keep what libvirt says; an answer that came too late for its caller serves the next one."""
-        descriptions, rejected = {}, {}
-        for domain in self._connect().listAllDomains(self._module.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-            try:
-                descriptions[domain.UUIDString()] = parse_domain(domain.XMLDesc(0))
-            except VmplaceError as err:
-                rejected[domain.name()] = str(err)
-            except self._module.libvirtError as err:
-                # The domain ended since the list was made.
-                if err.get_error_code() != self._module.VIR_ERR_NO_DOMAIN:
-                    raise
-        self._last = LibvirtAnswer(descriptions, None, rejected)
-
-    def _run_monitor_command(self, uuid: str, command: str) -> str:
-        import libvirt_qemu
-
-        hmp = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
-        answer: str = libvirt_qemu.qemuMonitorCommand(self._lookup(uuid), command, hmp)
-        return answer
+    def _read_output(self) -> str:
+        with self._output:
+            self._output.seek(0)
+            return self._output.read().decode(errors="replace")
 
 
-def import_libvirt() -> ModuleType:
-    """Return the libvirt module; raises UnsupportedHostError where it is not installed."""
+def _checked(returncode: int, output: str) -> dict[str, Any]:
+    """Return the object that a worker printed; raises for one that failed."""
+    if returncode < 0:
+        raise UnsupportedHostError(SILENCE, hint=CURE)
     try:
-        import libvirt
-    except ImportError as err:
+        answer: dict[str, Any] = json.loads(output)
+    except ValueError:
+        told = output.strip().splitlines() or [f"exit code {returncode}"]
+        raise UnsupportedHostError(f"libvirt cannot be asked: {told[-1]}", hint=CURE) from None
+    if "error" not in answer:
+        return answer
+    if answer["gone"]:
+        raise GuestGoneError(answer["error"])
+    raise UnsupportedHostError(answer["error"], hint=CURE)
+
+
+def _answer_of(answer: Mapping[str, Any]) -> LibvirtAnswer:
+    """Return the domains of a worker's answer."""
+    descriptions, rejected = {}, {}
+    for uuid, name, text in answer["domains"]:
+        try:
+            descriptions[uuid] = parse_domain(text)
+        except VmplaceError as err:
+            rejected[name] = str(err)
+    return LibvirtAnswer(descriptions, None, rejected)
+
+
+def find_libvirt() -> None:
+    """Raise UnsupportedHostError where the libvirt module is not installed."""
+    if importlib.util.find_spec("libvirt") is None:
         raise UnsupportedHostError(
             "Python has no libvirt module", hint="apt install python3-libvirt, or pip install libvirt-python"
-        ) from err
-    # The default handler prints each error to stderr.
-    libvirt.registerErrorHandler(lambda *_: None, None)
-    module: ModuleType = libvirt
-    return module
+        )

@@ -3,78 +3,160 @@
 import importlib.util
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from vmplace.errors import UnsupportedHostError
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.topology import guests_libvirt
 from vmplace.topology.guest_finder import GuestFinder
-from vmplace.topology.guests_libvirt import Libvirt
+from vmplace.topology.guests_libvirt import REFRESH_S, RETRY_S, Libvirt
 
 needs_libvirt = pytest.mark.skipif(
     importlib.util.find_spec("libvirt") is None, reason="Python has no libvirt module"
 )
+TEST_DRIVER = "test:///default"
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Return the questions that were asked, as they come."""
+    asked: list[tuple[str, ...]] = []
+    start = guests_libvirt._Worker
+
+    def counted(uri: str, *question: str) -> object:
+        asked.append(question)
+        return start(uri, *question)
+
+    monkeypatch.setattr(guests_libvirt, "_Worker", counted)
+    return asked
 
 
 @needs_libvirt
 def test_domains_of_the_test_driver():
-    libvirt = Libvirt("test:///default", answer_s=10)
-    answer = libvirt.read()
+    answer = Libvirt(TEST_DRIVER, answer_s=20).read()
     assert answer.problem is None
     assert [domain.name for domain in answer.descriptions.values()] == ["test"]
 
 
 @needs_libvirt
+def test_libvirt_is_no_part_of_the_asking_process():
+    Libvirt(TEST_DRIVER, answer_s=20).read()
+    assert not [line for line in Path("/proc/self/maps").read_text().splitlines() if "libvirt" in line]
+
+
+@needs_libvirt
 def test_a_domain_without_a_kvm_process_is_told():
-    scan = GuestFinder(Libvirt("test:///default", answer_s=10)).find()
+    scan = GuestFinder(Libvirt(TEST_DRIVER, answer_s=20)).find()
     assert "domain test: no process that runs it with KVM is to be seen" in [s.reason for s in scan.skipped]
 
 
 @needs_libvirt
-def test_libvirtd_that_is_down_is_a_problem_not_a_failure(tmp_path: Path):
-    libvirt = Libvirt(f"qemu+unix:///system?socket={tmp_path}/none", answer_s=10)
-    answer = libvirt.read()
-    assert answer.descriptions == {}
-    assert "Failed to connect" in (answer.problem or "")
+def test_it_is_asked_when_guests_come_and_else_now_and_then(workers: list[tuple[str, ...]]):
+    clock = Clock()
+    libvirt = Libvirt(TEST_DRIVER, answer_s=20, clock=clock)
+    test = frozenset(libvirt.read().descriptions)
+    libvirt.read()
+    assert len(workers) == 1
+    libvirt.read(test)
+    assert len(workers) == 2
+    clock.now += REFRESH_S - 1
+    libvirt.read(test)
+    assert len(workers) == 2
+    clock.now += 1
+    libvirt.read(test)
+    assert len(workers) == 3
 
 
 @needs_libvirt
-def test_libvirtd_that_never_answers_holds_nobody_up(tmp_path: Path):
-    # Accepts, reads, and says nothing, as a stopped libvirtd does.
+def test_a_guest_that_libvirt_does_not_list_yet_is_asked_for_again(workers: list[tuple[str, ...]]):
+    clock = Clock()
+    libvirt = Libvirt(TEST_DRIVER, answer_s=20, clock=clock)
+    for _ in range(2):
+        libvirt.read(frozenset({"still starting"}))
+    assert len(workers) == 1
+    clock.now += RETRY_S
+    libvirt.read(frozenset({"still starting"}))
+    assert len(workers) == 2
+
+
+@needs_libvirt
+def test_libvirtd_that_is_down_is_a_problem_not_a_failure(tmp_path: Path, workers: list[tuple[str, ...]]):
+    clock = Clock()
+    libvirt = Libvirt(f"qemu+unix:///system?socket={tmp_path}/none", answer_s=20, clock=clock)
+    for _ in range(2):
+        answer = libvirt.read()
+        assert answer.descriptions == {}
+        assert "Failed to connect" in (answer.problem or "")
+    assert len(workers) == 1
+    clock.now += RETRY_S
+    libvirt.read()
+    assert len(workers) == 2
+
+
+@pytest.fixture
+def stuck_uri(tmp_path: Path) -> object:
+    """Return the URI of a daemon that accepts, reads, and says nothing, as a stopped libvirtd does."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "stuck"))
         server.listen()
-        libvirt = Libvirt(f"qemu+unix:///system?socket={tmp_path}/stuck", answer_s=0.3)
-        started = time.monotonic()
-        assert [libvirt.read().problem for _ in range(3)] == ["libvirt does not answer"] * 3
-        assert time.monotonic() - started < 1
+        yield f"qemu+unix:///system?socket={tmp_path}/stuck"
 
 
 @needs_libvirt
-def test_the_last_answer_counts_while_libvirt_is_stuck():
-    libvirt = Libvirt("test:///default", answer_s=10)
-    fresh = libvirt.read()
-    gate = threading.Event()
-    libvirt._answer_s = 0.1
+def test_libvirtd_that_never_answers_holds_nobody_up(stuck_uri: str):
+    libvirt = Libvirt(stuck_uri, answer_s=0.3)
+    started = time.monotonic()
+    assert [libvirt.read().problem for _ in range(3)] == ["libvirt does not answer"] * 3
+    assert time.monotonic() - started < 5
     with pytest.raises(UnsupportedHostError, match="does not answer"):
-        libvirt.run(lambda _: gate.wait(10))
-    stale = libvirt.read()
-    assert (stale.descriptions, stale.problem) == (fresh.descriptions, "libvirt does not answer")
-    gate.set()
-    time.sleep(0.1)
-    libvirt._answer_s = 10
-    assert libvirt.read().problem is None
+        libvirt.ask_monitor("any", "info version")
+    libvirt.close()
 
 
 @needs_libvirt
-def test_a_connection_that_was_lost_is_made_again():
-    libvirt = Libvirt("test:///default", answer_s=10)
-    assert libvirt.read().problem is None
-    libvirt.run(lambda connection: connection.close())
-    answers = [libvirt.read().problem for _ in range(2)]
-    assert answers[-1] is None
+def test_the_last_answer_counts_while_libvirt_is_stuck(stuck_uri: str):
+    libvirt = Libvirt(TEST_DRIVER, answer_s=20)
+    fresh = libvirt.read()
+    libvirt._uri, libvirt._answer_s = stuck_uri, 0.1
+    newcomer = frozenset({"newcomer"})
+    stale = libvirt.read(newcomer)
+    assert (stale.descriptions, stale.problem) == (fresh.descriptions, "libvirt does not answer")
+    worker = libvirt._worker
+    assert worker is not None
+    # What the worker's own alarm does in the end.
+    worker._process.kill()
+    worker._process.wait()
+    stale = libvirt.read(newcomer)
+    assert (stale.descriptions, stale.problem) == (fresh.descriptions, "libvirt does not answer")
+    assert libvirt._worker is None
+
+
+@needs_libvirt
+def test_an_answer_that_came_late_serves_the_next_one():
+    libvirt = Libvirt(TEST_DRIVER, answer_s=0)
+    assert libvirt.read().problem == "libvirt does not answer"
+    deadline = time.monotonic() + 60
+    while libvirt.read().problem and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [domain.name for domain in libvirt.read().descriptions.values()] == ["test"]
+
+
+@needs_libvirt
+def test_the_monitor_of_a_domain_that_is_gone():
+    with pytest.raises(GuestGoneError):
+        Libvirt(TEST_DRIVER, answer_s=20).ask_monitor("0" * 32, "info version")
 
 
 def test_a_host_without_the_module(monkeypatch: pytest.MonkeyPatch):
@@ -82,3 +164,9 @@ def test_a_host_without_the_module(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UnsupportedHostError) as caught:
         Libvirt()
     assert "apt install python3-libvirt" in (caught.value.hint or "")
+
+
+def test_a_worker_that_cannot_run_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(guests_libvirt, "find_libvirt", lambda: None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    assert "libvirt cannot be asked" in (Libvirt(TEST_DRIVER).read().problem or "")

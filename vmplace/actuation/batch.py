@@ -63,11 +63,13 @@ class NativeKernel:
 class BatchOutcome:
     """``status`` per page: the wanted node (it is there now), -errno, or UNTRIED.
 
+    ``duration_ns`` is the call's by the clock, ``cpu_ns`` the CPU time of its thread.
     ``error`` is the errno of the whole call, which concerns every page to that node; 0 = none.
     """
 
     status: Status
     duration_ns: int
+    cpu_ns: int
     error: int = 0
 
 
@@ -86,7 +88,7 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
     """Move pages of ``pid`` to ``nid`` by one call and find out what became of each."""
     status = np.full(len(hva), UNTRIED, np.int32)
     error = 0
-    started = time.monotonic_ns()
+    started, started_cpu = time.monotonic_ns(), time.thread_time_ns()
     try:
         duration = kernel.move_pages(pid, hva, np.full(len(hva), nid, np.int32), status)
     except OSError as err:
@@ -94,9 +96,10 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
         if err.errno not in (errno.ENOMEM, errno.ENODEV, errno.EACCES):
             raise _whole_call_error(pid, err) from err
         error = err.errno
+    cpu = time.thread_time_ns() - started_cpu
     # A call that failed whole says nothing against its pages: they count as untried.
     _ask_for_stuck(kernel, pid, hva, nid, status, UNTRIED if error else BUSY)
-    return BatchOutcome(status, duration, error)
+    return BatchOutcome(status, duration, cpu, error)
 
 
 def stuck_queue(status: Status) -> slice:

@@ -145,7 +145,7 @@ class GuestMover:
     def _call(self, batch: WantedPages, origins: npt.NDArray[np.int16], size: BatchSize) -> BatchOutcome:
         nid = int(batch.nid[0])
         outcome = move_batch(self._tools.kernel, self._identity.pid, batch.hva, nid)
-        self.tally.called(outcome.duration_ns)
+        self.tally.called(outcome.duration_ns, outcome.cpu_ns)
         size.took(len(batch), outcome.duration_ns)
         moved = outcome.status == nid
         self._tools.budget.refund(int(batch.sizes_bytes[~moved].sum()))

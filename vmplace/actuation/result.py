@@ -11,7 +11,8 @@ class MoveOutcome:
     ``moved`` are on the wanted node now; ``already`` were there before; ``busy`` were in use by the
     kernel (worth another try); ``pinned`` cannot move; ``gone`` are no longer mapped; ``refused`` counts
     other refusals by the kernel's reason (errno name); ``vetoed`` were left alone for moving to and fro;
-    ``left`` were not tried because the budget of the window was used up.
+    ``left`` were not tried because the budget of the window was used up.  A call also waits: for a CPU, and
+    for all others to drain their page lists; ``longest_call_cpu_ns`` is the most that one call worked.
     """
 
     guest: str
@@ -25,6 +26,7 @@ class MoveOutcome:
     refused: Mapping[str, int] = field(default_factory=dict)
     calls: int = 0
     longest_call_ns: int = 0
+    longest_call_cpu_ns: int = 0
 
 
 @dataclass(frozen=True)

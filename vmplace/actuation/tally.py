@@ -27,11 +27,13 @@ class Tally:
         self.refused: Counter[str] = Counter()
         self.calls = 0
         self.longest_call_ns = 0
+        self.longest_call_cpu_ns = 0
 
-    def called(self, duration_ns: int) -> None:
+    def called(self, duration_ns: int, cpu_ns: int) -> None:
         """Count one call."""
         self.calls += 1
         self.longest_call_ns = max(self.longest_call_ns, duration_ns)
+        self.longest_call_cpu_ns = max(self.longest_call_cpu_ns, cpu_ns)
 
     def add(self, kind: str, npages: npt.NDArray[np.uint16] | int) -> None:
         """Count pages under one of MoveOutcome's names."""
@@ -66,4 +68,5 @@ class Tally:
             refused=dict(self.refused),
             calls=self.calls,
             longest_call_ns=self.longest_call_ns,
+            longest_call_cpu_ns=self.longest_call_cpu_ns,
         )

@@ -207,7 +207,8 @@ class Agent:
         for failure in result.failures:
             self._complain(failure)
         self._pace = self._pace.after(moved=changed or result.moved_pages > 0)
-        longest_ms = max((outcome.longest_call_ns for outcome in result.outcomes), default=0) / 1e6
+        longest_ms = max((one.longest_call_ns for one in result.outcomes), default=0) / 1e6
+        cpu_ms = max((one.longest_call_cpu_ns for one in result.outcomes), default=0) / 1e6
         self._publish(
             replace(
                 self._status,
@@ -216,6 +217,7 @@ class Agent:
                 rest_ms=self._pace.rest_ms,
                 moved_bytes=self._status.moved_bytes + result.moved_pages * PAGE_BYTES,
                 longest_move_call_ms=max(self._status.longest_move_call_ms, longest_ms),
+                longest_move_call_cpu_ms=max(self._status.longest_move_call_cpu_ms, cpu_ms),
                 sampling_cpu_seconds=self._status.sampling_cpu_seconds + cpu_s,
             )
         )

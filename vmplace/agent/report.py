@@ -62,7 +62,10 @@ def told(outcome: MoveOutcome) -> str:
     counts = {name: getattr(outcome, name) for name in names} | dict(outcome.refused)
     rest = "".join(f" {name.lower()}_pages={count}" for name, count in counts.items() if count)
     moved = f"guest={outcome.guest} moved_bytes={outcome.moved * PAGE_BYTES}"
-    return f"{moved}{rest} longest_call_ms={outcome.longest_call_ns / 1e6:.2f}"
+    longest = (
+        f"longest_call_ms={outcome.longest_call_ns / 1e6:.2f} cpu_ms={outcome.longest_call_cpu_ns / 1e6:.2f}"
+    )
+    return f"{moved}{rest} {longest}"
 
 
 def _state(guest: TrackedGuest, plan: PlanSummary, *, paused: bool) -> str:

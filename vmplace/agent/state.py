@@ -111,6 +111,7 @@ class AgentStatus:
     guests: Mapping[str, GuestStatus] = field(default_factory=dict)
     moved_bytes: int = 0
     longest_move_call_ms: float = 0.0
+    longest_move_call_cpu_ms: float = 0.0
     mc_imbalance_estimate: float | None = None
     cpu_seconds: float = 0.0
     sampling_cpu_seconds: float = 0.0

@@ -41,6 +41,8 @@ class ManagerFigures:
     cpu_seconds: float | None = None
     start_cpu_seconds: float | None = None
     longest_move_call_ms: float | None = None
+    longest_move_call_cpu_ms: float | None = None
+    rss_bytes: int | None = None
     moved_bytes_own: int | None = None
     guest_lar: dict[str, float] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
@@ -194,6 +196,8 @@ def figures_of_status(
         cpu_seconds=cpu_seconds,
         start_cpu_seconds=start_cpu_seconds,
         longest_move_call_ms=status["longest_move_call_ms"],
+        longest_move_call_cpu_ms=status["longest_move_call_cpu_ms"],
+        rss_bytes=status["rss_bytes"],
         moved_bytes_own=status["moved_bytes"],
         guest_lar={name: lar for name, lar in told.items() if lar is not None},
     )

@@ -53,7 +53,9 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
     ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what its start took
     (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
-    host's clock.  ``emulated_run_time_s`` is the mean of the guests'; None if one has none.
+    host's clock.  ``longest_move_call_ms`` contains waiting for a CPU and for others to drain their
+    page lists, ``longest_move_call_cpu_ms`` is the most that a call worked.  ``emulated_run_time_s`` is the
+    mean of the guests'; None if one has none.
     """
 
     guests: dict[str, GuestResult]
@@ -65,7 +67,9 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     moved_bytes_own: int | None
     manager_cpu_seconds: float | None
     manager_start_cpu_seconds: float | None = None
+    manager_rss_bytes: int | None = None
     longest_move_call_ms: float | None
+    longest_move_call_cpu_ms: float | None = None
     active_s: float | None
     run_time_s: float
     emulated_run_time_s: float | None = None

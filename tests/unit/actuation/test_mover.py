@@ -1,6 +1,7 @@
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_all_pages_move_and_their_origins_were_journaled(journal: Journal):
     assert set(kernel.nid_of.values()) == {1}
     runs = list(journal.origins(read_identity(guest(1))).iter_runs())
     assert [(r.npages.tolist(), r.nid.tolist()) for r in runs] == [([4096], [2])]
+
+
+def test_a_call_that_waits_is_told_from_one_that_works(journal: Journal):
+    kernel = fake_ram(64)
+    kernel.before_call = lambda call: time.sleep(0.05)
+    kernel.duration_ns = lambda pages: 50_000_000
+    outcome, _ = apply(journal, kernel, plan_of(BASE, 64, 1))
+    assert outcome.longest_call_ns == 50_000_000
+    assert 0 < outcome.longest_call_cpu_ns < 50_000_000
 
 
 def test_origins_are_on_disk_before_the_first_page_moves(journal: Journal):

@@ -58,9 +58,16 @@ def test_the_tables_tell_before_and_after(result: ScenarioResult) -> None:
 
 def test_the_agents_own_figures_come_from_its_status() -> None:
     guests = {"web": {"estimated_lar": 0.9}, "new": {"estimated_lar": None}}
-    status = {"guests": guests, "longest_move_call_ms": 3.0, "moved_bytes": 8192}
+    status = {
+        "guests": guests,
+        "longest_move_call_ms": 3.0,
+        "longest_move_call_cpu_ms": 2.0,
+        "moved_bytes": 8192,
+        "rss_bytes": 50 << 20,
+    }
     figures = figures_of_status(status, 2.0, 1.0)
     assert figures.guest_lar == {"web": 0.9}
+    assert (figures.longest_move_call_ms, figures.longest_move_call_cpu_ms) == (3.0, 2.0)
     assert (figures.moved_bytes_own, figures.cpu_seconds, figures.start_cpu_seconds) == (8192, 2.0, 1.0)
 
 

@@ -4,11 +4,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.lab.agent_scenario import misplaced_guests
+from vmplace.interfaces.cli import cli
 from vmplace.lab.channel import GuestProcess
 from vmplace.lab.machine import LabHost, boot_host
 
@@ -146,6 +149,21 @@ def test_the_next_agent_knows_of_a_killed_one(host: LabHost):
     assert host.run("vmplace undo two", timeout=120).stdout.startswith("two: ")
     assert is_away(host, "two", 2)
     assert status(host)["guests"]["two"]["state"] == "held"
+
+
+def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Path):
+    before = {name: pages_by_nid(host, name) for name in ("one", "two")}
+    host.put(CONFIG.format(mb_per_s=4096).encode(), "/etc/vmplace/vmplace.toml")
+    said = json.loads(host.run("vmplace record /root/host.vmptrace --duration 6 --json", timeout=120).stdout)
+    assert said["guests"] == 2 and said["windows"] >= 2
+    assert {name: pages_by_nid(host, name) for name in before} == before
+    (tmp_path / "host.vmptrace").write_bytes(host.get("/root/host.vmptrace"))
+    replay = ["replay", str(tmp_path / "host.vmptrace"), "--policy", "home", "--json"]
+    told = json.loads(CliRunner().invoke(cli, replay, catch_exceptions=False).stdout)
+    for name in before:
+        guest = told["guests"][name]
+        assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9
+        assert guest["moved_bytes"] > PRESENT * 4096
 
 
 def test_libvirtds_restart_and_a_guest_destroyed_in_the_middle_stop_nothing(host: LabHost):

@@ -1,6 +1,7 @@
 """How do the guests of a scenario get to where it begins?
 
-1. They boot with their vCPUs pinned to the start nodes, and there touch all their memory for the first time.
+1. They boot with their vCPUs pinned to the start nodes, and there touch all their memory for the first time;
+   a program that runs beside the payload has done so when its guest's memory grows no more.
 2. The operator pins the vCPUs to where they belong; the memory stays behind.
 3. The workloads begin, and settle.  Then a snapshot is taken, from which every manager starts.
 """
@@ -22,6 +23,7 @@ FILES = PurePosixPath("/usr/lib/vmplace-lab")
 RUN_DIR = PurePosixPath("/var/lib/vmplace-lab")
 # A guest boots in some 15 s of a CPU of the machine outside; others may want that, too.
 BOOT_TIMEOUT_S = 900.0
+GROWN_S = 6.0
 VERIFY_TIMEOUT_S = 60
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 # Polling spares real hardware a wake-up; here it burns CPU time that other emulated CPUs need.
@@ -53,6 +55,7 @@ def apply_start(host: LabHost, scenario: Scenario, topology: LabTopology) -> Non
         host.put(domain_xml(scenario, guest, boot_files(scenario), cpus).encode(), _xml_path(guest))
     _create(host, scenario.guests)
     _wait_for_payloads(host, scenario)
+    _wait_for_programs(host, tuple(guest.name for guest in scenario.guests if guest.workload.run))
 
 
 def apply_operator_pins(host: LabHost, scenario: Scenario, topology: LabTopology) -> None:
@@ -116,3 +119,24 @@ def _wait_for_payloads(host: LabHost, scenario: Scenario) -> None:
         raise LabError(
             f"guest {name} did not come up in {BOOT_TIMEOUT_S:.0f} s", hint=f"console: {console!r}"
         )
+
+
+def _wait_for_programs(host: LabHost, names: tuple[str, ...]) -> None:
+    """Wait until the guests' memory has not grown by a per cent for ``GROWN_S``."""
+    deadline = time.monotonic() + BOOT_TIMEOUT_S
+    before = [0] * len(names)
+    while names and (now := _resident_kib(host, names)) and _have_grown(before, now):
+        if time.monotonic() > deadline:
+            raise LabError(f"memory of {', '.join(names)} still grows after {BOOT_TIMEOUT_S:.0f} s")
+        before = now
+        time.sleep(GROWN_S)
+
+
+def _resident_kib(host: LabHost, names: tuple[str, ...]) -> list[int]:
+    files = " ".join(f"/proc/$(cat /run/libvirt/qemu/{name}.pid)/status" for name in names)
+    lines = host.run(f"grep -h ^VmRSS: {files}").stdout.splitlines()
+    return [int(line.split()[1]) for line in lines]
+
+
+def _have_grown(before: list[int], now: list[int]) -> bool:
+    return any(new > old * 1.01 for old, new in zip(before, now, strict=True))

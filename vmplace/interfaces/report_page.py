@@ -26,6 +26,7 @@ th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid #ee
 th:first-child, td:first-child, td.words { text-align: left }
 thead th { border-bottom: 2px solid #264653 }
 """
+UNKNOWN = "?"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,13 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
+
+    def of_known(self) -> "Table":
+        """Return the table without the columns in which no row has an answer."""
+        columns = list(zip(*self.rows, strict=True))
+        known = [i for i, column in enumerate(columns) if set(column) != {UNKNOWN}]
+        rows = tuple(tuple(row[i] for i in known) for row in self.rows)
+        return Table(tuple(self.headings[i] for i in known), rows, self.caption)
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def svg_of(figure: "Figure") -> str:
 
 def number(value: float | None, digits: int = 2) -> str:
     """Return a figure as text; a question mark where there is no answer."""
-    return "?" if value is None else f"{value:,.{digits}f}"
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"
 
 
 def node_colour(index: int) -> str:

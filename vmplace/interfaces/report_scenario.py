@@ -69,7 +69,7 @@ def scenario_sections(result: ScenarioFigures) -> list[Section]:
         Section(
             "Guests and managers",
             truth,
-            tables=(_guest_table(result), _manager_table(result)),
+            tables=(_guest_table(result).of_known(), _manager_table(result).of_known()),
             warnings=tuple(f"not as expected: {sentence}" for sentence in result.failed_expectations),
         ),
     ]
@@ -116,7 +116,7 @@ def _guest_table(result: ScenarioFigures) -> Table:
         bad = [name for name, guest in zip(names, each, strict=True) if guest.intact is False]
         rows.append((guest_name, *ratios, *times, f"no: {', '.join(bad)}" if bad else intact))
     headings = ("guest", "LAR at start", *(f"LAR, {name}" for name in names))
-    caption = "local access ratio (1 is best) and emulated run time by manager; memory verified by the guest"
+    caption = "local access ratio (1 is best) and emulated run time; memory verified by the guest"
     return Table(
         (*headings, *(f"run time s, {name}" for name in names), "memory intact"), tuple(rows), caption
     )

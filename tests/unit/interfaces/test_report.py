@@ -65,6 +65,12 @@ def test_a_scenario_shows_traffic_and_figures_and_needs_no_other_file(tmp_path: 
     assert "web &lt;0&gt;" in page and "web <0>" not in page
 
 
+def test_a_column_in_which_nobody_has_an_answer_is_left_out(tmp_path: Path):
+    _, page = reported(tmp_path, written(tmp_path, "r.json", scenario()))
+    assert "CPU s" in page and "run time s, vmplace" in page
+    assert "longest call ms" not in page
+
+
 def test_what_did_not_come_out_is_told(tmp_path: Path):
     _, page = reported(tmp_path, written(tmp_path, "r.json", scenario(failed_expectations=["too slow"])))
     assert "not as expected: too slow" in page

@@ -40,8 +40,8 @@ def host(snapshot: Any) -> Iterator[LabHost]:
         yield booted
 
 
-def start_agent(host: LabHost, *, mb_per_s: int = 512) -> GuestProcess:
-    host.put(CONFIG.format(mb_per_s=mb_per_s).encode(), "/etc/vmplace/vmplace.toml")
+def start_agent(host: LabHost, *, mb_per_s: int = 512, rules: str = "") -> GuestProcess:
+    host.put((CONFIG.format(mb_per_s=mb_per_s) + rules).encode(), "/etc/vmplace/vmplace.toml")
     agent = host.spawn(["vmplace", "agent"])
     until(lambda: status(host)["windows"] >= 0, "the agent answers", agent)
     return agent
@@ -149,6 +149,27 @@ def test_the_next_agent_knows_of_a_killed_one(host: LabHost):
     assert host.run("vmplace undo two", timeout=120).stdout.startswith("two: ")
     assert is_away(host, "two", 2)
     assert status(host)["guests"]["two"]["state"] == "held"
+
+
+def affinities(host: LabHost, name: str) -> set[str]:
+    """Return where the kernel says that the guest's vCPU threads may run."""
+    grep = f"grep -l '^CPU .*/KVM' /proc/$(cat /run/libvirt/qemu/{name}.pid)/task/*/comm"
+    script = f"for comm in $({grep}); do grep Cpus_allowed_list ${{comm%comm}}status; done"
+    return {line.split()[1] for line in host.run(script).stdout.splitlines()}
+
+
+def test_vcpus_that_float_are_tied_to_their_memory_and_undo_lets_them_float(host: LabHost):
+    for name in ("one", "two"):
+        host.run(f"virsh vcpupin {name} 0 0-7 --live")
+        assert affinities(host, name) == {"0-7"}
+    agent = start_agent(host, rules='[guests."*"]\nvcpus = "place"\n')
+    # The memory of guest one is on node 1, that of two on node 2: there the vCPUs go, and no page moves.
+    until(lambda: affinities(host, "one") == {"2-3"}, "vCPUs of one are tied to node 1", agent)
+    until(lambda: affinities(host, "two") == {"4-5"}, "vCPUs of two are tied to node 2", agent)
+    until(lambda: status(host)["guests"]["two"]["state"] == "settled", "all is quiet", agent)
+    assert is_away(host, "one", 1) and is_away(host, "two", 2)
+    assert "1 vCPUs given their CPUs back" in host.run("vmplace undo one", timeout=120).stdout
+    assert affinities(host, "one") == {"0-7"} and affinities(host, "two") == {"4-5"}
 
 
 def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Path):

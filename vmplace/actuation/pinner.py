@@ -1,13 +1,19 @@
-"""Move vCPUs: journal where a vCPU thread may run now, then pin it."""
+"""Move vCPUs: journal where a vCPU thread may run now, then pin it.
+
+sched_setaffinity(2) narrows what the thread's cpuset allows, so libvirt's own pins and cgroups stay
+as they are, and undo finds them so.
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.actuation.affinity import LibvirtConnection, read_thread_start, set_cpus, set_cpus_by_libvirt
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal
-from vmplace.errors import GuestGoneError
+from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
 
 
@@ -42,6 +48,29 @@ class Pinner:
         else:
             set_cpus(vcpu.tid, wanted)
         return True
+
+
+@dataclass(frozen=True)
+class PinOutcome:
+    """``vcpus`` were pinned; ``refused`` guests were not, or only in part; ``failures`` tells why."""
+
+    vcpus: int = 0
+    refused: frozenset[str] = frozenset()
+    failures: tuple[str, ...] = ()
+
+
+def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, GuestTopology]) -> PinOutcome:
+    """Pin the vCPUs of each move; one guest's failure stops no other."""
+    vcpus, refused, failures = 0, set(), []
+    for move in moves:
+        guest = guests[move.guest]
+        try:
+            mine = [vcpu for vcpu in guest.vcpus if vcpu.vcpu_id in move.cpus]
+            vcpus += sum(pinner.pin(guest, vcpu, move.cpus[vcpu.vcpu_id]) for vcpu in mine)
+        except VmplaceError as err:
+            refused.add(move.guest)
+            failures.append(f"guest {move.guest}: {err}")
+    return PinOutcome(vcpus, frozenset(refused), tuple(failures))
 
 
 def _read_cpus(tid: int) -> set[int]:

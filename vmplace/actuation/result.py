@@ -45,11 +45,15 @@ class ReplicaOutcome:
 
 @dataclass(frozen=True)
 class ActuationResult:
-    """The outcomes of one plan, one entry per guest that was touched, and what went wrong in words."""
+    """The outcomes of one plan, one entry per guest that was touched, and what went wrong in words.
+
+    ``pinned_vcpus``: vCPUs whose CPUs were changed.
+    """
 
     outcomes: tuple[MoveOutcome, ...] = ()
     failures: tuple[str, ...] = ()
     replicas: tuple[ReplicaOutcome, ...] = ()
+    pinned_vcpus: int = 0
 
     @property
     def moved_pages(self) -> int:

@@ -10,6 +10,7 @@ from vmplace.actuation.budget import Budget
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
+from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.replicator import Replicator
 from vmplace.actuation.result import ActuationResult, ReplicaOutcome
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
@@ -32,18 +33,24 @@ class HostActuator:
         self._balancing = NumaBalancing(self._journal, self._ownership)
         budget = Budget(config.budget.mb_per_s * 1e6)
         self._mover = Mover(self._journal, budget, longest_call_ns=int(config.budget.call_ms * 1e6))
+        self._pinner = Pinner(self._journal)
         self._replicator = Replicator(budget, time.monotonic_ns)
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
     ) -> ActuationResult:
-        """Move and replicate what the budget allows; give up on the rest after one window's length."""
+        """Pin vCPUs, move and replicate within the budget; give up on the rest after a window's length."""
+        pinned = pin_all(self._pinner, plan.vcpu_moves, guests)
+        # Without its vCPUs, a guest's memory would follow to a node where nobody is.
+        moves = tuple(move for move in plan.moves if move.guest not in pinned.refused)
+        plan = replace(plan, moves=moves)
         result = self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
         replicas, failures = self._replicator.apply(plan.replications, guests, is_stopping)
         for outcome in replicas:
             if outcome.replicated:
                 LOG.info("%s", told_replicas(outcome))
-        return replace(result, failures=result.failures + failures, replicas=replicas)
+        failures = (*pinned.failures, *result.failures, *failures)
+        return replace(result, failures=failures, replicas=replicas, pinned_vcpus=pinned.vcpus)
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise."""

@@ -52,6 +52,10 @@ class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Annotated[tuple[Nid, ...], msgspec.Meta(min_length=1, description="a list of nodes, such as [0, 1]")]
         | None
     ) = None
+    vcpus: Annotated[
+        Literal["leave", "place"],
+        msgspec.Meta(description='"leave" (where they may run is yours) or "place" (tie them to a node)'),
+    ] = "leave"
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -166,7 +170,8 @@ def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
     except ConfigError as err:
         return GuestRule(pattern, GuestSettings(Mode.MANUAL), err)
     nids = parsed.allowed_nids
-    settings = GuestSettings(Mode(parsed.mode), tuple(sorted(set(nids))) if nids else None)
+    allowed = tuple(sorted(set(nids))) if nids else None
+    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place")
     return GuestRule(pattern, settings)
 
 

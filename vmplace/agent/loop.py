@@ -25,6 +25,7 @@ from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
 from vmplace.errors import VmplaceError
 from vmplace.model.pages import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
+from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -161,11 +162,15 @@ class Agent:
             return NO_PLAN
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
         views = tuple(guest.view for guest in self.roster)
+        snapshot = Snapshot(self._host, views, budget_bytes, self._parts.replica_ratio)
         try:
-            plan = self._parts.policy(Snapshot(self._host, views, budget_bytes, self._parts.replica_ratio))
+            vcpu_moves = plan_vcpus(snapshot)
+            # Memory belongs where the vCPUs will be.
+            plan = self._parts.policy(with_vcpus(snapshot, vcpu_moves))
         except Exception as err:
             self._complain(f"policy {self._parts.policy_name} failed, nothing moves: {err}", err)
             return NO_PLAN
+        plan = replace(plan, vcpu_moves=vcpu_moves)
         self.last_plan = summary(plan)
         return plan
 
@@ -179,12 +184,15 @@ class Agent:
         self._serve()
         moves = tuple(move for move in plan.moves if self._may_move(move.guest))
         replications = tuple(one for one in plan.replications if self._may_move(one.guest))
-        if not moves and not replications:
+        vcpu_moves = tuple(one for one in plan.vcpu_moves if self._may_move(one.guest))
+        if not moves and not replications and not vcpu_moves:
             return ActuationResult()
         topologies = {guest.name: guest.topology for guest in self.roster}
         try:
             return self._parts.actuator.apply(
-                PlacementPlan(moves, replications=replications), topologies, self._is_interrupted
+                PlacementPlan(moves, replications=replications, vcpu_moves=vcpu_moves),
+                topologies,
+                self._is_interrupted,
             )
         except VmplaceError as err:
             return ActuationResult(failures=(f"{err}{f' ({err.hint})' if err.hint else ''}",))
@@ -201,12 +209,19 @@ class Agent:
         return guest.settings.mode is Mode.AUTO and not guest.held and not self._status.paused
 
     def _settle(self, plan: PlacementPlan, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
+        for move in plan.vcpu_moves if result.pinned_vcpus else ():
+            LOG.info(
+                'guest=%s vcpus=%s nid=%s->%d reason="%s"', move.guest, ",".join(map(str, move.cpus)),
+                ",".join(map(str, move.from_nids)), move.nid, move.reason,
+            )  # fmt: skip
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}
         for guest in self.roster:
             self._decide(guest, plan, outcomes.get(guest.name))
         for failure in result.failures:
             self._complain(failure)
-        self._pace = self._pace.after(moved=changed or result.moved_pages > 0)
+        if result.pinned_vcpus:
+            self._parts.lookout.look_again()
+        self._pace = self._pace.after(moved=changed or result.moved_pages > 0 or result.pinned_vcpus > 0)
         longest_ms = max((one.longest_call_ns for one in result.outcomes), default=0) / 1e6
         cpu_ms = max((one.longest_call_cpu_ns for one in result.outcomes), default=0) / 1e6
         self._publish(

@@ -27,30 +27,48 @@ class StaySummary:
 
 
 @dataclass(frozen=True)
+class VcpuSummary:
+    """vCPUs that should be tied to node ``nid``; they may run on ``from_nids`` now."""
+
+    guest: str
+    vcpu_ids: tuple[int, ...]
+    from_nids: tuple[int, ...]
+    nid: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class PlanSummary:
     """A plan without its pages: those may take more memory than the agent may use."""
 
     moves: tuple[MoveSummary, ...] = ()
     stays: tuple[StaySummary, ...] = ()
     size_bytes: int = 0
+    vcpu_moves: tuple[VcpuSummary, ...] = ()
 
     def of(self, guest: str) -> "PlanSummary":
         """Return the part that concerns one guest."""
         moves = tuple(move for move in self.moves if move.guest == guest)
         stays = tuple(stay for stay in self.stays if stay.guest == guest)
-        return PlanSummary(moves, stays, sum(move.moved_bytes for move in moves))
+        vcpus = tuple(move for move in self.vcpu_moves if move.guest == guest)
+        return PlanSummary(moves, stays, sum(move.moved_bytes for move in moves), vcpus)
 
     def reasons(self, guest: str) -> tuple[str, ...]:
         """Return why the guest's memory should move or stay, each reason once."""
         mine = self.of(guest)
-        return tuple(dict.fromkeys([m.reason for m in mine.moves] + [s.reason for s in mine.stays]))
+        told = [v.reason for v in mine.vcpu_moves] + [m.reason for m in mine.moves]
+        return tuple(dict.fromkeys(told + [s.reason for s in mine.stays]))
 
 
 def summary(plan: PlacementPlan) -> PlanSummary:
     """Return the plan without its pages."""
     moves = tuple(_move_summary(move) for move in plan.moves)
     stays = tuple(StaySummary(stay.guest, stay.reason) for stay in plan.stays)
-    return PlanSummary(moves, stays, plan.size_bytes)
+    vcpus = tuple(
+        VcpuSummary(move.guest, tuple(move.cpus), move.from_nids, move.nid, move.reason)
+        for move in plan.vcpu_moves
+    )
+    return PlanSummary(moves, stays, plan.size_bytes, vcpus)
 
 
 def _move_summary(move: Move) -> MoveSummary:

@@ -72,7 +72,10 @@ def print_plan(plan: Mapping[str, Any]) -> None:
             escape(move["guest"]), mib(move["moved_bytes"]), _bytes_by_node(move["from_bytes"]),
             _bytes_by_node(move["to_bytes"]), escape(move["reason"]),
         )  # fmt: skip
-    out.print(table if plan["moves"] else "nothing to move")
+    out.print(table if plan["moves"] else "no memory to move")
+    for move in plan["vcpu_moves"]:
+        vcpus = ", ".join(map(str, move["vcpu_ids"]))
+        out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} to node {move['nid']}: {escape(move['reason'])}")
     for stay in plan["stays"]:
         out.print(f"  {escape(stay['guest'])}: {escape(stay['reason'])}")
 

@@ -1,5 +1,6 @@
 """What a policy is given and what it answers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -21,10 +22,14 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class GuestSettings:
-    """The operator's word on one guest; ``allowed_nids`` None = every node with memory."""
+    """The operator's word on one guest; ``allowed_nids`` None = every node with memory.
+
+    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.
+    """
 
     mode: Mode = Mode.AUTO
     allowed_nids: tuple[int, ...] | None = None
+    place_vcpus: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,17 @@ class Replication:
 
 
 @dataclass(frozen=True)
+class VcpuMove:
+    """vCPUs of one guest that should run on ``cpus`` (by vCPU id) only, all of node ``nid``."""
+
+    guest: str
+    cpus: Mapping[int, tuple[int, ...]]
+    from_nids: tuple[int, ...]
+    nid: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Stay:
     """A guest, or part of one, that is left where it is, and why."""
 
@@ -104,6 +120,7 @@ class PlacementPlan:
     moves: tuple[Move, ...] = ()
     stays: tuple[Stay, ...] = field(default=())
     replications: tuple[Replication, ...] = ()
+    vcpu_moves: tuple[VcpuMove, ...] = ()
 
     @property
     def size_bytes(self) -> int:

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from tests.unit.actuation.fake_kernel import HUGE, PAGE, FakeKernel
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.journal import Journal, read_journal
 from vmplace.actuation.mover import Mover
-from vmplace.actuation.pinner import Pinner
+from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.undo import undo
 from vmplace.errors import VmplaceError
+from vmplace.policy.plan import VcpuMove
 
 BASE = 1 << 32
 
@@ -127,6 +129,18 @@ def test_real_threads_get_their_cpus_back(journal: Journal, tmp_path: Path):
 def test_cpus_that_do_not_exist_are_told(journal: Journal):
     with child_guest(8) as child, pytest.raises(VmplaceError, match="cannot run on CPUs"):
         Pinner(journal).pin(child.guest, child.guest.vcpus[0], {1000})
+
+
+def test_one_guests_failure_pins_the_others_all_the_same(journal: Journal):
+    with child_guest(8) as good, child_guest(8) as bad:
+        guests = {"good": replace(good.guest, name="good"), "bad": replace(bad.guest, name="bad")}
+        moves = [
+            VcpuMove(name, {0: cpus}, (0,), 0, "test") for name, cpus in (("bad", (1000,)), ("good", (0,)))
+        ]
+        outcome = pin_all(Pinner(journal), moves, guests)
+        assert os.sched_getaffinity(good.guest.vcpus[0].tid) == {0}
+    assert (outcome.vcpus, outcome.refused) == (1, frozenset({"bad"}))
+    assert "guest bad: " in outcome.failures[0] and "cannot run on CPUs" in outcome.failures[0]
 
 
 def test_only_the_named_guest_is_undone(journal: Journal, tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -103,11 +103,17 @@ class World:
     ) -> ActuationResult:
         """Carry each move out at once."""
         outcomes = []
+        for pinned in plan.vcpu_moves:
+            (index,) = (i for i, one in enumerate(self.running) if one.name == pinned.guest)
+            vcpus = tuple(replace(v, cpus=pinned.cpus[v.vcpu_id]) for v in self.running[index].vcpus)
+            self.running[index] = replace(self.running[index], vcpus=vcpus)
         for move in plan.moves:
             self.applied.append(move.guest)
             self.nid_of[move.guest] = int(move.to_nid[0])
             outcomes.append(MoveOutcome(move.guest, moved=len(move.hva), calls=1, longest_call_ns=3_000_000))
-        return ActuationResult(tuple(outcomes))
+        return ActuationResult(
+            tuple(outcomes), pinned_vcpus=sum(len(pinned.cpus) for pinned in plan.vcpu_moves)
+        )
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Note it."""

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+from vmplace.topology.guest import Vcpu
 
 
 def rule(pattern: str, mode: Mode) -> GuestRule:
@@ -37,6 +39,24 @@ def test_only_auto_guests_are_moved(mode: Mode):
     agent.run(windows=2)
     assert world.applied == ["web"]
     assert agent.status.guests["db1"].state == {Mode.ADVISE: "advised", Mode.MANUAL: "manual"}[mode]
+
+
+@pytest.mark.parametrize(
+    ("place", "cpus", "applied"),
+    [(True, (0, 1), []), (False, (0, 1, 2, 3), ["db1"])],
+)
+def test_floating_vcpus_are_tied_to_where_their_memory_is_if_asked_for(
+    place: bool, cpus: tuple[int, ...], applied: list[str]
+):
+    floating = replace(guest("db1"), vcpus=(Vcpu(0, 1, (0, 1, 2, 3)),))
+    world = World([floating])
+    agent = world.agent(GuestRule("*", GuestSettings(place_vcpus=place)))
+    agent.run(windows=1)
+    assert world.running[0].vcpus[0].cpus == cpus
+    # Without a node of its own its memory is interleaved over both.
+    assert world.applied == applied
+    (decision,) = agent.roster.get("db1").decisions  # type: ignore[union-attr]
+    assert ("fit on the cores of node 0" in decision.reasons[0]) == place
 
 
 @pytest.mark.parametrize("error", [OSError(5, "input/output error"), RuntimeError("bug"), MemoryError()])

@@ -1,16 +1,17 @@
 """Where does each page belong, if it is known which nodes read and write it?
 
-1. A page that one node alone touched in the last windows goes to that node.
-2. A page that several nodes touched and nobody wrote is replicated, as far as the replica budget goes: each
+1. Where all vCPUs of a guest run on one node there is nothing to learn: policy "home".
+2. A page that one node alone uses (model/page_use.py) goes to that node.
+3. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
    node reads its own copy then.  Huge pages are not (the kernel does not yet).
-3. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
-4. Pages that nobody touched stay: they cost nobody anything.
+4. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
+5. Pages of which nothing is known stay: they cost nobody anything.
 
 A range whose source does not see nodes is left to policy "home".
 Source: Carrefour (ASPLOS'13), section 3.2, per page instead of per application, with the D bit in place of
 sampled read ratios.
-Limits: a page counts by who touched it, not by how often.  What is replicated is asked for again each window;
-the kernel knows what it has, and backs off for pages that are written.
+Limits: a page counts by who touched it, not by how often.  What is replicated is asked for again now and
+then; the kernel knows what it has, and backs off for pages that are written.
 """
 
 from collections.abc import Iterator
@@ -55,10 +56,11 @@ def _iter_answers(
     if guest.pages is None or guest.settings.mode is Mode.MANUAL:
         yield from home.iter_wishes(snapshot.host, guest, room)
         return
+    runs_on_one = len(_worker_nids(snapshot, guest)) == 1
     for pages in guest.pages.ranges:
         use = page_use(pages, len(guest.pages.nids))
         one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
-        if use is None or pages.ram.movability is not Movability.MOVABLE:
+        if use is None or pages.ram.movability is not Movability.MOVABLE or runs_on_one:
             yield from home.iter_wishes(snapshot.host, one, room)
         elif len(pages.history) < MIN_WINDOWS:
             yield Stay(guest.topology.name, "who touches its pages has been seen for one window only")
@@ -80,11 +82,11 @@ def _range_answers(
             to = home.nearest(snapshot.host, nid, allowed)
             target = home.Target({to: 1.0}, f"node {nid} alone touches them")
             yield from home.range_wishes(name, _only(pages, mine), nids, target, room)
-    copied = _replicable(pages, use) if snapshot.replica_ratio else np.zeros_like(use.shared)
-    if copied.any():
+    unwritten = _replicable(pages, use) if snapshot.replica_ratio else np.zeros_like(use.shared)
+    if (copied := unwritten & use.touched).any():
         yield from _replication(snapshot, guest, pages, copied, allowed)
     spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
-    if spread and (rest := use.shared & ~copied).any():
+    if spread and (rest := use.shared & ~unwritten).any():
         yield from home.range_wishes(name, _only(pages, rest), nids, spread, room)
 
 

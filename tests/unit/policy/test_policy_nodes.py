@@ -63,10 +63,18 @@ def test_shared_pages_that_nobody_writes_are_replicated_in_runs() -> None:
     assert one.nids == (0, 1, 2, 3)
 
 
-def test_a_write_in_one_window_alone_may_be_kvms_own() -> None:
+def test_a_page_written_in_any_of_the_windows_gets_no_copies() -> None:
     read = {index: range(64) for index in range(4)}
-    (one,) = planned(view(bits(read), bits(read, written=range(64)), bits(read))).replications
-    assert one.pages == 64
+    (one,) = planned(view(bits(read), bits(read, written=range(2)), bits(read))).replications
+    assert ((one.hva - HVA) // 4096).tolist() == [2] and one.pages == 62
+
+
+def test_pages_among_written_ones_need_more_windows_to_be_known() -> None:
+    read = {index: range(64) for index in range(4)}
+    window = bits(read, written=range(32))
+    assert not planned(view(window, window)).replications
+    (one,) = planned(view(window, window, window)).replications
+    assert one.pages == 32
 
 
 def test_without_replication_shared_pages_are_spread() -> None:
@@ -88,3 +96,39 @@ def test_huge_pages_are_not_replicated() -> None:
 
 def test_untouched_pages_stay() -> None:
     assert planned(view(bits({}), bits({}))) == PlacementPlan()
+
+
+def randomly_read(chance: np.random.Generator, nodes: tuple[int, ...]) -> NodeBits:
+    """Return a window in which each node read 4 % of the pages."""
+    rows = np.zeros((5, NPAGES), np.uint8)
+    for index in nodes:
+        rows[index, chance.integers(NPAGES, size=NPAGES // 25)] = 1
+    packed = np.packbits(rows, axis=1, bitorder="little").view(np.uint64)
+    return NodeBits(packed, np.zeros_like(packed))
+
+
+def test_pages_of_a_table_read_at_random_are_shared_whoever_was_seen() -> None:
+    """Seven in ten of the pages that were seen at all were seen in one window alone."""
+    chance = np.random.default_rng(1)
+    windows = [randomly_read(chance, (0, 1, 2, 3)) for _ in range(4)]
+    seen = np.bitwise_or.reduce([window.anywhere(NPAGES) for window in windows])
+    (one,) = planned(view(*windows)).replications
+    assert one.pages > 0.995 * seen.sum()
+
+
+def test_pages_around_those_of_one_node_go_there_too() -> None:
+    chance = np.random.default_rng(2)
+    windows = [randomly_read(chance, (2,)) for _ in range(4)]
+    assert moved(planned(view(*windows))) == {2: set(range(NPAGES))}
+
+
+def test_a_few_pages_do_not_speak_for_their_block() -> None:
+    window = bits({2: range(100, 107)})
+    assert moved(planned(view(window, window))) == {2: set(range(100, 107))}
+
+
+def test_a_guest_that_runs_on_one_node_is_brought_there_without_evidence() -> None:
+    seen = view(bits({}), bits({}))
+    vcpus = tuple(replace(vcpu, cpus=(4,)) for vcpu in seen.topology.vcpus)
+    result = planned(replace(seen, topology=replace(seen.topology, vcpus=vcpus)))
+    assert moved(result) == {2: set(range(NPAGES))}

@@ -111,9 +111,9 @@ class Replicator:
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         tried = asked[: self._budget.available_bytes(self._clock()) // cost]
         done, refused = _called(mine.placement.fd, nodes, tried)
-        self._budget.take(len(done) * cost, self._clock())
-        mine.held.add(done)
-        return ReplicaOutcome(guest.name, len(done), len(asked) - len(tried), refused)
+        new = mine.held.note(tried, done)
+        self._budget.take(new * cost, self._clock())
+        return ReplicaOutcome(guest.name, new, len(asked) - len(tried), refused)
 
 
 class Held:
@@ -123,15 +123,17 @@ class Held:
         self._frames: Gfns = np.zeros(0, np.uint64)
         self._calls = 0
 
-    def add(self, gfns: Gfns) -> None:
-        """Note that these have copies."""
-        self._frames = np.union1d(self._frames, gfns)
+    def note(self, tried: Gfns, done: Gfns) -> int:
+        """Note which of the frames that were tried have copies; return how many had none before."""
+        new = np.setdiff1d(done, self._frames, assume_unique=True)
+        self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
+        return len(new)
 
     def missing(self, gfns: Gfns) -> Gfns:
         """Return those of ``gfns``, ascending, to ask for; now and then all: KVM drops copies by itself."""
         self._calls += 1
         if self._calls % ASK_AGAIN == 0:
-            self._frames = self._frames[:0]
+            return gfns
         return np.setdiff1d(gfns, self._frames, assume_unique=True)
 
 

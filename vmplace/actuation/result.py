@@ -33,8 +33,8 @@ class MoveOutcome:
 class ReplicaOutcome:
     """What became of the pages of one guest that were to have copies on several nodes, in 4 KiB pages.
 
-    ``replicated`` have them now; ``left`` were not tried because the budget was used up; ``refused`` counts
-    the others by the kernel's reason.
+    ``replicated`` have them now and had none before; ``left`` were not tried because the budget was used up;
+    ``refused`` counts the others by the kernel's reason.
     """
 
     guest: str
@@ -59,3 +59,8 @@ class ActuationResult:
     def moved_pages(self) -> int:
         """Return how many 4 KiB pages changed their node."""
         return sum(outcome.moved for outcome in self.outcomes)
+
+    @property
+    def replicated_pages(self) -> int:
+        """Return how many 4 KiB pages got copies."""
+        return sum(outcome.replicated for outcome in self.replicas)

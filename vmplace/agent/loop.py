@@ -221,7 +221,8 @@ class Agent:
             self._complain(failure)
         if result.pinned_vcpus:
             self._parts.lookout.look_again()
-        self._pace = self._pace.after(moved=changed or result.moved_pages > 0 or result.pinned_vcpus > 0)
+        did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
+        self._pace = self._pace.after(moved=changed or did > 0)
         longest_ms = max((one.longest_call_ns for one in result.outcomes), default=0) / 1e6
         cpu_ms = max((one.longest_call_cpu_ns for one in result.outcomes), default=0) / 1e6
         self._publish(

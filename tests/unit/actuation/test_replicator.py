@@ -27,6 +27,11 @@ def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
 
 def test_frames_that_have_copies_are_asked_for_now_and_then_only() -> None:
     held, frames = Held(), np.array([3, 5, 9], np.uint64)
-    held.add(np.array([9, 3], np.uint64))
+    assert held.note(frames, np.array([9, 3], np.uint64)) == 2
     asked = [held.missing(frames).tolist() for _ in range(ASK_AGAIN)]
     assert asked == [[5]] * (ASK_AGAIN - 1) + [[3, 5, 9]]
+
+
+def test_frames_that_lost_their_copies_count_anew() -> None:
+    held, frames = Held(), np.array([3, 5], np.uint64)
+    assert [held.note(frames, frames), held.note(frames, frames[:1]), held.note(frames, frames)] == [2, 0, 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vmplace.lab import cache, trees
 from vmplace.lab.errors import LabError
-from vmplace.lab.kernel import build_kernel
+from vmplace.lab.kernel import Flavour, build_kernel, chosen_flavour
 from vmplace.lab.progress import Progress, log_path
 from vmplace.lab.qemu import build_qemu
 from vmplace.lab.rootfs import rootfs_image
@@ -33,11 +33,16 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class LabArtifacts:
-    """The built parts; ``meter`` and ``payload`` are the output folders of their Makefiles."""
+    """The built parts; ``meter`` and ``payload`` are the output folders of their Makefiles.
+
+    ``kernel`` is the emulated host's, ``guest_kernel`` that of the Linux guests in it: the same, unless the
+    host's has checks that would only slow the guests down.
+    """
 
     toolbox: Path
     qemu: Path
     kernel: Path
+    guest_kernel: Path
     rootfs_image: Path
     meter: Path | None
     payload: Path | None
@@ -89,28 +94,32 @@ def check_machine(*, disk_bytes: int, memory_bytes: int) -> None:
         )
 
 
-def build_all(progress: Progress) -> LabArtifacts:
-    """Return all parts, building what the cache does not have; the kernel compiles while packages load."""
+def build_all(progress: Progress, flavour: Flavour | None = None) -> LabArtifacts:
+    """Return all parts, building what the cache does not have; the kernel compiles while packages load.
+
+    ``flavour`` is the kernel's, by default that of the environment (kernel.py).
+    """
     for path in cache.prune():
         progress.note(f"removed what is not used any more: {path.name}")
     with cache.in_use():
-        return _build_all(progress)
+        return _build_all(progress, flavour or chosen_flavour())
 
 
-def _build_all(progress: Progress) -> LabArtifacts:
+def _build_all(progress: Progress, flavour: Flavour) -> LabArtifacts:
     cold = not any(cache.cache_root().glob("kernel-tree-*"))
     check_machine(disk_bytes=BUILD_DISK_BYTES if cold else 2 * GIB, memory_bytes=BUILD_MEMORY_BYTES)
     for path in cache.remove_stale():
         progress.note(f"removed what a killed run left: {path.name}")
-    toolbox = trees.toolbox(progress)
+    toolbox, patches = trees.toolbox(progress), patches_folder("kvm-patches")
     kernel, rootfs = _together(
-        lambda: build_kernel(progress, patches=patches_folder("kvm-patches")), lambda: rootfs_image(progress)
+        lambda: build_kernel(progress, patches=patches, flavour=flavour), lambda: rootfs_image(progress)
     )
     qemu = build_qemu(progress, patches=patches_folder("qemu-patches"))
     return LabArtifacts(
         toolbox=toolbox,
         qemu=qemu,
         kernel=kernel,
+        guest_kernel=build_kernel(progress, patches=patches) if flavour == "debug" else kernel,
         rootfs_image=rootfs,
         meter=_made(progress, toolbox, "meter", ["meter"]),
         payload=_made(progress, toolbox, "payload", ["payload", "meter/magic.h"]),

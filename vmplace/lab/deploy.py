@@ -36,7 +36,7 @@ def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path
     files = {
         f"{PACKAGE_ROOT}/{name.relative_to(package)}": name for name in package.rglob("*") if name.is_file()
     }
-    files[f"{LAB_FILES}/bzImage"] = artifacts.kernel
+    files[f"{LAB_FILES}/bzImage"] = artifacts.guest_kernel
     if artifacts.payload:
         files[f"{LAB_FILES}/payload.cpio.gz"] = artifacts.payload / "payload.cpio.gz"
         files["usr/local/bin/vmp-payload"] = artifacts.payload / "payload"

@@ -35,6 +35,7 @@ CERTAIN_WINDOWS = 3
 LEAST_PAGES = 8
 """Fewer pages do not speak for their block: what they say changes from window to window."""
 WRITES_RATIO = 0.05
+IN_USE_RATIO = 0.25
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class PageUse:
 
     ``owner``: index of the one node that uses the page, -1 where none or several do.  ``shared``: several
     nodes do, or one that is not known.  ``written``: somebody writes it, or it could not be told.
-    ``touched``: it was seen in use itself; the rest is known from the pages around it.
+    ``in_use``: it was touched, or a quarter of the pages in its block were.
     """
 
     owner: NodeIndexes
     shared: Bools
     written: Bools
-    touched: Bools
+    in_use: Bools
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,11 @@ def page_use(pages: RangePages, nodes: int) -> PageUse | None:
     private = _are_private(ram, seen)
     owner = np.where(certain | _of_pages(private, ram), seen.alone, np.int8(-1))
     owner = np.where(touched, owner, _of_pages(np.where(private, _leader(ram, seen, nodes), -1), ram))
-    in_use = _by_block(touched, ram) >= LEAST_PAGES
-    shared = np.where(touched, owner < 0, _of_pages(in_use & ~private, ram))
+    seen_of_block = _by_block(touched, ram)
+    shared = np.where(touched, owner < 0, _of_pages(~private & (seen_of_block >= LEAST_PAGES), ram))
+    in_use = touched | _of_pages(seen_of_block >= HUGE_PAGES * IN_USE_RATIO, ram)
     written = seen.written | (_of_pages(_are_written(ram, seen), ram) & ~certain)
-    return PageUse(owner.astype(np.int8), shared, written, touched)
+    return PageUse(owner.astype(np.int8), shared, written, in_use)
 
 
 def _seen(pages: RangePages, nodes: int) -> _Seen:

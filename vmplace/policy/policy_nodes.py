@@ -83,7 +83,7 @@ def _range_answers(
             target = home.Target({to: 1.0}, f"node {nid} alone touches them")
             yield from home.range_wishes(name, _only(pages, mine), nids, target, room)
     unwritten = _replicable(pages, use) if snapshot.replica_ratio else np.zeros_like(use.shared)
-    if (copied := unwritten & use.touched).any():
+    if (copied := unwritten & use.in_use).any():
         yield from _replication(snapshot, guest, pages, copied, allowed)
     spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
     if spread and (rest := use.shared & ~unwritten).any():

@@ -108,12 +108,11 @@ def randomly_read(chance: np.random.Generator, nodes: tuple[int, ...]) -> NodeBi
 
 
 def test_pages_of_a_table_read_at_random_are_shared_whoever_was_seen() -> None:
-    """Seven in ten of the pages that were seen at all were seen in one window alone."""
+    """Half of the pages were seen at all, seven in ten of them in one window alone."""
     chance = np.random.default_rng(1)
     windows = [randomly_read(chance, (0, 1, 2, 3)) for _ in range(4)]
-    seen = np.bitwise_or.reduce([window.anywhere(NPAGES) for window in windows])
     (one,) = planned(view(*windows)).replications
-    assert one.pages > 0.995 * seen.sum()
+    assert one.pages > 0.99 * NPAGES
 
 
 def test_pages_around_those_of_one_node_go_there_too() -> None:

@@ -24,10 +24,14 @@ from vmplace.model.page_use import Bools, PageUse, page_use
 from vmplace.model.pages import RangePages
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
+from vmplace.policy.spread import weights_by_index
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, Movability
 
 MIN_WINDOWS = 2
 """Who touched a page in one window alone is not yet known well enough to move it."""
+
+UNEVEN_RATIO = 0.1
+"""What is seen to be shared changes with every window; moving this much to and fro each time helps nobody."""
 
 Indexes = npt.NDArray[np.int64]
 
@@ -86,8 +90,18 @@ def _range_answers(
     if (copied := unwritten & use.in_use).any():
         yield from _replication(snapshot, guest, pages, copied, allowed)
     spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
-    if spread and (rest := use.shared & ~unwritten).any():
+    rest = use.shared & ~unwritten
+    if spread and _excess_ratio(pages, rest, nids, spread) > UNEVEN_RATIO:
         yield from home.range_wishes(name, _only(pages, rest), nids, spread, room)
+
+
+def _excess_ratio(pages: RangePages, rest: Bools, nids: tuple[int, ...], target: home.Target) -> float:
+    """Return which share of the pages is on nodes that have more of them than the target says."""
+    places = pages.node_index[rest]
+    counts = np.bincount(places[places >= 0], minlength=len(nids))
+    total = int(counts.sum())
+    excess = np.maximum(counts - weights_by_index(target.weights, nids) * total, 0)
+    return float(excess.sum()) / total if total else 0.0
 
 
 def _replication(

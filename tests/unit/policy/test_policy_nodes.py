@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.unit.policy.test_policy_home import HVA, NPAGES, guest_view, host
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
@@ -119,6 +120,18 @@ def test_pages_around_those_of_one_node_go_there_too() -> None:
     chance = np.random.default_rng(2)
     windows = [randomly_read(chance, (2,)) for _ in range(4)]
     assert moved(planned(view(*windows))) == {2: set(range(NPAGES))}
+
+
+@pytest.mark.parametrize(("on_node_0", "moves"), [(0.32, False), (0.40, True)])
+def test_shared_pages_that_are_spread_well_enough_stay(on_node_0: float, moves: bool) -> None:
+    window = bits({index: range(400) for index in range(4)}, range(400))
+    seen = view(window, window)
+    assert seen.pages
+    (pages,) = seen.pages.ranges
+    places = np.arange(NPAGES) % 4
+    places[: int(512 * (on_node_0 - 0.25) * 4 / 3)] = 0
+    ranges = (replace(pages, node_index=places.astype(np.int8)),)
+    assert bool(planned(replace(seen, pages=replace(seen.pages, ranges=ranges))).moves) is moves
 
 
 def test_a_few_pages_do_not_speak_for_their_block() -> None:

@@ -87,8 +87,6 @@ def test_the_patched_kvm_sees_what_idle_tracking_sees(host: LabHost) -> None:
 
 def test_ibs_samples_pages_that_a_vcpu_touches_and_no_others(host: LabHost) -> None:
     """The samples of a guest, taken by the host, have addresses of the host."""
-    if host.run("test -d /sys/bus/event_source/devices/ibs_op", check=False).returncode:
-        pytest.skip("the lab's QEMU emulates no IBS yet (qemu-patches/series.next)")
     # The kernel takes emulated interrupts for slow ones, and samples ever less.
     host.run("sysctl -w kernel.perf_cpu_time_max_percent=0")
     seen = windows(host, "ibs", "kvm", 4, [[1024, 9216]])["windows"]

@@ -38,7 +38,7 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
     return [
         *(part for folder in FIRMWARE for part in ("-L", folder)),
         *("-machine", f"pc-q35-10.0,usb=off{',hmat=on' if topology.hmat else ''}"),
-        *("-accel", "tcg,thread=multi", "-cpu", f"{CPU_MODEL},+svm,+npt"),
+        *("-accel", "tcg,thread=multi", "-cpu", f"{CPU_MODEL},+svm,+npt,+ibs"),
         *qemu_arguments(topology, str(RAM)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-rtc", "base=utc"),
         *("-kernel", str(inside(artifacts.kernel)), "-append", KERNEL_COMMAND_LINE),

@@ -1,6 +1,7 @@
 """What sensors see in the emulated host, against what processes and vCPUs there declare to touch."""
 
 import json
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.lab
 INSIDE = "/root/sampling_inside.py"
 TOUCHED = [[100, 101], [4096, 4196], [16383, 16384]]
 CODE_PAGE = [0, 1]
+PERF_DATA = Path(__file__).parents[1] / "data/perf/two-vcpus.perf.data.xz"
 KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds"
 
 
@@ -94,6 +96,14 @@ def test_ibs_samples_pages_that_a_vcpu_touches_and_no_others(host: LabHost) -> N
     # KVM reads the code of the HLT in page 0.
     assert {page for page in pages if not 1024 <= page < 9216} <= {0}
     assert len(pages) > 10
+
+
+def test_a_file_of_perf_is_read_by_the_perf_tool_itself(host: LabHost) -> None:
+    host.put(lzma.decompress(PERF_DATA.read_bytes()), "/root/perf.data")
+    told = json.loads(host.run("vmplace replay /root/perf.data --json").stdout)
+    # One vCPU on each node, all memory on node 0 (tests/data/perf/README).
+    assert told["guests"]["pid-347"]["lar_before"] == pytest.approx(0.5, abs=0.1)
+    assert told["windows"] > 1
 
 
 def new_damon(host: LabHost, then: str) -> str:

@@ -15,30 +15,34 @@ from vmplace.interfaces.options import NothingError, config_option, examples, js
 RECORDING = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(epilog=examples("vmplace record /tmp/host.vmptrace --duration 30"))
+@click.command(
+    epilog=examples(
+        "vmplace record /tmp/host.vmptrace --duration 30\n"
+        "perf record -a -d --phys-data -e ibs_op// -- sleep 30\n"
+        "vmplace record /tmp/host.vmptrace --from perf.data"
+    )
+)
 @click.argument("out", type=RECORDING)
+@click.option("--from", "perf_data", type=RECORDING, help="Take the samples from a file of perf record.")
 @click.option("--duration", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds.")
 @click.option("--force", is_flag=True, help="Overwrite OUT.")
 @json_option
 @config_option
-def record(out: Path, duration: float, force: bool, as_json: bool, config: Path | None) -> None:
+def record(  # noqa: PLR0913 - an option each
+    out: Path, perf_data: Path | None, duration: float, force: bool, as_json: bool, config: Path | None
+) -> None:
     """Record which pages of all guests are touched, window by window, to OUT.
 
     The file holds the host, the guests and the samples (docs/recording.md), no memory contents.  Stop
     the agent first: two that sample at once take each other's answers.
     """
-    from vmplace.agent.bell import Bell
     from vmplace.agent.config import read_config
-    from vmplace.agent.lock import AgentLock
 
     settings = read_config(config).config
-    with AgentLock(settings.lock_path).borrowed():
-        bell = Bell()
-        bell.stop_on_signals()
-        with _progress(duration, show=not as_json) as report:
-            counts = {"windows": 0, "batches": 0, "guests": 0}
-            for counts in _iter_recorded(out, settings, bell, duration, force=force):
-                report(counts)
+    if perf_data is not None:
+        counts = _imported(out, perf_data, settings.window_ms, force=force)
+    else:
+        counts = _recorded(out, settings, duration, force=force, show=not as_json)
     told = {"file": str(out), "size_bytes": out.stat().st_size, **counts}
     if as_json:
         print_json(told)
@@ -48,6 +52,36 @@ def record(out: Path, duration: float, force: bool, as_json: bool, config: Path 
         )
     if not counts["batches"]:
         raise NothingError("no guest was sampled")
+
+
+def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show: bool) -> dict[str, int]:
+    """Record this host and return the counts."""
+    from vmplace.agent.bell import Bell
+    from vmplace.agent.lock import AgentLock
+
+    counts = {"windows": 0, "batches": 0, "guests": 0}
+    with AgentLock(settings.lock_path).borrowed():
+        bell = Bell()
+        bell.stop_on_signals()
+        with _progress(duration_s, show=show) as report:
+            for counts in _iter_recorded(out, settings, bell, duration_s, force=force):
+                report(counts)
+    return counts
+
+
+def _imported(out: Path, perf_data: Path, window_ms: int, *, force: bool) -> dict[str, int]:
+    """Write what perf recorded and return the counts; raises RecordingError."""
+    from vmplace.sampling.perf_recording import read_perf_data
+    from vmplace.sampling.recording import Recorder
+
+    recorded = read_perf_data(perf_data)
+    guests = {guest.name: guest for guest in recorded.guests}
+    batches = 0
+    with Recorder(out, recorded.host, overwrite=force) as recorder:
+        for batch in recorded.iter_batches(window_ms):
+            recorder.add(guests[batch.guest], batch)
+            batches += 1
+    return {"windows": batches // len(guests), "batches": batches, "guests": len(guests)}
 
 
 def _iter_recorded(
@@ -109,13 +143,15 @@ def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
 def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config: Path | None) -> None:
     """Run a policy over the recording FILE: what it would have moved, estimated LAR before and after.
 
-    Needs no root and no guests; nothing is moved.
+    FILE is vmplace's, or one of perf record with IBS or Intel's mem-loads (-d --phys-data), which the perf
+    tool reads.  Needs no root and no guests; nothing is moved.
     """
     import msgspec
 
     from vmplace.agent.config import read_config
     from vmplace.agent.dry_run import rehearse
     from vmplace.policy.registry import POLICIES
+    from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import iter_recording
 
     loaded = read_config(config)
@@ -123,7 +159,12 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     if name not in POLICIES:
         raise click.BadParameter(f"no policy {name!r}; known: {', '.join(POLICIES)}", param_hint="--policy")
     budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000
-    events = iter_recording(file, tolerant=tolerant)
+    if is_perf_data(file):
+        from vmplace.sampling.perf_recording import read_perf_data
+
+        events = read_perf_data(file).iter_events(loaded.config.window_ms)
+    else:
+        events = iter_recording(file, tolerant=tolerant)
     result = rehearse(events, POLICIES[name], lambda guest: loaded.rule(guest).settings, budget_bytes)
     if as_json:
         print_json({"policy": name, **msgspec.to_builtins(result, str_keys=True)})

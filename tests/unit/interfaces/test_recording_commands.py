@@ -1,6 +1,7 @@
 """`vmplace replay` tells what would have been moved, or what is wrong with the file."""
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from tests.unit.agent.agent_world import HOST, NPAGES, batch, guest
 from vmplace.errors import RecordingError
 from vmplace.interfaces.exit_codes import EXIT_NOTHING
 from vmplace.interfaces.options import NothingError
-from vmplace.interfaces.recording_commands import replay
-from vmplace.sampling.recording import Recorder
+from vmplace.interfaces.recording_commands import record, replay
+from vmplace.sampling.recording import Recorder, iter_recording
+from vmplace.sampling.sample import SampleBatch
 
 
 def recorded(path: Path, windows: int) -> Path:
@@ -48,3 +50,38 @@ def test_a_recording_without_windows_is_nothing(tmp_path: Path):
 @pytest.mark.parametrize("policy", ["moon", ""])
 def test_an_unknown_policy_is_wrong_usage(tmp_path: Path, policy: str):
     assert run(recorded(tmp_path / "trace", 1), "--policy", policy).exit_code == 2
+
+
+PERF = Path(__file__).parents[2] / "data/perf"
+
+
+@pytest.fixture
+def perf_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a perf.data, and put a perf before others that prints of it what the real one did."""
+    tool = tmp_path / "bin/perf"
+    tool.parent.mkdir()
+    tool.write_text(
+        f'#!/bin/sh\ncase "$*" in *--header-only*) what=header;; *) what=samples;; esac\n'
+        f"exec cat {PERF}/two-vcpus.$what.txt\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    (tmp_path / "perf.data").write_bytes(lzma.decompress((PERF / "two-vcpus.perf.data.xz").read_bytes()))
+    return tmp_path / "perf.data"
+
+
+def test_a_file_of_perf_is_run(perf_data: Path):
+    told = json.loads(run(perf_data, "--json").stdout)
+    (guest,) = told["guests"].values()
+    # The vCPUs ran on both nodes, and all memory was bound to node 0.
+    assert guest["windows"] > 0 and guest["lar_before"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_file_of_perf_becomes_a_recording_that_tells_the_same(perf_data: Path, tmp_path: Path):
+    out = tmp_path / "out.vmptrace"
+    done = CliRunner().invoke(record, [str(out), "--from", str(perf_data), "--json"])
+    assert done.exit_code == 0, done.output
+    imported, direct = (json.loads(run(path, "--json").stdout) for path in (out, perf_data))
+    assert imported["guests"] == direct["guests"]
+    batches = sum(isinstance(event, SampleBatch) for event in iter_recording(out))
+    assert json.loads(done.stdout)["batches"] == batches > 0

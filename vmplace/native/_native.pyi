@@ -147,6 +147,13 @@ def perf_open(type: int, config: int, period: int, cpu: int) -> int:
     Its samples have what ``perf_drain`` takes out of them.  Returns the descriptor, for mmap and ioctl.
     """
 
+def perf_count(type: int, config: int, tid: int) -> int:
+    """Open an event that counts one thread from now on, on whatever CPU it runs; see perf_event_open(2).
+
+    Returns the descriptor.  24 bytes read from it are three uint64: the count, the ns that the event was
+    wanted, and the ns of these that a counter of the hardware was free for it.
+    """
+
 def perf_drain(ring: mmap.mmap | U8, table: U64) -> tuple[int, int, int]:
     """Take samples out of the ring of an event of ``perf_open``: control page and 2^n pages, all mapped.
 

@@ -62,6 +62,7 @@ PyObject *vmp_measure_streams(PyObject *module, PyObject *args);
 PyObject *vmp_page_nids(PyObject *module, PyObject *args);
 PyObject *vmp_perf_open(PyObject *module, PyObject *args);
 PyObject *vmp_perf_drain(PyObject *module, PyObject *args);
+PyObject *vmp_perf_count(PyObject *module, PyObject *args);
 PyObject *vmp_drain_lru(PyObject *module, PyObject *unused);
 PyObject *vmp_pages_begin(PyObject *module, PyObject *args);
 PyObject *vmp_pages_epoch(PyObject *module, PyObject *args);

@@ -31,6 +31,7 @@ static PyMethodDef vmp_methods[] = {
 	  "placement_replicate(fd, nodes, gfns, npages, done, status) -> ranges handled" },
 	{ "perf_open", vmp_perf_open, METH_VARARGS, "perf_open(type, config, period, cpu) -> fd" },
 	{ "perf_drain", vmp_perf_drain, METH_VARARGS, "perf_drain(ring, table) -> (samples, lost, throttled)" },
+	{ "perf_count", vmp_perf_count, METH_VARARGS, "perf_count(type, config, tid) -> fd" },
 	{ NULL, NULL, 0, NULL },
 };
 

@@ -1,4 +1,4 @@
-/* How do samples of hardware come here?  perf_event_open(2) and its ring, without a perf process. */
+/* How do samples and counts of hardware come here?  perf_event_open(2) and its ring, without a perf process. */
 #include "core.h"
 #include "perf_records.h"
 
@@ -87,5 +87,24 @@ PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 	attr.config = config;
 	attr.sample_period = period;
 	fd = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+	return vmp_result(fd < 0 ? -errno : fd);
+}
+
+PyObject *vmp_perf_count(PyObject *module, PyObject *args)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
+	};
+	unsigned int type;
+	unsigned long long config;
+	int tid;
+	long fd;
+
+	if (!PyArg_ParseTuple(args, "IKi:perf_count", &type, &config, &tid))
+		return NULL;
+	attr.type = type;
+	attr.config = config;
+	fd = syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
 	return vmp_result(fd < 0 ? -errno : fd);
 }

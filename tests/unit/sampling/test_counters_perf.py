@@ -1,0 +1,80 @@
+"""Counters of the kernel on threads of our own, whose work is known; and how turns are made up for."""
+
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.counters_perf import Count, CpuUse, PerfCounters, resctrl_bandwidth
+
+# linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK and PERF_COUNT_SW_PAGE_FAULTS
+SOFTWARE = {"task_clock": (1, 1), "page_faults": (1, 2), "absent": (1, 999)}
+
+
+@pytest.fixture
+def counters() -> PerfCounters:
+    try:
+        return PerfCounters([threading.get_native_id()], SOFTWARE)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+
+
+def test_counts_are_of_the_thread_and_since_the_last_look(counters: PerfCounters) -> None:
+    started = time.thread_time_ns()
+    counters.counts()
+    while time.thread_time_ns() - started < 50_000_000:
+        pass
+    first = counters.counts()
+    assert first["task_clock"] == pytest.approx(time.thread_time_ns() - started, rel=0.2)
+    assert counters.counts()["task_clock"] == pytest.approx(0, abs=10_000_000)
+    counters.close()
+
+
+def test_each_page_that_is_touched_first_is_a_fault(counters: PerfCounters) -> None:
+    counters.counts()
+    area = mmap.mmap(-1, 256 * mmap.PAGESIZE)
+    area.madvise(mmap.MADV_NOHUGEPAGE)
+    for page in range(256):
+        area[page * mmap.PAGESIZE] = 1
+    assert counters.counts()["page_faults"] == pytest.approx(256, abs=16)
+    counters.close()
+
+
+def test_an_event_that_the_machine_lacks_has_no_answer(counters: PerfCounters) -> None:
+    assert counters.counts()["absent"] is None
+    counters.close()
+
+
+def test_a_thread_that_has_ended_is_left_out() -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    gone = PerfCounters([thread.native_id or 0], {"task_clock": (1, 1)})
+    assert gone.counts() == {"task_clock": None}
+
+
+def test_a_count_of_half_the_time_is_doubled_and_one_of_no_time_unknown() -> None:
+    assert Count(10, 100, 50).scaled == 20
+    assert Count(0, 100, 0).scaled is None
+    assert Count(30, 300, 200).since(Count(10, 100, 100)) == Count(20, 200, 100)
+
+
+def test_ratios_of_what_is_not_counted_are_unknown() -> None:
+    use = CpuUse(cycles=200, instructions=100, stalled_cycles=None, dram_reads=40, remote_dram_reads=10)
+    assert (use.ipc, use.stall_ratio, use.local_access_ratio) == (0.5, None, 0.75)
+
+
+def test_resctrl_bandwidth_is_what_grew_and_what_is_unavailable_is_absent(tmp_path: Path) -> None:
+    domain = tmp_path / "mon_data/mon_L3_00"
+    domain.mkdir(parents=True)
+    (domain / "mbm_local_bytes").write_text("1000\n")
+    (domain / "mbm_total_bytes").write_text("Unavailable\n")
+    (domain / "llc_occupancy").write_text("7\n")
+    _, first = resctrl_bandwidth(tmp_path, {}, 1)
+    (domain / "mbm_local_bytes").write_text("5000\n")
+    assert resctrl_bandwidth(tmp_path, first, 2)[0] == {"mon_L3_00/mbm_local_bytes": 2000}
+    assert resctrl_bandwidth(Path(os.devnull), {}, 1) == ({}, {})

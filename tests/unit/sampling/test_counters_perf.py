@@ -53,6 +53,9 @@ def test_a_thread_that_has_ended_is_left_out() -> None:
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()
+    # Python's join returns a little before the kernel's thread has ended.
+    while Path(f"/proc/self/task/{thread.native_id}").exists():
+        time.sleep(0.001)
     gone = PerfCounters([thread.native_id or 0], {"task_clock": (1, 1)})
     assert gone.counts() == {"task_clock": None}
 

@@ -1,0 +1,152 @@
+"""Runs inside the emulated host: a VM with replicas, and what would like to take them away; prints JSON.
+
+pressure    a process takes most of memory, then 8 MiB a step, until the host has swapped for a while
+
+The VM is in a memory cgroup of its own: what replicas take is the growth of its kernel memory there.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, "/opt/vmplace")
+
+from vmplace import native
+from vmplace.topology.guest import GuestTopology, Movability, RamRange
+from vmplace.topology.placement import open_placement
+from vmplace.topology.procfs import read_start_time
+from vmplace.topology.sysfs import read_host
+
+inside = import_module("sampling_inside")
+
+NPAGES = inside.NPAGES
+CGROUP = Path("/sys/fs/cgroup/replicas")
+SWAP_FILE, SWAP_MIB = "/var/swap", 256
+LEFT_BYTES, STEP_BYTES = 512 << 20, 8 << 20
+SWAPPED_STEPS = 8
+"""Steps that the host goes on swapping for."""
+TRIES = 3
+WRITTEN = 7
+"""What the vCPU writes to each page."""
+
+
+class Vm:
+    """A VM of NPAGES small pages, all of them written by its vCPU; page 0 holds its code."""
+
+    def __init__(self) -> None:
+        CGROUP.mkdir(exist_ok=True)
+        (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
+        self.hva = inside.memory(4)
+        self._touch = inside.kvm_toucher(self.hva)
+        ram = RamRange(self.hva, NPAGES, 0, 4096, Movability.MOVABLE, "test")
+        guest = GuestTopology("test", os.getpid(), read_start_time(os.getpid()), "kvm", (), (ram,))
+        self._placement = open_placement(guest)
+        self._cpus = {node.nid: node.cpus[0] for node in read_host().nodes if node.cpus}
+        self._nodes = sum(1 << nid for nid in self._cpus)
+        self._before = 0
+        self._touch(1, NPAGES)
+        ctypes.c_uint8.from_address(self.hva).value = inside.OPCODES["r"]
+
+    def read(self) -> None:
+        """Have the vCPU read all pages on each node."""
+        for cpu in self._cpus.values():
+            os.sched_setaffinity(0, {cpu})
+            self._touch(1, NPAGES)
+
+    def roots(self, *, on: bool) -> None:
+        """Give each node a root, or take them away."""
+        native.placement_roots(self._placement.fd, self._nodes if on else 0, True)
+
+    def replicate(self) -> int:
+        """Have a copy of each page on each node; return of how many pages there is one."""
+        self._before = kernel_bytes()
+        done, status = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        gfns, count = np.array([1], np.uint64), np.array([NPAGES - 1], np.int32)
+        for _ in range(TRIES):
+            native.placement_replicate(self._placement.fd, self._nodes, gfns, count, done, status)
+            # A page that NUMA balancing has marked is busy until it is used.
+            self.read()
+        return int(done[0])
+
+    def replica_mib(self) -> float:
+        """Return what the replicas take, by the cgroup's account."""
+        return (kernel_bytes() - self._before) / 2**20
+
+    def is_intact(self) -> bool:
+        """Tell whether the VMM sees on each page what the vCPU wrote."""
+        ram = (ctypes.c_uint8 * (NPAGES * 4096)).from_address(self.hva)
+        return bool((np.frombuffer(ram, np.uint8)[4096::4096] == WRITTEN).all())
+
+
+def kernel_bytes() -> int:
+    """Return the kernel memory charged to the cgroup."""
+    lines = (CGROUP / "memory.stat").read_text().splitlines()
+    return int(dict(line.split() for line in lines)["kernel"])
+
+
+def swapped() -> tuple[int, int]:
+    """Return how many pages were swapped in and out since boot."""
+    counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counters["pswpin"]), int(counters["pswpout"])
+
+
+def available_bytes() -> int:
+    """Return the memory that can be had without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) * 1024
+
+
+def hog(orders: Connection) -> None:
+    """Take so many bytes at each order, outside of the VM's cgroup."""
+    Path("/sys/fs/cgroup/cgroup.procs").write_text(str(os.getpid()))
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    taken = []
+    while size := orders.recv():
+        taken.append(np.ones(size, np.uint8))
+        orders.send("done")
+
+
+def add_swap() -> None:
+    """Give the host somewhere to swap to."""
+    size = ["fallocate", "-l", f"{SWAP_MIB}M", SWAP_FILE]
+    for argv in (size, ["chmod", "600", SWAP_FILE], ["mkswap", "-q", SWAP_FILE], ["swapon", SWAP_FILE]):
+        subprocess.run(argv, check=True)
+
+
+def pressure() -> None:
+    """Print [MiB taken, MiB of replicas, pages swapped in, pages swapped out] by step, and what was."""
+    add_swap()
+    # Before there are replicas: a fork write-protects all memory, and they would go.
+    orders, theirs = Pipe()
+    child = Process(target=hog, args=(theirs,), daemon=True)
+    child.start()
+    vm = Vm()
+    vm.roots(on=True)
+    replicated = vm.replicate()
+    start_in, start_out = swapped()
+    steps: list[tuple[float, float, int, int]] = []
+    size, taken = available_bytes() - LEFT_BYTES, 0
+    while sum(out > 0 for *_, out in steps) < SWAPPED_STEPS:
+        orders.send(size)
+        orders.recv()
+        taken, size = taken + size, STEP_BYTES
+        now_in, now_out = swapped()
+        steps.append((taken / 2**20, vm.replica_mib(), now_in - start_in, now_out - start_out))
+    child.kill()
+    child.join()
+    vm.read()
+    print(json.dumps({"replicated": replicated, "steps": steps, "intact": vm.is_intact()}))
+
+
+if __name__ == "__main__":
+    COMMANDS: dict[str, Callable[[], None]] = {"pressure": pressure}
+    COMMANDS[sys.argv[1]]()

@@ -1,0 +1,39 @@
+"""Replicas in a host that is short of memory."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vmplace.lab.machine import LabHost, boot_host
+
+pytestmark = pytest.mark.lab
+
+FILES = ("replicas_inside.py", "sampling_inside.py")
+NPAGES = 16384
+ALL_MIB = 64
+"""A copy of each page on the other one of two nodes."""
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[LabHost]:
+    files = {f"/root/{name}": Path(__file__).with_name(name) for name in FILES}
+    with boot_host("n2", files=files) as booted:
+        yield booted
+
+
+def told(host: LabHost, command: str) -> Any:
+    return json.loads(host.run(["python3", "/root/replicas_inside.py", command], timeout=600).stdout)
+
+
+def test_replicas_are_given_back_before_the_host_swaps(host: LabHost) -> None:
+    seen = told(host, "pressure")
+    steps = seen["steps"]
+    assert seen["replicated"] > 0.99 * NPAGES and steps[0][1] > 0.95 * ALL_MIB
+    with_replicas = [step for step in steps if step[1] > 0.05 * ALL_MIB]
+    assert all(pages_in == pages_out == 0 for _, _, pages_in, pages_out in with_replicas)
+    # The control: there was pressure enough to swap in the end.
+    assert steps[-1][3] > 0
+    assert seen["intact"]

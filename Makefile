@@ -1,7 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-kvm bench-policy clean \
-	kvm-patches-check qemu-patches-check
+	kvm-patches-check kvm-selftests qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
 
@@ -60,6 +60,9 @@ lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 
 kvm-patches-check: venv ## the KVM series applies, is clean, builds at every step (QUICK=--quick: touched directories)
 	$(BIN)/vmplace lab check-patches $(QUICK)
+
+kvm-selftests: venv ## the kernel's KVM selftests have the same results on the stock and the patched kernel (lab)
+	$(BIN)/vmplace lab selftests --out kvm-patches/selftests.txt
 
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace lab check-qemu-patches

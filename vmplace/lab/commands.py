@@ -1,17 +1,21 @@
 """``vmplace lab``: build, boot and enter the emulated NUMA host."""
 
+import sys
 import time
+from pathlib import Path
 
 import click
 
 from vmplace.lab import cache
 from vmplace.lab.build import build_all, patches_folder
 from vmplace.lab.console import attach
+from vmplace.lab.kernel import FLAVOURS, Flavour
 from vmplace.lab.machine import boot_host
 from vmplace.lab.patch_check import check_patches
 from vmplace.lab.progress import Progress
 from vmplace.lab.qemu_check import check_qemu_patches
 from vmplace.lab.scenario_commands import demo, run
+from vmplace.lab.selftests import result_table, run_selftests, what_is_wrong
 from vmplace.lab.topology import read_topology, topology_names
 
 TOPOLOGY = click.argument("topology", default="n4-full")
@@ -50,6 +54,35 @@ def check_patches_command(quick: bool, last: bool) -> None:
 def check_qemu_patches_command() -> None:
     """Check the QEMU series: it applies, checkpatch finds no error, every step builds."""
     check_qemu_patches(Progress(), patches_folder("qemu-patches"))
+
+
+@lab.command("selftests")
+@click.option(
+    *("-k", "--kernel", "kernels"), multiple=True, type=click.Choice(FLAVOURS), help="default: stock, patched"
+)
+@click.option("--only", default=".", show_default=True, help="only tests whose names match this expression")
+@click.option("--topology", default="n2", show_default=True)
+@click.option("--limit", default=120, show_default=True, help="seconds for one test")
+@click.option("--out", type=click.Path(path_type=Path), help="write the table of results to this file")
+def selftests_command(
+    kernels: tuple[Flavour, ...], only: str, topology: str, limit: int, out: Path | None
+) -> None:
+    """Run the kernel's KVM selftests, and the series', on kernels of the lab.
+
+    The exit code is 1 if a kernel complains, a test of the series fails, or one of the kernel's own has not
+    the same result on all.
+    """
+    runs = [
+        run_selftests(Progress(), kernel, topology=topology, only=only, limit_s=limit)
+        for kernel in kernels or ("stock", "patched")
+    ]
+    table = result_table(runs)
+    if out:
+        out.write_text(table)
+    click.echo(table, nl=False)
+    for sentence in (wrong := what_is_wrong(runs)):
+        click.echo(sentence)
+    sys.exit(1 if wrong else 0)
 
 
 @lab.command()

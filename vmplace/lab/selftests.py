@@ -1,0 +1,154 @@
+"""What do the kernel's KVM selftests say on the lab's kernels: stock, patched, and with the kernel's checks?
+
+1. The selftests are those of the patched source, built in the toolbox: the kernel's own and the series'.
+2. They run one after the other in an emulated host with the kernel of one flavour, each for a while at most.
+3. A result is a word: ok, skip (the machine lacks what the test needs), fail, or timeout.
+4. What the kernel logged meanwhile tells what its checks found.
+
+The list of results is a file, a column for each flavour (kvm-patches/selftests.txt): the kernel's own tests
+must have the same result in all, the series' need the series.
+"""
+
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmplace.lab import cache, trees
+from vmplace.lab.build import build_all, patches_folder
+from vmplace.lab.errors import LabError
+from vmplace.lab.kernel import SOURCE, Flavour, kernel_tree, prepare_source
+from vmplace.lab.machine import LabHost, boot_host
+from vmplace.lab.patching import series
+from vmplace.lab.progress import Progress, log_path
+from vmplace.lab.toolbox import run_in_tree
+
+INSIDE = "/root/selftests"
+RESULTS = "/run/selftests"
+FOLDER = "tools/testing/selftests/kvm"
+KSFT_SKIP = 4
+"""tools/testing/selftests/kselftest.h."""
+TIMED_OUT = (124, 137)
+"""timeout(1): ended by its signal, or killed."""
+SILENCE_S = 900.0
+OF_THE_SERIES = "/placement_"
+MAKE = (
+    "make -s headers && make -s -j$(nproc) -C {folder} OUTPUT=/run/out ARCH=x86_64"
+    " KHDR_INCLUDES=-isystem\\ /build/{source}/usr/include"
+    " && find /run/out -type f -perm /100 ! -name '*.sh' -exec strip {{}} +"
+    " && find /run/out -type f ! -perm /100 -delete"
+)
+RUN = """mkdir -p {results}; cd {inside}
+find . -type f -perm /100 | cut -c3- | sort | grep -E {only} >{results}/all
+while read -r test; do
+	log={results}/$(echo "$test" | tr / _).log
+	timeout -k 5 {limit} "./$test" >"$log" 2>&1 </dev/null
+	echo "$test $? $(tail -n 1 "$log" | cut -c 1-160)"
+done <{results}/all
+"""
+BAD_NEWS = re.compile(r"BUG:|WARNING:|KASAN:|INFO: |Oops|refcount_t")
+
+
+@dataclass(frozen=True)
+class SelftestRun:
+    """The results of one flavour by test, the last line each said, and what the kernel complained of."""
+
+    flavour: Flavour
+    results: Mapping[str, str]
+    said: Mapping[str, str]
+    complaints: tuple[str, ...]
+
+
+def build_selftests(progress: Progress, patches: Path) -> Path:
+    """Return the folder with the built selftests, programs only."""
+    toolbox = trees.toolbox(progress)
+    inputs = {
+        "toolbox": toolbox.parent.name,
+        "patches": "\n".join(path.read_text() for path in series(patches)),
+        "make": MAKE,
+    }
+
+    def build(folder: Path) -> None:
+        work, log = kernel_tree(toolbox, "patched"), log_path("selftests")
+        (out := folder / "out").mkdir()
+        with cache.locked(work.name):
+            prepare_source(toolbox, work, series(patches), progress, log)
+            with progress.step("selftests: compile", log):
+                script = MAKE.format(folder=FOLDER, source=SOURCE)
+                binds = {work: Path("/build"), out: Path("/run/out")}
+                run_in_tree(toolbox, ["sh", "-ec", script], binds=binds, cwd=f"/build/{SOURCE}", log=log)
+            for script_file in (work / SOURCE / FOLDER).rglob("*.sh"):
+                shutil.copy(script_file, out / script_file.relative_to(work / SOURCE / FOLDER))
+
+    return cache.artifact("selftests", inputs, build) / "out"
+
+
+def run_selftests(
+    progress: Progress, flavour: Flavour, *, topology: str = "n2", only: str = ".", limit_s: int = 120
+) -> SelftestRun:
+    """Run the selftests whose names match ``only`` on a kernel; raises LabError if the host hangs."""
+    artifacts = build_all(progress, flavour)
+    built = build_selftests(progress, patches_folder("kvm-patches"))
+    files = {f"{INSIDE}/{path.relative_to(built)}": path for path in built.rglob("*") if path.is_file()}
+    with boot_host(topology, files=files, artifacts=artifacts, progress=progress) as host:
+        log = log_path(f"selftests-{flavour}")
+        script = RUN.format(results=RESULTS, inside=INSIDE, only=shlex.quote(only), limit=limit_s)
+        with progress.step(f"selftests: run on the {flavour} kernel", log):
+            lines = _told(host, script, log)
+        complaints = host.run("dmesg --level=emerg,alert,crit,err,warn").stdout.splitlines()
+    results = {test: result_of(int(code)) for test, code, _ in lines}
+    said = {test: text for test, _, text in lines}
+    return SelftestRun(flavour, results, said, tuple(line for line in complaints if BAD_NEWS.search(line)))
+
+
+def _told(host: LabHost, script: str, log: Path) -> list[tuple[str, str, str]]:
+    """Run the script inside to its end; return its lines as test, exit code and text."""
+    process = host.spawn(script)
+    last, heard = "", time.monotonic()
+    while process.poll() is None:
+        time.sleep(5)
+        if (output := process.output()) != last:
+            last, heard = output, time.monotonic()
+            log.write_text(output)
+        if time.monotonic() - heard > SILENCE_S:
+            raise LabError(f"no test ended for {SILENCE_S:.0f} s", hint=f"results so far: {log}")
+    return [parse_line(line) for line in process.output().splitlines()]
+
+
+def parse_line(line: str) -> tuple[str, str, str]:
+    """Parse "TEST CODE TEXT", where the text may be empty."""
+    test, _, rest = line.partition(" ")
+    code, _, text = rest.partition(" ")
+    return test, code, text
+
+
+def result_of(code: int) -> str:
+    """Return the word for an exit code."""
+    if code in TIMED_OUT:
+        return "timeout"
+    return {0: "ok", KSFT_SKIP: "skip"}.get(code, "fail")
+
+
+def result_table(runs: Sequence[SelftestRun]) -> str:
+    """Return the table of results: a line for each test, a column for each run."""
+    tests = sorted({test for run in runs for test in run.results})
+    rows = [("test", *(run.flavour for run in runs))]
+    rows += [(test, *(run.results.get(test, "-") for run in runs)) for test in tests]
+    return "".join(f"{row[0]:52}{' '.join(f'{word:8}' for word in row[1:]).rstrip()}\n" for row in rows)
+
+
+def what_is_wrong(runs: Sequence[SelftestRun]) -> tuple[str, ...]:
+    """Return a sentence for each complaint of a kernel, failed test of the series, and differing result."""
+    sentences = [f"{run.flavour}: the kernel said: {line}" for run in runs for line in run.complaints]
+    for test in sorted({test for run in runs for test in run.results}):
+        words = {run.flavour: run.results.get(test, "absent") for run in runs}
+        if OF_THE_SERIES in test:
+            bad = [flavour for flavour, word in words.items() if word not in ("ok", "skip")]
+            sentences += [f"{flavour}: {test}: {words[flavour]}" for flavour in bad]
+        elif len(set(words.values())) > 1:
+            told = ", ".join(f"{flavour} {word}" for flavour, word in words.items())
+            sentences.append(f"{test} differs: {told}")
+    return tuple(sentences)

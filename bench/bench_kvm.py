@@ -6,15 +6,17 @@ with vmplace, its control the same without a manager.  Times are the emulated ho
 """
 
 import json
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from vmplace.lab.errors import LabError
 from vmplace.lab.machine import boot_host
+from vmplace.lab.progress import Progress
+from vmplace.lab.scenario import ManagerName, read_scenario
+from vmplace.lab.scenario_run import run_scenario
 
 HERE = Path(__file__).parent
+MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none")
 FILES = {
     "/root/kvm_inside.py": HERE / "kvm_inside.py",
     "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py",
@@ -30,12 +32,10 @@ def costs() -> dict[str, Any]:
 
 def replica_lar() -> dict[str, Any]:
     """Return the LAR that replication reaches beside that of a host without manager."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as result:
-        argv = [sys.executable, "-m", "vmplace.interfaces.cli", "lab", "run", "shared-table"]
-        subprocess.run([*argv, "-m", "none", "-m", "vmplace", "--json", result.name], check=True, stdout=2)
-        told = json.loads(Path(result.name).read_text())
-    lar = {name: manager["guests"]["reader"]["lar_after"] for name, manager in told["managers"].items()}
-    value, control = lar["vmplace"], lar["none"]
+    result = run_scenario(read_scenario("shared-table"), MANAGERS, Progress())
+    value, control = (result.managers[name].guests["reader"].lar_after for name in MANAGERS)
+    if value is None or not control:
+        raise LabError("the meter saw no access of the guest")
     return {"value": value, "control": control, "ratio": value / control, "unit": "local access ratio"}
 
 

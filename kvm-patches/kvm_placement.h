@@ -25,6 +25,7 @@
 #define KVM_PLACEMENT_HARVEST		_IOWR(0xAE, 0xfb, struct kvm_placement_harvest)
 #define KVM_PLACEMENT_REPLICATE		_IOWR(0xAE, 0xfc, struct kvm_placement_replicate)
 #define KVM_PLACEMENT_COLLAPSE		_IOWR(0xAE, 0xfd, struct kvm_placement_replicate)
+#define KVM_PLACEMENT_MOVE		_IOWR(0xAE, 0xfe, struct kvm_placement_move)
 
 /* An id of a node or task that is not known. */
 #define KVM_PLACEMENT_UNKNOWN		(-1)
@@ -35,6 +36,7 @@
 #define KVM_PLACEMENT_FEATURE_ROOTS	(1ULL << 0)
 #define KVM_PLACEMENT_FEATURE_HARVEST	(1ULL << 1)
 #define KVM_PLACEMENT_FEATURE_REPLICATE	(1ULL << 2)
+#define KVM_PLACEMENT_FEATURE_MOVE	(1ULL << 3)
 
 /* The VM's own properties. */
 #define KVM_PLACEMENT_VM_ASSIGNED_DEVICE	(1U << 0)
@@ -190,7 +192,7 @@ struct kvm_placement_record {
 	__u64 dirty;
 };
 
-/* Why a page was not replicated. */
+/* Why a page was not replicated or moved. */
 #define KVM_PLACEMENT_OK		0
 #define KVM_PLACEMENT_NO_MEMSLOT	1
 #define KVM_PLACEMENT_NOT_PRESENT	2 /* nothing mapped, or the zero page */
@@ -202,6 +204,9 @@ struct kvm_placement_record {
 #define KVM_PLACEMENT_NO_MEMORY		8 /* a node or the VM's cgroup is full */
 #define KVM_PLACEMENT_BACKOFF		9 /* collapsed lately, see the docs */
 #define KVM_PLACEMENT_POISONED		10
+#define KVM_PLACEMENT_SHARED		11 /* other processes map the page, too */
+#define KVM_PLACEMENT_WRITTEN		12 /* written while it was copied */
+#define KVM_PLACEMENT_NODE_REFUSED	13 /* no memory, or not in cpuset.mems */
 
 /**
  * struct kvm_placement_range - guest frames, and what became of them
@@ -231,6 +236,42 @@ struct kvm_placement_replicate {
 	__u64 nodes;
 	__u64 ranges;
 	__u32 nr_ranges;
+	__u32 flags;
+};
+
+/* Split huge pages, and move only the one page of them. */
+#define KVM_PLACEMENT_MOVE_SPLIT	(1U << 0)
+/* Move also huge pages that are written all the time: who does so waits. */
+#define KVM_PLACEMENT_MOVE_INSIST	(1U << 1)
+/* Empty the LRU batches of all CPUs first, pages in them are busy. */
+#define KVM_PLACEMENT_MOVE_DRAIN	(1U << 2)
+
+/**
+ * struct kvm_placement_move_entry - a page to move, and what became of it
+ * @gfn: guest frame number; of a huge page, any that it has
+ * @nid: node to move the page to
+ * @status: out: KVM_PLACEMENT_OK if the page is on the node now, else why not
+ * @npages: out: guest frames that have moved, 0 if the page was there already
+ * @pad: must be 0
+ */
+struct kvm_placement_move_entry {
+	__u64 gfn;
+	__s32 nid;
+	__u32 status;
+	__u32 npages;
+	__u32 pad;
+};
+
+/**
+ * struct kvm_placement_move - KVM_PLACEMENT_MOVE
+ * @entries: address of an array of struct kvm_placement_move_entry
+ * @nr_entries: in: entries of @entries; out: entries that were handled, fewer
+ *              if a signal is pending
+ * @flags: KVM_PLACEMENT_MOVE_*
+ */
+struct kvm_placement_move {
+	__u64 entries;
+	__u32 nr_entries;
 	__u32 flags;
 };
 

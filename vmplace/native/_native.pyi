@@ -141,6 +141,13 @@ def placement_replicate(fd: int, nodes: int, gfns: U64, npages: I32, done: I32, 
     not (KVM_PLACEMENT_*, 0 = all are).  Returns how many ranges were handled: fewer after a signal.
     """
 
+def placement_move(fd: int, gfns: U64, nids: I32, npages: I32, status: I32, flags: int) -> int:
+    """Move guest frames ``gfns`` to ``nids``; ``flags`` are KVM_PLACEMENT_MOVE_*.
+
+    Per frame, ``status`` gets KVM_PLACEMENT_* (0: it is there now), ``npages`` how many frames moved with it;
+    entries that the kernel did not reach, after a signal, keep their values.  Returns the duration in ns.
+    """
+
 def perf_open(type: int, config: int, period: int, cpu: int) -> int:
     """Open a disabled sampling event on one CPU, for all its processes; see perf_event_open(2).
 

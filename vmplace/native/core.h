@@ -79,5 +79,6 @@ PyObject *vmp_placement_info(PyObject *module, PyObject *args);
 PyObject *vmp_placement_roots(PyObject *module, PyObject *args);
 PyObject *vmp_placement_harvest(PyObject *module, PyObject *args);
 PyObject *vmp_placement_replicate(PyObject *module, PyObject *args);
+PyObject *vmp_placement_move(PyObject *module, PyObject *args);
 
 #endif

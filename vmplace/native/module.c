@@ -29,6 +29,8 @@ static PyMethodDef vmp_methods[] = {
 	  "placement_harvest(fd, gfn, npages, page, nids, accessed, written, clear) -> written is known" },
 	{ "placement_replicate", vmp_placement_replicate, METH_VARARGS,
 	  "placement_replicate(fd, nodes, gfns, npages, done, status) -> ranges handled" },
+	{ "placement_move", vmp_placement_move, METH_VARARGS,
+	  "placement_move(fd, gfns, nids, npages, status, flags) -> ns" },
 	{ "perf_open", vmp_perf_open, METH_VARARGS, "perf_open(type, config, period, cpu) -> fd" },
 	{ "perf_drain", vmp_perf_drain, METH_VARARGS, "perf_drain(ring, table) -> (samples, lost, throttled)" },
 	{ "perf_count", vmp_perf_count, METH_VARARGS, "perf_count(type, config, tid) -> fd" },

@@ -33,6 +33,9 @@ STATUS = (
     "no memory",
     "backing off",
     "poisoned",
+    "shared",
+    "written",
+    "node refused",
 )
 """KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
 MOST_RANGES = 1024

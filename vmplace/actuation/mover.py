@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vmplace.actuation.admission import admitted, unmovable_reasons
-from vmplace.actuation.batch import MoveKernel, NativeKernel
+from vmplace.actuation.batch import MoveKernel
 from vmplace.actuation.batch_size import LIMIT_NS, BatchSizes
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.gfn_kernel import GuestKernels
 from vmplace.actuation.guest_mover import GuestMemory, GuestMover, Tools
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal
@@ -25,7 +27,8 @@ class Mover:
     """Moves pages; remembers from window to window what moved to and fro, and what would not move.
 
     Each call of ``apply`` is one window for that memory.  ``longest_call_ns`` is what one call of the kernel
-    may take; batches are sized so that it does.
+    may take; batches are sized so that it does.  ``by_gfn`` has a guest's own KVM move its pages where it can
+    (gfn_kernel.py); else ``kernel`` does, by move_pages(2).
     """
 
     def __init__(  # noqa: PLR0913 - three parts, three options
@@ -36,13 +39,14 @@ class Mover:
         *,
         longest_call_ns: int = LIMIT_NS,
         kernel: MoveKernel | None = None,
+        by_gfn: bool = False,
         proc: Path = PROC,
     ) -> None:
         self._longest_call_ns = longest_call_ns
         self._journal = journal
         self._budget = budget
         self._clock = clock
-        self._kernel = kernel or NativeKernel()
+        self._kernels = GuestKernels(kernel, proc, by_gfn=by_gfn)
         self._proc = proc
         self._memories: dict[tuple[int, int], GuestMemory] = {}
 
@@ -60,7 +64,7 @@ class Mover:
         result and does not concern the others.  JournalError when nothing could be journaled.
         """
         self._start_window(guests)
-        tools = Tools(self._kernel, self._journal, self._budget, self._clock, stop, self._proc)
+        tools = Tools(self._kernels.stock, self._journal, self._budget, self._clock, stop, self._proc)
         failures: list[str] = []
         movers = list(self._movers(plan.moves, guests, tools, failures))
         try:
@@ -74,8 +78,13 @@ class Mover:
             failures += mover.failures
         return ActuationResult(tuple(m.tally.outcome() for m in movers), tuple(failures))
 
+    def close(self) -> None:
+        """Let go of the guests; what was moved stays."""
+        self._kernels.close()
+
     def _start_window(self, guests: Mapping[str, GuestTopology]) -> None:
         alive = {guest.identity for guest in guests.values()}
+        self._kernels.forget_ended(alive)
         self._memories = {key: memory for key, memory in self._memories.items() if key in alive}
         for memory in self._memories.values():
             memory.start_window()
@@ -104,6 +113,7 @@ class Mover:
             self._memories[guest.identity] = memory
         tally = Tally(guest.name, wanted.total_pages)
         passed = admitted(wanted, guest, memory.veto, memory.stubborn, tally)
+        tools = replace(tools, kernel=self._kernels.of(guest))
         mover = GuestMover(read_identity(guest, self._proc), passed, memory, tally, tools)
         if tally.refused or tally.counts["pinned"]:
             mover.failures += [f"guest {guest.name}: {reason}" for reason in unmovable_reasons(guest)]

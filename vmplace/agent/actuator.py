@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.gfn_kernel import can_move
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
@@ -32,7 +33,8 @@ class HostActuator:
         self._ownership = Ownership(config.numa_balancing)
         self._balancing = NumaBalancing(self._journal, self._ownership)
         budget = Budget(config.budget.mb_per_s * 1e6)
-        self._mover = Mover(self._journal, budget, longest_call_ns=int(config.budget.call_ms * 1e6))
+        longest_call_ns = int(config.budget.call_ms * 1e6)
+        self._mover = Mover(self._journal, budget, longest_call_ns=longest_call_ns, by_gfn=can_move())
         self._pinner = Pinner(self._journal)
         self._replicator = Replicator(budget, time.monotonic_ns)
 
@@ -87,6 +89,7 @@ class HostActuator:
     def close(self) -> None:
         """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""
         self._replicator.collapse()
+        self._mover.close()
         try:
             if told := self._balancing.give_back():
                 LOG.info('%s reason="the agent ends"', told)

@@ -116,6 +116,28 @@ def test_undo_restores_every_page_of_a_scattered_process(host: LabHost, kind: st
     assert len(child.sums()) == 1
 
 
+@pytest.mark.parametrize("kind", ["small", "huge"])
+def test_kvm_moves_the_memory_of_a_vm_and_undo_brings_it_back(host: LabHost, kind: str):
+    child, journal = LabChild(host, f"vm-{kind}", kind=kind, nids="-i 0,1,3"), f"/root/vm-{kind}.journal"
+    assert host.run(["python3", INSIDE, "kernel", child.name]).stdout == "GfnKernel\n"
+    before, huge_before = child.nid_of_each_page(), child.huge_kib()
+    outcome = apply(host, journal, "2", child)["outcomes"][0]
+    print(outcome)
+    assert child.numa_maps() == {2: 4096}
+    assert outcome["moved"] == 4096
+    assert child.huge_kib() == huge_before
+    result = undo(host, journal)
+    assert child.nid_of_each_page() == before
+    assert not result["failures"] and not result["guests"][0]["stuck"]
+    assert len(child.sums()) == 1
+
+
+def test_a_process_without_a_vm_is_moved_by_the_system_call(host: LabHost):
+    child = LabChild(host, "no-vm", mib=4)
+    assert host.run(["python3", INSIDE, "kernel", child.name]).stdout == "NativeKernel\n"
+    child.kill()
+
+
 @pytest.mark.parametrize("delay_s", [0.3, 0.8, 1.5])
 def test_a_mover_killed_9_is_undone_by_the_next(host: LabHost, delay_s: float):
     child = LabChild(host, "killed", nids="-i 0,1")

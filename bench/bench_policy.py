@@ -1,13 +1,17 @@
 """How good are the policies?  All of them, on all traces and on mixes of guests: build/bench/policy.json.
 
-    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--out FILE]
+    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--cache DIR] [--out FILE]
 
 One table: each row is one run of one policy with one source on one host, with the figures of ``vmplace
-simulate``.
-Controls are in it: doing nothing (``none``) and knowing everything (``oracle``).  vmplace runs with three
-sources,
-each baseline with the one that its paper has.  A leave-one-out check follows: would the constant that
-was chosen by looking (the half life of page statistics) be another one if a trace were not there?
+simulate``.  Controls are in it: doing nothing (``none``) and knowing everything (``oracle``).  vmplace runs
+with three sources, each baseline with the one that its paper has.
+
+``oracle_break_even_share`` of a row of the oracle: the share that an oracle reaches which loses the price of
+each move once more before it makes it.  Whoever decides by what was already lost, as all who cannot see the
+future do who bound their loss, does so (ski rental; Karlin et al., Algorithmica 1988).
+
+``notes``: each row that is more than 1 % faster than vmplace, and why.  ``leave_one_out``: would the constant
+that was chosen by looking (the half life of page statistics) be another one if a trace were not there?
 """
 
 import argparse
@@ -15,7 +19,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +31,18 @@ import msgspec
 import numpy as np
 
 import vmplace.simulate
+from bench.policy_cache import ResultCache, file_digest
+from bench.policy_notes import beaten
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost, read_host
+from vmplace.simulate.learnt import HALF_LIFE_NS
+from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
-from vmplace.simulate.result import SimulationResult, row
+from vmplace.simulate.result import SimulationResult, oracle_share, row
 from vmplace.simulate.run import simulate
 from vmplace.simulate.source_views import source_named
-from vmplace.simulate.trace import Trace, read_trace
+from vmplace.simulate.trace import read_trace
 
 HOSTS = Path(vmplace.simulate.__file__).parent / "hosts"
 RUNS = (
@@ -75,7 +83,6 @@ MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 MIX_WINDOWS = 14
 HALF_LIVES_NS = (60e6, 120e6, 240e6)
-LEFT_OUT = ("streamcluster", "metis-kmeans", "metis-pca", "npb-is-B", "gap-cc-urand20", "npb-sp-B")
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,44 @@ class Scenario:
     mix: str
     specs: tuple[GuestSpec, ...]
     windows: int
+    inputs: tuple[str, ...]
+    """What the specs were read from: digests of files, and options."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How runs are made: from the cache, if they were made before."""
+
+    cache: ResultCache
+
+    def run(
+        self,
+        scenario: Scenario,
+        policy: str,
+        source: str,
+        half_life_ns: float = HALF_LIFE_NS,
+        price: float = 1.0,
+    ) -> SimulationResult:
+        """Return what comes out; ``price`` multiplies the costs of moves."""
+        usual = PlacementCosts()
+        costs = PlacementCosts(usual.move_ns * price, usual.collapse_ns, usual.flush_ns * price)
+        key = (*scenario.inputs, str(scenario.windows), policy, source, str(half_life_ns), str(costs))
+        started = time.process_time()
+        result = self.cache.result(
+            key,
+            lambda: simulate(
+                scenario.host,
+                scenario.specs,
+                POLICIES[policy],
+                source_named(source),
+                scenario.windows,
+                costs,
+                half_life_ns,
+            ),
+        )
+        took = time.process_time() - started
+        print(f"{scenario.host.name} {scenario.mix} {policy} {source}: {took:.1f} s", file=sys.stderr)
+        return result
 
 
 def main() -> int:
@@ -100,15 +145,17 @@ def main() -> int:
     )
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracle")
     parser.add_argument("--no-leave-one-out", action="store_true")
+    parser.add_argument("--cache", type=Path, default=Path("build/bench/cache"), help="folder of results")
     parser.add_argument("--out", type=Path, default=Path("build/bench/policy.json"))
     options = parser.parse_args()
+    bench = Bench(ResultCache(options.cache))
     rows: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for scenario in scenarios(options.traces, options.windows):
         if options.only in f"{scenario.host.name} {scenario.mix}":
-            rows += table_rows(scenario, {*options.policies, "none", "oracle"})
+            rows += table_rows(bench, scenario, {*options.policies, "none", "oracle"})
             write(options.out, rows, None)
-    left_out = None if options.no_leave_one_out else leave_one_out(options.traces, options.windows)
+    left_out = None if options.no_leave_one_out else leave_one_out(bench, options.traces, options.windows)
     write(options.out, rows, left_out)
     print(summary(rows, left_out))
     return 0
@@ -117,20 +164,26 @@ def main() -> int:
 def scenarios(folder: Path, windows: int) -> Iterator[Scenario]:
     """Yield each trace alone, then the mixes; traces that are not in the folder are told and left out."""
     for path in sorted(folder.glob("*.npz")):
-        host, trace = named_host(SINGLE_HOST), read_trace(path)
-        yield Scenario(host, trace.name, (guest_spec("g0", trace, {}, host),), windows)
+        yield scenario(folder, SINGLE_HOST, (path.stem,), windows)
     for host_name, guests in MIXES:
-        host = named_host(host_name)
-        named = [text.partition(",")[::2] for text in guests]
-        missing = sorted({name for name, _ in named if not (folder / f"{name}.npz").is_file()})
+        names = {text.partition(",")[0] for text in guests}
+        missing = sorted(name for name in names if not (folder / f"{name}.npz").is_file())
         if missing:
             print(f"left out: a mix on {host_name}, for want of {', '.join(missing)}", file=sys.stderr)
             continue
-        specs = tuple(
-            guest_spec(f"g{i}", read_trace(folder / f"{name}.npz"), options_of(rest), host)
-            for i, (name, rest) in enumerate(named)
-        )
-        yield Scenario(host, "+".join(name for name, _ in named), specs, min(windows, MIX_WINDOWS))
+        yield scenario(folder, host_name, guests, min(windows, MIX_WINDOWS))
+
+
+def scenario(folder: Path, host_name: str, guests: Sequence[str], windows: int) -> Scenario:
+    """Return the scenario of ``guests`` ("TRACE,option=value,...") on a host."""
+    host, specs, inputs = named_host(host_name), [], [file_digest(HOSTS / f"{host_name}.toml")]
+    for index, text in enumerate(guests):
+        name, _, rest = text.partition(",")
+        path = folder / f"{name}.npz"
+        specs.append(guest_spec(f"g{index}", read_trace(path), options_of(rest), host))
+        inputs += [file_digest(path), rest]
+    mix = "+".join(text.partition(",")[0] for text in guests)
+    return Scenario(host, mix, tuple(specs), windows, tuple(inputs))
 
 
 def named_host(name: str) -> SimulatedHost:
@@ -143,19 +196,13 @@ def options_of(text: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in text.split(",") if part)
 
 
-def table_rows(scenario: Scenario, policies: set[str]) -> list[dict[str, Any]]:
+def table_rows(bench: Bench, scenario: Scenario, policies: set[str]) -> list[dict[str, Any]]:
     """Return the rows of one scenario: each of ``policies``, against none and oracle."""
-    results: dict[tuple[str, str], SimulationResult] = {}
-    for policy, source in RUNS:
-        if policy not in policies:
-            continue
-        started = time.process_time()
-        results[policy, source] = simulate(
-            scenario.host, scenario.specs, POLICIES[policy], source_named(source), scenario.windows
-        )
-        took = time.process_time() - started
-        print(f"{scenario.host.name} {scenario.mix} {policy} {source}: {took:.1f} s", file=sys.stderr)
+    results = {
+        (policy, source): bench.run(scenario, policy, source) for policy, source in RUNS if policy in policies
+    }
     none, oracle = results["none", "full"], results["oracle", "full"]
+    dearer = bench.run(scenario, "oracle", "full", price=2.0)
     names = {"host": scenario.host.name, "mix": scenario.mix}
     rows = [
         row(names | {"policy": policy, "source": source}, result, none, oracle)
@@ -166,21 +213,25 @@ def table_rows(scenario: Scenario, policies: set[str]) -> list[dict[str, Any]]:
         guests, still = one["guests"], none.guests
         slower = [guests[name].run_time_s / still[name].run_time_s - 1 for name in protected]
         one["worst_protected_slowdown"] = max(slower, default=None)
+        if one["policy"] == "oracle":
+            one["oracle_break_even_share"] = oracle_share(
+                none.run_time_s, dearer.run_time_s, oracle.run_time_s
+            )
     return rows
 
 
-def leave_one_out(folder: Path, windows: int) -> dict[str, Any]:
+def leave_one_out(bench: Bench, folder: Path, windows: int) -> dict[str, Any]:
     """Return what each trace reaches with the half life that is best for the others."""
-    host = named_host(SINGLE_HOST)
-    traces = [read_trace(folder / f"{name}.npz") for name in LEFT_OUT if (folder / f"{name}.npz").is_file()]
-    gains = np.array([[gain(host, trace, windows, value) for value in HALF_LIVES_NS] for trace in traces])
+    names = [path.stem for path in sorted(folder.glob("*.npz"))]
+    # One after the other: all traces at once would fill a small machine's memory.
+    gains = np.array([gains_of(bench, scenario(folder, SINGLE_HOST, (name,), windows)) for name in names])
     rows = []
-    for index, trace in enumerate(traces):
+    for index, name in enumerate(names):
         others = np.delete(gains, index, axis=0).mean(axis=0)
         chosen = int(others.argmax())
         rows.append(
             {
-                "left_out": trace.name,
+                "left_out": name,
                 "half_life_ms": HALF_LIVES_NS[chosen] / 1e6,
                 "gain_with_choice_of_others": float(gains[index, chosen]),
                 "gain_with_own_best": float(gains[index].max()),
@@ -189,17 +240,15 @@ def leave_one_out(folder: Path, windows: int) -> dict[str, Any]:
     return {"half_lives_ms": [value / 1e6 for value in HALF_LIVES_NS], "rows": rows}
 
 
-def gain(host: SimulatedHost, trace: Trace, windows: int, half_life_ns: float) -> float:
-    """Return by which share the trace gets faster with full information."""
-    spec, full = [guest_spec("g0", trace, {}, host)], source_named("full")
-    none = simulate(host, spec, POLICIES["none"], full, windows)
-    best = simulate(host, spec, POLICIES["vmplace"], full, windows, half_life_ns=half_life_ns)
-    return 1 - best.run_time_s / none.run_time_s
+def gains_of(bench: Bench, one: Scenario) -> list[float]:
+    """Return by which share the trace gets faster with full information, for each half life."""
+    none = bench.run(one, "none", "full").run_time_s
+    return [1 - bench.run(one, "vmplace", "full", value).run_time_s / none for value in HALF_LIVES_NS]
 
 
 def write(path: Path, rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> None:
     """Write the table; what is there after a while is of use, too."""
-    plain = msgspec.to_builtins({"rows": rows, "leave_one_out": left_out})
+    plain = msgspec.to_builtins({"rows": rows, "notes": [*beaten(rows)], "leave_one_out": left_out})
     path.write_text(json.dumps(plain, indent=1) + "\n")
 
 
@@ -215,27 +264,16 @@ def summary(rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> str:
         shown = f"{max(guarded):+.2%}" if guarded else "-"
         lines.append(f"{policy:24}{source:10}{mean:>11}{worst:>+13.2%}{shown:>11}{len(mine):>6}")
     lines += ["", "rows where a baseline is more than 1 % faster than vmplace with full information:"]
-    lines += [*beaten(rows)] or ["none"]
+    lines += [
+        f"  {one['host']} {one['mix']}: {one['policy']} by {one['lead']:.1%}: {one['reason']}"
+        for one in beaten(rows)
+    ] or ["none"]
     if left_out:
         lines += ["", f"{'left out':20}{'chosen ms':>10}{'gain':>8}{'own best':>10}"]
         for one in left_out["rows"]:
             with_others, own = one["gain_with_choice_of_others"], one["gain_with_own_best"]
             lines.append(f"{one['left_out']:20}{one['half_life_ms']:>10.0f}{with_others:>8.1%}{own:>10.1%}")
     return "\n".join(lines)
-
-
-def beaten(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the baselines that beat vmplace."""
-    best = {
-        (one["host"], one["mix"]): one["run_time_s"]
-        for one in rows
-        if (one["policy"], one["source"]) == ("vmplace", "full")
-    }
-    for one in rows:
-        mine = best.get((one["host"], one["mix"]))
-        if mine and one["policy"] not in ("vmplace", "oracle") and one["run_time_s"] < 0.99 * mine:
-            lead = 1 - one["run_time_s"] / mine
-            yield f"  {one['host']} {one['mix']}: {one['policy']} by {lead:.1%}"
 
 
 if __name__ == "__main__":

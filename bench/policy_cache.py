@@ -1,0 +1,57 @@
+"""Was this run done before, with this code and these inputs?  Results of simulations, by their contents.
+
+A run's key is a digest of all that it depends on: the code of the model, the policies and the simulator, the
+host, each guest with its trace, the policy and the source.  So a table that was interrupted goes on where it
+stopped, and a change of the code begins it anew.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+import vmplace
+from vmplace.simulate.result import SimulationResult
+
+CODE = ("model", "policy", "simulate")
+
+
+@dataclass(frozen=True)
+class ResultCache:
+    """A folder of results; ``None`` as the folder keeps nothing."""
+
+    folder: Path | None
+
+    def result(self, key: tuple[str, ...], run: Callable[[], SimulationResult]) -> SimulationResult:
+        """Return the result kept under ``key``, or run and keep it."""
+        if self.folder is None:
+            return run()
+        path = self.folder / f"{hashlib.sha256(repr((code_digest(), *key)).encode()).hexdigest()}.json"
+        if path.is_file():
+            return msgspec.json.decode(path.read_bytes(), type=SimulationResult)
+        result = run()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Renamed when complete: what an interrupt leaves half-written must not be read.
+        part = path.with_suffix(".part")
+        part.write_bytes(msgspec.json.encode(msgspec.to_builtins(result)))
+        part.replace(path)
+        return result
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of the code that results depend on."""
+    root = Path(vmplace.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(path for part in CODE for path in (root / part).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def file_digest(path: Path) -> str:
+    """Return a digest of a host or a trace."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,32 @@
+"""What surrounds the table of ``make bench-policy``: kept results, and the notes on rows."""
+
+from pathlib import Path
+
+from bench.policy_cache import ResultCache
+from bench.policy_notes import beaten
+from tests.unit.simulate.small_trace import private_pages
+from tests.unit.simulate.test_run import run
+
+
+def test_a_result_is_kept_whole_and_only_under_its_own_key(tmp_path: Path):
+    cache, result = ResultCache(tmp_path), run(private_pages(), "none")
+    other = run(private_pages(), "interleave-all")
+    assert cache.result(("a",), lambda: result) == result
+    assert cache.result(("a",), lambda: other) == result
+    assert cache.result(("b",), lambda: other) == other
+
+
+def row(policy: str, run_time_s: float, *, source: str = "full"):
+    names = {"host": "h", "mix": "m", "policy": policy, "source": source}
+    return {**names, "run_time_s": run_time_s, "oracle_run_time_s": 0.8}
+
+
+def test_only_rows_that_are_faster_by_more_than_noise_are_noted():
+    rows = [row("vmplace", 1.0), row("bwap", 0.991), row("oracle", 0.8), row("carrefour-2013", 0.98)]
+    assert [(one["policy"], one["reason"]) for one in beaten(rows)] == [("carrefour-2013", "unexplained")]
+
+
+def test_a_note_tells_what_the_faster_one_may_do_that_vmplace_does_not():
+    (first, second) = beaten([row("vmplace", 1.0), row("interleave-all", 0.9), row("kmaf", 0.9)])
+    assert "first touched" in first["reason"]
+    assert "vCPUs" in second["reason"]

@@ -19,7 +19,16 @@ import numpy as np
 
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import ABSENT, REPLICATED, Bools, GuestEvidence, NodeIndexes, demand, traffic
+from vmplace.policy.host_view import (
+    ABSENT,
+    REPLICATED,
+    Bools,
+    GuestEvidence,
+    NodeIndexes,
+    demand,
+    row_sums,
+    traffic,
+)
 
 STEPS = 16
 GAP = 0.003
@@ -44,7 +53,7 @@ class PageTask:
     @cached_property
     def touched(self) -> Bools:
         """Return which pages anybody touched."""
-        touched: Bools = self.guest.heat.max(axis=1, initial=0.0) > 0
+        touched: Bools = row_sums(self.guest.heat) > 0
         return touched
 
 

@@ -29,6 +29,7 @@ from vmplace.policy.host_view import (
     HostView,
     Indexes,
     NodeIndexes,
+    row_sums,
 )
 
 READ_RATIO = 0.95
@@ -42,7 +43,7 @@ def plan_host(view: HostView, hurdles: dict[str, tuple[float, float]] | None = N
     """
     hurdles = hurdles or {}
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
-    touched = [np.flatnonzero((guest.node != ABSENT) & guest.heat.any(axis=1)) for guest in view.guests]
+    touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
     tasks = [
         _task(view, guest, pages, hurdles.get(guest.name, (1.0, 1.0)))
         for guest, pages in zip(view.guests, touched, strict=True)
@@ -94,7 +95,7 @@ def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, purse_n
     costs = np.cumsum(_copies(guest, plan[changed]) * view.pause_ns(guest))
     if not len(changed) or costs[-1] <= purse_ns:
         return plan
-    order = changed[np.argsort(-guest.heat[changed].sum(axis=1), kind="stable")]
+    order = changed[np.argsort(-row_sums(guest.heat[changed]), kind="stable")]
     costs = np.cumsum(_copies(guest, plan[order]) * view.pause_ns(guest))
     kept = guest.node.copy()
     chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]

@@ -121,6 +121,12 @@ class HostView:
         return free
 
 
+def row_sums(counts: Matrix) -> npt.NDArray[np.float64]:
+    """Return each page's sum over the nodes, several times faster than ``sum(axis=1)`` on a few columns."""
+    sums: npt.NDArray[np.float64] = counts @ np.ones(counts.shape[1])
+    return sums
+
+
 def traffic(heat: Matrix, node: NodeIndexes) -> Matrix:
     """Return accesses by (CPU node, memory node); replicas are read locally, absent pages not at all."""
     count = heat.shape[1]

@@ -22,6 +22,7 @@ from vmplace.policy.host_view import (
     GuestEvidence,
     Indexes,
     NodeIndexes,
+    row_sums,
     traffic,
 )
 from vmplace.simulate.host_file import SimulatedHost
@@ -89,6 +90,7 @@ class GuestRun:
         self.truth = WindowTruth(by_page(trace.dram[records]), loads + stores, stores)
         self.accesses = max(float(self.truth.dram.sum()), 1.0)
         self.read_ratio = 1 - float(np.minimum(self.truth.stores, self.truth.dram).sum()) / self.accesses
+        self._written: Bools = row_sums(stores) > 0
         self._traffic = self._sharing = None
         vcpu_raw = np.bincount(self.thread_vcpu, weights=trace.raw[self.window], minlength=self.spec.vcpus)
         busiest = max(float(vcpu_raw.max()), 1.0)
@@ -155,7 +157,7 @@ class GuestRun:
         The page stays where it is written most; that the window's reads before the write were still
         served by the copies is not counted.
         """
-        written = np.flatnonzero((self.node == REPLICATED) & (self.truth.stores.max(axis=1) > 0))
+        written = np.flatnonzero((self.node == REPLICATED) & self._written)
         self.put(written, self.truth.stores[written].argmax(axis=1).astype(np.int8))
         self.counts.collapsed += len(written)
         self.learnt.collapsed(written)
@@ -198,8 +200,7 @@ class GuestRun:
 
     def exact(self) -> GuestEvidence:
         """Return what the present window does, as evidence without a doubt."""
-        written = self.truth.stores.max(axis=1) > 0
-        return self._evidence(self.truth.dram, written, None, None, None)
+        return self._evidence(self.truth.dram, self._written, None, None, None)
 
     def evidence(self, counters: Counters | None = None) -> GuestEvidence:
         """Return what the source showed of the guest so far."""

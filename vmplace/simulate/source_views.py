@@ -16,7 +16,7 @@ import numpy as np
 
 from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import Bools
+from vmplace.policy.host_view import Bools, row_sums
 
 CLOCK_SCALE = 50
 """How many times longer real runs last than traces do (docs/simulate.md): clocks and rates of the papers
@@ -61,14 +61,14 @@ Source = Callable[[Sequence[Part], np.random.Generator], Seen]
 
 def see_full(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
     """Return the truth."""
-    return Seen(_dram(parts), _stores(parts).max(axis=1) > 0)
+    return Seen(_dram(parts), row_sums(_stores(parts)) > 0)
 
 
 def see_bits(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
     """Return accessed and dirty bits."""
     bits = chance.random(parts[0][0].dram.shape) < _chance_of_any(_touches(parts))
     dirty = chance.random(bits.shape) < _chance_of_any(_stores(parts))
-    return Seen(_scaled(bits.astype(np.float64), parts), dirty.max(axis=1))
+    return Seen(_scaled(bits.astype(np.float64), parts), row_sums(dirty.astype(np.float64)) > 0)
 
 
 def see_hints(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
@@ -76,9 +76,9 @@ def see_hints(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
     nodes, counts, armed = _hints(parts, chance)
     heat = np.zeros((len(counts), parts[0][0].dram.shape[1]))
     heat[np.arange(len(counts)), nodes] = counts * HINT_PAGES
-    stores = _stores(parts).sum(axis=1)
+    stores = row_sums(_stores(parts))
     # A fault tells whether its access wrote.
-    wrote = chance.random(len(counts)) < stores / np.maximum(_touches(parts).sum(axis=1), 1e-9)
+    wrote = chance.random(len(counts)) < stores / np.maximum(row_sums(_touches(parts)), 1e-9)
     ratio = 1 - float((wrote & armed).sum()) / max(int(armed.sum()), 1)
     return Seen(_scaled(heat, parts), wrote & armed, ratio, (heat > 0).astype(np.float64))
 
@@ -103,7 +103,7 @@ def see_samples(parts: Sequence[Part], chance: np.random.Generator, period: int 
     sampled = chance.poisson(dram / period).astype(np.float64)
     writes = chance.binomial(sampled.astype(np.int64), np.clip(stores / np.maximum(dram, 1e-9), 0, 1))
     ratio = 1 - float(writes.sum()) / max(float(sampled.sum()), 1.0)
-    return Seen(_scaled(sampled, parts), writes.max(axis=1) > 0, ratio, sampled)
+    return Seen(_scaled(sampled, parts), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
 
 
 def _dram(parts: Sequence[Part]) -> Matrix:
@@ -133,7 +133,7 @@ def _chance_of_any(expected: Matrix) -> Matrix:
 def _hints(parts: Sequence[Part], chance: np.random.Generator) -> tuple[Matrix, Matrix, Bools]:
     """Return each page's node of the first access, accesses that its delay tells, whether it faulted."""
     touches = _touches(parts)
-    total = touches.sum(axis=1)
+    total = row_sums(touches)
     armed = chance.random(len(total)) * HINT_PAGES < 1.0
     delay = chance.exponential(1.0, len(total)) / np.maximum(total, 1e-9)
     faulted = armed & (delay < 1.0)

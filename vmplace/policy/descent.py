@@ -32,7 +32,11 @@ from vmplace.policy.host_view import (
 
 STEPS = 16
 GAP = 0.003
-"""Stop when at most this share of the total time could still be gained."""
+"""Stop when at most this share of the total time could still be gained, and"""
+LEFT = 0.05
+"""at most this share of what could be gained at first: a guest that could be 1 % faster is to be so, too."""
+ROUNDING = 1e-6
+"""A gain below this share of the total time is none."""
 GOLDEN = 0.6180339887498949
 
 
@@ -71,7 +75,7 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
     """Return the mixture of placements after at most ``steps`` steps, the present placement first."""
     placements = [[task.guest.node] for task in tasks]
     traffics = [traffic(task.guest.heat, task.guest.node) for task in tasks]
-    moves, weights, gap = [0.0] * len(tasks), [1.0], 0.0
+    moves, weights, gap, first = [0.0] * len(tasks), [1.0], 0.0, 0.0
     for _ in range(steps):
         rates = _rates(system, tasks, traffics)
         prices = _prices(system, traffics, rates)
@@ -80,7 +84,8 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
         paid = [_paid(system, task, goal) for task, goal in zip(tasks, goals, strict=True)]
         scale = [rate / max(one.sum(), 1e-300) for rate, one in zip(rates, traffics, strict=True)]
         total, gap = _gap(prices, traffics, aims, moves, paid, scale)
-        if gap <= GAP * total:
+        first = max(first, gap)
+        if gap <= max(min(GAP * total, LEFT * first), ROUNDING * total):
             break
         share = _best_share(system, traffics, aims, moves, paid, scale)
         if share == 0.0:

@@ -80,6 +80,13 @@ def test_a_move_is_made_only_if_it_pays_within_the_windows_seen():
     assert (moves(7), moves(9)) == (False, True)
 
 
+def test_a_few_misplaced_pages_of_a_large_guest_are_brought_home():
+    # They are a five-hundredth of its accesses, and what they lose is a thousandth of its time.
+    pages = guest([[9, 0]] * 1000)
+    pages.node[::500] = 1
+    assert (planned(pages, system=two_nodes((1e3, 1e3), 1e3))[0] == 0).all()
+
+
 def test_absent_and_untouched_pages_are_left_alone():
     pages = guest([[9, 0]] * 3, node=1)
     pages.node[0], pages.heat[1] = ABSENT, 0

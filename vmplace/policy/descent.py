@@ -2,6 +2,7 @@
 
 1. Solve the memory system for the present placement: rates, and what one more access from node k to
    node j would cost everybody (its latency, its waits, and the waits it causes).
+   What it causes to a protected guest counts several times (``heed``).
 2. At these prices each page has a cheapest node (or a replica per node, if nobody writes it); moving
    costs, too, spread over the windows that the page is expected to stay.
 3. Go from the present mixture towards these cheapest places as far as the total falls; go to 1.
@@ -42,12 +43,16 @@ GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True)
 class PageTask:
-    """A guest's pages to be placed: evidence, which may be replicated, and the price of moving each (ns)."""
+    """A guest's pages to be placed: evidence, which may be replicated, and the price of moving each (ns).
+
+    ``heed``: how many times the guest's time counts.
+    """
 
     guest: GuestEvidence
     replicable: Bools
     move_price: Matrix
     copy_price: Matrix | None = None
+    heed: float = 1.0
 
     @property
     def price_of_copies(self) -> Matrix:
@@ -75,19 +80,21 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
     """Return the mixture of placements after at most ``steps`` steps, the present placement first."""
     placements = [[task.guest.node] for task in tasks]
     traffics = [traffic(task.guest.heat, task.guest.node) for task in tasks]
+    heeds = [task.heed for task in tasks]
     moves, weights, gap, first = [0.0] * len(tasks), [1.0], 0.0, 0.0
     for _ in range(steps):
         rates = _rates(system, tasks, traffics)
-        prices = _prices(system, traffics, rates)
-        goals = [cheapest(system, task, prices) for task in tasks]
+        scale = [rate / max(one.sum(), 1e-300) for rate, one in zip(rates, traffics, strict=True)]
+        prices = _prices(system, traffics, scale, heeds)
+        goals = [cheapest(system, task, price) for task, price in zip(tasks, prices, strict=True)]
         aims = [traffic(task.guest.heat, goal) for task, goal in zip(tasks, goals, strict=True)]
         paid = [_paid(system, task, goal) for task, goal in zip(tasks, goals, strict=True)]
-        scale = [rate / max(one.sum(), 1e-300) for rate, one in zip(rates, traffics, strict=True)]
-        total, gap = _gap(prices, traffics, aims, moves, paid, scale)
+        weighed = [heed * one for heed, one in zip(heeds, scale, strict=True)]
+        total, gap = _gap(prices, traffics, aims, moves, paid, weighed)
         first = max(first, gap)
         if gap <= max(min(GAP * total, LEFT * first), ROUNDING * total):
             break
-        share = _best_share(system, traffics, aims, moves, paid, scale)
+        share = _best_share(system, traffics, aims, moves, paid, scale, heeds)
         if share == 0.0:
             break
         traffics = [(1 - share) * a + share * b for a, b in zip(traffics, aims, strict=True)]
@@ -131,10 +138,16 @@ def _rates(system: MemorySystem, tasks: Sequence[PageTask], traffics: list[Matri
     return solved(system, demand(tuple(task.guest for task in tasks), traffics)).rates
 
 
-def _prices(system: MemorySystem, traffics: list[Matrix], rates: Matrix) -> Matrix:
-    asked = _asked(system, traffics, [r / max(t.sum(), 1e-300) for r, t in zip(rates, traffics, strict=True)])
-    prices: Matrix = system.latency + system.visits @ system.marginal_waits(asked)
-    return prices
+def _prices(
+    system: MemorySystem, traffics: list[Matrix], scale: list[float], heeds: list[float]
+) -> list[Matrix]:
+    """Return, for each guest, what one more of its accesses costs all, in units of its own time."""
+    asked = _asked(system, traffics, scale)
+    heeded = _asked(system, traffics, [heed * one for heed, one in zip(heeds, scale, strict=True)])
+    waits = system.waits(asked)
+    # What is caused to others: the guests' shares of the rate at a resource, each with its heed.
+    caused = (system.marginal_waits(asked) - waits) * heeded / np.maximum(asked, 1e-300)
+    return [system.latency + system.visits @ (waits + caused / heed) for heed in heeds]
 
 
 def _asked(system: MemorySystem, traffics: list[Matrix], scale: list[float]) -> Matrix:
@@ -152,7 +165,7 @@ def _paid(system: MemorySystem, task: PageTask, goal: NodeIndexes) -> float:
 
 
 def _gap(  # noqa: PLR0913  (two points of the descent, each of traffic and moves)
-    prices: Matrix,
+    prices: list[Matrix],
     traffics: list[Matrix],
     aims: list[Matrix],
     moves: list[float],
@@ -160,8 +173,8 @@ def _gap(  # noqa: PLR0913  (two points of the descent, each of traffic and move
     scale: list[float],
 ) -> tuple[float, float]:
     """Return the present total at these prices, and how much less it is at the aims."""
-    now = [float((prices * one).sum()) + m for one, m in zip(traffics, moves, strict=True)]
-    then = [float((prices * one).sum()) + m for one, m in zip(aims, paid, strict=True)]
+    now = [float((p * one).sum()) + m for p, one, m in zip(prices, traffics, moves, strict=True)]
+    then = [float((p * one).sum()) + m for p, one, m in zip(prices, aims, paid, strict=True)]
     total = sum(s * value for s, value in zip(scale, now, strict=True))
     return total, total - sum(s * value for s, value in zip(scale, then, strict=True))
 
@@ -173,15 +186,17 @@ def _best_share(  # noqa: PLR0913  (as above)
     moves: list[float],
     paid: list[float],
     scale: list[float],
+    heeds: list[float],
 ) -> float:
     """Return the share of the way to the aims at which the total is least (golden-section search)."""
+    weighed = [heed * one for heed, one in zip(heeds, scale, strict=True)]
 
     def total(share: float) -> float:
         mixed = [(1 - share) * a + share * b for a, b in zip(traffics, aims, strict=True)]
-        cost = sum(s * ((1 - share) * a + share * b) for s, a, b in zip(scale, moves, paid, strict=True))
-        asked = _asked(system, mixed, scale)
-        unloaded = sum(s * float((system.latency * one).sum()) for s, one in zip(scale, mixed, strict=True))
-        return cost + unloaded + float(asked @ system.waits(asked))
+        cost = sum(w * ((1 - share) * a + share * b) for w, a, b in zip(weighed, moves, paid, strict=True))
+        unloaded = sum(w * float((system.latency * one).sum()) for w, one in zip(weighed, mixed, strict=True))
+        waits = system.waits(_asked(system, mixed, scale))
+        return cost + unloaded + float(_asked(system, mixed, weighed) @ waits)
 
     low, high = 0.0, 1.0
     for _ in range(20):

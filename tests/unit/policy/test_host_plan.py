@@ -1,5 +1,7 @@
 """The joint plan, against placements that a person can work out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,17 @@ def test_a_crowded_controller_sheds_pages_of_the_guests_together():
     crowd = planned(*[guest([[9, 0]] * 1000, parallelism=16.0)] * 3, system=system)
     assert np.mean(alone == 1) == 0
     assert np.mean(np.concatenate(crowd) == 1) > 0.2
+
+
+def test_a_guest_makes_room_for_a_protected_one_that_it_would_not_make_for_another():
+    system = two_nodes(controllers=(0.05, 0.05), link=10.0)
+
+    def made_room(bound: float | None) -> float:
+        # Neither may leave pages to the other's node for its own sake: it is farther, and as slow.
+        other = replace(guest([[9, 0]] * 1000, parallelism=6.0), slowdown_bound=bound)
+        return float(np.mean(planned(guest([[9, 0]] * 1000, parallelism=6.0), other, system=system)[0] == 1))
+
+    assert made_room(0.005) > made_room(None) + 0.1
 
 
 def test_only_pages_without_writes_get_copies():

@@ -98,6 +98,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
     threads, windows = arrays["totals_raw_loads"].shape[::-1]
     whole = {one: _integers(arrays[one], one) for one in wanted - {"meta"}}
     _check_indexes(whole, threads, windows)
+    _check_lives(whole)
     records = _ascending({one: whole[one] for one in RECORD_ARRAYS})
     first, last = _workers(meta, threads)
     return Trace(
@@ -173,6 +174,22 @@ def _check_indexes(whole: dict[str, Ints], threads: int, windows: int) -> None:
     # In 64 bits: a sum of two uint32 may wrap.
     if (whole["loads"].astype(np.int64) + whole["stores"] < whole["llc_misses"]).any():
         raise TraceError("llc_misses counts more than loads and stores together")
+
+
+def _check_lives(whole: dict[str, Ints]) -> None:
+    """Raise TraceError for accesses to a page before its first touch or after it was unmapped.
+
+    The simulator has no place for such a page: the accesses would be left out, and the run too fast.
+    """
+    first, free = whole["first_touch_epoch"], whole["free_epoch"]
+    at, page = whole["epoch"], whole["page_idx"]
+    for wrong, when in (
+        (at < first[page], "before its first touch"),
+        (at > free[page], "after it was unmapped"),
+    ):
+        if wrong.any():
+            record = int(wrong.argmax())
+            raise TraceError(f"page {page[record]} is accessed in window {at[record]}, {when}")
 
 
 def _workers(meta: dict[str, Any], threads: int) -> tuple[int, int]:

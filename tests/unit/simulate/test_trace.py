@@ -49,6 +49,8 @@ def test_a_number_that_cannot_be_is_named(name: str, value: int, message: str):
         ({"meta": np.array("{")}, "meta is not JSON"),
         ({"meta": np.array('{"workers": "2-9"}')}, "workers is '2-9'"),
         ({"stores": np.full(2400, -1)}, "negative"),
+        ({"first_touch_epoch": np.full(400, 3)}, "window 0, before its first touch"),
+        ({"free_epoch": np.full(400, 4)}, "window 5, after it was unmapped"),
     ],
 )
 def test_an_array_that_cannot_be_is_named(changes: dict[str, np.ndarray | None], message: str):

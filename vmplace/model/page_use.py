@@ -14,6 +14,8 @@ means is learnt from the pages around it.
    more than one in 20 of the pages around it was written (Carrefour replicates at 95 % reads).
 
 Around it: in the same 2 MiB block, or in the whole range where too few pages of the block were touched twice.
+Where a source samples, and nearly all pages of a range that it saw are one node's, those it did not see are
+taken for that node's, too.
 """
 
 from dataclasses import dataclass
@@ -36,6 +38,9 @@ LEAST_PAGES = 8
 """Fewer pages do not speak for their block: what they say changes from window to window."""
 WRITES_RATIO = 0.05
 IN_USE_RATIO = 0.25
+SAMPLED_PAGES = 16
+"""From so few pages of a range nothing is concluded about the others."""
+SAMPLED_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ def page_use(pages: RangePages, nodes: int) -> PageUse | None:
     shared = np.where(touched, owner < 0, _of_pages(~private & (seen_of_block >= LEAST_PAGES), ram))
     in_use = touched | _of_pages(seen_of_block >= HUGE_PAGES * IN_USE_RATIO, ram)
     written = seen.written | (_of_pages(_are_written(ram, seen), ram) & ~certain)
+    if pages.sampled and (one := _owner_of_seen(owner[touched], nodes)) is not None:
+        owner = np.where(touched | shared, owner, one)
     return PageUse(owner.astype(np.int8), shared, written, in_use)
 
 
@@ -101,6 +108,14 @@ def _seen(pages: RangePages, nodes: int) -> _Seen:
     for index in range(nodes):
         alone[mask == 1 << index] = index
     return _Seen(alone, windows, written != 0)
+
+
+def _owner_of_seen(owner: NodeIndexes, nodes: int) -> int | None:
+    """Return the node that has nearly all of these pages to itself, or None."""
+    if len(owner) < SAMPLED_PAGES:
+        return None
+    counts = np.bincount(owner[owner >= 0], minlength=nodes)
+    return int(counts.argmax()) if counts.max() >= SAMPLED_SHARE * len(owner) else None
 
 
 def _written(pages: RangePages) -> Bytes:

@@ -30,6 +30,7 @@ class RangePages:
     """Page statistics of one RAM range; arrays as in ``RangeSample``, ``heat`` one byte per 4 KiB page.
 
     ``history``: who touched the pages in the last windows, newest first; empty if the source sees no nodes.
+    ``sampled``: the source sees some touches only.
     """
 
     ram: RamRange
@@ -37,6 +38,7 @@ class RangePages:
     node_index: NodeIndexes
     huge: Bytes
     history: tuple[NodeBits, ...] = ()
+    sampled: bool = False
 
     @property
     def present(self) -> int:
@@ -79,14 +81,15 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
     A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.
     """
     known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
-    ranges = tuple(_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s) for s in batch.ranges)
+    sampled = batch.sight.sampled
+    ranges = tuple(_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges)
     return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, ranges)
 
 
-def _absorbed_range(before: RangePages | None, sample: RangeSample) -> RangePages:
+def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: bool) -> RangePages:
     heat = before.heat if before else np.zeros(sample.ram.npages, np.uint8)
     native.age_heat(heat, sample.accessed)
     if sample.by_node is None:
         return RangePages(sample.ram, heat, sample.node_index, sample.huge)
     history = (sample.by_node, *(before.history if before else ()))[:HISTORY_WINDOWS]
-    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history)
+    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled)

@@ -27,7 +27,7 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRan
 from vmplace.topology.host import HostTopology, Node
 
 SOURCE = "perf"
-SIGHT = SourceSight(accessed=True, written=True, accessor_nid=True)
+SIGHT = SourceSight(accessed=True, written=True, accessor_nid=True, sampled=True)
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
 """include/linux/topology.h: what the kernel takes without a SLIT."""
 GAP_PAGES = 8192

@@ -14,12 +14,16 @@ NodeIndexes = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class SourceSight:
-    """What a source can see at all; a sample claims nothing beyond it."""
+    """What a source can see at all; a sample claims nothing beyond it.
+
+    ``sampled``: it sees some touches only, so that a page it did not see may have been touched all the same.
+    """
 
     accessed: bool = True
     written: bool = False
     accessor_nid: bool = False
     accessor_vcpu: bool = False
+    sampled: bool = False
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class IbsSource:
     """Sampled loads and stores of all CPUs; counts what the kernel lost."""
 
     name = "ibs"
-    sight = SourceSight(accessed=True, written=True, accessor_nid=True)
+    sight = SourceSight(accessed=True, written=True, accessor_nid=True, sampled=True)
 
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where the PMU, the permission or frame numbers are missing."""

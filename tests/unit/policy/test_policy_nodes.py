@@ -22,10 +22,10 @@ def bits(touched: dict[int, range], written: range = range(0)) -> NodeBits:
     return NodeBits(*packed)
 
 
-def view(*windows: NodeBits, huge: int = 0) -> GuestView:
+def view(*windows: NodeBits, huge: int = 0, sampled: bool = False) -> GuestView:
     seen = guest_view([0, 2, 4, 6], 0, huge=huge)
     assert seen.pages
-    ranges = tuple(replace(pages, history=windows) for pages in seen.pages.ranges)
+    ranges = tuple(replace(pages, history=windows, sampled=sampled) for pages in seen.pages.ranges)
     return replace(seen, pages=replace(seen.pages, ranges=ranges))
 
 
@@ -45,6 +45,18 @@ def moved(result: PlacementPlan) -> dict[int, set[int]]:
 def test_a_page_goes_to_the_node_that_alone_touches_it() -> None:
     window = bits({0: range(100), 2: range(200, 300)})
     assert moved(planned(view(window, window))) == {2: set(range(200, 300))}
+
+
+def test_unseen_pages_go_where_nearly_all_sampled_ones_belong() -> None:
+    window = bits({2: range(0, 1000, 10), 1: range(1, 4)})
+    assert moved(planned(view(window, window)))[2] == set(range(0, 1000, 10))
+    assert moved(planned(view(window, window, sampled=True)))[2] == set(range(NPAGES)) - {1, 2, 3}
+
+
+def test_few_samples_or_those_of_two_nodes_say_nothing_of_unseen_pages() -> None:
+    few, mixed = bits({2: range(15)}), bits({2: range(90), 1: range(100, 110)})
+    assert moved(planned(view(few, few, sampled=True))) == {2: set(range(15))}
+    assert moved(planned(view(mixed, mixed, sampled=True))) == {2: set(range(90)), 1: set(range(100, 110))}
 
 
 def test_one_window_is_not_enough() -> None:

@@ -2,7 +2,8 @@
 
 QEMU's source in the version of Debian's package, plus ``qemu-patches/series``, for one target, with only what
 the emulated hosts consist of: a full build takes three times as long.  Programs that come with QEMU
-(qemu-img) and its firmware are the package's.
+(qemu-img) and its firmware are the package's.  KVM and NUMA policies are for guests that the same binary
+runs inside an emulated host.
 """
 
 import shutil
@@ -20,6 +21,7 @@ DEVICES = Path(__file__).with_name("qemu.devices")
 CONFIGURE = (
     *("--target-list=x86_64-softmmu", "--without-default-features", "--without-default-devices"),
     *("--with-devices-x86_64=vmplace", "--enable-system", "--enable-tcg", "--enable-plugins"),
+    *("--enable-kvm", "--enable-numa"),
     *("--disable-install-blobs", "--disable-docs", "--disable-debug-info", "--disable-fdt"),
 )
 UNPACK = f"mkdir {TREE} && tar -xJf {trees.QEMU_SOURCE} -C {TREE} --strip-components=1"
@@ -27,7 +29,7 @@ UNPACK = f"mkdir {TREE} && tar -xJf {trees.QEMU_SOURCE} -C {TREE} --strip-compon
 
 def build_qemu(progress: Progress, *, patches: Path) -> Path:
     """Return the emulator's binary, to be run inside the toolbox."""
-    toolbox = trees.toolbox(progress)
+    toolbox = trees.qemu_toolbox(progress)
     inputs = {
         "toolbox": toolbox.parent.name,
         "configure": " ".join(CONFIGURE),

@@ -1,22 +1,26 @@
-"""Would a QEMU maintainer take the series?  It applies, QEMU's checkpatch finds no error, every step builds.
+"""Would a QEMU maintainer take the series?  It applies, each step builds, checkpatch and qtests are content.
 
 The steps are built one after the other in a tree of their own: each compiles what its patch changed.
 """
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from vmplace.lab import cache, trees
 from vmplace.lab.errors import LabError
-from vmplace.lab.patching import series
-from vmplace.lab.progress import Progress
-from vmplace.lab.qemu import TREE, compile_qemu
+from vmplace.lab.patching import series, touched_files
+from vmplace.lab.progress import Progress, log_path
+from vmplace.lab.qemu import BINARY, FIRMWARE, TREE, compile_qemu
+from vmplace.lab.toolbox import run_in_tree
+
+_QTEST = re.compile(r"(tests/qtest/[a-z0-9-]+-test)\.c")
 
 
 def check_qemu_patches(progress: Progress, patches: Path) -> None:
     """Raise LabError for the first thing that is not as it ought to be."""
-    toolbox = trees.toolbox(progress)
+    toolbox = trees.qemu_toolbox(progress)
     work = cache.artifact_dir("qemu-check", {"toolbox": toolbox.parent.name})
     files = series(patches)
     with cache.locked(work.name):
@@ -24,6 +28,7 @@ def check_qemu_patches(progress: Progress, patches: Path) -> None:
         _checkpatch(work / TREE, files, progress)
         for count in range(1, len(files) + 1):
             compile_qemu(toolbox, work, files[:count], progress)
+        _run_qtests(toolbox, work, files, progress)
 
 
 def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
@@ -37,3 +42,14 @@ def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
             if done.returncode and "total: 0 errors" not in done.stdout:
                 said = (done.stdout + done.stderr).strip()
                 raise LabError(f"checkpatch on {path.name}:\n{said}", hint="mend the patch")
+
+
+def _run_qtests(toolbox: Path, work: Path, files: list[Path], progress: Progress) -> None:
+    names = touched_files([path.read_text() for path in files])
+    tests = [match[1] for name in names if (match := _QTEST.fullmatch(name))]
+    firmware = " ".join(f"-L {folder}" for folder in FIRMWARE)
+    environment = ["env", f"QTEST_QEMU_BINARY=./{BINARY} {firmware}"]
+    log = log_path("qtests")
+    with progress.step(f"qemu: {len(tests)} qtests", log):
+        for argv in (["ninja", *tests], *([*environment, f"./{test}"] for test in tests)):
+            run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd="/build/build", log=log)

@@ -24,6 +24,8 @@ TOOLBOX_PACKAGES = (
     " pkg-config e2fsprogs cpio xz-utils patch python3 linux-source-6.12 busybox-static meson ninja-build"
     " python3-pycotap python3-venv zlib1g-dev"
 )
+# Only the emulator wants it: what else is built in the toolbox stays as it is.
+QEMU_PACKAGES = "libnuma-dev"
 HOST_PACKAGES = (
     "systemd-sysv dbus udev kmod libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu"
     " libvirt-daemon-log libvirt-clients qemu-system-x86 qemu-utils seabios numad numactl linux-perf"
@@ -96,13 +98,16 @@ def _configure_apt(tree: Path, uri: str) -> None:
     shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
 
 
-def _grown(name: str, packages: str, progress: Progress, finish: list[str]) -> Path:
-    """Return the base tree plus packages; ``finish`` are shell commands run inside at the end."""
+def _grown(
+    name: str, packages: str, progress: Progress, finish: list[str], *, onto: Path | None = None
+) -> Path:
+    """Return the base tree, or tree ``onto``, plus packages; ``finish`` are shell commands for the end."""
     inputs = _base_inputs() | {"packages": packages, "finish": "\n".join(finish)}
+    inputs |= {"onto": onto.parent.name} if onto else {}
 
     def build(folder: Path) -> None:
         tree, log = folder / "tree", log_path(name)
-        source = base(progress)
+        source = onto or base(progress)
         with progress.step(f"{name}: packages", log):
             subprocess.run(["cp", "-a", str(source), str(tree)], check=True)
             install = ["apt-get", "install", "-y", "--no-install-recommends", *packages.split()]
@@ -129,6 +134,11 @@ QEMU_SOURCE_RECIPE = (
 def toolbox(progress: Progress) -> Path:
     """Return the tree that has compiler, kernel source, QEMU, its source and its plugin header."""
     return _grown("toolbox", TOOLBOX_PACKAGES, progress, [QEMU_SOURCE_RECIPE])
+
+
+def qemu_toolbox(progress: Progress) -> Path:
+    """Return the toolbox with what the lab's QEMU is built of besides."""
+    return _grown("qemu-toolbox", QEMU_PACKAGES, progress, [], onto=toolbox(progress))
 
 
 def host_root(progress: Progress) -> Path:

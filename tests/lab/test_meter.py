@@ -12,6 +12,7 @@ import pytest
 from vmplace.lab import cache
 from vmplace.lab.emulated_time import emulated_memory
 from vmplace.lab.machine import LabHost, boot_host
+from vmplace.lab.page_counts import PAGES, read_page_counts
 from vmplace.model.described_memory import MLP
 from vmplace.model.memory_system import Demand, MemorySystem, solved
 from vmplace.model.metrics import Matrix
@@ -36,7 +37,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     probe = tmp_path_factory.mktemp("probe") / "meter_probe"
     flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", f"-I{HERE.parents[1] / 'vmplace/lab/meter'}"]
     subprocess.run(["gcc", *flags, "-o", probe, HERE / "meter_probe.c"], check=True, timeout=60)
-    files, slow = {"/usr/local/bin/meter_probe": probe}, {"dilation": repr(DILATION)}
+    files, slow = {"/usr/local/bin/meter_probe": probe}, {"dilation": repr(DILATION)} | PAGES
     with boot_host("n4-full", meter=True, plugin_args=slow, files=files) as booted:
         booted.run("chmod +x /usr/local/bin/meter_probe")
         yield booted
@@ -69,6 +70,16 @@ def test_a_stream_of_stores_is_written_back_to_its_node(host: LabHost) -> None:
     counted = metered(host, "stream", cpu, 2, MIB, "write")
     still_cached = (2304 << 10) // 64
     assert counted.writes[GUEST_HOST, cpu, 2] == pytest.approx(LINES - still_cached, rel=0.02)
+
+
+def test_a_stream_counts_each_of_its_pages(host: LabHost) -> None:
+    cpu, before = cpu_of(host, 2), read_page_counts(host)
+    metered(host, "stream", cpu, 1, MIB, "read")
+    growth = read_page_counts(host).since(before)
+    read = growth.counts[cpu] >= 4096 // 64
+    assert np.count_nonzero(read & (growth.nids == 1)) == pytest.approx(MIB * 256, rel=0.02)
+    # The rest are pages of the kernel and of the program itself.
+    assert np.count_nonzero(read & (growth.nids != 1)) < 0.02 * MIB * 256
 
 
 @pytest.mark.parametrize(("said", "counted_as"), [(7, 7), (0, GUEST_UNKNOWN)])

@@ -77,6 +77,8 @@ static inline void on_access(unsigned int index, qemu_plugin_meminfo_t info, uin
 		return;
 
 	address = qemu_plugin_hwaddr_phys_addr(hwaddr);
+	if (meter.pages.counts)
+		vmp_page_counts_add(&meter.pages, &meter.arguments, index, address);
 	if (!vmp_cache_touch(&cpu->private_cache, address / VMP_METER_LINE_BYTES, guest, store)) {
 		if (qemu_plugin_hwaddr_is_io(hwaddr))
 			return;

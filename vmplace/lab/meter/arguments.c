@@ -89,6 +89,8 @@ static bool parse_one(const char *argument, struct vmp_arguments *ret)
 #define IS(name) (length == sizeof(name) - 1 && !memcmp(argument, name, length))
 	if (IS("shared"))
 		return *(ret->shared_path = value) != '\0';
+	if (IS("pages"))
+		return *(ret->pages_path = value) != '\0';
 	if (IS("memory"))
 		return parse_memory(value, ret);
 	if (IS("cpus"))

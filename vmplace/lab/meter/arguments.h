@@ -20,6 +20,7 @@ struct vmp_memory_range {
 
 struct vmp_arguments {
 	const char *shared_path;
+	const char *pages_path;	/* NULL: count no pages */
 	uint32_t range_count;
 	struct vmp_memory_range ranges[VMP_METER_RANGES];
 	struct vmp_meter_machine machine;
@@ -34,6 +35,7 @@ struct vmp_arguments {
  *	cpus=NID:NID:...	the node of each vCPU, in the order of their indexes
  *	private=SIZE/WAYS	SIZE in bytes, or with suffix K or M; default 256K/8
  *	llc=SIZE/WAYS		default 2M/16
+ *	pages=PATH		count each page's accesses there (page_counts.h); slower
  *
  * and for emulated time, all of them or none (memory_model.h says what they mean):
  *

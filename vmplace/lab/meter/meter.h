@@ -12,6 +12,7 @@
 #include "abi.h"
 #include "arguments.h"
 #include "cache.h"
+#include "page_counts.h"
 #include "region.h"
 
 /* What one CPU owes for its DRAM accesses (stall.c). */
@@ -37,6 +38,7 @@ struct vmp_meter {
 	qemu_plugin_id_t id;
 	struct vmp_arguments arguments;
 	struct vmp_meter_region *region;
+	struct vmp_page_counts pages;
 	struct qemu_plugin_register *rax;
 	qemu_plugin_u64 instructions;
 	pthread_mutex_t lock;	/* of the header and the identities */

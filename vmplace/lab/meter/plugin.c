@@ -121,6 +121,16 @@ static int init_region(void)
 	return 0;
 }
 
+static int init_pages(void)
+{
+	const char *path = meter.arguments.pages_path;
+	int ret = path ? vmp_page_counts_map(path, &meter.arguments, &meter.pages) : 0;
+
+	if (ret)
+		fprintf(stderr, "vmpmeter: cannot map %s: %s\n", path, strerror(-ret));
+	return ret;
+}
+
 QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
 	int ret = vmp_arguments_parse(argc, argv, &meter.arguments);
@@ -131,6 +141,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	}
 	if (!ret)
 		ret = init_region();
+	if (!ret)
+		ret = init_pages();
 	for (uint32_t i = 0; !ret && i < meter.arguments.machine.cpu_count; i++) {
 		ret = init_cpu(i);
 		if (ret)

@@ -1,7 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-kvm bench-policy clean \
-	kvm-patches-check kvm-selftests qemu-patches-check
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
+	clean kvm-patches-check kvm-selftests qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
 
@@ -78,6 +78,10 @@ bench: venv ## CPU and memory of sampling 16 GiB of guest, and of page statistic
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@mkdir -p build/bench
 	$(BIN)/python bench/bench_kvm.py | tee build/bench/kvm.json
+
+bench-ibs: venv lab ## samples of IBS against the meter's exact counts, their cost and use: build/bench/ibs.json
+	@mkdir -p build/bench
+	$(BIN)/python -m bench.bench_ibs | tee build/bench/ibs.json
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
 	@mkdir -p build/bench

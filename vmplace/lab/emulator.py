@@ -13,9 +13,10 @@ from vmplace.lab.topology import CPU_MODEL, LabTopology, cpu_nids, memory_ranges
 SHARED_MEMORY_BYTES = 2 << 20
 # The TSCs of emulated CPUs are one clock, which the kernel cannot know.  Without the word it reads the HPET
 # at every look at the time: a device access, under the emulator's one lock.  The HPET stays, to calibrate by.
+# Emulated interrupts look slow, and the kernel would have perf sample ever less.
 KERNEL_COMMAND_LINE = (
     "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off net.ifnames=0 systemd.show_status=0"
-    " audit=0 selinux=0 nowatchdog tsc=reliable"
+    " audit=0 selinux=0 nowatchdog tsc=reliable sysctl.kernel.perf_cpu_time_max_percent=0"
 )
 # Each event descriptor is one more that the emulator's main thread polls at every timer of an emulated CPU.
 NO_EVENTFD = "ioeventfd=off"

@@ -20,12 +20,14 @@
 #define KVM_CREATE_PLACEMENT_FD		_IO(0xAE, 0xf8)
 
 /* On a placement fd. */
+#define KVM_PLACEMENT_STATS_FD		_IO(0xAE, 0xf7)
 #define KVM_PLACEMENT_INFO		_IOWR(0xAE, 0xf9, struct kvm_placement_info)
 #define KVM_PLACEMENT_ROOTS		_IOWR(0xAE, 0xfa, struct kvm_placement_roots)
 #define KVM_PLACEMENT_HARVEST		_IOWR(0xAE, 0xfb, struct kvm_placement_harvest)
 #define KVM_PLACEMENT_REPLICATE		_IOWR(0xAE, 0xfc, struct kvm_placement_replicate)
 #define KVM_PLACEMENT_COLLAPSE		_IOWR(0xAE, 0xfd, struct kvm_placement_replicate)
 #define KVM_PLACEMENT_MOVE		_IOWR(0xAE, 0xfe, struct kvm_placement_move)
+#define KVM_PLACEMENT_HINTS		_IOW(0xAE, 0xff, struct kvm_placement_hints)
 
 /* An id of a node or task that is not known. */
 #define KVM_PLACEMENT_UNKNOWN		(-1)
@@ -37,6 +39,8 @@
 #define KVM_PLACEMENT_FEATURE_HARVEST	(1ULL << 1)
 #define KVM_PLACEMENT_FEATURE_REPLICATE	(1ULL << 2)
 #define KVM_PLACEMENT_FEATURE_MOVE	(1ULL << 3)
+#define KVM_PLACEMENT_FEATURE_HINTS	(1ULL << 4)
+#define KVM_PLACEMENT_FEATURE_STATS	(1ULL << 5)
 
 /* The VM's own properties. */
 #define KVM_PLACEMENT_VM_ASSIGNED_DEVICE	(1U << 0)
@@ -190,6 +194,92 @@ struct kvm_placement_record {
 	__u16 flags;
 	__u64 accessed;
 	__u64 dirty;
+};
+
+/* Bounds of struct kvm_placement_hints. */
+#define KVM_PLACEMENT_HINTS_MAX_SPANS	256
+#define KVM_PLACEMENT_HINTS_MAX_BATCH	16384
+#define KVM_PLACEMENT_HINTS_MIN_PERIOD	10
+#define KVM_PLACEMENT_HINTS_MAX_PERIOD	1000
+#define KVM_PLACEMENT_HINTS_MIN_ENTRIES	128
+#define KVM_PLACEMENT_HINTS_MAX_ENTRIES	131072
+
+/**
+ * struct kvm_placement_span - guest frames to sample
+ * @gfn: first guest frame number
+ * @npages: number of guest frames
+ */
+struct kvm_placement_span {
+	__u64 gfn;
+	__u64 npages;
+};
+
+/**
+ * struct kvm_placement_hints - KVM_PLACEMENT_HINTS
+ * @spans: address of an array of struct kvm_placement_span
+ * @nr_spans: entries of @spans
+ * @budget: mappings to arm per second, each of which costs one fault at most;
+ *          0 switches hints off and frees the ring
+ * @period_ms: milliseconds for which a mapping stays armed; @budget times this
+ *             is at most KVM_PLACEMENT_HINTS_MAX_BATCH seconds
+ * @nr_entries: entries of the ring, a power of 2
+ * @flags: must be 0
+ * @pad: must be 0
+ */
+struct kvm_placement_hints {
+	__u64 spans;
+	__u32 nr_spans;
+	__u32 budget;
+	__u32 period_ms;
+	__u32 nr_entries;
+	__u32 flags;
+	__u32 pad;
+};
+
+/* Offset of the entries in the mapping of the ring, its header is at 0. */
+#define KVM_PLACEMENT_HINT_RING_ENTRIES	4096
+
+/**
+ * struct kvm_placement_hint_ring - the first page of the ring
+ * @head: entries that were read so far, written by the reader
+ * @tail: entries that were written so far, written by KVM
+ * @lost: hint faults that found the ring full
+ * @armed: mappings that were armed so far
+ * @nr_entries: entries of the ring: number n is at n modulo this
+ * @entry_size: size of an entry in bytes
+ */
+struct kvm_placement_hint_ring {
+	__u64 head;
+	__u64 tail;
+	__u64 lost;
+	__u64 armed;
+	__u32 nr_entries;
+	__u32 entry_size;
+};
+
+#define KVM_PLACEMENT_HINT_WRITE	(1U << 0)
+#define KVM_PLACEMENT_HINT_EXEC		(1U << 1)
+/* The guest's page tables were accessed, not what the guest addressed. */
+#define KVM_PLACEMENT_HINT_WALK		(1U << 2)
+
+/**
+ * struct kvm_placement_hint - one access of the guest
+ * @gpa: guest physical address, exact even if a huge page maps it
+ * @time: CLOCK_MONOTONIC, in nanoseconds
+ * @vcpu_id: the id given to KVM_CREATE_VCPU
+ * @nid: node that the vCPU was on
+ * @level: size of the mapping: 1, 2 and 3 stand for 4K, 2M and 1G
+ * @flags: KVM_PLACEMENT_HINT_*
+ * @pad: 0
+ */
+struct kvm_placement_hint {
+	__u64 gpa;
+	__u64 time;
+	__u32 vcpu_id;
+	__s32 nid;
+	__u16 level;
+	__u16 flags;
+	__u32 pad;
 };
 
 /* Why a page was not replicated or moved. */

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 CONFIG = """
 window_ms = 500
 longest_rest_ms = 500
+numa_balancing = "take"
 [budget]
 mb_per_s = {mb_per_s}
 """

@@ -13,6 +13,9 @@ So while vmplace places at least one guest, it takes the host-wide sysctl: journ
 gives it back with the last guest, on a clean stop, and on undo.  Pages that were marked before can still be
 moved by the kernel once, by their next hinting fault (mm/memory.c: do_numa_page does not ask the key).
 Whoever sets the sysctl meanwhile is respected: vmplace says so and lets go.
+
+A kernel with kvm-patches/ exempts the process of a VM that has node roots (MMF_NO_NUMA_BALANCING): there the
+sysctl stays as it is, and other processes are balanced as before.
 """
 
 from enum import Enum

@@ -12,7 +12,7 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
 from vmplace.actuation.pinner import Pinner, pin_all
-from vmplace.actuation.replicator import Replicator
+from vmplace.actuation.replicator import Replicator, can_replicate
 from vmplace.actuation.result import ActuationResult, ReplicaOutcome
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
@@ -30,7 +30,7 @@ class HostActuator:
         self._patience_s = config.window_ms / 1000
         self._killed_pid = killed_pid
         self._journal = Journal(config.journal_path)
-        self._ownership = Ownership(config.numa_balancing)
+        self._ownership = ownership_of(config)
         self._balancing = NumaBalancing(self._journal, self._ownership)
         budget = Budget(config.budget.mb_per_s * 1e6)
         longest_call_ns = int(config.budget.call_ms * 1e6)
@@ -95,6 +95,16 @@ class HostActuator:
                 LOG.info('%s reason="the agent ends"', told)
         finally:
             self._journal.close()
+
+
+def ownership_of(config: Config) -> Ownership:
+    """Return what becomes of kernel NUMA balancing: a KVM that replicates keeps it off the guests by itself.
+
+    It does so for guests with node roots, which source "kvm" gives to all that it samples.
+    """
+    if config.numa_balancing != "auto":
+        return Ownership(config.numa_balancing)
+    return Ownership.LEAVE if config.source in {"auto", "kvm"} and can_replicate() else Ownership.TAKE
 
 
 def told_replicas(outcome: ReplicaOutcome) -> str:

@@ -71,11 +71,15 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     source: Annotated[str, msgspec.Meta(description='how pages are sampled; "auto" = the best there is')] = (
         "auto"
     )
-    policy: Annotated[str, msgspec.Meta(description="the rule that places guests")] = "home"
+    policy: Annotated[
+        str, msgspec.Meta(description='the rule that places guests; "auto" = the best for the source')
+    ] = "home"
     numa_balancing: Annotated[
-        Literal["take", "leave"],
-        msgspec.Meta(description='"take" (off while guests are managed) or "leave" (as it is)'),
-    ] = "take"
+        Literal["auto", "take", "leave"],
+        msgspec.Meta(
+            description='"take" (off while guests are managed), "leave" (as it is) or "auto" (as KVM needs)'
+        ),
+    ] = "auto"
     on_leftover: Annotated[
         Literal["report", "undo"],
         msgspec.Meta(description='after a killed agent: "report" what it moved, or "undo" it'),
@@ -153,11 +157,11 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
 
 
 def _check_names(config: Config, tell: "_Teller") -> None:
-    from vmplace.policy.registry import POLICIES
+    from vmplace.policy.registry import AUTO, POLICIES
     from vmplace.sampling.registry import SENSORS
 
     for key, value, known in (
-        ("policy", config.policy, list(POLICIES)),
+        ("policy", config.policy, [AUTO, *POLICIES]),
         ("source", config.source, ["auto", *SENSORS]),
     ):
         if value not in known:

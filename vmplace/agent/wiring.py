@@ -9,7 +9,7 @@ from vmplace.agent.found import Found
 from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.errors import UnsupportedHostError
-from vmplace.policy.registry import POLICIES
+from vmplace.policy.registry import POLICIES, policy_name
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
@@ -25,14 +25,15 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     # The directory of the socket is gone after a reboot, as is what a source has set up in the kernel.
     setup = SourceSetup(host, state_dir=Path(config.socket).parent)
     choice = best_source(setup, config.source)
+    name = policy_name(config.policy, choice.source.name)
     find, notes = guest_finder(config)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     sensing = tuple(f"source {choice.source.name}: {reason}" for reason in choice.reasons)
     return Parts(
         lookout=Lookout(lambda: read_calibrated_host(bandwidth_file)[0], read_free_bytes, find),
         source=choice.source,
-        policy=POLICIES[config.policy],
-        policy_name=config.policy,
+        policy=POLICIES[name],
+        policy_name=name,
         actuator=actuator,
         notes=(*one_node, *((uncalibrated,) if uncalibrated else ()), *sensing, *notes),
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,

@@ -150,12 +150,13 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
 
     from vmplace.agent.config import read_config
     from vmplace.agent.dry_run import rehearse
-    from vmplace.policy.registry import POLICIES
+    from vmplace.policy.registry import POLICIES, policy_name
     from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import iter_recording
 
     loaded = read_config(config)
-    name = loaded.config.policy if policy is None else policy
+    # What a recording does not tell of nodes, "nodes" leaves to "home" anyway.
+    name = policy_name(loaded.config.policy if policy is None else policy, "kvm")
     if name not in POLICIES:
         raise click.BadParameter(f"no policy {name!r}; known: {', '.join(POLICIES)}", param_hint="--policy")
     budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000

@@ -8,3 +8,14 @@ from vmplace.policy.plan import PlacementPlan, Snapshot
 Policy = Callable[[Snapshot], PlacementPlan]
 
 POLICIES: Mapping[str, Policy] = {"home": policy_home.plan, "nodes": policy_nodes.plan}
+AUTO = "auto"
+
+
+def policy_name(wanted: str, source: str) -> str:
+    """Return ``wanted``, or for "auto" the policy that makes most of what the source tells.
+
+    "nodes" asks for sources that miss nothing: what is rarely sampled may be written all the same.
+    """
+    if wanted != AUTO:
+        return wanted
+    return "nodes" if source == "kvm" else "home"

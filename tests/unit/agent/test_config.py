@@ -21,7 +21,7 @@ WRONG = [
     ("[bugdet]\nmb_per_s = 1", "1:2", "unknown key 'bugdet'", "did you mean 'budget'?"),
     ("budget.mb_per = 1", "1:8", "unknown key 'mb_per'", "did you mean 'mb_per_s'?"),
     ("source = 'idel'", "1:1", "source 'idel' does not exist", "did you mean 'idle'?"),
-    ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: home"),
+    ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: auto, home"),
     ("socket = 'run/x'", "1:1", "socket", "absolute path"),
     ("numa_balancing = 'off'", "1:1", "invalid enum value 'off'", '"leave"'),
     ("window_ms = 500\nbudget = [", "2:11", "not valid TOML", "toml.io"),

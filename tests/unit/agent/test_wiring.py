@@ -2,11 +2,14 @@
 
 import sys
 
+import msgspec
 import pytest
 
 from tests.unit.agent.agent_world import guest
-from vmplace.agent import wiring
+from vmplace.actuation.ownership import Ownership
+from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
+from vmplace.policy.registry import policy_name
 from vmplace.topology.guest_finder import GuestScan
 from vmplace.topology.guests_kvm import Skipped
 
@@ -23,6 +26,30 @@ def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
 def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wiring, "Libvirt", lambda: pytest.fail("libvirt was asked"))
     assert wiring.guest_finder(Config(libvirt=False))[1] == ()
+
+
+def test_policy_auto_goes_page_by_page_only_where_the_source_misses_no_write():
+    assert policy_name("auto", "kvm") == "nodes"
+    assert {policy_name("auto", source) for source in ("idle", "damon", "ibs")} == {"home"}
+    assert policy_name("home", "kvm") == "home"
+
+
+@pytest.mark.parametrize(
+    ("said", "source", "exempts", "becomes"),
+    [
+        ("auto", "auto", True, Ownership.LEAVE),
+        ("auto", "auto", False, Ownership.TAKE),
+        ("auto", "idle", True, Ownership.TAKE),
+        ("take", "auto", True, Ownership.TAKE),
+        ("leave", "auto", False, Ownership.LEAVE),
+    ],
+)
+def test_numa_balancing_is_left_on_where_kvm_keeps_it_off_the_guests(
+    monkeypatch: pytest.MonkeyPatch, said: str, source: str, exempts: bool, becomes: Ownership
+):
+    monkeypatch.setattr(actuator, "can_replicate", lambda: exempts)
+    config = msgspec.convert({"numa_balancing": said, "source": source}, Config)
+    assert actuator.ownership_of(config) is becomes
 
 
 def test_what_could_not_be_looked_at_is_told():

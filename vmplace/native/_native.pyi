@@ -148,6 +148,21 @@ def placement_move(fd: int, gfns: U64, nids: I32, npages: I32, status: I32, flag
     entries that the kernel did not reach, after a signal, keep their values.  Returns the duration in ns.
     """
 
+def placement_hints(fd: int, spans: U64, budget: int, period_ms: int, nr_entries: int) -> None:
+    """Arm hint faults in ``spans`` (uint64, shape (n, 2): first guest frame, pages) at ``budget`` mappings/s.
+
+    A mapping stays armed for ``period_ms``.  Records go to a ring of ``nr_entries``, which is mapped from
+    the fd: 4096 + 32 * nr_entries bytes.  ``budget`` 0 takes all off.  EBUSY: another placement fd has some.
+    """
+
+def placement_drain(ring: mmap.mmap | U8, table: U64) -> tuple[int, int, int]:
+    """Take records out of a mapped ring of hint faults into the rows of ``table``, from the front.
+
+    ``table`` (uint64, shape (6, room)): guest physical address, time (ns of CLOCK_MONOTONIC), vCPU id, nid,
+    flags, level (kvm_placement.h).  Returns how many that are, and so far: records that KVM had to drop for
+    want of place, mappings armed.  EBADMSG: the ring was damaged; it is empty then.
+    """
+
 def perf_open(type: int, config: int, period: int, cpu: int) -> int:
     """Open a disabled sampling event on one CPU, for all its processes; see perf_event_open(2).
 

@@ -80,5 +80,7 @@ PyObject *vmp_placement_roots(PyObject *module, PyObject *args);
 PyObject *vmp_placement_harvest(PyObject *module, PyObject *args);
 PyObject *vmp_placement_replicate(PyObject *module, PyObject *args);
 PyObject *vmp_placement_move(PyObject *module, PyObject *args);
+PyObject *vmp_placement_hints(PyObject *module, PyObject *args);
+PyObject *vmp_placement_drain(PyObject *module, PyObject *args);
 
 #endif

@@ -11,13 +11,7 @@ from pathlib import Path
 
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt
-from vmplace.topology.placement import (
-    FEATURE_HARVEST,
-    FEATURE_MOVE,
-    FEATURE_REPLICATE,
-    FEATURE_ROOTS,
-    probe_features,
-)
+from vmplace.topology.placement import FEATURES, probe_features
 from vmplace.topology.sysfs import read_host
 
 # linux/capability.h
@@ -213,13 +207,7 @@ def probe_kvm_placement(roots: Roots) -> Capability:
         features = probe_features(roots.dev)
     except UnsupportedHostError as err:
         return Capability(name, False, str(err), f"{err.hint} (the agent works without)")
-    told = {
-        FEATURE_ROOTS: "node roots",
-        FEATURE_HARVEST: "harvests",
-        FEATURE_REPLICATE: "replicas",
-        FEATURE_MOVE: "moves",
-    }
-    has = [word for bit, word in told.items() if features & bit]
+    has = [word for bit, word in FEATURES.items() if features & bit]
     return Capability(name, bool(has), f"the placement fd offers {', '.join(has) or 'nothing'}", "tdp_mmu=1")
 
 

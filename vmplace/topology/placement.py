@@ -19,6 +19,15 @@ from vmplace.topology.vcpus import VM_DESCRIPTOR
 KVM_CREATE_VM, KVM_CHECK_EXTENSION = 0xAE01, 0xAE03
 KVM_CAP_PLACEMENT = 0x706C
 FEATURE_ROOTS, FEATURE_HARVEST, FEATURE_REPLICATE, FEATURE_MOVE = 1, 2, 4, 8
+FEATURE_HINTS, FEATURE_STATS = 16, 32
+FEATURES = {
+    FEATURE_ROOTS: "node roots",
+    FEATURE_HARVEST: "harvests",
+    FEATURE_REPLICATE: "replicas",
+    FEATURE_MOVE: "moves",
+    FEATURE_HINTS: "hint faults",
+    FEATURE_STATS: "statistics",
+}
 CURE = "boot a kernel built with kvm-patches/ and CONFIG_KVM_PLACEMENT"
 
 

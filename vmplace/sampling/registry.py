@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.source import Source, SourceSetup
 from vmplace.sampling.source_damon import DamonSource
+from vmplace.sampling.source_hints import HintsSource
 from vmplace.sampling.source_ibs import IbsSource
 from vmplace.sampling.source_idle import IdleSource
 from vmplace.sampling.source_kvm import KvmSource
@@ -16,11 +17,13 @@ SOURCES: dict[str, Callable[[SourceSetup], Source]] = {
     "idle": IdleSource,
     "damon": DamonSource,
     "ibs": IbsSource,
+    "hints": HintsSource,
     "replay": ReplaySource,
 }
 """By name; those that "auto" tries come first, the most exact one first."""
 
-SENSORS = ("kvm", "idle", "damon", "ibs")
+SENSORS = ("kvm", "idle", "damon", "ibs", "hints")
+"""What "auto" tries in turn; where there are hint faults, "kvm" works, too."""
 
 
 @dataclass(frozen=True)

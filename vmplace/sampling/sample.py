@@ -42,6 +42,18 @@ class NodeBits:
         return unpacked(np.bitwise_or.reduce(self.accessed, axis=0), npages)
 
 
+@dataclass(frozen=True)
+class VcpuHits:
+    """Sampled accesses to the pages of a range, an entry each.
+
+    ``pages`` are exact 4 KiB pages also where a huge page is mapped.  ``vcpus``: ids as KVM knows them.
+    """
+
+    pages: npt.NDArray[np.int64]
+    vcpus: npt.NDArray[np.int64]
+    written: npt.NDArray[np.bool_]
+
+
 def unpacked(words: Bits, npages: int) -> Bytes:
     """Return a byte of 0 or 1 for each of the first ``npages`` bits."""
     return np.unpackbits(words.view(np.uint8), count=npages, bitorder="little")
@@ -55,7 +67,8 @@ class RangeSample:
     ``node_index``: index of the page's present node in the batch's ``nids``, -1 = not present or unknown.
     ``huge``: one entry per 2 MiB block, counted from ``ram.hva`` rounded down to 2 MiB: 1 where one huge
     page backs the block, which then moves whole.
-    ``by_node``: who touched the pages, None from a source that does not see nodes.
+    ``by_node``: who touched the pages, None from a source that does not see nodes.  ``by_vcpu``: the same of
+    vCPUs, for a sample of the accesses.
     """
 
     ram: RamRange
@@ -63,6 +76,7 @@ class RangeSample:
     node_index: NodeIndexes
     huge: Bytes
     by_node: NodeBits | None = None
+    by_vcpu: VcpuHits | None = None
 
 
 @dataclass(frozen=True)

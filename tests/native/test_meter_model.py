@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.native.test_memory_model import Model
 
 METER = Path(__file__).parents[2] / "vmplace/lab/meter"
-SOURCES = ("cache.c", "region.c", "arguments.c", "memory_model.c", "model_arguments.c")
+SOURCES = ("cache.c", "region.c", "arguments.c", "memory_model.c", "model_arguments.c", "page_counts.c")
 EINVAL = 22
 UNKNOWN = 63
 
@@ -59,6 +60,7 @@ class MemoryRange(ctypes.Structure):
 class Arguments(ctypes.Structure):
     _fields_ = (
         ("shared_path", c_char_p),
+        ("pages_path", c_char_p),
         ("range_count", c_uint32),
         ("ranges", MemoryRange * 64),
         ("machine", Machine),
@@ -255,6 +257,25 @@ def test_arguments_describe_sparse_nodes_with_a_hole(meter: ctypes.CDLL) -> None
     ]
     assert list(machine.cpu_nids[:4]) == [0, 2, 5, -1]
     assert (machine.private_cache.bytes, machine.shared_cache.ways) == (65536, 8)
+
+
+class PageCounts(ctypes.Structure):
+    _fields_ = (("counts", ctypes.POINTER(c_uint32)), ("npages", c_uint64))
+
+
+def test_accesses_count_for_their_page_and_cpu_and_those_in_a_hole_for_none(
+    meter: ctypes.CDLL, tmp_path: Path
+) -> None:
+    path = tmp_path / "pages"
+    memory = "memory=0-0x2000@0:0x100000000-0x100004000@1"
+    _, parsed = parse(meter, "shared=/dev/shm/x", f"pages={path}", memory, "cpus=0:1")
+    pages = PageCounts()
+    found = meter.vmp_page_counts_map(str(path).encode(), ctypes.byref(parsed), ctypes.byref(pages))
+    for cpu, address in [(0, 0x1FFF), (1, 0x100003000), (1, 0x100003FFF), (1, 0x2000), (0, 0x100004000)]:
+        at = ctypes.byref(pages), ctypes.byref(parsed), c_uint32(cpu), c_uint64(address)
+        meter.vmp_page_counts_add(*at)
+    counts = np.fromfile(path, np.uint32).reshape(2, 6)
+    assert (found, pages.npages, counts.tolist()) == (0, 6, [[0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 2]])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         msgspec.Meta(
             description='"take" (off while guests are managed), "leave" (as it is) or "auto" (as KVM needs)'
         ),
-    ] = "auto"
+    ] = "take"
     on_leftover: Annotated[
         Literal["report", "undo"],
         msgspec.Meta(description='after a killed agent: "report" what it moved, or "undo" it'),

@@ -80,6 +80,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             description='"take" (off while guests are managed), "leave" (as it is) or "auto" (as KVM needs)'
         ),
     ] = "take"
+    mover: Annotated[
+        Literal["syscall", "kvm"],
+        msgspec.Meta(description='"syscall" (move_pages) or "kvm" (by a patched KVM, where it can)'),
+    ] = "syscall"
     on_leftover: Annotated[
         Literal["report", "undo"],
         msgspec.Meta(description='after a killed agent: "report" what it moved, or "undo" it'),

@@ -4,6 +4,7 @@ sched_setaffinity(2) narrows what the thread's cpuset allows, so libvirt's own p
 as they are, and undo finds them so.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -52,25 +53,43 @@ class Pinner:
 
 @dataclass(frozen=True)
 class PinOutcome:
-    """``vcpus`` were pinned; ``refused`` guests were not, or only in part; ``failures`` tells why."""
+    """``pinned`` was carried out; ``refused`` guests have the CPUs they had, and ``failures`` tells why."""
 
-    vcpus: int = 0
+    pinned: tuple[VcpuMove, ...] = ()
     refused: frozenset[str] = frozenset()
     failures: tuple[str, ...] = ()
 
+    @property
+    def vcpus(self) -> int:
+        """Return how many vCPUs were pinned."""
+        return sum(len(move.cpus) for move in self.pinned)
+
 
 def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, GuestTopology]) -> PinOutcome:
-    """Pin the vCPUs of each move; one guest's failure stops no other."""
-    vcpus, refused, failures = 0, set(), []
+    """Pin the vCPUs of each move, all or none; one guest's failure stops no other."""
+    pinned, refused, failures = [], set(), []
     for move in moves:
-        guest = guests[move.guest]
         try:
-            mine = [vcpu for vcpu in guest.vcpus if vcpu.vcpu_id in move.cpus]
-            vcpus += sum(pinner.pin(guest, vcpu, move.cpus[vcpu.vcpu_id]) for vcpu in mine)
+            _pin_together(pinner, guests[move.guest], move)
         except VmplaceError as err:
             refused.add(move.guest)
             failures.append(f"guest {move.guest}: {err}")
-    return PinOutcome(vcpus, frozenset(refused), tuple(failures))
+        else:
+            pinned.append(move)
+    return PinOutcome(tuple(pinned), frozenset(refused), tuple(failures))
+
+
+def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> None:
+    """Pin vCPUs that belong together; gives those that were pinned their CPUs back if one cannot be."""
+    mine = [vcpu for vcpu in guest.vcpus if vcpu.vcpu_id in move.cpus]
+    try:
+        for vcpu in mine:
+            pinner.pin(guest, vcpu, move.cpus[vcpu.vcpu_id])
+    except VmplaceError:
+        for vcpu in mine:
+            with contextlib.suppress(VmplaceError):
+                pinner.pin(guest, vcpu, vcpu.cpus)
+        raise
 
 
 def _read_cpus(tid: int) -> set[int]:

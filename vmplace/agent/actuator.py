@@ -17,7 +17,7 @@ from vmplace.actuation.result import ActuationResult, ReplicaOutcome
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.errors import VmplaceError
-from vmplace.policy.plan import PlacementPlan
+from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class HostActuator:
     ) -> ActuationResult:
         """Pin vCPUs, move and replicate within the budget; give up on the rest after a window's length."""
         pinned = pin_all(self._pinner, plan.vcpu_moves, guests)
+        for move in pinned.pinned:
+            LOG.info("%s", told_vcpus(move))
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused)
         plan = replace(plan, moves=moves)
@@ -81,6 +83,7 @@ class HostActuator:
         contents = self._journal.contents()
         moved = [
             f"{guest.identity.name}: {guest.pages.total_pages * PAGE_BYTES >> 20} MiB"
+            + (f" and the CPUs of {len(guest.affinities)} vCPUs" if guest.affinities else "")
             for guest in contents.guests.values()
         ]
         taken = [f"{name.replace('/', '.')} was {record.before}" for name, record in contents.sysctls.items()]
@@ -106,6 +109,12 @@ def ownership_of(config: Config) -> Ownership:
     if config.numa_balancing != "auto":
         return Ownership(config.numa_balancing)
     return Ownership.LEAVE if config.source in {"auto", "kvm"} and can_replicate() else Ownership.TAKE
+
+
+def told_vcpus(move: VcpuMove) -> str:
+    """Return which vCPUs were tied to which node, and why."""
+    vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
+    return f'guest={move.guest} vcpus={vcpus} nid={before}->{move.nid} reason="{move.reason}"'
 
 
 def told_replicas(outcome: ReplicaOutcome) -> str:

@@ -209,11 +209,6 @@ class Agent:
         return guest.settings.mode is Mode.AUTO and not guest.held and not self._status.paused
 
     def _settle(self, plan: PlacementPlan, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
-        for move in plan.vcpu_moves if result.pinned_vcpus else ():
-            LOG.info(
-                'guest=%s vcpus=%s nid=%s->%d reason="%s"', move.guest, ",".join(map(str, move.cpus)),
-                ",".join(map(str, move.from_nids)), move.nid, move.reason,
-            )  # fmt: skip
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}
         for guest in self.roster:
             self._decide(guest, plan, outcomes.get(guest.name))

@@ -143,6 +143,18 @@ def test_one_guests_failure_pins_the_others_all_the_same(journal: Journal):
     assert "guest bad: " in outcome.failures[0] and "cannot run on CPUs" in outcome.failures[0]
 
 
+def test_vcpus_that_belong_together_are_pinned_all_or_none(journal: Journal):
+    with child_guest(8) as child:
+        first = child.guest.vcpus[0]
+        before = os.sched_getaffinity(first.tid)
+        second = replace(first, vcpu_id=1, tid=child.guest.pid)
+        guest = replace(child.guest, vcpus=(replace(first, cpus=tuple(before)), second))
+        move = VcpuMove(guest.name, {0: (0,), 1: (1000,)}, (0,), 0, "test")
+        outcome = pin_all(Pinner(journal), [move], {guest.name: guest})
+        assert (outcome.vcpus, outcome.refused) == (0, frozenset({guest.name}))
+        assert os.sched_getaffinity(first.tid) == before
+
+
 def test_only_the_named_guest_is_undone(journal: Journal, tmp_path: Path):
     kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(8)})
     scatter(journal, kernel, 8)

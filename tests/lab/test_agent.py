@@ -173,9 +173,11 @@ def test_vcpus_that_float_are_tied_to_their_memory_and_undo_lets_them_float(host
     assert affinities(host, "one") == {"0-7"} and affinities(host, "two") == {"4-5"}
 
 
-def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Path):
+@pytest.mark.parametrize("source", ["kvm", "hints"])
+def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Path, source: str):
     before = {name: pages_by_nid(host, name) for name in ("one", "two")}
-    host.put(CONFIG.format(mb_per_s=4096).encode(), "/etc/vmplace/vmplace.toml")
+    config = f'source = "{source}"\n' + CONFIG.format(mb_per_s=4096)
+    host.put(config.encode(), "/etc/vmplace/vmplace.toml")
     said = json.loads(host.run("vmplace record /root/host.vmptrace --duration 6 --json", timeout=120).stdout)
     assert said["guests"] == 2 and said["windows"] >= 2
     assert {name: pages_by_nid(host, name) for name in before} == before

@@ -21,6 +21,7 @@ print(hva, flush=True)
 for line in sys.stdin:
     first, last = map(int, line.split()[:2])
     if "drop" in line:
+        libc.madvise(ctypes.c_void_p(hva), ctypes.c_size_t(npages * 4096), 15)
         libc.madvise(ctypes.c_void_p(hva + first * 4096), ctypes.c_size_t((last - first) * 4096), 4)
         first = last
     for page in range(first, last):
@@ -37,7 +38,7 @@ class GuestProcess:
     topology: GuestTopology
 
     def touch(self, first: int, last: int, what: str = "") -> None:
-        """Write to pages [first, last), or "drop" them as a balloon does."""
+        """Write to pages [first, last), or "drop" them as a balloon does; khugepaged does not fill such a hole."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(f"{first} {last} {what}\n")
         self.process.stdin.flush()

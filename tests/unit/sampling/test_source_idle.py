@@ -20,7 +20,11 @@ from vmplace.sampling.source_idle import IdleSource
 
 PMD_THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="frame numbers need root (CAP_SYS_ADMIN)")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="frame numbers need root (CAP_SYS_ADMIN)"),
+    # A page that this machine's own kernel moves to another frame meanwhile (compaction) looks touched.
+    pytest.mark.flaky(reruns=2),
+]
 
 
 def window(source: IdleSource, guest: GuestProcess, bitmap: Bitmap, touched: list[int]) -> RangeSample:
@@ -110,8 +114,6 @@ def test_the_shared_zero_page_belongs_to_no_guest(
     assert sample.node_index[0] == -1 and not sample.accessed[0]
 
 
-# A page that this machine's own kernel moves to another frame meanwhile (compaction) looks touched.
-@pytest.mark.flaky(reruns=2)
 def test_windows_add_up_to_heat(setup: SourceSetup, bitmap: Bitmap, guest: GuestProcess) -> None:
     guest.touch(0, 4)
     source, pages = IdleSource(setup), None

@@ -3,107 +3,86 @@
 Guests of skewed access (ibs.toml) run in the emulated host; the truth is what the meter counts exactly: every
 access by CPU and page.  Prints {NAME: {value, control, unit}}:
 
-heat_rank_correlation    Spearman's, of the hottest tenth of the guests' pages, after 10 s at the low rate.
-                         Control: as many samples drawn from the exact counts.  ``_60s``: after 60 s.
+heat_rank_correlation    Spearman's, of the hottest tenth of a guest's pages, after 10 s at the low rate.
+                         Control: as many samples drawn from the exact counts: the ceiling.
+heat_rank_correlation_at_1_op_per_ns  the same after as many samples as the low rate gives in 10 s of CPUs
+                         that execute an op a nanosecond, as real ones do and emulated ones do not; taken at
+                         the high rate, to be done sooner.  Control: the ceiling then.
+seconds_to_0_9_at_1_op_per_ns  how long such CPUs take to 0.9 at the low rate; null: longer than was sampled.
+                         Control: by samples drawn from the exact counts.
 attribution_error_points the largest error of a (CPU node, memory node)'s share of all accesses.
                          Control: all CPUs taken for alike.
+ops_per_sample           what a sample stands for.  Control: the period that was asked for.
 guest_slowdown_low, _high  what the host executes more per guest instruction, in percent of the guest's.
                          Control: how far spells without sampling differ.
 emulator_speed_low, _high  guest instructions a second: what emulating IBS itself costs.  Control: without.
-lar_gap_points           mean LAR of a scenario's one-node guests that the agent reaches with node roots (the
-                         demo's, unless told otherwise), less that with IBS alone.  Control: less that of
-                         nobody placing.
+lar_gap_points           mean LAR of a scenario's guests (the demo's, unless told otherwise) that the agent
+                         reaches with node roots, less that with IBS alone.  Control: less that before.
+imbalance_gap            the same for the MC imbalance of all guests together, that with IBS less the other's.
 ring_records_per_s       samples out of a perf ring by the C core.  Control: by Python's struct.
 
-Times are the emulated host's: a second of it holds fewer instructions than one of a real host.
+Times are the emulated host's: a second of it holds fewer ops than one of a real host.
 """
 
 import argparse
 import json
 import statistics
-import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
-from scipy.stats import spearmanr
 
+from bench.ibs_heat import rank_correlation, samples_for
 from bench.ibs_ring import by_core, by_struct, records_per_s
+from bench.ibs_samples import INSIDE, Ints, Samples, sampled
 from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.page_counts import PAGES, PageCounts, read_page_counts
+from vmplace.lab.page_counts import PAGES, PageCounts
 from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import ManagerName, Scenario, read_scenario
+from vmplace.lab.scenario import Scenario, read_scenario
+from vmplace.lab.scenario_result import ManagerResult
 from vmplace.lab.scenario_run import prepare_stage, run_scenario
 from vmplace.lab.topology import cpu_nids
-from vmplace.sampling.counters_meter import GUEST_HOST, MeterCounters, MeterReading
+from vmplace.sampling.counters_meter import GUEST_HOST, MeterReading
 from vmplace.sampling.ibs_pace import HIGH_RATE_PERIOD, LOW_RATE_PERIOD
 
 HERE = Path(__file__).parent
-INSIDE = "/root/ibs_inside.py"
-OUT = "/root/samples.npz"
-PERIODS = (None, LOW_RATE_PERIOD, HIGH_RATE_PERIOD)
-ROUNDS = 3
-HOT_SHARE = 0.1
+NOT_SAMPLED = 0
+PERIODS = (NOT_SAMPLED, LOW_RATE_PERIOD, HIGH_RATE_PERIOD)
+ROUNDS = 2
+GOAL = 0.9
 SPELL_S = 10.0
-LONG_S = 60.0
-SEED = 1
+LONGEST_S = 90.0
+OPS_PER_S = 1e9
 AGENT = 'window_ms = 500\nlongest_rest_ms = 1000\npolicy = "nodes"\n[budget]\nmb_per_s = 4096\n'
 
-Figures = dict[str, dict[str, float | str]]
-Ints = npt.NDArray[np.int64]
+Figure = dict[str, float | str | None]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What IBS sampled while the meter counted ``exact``; ``told`` is ibs_inside's account."""
-
-    frames: Ints
-    cpus: Ints
-    exact: PageCounts
-    told: dict[str, float]
-
-
-def figure(value: float, control: float, unit: str) -> dict[str, float | str]:
+def figure(value: float | None, control: float | None, unit: str) -> Figure:
     """Return one figure beside its control."""
     return {"value": value, "control": control, "unit": unit}
 
 
-def sampled(host: LabHost, period: int, seconds: float) -> Samples:
-    """Sample for a while and return it with the exact counts of the same time."""
-    before = read_page_counts(host)
-    told = json.loads(host.run(_sampler(host, period, seconds), timeout=seconds + 120).stdout)
-    exact = read_page_counts(host).since(before)
-    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
-        Path(file.name).write_bytes(host.get(OUT))
-        arrays = np.load(file.name)
-        return Samples(arrays["frames"].astype(np.int64), arrays["cpus"].astype(np.int64), exact, told)
+def guest_ops(growth: MeterReading) -> float:
+    """Return what the guests executed."""
+    return float(growth.instructions[GUEST_HOST + 1 :].sum())
 
 
-def _sampler(host: LabHost, period: int, seconds: float) -> list[str]:
-    """Return the command of the sampling process, on the last CPU: its own cost is not the samples'."""
-    last = str(len(cpu_nids(host.topology)) - 1)
-    return ["taskset", "-c", last, "python3", INSIDE, str(period), str(seconds), OUT]
+def heat(name: str, samples: Samples) -> dict[str, Figure]:
+    """Return how well the samples rank the hottest pages."""
+    value, ceiling = rank_correlation(samples)
+    unit = f"{samples.accesses} samples of loads and stores in {samples.seconds:.0f} s"
+    return {name: figure(value, ceiling, unit)}
 
 
-def sampled_counts(samples: Samples) -> Ints:
-    """Return the samples by [cpu, page], as the exact counts are."""
-    known = np.isin(samples.frames, samples.exact.frames)
-    pages = np.searchsorted(samples.exact.frames, samples.frames[known])
-    counts = np.zeros_like(samples.exact.counts)
-    np.add.at(counts, (samples.cpus[known], pages), 1)
-    return counts
-
-
-def rank_correlation(samples: Samples, pages: int) -> tuple[float, float]:
-    """Return Spearman's correlation for the hottest pages, and that of as many perfect samples."""
-    exact = samples.exact.counts.sum(axis=0)
-    hottest = np.argsort(exact)[::-1][: int(pages * HOT_SHARE)]
-    seen = sampled_counts(samples).sum(axis=0)
-    perfect = np.random.default_rng(SEED).multinomial(int(seen.sum()), exact / exact.sum())
-    value, control = (spearmanr(exact[hottest], counts[hottest]).statistic for counts in (seen, perfect))
-    return float(value), float(control)
+def time_to_goal(samples: Samples, vcpus: int) -> Figure:
+    """Return after how many seconds the goal is reached at the low rate, by CPUs that execute OPS_PER_S."""
+    of_guests = guest_ops(samples.meter) / float(samples.meter.instructions.sum())
+    each_s = samples.ops * of_guests / vcpus * LOW_RATE_PERIOD / OPS_PER_S / samples.accesses
+    value, control = (n and n * each_s for n in samples_for(GOAL, samples))
+    return figure(value, control, "s")
 
 
 def shares(counts: Ints, exact: PageCounts, nids: Ints) -> npt.NDArray[np.float64]:
@@ -113,26 +92,13 @@ def shares(counts: Ints, exact: PageCounts, nids: Ints) -> npt.NDArray[np.float6
     return np.array(blocks, np.float64) / float(counts.sum())
 
 
-def attribution_error(samples: Samples, nids: Ints) -> tuple[float, float]:
+def attribution(samples: Samples, nids: Ints) -> Figure:
     """Return the largest error of a share in points, and that of taking all CPUs for alike."""
     exact = shares(samples.exact.counts, samples.exact, nids)
-    seen = shares(sampled_counts(samples), samples.exact, nids)
+    seen = shares(samples.counts, samples.exact, nids)
     alike = np.outer(np.full(len(exact), 1 / len(exact)), exact.sum(axis=0))
-    return float(np.abs(seen - exact).max()) * 100, float(np.abs(alike - exact).max()) * 100
-
-
-def spell(host: LabHost, period: int | None) -> MeterReading:
-    """Return what the meter counted in a spell, with sampling at a period or without."""
-    sampler = host.spawn(_sampler(host, period, SPELL_S + 10)) if period else None
-    # Python takes its time to start.
-    host.run("sleep 5")
-    with MeterCounters(host.shared_memory) as meter:
-        before = meter.read()
-        host.run(f"sleep {SPELL_S}", timeout=SPELL_S + 60)
-        growth = meter.read().since(before)
-    if sampler and sampler.wait(timeout=120):
-        raise RuntimeError(sampler.output())
-    return growth
+    error, control = (float(np.abs(one - exact).max()) * 100 for one in (seen, alike))
+    return figure(error, control, f"points, of {samples.accesses} samples")
 
 
 def per_guest_instruction(growth: MeterReading, cpus: Ints) -> float:
@@ -141,34 +107,34 @@ def per_guest_instruction(growth: MeterReading, cpus: Ints) -> float:
     return float(growth.instructions[GUEST_HOST, cpus].sum() / of_guests)
 
 
-def slowdowns(host: LabHost, nids: Ints) -> Figures:
+def slowdowns(host: LabHost, nids: Ints) -> dict[str, Figure]:
     """Spells without and with sampling, in turn."""
     # Two vCPUs share the CPUs of node 0; elsewhere the sampling process itself may run.
     busy = np.flatnonzero(nids == 0)
     # In turn, so that a change of the machine outside does not count for one of them.
-    rounds = [{period: spell(host, period) for period in PERIODS} for _ in range(ROUNDS)]
+    rounds = [{period: sampled(host, period, SPELL_S) for period in PERIODS} for _ in range(ROUNDS)]
     spells = {period: [one[period] for one in rounds] for period in PERIODS}
-    cost = {period: [per_guest_instruction(one, busy) for one in two] for period, two in spells.items()}
+    cost = {period: [per_guest_instruction(one.meter, busy) for one in two] for period, two in spells.items()}
     speed = {
-        period: statistics.mean(float(one.instructions[GUEST_HOST + 1 :].sum()) / SPELL_S for one in two)
+        period: statistics.mean(guest_ops(one.meter) / one.seconds for one in two)
         for period, two in spells.items()
     }
-    base = statistics.mean(cost[None])
-    noise = (max(cost[None]) - min(cost[None])) * 100
-    figures: Figures = {}
+    base = statistics.mean(cost[NOT_SAMPLED])
+    noise = (max(cost[NOT_SAMPLED]) - min(cost[NOT_SAMPLED])) * 100
+    figures: dict[str, Figure] = {}
     for name, period in (("low", LOW_RATE_PERIOD), ("high", HIGH_RATE_PERIOD)):
         more = (statistics.mean(cost[period]) - base) * 100
         figures[f"guest_slowdown_{name}"] = figure(more, noise, "% of guest instructions")
-        figures[f"emulator_speed_{name}"] = figure(speed[period], speed[None], "guest instructions/s")
+        figures[f"emulator_speed_{name}"] = figure(speed[period], speed[NOT_SAMPLED], "guest instructions/s")
     return figures
 
 
-def in_the_lab() -> Figures:
+def in_the_lab() -> dict[str, Figure]:
     """Return the figures that the meter judges."""
     scenario = read_scenario(str(HERE / "ibs.toml"))
     stage = prepare_stage(scenario, Progress())
     nids = np.array(cpu_nids(stage.topology))
-    pages = sum((guest.workload.arena_mib or 0) * 256 for guest in scenario.guests)
+    vcpus = sum(len(guest.nids) for guest in scenario.guests)
     files = stage.files | {INSIDE: HERE / "ibs_inside.py"}
     with boot_host(
         stage.topology,
@@ -178,33 +144,51 @@ def in_the_lab() -> Figures:
         files=files,
         artifacts=stage.artifacts,
     ) as host:
-        host.run("vmp-meter on")
+        host.run("sysctl -q kernel.numa_balancing=0")
         short = sampled(host, LOW_RATE_PERIOD, SPELL_S)
-        long = sampled(host, LOW_RATE_PERIOD, LONG_S)
+        speed = guest_ops(short.meter) / vcpus / short.seconds * LOW_RATE_PERIOD / HIGH_RATE_PERIOD
+        long = sampled(host, HIGH_RATE_PERIOD, min(SPELL_S * OPS_PER_S / speed, LONGEST_S))
         costs = slowdowns(host, nids)
+    per_sample = float(long.meter.instructions.sum()) / long.ops
     return {
-        "heat_rank_correlation": figure(*rank_correlation(short, pages), f"{short.told['samples']} samples"),
-        "heat_rank_correlation_60s": figure(
-            *rank_correlation(long, pages), f"{long.told['samples']} samples"
+        **heat("heat_rank_correlation", short),
+        **heat("heat_rank_correlation_at_1_op_per_ns", long),
+        "seconds_to_0_9_at_1_op_per_ns": time_to_goal(long, vcpus),
+        "attribution_error_points": attribution(long, nids),
+        "ops_per_sample": figure(
+            per_sample, HIGH_RATE_PERIOD, f"instructions; {short.lost + long.lost} samples lost"
         ),
-        "attribution_error_points": figure(*attribution_error(long, nids), "points"),
         **costs,
     }
 
 
-def mean_lar(scenario: Scenario, source: str, manager: ManagerName) -> float:
-    """Return the mean LAR that a manager reaches for the guests that run on one node."""
+def placed_by(source: str, scenario: Scenario) -> ManagerResult:
+    """Return what the agent reaches with a source."""
     told = replace(scenario, agent_config=f'source = "{source}"\n{AGENT}', expect=())
-    result = run_scenario(told, [manager], Progress()).managers[manager]
-    guests = [guest for guest in result.guests.values() if len(set(guest.vcpu_nids)) == 1]
-    return statistics.mean(guest.lar_after for guest in guests if guest.lar_after is not None)
+    return run_scenario(told, ["vmplace"], Progress()).managers["vmplace"]
 
 
-def lar_gap(scenario: Scenario) -> dict[str, float | str]:
+def mean_lar(lars: Iterable[float | None]) -> float:
+    """Return the mean of the guests' LAR, without guests that accessed nothing."""
+    return statistics.mean(lar for lar in lars if lar is not None)
+
+
+def gaps(scenario: Scenario) -> dict[str, Figure]:
     """Return how far IBS alone stays behind node roots."""
-    roots, ibs = (mean_lar(scenario, source, "vmplace") for source in ("kvm", "ibs"))
-    nobody = mean_lar(scenario, "kvm", "none")
-    return figure((roots - ibs) * 100, (roots - nobody) * 100, f"points of LAR, scenario {scenario.name}")
+    roots, ibs = (placed_by(source, scenario) for source in ("kvm", "ibs"))
+    by_roots, by_ibs = (mean_lar(guest.lar_after for guest in one.guests.values()) for one in (roots, ibs))
+    before = mean_lar(guest.lar_before for guest in roots.guests.values())
+    uneven, uneven_by_ibs = (one.mc_imbalance_after or 0.0 for one in (roots, ibs))
+    uneven_before = roots.mc_imbalance_before or 0.0
+    unit = f"scenario {scenario.name}; with node roots"
+    return {
+        "lar_gap_points": figure(
+            (by_roots - by_ibs) * 100, (by_roots - before) * 100, f"points of LAR, {unit} {by_roots:.3f}"
+        ),
+        "imbalance_gap": figure(
+            uneven_by_ibs - uneven, uneven_before - uneven, f"MC imbalance, {unit} {uneven:.3f}"
+        ),
+    }
 
 
 def main() -> None:
@@ -214,7 +198,7 @@ def main() -> None:
     placed = read_scenario(parser.parse_args().scenario)
     figures = {"ring_records_per_s": figure(records_per_s(by_core), records_per_s(by_struct), "records/s")}
     figures |= in_the_lab()
-    figures["lar_gap_points"] = lar_gap(placed)
+    figures |= gaps(placed)
     print(json.dumps(figures, indent=1))
 
 

@@ -1,43 +1,83 @@
 """Runs inside the emulated host: samples loads and stores of all CPUs for a while.
 
-usage: ibs_inside.py PERIOD SECONDS OUT    OUT (npz): frames, CPUs, stores of the samples; prints JSON counts
+usage: ibs_inside.py PERIOD SECONDS BEGUN ENDED OUT
+       OUT (npz): frames of the samples, their CPUs, frames of each guest's RAM; prints JSON
+
+PERIOD 0: all the same, but without sampling.  The meter (docs/meter.md) is switched on for that while only,
+as Python would take its time to start; its mark becomes BEGUN when sampling begins, ENDED when it has ended.
 """
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, "/opt/vmplace")
 
-from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings
-from vmplace.sampling.source_ibs import COUNT_OPS, MEM_OP_STORE, PMU
+from vmplace.sampling.page_frames import FrameReader
+from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings, PerfSamples
+from vmplace.sampling.source_ibs import COUNT_OPS, PMU
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.sysfs import read_host
 
 DRAIN_S = 0.5
+SETTLE_S = 3.0
+"""After this time most of what the guests do has been translated anew, with the meter's calls in it."""
 
 
-def sampled(period: int, seconds: float, out: str) -> dict[str, float]:
-    """Sample, keep what came, return how much it was and what it cost this process."""
-    cpus = [cpu for node in read_host().nodes for cpu in node.cpus]
-    rings = PerfRings(int((Path("/sys") / PMU / "type").read_text()), COUNT_OPS, period, cpus)
-    parts, started, used = [], time.monotonic(), time.process_time()
+def meter(*words: str) -> None:
+    """Tell the meter something."""
+    subprocess.run(["vmp-meter", *words], check=True)
+
+
+def frames_of(guest: GuestTopology) -> npt.NDArray[np.uint64]:
+    """Return the frames that back the guest's RAM now."""
+    reader = FrameReader()
+    with reader.opened(guest) as pagemap:
+        parts = [chunk.pfns.copy() for ram in guest.ram for chunk in reader.chunks(pagemap, ram)]
+    frames = np.concatenate(parts)
+    present: npt.NDArray[np.uint64] = frames[frames != 0]
+    return present
+
+
+def taken(rings: PerfRings, seconds: float, begun: str, ended: str) -> list[PerfSamples]:
+    """Return what is sampled from now on."""
+    parts: list[PerfSamples] = []
+    meter("on")
+    time.sleep(SETTLE_S)
+    meter("mark", begun)
     rings.control(ENABLE)
-    while time.monotonic() < started + seconds:
-        time.sleep(DRAIN_S)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(min(DRAIN_S, max(ends - time.monotonic(), 0)))
         parts += rings.drain()
     rings.control(DISABLE)
+    meter("mark", ended)
+    meter("off")
+    return parts + rings.drain()
+
+
+def sampled(period: int, seconds: float, marks: tuple[str, str], out: str) -> dict[str, float]:
+    """Sample, keep what came, return how much it was and what it cost this process."""
+    cpus = [cpu for node in read_host().nodes for cpu in node.cpus] if period else []
+    rings = PerfRings(int((Path("/sys") / PMU / "type").read_text()), COUNT_OPS, period, cpus)
+    started, used = time.monotonic(), time.process_time()
+    parts = taken(rings, seconds, *marks)
     used, passed = time.process_time() - used, time.monotonic() - started
-    frames, cpu, stores = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("phys_addrs", "cpus", "data_srcs")
+    addresses, cpu = (
+        np.concatenate([np.zeros(0, np.uint64), *(getattr(part, name) for part in parts)])
+        for name in ("phys_addrs", "cpus")
     )
-    np.savez(out, frames=frames // np.uint64(4096), cpus=cpu, stores=(stores & MEM_OP_STORE) != 0)
+    guests = [frames_of(guest) for guest in GuestFinder().find().guests]
+    np.savez(out, addresses // np.uint64(PAGE_BYTES), cpu, *guests)
     lost, throttled = (sum(getattr(part, name) for part in parts) for name in ("lost", "throttled"))
-    return {"samples": len(frames), "seconds": passed, "cpu_s": used, "lost": lost, "throttled": throttled}
+    return {"samples": len(cpu), "seconds": passed, "cpu_s": used, "lost": lost, "throttled": throttled}
 
 
 if __name__ == "__main__":
-    print(json.dumps(sampled(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])))
+    print(json.dumps(sampled(int(sys.argv[1]), float(sys.argv[2]), (sys.argv[3], sys.argv[4]), sys.argv[5])))

@@ -14,8 +14,7 @@ means is learnt from the pages around it.
    more than one in 20 of the pages around it was written (Carrefour replicates at 95 % reads).
 
 Around it: in the same 2 MiB block, or in the whole range where too few pages of the block were touched twice.
-Where a source samples, and nearly all pages of a range that it saw are one node's, those it did not see are
-taken for that node's, too.
+A source that samples is judged otherwise (sampled_use.py).
 """
 
 from dataclasses import dataclass
@@ -38,9 +37,6 @@ LEAST_PAGES = 8
 """Fewer pages do not speak for their block: what they say changes from window to window."""
 WRITES_RATIO = 0.05
 IN_USE_RATIO = 0.25
-SAMPLED_PAGES = 16
-"""From so few pages of a range nothing is concluded about the others."""
-SAMPLED_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class PageUse:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """What was seen of each page: the one node that touched it, or -1; in how many windows; if written."""
 
     alone: NodeIndexes
@@ -79,21 +75,20 @@ def page_use(pages: RangePages, nodes: int) -> PageUse | None:
     """Return what the history of the range tells, or None where its source does not see nodes."""
     if not pages.history:
         return None
-    ram, seen = pages.ram, _seen(pages, nodes)
+    ram, seen = pages.ram, seen_pages(pages, nodes)
     touched, certain = seen.touched, seen.windows >= CERTAIN_WINDOWS
     private = _are_private(ram, seen)
-    owner = np.where(certain | _of_pages(private, ram), seen.alone, np.int8(-1))
-    owner = np.where(touched, owner, _of_pages(np.where(private, _leader(ram, seen, nodes), -1), ram))
-    seen_of_block = _by_block(touched, ram)
-    shared = np.where(touched, owner < 0, _of_pages(~private & (seen_of_block >= LEAST_PAGES), ram))
-    in_use = touched | _of_pages(seen_of_block >= HUGE_PAGES * IN_USE_RATIO, ram)
-    written = seen.written | (_of_pages(_are_written(ram, seen), ram) & ~certain)
-    if pages.sampled and (one := _owner_of_seen(owner[touched], nodes)) is not None:
-        owner = np.where(touched | shared, owner, one)
+    owner = np.where(certain | of_pages(private, ram), seen.alone, np.int8(-1))
+    owner = np.where(touched, owner, of_pages(np.where(private, _leader(ram, seen, nodes), -1), ram))
+    seen_of_block = by_block(touched, ram)
+    shared = np.where(touched, owner < 0, of_pages(~private & (seen_of_block >= LEAST_PAGES), ram))
+    in_use = touched | of_pages(seen_of_block >= HUGE_PAGES * IN_USE_RATIO, ram)
+    written = seen.written | (of_pages(_are_written(ram, seen), ram) & ~certain)
     return PageUse(owner.astype(np.int8), shared, written, in_use)
 
 
-def _seen(pages: RangePages, nodes: int) -> _Seen:
+def seen_pages(pages: RangePages, nodes: int) -> Seen:
+    """Return what the history of the range has of each page; it must not be empty."""
     npages = pages.ram.npages
     mask, windows = np.zeros(npages, np.uint32), np.zeros(npages, np.uint8)
     touched = np.bitwise_or.reduce([bits.accessed for bits in pages.history])
@@ -107,15 +102,7 @@ def _seen(pages: RangePages, nodes: int) -> _Seen:
     alone = np.full(npages, -1, np.int8)
     for index in range(nodes):
         alone[mask == 1 << index] = index
-    return _Seen(alone, windows, written != 0)
-
-
-def _owner_of_seen(owner: NodeIndexes, nodes: int) -> int | None:
-    """Return the node that has nearly all of these pages to itself, or None."""
-    if len(owner) < SAMPLED_PAGES:
-        return None
-    counts = np.bincount(owner[owner >= 0], minlength=nodes)
-    return int(counts.argmax()) if counts.max() >= SAMPLED_SHARE * len(owner) else None
+    return Seen(alone, windows, written != 0)
 
 
 def _written(pages: RangePages) -> Bytes:
@@ -127,31 +114,31 @@ def _written(pages: RangePages) -> Bytes:
     return unpacked(np.bitwise_or.reduce(np.bitwise_or.reduce(known), axis=0), pages.ram.npages)
 
 
-def _are_private(ram: RamRange, seen: _Seen) -> Bools:
+def _are_private(ram: RamRange, seen: Seen) -> Bools:
     """Return for each block whether the pages in it have one node each, rather than several."""
-    together = _by_block(seen.several, ram)
-    apart = _by_block((seen.windows > 1) & (seen.alone >= 0), ram)
+    together = by_block(seen.several, ram)
+    apart = by_block((seen.windows > 1) & (seen.alone >= 0), ram)
     of_range = bool(together.sum() <= apart.sum())
     return np.where(together + apart >= LEAST_PAGES, together <= apart, of_range)
 
 
-def _leader(ram: RamRange, seen: _Seen, nodes: int) -> NodeIndexes:
+def _leader(ram: RamRange, seen: Seen, nodes: int) -> NodeIndexes:
     """Return for each block the node that most pages in it belong to, -1 where it does not lead clearly."""
-    counts = np.stack([_by_block(seen.alone == index, ram) for index in range(nodes)])
+    counts = np.stack([by_block(seen.alone == index, ram) for index in range(nodes)])
     order = np.sort(counts, axis=0)
     second = order[-2] if nodes > 1 else np.zeros_like(order[-1])
     leads = (order[-1] >= LEAST_PAGES) & (order[-1] > 2 * second + 1)
     return np.where(leads, counts.argmax(axis=0), -1).astype(np.int8)
 
 
-def _are_written(ram: RamRange, seen: _Seen) -> Bools:
+def _are_written(ram: RamRange, seen: Seen) -> Bools:
     """Return for each block whether more of its pages are written than copies are worth."""
-    written = _by_block(seen.written & seen.touched, ram)
-    many: Bools = written > WRITES_RATIO * _by_block(seen.touched, ram)
+    written = by_block(seen.written & seen.touched, ram)
+    many: Bools = written > WRITES_RATIO * by_block(seen.touched, ram)
     return many
 
 
-def _by_block(pages: Bools, ram: RamRange) -> Counts:
+def by_block(pages: Bools, ram: RamRange) -> Counts:
     """Return how many of the pages are set in each 2 MiB block."""
     offset = _offset(ram)
     padded = np.zeros(-(-(offset + ram.npages) // HUGE_PAGES) * HUGE_PAGES, np.bool_)
@@ -160,7 +147,7 @@ def _by_block(pages: Bools, ram: RamRange) -> Counts:
     return counts
 
 
-def _of_pages(blocks: npt.NDArray[T], ram: RamRange) -> npt.NDArray[T]:
+def of_pages(blocks: npt.NDArray[T], ram: RamRange) -> npt.NDArray[T]:
     """Return for each page what holds for its block."""
     offset = _offset(ram)
     pages: npt.NDArray[T] = np.repeat(blocks, HUGE_PAGES)[offset : offset + ram.npages]

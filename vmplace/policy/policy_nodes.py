@@ -1,11 +1,12 @@
 """Where does each page belong, if it is known which nodes read and write it?
 
 1. Where all vCPUs of a guest run on one node there is nothing to learn: policy "home".
-2. A page that one node alone uses (model/page_use.py) goes to that node.
+2. A page that one node alone uses (model/page_use.py, sampled_use.py) goes to that node.
 3. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
    node reads its own copy then.  Huge pages are not (the kernel does not yet).
 4. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
-5. Pages of which nothing is known stay: they cost nobody anything.
+5. Pages that nobody touched stay: they cost nobody anything.  Where accesses are but sampled, they are
+   taken for shared ones.
 
 A range whose source does not see nodes is left to policy "home".
 Source: Carrefour (ASPLOS'13), section 3.2, per page instead of per application, with the D bit in place of
@@ -22,6 +23,7 @@ import numpy.typing as npt
 
 from vmplace.model.page_use import Bools, PageUse, page_use
 from vmplace.model.pages import RangePages
+from vmplace.model.sampled_use import sampled_use
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index
@@ -62,7 +64,7 @@ def _iter_answers(
         return
     runs_on_one = len(_worker_nids(snapshot, guest)) == 1
     for pages in guest.pages.ranges:
-        use = page_use(pages, len(guest.pages.nids))
+        use = (sampled_use if pages.sampled else page_use)(pages, len(guest.pages.nids))
         one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
         if use is None or pages.ram.movability is not Movability.MOVABLE or runs_on_one:
             yield from home.iter_wishes(snapshot.host, one, room)

@@ -55,11 +55,36 @@ def test_unseen_pages_go_where_nearly_all_sampled_ones_of_the_range_belong() -> 
     assert moved(planned(view(window, window, sampled=True))) == {2: set(range(NPAGES))}
 
 
-def test_few_samples_or_those_of_two_nodes_say_nothing_of_unseen_pages() -> None:
-    few, mine, theirs = range(0, NPAGES, 300), range(0, NPAGES, 100), range(50, NPAGES, 400)
+def test_where_samples_do_not_tell_all_is_spread_over_the_nodes_of_the_vcpus() -> None:
+    few, mine, theirs = range(0, NPAGES, 600), range(0, NPAGES, 100), range(50, NPAGES, 100)
     window, mixed = bits({2: few}), bits({2: mine, 1: theirs})
-    assert moved(planned(view(window, window, sampled=True))) == {2: set(few)}
-    assert moved(planned(view(mixed, mixed, sampled=True))) == {2: set(mine), 1: set(theirs)}
+    for one in (window, mixed):
+        found = moved(planned(view(one, one, sampled=True)))
+        assert {nid: len(pages) for nid, pages in found.items()} == dict.fromkeys((1, 2, 3), NPAGES // 4)
+
+
+def test_a_block_with_samples_of_one_node_goes_there_though_the_range_is_shared() -> None:
+    window = bits({2: range(0, 500, 100), 1: range(600, NPAGES, 100)})
+    found = moved(planned(view(window, window, sampled=True)))
+    assert set(range(512)) <= found[2] and 600 in found[1]
+
+
+def test_a_page_that_was_often_sampled_for_one_node_is_known_among_shared_ones() -> None:
+    window = bits({3: range(7, 8), 2: range(0, 500, 50), 1: range(25, 500, 50)})
+    assert 7 in moved(planned(view(window, window, window, sampled=True)))[3]
+
+
+def test_pages_that_were_sampled_are_not_replicated() -> None:
+    window = bits({index: range(10, 74) for index in range(4)})
+    assert planned(view(window, window)).replications
+    assert not planned(view(window, window, sampled=True)).replications
+
+
+def test_a_sample_of_a_huge_page_counts_once() -> None:
+    small, huge = (
+        moved(planned(view(*[bits({2: range(512)})] * 2, huge=huge, sampled=True))) for huge in (0, 1)
+    )
+    assert small == {2: set(range(NPAGES))} and set(huge) == {1, 2, 3}
 
 
 def test_one_window_is_not_enough() -> None:

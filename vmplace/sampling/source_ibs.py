@@ -1,6 +1,7 @@
 """Which pages of a guest were touched?  Asked of AMD's Instruction-Based Sampling, from the host.
 
-1. One ibs_op event on each CPU samples every so many ops, whoever runs there: guests, too.
+1. One ibs_op event on each CPU samples every so many ops, whoever runs there: guests, too.  CPUs since Zen 4
+   leave out those that do not reach memory.
 2. A sample of a load or store has the host-physical address.  Its frame is looked up among those that back
    the guest's pages now; its CPU's node touched the page, and a store wrote it.
 
@@ -39,6 +40,8 @@ from vmplace.topology.host import HostTopology
 PMU = "bus/event_source/devices/ibs_op"
 COUNT_OPS = 1 << 19
 """IBS_OP_CNT_CTL: count dispatched ops, not cycles; a stalled CPU is not sampled more for it."""
+L3_MISS_ONLY = 1 << 16
+"""IBS_OP_L3MISSONLY, CPUs since Zen 4: only accesses that reach memory are worth an interrupt."""
 MEM_OP_STORE = np.uint64(4)
 """PERF_MEM_OP_STORE in union perf_mem_data_src (linux/perf_event.h)."""
 Identity = tuple[int, int]
@@ -69,7 +72,7 @@ class IbsSource:
         self._vmstat = setup.proc / "vmstat"
         self.period = LOW_RATE_PERIOD
         try:
-            self._rings = PerfRings(pmu_type, COUNT_OPS, self.period, self._cpus)
+            self._rings = PerfRings(pmu_type, event_config(setup.sysfs), self.period, self._cpus)
         except UnsupportedHostError:
             self._walk.close()
             raise
@@ -148,6 +151,12 @@ class IbsSource:
         if period != self.period:
             self._rings.set_period(period)
             self.period = period
+
+
+def event_config(sysfs: Path) -> int:
+    """Return how to sample: by ops, and only those that miss the L3 where the CPU can tell."""
+    can_filter = (sysfs / PMU / "format/l3missonly").exists()
+    return COUNT_OPS | (L3_MISS_ONLY if can_filter else 0)
 
 
 @dataclass

@@ -9,13 +9,29 @@ import pytest
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.source import SourceSetup
-from vmplace.sampling.source_ibs import IbsSource, _by_row, _migrated_pages, _whole_folios
+from vmplace.sampling.source_ibs import (
+    COUNT_OPS,
+    L3_MISS_ONLY,
+    PMU,
+    IbsSource,
+    _by_row,
+    _migrated_pages,
+    _whole_folios,
+    event_config,
+)
 from vmplace.topology.host import HostTopology
 
 
 def test_a_host_without_the_pmu_is_told_why(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedHostError, match="no ibs_op PMU"):
         IbsSource(SourceSetup(HostTopology((), {}), sysfs=tmp_path))
+
+
+def test_only_misses_are_sampled_where_the_cpu_can_filter(tmp_path: Path) -> None:
+    assert event_config(tmp_path) == COUNT_OPS
+    (tmp_path / PMU / "format").mkdir(parents=True)
+    (tmp_path / PMU / "format/l3missonly").write_text("config:16\n")
+    assert event_config(tmp_path) == COUNT_OPS | L3_MISS_ONLY
 
 
 def frames(*pfns: int) -> npt.NDArray[np.uint64]:

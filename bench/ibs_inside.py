@@ -20,7 +20,7 @@ sys.path.insert(0, "/opt/vmplace")
 
 from vmplace.sampling.page_frames import FrameReader
 from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings, PerfSamples
-from vmplace.sampling.source_ibs import COUNT_OPS, PMU
+from vmplace.sampling.source_ibs import PMU, event_config
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.sysfs import read_host
@@ -65,7 +65,8 @@ def taken(rings: PerfRings, seconds: float, begun: str, ended: str) -> list[Perf
 def sampled(period: int, seconds: float, marks: tuple[str, str], out: str) -> dict[str, float]:
     """Sample, keep what came, return how much it was and what it cost this process."""
     cpus = [cpu for node in read_host().nodes for cpu in node.cpus] if period else []
-    rings = PerfRings(int((Path("/sys") / PMU / "type").read_text()), COUNT_OPS, period, cpus)
+    sysfs = Path("/sys")
+    rings = PerfRings(int((sysfs / PMU / "type").read_text()), event_config(sysfs), period, cpus)
     started, used = time.monotonic(), time.process_time()
     parts = taken(rings, seconds, *marks)
     used, passed = time.process_time() - used, time.monotonic() - started

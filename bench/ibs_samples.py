@@ -33,15 +33,13 @@ class Samples:
     """What was sampled in ``seconds``, and what was done meanwhile.
 
     ``counts``: samples of loads and stores by [cpu, page], as ``exact.counts`` are of accesses.  ``guests``:
-    the pages that back RAM, of each guest.  ``ops``: all samples, also of ops without an address.
-    ``lost`` had no place in a ring.
+    the pages that back RAM, of each guest.  ``lost`` had no place in a ring.
     """
 
     counts: Ints
     exact: PageCounts
     guests: tuple[Ints, ...]
     meter: MeterReading
-    ops: int
     lost: int
     seconds: float
 
@@ -67,7 +65,7 @@ def sampled(host: LabHost, period: int, seconds: float) -> Samples:
         frames, cpus, *guests = (array.astype(np.int64) for array in np.load(file.name).values())
     counts = _by_cpu_and_page(frames, cpus, exact)
     pages = tuple(np.searchsorted(exact.frames, of_guest) for of_guest in guests)
-    return Samples(counts, exact, pages, reading, told["samples"], told["lost"], told["seconds"])
+    return Samples(counts, exact, pages, reading, told["lost"], told["seconds"])
 
 
 def sampler(host: LabHost, period: int, seconds: float) -> list[str]:

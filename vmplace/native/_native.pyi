@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 U8: TypeAlias = npt.NDArray[np.uint8]
+I8: TypeAlias = npt.NDArray[np.int8]
+F64: TypeAlias = npt.NDArray[np.float64]
 U64: TypeAlias = npt.NDArray[np.uint64]
 I32: TypeAlias = npt.NDArray[np.int32]
 U16: TypeAlias = npt.NDArray[np.uint16]
@@ -19,6 +21,24 @@ Parts: TypeAlias = tuple[U64, U64, I32, U16, U64, I32]
 
 def age_heat(heat: U8, accessed: U8) -> None:
     """In place: heat[i] = heat[i] >> 1 | (accessed[i] ? 128 : 0).  Both uint8, same length."""
+
+def place_traffic(heat: F64, places: I8, traffic: F64) -> None:
+    """Add up ``heat[P, N]`` by node and by the page's place: ``traffic[N, N]`` is overwritten.
+
+    ``places`` (int8): a node index; -1: not in memory, counts nowhere; -2: a copy on every node, counts as
+    local.  Other places raise ValueError.
+    """
+
+def place_cheapest(
+    heat: F64, places: I8, prices: F64, memory: U8, move_price: F64, copy_price: F64, best: I8
+) -> None:
+    """Fill ``best`` with the place at which each page's accesses, and its way there, cost least.
+
+    ``prices[N, N]``: of an access by (node, place); ``memory[N]``: 0 where no page can be.
+    ``move_price[P]``: of a change of place; ``copy_price[P]``: of all copies of the page, infinite where it
+    may have none.  A page with a row of zeros in ``heat``, and one that is not in memory, stays.  Of equal
+    places the lowest is taken.
+    """
 
 def read_pagemap(fd: int, hva: int, entries: U64) -> int:
     """Fill ``entries`` (uint64, one per 4 KiB page from ``hva``) from an open /proc/PID/pagemap.

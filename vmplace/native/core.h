@@ -17,7 +17,7 @@
 #define VMP_PAGE_BYTES 4096
 #define VMP_PAGES_PER_HUGE 512
 
-enum vmp_item { VMP_UINT8, VMP_UINT16, VMP_INT32, VMP_UINT64 };
+enum vmp_item { VMP_UINT8, VMP_INT8, VMP_UINT16, VMP_INT32, VMP_UINT64, VMP_FLOAT64 };
 
 struct vmp_buffer {
 	Py_buffer view;
@@ -25,9 +25,11 @@ struct vmp_buffer {
 	size_t count;
 	union {
 		uint8_t *u8;
+		int8_t *i8;
 		uint16_t *u16;
 		int32_t *i32;
 		uint64_t *u64;
+		double *f64;
 	};
 };
 
@@ -53,6 +55,8 @@ ssize_t vmp_pread_full(int fd, void *to, size_t bytes, off_t at);
 ssize_t vmp_pwrite_full(int fd, const void *from, size_t bytes, off_t at);
 
 PyObject *vmp_age_heat(PyObject *module, PyObject *args);
+PyObject *vmp_place_traffic(PyObject *module, PyObject *args);
+PyObject *vmp_place_cheapest(PyObject *module, PyObject *args);
 PyObject *vmp_read_pagemap(PyObject *module, PyObject *args);
 PyObject *vmp_folio_heads(PyObject *module, PyObject *args);
 PyObject *vmp_idle_mark(PyObject *module, PyObject *args);

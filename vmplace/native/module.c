@@ -3,6 +3,9 @@
 
 static PyMethodDef vmp_methods[] = {
 	{ "age_heat", vmp_age_heat, METH_VARARGS, "age_heat(heat, accessed)" },
+	{ "place_traffic", vmp_place_traffic, METH_VARARGS, "place_traffic(heat, places, traffic)" },
+	{ "place_cheapest", vmp_place_cheapest, METH_VARARGS,
+	  "place_cheapest(heat, places, prices, memory, move_price, copy_price, best)" },
 	{ "read_pagemap", vmp_read_pagemap, METH_VARARGS, "read_pagemap(fd, hva, entries) -> entries read" },
 	{ "folio_heads", vmp_folio_heads, METH_VARARGS, "folio_heads(fd, pfns, heads)" },
 	{ "idle_mark", vmp_idle_mark, METH_VARARGS, "idle_mark(fd, pfns) -> words written" },

@@ -14,20 +14,18 @@ Limits: prices are of a steady state; a node's capacity is the caller's concern.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from vmplace import native
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
-    ABSENT,
     REPLICATED,
     Bools,
     GuestEvidence,
     NodeIndexes,
     demand,
-    row_sums,
     traffic,
 )
 
@@ -58,12 +56,6 @@ class PageTask:
     def price_of_copies(self) -> Matrix:
         """Return the price of each copy of each page (ns)."""
         return self.move_price if self.copy_price is None else self.copy_price
-
-    @cached_property
-    def touched(self) -> Bools:
-        """Return which pages anybody touched."""
-        touched: Bools = row_sums(self.guest.heat) > 0
-        return touched
 
 
 @dataclass(frozen=True)
@@ -107,27 +99,20 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
 
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
     """Return each page's cheapest place at ``prices[k, j]``; pages nobody touched stay."""
-    guest, memory = task.guest, np.flatnonzero(system.controller > 0)
-    least = np.full(len(guest.node), np.inf)
-    best = guest.node.copy()
-    # Column by column: argmin over rows of a few entries each is several times slower.
-    for index in memory:
-        cost = guest.heat @ prices[:, index] + np.where(guest.node == index, 0.0, task.move_price)
-        lower = cost < least
-        least[lower] = cost[lower]
-        best[lower] = index
-    if task.replicable.any():
-        copies = max(int((guest.worker & (system.controller > 0)).sum()) - 1, 1)
-        cost = guest.heat @ np.diag(prices)
-        cost += np.where(guest.node == REPLICATED, 0.0, task.price_of_copies * copies)
-        best[task.replicable & (cost < least)] = REPLICATED
-    stay = (guest.node == ABSENT) | ~task.touched
-    best[stay] = guest.node[stay]
+    guest, best = task.guest, task.guest.node.copy()
+    memory = system.controller > 0
+    copies = max(int((guest.worker & memory).sum()) - 1, 1)
+    price_of_copies = np.where(task.replicable, task.price_of_copies * copies, np.inf)
+    native.place_cheapest(
+        guest.heat, guest.node, prices, memory.view(np.uint8), task.move_price, price_of_copies, best
+    )
     return best
 
 
 def rounded(placements: Sequence[NodeIndexes], weights: Sequence[float]) -> NodeIndexes:
     """Return one placement whose pages are dealt out over ``placements`` in proportion to ``weights``."""
+    if len(placements) == 1:
+        return placements[0]
     point = (np.arange(1, len(placements[0]) + 1) * GOLDEN) % 1.0
     chosen = np.minimum(np.searchsorted(np.cumsum(weights), point, side="right"), len(weights) - 1)
     dealt: NodeIndexes = np.stack(placements)[chosen, np.arange(len(point))]
@@ -191,12 +176,18 @@ def _best_share(  # noqa: PLR0913  (as above)
     """Return the share of the way to the aims at which the total is least (golden-section search)."""
     weighed = [heed * one for heed, one in zip(heeds, scale, strict=True)]
 
+    # Rates, and all that they cost but for the waits, are linear in the share.
+    here = _LineEnd.of(system, traffics, moves, scale, weighed)
+    there = _LineEnd.of(system, aims, paid, scale, weighed)
+
     def total(share: float) -> float:
-        mixed = [(1 - share) * a + share * b for a, b in zip(traffics, aims, strict=True)]
-        cost = sum(w * ((1 - share) * a + share * b) for w, a, b in zip(weighed, moves, paid, strict=True))
-        unloaded = sum(w * float((system.latency * one).sum()) for w, one in zip(weighed, mixed, strict=True))
-        waits = system.waits(_asked(system, mixed, scale))
-        return cost + unloaded + float(_asked(system, mixed, weighed) @ waits)
+        left = 1 - share
+        waits = system.waits(left * here.asked + share * there.asked)
+        return (
+            left * here.plain
+            + share * there.plain
+            + float((left * here.heeded + share * there.heeded) @ waits)
+        )
 
     low, high = 0.0, 1.0
     for _ in range(20):
@@ -204,3 +195,26 @@ def _best_share(  # noqa: PLR0913  (as above)
         low, high = (low, right) if total(left) < total(right) else (left, high)
     best = min((0.0, (low + high) / 2, 1.0), key=total)
     return 0.0 if best < 1e-6 else best
+
+
+@dataclass(frozen=True)
+class _LineEnd:
+    """One end of a step: cost of moves and unloaded latency, rates at each resource, and these with heed."""
+
+    plain: float
+    asked: Matrix
+    heeded: Matrix
+
+    @classmethod
+    def of(
+        cls,
+        system: MemorySystem,
+        traffics: list[Matrix],
+        moves: list[float],
+        scale: list[float],
+        weighed: list[float],
+    ) -> "_LineEnd":
+        """Return what these traffics and moves come to."""
+        each = zip(weighed, moves, traffics, strict=True)
+        plain = sum(w * (move + float((system.latency * one).sum())) for w, move, one in each)
+        return cls(plain, _asked(system, traffics, scale), _asked(system, traffics, weighed))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import native
 from vmplace.model.memory_system import Demand, MemorySystem
 from vmplace.model.metrics import Matrix
 
@@ -129,15 +130,8 @@ def row_sums(counts: Matrix) -> npt.NDArray[np.float64]:
 
 def traffic(heat: Matrix, node: NodeIndexes) -> Matrix:
     """Return accesses by (CPU node, memory node); replicas are read locally, absent pages not at all."""
-    count = heat.shape[1]
-    place = node.astype(np.intp) + 2
-    by_node = np.zeros((count, count))
-    copies = 0.0
-    for cpu in range(count):
-        sums = np.bincount(place, weights=heat[:, cpu], minlength=count + 2)
-        by_node[cpu] = sums[2:]
-        copies = sums[0]
-        by_node[cpu, cpu] += copies
+    by_node = np.empty((heat.shape[1], heat.shape[1]))
+    native.place_traffic(np.ascontiguousarray(heat), node, by_node)
     return by_node
 
 

@@ -32,6 +32,8 @@ from vmplace.policy.host_view import (
 )
 
 TRIAL_NS = 60e6
+BATCH_NS = 6e6
+"""What is moved within this time is one trial."""
 CREDIT_NS = 2e6
 CREDIT_SHARE = 0.006
 """The first credit grows by this share of the guest's time, so that a short life loses little, too."""
@@ -110,8 +112,9 @@ def remembered(memory: Memory | None, guest: GuestEvidence, view: HostView) -> M
     span = view.now_ns - memory.looked_ns
     origin = np.where((memory.origin == ABSENT) | (guest.node == ABSENT), guest.node, memory.origin)
     away = np.flatnonzero(origin != guest.node)
-    gained = span * lost_without(view, guest, away, origin[away]) if len(away) else 0.0
-    trials = tuple(_observed(trial, guest, view, span) for trial in memory.trials)
+    pace = Pace.of(view, guest)
+    gained = span * pace.lost_without(away, origin[away]) if len(away) else 0.0
+    trials = tuple(_observed(trial, pace, span) for trial in memory.trials)
     lost = sum(trial.cost_ns for trial in trials) - sum(trial.cost_ns for trial in memory.trials)
     memory = replace(memory, spent_ns=memory.spent_ns + lost)
     return _judged(replace(memory, looked_ns=view.now_ns, origin=origin.astype(np.int8)), trials, gained)
@@ -157,7 +160,23 @@ def left_alone(memory: Memory, now_ns: float) -> Memory:
     )
 
 
-def _observed(trial: Trial, guest: GuestEvidence, view: HostView, span_ns: float) -> Trial:
+def with_trial(trials: tuple[Trial, ...], new: Trial) -> tuple[Trial, ...]:
+    """Return the trials with one more, which joins the last of its kind if that is young."""
+    last = next((trial for trial in reversed(trials) if trial.copies == new.copies), None)
+    if last is None or new.born_ns - last.born_ns >= BATCH_NS:
+        return (*trials, new)
+    joined = replace(
+        last,
+        pages=np.concatenate([last.pages, new.pages]),
+        before=np.concatenate([last.before, new.before]),
+        after=np.concatenate([last.after, new.after]),
+        cost_ns=last.cost_ns + new.cost_ns,
+    )
+    return tuple(joined if trial is last else trial for trial in trials)
+
+
+def _observed(trial: Trial, pace: "Pace", span_ns: float) -> Trial:
+    guest, view = pace.guest, pace.view
     still = guest.node[trial.pages] == trial.after
     if trial.copies:
         # Copies that are gone were written to: that has a price, too.
@@ -171,21 +190,42 @@ def _observed(trial: Trial, guest: GuestEvidence, view: HostView, span_ns: float
             cost_ns=cost,
         )
         still = np.ones(len(trial.pages), np.bool_)
-    gain = lost_without(view, guest, trial.pages[still], trial.before[still])
+    gain = pace.lost_without(trial.pages[still], trial.before[still])
     return replace(trial, gained_ns=trial.gained_ns + gain * span_ns)
 
 
-def lost_without(view: HostView, guest: GuestEvidence, pages: Indexes, before: NodeIndexes) -> float:
-    """Return by which share the guest would be slower now if ``pages`` lay where they were before."""
-    if guest.recent is None:
-        return 0.0
-    heat = guest.recent[pages]
-    here, there = traffic(heat, guest.node[pages]), traffic(heat, before)
-    now = traffic(guest.recent, guest.node) if guest.counters is None else guest.counters.accesses
-    # In the units of what is counted: the source's heat is scaled to the counters already.
-    scale = now.sum() / max(float(guest.recent.sum()), 1e-300)
-    then = np.maximum(now + (there - here) * scale, 0.0)
-    return time_per_access(view, guest, then) / max(time_per_access(view, guest, now), 1e-300) - 1
+@dataclass(frozen=True)
+class Pace:
+    """How fast a guest is now: its traffic, and the time per access (ns, all vCPUs side by side).
+
+    ``scale``: accesses per ns that stand for one of the source's; 0 where nothing was seen.
+    """
+
+    view: HostView
+    guest: GuestEvidence
+    traffic: Matrix
+    scale: float
+    time_ns: float
+
+    @classmethod
+    def of(cls, view: HostView, guest: GuestEvidence) -> "Pace":
+        """Return the guest's pace by its counters, or by what was seen of it where there are none."""
+        if guest.recent is None:
+            return cls(view, guest, np.zeros((0, 0)), 0.0, 0.0)
+        seen = traffic(guest.recent, guest.node)
+        now = seen if guest.counters is None else guest.counters.accesses
+        # In the units of what is counted: the source's heat is scaled to the counters already.
+        scale = float(now.sum()) / max(float(seen.sum()), 1e-300)
+        return cls(view, guest, now, scale, time_per_access(view, guest, now))
+
+    def lost_without(self, pages: Indexes, before: NodeIndexes) -> float:
+        """Return by which share the guest would be slower now if ``pages`` lay where they were before."""
+        if self.guest.recent is None:
+            return 0.0
+        heat = self.guest.recent[pages]
+        here, there = traffic(heat, self.guest.node[pages]), traffic(heat, before)
+        then = np.maximum(self.traffic + (there - here) * self.scale, 0.0)
+        return time_per_access(self.view, self.guest, then) / max(self.time_ns, 1e-300) - 1
 
 
 def time_per_access(view: HostView, guest: GuestEvidence, one: Matrix) -> float:

@@ -114,18 +114,18 @@ def _noted(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guar
     pages: Indexes = np.flatnonzero(plan != guest.node)
     if not len(pages):
         return replace(memory, promise=None)
-    trials = []
+    trials, spent = memory.trials, memory.spent_ns
     for copies in (False, True):
         some = pages[(plan[pages] == REPLICATED) == copies]
         cost = float(_copies(guest, plan[some]).sum() * view.pause_ns(guest))
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
-            trials.append(guard.Trial(some, before, after, cost, view.now_ns, copies))
+            trials = guard.with_trial(trials, guard.Trial(some, before, after, cost, view.now_ns, copies))
+            spent += cost
     promise = None
     if guest.counters is not None:
         promise = guard.Promise(pages, guest.node[pages].copy(), guest.counters.latency_ns, guest.think_ns)
-    spent = memory.spent_ns + sum(trial.cost_ns for trial in trials)
-    return replace(memory, trials=(*memory.trials, *trials), spent_ns=spent, promise=promise)
+    return replace(memory, trials=trials, spent_ns=spent, promise=promise)
 
 
 def _task(

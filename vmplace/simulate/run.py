@@ -36,7 +36,7 @@ from vmplace.simulate.oracle import oracle
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
 from vmplace.simulate.result import Meter, SimulationResult, result_of
-from vmplace.simulate.source_views import Part, Source
+from vmplace.simulate.source_views import Part, Source, looked
 
 ALL_WINDOWS = 1 << 30
 SEED = 1
@@ -148,7 +148,7 @@ class _Simulation:
         span = self.now - self.looked_at
         for guest in active:
             if parts := self.shown[guest.spec.name]:
-                guest.learnt.absorb(self.source(parts, self.chance), span)
+                guest.learnt.absorb(looked(self.source, parts, self.chance), span)
                 if self.policy.wants_sharing:
                     guest.learnt.share(guest.sharing())
             self.shown[guest.spec.name] = []

@@ -10,9 +10,10 @@ A look shows parts of the guest's windows; within a window accesses are taken to
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
+import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
@@ -25,6 +26,8 @@ IBS_PERIOD = 39_000 // CLOCK_SCALE
 """DRAM accesses per sample: Carrefour's 130,000 cycles (section 3.3) at Streamcluster's IPC of 0.30."""
 HINT_PAGES = 8
 """Of so many pages one is unmapped per look."""
+RUN_PAGES = 64
+"""Neighbours that tell of each other's heat."""
 HINT_CEILING = 64.0
 """More accesses per look than this cannot be told apart by the delay of the first one."""
 
@@ -36,6 +39,24 @@ class WindowTruth:
     dram: Matrix
     touches: Matrix
     stores: Matrix
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """Return the pages that were touched, and all that lie in a run of RUN_PAGES with one of them."""
+        touched = np.flatnonzero(row_sums(self.touches) + row_sums(self.dram))
+        runs = np.zeros(-(-len(self.touches) // RUN_PAGES), np.bool_)
+        runs[touched // RUN_PAGES] = True
+        rows: npt.NDArray[np.intp] = np.flatnonzero(np.repeat(runs, RUN_PAGES)[: len(self.touches)])
+        return rows
+
+    @cached_property
+    def compact(self) -> "WindowTruth":
+        """Return ``rows`` only."""
+        return self.of(self.rows)
+
+    def of(self, rows: npt.NDArray[np.intp]) -> "WindowTruth":
+        """Return these pages only."""
+        return WindowTruth(self.dram[rows], self.touches[rows], self.stores[rows])
 
 
 Part = tuple[WindowTruth, float]
@@ -57,6 +78,28 @@ class Seen:
 
 
 Source = Callable[[Sequence[Part], np.random.Generator], Seen]
+
+
+def looked(source: Source, parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+    """Return what ``source`` shows; it is asked only for pages near which something happened."""
+    rows = parts[0][0].rows
+    if len(parts) == 1:
+        near = [(parts[0][0].compact, parts[0][1])]
+    else:
+        rows = np.unique(np.concatenate([truth.rows for truth, _ in parts]))
+        near = [(truth.of(rows), share) for truth, share in parts]
+    seen, npages = source(near, chance), len(parts[0][0].dram)
+    written = np.zeros(npages, np.bool_)
+    written[rows] = seen.written
+    samples = None if seen.samples is None else _spread(seen.samples, rows, npages)
+    return Seen(_spread(seen.heat, rows, npages), written, seen.read_ratio, samples)
+
+
+def _spread(some: Matrix, rows: npt.NDArray[np.intp], npages: int) -> Matrix:
+    """Return ``some`` at ``rows`` of ``npages``, and zeros elsewhere."""
+    whole = np.zeros((npages, some.shape[1]))
+    whole[rows] = some
+    return whole
 
 
 def see_full(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
@@ -87,7 +130,7 @@ def see_bits_and_hints(parts: Sequence[Part], chance: np.random.Generator) -> Se
     """Return bits, and how hot they are: the faults of a page tell of its neighbours, too."""
     bits = see_bits(parts, chance)
     _, counts, armed = _hints(parts, chance)
-    run = np.arange(len(counts)) // 64
+    run = np.arange(len(counts)) // RUN_PAGES
     total = np.bincount(run, weights=np.log(np.maximum(counts, 1.0)) * armed)
     known = np.bincount(run, weights=armed)
     overall = float(total.sum()) / max(float(known.sum()), 1.0)
@@ -145,8 +188,8 @@ def _hints(parts: Sequence[Part], chance: np.random.Generator) -> tuple[Matrix, 
 
 def _scaled(heat: Matrix, parts: Sequence[Part]) -> Matrix:
     """Scale the heat of each node to the DRAM accesses that its CPUs' counters tell."""
-    counted = sum(truth.dram.sum(axis=0) * share for truth, share in parts)
-    total = heat.sum(axis=0)
+    counted = sum(np.ones(len(truth.dram)) @ truth.dram * share for truth, share in parts)
+    total = np.ones(len(heat)) @ heat
     scaled: Matrix = heat * np.divide(counted, total, out=np.zeros_like(total), where=total > 0)
     return scaled
 

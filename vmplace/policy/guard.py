@@ -23,6 +23,7 @@ from vmplace.model.memory_system import solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
+    Counters,
     GuestEvidence,
     HostView,
     Indexes,
@@ -68,12 +69,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a plan said of a guest's latency, to be held against the counters at the next look."""
+    """What a plan said of a guest's latency, to be held against the counters at the next look.
+
+    ``by_node[N]``: share of the guest's accesses that came from each node.
+    """
 
     pages: Indexes
     before: NodeIndexes
     latency_ns: float
     think_ns: float
+    by_node: Matrix
 
 
 @dataclass(frozen=True)
@@ -139,14 +144,23 @@ def _judged(memory: Memory, trials: tuple[Trial, ...], gained_ns: float) -> Memo
 def broken(memory: Memory, guest: GuestEvidence) -> bool:
     """Return whether counters say that the last plan made the guest's latency worse.
 
-    No answer, thus False, if the guest began to do something else: it does another amount of work per access.
+    No answer, thus False, if the guest began to do something else: it does another amount of work per access,
+    or its accesses come from other nodes.
     """
     promise = memory.promise
     if promise is None or guest.counters is None:
         return False
     if abs(guest.think_ns - promise.think_ns) > SAME_WORK * promise.think_ns:
         return False
+    if np.abs(shares_by_node(guest.counters) - promise.by_node).sum() > SAME_WORK:
+        return False
     return guest.counters.latency_ns > promise.latency_ns * (1 + MEASURED_RISE)
+
+
+def shares_by_node(counters: Counters) -> Matrix:
+    """Return the share of the accesses that came from each node: no move of pages changes it."""
+    rates: Matrix = counters.accesses.sum(axis=1)
+    return rates / max(float(rates.sum()), 1e-300)
 
 
 def left_alone(memory: Memory, now_ns: float) -> Memory:

@@ -124,7 +124,13 @@ def _noted(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guar
             spent += cost
     promise = None
     if guest.counters is not None:
-        promise = guard.Promise(pages, guest.node[pages].copy(), guest.counters.latency_ns, guest.think_ns)
+        promise = guard.Promise(
+            pages,
+            guest.node[pages].copy(),
+            guest.counters.latency_ns,
+            guest.think_ns,
+            guard.shares_by_node(guest.counters),
+        )
     return replace(memory, trials=trials, spent_ns=spent, promise=promise)
 
 

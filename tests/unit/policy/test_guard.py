@@ -93,6 +93,15 @@ def test_a_plan_is_kept_if_latency_fell_or_the_guest_began_to_do_something_else(
         assert (kept == 0).all()
 
 
+def test_a_plan_is_kept_if_the_accesses_come_from_other_nodes_now():
+    planner = HostPlanner()
+    promised(planner)
+    counters = Counters(np.array([[0.005, 0.0], [0.005, 0.0]]), 230.0, 0.5, 0.5, 0.0)
+    after = replace(seen(0), counters=counters)
+    (kept,) = planner.plan(view(after, now_ms=2, move_ns=1.0)).pages
+    assert (kept == 0).all()
+
+
 def test_no_more_is_spent_than_the_purse_holds():
     planner, dear = HostPlanner(), (guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE) * 4 / 20
     pages = replace(seen(1), heat=seen(1).heat * 1e6)

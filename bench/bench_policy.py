@@ -20,6 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ RUNS = (
     ("vmplace", "ibs"),
     ("oracle", "full"),
 )
+CONTROLS = ("none", "oracle")
 SINGLE_HOST = "carrefour-a"
 MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("carrefour-a", ("streamcluster,vcpus=8,nodes=0+1", "npb-mg-A,vcpus=8,nodes=2+3")),
@@ -114,9 +116,10 @@ class Bench:
         """Return what comes out; ``price`` multiplies the costs of moves."""
         usual = PlacementCosts()
         costs = PlacementCosts(usual.move_ns * price, usual.collapse_ns, usual.flush_ns * price)
-        key = (*scenario.inputs, str(scenario.windows), policy, source, str(half_life_ns), str(costs))
+        key = (*scenario.inputs, str(scenario.windows), source, str(half_life_ns), str(costs))
         started = time.process_time()
         result = self.cache.result(
+            policy,
             key,
             lambda: simulate(
                 scenario.host,
@@ -144,16 +147,19 @@ def main() -> int:
         "--windows", type=int, default=1 << 30, help="at most so many windows of single traces"
     )
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracle")
+    parser.add_argument("--jobs", type=int, default=1, help="run so many scenarios at a time")
     parser.add_argument("--no-leave-one-out", action="store_true")
     parser.add_argument("--cache", type=Path, default=Path("build/bench/cache"), help="folder of results")
     parser.add_argument("--out", type=Path, default=Path("build/bench/policy.json"))
     options = parser.parse_args()
     bench = Bench(ResultCache(options.cache))
+    if options.jobs > 1:
+        fill_cache(bench, options)
     rows: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for scenario in scenarios(options.traces, options.windows):
         if options.only in f"{scenario.host.name} {scenario.mix}":
-            rows += table_rows(bench, scenario, {*options.policies, "none", "oracle"})
+            rows += table_rows(bench, scenario, set(options.policies))
             write(options.out, rows, None)
     left_out = None if options.no_leave_one_out else leave_one_out(bench, options.traces, options.windows)
     write(options.out, rows, left_out)
@@ -161,17 +167,44 @@ def main() -> int:
     return 0
 
 
+def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
+    """Run what the table will ask for, several scenarios at a time; the results are in the cache then."""
+    named = scenario_names(options.traces, options.windows)
+    jobs = [
+        (host, guests, most) for host, guests, most in named if options.only in f"{host} {mix_of(guests)}"
+    ]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        done = [pool.submit(fill_one, bench, options, *job) for job in jobs]
+        for one in done:
+            one.result()
+
+
+def fill_one(
+    bench: Bench, options: argparse.Namespace, host: str, guests: Sequence[str], windows: int
+) -> None:
+    """Run all that the table wants of one scenario."""
+    table_rows(bench, one := scenario(options.traces, host, guests, windows), set(options.policies))
+    if len(guests) == 1 and not options.no_leave_one_out:
+        gains_of(bench, one)
+
+
 def scenarios(folder: Path, windows: int) -> Iterator[Scenario]:
-    """Yield each trace alone, then the mixes; traces that are not in the folder are told and left out."""
+    """Yield each trace alone, then the mixes."""
+    for host_name, guests, most in scenario_names(folder, windows):
+        yield scenario(folder, host_name, guests, most)
+
+
+def scenario_names(folder: Path, windows: int) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Yield host, guests and windows of each; traces that are not in the folder are told and left out."""
     for path in sorted(folder.glob("*.npz")):
-        yield scenario(folder, SINGLE_HOST, (path.stem,), windows)
+        yield SINGLE_HOST, (path.stem,), windows
     for host_name, guests in MIXES:
         names = {text.partition(",")[0] for text in guests}
         missing = sorted(name for name in names if not (folder / f"{name}.npz").is_file())
         if missing:
             print(f"left out: a mix on {host_name}, for want of {', '.join(missing)}", file=sys.stderr)
             continue
-        yield scenario(folder, host_name, guests, min(windows, MIX_WINDOWS))
+        yield host_name, guests, min(windows, MIX_WINDOWS)
 
 
 def scenario(folder: Path, host_name: str, guests: Sequence[str], windows: int) -> Scenario:
@@ -182,8 +215,12 @@ def scenario(folder: Path, host_name: str, guests: Sequence[str], windows: int) 
         path = folder / f"{name}.npz"
         specs.append(guest_spec(f"g{index}", read_trace(path), options_of(rest), host))
         inputs += [file_digest(path), rest]
-    mix = "+".join(text.partition(",")[0] for text in guests)
-    return Scenario(host, mix, tuple(specs), windows, tuple(inputs))
+    return Scenario(host, mix_of(guests), tuple(specs), windows, tuple(inputs))
+
+
+def mix_of(guests: Sequence[str]) -> str:
+    """Return the name of a mix: its traces."""
+    return "+".join(text.partition(",")[0] for text in guests)
 
 
 def named_host(name: str) -> SimulatedHost:
@@ -197,9 +234,11 @@ def options_of(text: str) -> dict[str, str]:
 
 
 def table_rows(bench: Bench, scenario: Scenario, policies: set[str]) -> list[dict[str, Any]]:
-    """Return the rows of one scenario: each of ``policies``, against none and oracle."""
+    """Return the rows of one scenario: each of ``policies``, and the controls."""
     results = {
-        (policy, source): bench.run(scenario, policy, source) for policy, source in RUNS if policy in policies
+        (policy, source): bench.run(scenario, policy, source)
+        for policy, source in RUNS
+        if policy in {*policies, *CONTROLS}
     }
     none, oracle = results["none", "full"], results["oracle", "full"]
     dearer = bench.run(scenario, "oracle", "full", price=2.0)

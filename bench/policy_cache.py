@@ -2,7 +2,8 @@
 
 A run's key is a digest of all that it depends on: the code of the model, the policies and the simulator, the
 host, each guest with its trace, the policy and the source.  So a table that was interrupted goes on where it
-stopped, and a change of the code begins it anew.
+stopped, and a change of the code begins it anew.  Code that only vmplace's own policy runs (``OWN``) is no
+part of the keys of the others: what vmplace is measured against need not be run again when it changes.
 """
 
 import hashlib
@@ -17,6 +18,8 @@ import vmplace
 from vmplace.simulate.result import SimulationResult
 
 CODE = ("model", "policy", "simulate")
+OWN = ("descent.py", "guard.py", "host_plan.py")
+OWN_POLICY = "vmplace"
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,14 @@ class ResultCache:
 
     folder: Path | None
 
-    def result(self, key: tuple[str, ...], run: Callable[[], SimulationResult]) -> SimulationResult:
-        """Return the result kept under ``key``, or run and keep it."""
+    def result(
+        self, policy: str, key: tuple[str, ...], run: Callable[[], SimulationResult]
+    ) -> SimulationResult:
+        """Return the result of ``policy`` kept under ``key``, or run and keep it."""
         if self.folder is None:
             return run()
-        path = self.folder / f"{hashlib.sha256(repr((code_digest(), *key)).encode()).hexdigest()}.json"
+        whole = repr((code_digest(policy == OWN_POLICY), policy, *key))
+        path = self.folder / f"{hashlib.sha256(whole.encode()).hexdigest()}.json"
         if path.is_file():
             return msgspec.json.decode(path.read_bytes(), type=SimulationResult)
         result = run()
@@ -42,12 +48,13 @@ class ResultCache:
 
 
 @cache
-def code_digest() -> str:
-    """Return a digest of the code that results depend on."""
+def code_digest(own: bool) -> str:
+    """Return a digest of the code that results depend on: with or without vmplace's own."""
     root = Path(vmplace.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(path for part in CODE for path in (root / part).rglob("*.py")):
-        digest.update(path.read_bytes())
+        if own or path.name not in OWN:
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

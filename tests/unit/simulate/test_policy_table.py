@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from bench.policy_cache import ResultCache
+import vmplace
+from bench.policy_cache import OWN, ResultCache, code_digest
 from bench.policy_notes import beaten
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.simulate.test_run import run
@@ -11,9 +12,15 @@ from tests.unit.simulate.test_run import run
 def test_a_result_is_kept_whole_and_only_under_its_own_key(tmp_path: Path):
     cache, result = ResultCache(tmp_path), run(private_pages(), "none")
     other = run(private_pages(), "interleave-all")
-    assert cache.result(("a",), lambda: result) == result
-    assert cache.result(("a",), lambda: other) == result
-    assert cache.result(("b",), lambda: other) == other
+    assert cache.result("none", ("a",), lambda: result) == result
+    assert cache.result("none", ("a",), lambda: other) == result
+    assert cache.result("none", ("b",), lambda: other) == other
+    assert cache.result("vmplace", ("a",), lambda: other) == other
+
+
+def test_only_vmplace_depends_on_its_own_code():
+    assert code_digest(own=True) != code_digest(own=False)
+    assert all((Path(vmplace.__file__).parent / "policy" / name).is_file() for name in OWN)
 
 
 def row(policy: str, run_time_s: float, *, source: str = "full"):

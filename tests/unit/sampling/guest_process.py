@@ -38,7 +38,10 @@ class GuestProcess:
     topology: GuestTopology
 
     def touch(self, first: int, last: int, what: str = "") -> None:
-        """Write to pages [first, last), or "drop" them as a balloon does; khugepaged does not fill such a hole."""
+        """Write to pages [first, last), or "drop" them as a balloon does.
+
+        khugepaged does not fill such a hole.
+        """
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(f"{first} {last} {what}\n")
         self.process.stdin.flush()

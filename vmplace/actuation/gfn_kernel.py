@@ -1,10 +1,11 @@
 """Move a guest's pages by the placement fd of a patched KVM, in the shape of move_pages(2).
 
-KVM copies huge pages while the guest goes on using them, and empties no LRU batches.  Two kinds of pages need
-a second call: huge pages that were written meanwhile are copied with the guest held up (INSIST), as
-move_pages(2) does with all; pages in LRU batches are busy until somebody empties these (DRAIN), at most once
-in DRAIN_PAUSE_NS, as that makes all CPUs of the host work.  Pages outside of the memslots, and guests without
-placement fd, move by move_pages(2).  Undo always does: what it needs is sure, not gentle.
+KVM copies huge pages while the guest goes on using them, and empties no LRU batches.  A huge page that was
+written meanwhile is copied once more with the guest held up (INSIST), as move_pages(2) does with all.  It is
+not left for a second call, which would copy it three times.  Pages in LRU batches are busy until somebody
+empties these (DRAIN), at most once in DRAIN_PAUSE_NS, as that makes all CPUs of the host work.  Pages
+outside of the memslots, and guests without placement fd, move by move_pages(2).  Undo always does: what it
+needs is sure, not gentle.
 
 Interface: kvm-patches/kvm_placement.h and Documentation/virt/kvm/placement.rst in the patched kernel.
 """
@@ -130,8 +131,7 @@ class GfnKernel:
         return duration
 
     def _move(self, gfns: Gfns, nids: Status, told: Status) -> int:
-        duration = self._call(gfns, nids, told, np.ones(len(gfns), bool), 0)
-        duration += self._call(gfns, nids, told, told == WRITTEN, MOVE_INSIST)
+        duration = self._call(gfns, nids, told, np.ones(len(gfns), bool), MOVE_INSIST)
         if (told == BUSY).any() and self._may_drain():
             duration += self._call(gfns, nids, told, told == BUSY, MOVE_DRAIN | MOVE_INSIST)
         return duration

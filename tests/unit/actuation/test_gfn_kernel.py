@@ -82,10 +82,10 @@ def test_pages_are_named_by_their_frame_in_address_space_0(fake: FakeFd):
     assert moved(kernel(), [2, 3, 4]) == [1, -errno.EACCES, -errno.ENOENT]
 
 
-def test_a_page_that_is_written_is_asked_for_once_more_alone_and_firmly(fake: FakeFd):
+def test_a_page_that_is_written_moves_with_the_others(fake: FakeFd):
     fake.written = {GFN + 1}
     assert moved(kernel(), [0, 1, 2]) == [1, 1, 1]
-    assert fake.calls == [(3, 0), (1, MOVE_INSIST)]
+    assert fake.calls == [(3, MOVE_INSIST)]
 
 
 def test_lru_batches_are_emptied_at_most_once_a_second(fake: FakeFd):
@@ -93,13 +93,13 @@ def test_lru_batches_are_emptied_at_most_once_a_second(fake: FakeFd):
     one = kernel()
     assert moved(one, [0, 9]) == [1, 1]
     assert moved(one, [1, 9]) == [-errno.EBUSY, 1]
-    assert fake.calls == [(2, 0), (1, MOVE_DRAIN | MOVE_INSIST), (2, 0)]
+    assert fake.calls == [(2, MOVE_INSIST), (1, MOVE_DRAIN | MOVE_INSIST), (2, MOVE_INSIST)]
 
 
 def test_pages_outside_of_the_slots_move_by_the_system_call(fake: FakeFd):
     stock = FakeKernel({HVA + NPAGES * PAGE: 0})
     assert moved(kernel(stock), [5, NPAGES]) == [1, 1]
-    assert fake.calls == [(1, 0)] and stock.calls == [1]
+    assert fake.calls == [(1, MOVE_INSIST)] and stock.calls == [1]
 
 
 def test_pages_that_a_signal_kept_from_being_tried_are_untried(fake: FakeFd):

@@ -34,9 +34,11 @@ from vmplace.topology.sysfs import read_host
 NPAGES = 16384
 KVM_CREATE_VM, KVM_CREATE_VCPU, KVM_GET_VCPU_MMAP_SIZE, KVM_RUN = 0xAE01, 0xAE41, 0xAE04, 0xAE80
 KVM_SET_USER_MEMORY_REGION, KVM_SET_REGS = 0x4020AE46, 0x4090AE82
-KVM_GET_SREGS, KVM_SET_SREGS = 0x8138AE83, 0x4138AE84
+KVM_GET_SREGS, KVM_SET_SREGS, KVM_GET_TSC_KHZ = 0x8138AE83, 0x4138AE84, 0xAEA3
 # loop: mov [esi], eax; add esi, edx; dec ecx; jnz loop; hlt
 CODE = bytes.fromhex("89 06 01 d6 49 75 f9 f4")
+# struct kvm_regs, before rip and rflags.
+REGISTERS = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", *(f"r{i}" for i in range(8, 16)))
 
 # DAMON learns regions in time, IBS samples now and then.
 SLOW = ("damon", "ibs")
@@ -67,31 +69,45 @@ def process_toucher(hva: int) -> Toucher:
     return touch
 
 
+class Vcpu:
+    """The one vCPU of a VM made of the memory at ``hva``, in 32-bit mode without paging."""
+
+    def __init__(self, hva: int) -> None:
+        kvm = os.open("/dev/kvm", os.O_RDWR)
+        vm = fcntl.ioctl(kvm, KVM_CREATE_VM, 0)
+        fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("IIQQQ", 0, 0, 0, NPAGES * 4096, hva))
+        self._fd = fcntl.ioctl(vm, KVM_CREATE_VCPU, 0)
+        self._run = mmap.mmap(self._fd, fcntl.ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0))
+        sregs = bytearray(312)
+        fcntl.ioctl(self._fd, KVM_GET_SREGS, sregs)
+        # struct kvm_segment: base, limit, selector, type, present, dpl, db, s, l, g, avl, unusable, padding.
+        code = struct.pack("QIHBBBBBBBBBB", 0, 0xFFFFFFFF, 8, 11, 1, 0, 1, 1, 0, 1, 0, 0, 0)
+        data = struct.pack("QIHBBBBBBBBBB", 0, 0xFFFFFFFF, 16, 3, 1, 0, 1, 1, 0, 1, 0, 0, 0)
+        sregs[: 24 * 6] = code + data * 5
+        cr0 = 24 * 8 + 16 * 2
+        struct.pack_into("Q", sregs, cr0, struct.unpack_from("Q", sregs, cr0)[0] | 1)
+        fcntl.ioctl(self._fd, KVM_SET_SREGS, bytes(sregs))
+
+    def execute(self, rip: int, **registers: int) -> None:
+        """Run from ``rip`` with these registers, the others 0, to a HLT."""
+        values = [registers.get(name, 0) for name in REGISTERS]
+        fcntl.ioctl(self._fd, KVM_SET_REGS, struct.pack("18Q", *values, rip, 2))
+        fcntl.ioctl(self._fd, KVM_RUN, 0)
+        reason = struct.unpack_from("I", self._run, 8)[0]
+        assert reason == 5, f"the vCPU left with reason {reason}, not by its HLT"
+
+    def tsc_khz(self) -> int:
+        """Return how fast its TSC runs."""
+        return fcntl.ioctl(self._fd, KVM_GET_TSC_KHZ, 0)
+
+
 def kvm_toucher(hva: int) -> Toucher:
-    """Write to the pages from a vCPU in 32-bit mode without paging; its code is in page 0."""
-    kvm = os.open("/dev/kvm", os.O_RDWR)
-    vm = fcntl.ioctl(kvm, KVM_CREATE_VM, 0)
-    fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("IIQQQ", 0, 0, 0, NPAGES * 4096, hva))
-    vcpu = fcntl.ioctl(vm, KVM_CREATE_VCPU, 0)
-    run = mmap.mmap(vcpu, fcntl.ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0))
+    """Write to the pages from a vCPU; its code is in page 0."""
+    vcpu = Vcpu(hva)
     ctypes.memmove(hva, CODE, len(CODE))
-    sregs = bytearray(312)
-    fcntl.ioctl(vcpu, KVM_GET_SREGS, sregs)
-    # struct kvm_segment: base, limit, selector, type, present, dpl, db, s, l, g, avl, unusable, padding.
-    code = struct.pack("QIHBBBBBBBBBB", 0, 0xFFFFFFFF, 8, 11, 1, 0, 1, 1, 0, 1, 0, 0, 0)
-    data = struct.pack("QIHBBBBBBBBBB", 0, 0xFFFFFFFF, 16, 3, 1, 0, 1, 1, 0, 1, 0, 0, 0)
-    sregs[: 24 * 6] = code + data * 5
-    cr0 = 24 * 8 + 16 * 2
-    struct.pack_into("Q", sregs, cr0, struct.unpack_from("Q", sregs, cr0)[0] | 1)
-    fcntl.ioctl(vcpu, KVM_SET_SREGS, bytes(sregs))
 
     def touch(first: int, end: int) -> None:
-        # struct kvm_regs: rax rbx rcx rdx rsi rdi rsp rbp r8-r15 rip rflags.
-        regs = [7, 0, end - first, 4096, first * 4096, 0, 0, 0, *[0] * 8, 0, 2]
-        fcntl.ioctl(vcpu, KVM_SET_REGS, struct.pack("18Q", *regs))
-        fcntl.ioctl(vcpu, KVM_RUN, 0)
-        reason = struct.unpack_from("I", run, 8)[0]
-        assert reason == 5, f"the vCPU left with reason {reason}, not by its HLT"
+        vcpu.execute(0, rax=7, rcx=end - first, rdx=4096, rsi=first * 4096)
 
     return touch
 

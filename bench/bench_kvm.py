@@ -1,11 +1,20 @@
-"""What do harvests, node roots and replicas cost, beside what a stock kernel offers for the same?
+"""What do harvests, node roots, replicas, moves cost, beside what a stock kernel offers for the same?
 
-Boots the emulated 4-node host with the kernel of kvm-patches/, prints {NAME: {value, control, ratio, unit}};
-controls are the stock mechanisms in the same boot.  replica_lar is the metered LAR of scenario shared-table
-with vmplace, its control the same without a manager.  Times are the emulated host's: only ratios carry over.
+Boots the emulated 4-node host with the kernel of kvm-patches/, prints {NAME: {value, control, ratio, unit}}:
+controls are the stock mechanisms in the same boot.  ``_instructions`` are counted by the meter; times
+are the emulated host's: only ratios carry over.
+
+harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large
+roots_enable_vs_faults  populating a root per node; control: taking the faults
+collapse_vs_cow         a write to a replicated page; control: to a page shared with a forked child
+memory_per_root         page tables; control: those of one root for all
+move_*                  MOVE by the agent; control: move_pages(2).  A stall: the longest touch during a call
+guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not
+replica_lar             LAR in scenario shared-table with vmplace; controls: no manager, kernel balancing
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +25,34 @@ from vmplace.lab.scenario import ManagerName, read_scenario
 from vmplace.lab.scenario_run import run_scenario
 
 HERE = Path(__file__).parent
-MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none")
-FILES = {
-    "/root/kvm_inside.py": HERE / "kvm_inside.py",
-    "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py",
+MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none", "kernel")
+MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_moves", "kvm_guest_speed")
+FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in MODULES} | {
+    "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py"
 }
+INSIDE = ("kvm_inside", "kvm_moves 4", "kvm_moves 2048", "kvm_guest_speed harvest")
+TIMEOUT_S = 3600
 
 
 def costs() -> dict[str, Any]:
     """Return the costs measured inside the emulated host."""
-    with boot_host("n4-full", files=FILES) as host:
-        told: dict[str, Any] = json.loads(host.run(["python3", "/root/kvm_inside.py"], timeout=1200).stdout)
-        return told
+    told: dict[str, Any] = {}
+    with boot_host("n4-full", meter=True, files=FILES) as host:
+        for one in INSIDE:
+            found = host.run(f"cd /root && python3 -m bench.{one}", timeout=TIMEOUT_S).stdout
+            told |= json.loads(found)
+            print(f"{one}: {found.strip()}", file=sys.stderr)
+    return told
 
 
 def replica_lar() -> dict[str, Any]:
-    """Return the LAR that replication reaches beside that of a host without manager."""
+    """Return the LAR that replication reaches beside those without it."""
     result = run_scenario(read_scenario("shared-table"), MANAGERS, Progress())
-    value, control = (result.managers[name].guests["reader"].lar_after for name in MANAGERS)
+    value, control, balancing = (result.managers[name].guests["reader"].lar_after for name in MANAGERS)
     if value is None or not control:
         raise LabError("the meter saw no access of the guest")
-    return {"value": value, "control": control, "ratio": value / control, "unit": "local access ratio"}
+    told = {"value": value, "control": control, "ratio": value / control, "unit": "local access ratio"}
+    return told | {"control_kernel": balancing}
 
 
 if __name__ == "__main__":

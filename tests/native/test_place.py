@@ -68,6 +68,12 @@ def test_page_is_copied_when_both_nodes_save_more_than_the_price_of_copies() -> 
     assert cheapest(np.array([[20.0, 9.0], [20.0, 11.0]]), [0, 0], NEAR_AND_FAR) == [0, REPLICATED]
 
 
+def test_prices_are_by_node_of_the_access_and_place() -> None:
+    # Node 0 reaches node 1 dearly, node 1 reaches node 0 cheaply: pages of both belong on node 0.
+    lopsided = np.array([[1.0, 9.0], [2.0, 1.0]])
+    assert cheapest(np.array([[10.0, 10.0]]), [1], lopsided, copy=[np.inf]) == [0]
+
+
 def test_page_that_may_have_no_copies_loses_them() -> None:
     assert cheapest(np.array([[20.0, 30.0]]), [REPLICATED], NEAR_AND_FAR, copy=[np.inf]) == [1]
 

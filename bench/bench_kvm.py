@@ -30,7 +30,13 @@ MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_moves", "kvm_guest_speed")
 FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in MODULES} | {
     "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py"
 }
-INSIDE = ("kvm_inside", "kvm_moves 4", "kvm_moves 2048", "kvm_guest_speed harvest")
+INSIDE = (
+    "kvm_inside",
+    "kvm_moves 4",
+    "kvm_moves 2048",
+    "kvm_guest_speed harvest",
+    "kvm_guest_speed hints",
+)
 TIMEOUT_S = 3600
 
 

@@ -28,7 +28,7 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.placement import FEATURE_HINTS, Placement, Slot, open_placement, probe_features
 
 BUDGET_PER_S = 1000
-"""Mappings to arm per second and guest; what they cost is not measured yet."""
+"""Mappings to arm per second and guest; bench/kvm_guest_speed.py has what they cost."""
 PERIOD_MS = 100
 Indexes = npt.NDArray[np.int64]
 

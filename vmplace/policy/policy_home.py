@@ -12,7 +12,7 @@ Limits: who touched a page is not known on a stock kernel, so a page that one no
 is interleaved like the others, and nothing is replicated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,10 @@ class Target:
     reason: str
 
 
+TargetOf = Callable[[HostTopology, RamRange, tuple[Vcpu, ...], tuple[int, ...]], Target | None]
+"""From host, range, the guest's vCPUs and the nodes that may hold memory (not empty): where it belongs."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """What one range wants: pages by (stratum, node index) that exceed and that lack."""
@@ -57,11 +61,16 @@ class Wish:
 
 def plan(snapshot: Snapshot) -> PlacementPlan:
     """Return the moves that bring the guests' memory home, within the snapshot's budget."""
+    return plan_for(snapshot, target_of)
+
+
+def plan_for(snapshot: Snapshot, belongs: TargetOf) -> PlacementPlan:
+    """Return the moves that bring each range to where ``belongs`` says, within the snapshot's budget."""
     room = room_pages(snapshot.host)
     wishes: list[Wish] = []
     stays: list[Stay] = []
     for guest in snapshot.guests:
-        for answer in iter_wishes(snapshot.host, guest, room):
+        for answer in iter_wishes(snapshot.host, guest, room, belongs):
             if isinstance(answer, Stay):
                 stays.append(answer)
             else:
@@ -111,8 +120,10 @@ def room_pages(host: HostTopology) -> dict[int, float]:
     return {n.nid: max(0.0, n.free_bytes - RESERVE_RATIO * n.memory_bytes) // PAGE_BYTES for n in host.nodes}
 
 
-def iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) -> Iterator[Wish | Stay]:
-    """Yield a wish for each range that is not at home, a stay for each that has to remain; takes the room."""
+def iter_wishes(
+    host: HostTopology, guest: GuestView, room: dict[int, float], belongs: TargetOf = target_of
+) -> Iterator[Wish | Stay]:
+    """Yield a wish for a range that is not where it belongs, a stay if it has to remain; takes the room."""
     name = guest.topology.name
     if guest.settings.mode is Mode.MANUAL:
         yield Stay(name, "the operator places this guest by hand (mode manual)")
@@ -122,7 +133,7 @@ def iter_wishes(host: HostTopology, guest: GuestView, room: dict[int, float]) ->
         return
     allowed = allowed_nids(host, guest)
     for pages in guest.pages.ranges:
-        target = target_of(host, pages.ram, guest.topology.vcpus, allowed) if allowed else None
+        target = belongs(host, pages.ram, guest.topology.vcpus, allowed) if allowed else None
         if pages.ram.movability is not Movability.MOVABLE:
             yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
         elif target is None:

@@ -1,0 +1,24 @@
+"""Where is memory if every guest is dealt out over all nodes, whoever uses it?
+
+What ``numactl --interleave=all`` gives a guest from its start, for one that already runs: the plain remedy
+against uneven memory controllers, and the control that better policies are held against.
+Differs: nodes that the operator excludes get nothing; pages lie at random rather than in turn.
+"""
+
+from vmplace.policy import policy_home as home
+from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.topology.guest import RamRange, Vcpu
+from vmplace.topology.host import HostTopology
+
+
+def plan(snapshot: Snapshot) -> PlacementPlan:
+    """Return the moves that deal every guest out evenly, within the snapshot's budget."""
+    return home.plan_for(snapshot, even_target)
+
+
+def even_target(
+    host: HostTopology, ram: RamRange, vcpus: tuple[Vcpu, ...], allowed: tuple[int, ...]
+) -> home.Target:
+    """Return even shares of the range for all allowed nodes."""
+    del host, ram, vcpus
+    return home.Target(dict.fromkeys(allowed, 1 / len(allowed)), "interleaved over all nodes")

@@ -38,13 +38,17 @@ LLC_HIT_NS = 12.0
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """What the command line says of a guest; nodes are indexes, ``first_touch`` None = by first toucher."""
+    """What is told of a guest; nodes are indexes.
+
+    ``first_touch``: the node of pages that are touched for the first time, one for all or one per page;
+    None = the first toucher's.
+    """
 
     name: str
     trace: Trace
     nodes: tuple[int, ...]
     vcpus: int
-    first_touch: int | None = None
+    first_touch: int | NodeIndexes | None = None
     mlp: float = MLP
     slowdown_bound: float | None = None
 
@@ -148,7 +152,7 @@ class GuestRun:
     def first_touch_nodes(self, pages: npt.NDArray[np.intp]) -> NodeIndexes:
         """Return the node of the thread that touches each page first, or the one the guest was started on."""
         if self.spec.first_touch is not None:
-            return np.full(len(pages), self.spec.first_touch, np.int8)
+            return np.broadcast_to(np.int8(self.spec.first_touch), len(self.node))[pages]
         return self.thread_node[self.spec.trace.first_touch_thread[pages]].astype(np.int8)
 
     def collapse(self) -> int:

@@ -61,6 +61,23 @@ def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
     return _Simulation(host, guests, policy, source, costs or PlacementCosts()).run()
 
 
+def settled_rates(  # noqa: PLR0913  (what is simulated; each has its own type)
+    host: SimulatedHost,
+    specs: Sequence[GuestSpec],
+    policy: SimulatedPolicy,
+    source: Source,
+    span_ns: float,
+    costs: PlacementCosts | None = None,
+) -> dict[str, float]:
+    """Return each guest's DRAM accesses per ns once the policy was at work for ``span_ns``.
+
+    For guests whose traces do not end before; those that do have no rate.
+    """
+    guests = [GuestRun(spec, host, ALL_WINDOWS) for spec in specs]
+    share_cpus(guests, host)
+    return _Simulation(host, guests, policy, source, costs or PlacementCosts()).rates_after(span_ns)
+
+
 class _Simulation:
     def __init__(
         self,
@@ -83,24 +100,36 @@ class _Simulation:
         self.watched = policy.reach is Reach.WATCHED
 
     def run(self) -> SimulationResult:
+        """Return what came out when all guests are at their end."""
+        finished = self._run_until(np.inf)[1]
+        return result_of(self.guests, finished, self.meter)
+
+    def rates_after(self, span_ns: float) -> dict[str, float]:
+        """Return the accesses per ns of the guests that still run then."""
+        active, _ = self._run_until(span_ns)
+        names = [guest.spec.name for guest in active]
+        return dict(zip(names, self._load(active).rates.tolist(), strict=True)) if active else {}
+
+    def _run_until(self, end_ns: float) -> tuple[list[GuestRun], dict[str, float]]:
+        """Run; return who is still at it, and when the others were finished."""
         finished: dict[str, float] = {}
         active = list(self.guests)
         for guest in active:
             self._begin_window(guest)
-        while active:
-            for guest in self._pass_time(active):
+        while active and self.now < end_ns:
+            for guest in self._pass_time(active, end_ns - self.now):
                 if not self._end_window(guest):
                     finished[guest.spec.name] = self.now
                     active.remove(guest)
             if self.watched and active and self.now >= self.clock.next_wake_ns:
                 self._wake(active)
-        return result_of(self.guests, finished, self.meter)
+        return active, finished
 
-    def _pass_time(self, active: list[GuestRun]) -> list[GuestRun]:
-        """Let time pass until something has to be done; return who ended a window."""
+    def _pass_time(self, active: list[GuestRun], most_ns: float) -> list[GuestRun]:
+        """Let time pass until something has to be done, ``most_ns`` at most; return who ended a window."""
         running = [guest for guest in active if self.pause[guest.spec.name] == 0.0]
         resting = {guest.spec.name: self.pause[guest.spec.name] for guest in active if guest not in running}
-        marks = [*resting.values()] + ([self.clock.next_wake_ns - self.now] if self.watched else [])
+        marks = [*resting.values(), most_ns] + ([self.clock.next_wake_ns - self.now] if self.watched else [])
         if not running:
             self._advance(resting, max(min(marks), 0.0))
             return []

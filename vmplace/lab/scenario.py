@@ -14,7 +14,7 @@ from vmplace.errors import ConfigError, VmplaceError
 from vmplace.lab.workload import Workload, check_workload
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-ManagerName = Literal["none", "numad", "kernel", "vmplace"]
+ManagerName = Literal["none", "numad", "kernel", "interleave", "vmplace"]
 Backing = Literal["anonymous", "memfd", "hugetlb", "locked"]
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -54,8 +54,8 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How long, in seconds of the emulated host's own clock.
 
     A manager has come to rest when no page moved for ``quiet_s``, but it gets at least ``least_s`` and at
-    most ``most_s``.  With ``dilation`` the window after is in emulated time, so many times slower than real
-    time, and the guests work as fast as they can in it: it tells their run times.
+    most ``most_s``.  With ``dilation`` a last window of ``emulated_s`` is in emulated time, so many times
+    slower than real time, and the guests work as fast as they can in it: it tells their run times.
     """
 
     settle_s: Seconds = 2.0
@@ -65,6 +65,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     most_s: Seconds = 45.0
     after_s: Seconds = 4.0
     dilation: Annotated[float, msgspec.Meta(ge=1)] | None = None
+    emulated_s: Seconds = 4.0
 
 
 class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,7 +74,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ``as_good_as`` compares by ``compare``, within ``tolerance``.  A guest that touches all its memory from
     all nodes alike is compared by MC imbalance: its LAR grows only where one node serves more than others.
     ``run_time`` is the emulated one, and its tolerance a share of the rival's.  ``fastest_of`` compares the
-    mean over all guests with those managers', with the same tolerance.
+    mean over all guests with those managers', with the same tolerance.  ``forecast_within`` is how far the
+    emulated run time, mean over all guests, may be from the simulator's forecast, as a share of it.
     """
 
     managers: tuple[ManagerName, ...]
@@ -83,6 +85,7 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     mc_imbalance_after_max: float | None = None
     host_mc_imbalance_after_max: float | None = None
     longest_move_call_ms_max: float | None = None
+    forecast_within: float | None = None
     intact: bool | None = None
     as_good_as: tuple[ManagerName, ...] = ()
     fastest_of: tuple[ManagerName, ...] = ()

@@ -32,6 +32,7 @@ def _failures(
             yield from _slower(
                 expectation.tolerance, f"{name}: all guests", result.emulated_run_time_s, (rival, theirs)
             )
+    yield from _far_from_forecast(expectation.forecast_within, name, result)
     for guest_name in expectation.guests or tuple(result.guests):
         guest = result.guests[guest_name]
         yield from _guest_failures(expectation, f"{name}: {guest_name}", guest)
@@ -78,6 +79,12 @@ def _worse(
         ours, theirs, sign = guest.mc_imbalance_after, other.mc_imbalance_after, -1
     if theirs is not None and (ours is None or sign * (theirs - ours) > expectation.tolerance):
         yield f"{who}: {expectation.compare} after is {_show(ours)}, {rival_name} reached {_show(theirs)}"
+
+
+def _far_from_forecast(within: float | None, name: str, result: ManagerResult) -> Iterator[str]:
+    seen, told = result.emulated_run_time_s, result.forecast_run_time_s
+    if within is not None and (seen is None or told is None or abs(told - seen) > within * seen):
+        yield f"{name}: emulated run time is {_show(seen)} s, the simulator says {_show(told)} s"
 
 
 def _slower(

@@ -1,17 +1,19 @@
 """Who places memory in a scenario?  Each manager as its users run it, set to act as fast as it can.
 
-========  =====================================================================================
-none      nobody: the control
-numad     the daemon of that name, with its shortest interval.  It considers processes with more than
-          300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD), one
-          per interval, and binds all their threads and memory to the nodes it picks.  In the first five
-          minutes after boot it takes every process for one that it has just bound
-          (MIN_DELAY_FOR_REEVALUATION counts from 0): it runs with the clock of a host up for a day.
-kernel    automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
-          0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
-          (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
-vmplace   the agent of this project.
-========  =====================================================================================
+==========  =====================================================================================
+none        nobody: the control
+numad       the daemon of that name, with its shortest interval.  It considers processes with more than
+            300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD), one
+            per interval, and binds all their threads and memory to the nodes it picks.  In the first five
+            minutes after boot it takes every process for one that it has just bound
+            (MIN_DELAY_FOR_REEVALUATION counts from 0): it runs with the clock of a host up for a day.
+kernel      automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
+            0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
+            (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
+interleave  all memory of all guests dealt out over all nodes, as numactl --interleave=all does from a guest's
+            start; done by the agent of this project with the policy of that name.
+vmplace     the agent of this project.
+==========  =====================================================================================
 """
 
 import json
@@ -57,8 +59,11 @@ class Manager(Protocol):
     def figures(self) -> ManagerFigures:
         """Return its figures; it still runs."""
 
+    def pause(self) -> None:
+        """Let it do nothing until it is stopped: its clock is not that of emulated time."""
+
     def stop(self) -> None:
-        """End it; raises LabError if it had died on its own."""
+        """End it, also when paused; raises LabError if it had died on its own."""
 
 
 class NoManager:
@@ -73,6 +78,9 @@ class NoManager:
     def figures(self) -> ManagerFigures:
         """Return no cost."""
         return ManagerFigures(cpu_seconds=0.0, unknown={"longest_move_call_ms": "nothing is moved"})
+
+    def pause(self) -> None:
+        """Do nothing."""
 
     def stop(self) -> None:
         """Do nothing."""
@@ -98,8 +106,13 @@ class Numad:
             raise LabError("numad is not running", hint=log)
         return ManagerFigures(cpu_seconds=used.total_s, unknown={"longest_move_call_ms": NOT_TOLD})
 
+    def pause(self) -> None:
+        """Stop the process."""
+        self._host.run("kill -STOP $(cat /run/numad.pid)")
+
     def stop(self) -> None:
         """Stop the daemon the way its manual says."""
+        self._host.run("kill -CONT $(cat /run/numad.pid)", check=False)
         self._host.run("numad -i 0", check=False, timeout=60)
 
 
@@ -122,15 +135,19 @@ class KernelBalancing:
         """Return nothing: its cost is inside the guests' threads."""
         return ManagerFigures(unknown={"manager_cpu_seconds": NO_DAEMON, "longest_move_call_ms": NO_DAEMON})
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """Switch it off."""
         self._host.run("echo 0 >/proc/sys/kernel/numa_balancing")
+
+    def stop(self) -> None:
+        """Switch it off."""
+        self.pause()
 
 
 class VmplaceAgent:
     """The vmplace agent."""
 
-    CONFIG = "/etc/vmplace/scenario.toml"
+    PLACE = "/etc/vmplace/scenario.toml"
 
     def __init__(self, host: LabHost, scenario: Scenario) -> None:
         self._host = host
@@ -141,11 +158,14 @@ class VmplaceAgent:
     def start(self) -> None:
         """Start the agent with the scenario's configuration."""
         self._host.run("mkdir -p /etc/vmplace")
-        self._host.put(self._scenario.agent_config.encode(), self.CONFIG)
-        self._process = self._host.spawn(["vmplace", "agent", "--config", self.CONFIG])
+        self._host.put(self._config().encode(), self.PLACE)
+        self._process = self._host.spawn(["vmplace", "agent", "--config", self.PLACE])
         self._await_guests(len(self._scenario.guests))
         used = read_process_time(self._host, self._process.pid)
         self._start_cpu_s = used.total_s if used else None
+
+    def _config(self) -> str:
+        return self._scenario.agent_config
 
     def _await_guests(self, count: int) -> None:
         """Wait until the agent has found all guests: Python takes its time to start under emulation."""
@@ -169,10 +189,15 @@ class VmplaceAgent:
         status = json.loads(self._host.run(["vmplace", "status", "--json"], check=False).stdout)
         return figures_of_status(status, used.total_s if used else None, self._start_cpu_s)
 
+    def pause(self) -> None:
+        """Stop the process."""
+        self._running().kill("STOP")
+
     def stop(self) -> None:
         """Stop the agent cleanly."""
         process = self._running()
         process.kill("TERM")
+        process.kill("CONT")
         if code := process.wait(timeout=60):
             raise LabError(f"the agent ended with {code}", hint=process.output()[-2000:])
 
@@ -185,6 +210,13 @@ class VmplaceAgent:
         if self._process.poll() is not None:
             raise LabError("the agent died", hint=self._process_output())
         return self._process
+
+
+class InterleavingAgent(VmplaceAgent):
+    """The agent with policy "interleave", as fast as it can."""
+
+    def _config(self) -> str:
+        return 'policy = "interleave"\nsource = "idle"\nwindow_ms = 500\n[budget]\nmb_per_s = 4096\n'
 
 
 def figures_of_status(
@@ -207,5 +239,6 @@ MANAGERS: dict[ManagerName, Callable[[LabHost, Scenario], Manager]] = {
     "none": NoManager,
     "numad": Numad,
     "kernel": KernelBalancing,
+    "interleave": InterleavingAgent,
     "vmplace": VmplaceAgent,
 }

@@ -10,7 +10,7 @@ from vmplace.lab.scenario_result import WORK_TOUCHES
 from vmplace.lab.topology import LabTopology
 from vmplace.model.counted import counted_traffic
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
-from vmplace.sampling.counters_meter import GUEST_HOST, MeterCounters
+from vmplace.sampling.counters_meter import GUEST_HOST, Counts, MeterCounters
 
 FULL_SPEED = 64
 """Times its declared rate is more than emulated memory lets any guest do."""
@@ -22,7 +22,7 @@ WARM_UP_S = 1.0
 class MeteredWindow:
     """DRAM accesses of one window by guest number (1 is the first of the scenario), and its length.
 
-    ``work`` is what each guest did (touches); ``dilation`` the real seconds of an emulated one, None for a
+    ``work`` is what each guest did (touches); ``elapsed_s`` the emulated time that passed for it, None in a
     window in ordinary time.
     """
 
@@ -30,7 +30,7 @@ class MeteredWindow:
     guests: dict[int, TrafficMatrix]
     memory_nids: tuple[int, ...]
     work: dict[int, int]
-    dilation: float | None = None
+    elapsed_s: dict[int, float] | None = None
 
     @property
     def total(self) -> TrafficMatrix:
@@ -51,9 +51,9 @@ class MeteredWindow:
 
     def emulated_run_time_s(self, guest_id: int) -> float | None:
         """Return the emulated time that the guest needs for WORK_TOUCHES; None if it was not measured."""
-        if self.dilation is None or not self.work[guest_id]:
+        if self.elapsed_s is None or not self.work[guest_id]:
             return None
-        return self.seconds / self.dilation * WORK_TOUCHES / self.work[guest_id]
+        return self.elapsed_s[guest_id] * WORK_TOUCHES / self.work[guest_id]
 
     def accesses_per_s(self, guest_id: int) -> tuple[tuple[float, ...], ...]:
         """Return the guest's accesses per second by (cpu nid, memory nid)."""
@@ -61,40 +61,33 @@ class MeteredWindow:
         return tuple(tuple(round(float(rate), 1) for rate in row) for row in rates)
 
 
-@dataclass(frozen=True)
-class EmulatedTime:
-    """How a window is held in emulated time: ``dilation`` is what the host was booted with.
-
-    ``set_speed(n)`` lets the guests work n times as fast as declared, in so far as memory lets them.
-    """
-
-    dilation: float
-    set_speed: Callable[[int], object]
-
-
 def read_window(
     host: LabHost,
     topology: LabTopology,
     seconds: float,
     guest_count: int,
-    emulated: EmulatedTime | None = None,
+    set_speed: Callable[[int], object] | None = None,
 ) -> MeteredWindow:
-    """Switch the meter on, let the window pass, switch it off, and return what guests accessed in it."""
+    """Switch the meter on, let the window pass, switch it off, and return what guests accessed in it.
+
+    With ``set_speed`` it is a window in emulated time, in which the guests work as fast as memory lets them:
+    ``set_speed(n)`` makes them work n times as fast as declared.
+    """
     with MeterCounters(host.shared_memory) as meter:
-        host.run(["vmp-meter", "time" if emulated else "on"])
+        # Before and after emulated time, in which an answer of the guests takes a minute.
+        if set_speed:
+            set_speed(FULL_SPEED)
         try:
-            # In emulated time already: guests in a hurry that nothing slows would take all of the machine.
-            if emulated:
-                emulated.set_speed(FULL_SPEED)
+            host.run(["vmp-meter", "time" if set_speed else "on"])
             time.sleep(WARM_UP_S)
             earlier, start = meter.read(), time.monotonic()
             time.sleep(seconds)
             growth, passed = meter.read().since(earlier), time.monotonic() - start
         finally:
-            if emulated:
-                emulated.set_speed(1)
             host.run(["vmp-meter", "off"])
-    if emulated and not growth.timed:
+            if set_speed:
+                set_speed(1)
+    if set_speed and not growth.timed:
         raise LabError("the meter keeps no emulated time", hint="vmplace lab build, and boot again")
     memory_nids = tuple(node.nid for node in topology.nodes if node.memory_bytes)
     ids = range(GUEST_HOST + 1, guest_count + 1)
@@ -103,5 +96,15 @@ def read_window(
         guests={guest_id: counted_traffic(growth, guest_id) for guest_id in ids},
         memory_nids=memory_nids,
         work={guest_id: int(growth.work[guest_id].sum()) for guest_id in ids},
-        dilation=emulated.dilation if emulated else None,
+        elapsed_s={guest_id: elapsed_s(growth.stall_ns, guest_id) for guest_id in ids} if set_speed else None,
     )
+
+
+def elapsed_s(stall_ns: Counts, guest_id: int) -> float:
+    """Return the emulated seconds that passed for a guest, from ``stall_ns`` [guest, CPU] of a window.
+
+    Time passes on a CPU while somebody waits for memory there, whoever it is: guests take turns.  What the
+    emulator needs for instructions, and the kernels' ticks in real time, would be a fifth of a window.
+    """
+    mine = stall_ns[guest_id]
+    return float(stall_ns.sum(axis=0) @ mine / max(int(mine.sum()), 1)) / 1e9

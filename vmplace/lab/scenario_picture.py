@@ -23,6 +23,7 @@ COLOURS = {
     "none": "#9aa5b1",
     "numad": "#e9c46a",
     "kernel": "#8ab4d8",
+    "interleave": "#b48ead",
     "vmplace": "#2a9d8f",
 }
 Series = tuple[str, Sequence[float | None]]

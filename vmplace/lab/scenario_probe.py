@@ -4,9 +4,11 @@ Truth for all managers alike: nothing here comes from the manager that is judged
 """
 
 import re
+import time
 from dataclasses import dataclass
 
 from vmplace.lab.machine import LabHost
+from vmplace.lab.scenario import Scenario
 from vmplace.topology.guest import PAGE_BYTES
 
 VMSTAT = (
@@ -71,6 +73,30 @@ def parse_process_time(stat: str) -> ProcessTime:
         raise ValueError(f"not a line of /proc/PID/stat: {stat!r}")
     words = match[3].split()
     return ProcessTime(int(words[_UTIME]) / CLOCK_TICKS_PER_S, int(words[_STIME]) / CLOCK_TICKS_PER_S)
+
+
+class LoadClock:
+    """How many CPUs do the guests use, from now until somebody asks?"""
+
+    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+        self._host, self._names = host, tuple(guest.name for guest in scenario.guests)
+        self._began, self._used = time.monotonic(), self._cpu_seconds()
+
+    def loads(self) -> dict[str, float]:
+        """Return CPUs by guest; of the last second and less it would say nothing, and is empty."""
+        passed = time.monotonic() - self._began
+        if passed < 1.0:
+            return {}
+        now = self._cpu_seconds()
+        return {name: (now[name] - used) / passed for name, used in self._used.items() if name in now}
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        script = (
+            'for guest in "$@"; do echo "$guest $(cat /proc/$(cat /run/libvirt/qemu/$guest.pid)/stat)"; done'
+        )
+        lines = self._host.run(["sh", "-c", script, "sh", *self._names]).stdout.splitlines()
+        told = (line.partition(" ") for line in lines)
+        return {name: parse_process_time(stat).total_s for name, _, stat in told if stat}
 
 
 def read_vcpu_cpus(host: LabHost, guest_names: tuple[str, ...]) -> dict[str, dict[int, int]]:

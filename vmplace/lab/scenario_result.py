@@ -15,6 +15,7 @@ WORK_TOUCHES = 100_000_000
 """The work that emulated run times are told for."""
 TRUTH = {
     "counts": "DRAM accesses behind a modelled cache, counted by the meter in the emulator: complete",
+    "forecast_run_time_s": "the simulator's, from the declared patterns and a model of the manager",
     "placement": "real: Linux, KVM, QEMU and libvirt inside the emulated host",
     "emulated_run_time_s": "a model: vmplace/model's latency and queueing, paid by vCPUs in dilated time",
     "time": "the emulated host's own clock; not comparable with real hardware",
@@ -27,8 +28,9 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     LAR and MC imbalance are metered (DRAM accesses of the guest's vCPUs).  ``traffic_*[i][j]`` are its
     accesses per second from ``nids[i]`` to ``nids[j]``.  ``intact`` is the guest's own exact verification of
     all its memory; ``lar_agent`` is what the agent believes.  ``emulated_run_time_s`` is how long the guest,
-    working as fast as it can, takes for WORK_TOUCHES touches, by its rate in the window after; None where
-    the scenario does not measure it.
+    working as fast as it can, takes for WORK_TOUCHES touches, by its rate in the emulated window; None where
+    the scenario does not measure it.  ``forecast_run_time_s`` is what the simulator says of it
+    (scenario_forecast.py).  ``cpu_load``: CPUs that the guest used while the manager acted.
     """
 
     vcpu_nids: tuple[int, ...]
@@ -43,6 +45,8 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     touches: int | None
     lar_agent: float | None = None
     emulated_run_time_s: float | None = None
+    forecast_run_time_s: float | None = None
+    cpu_load: float | None = None
     traffic_before: tuple[tuple[float, ...], ...] = ()
     traffic_after: tuple[tuple[float, ...], ...] = ()
 
@@ -54,8 +58,8 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what its start took
     (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
     host's clock.  ``longest_move_call_ms`` contains waiting for a CPU and for others to drain their
-    page lists, ``longest_move_call_cpu_ms`` is the most that a call worked.  ``emulated_run_time_s`` is the
-    mean of the guests'; None if one has none.
+    page lists, ``longest_move_call_cpu_ms`` is the most that a call worked.  ``emulated_run_time_s`` and
+    ``forecast_run_time_s`` are the means of the guests'; None if one has none.
     """
 
     guests: dict[str, GuestResult]
@@ -73,6 +77,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     active_s: float | None
     run_time_s: float
     emulated_run_time_s: float | None = None
+    forecast_run_time_s: float | None = None
     attempts: int = 1
     kernel_counters: dict[str, int] = {}
     unknown: dict[str, str] = {}

@@ -2,7 +2,8 @@
 
 1. Host and guests are brought to the start once, and saved (cached by all that they depend on).
 2. Each manager gets a host restored from that snapshot: bit by bit the same start.
-3. A metered window; the manager acts until nothing moves any more; a metered window with it still there.
+3. A metered window; the manager acts until nothing moves any more; a metered window with it still there, and
+   one in emulated time if the scenario has it, without the manager: its clock would run many times too fast.
 4. Every guest verifies all its memory, exactly.
 """
 
@@ -26,18 +27,18 @@ from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
 from vmplace.lab.scenario import ManagerName, Scenario, check_on_nodes
 from vmplace.lab.scenario_expect import failed_expectations
-from vmplace.lab.scenario_managers import MANAGERS, ManagerFigures
-from vmplace.lab.scenario_meter import EmulatedTime, MeteredWindow, read_window
-from vmplace.lab.scenario_probe import VMSTAT, moved_bytes, read_vcpu_cpus, read_vmstat
-from vmplace.lab.scenario_result import GuestResult, ManagerResult, ScenarioResult
+from vmplace.lab.scenario_judge import Observed, judged
+from vmplace.lab.scenario_managers import MANAGERS
+from vmplace.lab.scenario_meter import MeteredWindow, read_window
+from vmplace.lab.scenario_probe import LoadClock, read_vcpu_cpus, read_vmstat
+from vmplace.lab.scenario_result import ManagerResult, ScenarioResult
 from vmplace.lab.snapshot import prepared_snapshot
-from vmplace.lab.topology import LabTopology, cpu_nids, read_topology
-from vmplace.model.metrics import link_imbalance, mc_imbalance
-from vmplace.topology.guest import PAGE_BYTES
+from vmplace.lab.topology import LabTopology, read_topology
 
 POLL_S = 1.0
 ATTEMPTS = 2
-ANSWER_TIMEOUT_S = 20
+ANSWER_TIMEOUT_S = 3
+ASKED = 10
 SPREAD = """last=$(($(nproc --all) - 1))
 for pid in $(pidof qemu-system-x86_64); do taskset -acp 0-$last $pid; done"""
 
@@ -51,19 +52,6 @@ class Stage:
     artifacts: LabArtifacts
     snapshot: Path
     files: dict[str, Path]
-
-
-@dataclass(frozen=True)
-class _Observed:
-    """What was seen of one manager's run."""
-
-    before: MeteredWindow
-    after: MeteredWindow
-    vmstat: tuple[dict[str, int], dict[str, int]]
-    active_s: float | None
-    figures: ManagerFigures
-    vcpu_cpus: dict[str, dict[int, int]]
-    verified: dict[str, Any]
 
 
 def deployed_files(scenario: Scenario, artifacts: LabArtifacts, progress: Progress) -> dict[str, Path]:
@@ -116,7 +104,7 @@ def _judged(stage: Stage, name: ManagerName, progress: Progress) -> ManagerResul
         if not silent or attempt == ATTEMPTS:
             break
         progress.note(f"{name}: no answer from {', '.join(silent)}: once more")
-    return _judge(stage, seen, time.monotonic() - started, attempt)
+    return judged(stage.scenario, stage.topology, seen, time.monotonic() - started, attempt)
 
 
 def prepare_stage(scenario: Scenario, progress: Progress) -> Stage:
@@ -160,7 +148,7 @@ def _start_inputs(scenario: Scenario) -> dict[str, str]:
     return {"start": msgspec.json.encode(start).decode(), "sources": content_hash(sources)}
 
 
-def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
+def _observe(stage: Stage, name: ManagerName, progress: Progress) -> Observed:
     scenario, topology = stage.scenario, stage.topology
     with boot_host(
         topology,
@@ -175,30 +163,44 @@ def _observe(stage: Stage, name: ManagerName, progress: Progress) -> _Observed:
         count = len(scenario.guests)
         with progress.step(f"{name}: metered window before", host.console_log):
             before = read_window(host, topology, scenario.time.before_s, count)
-        vmstat = read_vmstat(host)
+        vmstat, clock = read_vmstat(host), LoadClock(host, scenario)
         with progress.step(f"{name}: starts", host.console_log):
             manager.start()
         with progress.step(f"{name}: acts", host.console_log):
             active_s = _await_rest(host, name, scenario)
+        cpu_loads = clock.loads()
         with progress.step(f"{name}: metered window after", host.console_log):
-            after = _window_after(host, stage)
+            after = read_window(host, topology, scenario.time.after_s, count)
         figures, vmstat_after = manager.figures(), read_vmstat(host)
         cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
+        emulated = None
+        if scenario.time.dilation is not None:
+            manager.pause()
+            with progress.step(f"{name}: window in emulated time", host.console_log):
+                emulated = _emulated_window(host, stage)
         manager.stop()
         with progress.step(f"{name}: guests verify all their memory", host.console_log):
             verified = _verify(host, scenario)
-    return _Observed(before, after, (vmstat, vmstat_after), active_s, figures, cpus, verified)
+    return Observed(
+        name, before, after, emulated, cpu_loads, (vmstat, vmstat_after), active_s, figures, cpus, verified
+    )
 
 
-def _window_after(host: LabHost, stage: Stage) -> MeteredWindow:
-    """Return the window after; in emulated time the guests work as fast as they can, so that it shows."""
-    guests, timing = stage.scenario.guests, stage.scenario.time
+def _emulated_window(host: LabHost, stage: Stage) -> MeteredWindow:
+    """Return a window in emulated time, in which the guests work as fast as they can."""
+    guests = stage.scenario.guests
 
     def set_speed(factor: int) -> None:
-        scenario_stage.ask_payloads(host, guests, f"speed {factor}", ANSWER_TIMEOUT_S)
+        silent = guests
+        # An answer gets lost now and then; who is asked again answers at once.
+        for _ in range(ASKED):
+            told = scenario_stage.ask_payloads(host, silent, f"speed {factor}", ANSWER_TIMEOUT_S)
+            if not (silent := tuple(guest for guest in silent if guest.name not in told)):
+                return
+        raise LabError(f"no answer from {', '.join(guest.name for guest in silent)}")
 
-    emulated = EmulatedTime(timing.dilation, set_speed) if timing.dilation else None
-    return read_window(host, stage.topology, timing.after_s, len(guests), emulated)
+    seconds = stage.scenario.time.emulated_s
+    return read_window(host, stage.topology, seconds, len(guests), set_speed)
 
 
 def _await_rest(host: LabHost, name: ManagerName, scenario: Scenario) -> float | None:
@@ -227,63 +229,6 @@ def _verify(host: LabHost, scenario: Scenario) -> dict[str, Any]:
     # All is measured by now; the vCPUs that a manager packed on one node would take minutes.
     host.run(SPREAD)
     return scenario_stage.ask_payloads(host, scenario.guests, "verify", scenario_stage.VERIFY_TIMEOUT_S)
-
-
-def _judge(stage: Stage, seen: _Observed, run_time_s: float, attempts: int) -> ManagerResult:
-    before, after, figures = seen.before, seen.after, seen.figures
-    guests = {
-        guest.name: _judge_guest(stage, guest_id, seen)
-        for guest_id, guest in enumerate(stage.scenario.guests, start=1)
-    }
-    first, last = seen.vmstat
-    return ManagerResult(
-        guests=guests,
-        mc_imbalance_before=mc_imbalance(before.total, before.memory_nids),
-        mc_imbalance_after=mc_imbalance(after.total, after.memory_nids),
-        link_imbalance_before=link_imbalance(before.total),
-        link_imbalance_after=link_imbalance(after.total),
-        moved_bytes=moved_bytes(first, last),
-        moved_bytes_own=figures.moved_bytes_own,
-        manager_cpu_seconds=figures.cpu_seconds,
-        manager_start_cpu_seconds=figures.start_cpu_seconds,
-        manager_rss_bytes=figures.rss_bytes,
-        longest_move_call_ms=figures.longest_move_call_ms,
-        longest_move_call_cpu_ms=figures.longest_move_call_cpu_ms,
-        active_s=seen.active_s,
-        run_time_s=run_time_s,
-        emulated_run_time_s=_mean([guest.emulated_run_time_s for guest in guests.values()]),
-        attempts=attempts,
-        kernel_counters={key: last[key] - first[key] for key in VMSTAT if key in first and key in last},
-        unknown=figures.unknown,
-    )
-
-
-def _judge_guest(stage: Stage, guest_id: int, seen: _Observed) -> GuestResult:
-    guest = stage.scenario.guests[guest_id - 1]
-    cpus, nids = seen.vcpu_cpus.get(guest.name, {}), cpu_nids(stage.topology)
-    answer = seen.verified.get(guest.name)
-    return GuestResult(
-        vcpu_nids=guest.vcpu_nids,
-        vcpu_nids_after=tuple(nids[cpus[i]] if i in cpus else None for i in range(len(guest.vcpu_nids))),
-        lar_before=seen.before.lar(guest_id),
-        lar_after=seen.after.lar(guest_id),
-        mc_imbalance_before=seen.before.mc_imbalance(guest_id),
-        mc_imbalance_after=seen.after.mc_imbalance(guest_id),
-        # Only the answer to "verify" is the exact check of every byte.
-        intact=answer["bad_pages"] == 0 if answer and answer["event"] == "verified" else None,
-        verified_bytes=answer["arena_pages"] * PAGE_BYTES if answer else None,
-        bad_pages=answer["bad_pages"] if answer else None,
-        touches=answer["touches"] if answer else None,
-        lar_agent=seen.figures.guest_lar.get(guest.name),
-        emulated_run_time_s=seen.after.emulated_run_time_s(guest_id),
-        traffic_before=seen.before.accesses_per_s(guest_id),
-        traffic_after=seen.after.accesses_per_s(guest_id),
-    )
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _tell(progress: Progress, name: ManagerName, result: ManagerResult) -> None:

@@ -26,12 +26,20 @@ def print_result(result: ScenarioResult, console: Console) -> None:
 def guest_table(result: ScenarioResult) -> Table:
     """Return a row per guest and manager: metered LAR and MC imbalance before and after, memory intact.
 
-    "emulated s" is the modelled run time of 100 million touches.
+    "emulated s" is the modelled run time of 100 million touches, "forecast" the simulator's.
     """
     table = Table(title=f"{result.scenario} on {result.topology}: guests, by the meter", title_justify="left")
     for heading in ("guest", "vCPU nodes", "manager"):
         table.add_column(heading)
-    for heading in ("LAR before", "after", "MC imbalance before", "after", "emulated s", "touches"):
+    for heading in (
+        "LAR before",
+        "after",
+        "MC imbalance before",
+        "after",
+        "emulated s",
+        "forecast",
+        "touches",
+    ):
         table.add_column(heading, justify="right")
     table.add_column("memory")
     for guest_name in next(iter(result.managers.values())).guests:
@@ -54,6 +62,7 @@ def _guest_rows(result: ScenarioResult, guest_name: str) -> Iterator[tuple[str, 
             _ratio(guest.mc_imbalance_before),
             _ratio(guest.mc_imbalance_after),
             _number(guest.emulated_run_time_s, 2),
+            _number(guest.forecast_run_time_s, 2),
             "?" if guest.touches is None else f"{guest.touches:,}",
             _intact(guest),
         )
@@ -63,7 +72,7 @@ def manager_table(result: ScenarioResult) -> Table:
     """Return a row per manager: imbalances of all guests together, bytes moved and what it cost."""
     table = Table(title="managers: all guests together, and the cost", title_justify="left")
     table.add_column("manager")
-    headings = ("emulated s", "MC imbalance before", "after", "link imbalance before", "after")
+    headings = ("emulated s", "forecast", "MC imbalance before", "after", "link imbalance before", "after")
     for heading in (*headings, "moved MiB", "CPU s", "longest call ms", "moving for s"):
         table.add_column(heading, justify="right")
     for name, manager in result.managers.items():
@@ -74,6 +83,7 @@ def manager_table(result: ScenarioResult) -> Table:
 def _manager_cells(manager: ManagerResult) -> tuple[str, ...]:
     return (
         _number(manager.emulated_run_time_s, 2),
+        _number(manager.forecast_run_time_s, 2),
         _ratio(manager.mc_imbalance_before),
         _ratio(manager.mc_imbalance_after),
         _ratio(manager.link_imbalance_before),

@@ -61,8 +61,10 @@ def test_a_spanning_guest_is_compared_by_imbalance_where_that_is_told() -> None:
     assert "mc_imbalance after is 1.000, numad reached 0.100" in sentence
 
 
-def timed(seconds: float | None) -> ManagerResult:
-    return msgspec.structs.replace(manager(emulated_run_time_s=seconds), emulated_run_time_s=seconds)
+def timed(seconds: float | None, forecast_s: float | None = None) -> ManagerResult:
+    return msgspec.structs.replace(
+        manager(emulated_run_time_s=seconds), emulated_run_time_s=seconds, forecast_run_time_s=forecast_s
+    )
 
 
 @pytest.mark.parametrize(("ours", "count"), [(4.0, 0), (4.05, 0), (4.2, 2), (None, 2)])
@@ -73,6 +75,17 @@ def test_a_slower_run_than_a_rivals_is_told(ours: float | None, count: int) -> N
     told = failures(expectation, vmplace=timed(ours), numad=timed(4.0))
     assert len(told) == count
     assert all("emulated run time" in sentence and "numad took 4.000 s" in sentence for sentence in told)
+
+
+@pytest.mark.parametrize(
+    ("seen", "told", "count"),
+    [(4.0, 4.5, 0), (4.0, 3.5, 0), (4.0, 4.7, 1), (4.0, 3.3, 1), (None, 4.0, 1), (4.0, None, 1)],
+)
+def test_a_forecast_that_did_not_come_true_is_told(
+    seen: float | None, told: float | None, count: int
+) -> None:
+    expectation = Expectation(managers=("vmplace",), forecast_within=0.15)
+    assert len(failures(expectation, vmplace=timed(seen, told))) == count
 
 
 def test_a_rival_without_a_run_time_is_no_rival() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.unit.lab.scenario_figures import manager
 from vmplace.lab.scenario_managers import figures_of_status
-from vmplace.lab.scenario_meter import MeteredWindow
+from vmplace.lab.scenario_meter import MeteredWindow, elapsed_s
 from vmplace.lab.scenario_result import ScenarioResult, write_result
 from vmplace.lab.scenario_table import print_result
 from vmplace.model.metrics import TrafficMatrix
@@ -73,8 +73,17 @@ def test_the_agents_own_figures_come_from_its_status() -> None:
 
 def test_emulated_run_time_follows_from_the_work_in_the_window() -> None:
     traffic = TrafficMatrix((0,), np.ones((1, 1)))
-    window = MeteredWindow(3.0, {1: traffic, 2: traffic}, (0,), work={1: 50_000, 2: 0}, dilation=200.0)
-    # 50,000 touches took 3 s / 200: 100 million take 30 s.  A guest that did nothing has no rate.
+    times = {1: 0.015, 2: 0.015}
+    window = MeteredWindow(3.0, {1: traffic, 2: traffic}, (0,), work={1: 50_000, 2: 0}, elapsed_s=times)
+    # 50,000 touches took 15 ms: 100 million take 30 s.  A guest that did nothing has no rate.
     assert window.emulated_run_time_s(1) == pytest.approx(30.0)
     assert window.emulated_run_time_s(2) is None
-    assert replace(window, dilation=None).emulated_run_time_s(1) is None
+    assert replace(window, elapsed_s=None).emulated_run_time_s(1) is None
+
+
+def test_emulated_time_passes_for_whoever_waits_on_the_guests_cpus() -> None:
+    stall_ns = np.zeros((64, 3), np.int64)
+    # Guest 1 shares CPU 0 with guest 2, and is three times as often there as on CPU 1; it is never on CPU 2.
+    stall_ns[1], stall_ns[2] = (3_000_000, 1_000_000, 0), (1_000_000, 0, 9_000_000)
+    assert elapsed_s(stall_ns, 1) == pytest.approx(0.75 * 0.004 + 0.25 * 0.001)
+    assert elapsed_s(stall_ns, 3) == 0.0

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Which accesses reach DRAM, where, and for whom do they count? */
+#include "magic.h"
 #include "meter.h"
 
 #define PUBLISH_EVERY 1024	/* accesses */
@@ -37,8 +38,9 @@ static void count_dram(struct vmp_cpu *cpu, const struct vmp_dram_access *access
 	}
 	dram = &cpu->row->guests[access->guest].dram[range->node_index];
 	vmp_add(access->write ? &dram->writes : &dram->reads, 1);
+	/* The host's clock is not dilated: its ticks would weigh so many times what they do. */
 	if (meter.region->header.timed)
-		vmp_stall_charge(cpu, range->nid, access->write);
+		vmp_stall_charge(cpu, range->nid, !access->write && access->guest != VMP_GUEST_HOST);
 }
 
 static void fetch_line(struct vmp_cpu *cpu, uint64_t line, uint32_t guest, bool store)

@@ -76,8 +76,8 @@ void vmp_identity_instrument(struct qemu_plugin_insn *insn);
 void vmp_stall_init(struct vmp_cpu *cpu, int32_t nid);
 /* Begin with idle memory. */
 void vmp_stall_restart(void);
-/* Let @cpu pay for an access of memory on @nid. */
-void vmp_stall_charge(struct vmp_cpu *cpu, int32_t nid, bool write);
+/* Count an access of memory on @nid; @cpu pays for it if it @waits. */
+void vmp_stall_charge(struct vmp_cpu *cpu, int32_t nid, bool waits);
 void vmp_stall_publish(struct vmp_cpu *cpu);
 
 #endif /* VMP_METER_H */

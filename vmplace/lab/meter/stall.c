@@ -97,7 +97,7 @@ static void pay(struct vmp_stall *stall)
 	stall->debt_ns = fmax(stall->debt_ns - (now_ns() - start), -CREDIT_NS);
 }
 
-void vmp_stall_charge(struct vmp_cpu *cpu, int32_t nid, bool write)
+void vmp_stall_charge(struct vmp_cpu *cpu, int32_t nid, bool waits)
 {
 	const struct vmp_memory_model *model = &meter.arguments.model;
 	uint32_t node = (uint32_t)vmp_model_node(model, nid);
@@ -105,7 +105,7 @@ void vmp_stall_charge(struct vmp_cpu *cpu, int32_t nid, bool write)
 	double latency;
 
 	vmp_add(&stall->accesses[node], 1);
-	if (write)
+	if (!waits)
 		return;
 	__atomic_load(&traffic.load.latencies[stall->node][node], &latency, __ATOMIC_RELAXED);
 	stall->unpublished_ns += latency / model->mlp;

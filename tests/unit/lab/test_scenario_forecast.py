@@ -1,0 +1,98 @@
+"""Forecasts of emulated run times, held against what the declared pattern means on paper."""
+
+import pytest
+
+from vmplace.lab.scenario import Guest, Scenario, read_scenario
+from vmplace.lab.scenario_forecast import (
+    POLICY_OF,
+    can_forecast,
+    dirty_share,
+    forecast_run_times,
+    misses_per_touch,
+    numad_places,
+)
+from vmplace.lab.topology import read_topology
+from vmplace.lab.workload import Touch, Workload
+from vmplace.model.described_memory import LOCAL_LATENCY_NS, MLP
+
+
+def guest(*touches: Touch, start: int = 0, nid: int = 0, name: str = "web") -> Guest:
+    vcpus = 1 + max(vcpu for touch in touches for vcpu in touch.vcpu_ids())
+    return Guest(
+        name=name, start_nids=(start,) * vcpus, nids=(nid,) * vcpus, memory_mib=128,
+        workload=Workload(arena_mib=64, touch=touches),
+    )  # fmt: skip
+
+
+def scenario(*guests: Guest) -> Scenario:
+    return Scenario(name="try", topology="n2", guests=guests)
+
+
+def told(one: Scenario, manager: str = "none") -> dict[str, float]:
+    loads = {guest.name: 0.1 for guest in one.guests}
+    return forecast_run_times(one, read_topology(one.topology), manager, loads)  # type: ignore[arg-type]
+
+
+STREAM = Touch(vcpus="0", ranges=("0+64",), order="sequential")
+
+
+@pytest.mark.parametrize(("start", "distance"), [(0, 10), (1, 20)])
+def test_one_vcpu_waits_for_the_latency_of_its_pair_and_hardly_for_itself(start: int, distance: int) -> None:
+    # 1e8 touches of a line each; one vCPU is a few percent of what a controller can do.
+    alone_s = LOCAL_LATENCY_NS * distance / 10 / MLP * 1e8 / 1e9
+    seconds = told(scenario(guest(STREAM, start=start)))["web"]
+    assert alone_s < seconds < alone_s * 1.1
+
+
+def test_memory_that_a_manager_brings_home_is_forecast_as_local() -> None:
+    local, remote = told(scenario(guest(STREAM)))["web"], scenario(guest(STREAM, start=1))
+    assert told(remote)["web"] > 1.5 * local
+    for manager in ("kernel", "vmplace"):
+        assert told(remote, manager)["web"] == pytest.approx(local, rel=0.03)
+    assert local * 1.2 < told(remote, "interleave")["web"] < told(remote)["web"]
+
+
+def test_a_second_guest_on_the_same_cpus_halves_the_time_of_both() -> None:
+    busy = Touch(vcpus="0-1", ranges=("0+64",), order="sequential")
+    alone = told(scenario(guest(busy)))["web"]
+    shared = told(scenario(guest(busy), guest(busy, name="db")))
+    assert shared["web"] == pytest.approx(2 * alone, rel=0.1)
+
+
+def test_a_burst_fetches_each_line_of_its_page_once() -> None:
+    # 16 draws out of 64 lines: 64 (1 - (63/64)^16) = 14.26 different ones.
+    burst = guest(Touch(vcpus="0", ranges=("0+64",), burst=16, write_percent=20))
+    assert misses_per_touch(burst) == pytest.approx(14.26 / 16, rel=1e-3)
+    assert dirty_share(burst) == pytest.approx(1 - 0.8 ** (16 / 14.26), rel=1e-3)
+    assert misses_per_touch(guest(STREAM)) == 1
+
+
+def test_a_zipf_pattern_goes_to_the_start_of_its_ranges_wherever_that_is() -> None:
+    # The first MiB of the range, on node 1, gets most of the touches of a vCPU on node 0.
+    hot = Touch(vcpus="0", ranges=("32+32",), order="zipf")
+    cold = Touch(vcpus="1", ranges=("0+64",), order="sequential", rate=1.0)
+    one = guest(hot, cold)
+    placed = replace_start(one, (1, 0))
+    assert told(scenario(placed))["web"] > 1.2 * told(scenario(one))["web"]
+
+
+def replace_start(one: Guest, nids: tuple[int, ...]) -> Guest:
+    values = {field: getattr(one, field) for field in one.__struct_fields__}
+    return Guest(**values | {"start_nids": nids})
+
+
+def test_numad_leaves_small_and_idle_guests() -> None:
+    web0 = read_scenario("wrong-node").guests[0]
+    assert numad_places(web0, {"web0": 0.6})
+    assert not numad_places(web0, {"web0": 0.4})
+    assert not numad_places(guest(STREAM), {"web": 1.0})
+
+
+def test_what_a_program_does_is_not_forecast() -> None:
+    assert can_forecast(read_scenario("wrong-node"))
+    assert not can_forecast(read_scenario("stress-ng"))
+    assert not can_forecast(read_scenario("phases"))
+
+
+def test_each_manager_has_a_model() -> None:
+    assert set(POLICY_OF) == {"none", "numad", "kernel", "interleave", "vmplace"}

@@ -41,6 +41,18 @@ class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = 0.25
 
 
+class TrialSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[trial]``: how it is told whether moving helped a guest."""
+
+    counters: Annotated[
+        Literal["auto", "perf", "meter", "off"],
+        msgspec.Meta(description='"auto", "perf" (of the CPU), "meter" (of an emulated host) or "off"'),
+    ] = "auto"
+    meter_guests: Annotated[
+        dict[str, int], msgspec.Meta(description="the meter's numbers of guests, such as { web = 1 }")
+    ] = {}
+
+
 class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """``[guests."PATTERN"]``: the operator's word on guests by name."""
 
@@ -93,6 +105,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     journal: FilePath | None = None
     socket: FilePath = "/run/vmplace/control.sock"
     budget: BudgetSection = BudgetSection()
+    trial: TrialSection = TrialSection()
     guests: dict[str, Any] = {}
 
     @property

@@ -10,6 +10,7 @@ from vmplace.agent.state import Decision
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
+from vmplace.policy.trial import Trial
 from vmplace.topology.guest import GuestTopology
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class TrackedGuest:
     pages: GuestPages | None = None
     moved_bytes: int = 0
     held: bool = False
+    trial: Trial = field(default_factory=Trial)
     problem: str | None = None
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
 

@@ -22,9 +22,11 @@ from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
 from vmplace.agent.report import guest_status, guest_traffic, host_imbalance, told
 from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
+from vmplace.agent.trials import Trials
 from vmplace.errors import VmplaceError
 from vmplace.model.pages import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
+from vmplace.policy.trial import Verdict
 from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -53,6 +55,7 @@ class Agent:
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
+        self._trials = Trials(parts.pace)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
         self.last_plan = PlanSummary()
@@ -89,7 +92,7 @@ class Agent:
             order.answer.set_exception(VmplaceError("the agent stops"))
         for order in self._asked:
             order.answer.set_exception(VmplaceError("the agent stops"))
-        for part in (self._parts.source, self._parts.actuator):
+        for part in (self._parts.source, self._parts.actuator, self._trials):
             try:
                 part.close()
             except (VmplaceError, OSError) as err:
@@ -99,11 +102,13 @@ class Agent:
         started_cpu = time.process_time()
         changed = self._refresh()
         armed = [guest for guest in self.roster if self._is_sampled(guest) and self._arm(guest)]
+        self._trials.begin(armed)
         busy_cpu = time.process_time() - started_cpu
         self._rest(self._config.window_ms / 1000, until_asked=False)
         if self._bell.stopping:
             return
         started_cpu = time.process_time()
+        self._trials.end(armed)
         for guest in armed:
             self._harvest(guest)
         if self.roster.has_lost:
@@ -111,6 +116,7 @@ class Agent:
         busy_cpu += time.process_time() - started_cpu
         plan = self._plan()
         result = self._act(plan)
+        self._judge(result)
         self._settle(plan, result, busy_cpu, changed=changed)
 
     def _refresh(self) -> bool:
@@ -124,6 +130,7 @@ class Agent:
         changed = self.roster.update(found.guests, self._host.nids if self._host else ())
         for gone in self.roster.take_gone():
             self._parts.source.forget(gone)
+            self._trials.forget(gone)
         self._own()
         return changed
 
@@ -197,6 +204,15 @@ class Agent:
         except VmplaceError as err:
             return ActuationResult(failures=(f"{err}{f' ({err.hint})' if err.hint else ''}",))
 
+    def _judge(self, result: ActuationResult) -> None:
+        """Undo what made a guest slower."""
+        verdicts = self._trials.settle(self.roster, result, time.monotonic())
+        for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
+            try:
+                self._remember(*self._parts.actuator.undo(name))
+            except (VmplaceError, OSError) as err:
+                self._complain(f"{name}: not undone: {err}")
+
     def _is_interrupted(self) -> bool:
         return self._bell.stopping or self.inbox.waiting
 
@@ -206,7 +222,9 @@ class Agent:
             return False
         if any(order.guest in (None, name) for order in self._asked):
             return True
-        return guest.settings.mode is Mode.AUTO and not guest.held and not self._status.paused
+        if guest.held or self._status.paused or not self._trials.may_move(guest, time.monotonic()):
+            return False
+        return guest.settings.mode is Mode.AUTO
 
     def _settle(self, plan: PlacementPlan, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}

@@ -7,6 +7,7 @@ from typing import Protocol
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.found import Found
 from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.sampling.guest_pace import GuestPace
 from vmplace.sampling.source import Source
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
@@ -48,7 +49,8 @@ class Actuator(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` is the snapshot's."""
+    """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` is the snapshot's, ``pace``
+    None if nothing tells whether moving helped."""
 
     lookout: Lookout
     source: Source
@@ -57,3 +59,4 @@ class Parts:
     actuator: Actuator
     notes: tuple[str, ...] = ()
     replica_ratio: float = 0.0
+    pace: GuestPace | None = None

@@ -29,7 +29,7 @@ def guest_status(
         estimated_lar=local_access_ratio(traffic) if traffic else None,
         moved_bytes=guest.moved_bytes,
         movability=bytes_by_movability(guest.topology),
-        reasons=plan.reasons(guest.name),
+        reasons=(*plan.reasons(guest.name), *((guest.trial.told,) if guest.trial.told else ())),
         problem=guest.problem,
     )
 

@@ -10,6 +10,7 @@ from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.errors import UnsupportedHostError
 from vmplace.policy.registry import POLICIES, policy_name
+from vmplace.sampling.guest_pace import GuestPace, MeterPace, PerfPace
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
@@ -28,6 +29,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     name = policy_name(config.policy, choice.source.name)
     find, notes = guest_finder(config)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
+    pace, unmeasured = guest_pace(config)
     sensing = tuple(f"source {choice.source.name}: {reason}" for reason in choice.reasons)
     return Parts(
         lookout=Lookout(lambda: read_calibrated_host(bandwidth_file)[0], read_free_bytes, find),
@@ -35,8 +37,9 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
         policy=POLICIES[name],
         policy_name=name,
         actuator=actuator,
-        notes=(*one_node, *((uncalibrated,) if uncalibrated else ()), *sensing, *notes),
+        notes=(*one_node, *((uncalibrated,) if uncalibrated else ()), *sensing, *unmeasured, *notes),
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
+        pace=pace,
     )
 
 
@@ -51,6 +54,19 @@ def guest_finder(config: Config) -> tuple[Callable[[], Found], tuple[str, ...]]:
             notes = (f"guests are found without libvirt: {err}",)
     finder = GuestFinder(libvirt)
     return lambda: found_of(finder.find()), notes
+
+
+def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
+    """Return what tells whether moving helped, and why nothing does; raises if what was asked for lacks."""
+    wanted = config.trial.counters
+    if wanted == "meter":
+        return MeterPace(config.trial.meter_guests), ()
+    try:
+        return (None if wanted == "off" else PerfPace()), ()
+    except UnsupportedHostError as err:
+        if wanted == "perf":
+            raise
+        return None, (f"nothing tells whether moving memory helped a guest: {err}",)
 
 
 def found_of(scan: GuestScan) -> Found:

@@ -14,6 +14,7 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.registry import POLICIES
+from vmplace.sampling.guest_pace import GuestPace
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
@@ -66,11 +67,12 @@ class World:
     armed_at: float = 0.0
     windows_s: list[float] = field(default_factory=list)
     bell: Bell = field(default_factory=Bell)
+    pace: GuestPace | None = None
 
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
-        parts = Parts(self, self, self.policy, "home", self)
+        parts = Parts(self, self, self.policy, "home", self, pace=self.pace)
         return Agent(LoadedConfig(config, rules), parts, self.bell)
 
     def host(self) -> HostTopology:

@@ -1,0 +1,90 @@
+"""Trials: kept unless the cost rose beyond the noise, undone once, never repeated soon."""
+
+import numpy as np
+import pytest
+
+from vmplace.policy.trial import AFTER, BEFORE, FIRST_WAIT_S, Trial, Verdict, is_worse
+
+QUIET = (1.0, 1.01, 0.99, 1.0)
+
+
+def run(trial: Trial, costs: tuple[float | None, ...], now_s: float = 0.0) -> tuple[Trial, Verdict | None]:
+    """Let windows with these costs pass in which nothing moved."""
+    verdict = None
+    for cost in costs:
+        assert verdict is None
+        trial, verdict = trial.windows(cost, moved=False, now_s=now_s)
+    return trial, verdict
+
+
+def moved(trial: Trial, cost: float | None = 1.0) -> Trial:
+    after, verdict = trial.windows(cost, moved=True, now_s=0.0)
+    assert verdict is None
+    return after
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        ((0.7, 0.71, 0.7, 0.69), Verdict.KEEP),
+        (QUIET, Verdict.KEEP),
+        # 2 % are within the tolerance, and what differs so much from window to window says nothing.
+        ((1.02, 1.02, 1.03, 1.02), Verdict.KEEP),
+        ((0.7, 1.6, 0.8, 1.4), Verdict.KEEP),
+        ((1.2, 1.21, 1.19, 1.2), Verdict.UNDO),
+    ],
+)
+def test_a_first_placement_is_undone_only_if_it_made_things_worse(
+    after: tuple[float, ...], verdict: Verdict
+) -> None:
+    trial, told = run(moved(run(Trial(), QUIET)[0]), after)
+    assert told is verdict
+    assert trial.is_left_alone(FIRST_WAIT_S - 1) == (verdict is Verdict.UNDO)
+    assert not trial.is_left_alone(FIRST_WAIT_S)
+
+
+def test_windows_in_which_pages_move_are_nobodys() -> None:
+    trial = run(Trial(), QUIET)[0]
+    for cost in (5.0, 9.0, 3.0):
+        trial = moved(trial, cost)
+    assert run(trial, QUIET)[1] is Verdict.KEEP
+
+
+def test_a_guest_that_cannot_be_measured_is_never_judged() -> None:
+    trial = moved(run(Trial(), (None,) * 10)[0], None)
+    assert run(trial, (None,) * 10)[1] is None
+    assert Trial().is_measured(None)
+
+
+def test_nothing_moves_before_the_cost_is_known() -> None:
+    trial = Trial()
+    for known in range(BEFORE):
+        assert trial.is_measured(1.0) == (known == BEFORE - 1)
+        trial, _ = trial.windows(1.0, moved=False, now_s=0.0)
+
+
+def test_what_comes_after_a_kept_placement_is_not_undone_but_ends() -> None:
+    trial = run(moved(run(Trial(), QUIET)[0]), (0.7, 0.71, 0.69, 0.7))[0]
+    trial, verdict = run(moved(trial, 0.7), (0.9, 0.91, 0.9, 0.9), now_s=100.0)
+    assert verdict is Verdict.HOLD
+    assert trial.is_left_alone(100.0 + FIRST_WAIT_S - 1)
+    assert "+29 %" in trial.told
+
+
+def test_each_failure_doubles_the_wait_and_a_success_ends_that() -> None:
+    trial, now_s, waits = Trial(), 0.0, []
+    for _ in range(3):
+        trial = run(trial, QUIET, now_s)[0]
+        trial = run(moved(trial), (2.0, 2.0, 2.01, 2.0), now_s)[0]
+        waits.append(trial.left_alone_until - now_s)
+        now_s = trial.left_alone_until
+    assert waits == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+    assert run(moved(run(trial, QUIET, now_s)[0]), QUIET, now_s)[0].wait_s == FIRST_WAIT_S
+
+
+def test_noise_alone_is_hardly_ever_taken_for_a_loss() -> None:
+    chance = np.random.default_rng(7)
+    draws = chance.normal(1.0, 0.1, (4000, BEFORE + AFTER))
+    wrong = sum(is_worse(row[:BEFORE], row[BEFORE:]) for row in draws)
+    # Student's t with 3 to 6 degrees of freedom leaves 1.2 to 2.9 % beyond three standard errors.
+    assert wrong / len(draws) < 0.03

@@ -1,0 +1,78 @@
+"""Is each guest better off since its memory moved?  Costs by window in, verdicts out (policy/trial.py)."""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from vmplace.actuation.result import ActuationResult
+from vmplace.agent.guests import TrackedGuest
+from vmplace.errors import VmplaceError
+from vmplace.policy.trial import Verdict
+from vmplace.sampling.guest_pace import GuestPace
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+
+LOG = logging.getLogger(__name__)
+LEAST_SHARE = 0.001
+"""Of a guest's pages: moves of fewer change nothing that could be measured, and begin no trial."""
+
+
+class Trials:
+    """Measures guests and tells what becomes of what was moved for them; without counters it keeps all."""
+
+    def __init__(self, pace: GuestPace | None) -> None:
+        self._pace = pace
+        self._costs: dict[str, float | None] = {}
+
+    def begin(self, guests: Iterable[TrackedGuest]) -> None:
+        """Begin a window: what was counted before it is nobody's."""
+        self._costs = {guest.name: self._cost(guest) for guest in guests}
+
+    def end(self, guests: Iterable[TrackedGuest]) -> None:
+        """End it."""
+        begun = self._costs
+        self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
+
+    def settle(
+        self, guests: Iterable[TrackedGuest], result: ActuationResult, now_s: float
+    ) -> Mapping[str, Verdict]:
+        """Take in what moved after the window; return the verdicts by guest."""
+        verdicts: dict[str, Verdict] = {}
+        if self._pace is None:
+            return verdicts
+        moved = _moved_pages(result)
+        for guest in guests:
+            least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
+            cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
+            guest.trial, verdict = guest.trial.windows(cost, moved=has_moved, now_s=now_s)
+            if verdict is not None:
+                verdicts[guest.name] = verdict
+                LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.told)
+        return verdicts
+
+    def may_move(self, guest: TrackedGuest, now_s: float) -> bool:
+        """Return whether the guest's memory may move: it is measured, and no trial went wrong lately."""
+        cost = self._costs.get(guest.name)
+        return guest.trial.is_measured(cost) and not guest.trial.is_left_alone(now_s)
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Let go of a guest that ended."""
+        if self._pace is not None:
+            self._pace.forget(guest)
+
+    def close(self) -> None:
+        """Let go of the counters."""
+        if self._pace is not None:
+            self._pace.close()
+
+    def _cost(self, guest: TrackedGuest) -> float | None:
+        try:
+            return None if self._pace is None else self._pace.cost(guest.topology)
+        except (VmplaceError, OSError) as err:
+            LOG.debug('guest=%s reason="not measured: %s"', guest.name, err)
+            return None
+
+
+def _moved_pages(result: ActuationResult) -> dict[str, int]:
+    moved = {outcome.guest: outcome.moved for outcome in result.outcomes}
+    for replicas in result.replicas:
+        moved[replicas.guest] = moved.get(replicas.guest, 0) + replicas.replicated
+    return moved

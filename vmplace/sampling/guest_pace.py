@@ -1,0 +1,104 @@
+"""What does an instruction of this guest take?  By perf events of its vCPUs, or by the lab's meter.
+
+perf: cycles per instruction.  meter: stall per instruction, in emulated time, where CPUs have no counters.
+Both are costs: they rise where memory gets slower, and hardly depend on how much a guest has to do.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.counters_meter import MeterCounters, MeterReading
+from vmplace.sampling.counters_perf import PerfCounters
+from vmplace.topology.guest import GuestTopology
+
+EVENTS = {"cycles": (0, 0), "instructions": (0, 1)}
+"""linux/perf_event.h: PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES and _INSTRUCTIONS."""
+LEAST_INSTRUCTIONS = 1e6
+"""A guest that did less in a window was idle: what its kernel does then says nothing of its memory."""
+
+
+class GuestPace(Protocol):
+    """Tells costs by window: each call of ``cost`` ends one and begins the next."""
+
+    name: str
+
+    def cost(self, guest: GuestTopology) -> float | None:
+        """Return what an instruction took since the last call; None: not known (first call, idle, gone)."""
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Let go of a guest that ended."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class PerfPace:
+    """By perf events."""
+
+    name = "perf"
+
+    def __init__(self) -> None:
+        """Raise UnsupportedHostError where CPUs count no cycles or perf is not permitted."""
+        probe = PerfCounters((0,), EVENTS)
+        missing = [event for event, count in probe.counts().items() if count is None]
+        probe.close()
+        if missing:
+            raise UnsupportedHostError(f"this CPU does not count {' and '.join(missing)}")
+        self._counters: dict[tuple[int, ...], PerfCounters] = {}
+        self._tids: dict[object, tuple[int, ...]] = {}
+
+    def cost(self, guest: GuestTopology) -> float | None:
+        """Return cycles per instruction of the guest's vCPU threads."""
+        tids = tuple(vcpu.tid for vcpu in guest.vcpus)
+        if self._tids.get(guest.identity) != tids:
+            self.forget(guest)
+            self._tids[guest.identity], self._counters[tids] = tids, PerfCounters(tids, EVENTS)
+            return None
+        counts = self._counters[tids].counts()
+        return _cost(counts["cycles"], counts["instructions"])
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Take the guest's events off."""
+        if tids := self._tids.pop(guest.identity, None):
+            self._counters.pop(tids).close()
+
+    def close(self) -> None:
+        """Take all events off."""
+        for counters in self._counters.values():
+            counters.close()
+        self._counters, self._tids = {}, {}
+
+
+class MeterPace:
+    """By the meter of the emulated host, for guests whose numbers are told."""
+
+    name = "meter"
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        """Raise UnsupportedHostError where there is no meter."""
+        self._meter, self._numbers = MeterCounters(), numbers
+        self._last: dict[str, MeterReading] = {}
+
+    def cost(self, guest: GuestTopology) -> float | None:
+        """Return emulated ns of stall per instruction; None while the meter keeps no time."""
+        number, now = self._numbers.get(guest.name), self._meter.read()
+        last, self._last[guest.name] = self._last.get(guest.name), now
+        if number is None or last is None or not (now.timed and last.timed):
+            return None
+        growth = now.since(last)
+        return _cost(float(growth.stall_ns[number].sum()), float(growth.instructions[number].sum()))
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Drop the last reading."""
+        self._last.pop(guest.name, None)
+
+    def close(self) -> None:
+        """Unmap the meter."""
+        self._meter.close()
+
+
+def _cost(spent: float | None, instructions: float | None) -> float | None:
+    if spent is None or instructions is None or instructions < LEAST_INSTRUCTIONS:
+        return None
+    return spent / instructions

@@ -1,4 +1,4 @@
-"""Would a QEMU maintainer take the series?  It applies, each step builds, checkpatch and qtests are content.
+"""Would a QEMU maintainer take the series?  It applies, each step builds, checkpatch and tests are content.
 
 The steps are built one after the other in a tree of their own: each compiles what its patch changed.
 """
@@ -16,6 +16,7 @@ from vmplace.lab.qemu import BINARY, FIRMWARE, TREE, compile_qemu
 from vmplace.lab.toolbox import run_in_tree
 
 _QTEST = re.compile(r"(tests/qtest/[a-z0-9-]+-test)\.c")
+_TCG_TEST = re.compile(r"tests/tcg/x86_64/system/([a-z0-9-]+)\.c")
 
 
 def check_qemu_patches(progress: Progress, patches: Path) -> None:
@@ -28,7 +29,9 @@ def check_qemu_patches(progress: Progress, patches: Path) -> None:
         _checkpatch(work / TREE, files, progress)
         for count in range(1, len(files) + 1):
             compile_qemu(toolbox, work, files[:count], progress)
-        _run_qtests(toolbox, work, files, progress)
+        names = touched_files([path.read_text() for path in files])
+        _run_qtests(toolbox, work, names, progress)
+        _run_tcg_tests(toolbox, work, names, progress)
 
 
 def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
@@ -44,8 +47,7 @@ def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
                 raise LabError(f"checkpatch on {path.name}:\n{said}", hint="mend the patch")
 
 
-def _run_qtests(toolbox: Path, work: Path, files: list[Path], progress: Progress) -> None:
-    names = touched_files([path.read_text() for path in files])
+def _run_qtests(toolbox: Path, work: Path, names: list[str], progress: Progress) -> None:
     tests = [match[1] for name in names if (match := _QTEST.fullmatch(name))]
     firmware = " ".join(f"-L {folder}" for folder in FIRMWARE)
     environment = ["env", f"QTEST_QEMU_BINARY=./{BINARY} {firmware}"]
@@ -53,3 +55,15 @@ def _run_qtests(toolbox: Path, work: Path, files: list[Path], progress: Progress
     with progress.step(f"qemu: {len(tests)} qtests", log):
         for argv in (["ninja", *tests], *([*environment, f"./{test}"] for test in tests)):
             run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd="/build/build", log=log)
+
+
+def _run_tcg_tests(toolbox: Path, work: Path, names: list[str], progress: Progress) -> None:
+    tests = [f"run-{match[1]}" for name in names if (match := _TCG_TEST.fullmatch(name))]
+    firmware = " ".join(f"-L {folder}" for folder in FIRMWARE)
+    # The machine that QEMU takes without being told is not built.
+    emulator = f"QEMU=/build/build/{BINARY} -machine q35 -nodefaults {firmware}"
+    # -rR as QEMU's own Makefile has it: a rule that make knows would come before the tests'.
+    argv = ["make", "-rR", "-C", "tests/tcg/x86_64-softmmu", f"SRC_PATH=/build/{TREE}", emulator, *tests]
+    log = log_path("tcg-tests")
+    with progress.step(f"qemu: {len(tests)} TCG tests", log):
+        run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd="/build/build", log=log)

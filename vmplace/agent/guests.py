@@ -11,10 +11,13 @@ from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
 from vmplace.policy.trial import Trial
+from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import GuestTopology
 
 LOG = logging.getLogger(__name__)
 DECISIONS_KEPT = 50
+SERVED_KEPT = 16
+"""Windows; a sampling source sees few accesses in one."""
 
 
 @dataclass
@@ -24,6 +27,7 @@ class TrackedGuest:
     topology: GuestTopology
     settings: GuestSettings = field(default_factory=GuestSettings)
     pages: GuestPages | None = None
+    served: deque[ServedAccesses] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT))
     moved_bytes: int = 0
     held: bool = False
     trial: Trial = field(default_factory=Trial)

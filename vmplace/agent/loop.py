@@ -160,7 +160,10 @@ class Agent:
 
     def _harvest(self, guest: TrackedGuest) -> None:
         def step(topology: GuestTopology) -> None:
-            guest.pages = absorbed(guest.pages, self._parts.source.harvest(topology))
+            batch = self._parts.source.harvest(topology)
+            guest.pages = absorbed(guest.pages, batch)
+            if batch.served:
+                guest.served.append(batch.served)
 
         self.roster.tried(guest, step)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vmplace.actuation.result import MoveOutcome
+from vmplace.model.memory_use import MemoryUse
 from vmplace.policy.plan import Move, PlacementPlan
 
 
@@ -97,6 +98,7 @@ class GuestStatus:
 
     ``state`` is one of: new (no window yet), moving, settled (nothing to do), advised (a move is wanted,
     but the mode or a pause forbids it), held (undone: left alone until resume), manual, failed.
+    ``memory_use`` is of the last windows, None from a source that cannot tell.
     """
 
     mode: str
@@ -112,6 +114,7 @@ class GuestStatus:
     movability: Mapping[str, int]
     reasons: tuple[str, ...]
     problem: str | None = None
+    memory_use: MemoryUse | None = None
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,8 @@ def print_guest(shown: Mapping[str, Any]) -> None:
     )
     for reason in filter(None, [status["problem"], *status["reasons"]]):
         out.print(f"  {escape(reason)}")
+    if use := status["memory_use"]:
+        out.print(memory_use_line(use))
     vcpus = Table("vCPU", "thread", "host CPUs", "cell")
     for vcpu in shown["vcpus"]:
         cell = "-" if vcpu["cell"] is None else str(vcpu["cell"])
@@ -101,6 +103,22 @@ def print_guest(shown: Mapping[str, Any]) -> None:
         out.print(heat_line(strip))
     if shown["strips"]:
         out.print(_legend(shown["strips"]))
+
+
+def memory_use_line(use: Mapping[str, Any]) -> str:
+    """Return what samples tell of a guest's use of memory, as a line."""
+    near, far, lost = (
+        _cycles(use[name]) for name in ("local_latency", "remote_latency", "remote_wait_per_us")
+    )
+    return (
+        f"  sampled: {use['dram_per_us']:.1f} DRAM accesses and {use['l1_per_us']:.1f} L1 hits a us, "
+        f"LAR {ratio(use['local_access_ratio'])}; a load takes {near} cycles from the own node, "
+        f"{far} from others, which costs {lost} a us"
+    )
+
+
+def _cycles(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
 
 
 def _ram_table(shown: Mapping[str, Any]) -> Table:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import RamRange
 
 Bytes = npt.NDArray[np.uint8]
@@ -81,7 +82,10 @@ class RangeSample:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """All ranges of one guest over one window, times in ns of CLOCK_MONOTONIC."""
+    """All ranges of one guest over one window, times in ns of CLOCK_MONOTONIC.
+
+    ``served``: what served the guest's accesses; None from a source that cannot tell.
+    """
 
     guest: str
     source: str
@@ -90,3 +94,4 @@ class SampleBatch:
     ended_ns: int
     nids: tuple[int, ...]
     ranges: tuple[RangeSample, ...]
+    served: ServedAccesses | None = None

@@ -4,8 +4,11 @@
    leave out those that do not reach memory.
 2. A sample of a load or store has the host-physical address.  Its frame is looked up among those that back
    the guest's pages now; its CPU's node touched the page, and a store wrote it.
+3. Hits of the L1 count like accesses to DRAM, as they stand for what a prefetcher brought; hits of other
+   caches do not.  What served the vCPUs' accesses, and how long that took, is told apart.
 
-Source: AMD64 Architecture Programmer's Manual, volume 2, chapter 13; arch/x86/events/amd/ibs.c (6.12).
+Source: AMD64 Architecture Programmer's Manual, volume 2, chapter 13; arch/x86/events/amd/ibs.c (6.12);
+Carrefour (ASPLOS'13), section 3.3.1, of L1 hits.
 
 Limits: samples are rare.  A page without one was not necessarily idle, so this ranks hot pages, and says
 nothing of cold ones.  A page that moved within the window is looked for at its new frame.
@@ -33,6 +36,7 @@ from vmplace.sampling.sample import (
     SampleBatch,
     SourceSight,
 )
+from vmplace.sampling.served import Served, ServedTally, served_by
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.host import HostTopology
@@ -78,6 +82,7 @@ class IbsSource:
             raise
         self._rows = _rows_of_cpus(setup.host)
         self._armed: dict[Identity, tuple[int, list[_Found]]] = {}
+        self._tallies: dict[Identity, ServedTally] = {}
         self._window = _Window(0, 0, 0)
         self.lost = 0
         self.throttled = 0
@@ -90,6 +95,7 @@ class IbsSource:
             else:
                 self._start()
         self._armed[guest.identity] = time.monotonic_ns(), []
+        self._tallies[guest.identity] = ServedTally(tuple(vcpu.tid for vcpu in guest.vcpus))
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the pages sampled since ``arm``; raises ValueError for a guest that was not armed."""
@@ -97,15 +103,19 @@ class IbsSource:
             raise ValueError(f"guest {guest.name} was not armed")
         self._drain()
         started_ns, found = self._armed[guest.identity]
-        self.forget(guest)
         ended_ns = time.monotonic_ns()
+        served = self._tallies[guest.identity].total(self.period, ended_ns - started_ns)
+        self.forget(guest)
         by_row = _by_row(found, rows=len(self._nids) + 1)
         with self._walk.frames.opened(guest) as pagemap:
             ranges = tuple(self._sample(guest, pagemap, ram, by_row) for ram in guest.ram)
-        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+        return SampleBatch(
+            guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges, served
+        )
 
     def forget(self, guest: GuestTopology) -> None:
         """Drop the guest's window; with the last one sampling stops."""
+        self._tallies.pop(guest.identity, None)
         if self._armed.pop(guest.identity, None) and not self._armed:
             self._stop()
 
@@ -137,7 +147,10 @@ class IbsSource:
             self.lost += part.lost
             self.throttled += part.throttled
             self._window.samples += len(part.phys_addrs)
-            frames = part.phys_addrs // np.uint64(PAGE_BYTES)
+            served = served_by(part.data_srcs)
+            for tally in self._tallies.values():
+                tally.add(served, part.latencies, part.tids)
+            frames = _touched_frames(part.phys_addrs, served)
             rows = self._rows[np.minimum(part.cpus, len(self._rows) - 1).view(np.int64)]
             for _, found in self._armed.values():
                 found.append((frames, rows, (part.data_srcs & MEM_OP_STORE) != 0))
@@ -183,6 +196,11 @@ def _by_row(found: list[_Found], rows: int) -> _ByRow:
     touched = [np.unique(frames[(row == at) & (frames != 0)]) for at in range(rows)]
     written = [np.unique(frames[(row == at) & (frames != 0) & store]) for at in range(rows)]
     return touched, written
+
+
+def _touched_frames(phys_addrs: npt.NDArray[np.uint64], served: npt.NDArray[np.int64]) -> Frames:
+    """Return each sample's frame, 0 for none and for what a cache behind the L1 served."""
+    return np.where(served == Served.CACHE, np.uint64(0), phys_addrs // np.uint64(PAGE_BYTES))
 
 
 def _whole_folios(chunk: FrameChunk, frames: Frames) -> npt.NDArray[np.intp]:

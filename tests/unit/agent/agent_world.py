@@ -17,6 +17,7 @@ from vmplace.policy.registry import POLICIES
 from vmplace.sampling.guest_pace import GuestPace
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 
@@ -58,6 +59,7 @@ class World:
     name: str = "world"
     sight: SourceSight = field(default_factory=SourceSight)
     nid_of: dict[str, int] = field(default_factory=dict)
+    served: ServedAccesses | None = None
     harvest_errors: dict[str, Exception] = field(default_factory=dict)
     policy: Callable[[Snapshot], PlacementPlan] = POLICIES["home"]
     applied: list[str] = field(default_factory=list)
@@ -95,7 +97,7 @@ class World:
         self.windows_s.append(time.monotonic() - self.armed_at)
         if error := self.harvest_errors.get(guest.name):
             raise error
-        return batch(guest, self.nid_of.get(guest.name, 0))
+        return replace(batch(guest, self.nid_of.get(guest.name, 0)), served=self.served)
 
     def forget(self, guest: GuestTopology) -> None:
         """Do nothing."""

@@ -11,6 +11,7 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import Vcpu
 
 
@@ -30,6 +31,22 @@ def test_a_remote_guest_is_moved_home_once_and_then_settled():
     assert status.moved_bytes == status.guests["db1"].moved_bytes == NPAGES * 4096
     assert status.longest_move_call_ms == 3.0
     assert status.rss_bytes and status.cpu_seconds > 0
+
+
+@pytest.mark.parametrize(("windows", "ratio"), [(1, None), (2, 0.25)])
+def test_what_served_accesses_is_told_of_several_windows(windows: int, ratio: float | None):
+    """20 samples, those of a window, are too few."""
+    one = ServedAccesses(1_000_000, (0, 0, 5, 15, 0), (0, 0, 1000, 3000, 0), (0, 0, 100_000, 600_000, 0))
+    agent = World([guest("db1")], served=one).agent()
+    agent.run(windows=windows)
+    use = agent.status.guests["db1"].memory_use
+    assert use is not None and (use.dram_per_us, use.local_access_ratio) == (4.0, ratio)
+
+
+def test_a_source_that_cannot_tell_what_served_accesses_is_not_asked():
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    assert agent.status.guests["db1"].memory_use is None
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.MANUAL])

@@ -8,6 +8,7 @@ import pytest
 
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.page_frames import FrameChunk
+from vmplace.sampling.served import Served
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_ibs import (
     COUNT_OPS,
@@ -16,6 +17,7 @@ from vmplace.sampling.source_ibs import (
     IbsSource,
     _by_row,
     _migrated_pages,
+    _touched_frames,
     _whole_folios,
     event_config,
 )
@@ -44,6 +46,12 @@ def test_samples_go_to_the_node_of_their_cpu_and_stores_count_as_writes() -> Non
     touched, written = _by_row([first, second], rows=3)
     assert [row.tolist() for row in touched] == [[7], [9], [7]]
     assert [row.tolist() for row in written] == [[], [9], [7]]
+
+
+def test_hits_of_caches_behind_the_first_touch_no_page() -> None:
+    served = np.array([Served.L1, Served.CACHE, Served.REMOTE, Served.UNKNOWN])
+    addresses = np.array([0x7008, 0x8008, 0x9008, 0xA008], np.uint64)
+    assert _touched_frames(addresses, served).tolist() == [7, 0, 9, 10]
 
 
 def test_a_sampled_tail_touches_its_whole_folio_and_no_page_that_is_absent() -> None:

@@ -65,6 +65,14 @@ def meter_arguments(topology: LabTopology, plugin: Path, options: Mapping[str, s
     return ["-plugin", ",".join(f"{key}={value}" for key, value in (given | dict(options)).items())]
 
 
+def cache_arguments(window: int) -> list[str]:
+    """Return the emulator's arguments by which IBS tells hits of L1 and L2 among the last ``window`` ops.
+
+    They do not change the machine.  Without them every sampled access is one to memory, as the meter counts.
+    """
+    return ["-global", f"{CPU_MODEL}-x86_64-cpu.ibs-cache-window={window}"]
+
+
 def forget_shared_address(state: bytes) -> bytes:
     """Return a machine state in which the ivshmem memory has no guest-physical address.
 

@@ -25,6 +25,7 @@ from vmplace.lab.emulator import (
     RUN,
     SHARED_MEMORY_BYTES,
     START,
+    cache_arguments,
     emulator_arguments,
     forget_shared_address,
     log_files,
@@ -250,6 +251,7 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
     *,
     meter: bool = False,
     plugin_args: Mapping[str, str] | None = None,
+    cache_window: int = 0,
     snapshot: Path | None = None,
     cold: bool = False,
     files: Mapping[str, Path] | None = None,
@@ -260,7 +262,8 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
 
     It starts from ``snapshot``, by default from the topology's own "libvirtd is up" snapshot (made when it
     is absent), or with ``cold`` from the kernel.  ``meter`` loads the plugin, ``plugin_args`` are further
-    arguments for it.  ``files`` (path inside → local file) are deployed together with the package.
+    arguments for it.  With a ``cache_window`` samples of IBS tell hits of the caches: of what was accessed
+    within as many ops.  ``files`` (path inside → local file) are deployed together with the package.
     """
     topology = read_topology(topology) if isinstance(topology, str) else topology
     progress = progress or Progress()
@@ -276,6 +279,8 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
             raise LabError("there is no meter plugin to load", hint="vmplace/lab/meter has no Makefile")
         options = time_options(emulated_memory(topology)) | dict(plugin_args or {})
         extra = meter_arguments(topology, artifacts.plugin, options)
+    if cache_window:
+        extra += cache_arguments(cache_window)
     with _terminated_by_signal(), cache.in_use(), _run_folder() as run:
         (run / "shared").write_bytes(_shared_content(snapshot))
         blocks = deploy.write_deploy_disk(run / "deploy.tar", artifacts, dict(files or {}))

@@ -3,9 +3,11 @@
 Guests of skewed access (ibs.toml) run in the emulated host; the truth is what the meter counts exactly: every
 access by CPU and page.  Prints {NAME: {value, control, unit}}:
 
-heat_rank_correlation    Spearman's, of the hottest tenth of a guest's pages, after 10 s at the low rate.
+heat_rank_correlation    Spearman's, of the hottest tenth of a guest's 4 KiB pages, 10 s at the low rate.
                          Control: as many samples drawn from the exact counts: the ceiling.
-heat_rank_correlation_at_1_op_per_ns  the same after as many samples as the low rate gives in 10 s of CPUs
+heat_rank_correlation_2m_blocks  the same of the 2 MiB blocks of a larger guest (ibs-blocks.toml): what
+                         vmplace decides by first.
+..._at_1_op_per_ns       both as many samples as the low rate gives in 10 s of CPUs
                          that execute an op a nanosecond, as real ones do and emulated ones do not; taken at
                          the high rate, to be done sooner.  Control: the ceiling then.
 seconds_to_0_9_at_1_op_per_ns  how long such CPUs take to 0.9 at the low rate; null: longer than was sampled.
@@ -27,7 +29,8 @@ Times are the emulated host's: a second of it holds fewer ops than one of a real
 import argparse
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +73,10 @@ def guest_ops(growth: MeterReading) -> float:
     return float(growth.instructions[GUEST_HOST + 1 :].sum())
 
 
-def heat(name: str, samples: Samples) -> dict[str, Figure]:
-    """Return how well the samples rank the hottest pages."""
-    value, ceiling = rank_correlation(samples)
-    unit = f"{samples.accesses} samples of loads and stores in {samples.seconds:.0f} s"
+def heat(name: str, samples: Samples, size: str) -> dict[str, Figure]:
+    """Return how well the samples rank the hottest pages of that size."""
+    value, ceiling = rank_correlation(samples, size)
+    unit = f"{size} pages; {samples.accesses} samples of loads and stores in {samples.seconds:.0f} s"
     return {name: figure(value, ceiling, unit)}
 
 
@@ -133,12 +136,10 @@ def slowdowns(host: LabHost, nids: Ints) -> dict[str, Figure]:
     return figures
 
 
-def in_the_lab() -> dict[str, Figure]:
-    """Return the figures that the meter judges."""
-    scenario = read_scenario(str(HERE / "ibs.toml"))
+@contextmanager
+def guests_of(scenario: Scenario) -> Iterator[LabHost]:
+    """Run the scenario's guests, and count accesses by page."""
     stage = prepare_stage(scenario, Progress())
-    nids = np.array(cpu_nids(stage.topology))
-    vcpus = sum(len(guest.nids) for guest in scenario.guests)
     files = stage.files | {INSIDE: HERE / "ibs_inside.py"}
     with boot_host(
         stage.topology,
@@ -149,14 +150,36 @@ def in_the_lab() -> dict[str, Figure]:
         artifacts=stage.artifacts,
     ) as host:
         host.run("sysctl -q kernel.numa_balancing=0")
-        short = sampled(host, LOW_RATE_PERIOD, SPELL_S)
-        speed = guest_ops(short.meter) / vcpus / short.seconds * LOW_RATE_PERIOD / HIGH_RATE_PERIOD
-        long = sampled(host, HIGH_RATE_PERIOD, min(SPELL_S * OPS_PER_S / speed, LONGEST_S))
+        yield host
+
+
+def short_and_long(host: LabHost, vcpus: int) -> tuple[Samples, Samples]:
+    """Sample for SPELL_S at the low rate, then as many as CPUs of OPS_PER_S give in that time.
+
+    Those are taken at the high rate.
+    """
+    short = sampled(host, LOW_RATE_PERIOD, SPELL_S)
+    speed = guest_ops(short.meter) / vcpus / short.seconds * LOW_RATE_PERIOD / HIGH_RATE_PERIOD
+    return short, sampled(host, HIGH_RATE_PERIOD, min(SPELL_S * OPS_PER_S / speed, LONGEST_S))
+
+
+def vcpus_of(scenario: Scenario) -> int:
+    """Return how many vCPUs all guests have together."""
+    return sum(len(guest.nids) for guest in scenario.guests)
+
+
+def of_pages() -> dict[str, Figure]:
+    """Return the figures that the meter judges, of guests in small ranges."""
+    scenario = read_scenario(str(HERE / "ibs.toml"))
+    vcpus = vcpus_of(scenario)
+    with guests_of(scenario) as host:
+        nids = np.array(cpu_nids(host.topology))
+        short, long = short_and_long(host, vcpus)
         costs = slowdowns(host, nids)
     per_sample = float(long.exact.counts.sum()) / long.accesses
     return {
-        **heat("heat_rank_correlation", short),
-        **heat("heat_rank_correlation_at_1_op_per_ns", long),
+        **heat("heat_rank_correlation", short, "4 KiB"),
+        **heat("heat_rank_correlation_at_1_op_per_ns", long, "4 KiB"),
         "seconds_to_0_9_at_1_op_per_ns": time_to_goal(long, vcpus),
         "attribution_error_points": attribution(long, nids),
         "accesses_per_sample": figure(
@@ -164,6 +187,15 @@ def in_the_lab() -> dict[str, Figure]:
         ),
         **costs,
     }
+
+
+def of_blocks() -> dict[str, Figure]:
+    """Return how well the blocks of a guest in huge pages are ranked."""
+    scenario = read_scenario(str(HERE / "ibs-blocks.toml"))
+    with guests_of(scenario) as host:
+        short, long = short_and_long(host, vcpus_of(scenario))
+    name = "heat_rank_correlation_2m_blocks"
+    return {**heat(name, short, "2 MiB"), **heat(f"{name}_at_1_op_per_ns", long, "2 MiB")}
 
 
 def placed_by(source: str, scenario: Scenario) -> ManagerResult:
@@ -201,7 +233,7 @@ def main() -> None:
     parser.add_argument("--scenario", default="wrong-node", help="the one of lar_gap_points")
     placed = read_scenario(parser.parse_args().scenario)
     figures = {"ring_records_per_s": figure(records_per_s(by_core), records_per_s(by_struct), "records/s")}
-    figures |= in_the_lab()
+    figures |= of_pages() | of_blocks()
     figures |= gaps(placed)
     print(json.dumps(figures, indent=1))
 

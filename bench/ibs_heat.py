@@ -1,6 +1,6 @@
 """How well do samples rank the hottest pages of a guest, and how well could as many at best?
 
-1. The hottest tenth of the pages that the guest accessed meanwhile, by exact counts.
+1. The hottest tenth of the pages, or 2 MiB blocks, that the guest accessed meanwhile, by exact counts.
 2. Spearman's correlation of their exact counts with their samples; the mean of all guests.
 3. For the control samples are drawn from the exact counts: they have no error but that they are few.
 
@@ -25,7 +25,7 @@ DOUBLINGS = 8
 
 @dataclass(frozen=True)
 class _Hottest:
-    """Accesses and samples of a guest's hottest pages; the last entry is everything else on the host."""
+    """Accesses and samples of a guest's hottest pages or blocks; the last entry: all else on the host."""
 
     exact: Ints
     seen: Ints
@@ -46,16 +46,16 @@ class _Hottest:
         return mean(self.correlation(draw) for draw in draws)
 
 
-def rank_correlation(samples: Samples) -> tuple[float, float]:
-    """Return the correlation, and that of as many perfect samples."""
-    guests = _hottest(samples)
+def rank_correlation(samples: Samples, size: str) -> tuple[float, float]:
+    """Return the correlation for pages of ``size``, and that of as many perfect samples."""
+    guests = _hottest(samples, size)
     count = samples.accesses
     return mean(one.correlation(one.seen) for one in guests), mean(one.of_perfect(count) for one in guests)
 
 
 def samples_for(goal: float, samples: Samples) -> tuple[int | None, int | None]:
-    """Return how many of the samples reach the correlation, and how many perfect ones; None: more."""
-    guests = _hottest(samples)
+    """Return how many samples rank 4 KiB pages so well, and how many perfect ones would; None: more."""
+    guests = _hottest(samples, "4 KiB")
     few = [_scaled(samples.accesses, -step) for step in reversed(range(DOUBLINGS * STEPS_PER_DOUBLING))]
     many = [_scaled(samples.accesses, step) for step in range(1, DOUBLINGS * STEPS_PER_DOUBLING + 1)]
     of_seen = (n for n in few if mean(one.of_some(n) for one in guests) >= goal)
@@ -67,12 +67,16 @@ def _scaled(count: int, steps: int) -> int:
     return int(count * 2 ** (steps / STEPS_PER_DOUBLING))
 
 
-def _hottest(samples: Samples) -> list[_Hottest]:
+def _hottest(samples: Samples, size: str) -> list[_Hottest]:
     exact, seen = samples.exact.counts.sum(axis=0), samples.counts.sum(axis=0)
     guests = []
-    for pages in samples.guests:
-        order = pages[np.argsort(exact[pages], kind="stable")[::-1]]
-        hot = order[: int(np.count_nonzero(exact[pages]) * HOT_SHARE)]
-        with_rest = (np.append(of[hot], of.sum() - of[hot].sum()) for of in (exact, seen))
+    for ram in samples.guests:
+        unit = ram.units[size]
+        mine, sampled = (np.bincount(unit, of[ram.pages]).astype(np.int64) for of in (exact, seen))
+        hot = np.argsort(mine, kind="stable")[::-1][: int(np.count_nonzero(mine) * HOT_SHARE)]
+        with_rest = (
+            np.append(of[hot], all_of.sum() - of[hot].sum())
+            for of, all_of in ((mine, exact), (sampled, seen))
+        )
         guests.append(_Hottest(*with_rest))
     return guests

@@ -1,7 +1,8 @@
 """Runs inside the emulated host: samples loads and stores of all CPUs for a while.
 
 usage: ibs_inside.py PERIOD SECONDS BEGUN ENDED OUT
-       OUT (npz): frames of the samples, their CPUs, frames of each guest's RAM; prints JSON
+       OUT (npz): frames of the samples, their CPUs; of each guest's RAM the frames, and the 2 MiB block that
+       each is in; prints JSON
 
 PERIOD 0: all the same, but without sampling.  The meter (docs/meter.md) is switched on for that while only,
 as Python would take its time to start; its mark becomes BEGUN when sampling begins, ENDED when it has ended.
@@ -18,10 +19,10 @@ import numpy.typing as npt
 
 sys.path.insert(0, "/opt/vmplace")
 
-from vmplace.sampling.page_frames import FrameReader
+from vmplace.sampling.page_frames import FrameChunk, FrameReader
 from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings, PerfSamples
 from vmplace.sampling.source_ibs import PMU, event_config
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.sysfs import read_host
 
@@ -36,13 +37,19 @@ def meter(*words: str) -> None:
 
 
 def frames_of(guest: GuestTopology) -> npt.NDArray[np.uint64]:
-    """Return the frames that back the guest's RAM now."""
+    """Return the frames that back the guest's RAM now, and the number of the 2 MiB block each is in."""
     reader = FrameReader()
     with reader.opened(guest) as pagemap:
-        parts = [chunk.pfns.copy() for ram in guest.ram for chunk in reader.chunks(pagemap, ram)]
-    frames = np.concatenate(parts)
-    present: npt.NDArray[np.uint64] = frames[frames != 0]
+        parts = [blocks_of(ram, chunk) for ram in guest.ram for chunk in reader.chunks(pagemap, ram)]
+    frames = np.concatenate(parts, axis=1)
+    present: npt.NDArray[np.uint64] = frames[:, frames[0] != 0]
     return present
+
+
+def blocks_of(ram: RamRange, chunk: FrameChunk) -> npt.NDArray[np.uint64]:
+    """Return the chunk's frames, and their blocks."""
+    hva = ram.hva + (chunk.first + np.arange(len(chunk.pfns))) * PAGE_BYTES
+    return np.stack([chunk.pfns, (hva // HUGE_BYTES).astype(np.uint64)])
 
 
 def taken(rings: PerfRings, seconds: float, begun: str, ended: str) -> list[PerfSamples]:

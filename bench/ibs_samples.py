@@ -29,16 +29,29 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class GuestRam:
+    """The pages that back a guest's RAM: indexes into ``PageCounts.frames``, and each one's 2 MiB block."""
+
+    pages: Ints
+    blocks: Ints
+
+    @property
+    def units(self) -> dict[str, Ints]:
+        """Return which unit each page is in, by the size of the units."""
+        return {"4 KiB": np.arange(len(self.pages)), "2 MiB": np.unique(self.blocks, return_inverse=True)[1]}
+
+
+@dataclass(frozen=True)
 class Samples:
     """What was sampled in ``seconds``, and what was done meanwhile.
 
-    ``counts``: samples of loads and stores by [cpu, page], as ``exact.counts`` are of accesses.  ``guests``:
-    the pages that back RAM, of each guest.  ``lost`` had no place in a ring.
+    ``counts``: samples of loads and stores by [cpu, page], as ``exact.counts`` are of accesses.  ``lost`` had
+    no place in a ring.
     """
 
     counts: Ints
     exact: PageCounts
-    guests: tuple[Ints, ...]
+    guests: tuple[GuestRam, ...]
     meter: MeterReading
     lost: int
     seconds: float
@@ -64,8 +77,8 @@ def sampled(host: LabHost, period: int, seconds: float) -> Samples:
         Path(file.name).write_bytes(host.get(OUT))
         frames, cpus, *guests = (array.astype(np.int64) for array in np.load(file.name).values())
     counts = _by_cpu_and_page(frames, cpus, exact)
-    pages = tuple(np.searchsorted(exact.frames, of_guest) for of_guest in guests)
-    return Samples(counts, exact, pages, reading, told["lost"], told["seconds"])
+    rams = tuple(GuestRam(np.searchsorted(exact.frames, frames), blocks) for frames, blocks in guests)
+    return Samples(counts, exact, rams, reading, told["lost"], told["seconds"])
 
 
 def sampler(host: LabHost, period: int, seconds: float) -> list[str]:

@@ -6,20 +6,33 @@ how often they were seen; the sources of a stock kernel cannot count within a wi
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.sampling.sample import Bytes, NodeBits, NodeIndexes, RangeSample, SampleBatch
+from vmplace.sampling.sample import (
+    Bytes,
+    Indexes,
+    NodeBits,
+    NodeHits,
+    NodeIndexes,
+    RangeSample,
+    SampleBatch,
+)
 from vmplace.topology.guest import RamRange
 
 Counts = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 CHUNK_PAGES = 1 << 16
 
 HISTORY_WINDOWS = 4
 """How long it is remembered who touched a page: a bit per page, node and window, twice."""
+
+COUNTED_WINDOWS = 16
+"""Samples and sights of code are few, and kept for longer."""
 
 HOT = 128
 """Heat of a page touched in the last window is at least this."""
@@ -30,7 +43,8 @@ class RangePages:
     """Page statistics of one RAM range; arrays as in ``RangeSample``, ``heat`` one byte per 4 KiB page.
 
     ``history``: who touched the pages in the last windows, newest first; empty if the source sees no nodes.
-    ``sampled``: the source sees some touches only.
+    ``sampled``: the source sees some touches only.  ``counted`` and ``text``, as in ``RangeSample``, of the
+    last windows, newest first; empty where no source tells.
     """
 
     ram: RamRange
@@ -39,6 +53,8 @@ class RangePages:
     huge: Bytes
     history: tuple[NodeBits, ...] = ()
     sampled: bool = False
+    counted: tuple[NodeHits, ...] = ()
+    text: tuple[Indexes, ...] = ()
 
     @property
     def present(self) -> int:
@@ -92,4 +108,10 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
     if sample.by_node is None:
         return RangePages(sample.ram, heat, sample.node_index, sample.huge)
     history = (sample.by_node, *(before.history if before else ()))[:HISTORY_WINDOWS]
-    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled)
+    counted = _with_newest(sample.counted, before.counted if before else ())
+    text = _with_newest(sample.text, before.text if before else ())
+    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled, counted, text)
+
+
+def _with_newest(newest: T | None, before: tuple[T, ...]) -> tuple[T, ...]:
+    return () if newest is None else (newest, *before)[:COUNTED_WINDOWS]

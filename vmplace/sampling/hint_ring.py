@@ -31,7 +31,8 @@ class Hints:
     """Accesses, an entry each, in the order in which they happened, as far as one vCPU is concerned.
 
     ``gpas`` are exact.  ``times_ns``: CLOCK_MONOTONIC.  ``nids``: where the vCPU was, -1 = not known.
-    ``walked``: it was the guest's page tables that were touched.  ``levels``: 1: 4 KiB mapping, 2: 2 MiB.
+    ``walked``: it was the guest's page tables that were touched; ``fetched``: code was.
+    ``levels``: 1: 4 KiB mapping, 2: 2 MiB.
     """
 
     gpas: npt.NDArray[np.uint64]
@@ -40,6 +41,7 @@ class Hints:
     nids: npt.NDArray[np.int64]
     written: npt.NDArray[np.bool_]
     walked: npt.NDArray[np.bool_]
+    fetched: npt.NDArray[np.bool_]
     levels: npt.NDArray[np.int64]
 
 
@@ -89,5 +91,6 @@ def hints_of(table: npt.NDArray[np.uint64]) -> Hints:
         nids=nids.view(np.int64),
         written=(flags & np.uint64(WRITE)) != 0,
         walked=(flags & np.uint64(WALK)) != 0,
+        fetched=(flags & np.uint64(EXEC)) != 0,
         levels=levels.astype(np.int64),
     )

@@ -11,6 +11,8 @@ from vmplace.topology.guest import RamRange
 Bytes = npt.NDArray[np.uint8]
 Bits = npt.NDArray[np.uint64]
 NodeIndexes = npt.NDArray[np.int8]
+Indexes = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,20 @@ class VcpuHits:
     ``pages`` are exact 4 KiB pages also where a huge page is mapped.  ``vcpus``: ids as KVM knows them.
     """
 
-    pages: npt.NDArray[np.int64]
-    vcpus: npt.NDArray[np.int64]
-    written: npt.NDArray[np.bool_]
+    pages: Indexes
+    vcpus: Indexes
+    written: Bools
+
+
+@dataclass(frozen=True)
+class NodeHits:
+    """Counted accesses to the pages of a range, an entry each: ``rows`` are the nodes', as in ``NodeBits``.
+
+    ``pages`` are exact 4 KiB pages also where a huge page is mapped.
+    """
+
+    pages: Indexes
+    rows: Indexes
 
 
 def unpacked(words: Bits, npages: int) -> Bytes:
@@ -69,7 +82,8 @@ class RangeSample:
     ``huge``: one entry per 2 MiB block, counted from ``ram.hva`` rounded down to 2 MiB: 1 where one huge
     page backs the block, which then moves whole.
     ``by_node``: who touched the pages, None from a source that does not see nodes.  ``by_vcpu``: the same of
-    vCPUs, for a sample of the accesses.
+    vCPUs, for a sample of the accesses.  ``counted``: a sample of the accesses in proportion to how many
+    there were.  ``text``: pages of which code was seen to be fetched; None from a source that cannot tell.
     """
 
     ram: RamRange
@@ -78,6 +92,8 @@ class RangeSample:
     huge: Bytes
     by_node: NodeBits | None = None
     by_vcpu: VcpuHits | None = None
+    counted: NodeHits | None = None
+    text: Indexes | None = None
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,8 @@ class HintsSource:
         rows = _rows(hints.nids[inside], self._nids)
         sample = self._walk.sample(guest, pagemap, ram, _nothing)
         bits = _node_bits(ram, sample.huge, hits, rows, len(self._nids) + 1)
-        return replace(sample, accessed=bits.anywhere(ram.npages), by_node=bits, by_vcpu=hits)
+        text = np.unique(pages[inside & hints.fetched])
+        return replace(sample, accessed=bits.anywhere(ram.npages), by_node=bits, by_vcpu=hits, text=text)
 
 
 def _opened_ring(guest: GuestTopology, placement: Placement, spans: tuple[Span, ...]) -> HintRing:

@@ -30,7 +30,9 @@ from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import (
     Bits,
     Bytes,
+    Indexes,
     NodeBits,
+    NodeHits,
     NodeIndexes,
     RangeSample,
     SampleBatch,
@@ -54,6 +56,8 @@ _Found = tuple[Frames, NodeIndexes, npt.NDArray[np.bool_]]
 NO_FRAMES, NO_ROWS, NO_STORES = np.zeros(0, np.uint64), np.zeros(0, np.int8), np.zeros(0, np.bool_)
 _ByRow = tuple[list[Frames], list[Frames]]
 """Frames that each row's CPUs touched, and those they wrote."""
+_Each = tuple[Frames, Indexes]
+"""All samples of memory in the order of their frames, and their rows."""
 
 
 class IbsSource:
@@ -106,9 +110,9 @@ class IbsSource:
         ended_ns = time.monotonic_ns()
         served = self._tallies[guest.identity].total(self.period, ended_ns - started_ns)
         self.forget(guest)
-        by_row = _by_row(found, rows=len(self._nids) + 1)
+        by_row, each = _by_row(found, rows=len(self._nids) + 1), _in_order(found)
         with self._walk.frames.opened(guest) as pagemap:
-            ranges = tuple(self._sample(guest, pagemap, ram, by_row) for ram in guest.ram)
+            ranges = tuple(self._sample(guest, pagemap, ram, by_row, each) for ram in guest.ram)
         return SampleBatch(
             guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges, served
         )
@@ -124,19 +128,25 @@ class IbsSource:
         self._rings.close()
         self._walk.close()
 
-    def _sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, by_row: "_ByRow") -> RangeSample:
+    def _sample(
+        self, guest: GuestTopology, pagemap: int, ram: RamRange, by_row: "_ByRow", each: "_Each"
+    ) -> RangeSample:
         shape = len(self._nids) + 1, -(-ram.npages // 64)
         bits = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
+        hits: list[NodeHits] = []
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
             self._walk.frames.resolve(chunk.pfns, chunk.heads, np.ones(len(accessed), np.uint8))
+            hits.append(_hits(chunk, each))
             for target, rows in zip(bits, by_row, strict=True):
                 for row, frames in enumerate(rows):
                     touched = _whole_folios(chunk, frames)
                     _set_bits(target[row], touched + chunk.first)
                     accessed[touched] = 1
 
-        return replace(self._walk.sample(guest, pagemap, ram, fill), by_node=NodeBits(*bits))
+        sample = self._walk.sample(guest, pagemap, ram, fill)
+        pages, rows = (np.concatenate([getattr(one, name) for one in hits]) for name in ("pages", "rows"))
+        return replace(sample, by_node=NodeBits(*bits), counted=NodeHits(pages, rows))
 
     def _start(self) -> None:
         self._window = _Window(time.monotonic_ns(), 0, _migrated_pages(self._vmstat))
@@ -201,6 +211,24 @@ def _by_row(found: list[_Found], rows: int) -> _ByRow:
 def _touched_frames(phys_addrs: npt.NDArray[np.uint64], served: npt.NDArray[np.int64]) -> Frames:
     """Return each sample's frame, 0 for none and for what a cache behind the L1 served."""
     return np.where(served == Served.CACHE, np.uint64(0), phys_addrs // np.uint64(PAGE_BYTES))
+
+
+def _in_order(found: list[_Found]) -> _Each:
+    frames = np.concatenate([NO_FRAMES, *(one[0] for one in found)])
+    rows = np.concatenate([NO_ROWS, *(one[1] for one in found)]).astype(np.int64)
+    order = np.argsort(frames, kind="stable")
+    order = order[np.searchsorted(frames[order], 1) :]
+    return frames[order], rows[order]
+
+
+def _hits(chunk: FrameChunk, each: _Each) -> NodeHits:
+    """Return the samples of the chunk's pages; page numbers are the range's."""
+    frames, rows = each
+    first = np.searchsorted(frames, chunk.pfns)
+    count = np.searchsorted(frames, chunk.pfns, side="right") - first
+    pages = np.repeat(np.arange(len(count)), count)
+    at = np.arange(len(pages)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    return NodeHits(pages + chunk.first, rows[at])
 
 
 def _whole_folios(chunk: FrameChunk, frames: Frames) -> npt.NDArray[np.intp]:

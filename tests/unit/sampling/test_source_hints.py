@@ -58,8 +58,9 @@ def test_a_huge_page_that_the_range_has_only_a_part_of_ends_with_it() -> None:
 
 def test_rows_of_the_ring_have_their_meaning() -> None:
     nowhere = np.int64(-1).astype(np.uint64)
-    table = np.array([[4096, 8192], [5, 6], [0, 3], [1, nowhere], [1, 4], [1, 2]], np.uint64)
+    table = np.array([[4096, 8192], [5, 6], [0, 3], [1, nowhere], [1, 6], [1, 2]], np.uint64)
     hints = hints_of(table)
     assert hints.nids.tolist() == [1, -1]
     assert (hints.written.tolist(), hints.walked.tolist()) == ([True, False], [False, True])
+    assert hints.fetched.tolist() == [False, True]
     assert hints.levels.tolist() == [1, 2]

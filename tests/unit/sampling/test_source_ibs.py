@@ -16,6 +16,8 @@ from vmplace.sampling.source_ibs import (
     PMU,
     IbsSource,
     _by_row,
+    _hits,
+    _in_order,
     _migrated_pages,
     _touched_frames,
     _whole_folios,
@@ -52,6 +54,16 @@ def test_hits_of_caches_behind_the_first_touch_no_page() -> None:
     served = np.array([Served.L1, Served.CACHE, Served.REMOTE, Served.UNKNOWN])
     addresses = np.array([0x7008, 0x8008, 0x9008, 0xA008], np.uint64)
     assert _touched_frames(addresses, served).tolist() == [7, 0, 9, 10]
+
+
+def test_each_sample_of_a_page_counts_for_its_node() -> None:
+    first = frames(9, 0, 7), np.array([1, 1, 0], np.int8), np.zeros(3, np.bool_)
+    second = frames(7, 40), np.array([2, 0], np.int8), np.zeros(2, np.bool_)
+    # Page 2 is absent; no page of the guest has frame 9, and two have frame 7 (KSM).
+    chunk = FrameChunk(first=100, pfns=frames(40, 7, 0, 7), heads=frames(0, 0, 0, 0))
+    hits = _hits(chunk, _in_order([first, second]))
+    assert hits.pages.tolist() == [100, 101, 101, 103, 103]
+    assert hits.rows.tolist() == [0, 0, 2, 0, 2]
 
 
 def test_a_sampled_tail_touches_its_whole_folio_and_no_page_that_is_absent() -> None:

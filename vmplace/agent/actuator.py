@@ -108,7 +108,8 @@ def ownership_of(config: Config) -> Ownership:
     """
     if config.numa_balancing != "auto":
         return Ownership(config.numa_balancing)
-    return Ownership.LEAVE if config.source in {"auto", "kvm"} and can_replicate() else Ownership.TAKE
+    first = config.source.partition("+")[0]
+    return Ownership.LEAVE if first in {"auto", "kvm"} and can_replicate() else Ownership.TAKE
 
 
 def told_vcpus(move: VcpuMove) -> str:

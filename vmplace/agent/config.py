@@ -175,13 +175,14 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
 
 def _check_names(config: Config, tell: "_Teller") -> None:
     from vmplace.policy.registry import AUTO, POLICIES
-    from vmplace.sampling.registry import SENSORS
+    from vmplace.sampling.registry import ADDED, EXACT, SENSORS, is_source
 
-    for key, value, known in (
-        ("policy", config.policy, [AUTO, *POLICIES]),
-        ("source", config.source, ["auto", *SENSORS]),
+    sources = ["auto", *SENSORS, "+".join((EXACT, *ADDED))]
+    for key, value, known, is_known in (
+        ("policy", config.policy, [AUTO, *POLICIES], config.policy in {AUTO, *POLICIES}),
+        ("source", config.source, sources, config.source == "auto" or is_source(config.source)),
     ):
-        if value not in known:
+        if not is_known:
             raise tell.error((key,), f"{key} {value!r} does not exist", _nearest(value, known))
 
 

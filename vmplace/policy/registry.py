@@ -22,4 +22,4 @@ def policy_name(wanted: str, source: str) -> str:
     """
     if wanted != AUTO:
         return wanted
-    return "nodes" if source == "kvm" else "home"
+    return "nodes" if source.partition("+")[0] == "kvm" else "home"

@@ -14,7 +14,7 @@ means is learnt from the pages around it.
    more than one in 20 of the pages around it was written (Carrefour replicates at 95 % reads).
 
 Around it: in the same 2 MiB block, or in the whole range where too few pages of the block were touched twice.
-A source that samples is judged otherwise (sampled_use.py).
+A source that samples is judged otherwise (sampled_use.py); several at once by fused_use.py.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.pages import RangePages
-from vmplace.sampling.sample import Bytes, NodeIndexes, unpacked
+from vmplace.sampling.sample import Bytes, Indexes, NodeIndexes, unpacked
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
 
 Bools = npt.NDArray[np.bool_]
@@ -152,6 +152,12 @@ def of_pages(blocks: npt.NDArray[T], ram: RamRange) -> npt.NDArray[T]:
     offset = _offset(ram)
     pages: npt.NDArray[T] = np.repeat(blocks, HUGE_PAGES)[offset : offset + ram.npages]
     return pages
+
+
+def block_of_pages(pages: Indexes, ram: RamRange) -> Indexes:
+    """Return the number of each page's 2 MiB block, as in ``by_block``."""
+    blocks: Indexes = (pages + _offset(ram)) // HUGE_PAGES
+    return blocks
 
 
 def _offset(ram: RamRange) -> int:

@@ -1,9 +1,10 @@
 """Where does each page belong, if it is known which nodes read and write it?
 
 1. Where all vCPUs of a guest run on one node there is nothing to learn: policy "home".
-2. A page that one node alone uses (model/page_use.py, sampled_use.py) goes to that node.
+2. A page that one node alone uses (model/page_use.py, sampled_use.py; fused_use.py, where several sources
+   work together) goes to that node.
 3. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
-   node reads its own copy then.  Huge pages are not (the kernel does not yet).
+   node reads its own copy then.  Code first, then by heat.  Huge pages are not (the kernel does not yet).
 4. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
 5. Pages that nobody touched stay: they cost nobody anything.  Where accesses are but sampled, they are
    taken for shared ones.
@@ -21,7 +22,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.page_use import Bools, PageUse, page_use
+from vmplace.model.fused_use import copy_order, fused_use
+from vmplace.model.page_use import Bools, PageUse
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
 from vmplace.policy import policy_home as home
@@ -64,7 +66,7 @@ def _iter_answers(
         return
     runs_on_one = len(_worker_nids(snapshot, guest)) == 1
     for pages in guest.pages.ranges:
-        use = (sampled_use if pages.sampled else page_use)(pages, len(guest.pages.nids))
+        use = (sampled_use if pages.sampled else fused_use)(pages, len(guest.pages.nids))
         one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
         if use is None or pages.ram.movability is not Movability.MOVABLE or runs_on_one:
             yield from home.iter_wishes(snapshot.host, one, room)
@@ -109,7 +111,7 @@ def _excess_ratio(pages: RangePages, rest: Bools, nids: tuple[int, ...], target:
 def _replication(
     snapshot: Snapshot, guest: GuestView, pages: RangePages, copied: Bools, allowed: tuple[int, ...]
 ) -> Iterator[Replication]:
-    """Yield the wanted replicas: hottest first as far as the least free node's share goes."""
+    """Yield the wanted replicas: those worth most first, as far as the least free node's share goes."""
     nids = tuple(nid for nid in allowed if nid in _worker_nids(snapshot, guest))
     free = [node.free_bytes for node in snapshot.host.nodes if node.nid in nids]
     if len(nids) < 2:
@@ -117,8 +119,9 @@ def _replication(
     limit = int(snapshot.replica_ratio * min(free)) // PAGE_BYTES
     if snapshot.budget_bytes is not None:
         limit = min(limit, snapshot.budget_bytes // PAGE_BYTES // (len(nids) - 1))
-    page = np.flatnonzero(copied)
-    chosen = np.sort(page[np.argsort(-pages.heat[page].astype(np.int16), kind="stable")[:limit]])
+    chosen = np.flatnonzero(copied)
+    if len(chosen) > limit:
+        chosen = np.sort(copy_order(pages, len(_nids(guest)), chosen)[:limit])
     if len(chosen):
         first, npages = _runs(chosen)
         hva = np.uint64(pages.ram.hva) + first.astype(np.uint64) * np.uint64(PAGE_BYTES)

@@ -1,0 +1,72 @@
+"""Who uses pages, and which copies come first, when bits, samples and sights of code come together."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.unit.policy.test_policy_home import NPAGES
+from tests.unit.policy.test_policy_nodes import bits, planned, view
+from vmplace.model.fused_use import copy_order, fused_use
+from vmplace.model.pages import RangePages
+from vmplace.policy.plan import GuestView
+from vmplace.sampling.sample import NodeHits
+
+ALL_NODES = {index: range(NPAGES) for index in range(4)}
+Row = int
+
+
+def range_of(seen: GuestView) -> RangePages:
+    assert seen.pages
+    return seen.pages.ranges[0]
+
+
+def with_more(seen: GuestView, counted: dict[int, list[Row]], text: range = range(0)) -> GuestView:
+    """Return the view with samples, rows by page, and with code."""
+    assert seen.pages
+    pages = np.repeat(list(counted), [len(rows) for rows in counted.values()]).astype(np.int64)
+    rows = np.array([row for of_page in counted.values() for row in of_page], np.int64)
+    (one,) = seen.pages.ranges
+    one = replace(one, counted=(NodeHits(pages, rows),), text=(np.array(text, np.int64),))
+    return replace(seen, pages=replace(seen.pages, ranges=(one,)))
+
+
+def test_written_pages_that_all_touch_go_to_the_node_with_nearly_all_samples() -> None:
+    window = bits(ALL_NODES, range(NPAGES))
+    seen = with_more(view(window, window), {100: [2] * 90 + [1]})
+    use = fused_use(range_of(seen), 4)
+    assert use and (use.owner[:512] == 2).all() and (use.owner[512:] == -1).all()
+
+
+def test_samples_that_are_few_or_of_several_nodes_leave_a_page_shared() -> None:
+    window = bits(ALL_NODES, range(NPAGES))
+    for rows in ([2] * 5, [2] * 45 + [1] * 45, [4] * 90):
+        use = fused_use(range_of(with_more(view(window, window), {100: rows})), 4)
+        assert use and use.shared.all()
+
+
+def test_code_among_written_pages_is_replicated_at_once() -> None:
+    read = {index: range(64) for index in range(4)}
+    window = bits(read, written=range(32))
+    assert not planned(view(window, window)).replications
+    (one,) = planned(with_more(view(window, window), {}, text=range(40, 50))).replications
+    assert one.pages == 10
+
+
+def test_code_that_is_written_gets_no_copies() -> None:
+    read = {index: range(64) for index in range(4)}
+    window = bits(read, written=range(32))
+    assert not planned(with_more(view(window, window), {}, text=range(32))).replications
+
+
+def test_copies_of_code_come_first_then_those_of_the_hottest_blocks() -> None:
+    window = bits(ALL_NODES)
+    seen = with_more(view(window, window), {512 + 7: [0, 1, 2, 3] * 20}, text=range(9, 10))
+    order = copy_order(range_of(seen), 4, np.array([3, 9, 512]))
+    assert order.tolist() == [9, 512, 3]
+
+
+def test_a_small_budget_for_copies_goes_to_code() -> None:
+    window = bits({index: range(1024) for index in range(4)})
+    seen = with_more(view(window, window), {}, text=range(700, 1000))
+    (one,) = planned(seen, budget_bytes=300 * 3 * 4096).replications
+    assert one.npages.tolist() == [300] and one.pages == 300

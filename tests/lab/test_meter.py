@@ -93,6 +93,15 @@ def test_a_nested_guests_reads_count_for_that_guest(host: LabHost, said: int, co
     assert counted.reads[GUEST_HOST, cpu, 3] < 0.02 * LINES
 
 
+def test_the_code_of_a_nested_guest_counts_on_the_node_it_lies_on(host: LabHost) -> None:
+    cpu = cpu_of(host, 2)
+    fetched = metered(host, "nested", cpu, 1, MIB, 7).fetched[7]
+    # Four instructions a line, and all of the guest's memory on node 1.
+    assert fetched[cpu, 1] == pytest.approx(4 * LINES, rel=0.001)
+    # Of the host's, what leads to the first instruction behind VMRUN.
+    assert fetched.sum() - fetched[cpu, 1] < 0.001 * LINES
+
+
 def test_nothing_is_counted_when_it_is_off(host: LabHost) -> None:
     host.run("vmp-meter off")
     with MeterCounters(host.shared_memory) as counters:

@@ -4,7 +4,7 @@ import ctypes
 import random
 import subprocess
 from collections.abc import Iterator
-from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,15 @@ import pytest
 from tests.native.test_memory_model import Model
 
 METER = Path(__file__).parents[2] / "vmplace/lab/meter"
-SOURCES = ("cache.c", "region.c", "arguments.c", "memory_model.c", "model_arguments.c", "page_counts.c")
+SOURCES = (
+    "cache.c",
+    "region.c",
+    "arguments.c",
+    "memory_model.c",
+    "model_arguments.c",
+    "page_counts.c",
+    "backings.c",
+)
 EINVAL = 22
 UNKNOWN = 63
 
@@ -61,6 +69,7 @@ class Arguments(ctypes.Structure):
     _fields_ = (
         ("shared_path", c_char_p),
         ("pages_path", c_char_p),
+        ("ram_path", c_char_p),
         ("range_count", c_uint32),
         ("ranges", MemoryRange * 64),
         ("machine", Machine),
@@ -306,4 +315,40 @@ def test_a_region_of_another_version_is_emptied(meter: ctypes.CDLL, region: c_vo
     meter.vmp_region_describe(region, byref(Machine(cpu_count=2)))
     words[8], words[4096] = 99, 7
     meter.vmp_region_describe(region, byref(Machine(cpu_count=2)))
-    assert (words[8], words[4096]) == (2, 0)
+    assert (words[8], words[4096]) == (3, 0)
+
+
+class Backing(ctypes.Structure):
+    _fields_ = (("start", c_size_t), ("end", c_size_t), ("node_index", c_uint32))
+
+
+class Backings(ctypes.Structure):
+    _fields_ = (("count", c_size_t), ("backings", Backing * 64))
+
+
+MAPS = """\
+7f0000000000-7f0080000000 rw-s 00000000 00:2a 3  /run/ram/node5
+7f0080000000-7f0080001000 r--p 00000000 00:00 0
+7f0090000000-7f00a0000000 rw-s 00000000 00:2a 4  /run/ram/node2
+7f00b0000000-7f00c0000000 rw-s 00000000 00:2a 5  /run/ram/node3
+7f00c0000000-7f00d0000000 rw-s 00000000 00:2a 6  /run/ram/node2.old
+"""
+
+
+def test_an_address_of_the_emulator_is_on_the_node_whose_file_is_mapped_there(meter: ctypes.CDLL) -> None:
+    machine, found = Machine(node_count=2), Backings()
+    machine.nids[:2] = (2, 5)
+    libc = ctypes.CDLL(None)
+    libc.fmemopen.restype = c_void_p
+    maps = c_void_p(libc.fmemopen(MAPS.encode(), c_size_t(len(MAPS)), b"r"))
+    meter.vmp_backings_read(maps, b"/run/ram/node", byref(machine), byref(found))
+    addresses = (
+        0x7F0000000000,
+        0x7F007FFFFFFF,
+        0x7F0080000000,
+        0x7F0090000000,
+        0x7F00B0000000,
+        0x7F00C0000000,
+    )
+    nodes = [meter.vmp_backings_find(byref(found), c_void_p(address)) for address in addresses]
+    assert nodes == [1, 1, -1, 0, -1, -1]

@@ -62,6 +62,7 @@ def meter_arguments(topology: LabTopology, plugin: Path, options: Mapping[str, s
     memory = ":".join(f"{r.start:#x}-{r.end:#x}@{r.nid}" for r in memory_ranges(topology))
     cpus = ":".join(str(nid) for nid in cpu_nids(topology))
     given = {"file": str(inside(plugin)), "shared": f"{RUN}/shared", "memory": memory, "cpus": cpus}
+    given["ram"] = f"{RAM}/node"
     return ["-plugin", ",".join(f"{key}={value}" for key, value in (given | dict(options)).items())]
 
 

@@ -82,6 +82,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     guests: tuple[GuestName, ...] = ()
     lar_before_max: float | None = None
     lar_after_min: float | None = None
+    fetch_lar_before_max: float | None = None
+    fetch_lar_after_min: float | None = None
     mc_imbalance_after_max: float | None = None
     host_mc_imbalance_after_max: float | None = None
     longest_move_call_ms_max: float | None = None

@@ -45,6 +45,9 @@ def _failures(
 def _guest_failures(expectation: Expectation, who: str, guest: GuestResult) -> Iterator[str]:
     yield from _above(f"{who}: LAR before", guest.lar_before, expectation.lar_before_max)
     yield from _below(f"{who}: LAR after", guest.lar_after, expectation.lar_after_min)
+    limit = expectation.fetch_lar_before_max
+    yield from _above(f"{who}: LAR of code before", guest.fetch_lar_before, limit)
+    yield from _below(f"{who}: LAR of code after", guest.fetch_lar_after, expectation.fetch_lar_after_min)
     yield from _above(f"{who}: MC imbalance", guest.mc_imbalance_after, expectation.mc_imbalance_after_max)
     if expectation.intact is not None and guest.intact != expectation.intact:
         yield f"{who}: memory intact is {guest.intact}, expected {expectation.intact}"

@@ -96,6 +96,8 @@ def _judged_guest(
         cpu_load=seen.cpu_loads.get(guest.name),
         traffic_before=seen.before.accesses_per_s(guest_id),
         traffic_after=seen.after.accesses_per_s(guest_id),
+        fetch_lar_before=seen.before.fetch_lar(guest_id),
+        fetch_lar_after=seen.after.fetch_lar(guest_id),
     )
 
 

@@ -8,7 +8,7 @@ from vmplace.lab.errors import LabError
 from vmplace.lab.machine import LabHost
 from vmplace.lab.scenario_result import WORK_TOUCHES
 from vmplace.lab.topology import LabTopology
-from vmplace.model.counted import counted_traffic
+from vmplace.model.counted import counted_fetches, counted_traffic
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.sampling.counters_meter import GUEST_HOST, Counts, MeterCounters
 
@@ -22,6 +22,7 @@ WARM_UP_S = 1.0
 class MeteredWindow:
     """DRAM accesses of one window by guest number (1 is the first of the scenario), and its length.
 
+    ``fetches``: instructions by the node of their code, before caches.
     ``work`` is what each guest did (touches); ``elapsed_s`` the emulated time that passed for it, None in a
     window in ordinary time.
     """
@@ -30,6 +31,7 @@ class MeteredWindow:
     guests: dict[int, TrafficMatrix]
     memory_nids: tuple[int, ...]
     work: dict[int, int]
+    fetches: dict[int, TrafficMatrix]
     elapsed_s: dict[int, float] | None = None
 
     @property
@@ -44,6 +46,10 @@ class MeteredWindow:
     def lar(self, guest_id: int) -> float | None:
         """Return the guest's local access ratio."""
         return local_access_ratio(self.guests[guest_id])
+
+    def fetch_lar(self, guest_id: int) -> float | None:
+        """Return which share of the guest's instructions lies on the node that executes them."""
+        return local_access_ratio(self.fetches[guest_id])
 
     def mc_imbalance(self, guest_id: int) -> float | None:
         """Return the imbalance of the memory controllers under this guest's traffic alone."""
@@ -96,6 +102,7 @@ def read_window(
         guests={guest_id: counted_traffic(growth, guest_id) for guest_id in ids},
         memory_nids=memory_nids,
         work={guest_id: int(growth.work[guest_id].sum()) for guest_id in ids},
+        fetches={guest_id: counted_fetches(growth, guest_id) for guest_id in ids},
         elapsed_s={guest_id: elapsed_s(growth.stall_ns, guest_id) for guest_id in ids} if set_speed else None,
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from vmplace.model.metrics import TrafficMatrix
-from vmplace.sampling.counters_meter import MeterReading
+from vmplace.sampling.counters_meter import Counts, MeterReading
 
 
 def counted_traffic(reading: MeterReading, guest: int | None = None) -> TrafficMatrix:
@@ -12,8 +12,16 @@ def counted_traffic(reading: MeterReading, guest: int | None = None) -> TrafficM
     Of the guest number ``guest``, or of all guests and the host if that is None.  The nids are those of
     CPUs and of memory together, so a node that lacks one of both has a row or column of zeros.
     """
+    return _by_nodes(reading, reading.accesses.sum(axis=0) if guest is None else reading.accesses[guest])
+
+
+def counted_fetches(reading: MeterReading, guest: int) -> TrafficMatrix:
+    """Return the instructions of the guest by (CPU node, node of their code), before any cache."""
+    return _by_nodes(reading, reading.fetched[guest])
+
+
+def _by_nodes(reading: MeterReading, by_cpu: Counts) -> TrafficMatrix:
     nids = tuple(sorted({*reading.nids, *reading.cpu_nids}))
-    by_cpu = reading.accesses.sum(axis=0) if guest is None else reading.accesses[guest]
     accesses = np.zeros((len(nids), len(nids)))
     columns = [nids.index(nid) for nid in reading.nids]
     for cpu_nid, counts in zip(reading.cpu_nids, by_cpu, strict=True):

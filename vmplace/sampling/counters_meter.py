@@ -24,7 +24,7 @@ GUEST_UNKNOWN = 63
 """Guest number of all guests that did not (yet) say which they are."""
 
 MAGIC = int.from_bytes(b"VMPMETER", "little")
-ABI = 2
+ABI = 3
 REGION_BYTES = 2 << 20
 MAX_CPUS, MAX_NODES, MAX_GUESTS = 64, 16, 64
 
@@ -67,6 +67,7 @@ GUEST = np.dtype(
         ("dram", DRAM, MAX_NODES),
         ("work", "<u8"),
         ("reserved", "<u8", 3),
+        ("fetched", "<u8", MAX_NODES),
     ]
 )
 CPU = np.dtype(
@@ -89,6 +90,8 @@ class MeterReading:
     ``loads`` and ``stores`` (before the modelled caches) are by [guest, cpu].  ``unplaced`` [cpu] are DRAM
     accesses outside all nodes' memory.  Guests are numbered as they said themselves (magic.h).
 
+    ``fetched`` [guest, cpu, index in ``nids``] are instructions by the node that their code lies on.
+
     While ``timed``, ``stall_ns`` [guest, cpu] is how long CPUs wait for DRAM, in emulated time, which is a
     model.  ``work`` [guest, cpu] is what guests say they have done, in units of their own.
     """
@@ -108,6 +111,7 @@ class MeterReading:
     unplaced: Counts
     stall_ns: Counts
     work: Counts
+    fetched: Counts
 
     @property
     def accesses(self) -> Counts:
@@ -137,7 +141,7 @@ class MeterReading:
         return MeterReading(self.nids, self.cpu_nids, **flags, **grown)
 
 
-_COUNTERS = ("reads", "writes", "instructions", "loads", "stores", "unplaced", "stall_ns", "work")
+_COUNTERS = ("reads", "writes", "instructions", "loads", "stores", "unplaced", "stall_ns", "work", "fetched")
 
 
 def find_device(sysfs: Path = Path("/sys")) -> Path:
@@ -187,6 +191,7 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
         unplaced=rows["unplaced"].astype(np.int64),
         stall_ns=guests["stall_ns"].T.astype(np.int64),
         work=guests["work"].T.astype(np.int64),
+        fetched=guests["fetched"][:, :, :nodes].swapaxes(0, 1).astype(np.int64),
     )
 
 

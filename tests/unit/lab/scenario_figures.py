@@ -11,6 +11,8 @@ HOME: dict[str, Any] = {
     "lar_after": 0.99,
     "mc_imbalance_before": 2.0,
     "mc_imbalance_after": 0.1,
+    "fetch_lar_before": 0.25,
+    "fetch_lar_after": 0.8,
     "intact": True,
     "verified_bytes": 4096,
     "bad_pages": 0,

@@ -23,6 +23,8 @@ def failures(expectation: Expectation, **results: ManagerResult) -> tuple[str, .
     [
         ({"lar_before_max": 0.05}, "web: LAR before is 0.100, expected at most 0.05"),
         ({"lar_after_min": 0.995}, "web: LAR after is 0.990, expected at least 0.995"),
+        ({"fetch_lar_before_max": 0.05}, "web: LAR of code before is 0.250, expected at most 0.05"),
+        ({"fetch_lar_after_min": 0.9}, "web: LAR of code after is 0.800, expected at least 0.9"),
         ({"mc_imbalance_after_max": 0.05}, "web: MC imbalance is 0.100, expected at most 0.05"),
         ({"host_mc_imbalance_after_max": 0.15}, "MC imbalance of all guests is 0.200, expected at most 0.15"),
         ({"longest_move_call_ms_max": 20.0}, "longest move call (ms) is 25.000, expected at most 20"),

@@ -74,7 +74,9 @@ def test_the_agents_own_figures_come_from_its_status() -> None:
 def test_emulated_run_time_follows_from_the_work_in_the_window() -> None:
     traffic = TrafficMatrix((0,), np.ones((1, 1)))
     times = {1: 0.015, 2: 0.015}
-    window = MeteredWindow(3.0, {1: traffic, 2: traffic}, (0,), work={1: 50_000, 2: 0}, elapsed_s=times)
+    window = MeteredWindow(
+        3.0, {1: traffic, 2: traffic}, (0,), {1: 50_000, 2: 0}, fetches={}, elapsed_s=times
+    )
     # 50,000 touches took 15 ms: 100 million take 30 s.  A guest that did nothing has no rate.
     assert window.emulated_run_time_s(1) == pytest.approx(30.0)
     assert window.emulated_run_time_s(2) is None

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vmplace.model.counted import counted_traffic
+from vmplace.model.counted import counted_fetches, counted_traffic
 from vmplace.model.metrics import local_access_ratio
 from vmplace.sampling.counters_meter import MeterReading
 
@@ -26,6 +26,7 @@ def reading(nids: tuple[int, ...], cpu_nids: tuple[int, ...]) -> MeterReading:
         unplaced=np.zeros(len(cpu_nids), np.int64),
         stall_ns=np.zeros(plain, np.int64),
         work=np.zeros(plain, np.int64),
+        fetched=np.zeros(dram, np.int64),
     )
 
 
@@ -35,6 +36,12 @@ def test_reads_and_writes_of_a_nodes_cpus_are_one_row() -> None:
     traffic = counted_traffic(counted, 1)
     assert traffic.accesses.tolist() == [[70, 0], [30, 0]]
     assert local_access_ratio(traffic) == 0.7
+
+
+def test_instructions_count_by_the_node_of_their_code() -> None:
+    counted = reading((0, 2), (0, 0, 2, 2))
+    counted.fetched[1, 2, 0], counted.fetched[1, 3, 1], counted.fetched[2, 0, 0] = 10, 30, 7
+    assert counted_fetches(counted, 1).accesses.tolist() == [[0, 0], [10, 30]]
 
 
 def test_a_guests_traffic_leaves_out_that_of_others() -> None:

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define VMP_METER_MAGIC		0x524554454d504d56ULL	/* "VMPMETER", little endian */
-#define VMP_METER_ABI		2
+#define VMP_METER_ABI		3
 
 #define VMP_METER_CPUS		64
 #define VMP_METER_NODES		16
@@ -80,6 +80,7 @@ struct vmp_meter_guest {
 	struct vmp_meter_dram dram[VMP_METER_NODES];	/* by memory-node index */
 	uint64_t work;		/* what the guest says it has done (VMP_MAGIC_WORK), in units of its own */
 	uint64_t reserved[3];
+	uint64_t fetched[VMP_METER_NODES];	/* instructions, by the memory-node index of their code */
 };
 
 /* Row of one CPU. */

@@ -91,6 +91,8 @@ static bool parse_one(const char *argument, struct vmp_arguments *ret)
 		return *(ret->shared_path = value) != '\0';
 	if (IS("pages"))
 		return *(ret->pages_path = value) != '\0';
+	if (IS("ram"))
+		return *(ret->ram_path = value) != '\0';
 	if (IS("memory"))
 		return parse_memory(value, ret);
 	if (IS("cpus"))

@@ -21,6 +21,7 @@ struct vmp_memory_range {
 struct vmp_arguments {
 	const char *shared_path;
 	const char *pages_path;	/* NULL: count no pages */
+	const char *ram_path;	/* NULL: count no fetches */
 	uint32_t range_count;
 	struct vmp_memory_range ranges[VMP_METER_RANGES];
 	struct vmp_meter_machine machine;
@@ -36,6 +37,7 @@ struct vmp_arguments {
  *	private=SIZE/WAYS	SIZE in bytes, or with suffix K or M; default 256K/8
  *	llc=SIZE/WAYS		default 2M/16
  *	pages=PATH		count each page's accesses there (page_counts.h); slower
+ *	ram=PREFIX		the file of node N's memory is PREFIX followed by N (fetches.h)
  *
  * and for emulated time, all of them or none (memory_model.h says what they mean):
  *

@@ -12,6 +12,7 @@
 #include "abi.h"
 #include "arguments.h"
 #include "cache.h"
+#include "fetches.h"
 #include "page_counts.h"
 #include "region.h"
 
@@ -39,6 +40,8 @@ struct vmp_meter {
 	struct vmp_arguments arguments;
 	struct vmp_meter_region *region;
 	struct vmp_page_counts pages;
+	struct vmp_backings backings;
+	bool backings_known;
 	struct qemu_plugin_register *rax;
 	qemu_plugin_u64 instructions;
 	pthread_mutex_t lock;	/* of the header and the identities */
@@ -68,6 +71,9 @@ void vmp_meter_retranslate(void);
 void vmp_accesses_instrument(struct qemu_plugin_insn *insn);
 /* Count what happened since the last time for the guest that runs on @cpu. */
 void vmp_cpu_publish(struct vmp_cpu *cpu);
+
+/* fetches.c: count where the code is that is executed. */
+void vmp_fetches_instrument(struct qemu_plugin_tb *tb);
 
 /* identity.c: hear magic instructions, and notice which guest runs. */
 void vmp_identity_instrument(struct qemu_plugin_insn *insn);

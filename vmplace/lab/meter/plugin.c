@@ -5,7 +5,8 @@
  * 1. Every access, also of nested guests, comes with its host-physical address.
  * 2. What the modelled caches (cache.h) do not hold is a DRAM access; its node follows from its address.
  * 3. It counts in the row of its CPU, for the guest that runs there (identity.c).
- * 4. If emulated time is switched on, the CPU pays for it (stall.c).
+ * 4. Instructions count by the node that their code is on (fetches.c).
+ * 5. If emulated time is switched on, the CPU pays for it (stall.c).
  *
  * When counting is off, only magic instructions, VMRUN and what follows it are instrumented, so the
  * emulator runs as fast as without the meter; switching makes it translate everything anew.
@@ -38,6 +39,8 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	vmp_region_describe(meter.region, &meter.arguments.machine);
 	pthread_mutex_unlock(&meter.lock);
 
+	if (meter.region->header.enabled)
+		vmp_fetches_instrument(tb);
 	for (size_t i = 0; i < count; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 

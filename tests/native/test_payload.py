@@ -132,3 +132,34 @@ def test_speed_multiplies_the_declared_rates(program: Path) -> None:
         run.stdin.close()
     # One tick of 5000 is more than all that the declared rate allows in a second or so of slow machine.
     assert first["touches"] >= 10 * 1000 * first["t"]
+
+
+def test_calls_come_at_the_declared_rate_and_return_what_they_ought_to(program: Path) -> None:
+    last = after_ticks(program, (*ONE_VCPU, "tick=10", "library=2", "calls=50"), 2.0)
+    assert 500 <= last["calls"] <= (last["t"] // 0.010 + 1) * 500
+    assert last["calls"] % 500 == last["wrong_calls"] == 0
+
+
+def test_a_changed_function_is_found(program: Path) -> None:
+    """A debugger changes one function of the library."""
+    words = (*ONE_VCPU, "library=1")
+    with subprocess.Popen([program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin and run.stdout
+        next(map(json.loads, run.stdout))
+        start = code_of(run.pid)
+        with Path(f"/proc/{run.pid}/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start + 4711 * 64 + 1)
+            assert int.from_bytes(memory.read(4), "little") == 4711
+            memory.seek(start + 4711 * 64 + 1)
+            memory.write((1).to_bytes(4, "little"))
+        run.stdin.write("verify\nquit\n")
+        run.stdin.flush()
+        (verified,) = answer([*map(json.loads, run.stdout)], "verified")
+    assert (verified["bad_pages"], verified["wrong_calls"]) == (0, 1)
+
+
+def code_of(pid: int) -> int:
+    """Return where the process has code that no file holds."""
+    maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    (area,) = (line[0] for line in maps if line[1].startswith("r-x") and len(line) == 5)
+    return int(area.partition("-")[0], 16)

@@ -86,7 +86,7 @@ def _judged_guest(
         mc_imbalance_before=seen.before.mc_imbalance(guest_id),
         mc_imbalance_after=seen.after.mc_imbalance(guest_id),
         # Only the answer to "verify" is the exact check of every byte.
-        intact=answer["bad_pages"] == 0 if answer and answer["event"] == "verified" else None,
+        intact=is_intact(answer) if answer and answer["event"] == "verified" else None,
         verified_bytes=answer["arena_pages"] * PAGE_BYTES if answer else None,
         bad_pages=answer["bad_pages"] if answer else None,
         touches=answer["touches"] if answer else None,
@@ -99,6 +99,11 @@ def _judged_guest(
         fetch_lar_before=seen.before.fetch_lar(guest_id),
         fetch_lar_after=seen.after.fetch_lar(guest_id),
     )
+
+
+def is_intact(answer: dict[str, Any]) -> bool:
+    """Tell whether a guest found all its memory as it should be, and all its code."""
+    return bool(answer["bad_pages"] == 0 and answer["wrong_calls"] == 0)
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -68,7 +68,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     It fills ``arena_mib`` of its memory (None: all that its kernel leaves) with checkable content, touches
     it as declared, and verifies ``verify_kib_per_s`` of it all the time.  ``run`` is a program with
-    arguments that runs beside it (stress-ng is in the guests' larger initramfs).
+    arguments that runs beside it (stress-ng is in the guests' larger initramfs).  ``calls`` a ms and vCPU are
+    made of random functions of a library of ``library_mib`` (payload/library.h): of its code, not its data.
     """
 
     arena_mib: int | None = None
@@ -79,6 +80,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     phases_ms: tuple[int, ...] = ()
     repeat_phases: bool = False
     run: tuple[str, ...] = ()
+    library_mib: int = 0
+    calls: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def words(self, *, guest_id: int, seed: int, wait: bool = False) -> tuple[str, ...]:
         """Return the payload's words, without prefix, in a stable order.
@@ -88,6 +91,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         words = [f"guest={guest_id}", f"seed={seed}", f"arena={self.arena_mib or 'max'}"]
         words += [f"verify={self.verify_kib_per_s}", f"tick={self.tick_ms}", f"huge={self.huge_pages:d}"]
         words += ["phases=" + ",".join(map(str, self.phases_ms))] if self.phases_ms else []
+        words += [f"library={self.library_mib}", f"calls={self.calls}"] if self.library_mib else []
         words += ["wait=1"] if wait else []
         words += ["repeat=1"] if self.repeat_phases else []
         words += [touch.word() for touch in self.touch]
@@ -98,7 +102,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 def check_workload(workload: Workload, *, vcpus: int, memory_mib: int) -> None:
     """Raise VmplaceError, with the cure, where the pattern does not fit the guest."""
     arena_mib = workload.arena_mib
-    if arena_mib is not None and arena_mib > memory_mib - 32:
+    if workload.calls and not workload.library_mib:
+        raise VmplaceError(f"{workload.calls} calls of no library", hint="add library_mib")
+    if arena_mib is not None and arena_mib + workload.library_mib > memory_mib - 32:
         raise VmplaceError(
             f"an arena of {arena_mib} MiB does not fit a guest of {memory_mib} MiB",
             hint="leave at least 32 MiB to the guest's kernel",

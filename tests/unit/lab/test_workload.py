@@ -30,3 +30,14 @@ def test_a_phase_without_duration_is_refused() -> None:
     touch = Touch(vcpus="0", ranges=("0+8",), phase=0)
     with pytest.raises(VmplaceError, match="phase 0 has no duration"):
         check_workload(Workload(arena_mib=8, touch=(touch,)), vcpus=1, memory_mib=128)
+
+
+def test_a_library_and_its_calls_are_two_words() -> None:
+    words = Workload(arena_mib=8, library_mib=2, calls=50).words(guest_id=1, seed=1)
+    assert words[-2:] == ("library=2", "calls=50")
+
+
+def test_calls_of_no_library_and_a_library_that_does_not_fit_are_refused() -> None:
+    for workload in (Workload(calls=5), Workload(arena_mib=64, library_mib=64)):
+        with pytest.raises(VmplaceError):
+            check_workload(workload, vcpus=1, memory_mib=128)

@@ -14,7 +14,7 @@
 #define REPORT_NS (1000 * NS_PER_MS)
 
 struct totals {
-	uint64_t reads, writes, verified_pages, late_ticks;
+	uint64_t reads, writes, calls, verified_pages, late_ticks;
 };
 
 static int64_t now_ns(void)
@@ -60,6 +60,7 @@ static struct totals sum_up(struct vmp_team *team)
 	for (unsigned int i = 0; i < team->nworkers; i++) {
 		totals.reads += team->workers[i].reads;
 		totals.writes += team->workers[i].writes;
+		totals.calls += team->workers[i].calls;
 		totals.verified_pages += team->workers[i].verified_pages;
 		totals.late_ticks += team->workers[i].late_ticks;
 	}
@@ -71,7 +72,7 @@ static void report(struct vmp_control *control, const char *event)
 	struct vmp_arena *arena = control->team->arena;
 	struct totals totals = sum_up(control->team);
 	uint64_t bad = arena->bad_pages;
-	char first_bad[32] = "null", line[512];
+	char first_bad[32] = "null", line[640];
 	int length;
 
 	if (bad)
@@ -81,11 +82,12 @@ static void report(struct vmp_control *control, const char *event)
 			  "\"arena_pages\":%" PRIu64 ",\"touches\":%" PRIu64 ",\"reads\":%" PRIu64
 			  ",\"writes\":%" PRIu64 ",\"late_ticks\":%" PRIu64
 			  ",\"verified_pages\":%" PRIu64 ",\"bad_pages\":%" PRIu64
-			  ",\"first_bad\":%s}\n",
+			  ",\"first_bad\":%s,\"calls\":%" PRIu64 ",\"wrong_calls\":%" PRIu64 "}\n",
 			  event, (double)(now_ns() - control->start_ns) / 1e9,
 			  control->team->pattern->guest_id, control->team->phase, arena->npages,
 			  totals.reads + totals.writes, totals.reads, totals.writes,
-			  totals.late_ticks, totals.verified_pages, bad, first_bad);
+			  totals.late_ticks, totals.verified_pages, bad, first_bad,
+			  totals.calls, control->team->library.wrong);
 	send_line(control->out, line, (size_t)length);
 }
 

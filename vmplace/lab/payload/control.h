@@ -5,7 +5,7 @@
 #include "workers.h"
 
 /*
- * Commands: "status"; "go" (see the word wait); "verify" (all memory, exactly); "phase N"; "speed N" (all
+ * Commands: "status"; "go" (see the word wait); "verify" (all memory and code, exactly); "phase N"; "speed N" (all
  * declared rates times N: what cannot be done in time is dropped, so a large N is "as fast as memory is");
  * "corrupt BYTE" (flips one bit of that byte of the arena, for tests of the verification); "quit".  Each is
  * answered by one JSON line.

@@ -2,10 +2,12 @@
  * The text form of a pattern.
  *
  *   guest=3 arena=256 seed=7 vcpus=2 verify=1024 tick=20 huge=1
+ *   library=8 calls=50
  *   phases=5000,3000 repeat=1 wait=1 run=/usr/bin/stress-ng,--vm,1
  *   touch=vcpu:0-1,range:0+64,range:128+32,order:zipf,rate:20,write:30,burst:8,phase:0
  *
- * arena, range: MiB (range: offset+length).  verify: KiB per second and guest.
+ * arena, library, range: MiB (range: offset+length).  calls: per ms and vCPU.
+ *  verify: KiB per second and guest.
  * tick: ms.  rate: touches per ms and vCPU, or "max".  write: percent.
  * stride: bytes, a multiple of 64.  burst: touches in a row in one 4 KiB page.
  * phases: ms each; the last one stays.  wait: touch nothing more, once all memory
@@ -226,12 +228,15 @@ static int parse_scalar(struct parser *parser, const char *key, const char *valu
 		{ "guest", 62 },      { "arena", 1 << 20 }, { "seed", UINT64_MAX },
 		{ "verify", 1 << 30 }, { "tick", 1000 },     { "vcpus", VMP_MAX_VCPUS },
 		{ "huge", 1 },	      { "repeat", 1 },     { "wait", 1 },
+		{ "library", 1 << 12 }, { "calls", 1 << 20 },
 	};
 	uint64_t numbers[sizeof(known) / sizeof(*known)] = {
 		pattern->guest_id, pattern->arena_mib, pattern->seed,
 		pattern->verify_kib_per_s, pattern->tick_ms, pattern->nvcpus,
 		(uint64_t)pattern->huge_pages, (uint64_t)pattern->repeat_phases,
 		(uint64_t)pattern->wait,
+		pattern->library_mib,
+		pattern->calls_per_ms,
 	};
 	size_t i = 0;
 	int err;
@@ -252,6 +257,8 @@ static int parse_scalar(struct parser *parser, const char *key, const char *valu
 	pattern->huge_pages = (int)numbers[6];
 	pattern->repeat_phases = (int)numbers[7];
 	pattern->wait = (int)numbers[8];
+	pattern->library_mib = numbers[9];
+	pattern->calls_per_ms = numbers[10];
 	return 0;
 }
 

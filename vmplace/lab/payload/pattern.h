@@ -44,7 +44,8 @@ struct vmp_touch {
 
 /*
  * The whole declaration.  @arena_mib of 0 means "all memory the guest has
- * left".  With @wait, touching begins at the command "go".  @run is an optional program (argv, NULL terminated) started beside
+ * left".  Each vCPU makes @calls_per_ms calls of random functions of the
+ * @library_mib (library.h).  With @wait, touching begins at the command "go".  @run is an optional program (argv, NULL terminated) started beside
  * the touching threads.
  */
 struct vmp_pattern {
@@ -52,6 +53,8 @@ struct vmp_pattern {
 	uint64_t arena_mib;
 	uint64_t seed;
 	uint64_t verify_kib_per_s;
+	uint64_t library_mib;
+	uint64_t calls_per_ms;
 	unsigned int tick_ms;
 	unsigned int nvcpus;
 	int huge_pages;

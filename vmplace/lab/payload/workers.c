@@ -134,6 +134,18 @@ static void touch_for_a_tick(struct vmp_worker *worker, int64_t tick_end_ns)
 	}
 }
 
+static void call_for_a_tick(struct vmp_worker *worker)
+{
+	struct vmp_team *team = worker->team;
+	uint64_t calls = team->pattern->calls_per_ms * team->pattern->tick_ms;
+
+	if (!team->library.functions)
+		return;
+	for (uint64_t i = 0; i < calls; i++)
+		vmp_library_call(&team->library, below(next_random(worker), team->library.functions));
+	worker->calls += calls;
+}
+
 static void verify_slice(struct vmp_worker *worker, uint64_t pages)
 {
 	for (; pages && worker->first_page < worker->end_page; pages--) {
@@ -162,11 +174,19 @@ static void verify_share(struct vmp_worker *worker)
 	worker->verified_pages += worker->end_page - worker->first_page;
 }
 
+static void verify_library(struct vmp_team *team)
+{
+	for (uint64_t i = 0; i < team->library.functions; i++)
+		vmp_library_call(&team->library, i);
+}
+
 /* Take part in a stop of the whole team: nobody writes between the barriers. */
 static void halt_and_verify(struct vmp_worker *worker)
 {
 	pthread_barrier_wait(&worker->team->halted);
 	verify_share(worker);
+	if (!worker->vcpu)
+		verify_library(worker->team);
 	pthread_barrier_wait(&worker->team->halted);
 }
 
@@ -192,6 +212,7 @@ static void *run_worker(void *argument)
 			continue;
 		}
 		touch_for_a_tick(worker, tick_end_ns);
+		call_for_a_tick(worker);
 		verify_for_a_tick(worker);
 		if (now_ns() > tick_end_ns) {
 			/* What was not done in time is dropped: rates are ceilings. */
@@ -235,7 +256,7 @@ static int start_pinned(struct vmp_worker *worker)
 
 int vmp_team_start(struct vmp_team *team, struct vmp_pattern *pattern, struct vmp_arena *arena)
 {
-	int err = 0;
+	int err = vmp_library_init(&team->library, pattern->library_mib);
 
 	team->pattern = pattern;
 	team->arena = arena;

@@ -3,6 +3,7 @@
 #define VMP_WORKERS_H
 
 #include "arena.h"
+#include "library.h"
 #include "pattern.h"
 
 #include <pthread.h>
@@ -23,12 +24,13 @@ struct vmp_worker {
 	uint64_t cursor[VMP_MAX_TOUCHES];
 	uint64_t burst_line[VMP_MAX_TOUCHES], burst_left[VMP_MAX_TOUCHES];
 	double touch_debt[VMP_MAX_TOUCHES];
-	_Atomic uint64_t reads, writes, verified_pages, late_ticks;
+	_Atomic uint64_t reads, writes, calls, verified_pages, late_ticks;
 } __attribute__((aligned(128)));
 
 struct vmp_team {
 	struct vmp_pattern *pattern;
 	struct vmp_arena *arena;
+	struct vmp_library library;
 	unsigned int nworkers;
 	_Atomic int phase;
 	_Atomic int going;

@@ -17,7 +17,7 @@ EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --poli
 @click.option("--host", "host_path", type=FILE, required=True, help="Host file (docs/simulate.md).")
 @click.option("--guest", "guests", multiple=True, required=True, help="NAME=TRACE.npz[,vcpus=…,nodes=0+1,…].")
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="vmplace", show_default=True)
-@click.option("--source", default="full", show_default=True, help="What is seen: full, ad, ibs, ibs:PERIOD.")
+@click.option("--source", default="full", show_default=True, help="What is seen: full, ad, ibs, ad+hints, …")
 @click.option("--windows", type=click.IntRange(min=1), help="Replay only the first windows.  [default: all]")
 @click.option(
     "--move-ns", type=click.FloatRange(min=0), default=2000.0, show_default=True, help="Of a vCPU, per page."

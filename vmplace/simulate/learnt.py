@@ -6,10 +6,12 @@
    (Carrefour, ASPLOS'13, section 3.3.2, gives a page up after five collapses).
 3. A source that samples sees few pages: a page that was sampled k times gets a share of its heat from the
    mean of its 2 MiB block, as if it had been sampled PRIOR times there.
+4. Where another source tells who touches a page, samples say how hot it is (model/fusion.py).
 """
 
 import numpy as np
 
+from vmplace.model.fusion import fused
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import Bools, Indexes
 from vmplace.simulate.source_views import Seen
@@ -30,6 +32,7 @@ class Learnt:
         self.samples: Matrix | None = None
         self.samples_recent: Matrix | None = None
         self._block = block
+        self._certain = False
         self._quiet_ns = np.full(npages, np.inf)
         self._patience_ns = np.full(npages, QUIET_NS)
         self._smoothed: Matrix | None = None
@@ -45,7 +48,7 @@ class Learnt:
         self.recent, self.read_ratio, self._smoothed = seen.heat, seen.read_ratio, None
         self._quiet_ns += span_ns
         self._quiet_ns[seen.written] = 0.0
-        self.samples_recent = seen.samples
+        self.samples_recent, self._certain = seen.samples, seen.certain
         if seen.samples is not None:
             before = 0.0 if self.samples is None else self.samples * kept
             self.samples = before + seen.samples
@@ -75,7 +78,9 @@ class Learnt:
         """Return the accesses [P, N] that are expected still to come."""
         if self.samples is None:
             return self._sum
-        if self._smoothed is None:
+        if self._smoothed is None and self._certain:
+            self._smoothed = fused(self._sum, self.samples, self._block, self._sum.sum(axis=0)).heat
+        elif self._smoothed is None:
             self._smoothed = self._shrunk(self.samples.sum(axis=1))
         return self._smoothed
 

@@ -3,13 +3,15 @@
 full: every DRAM access.  ad: node-rooted accessed and dirty bits, one per page and node and look, so no
 counts.  hints: one page in ``HINT_PAGES`` is unmapped per look; the first access tells its vCPU, and how
 soon it came tells how hot the page is.  ad+hints: both.  ibs: one of ``period`` DRAM accesses, read or
-write.  Each view's heat is scaled to the DRAM accesses of each node, which counters tell every source.
+write.  ad+ibs, ad+hints+ibs: who touched and wrote a page by bits, how hot it is by samples, too
+(model/fusion.py).  Each view's heat is scaled to the DRAM accesses of each node, which counters tell every
+source.
 
 A look shows parts of the guest's windows; within a window accesses are taken to be spread evenly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -68,13 +70,15 @@ class Seen:
     """What a source shows: estimated DRAM accesses [P, N], and to which pages it saw a write.
 
     ``read_ratio``: share of reads among what was seen; None if no written page can go unseen.
-    ``samples[P, N]``: how many observations the heat rests on, where these are few; else None.
+    ``samples[P, N]``: how many observations the heat rests on, where these are few; else None.  ``certain``:
+    the samples are another source's than the heat's, which is zero only where nothing was touched.
     """
 
     heat: Matrix
     written: Bools
     read_ratio: float | None = None
     samples: Matrix | None = None
+    certain: bool = False
 
 
 Source = Callable[[Sequence[Part], np.random.Generator], Seen]
@@ -92,7 +96,7 @@ def looked(source: Source, parts: Sequence[Part], chance: np.random.Generator) -
     written = np.zeros(npages, np.bool_)
     written[rows] = seen.written
     samples = None if seen.samples is None else _spread(seen.samples, rows, npages)
-    return Seen(_spread(seen.heat, rows, npages), written, seen.read_ratio, samples)
+    return Seen(_spread(seen.heat, rows, npages), written, seen.read_ratio, samples, seen.certain)
 
 
 def _spread(some: Matrix, rows: npt.NDArray[np.intp], npages: int) -> Matrix:
@@ -149,6 +153,14 @@ def see_samples(parts: Sequence[Part], chance: np.random.Generator, period: int 
     return Seen(_scaled(sampled, parts), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
 
 
+def see_bits_and_samples(
+    parts: Sequence[Part], chance: np.random.Generator, bits: Source = see_bits, period: int = IBS_PERIOD
+) -> Seen:
+    """Return bits, as ``bits`` shows them, and samples beside them."""
+    who, often = bits(parts, chance), see_samples(parts, chance, period)
+    return replace(who, written=who.written | often.written, samples=often.samples, certain=True)
+
+
 def _dram(parts: Sequence[Part]) -> Matrix:
     total: Matrix = sum((truth.dram * share for truth, share in parts[1:]), parts[0][0].dram * parts[0][1])
     return total
@@ -194,21 +206,28 @@ def _scaled(heat: Matrix, parts: Sequence[Part]) -> Matrix:
     return scaled
 
 
+SAMPLING: Mapping[str, Callable[..., Seen]] = {
+    "ibs": see_samples,
+    "ad+ibs": see_bits_and_samples,
+    "ad+hints+ibs": partial(see_bits_and_samples, bits=see_bits_and_hints),
+}
+"""Those that take one sample per so many accesses: ``period``."""
+
 SOURCES: Mapping[str, Source] = {
     "full": see_full,
     "ad": see_bits,
     "hints": see_hints,
     "ad+hints": see_bits_and_hints,
-    "ibs": see_samples,
+    **SAMPLING,
 }
 
 
 def source_named(text: str) -> Source:
     """Return the source of that name; ``ibs:N`` samples one DRAM access in N.  Raises VmplaceError."""
     name, _, period = text.partition(":")
-    if name == "ibs" and period.isdigit() and int(period) > 0:
-        return partial(see_samples, period=int(period))
+    if name in SAMPLING and period.isdigit() and int(period) > 0:
+        return partial(SAMPLING[name], period=int(period))
     if name not in SOURCES or period:
-        known = ", ".join([*SOURCES, "ibs:PERIOD"])
+        known = ", ".join([*SOURCES, *(f"{one}:PERIOD" for one in SAMPLING)])
         raise VmplaceError(f"there is no source {text!r}", hint=f"known: {known}")
     return SOURCES[name]

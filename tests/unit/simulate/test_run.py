@@ -54,7 +54,7 @@ def test_interleaving_over_workers_uses_no_other_node():
     assert run(shared_pages(), "interleave-all", nodes="0+5").lar == 0.25
 
 
-@pytest.mark.parametrize("source", ["full", "ad", "ibs:50"])
+@pytest.mark.parametrize("source", ["full", "ad", "ibs:50", "ad+ibs:5000", "ad+hints+ibs"])
 def test_private_pages_go_to_their_nodes_soon_after_they_were_first_seen(source: str):
     result = run(private_pages(windows=6), "vmplace", source=source)
     assert 0.97 < result.lar < 1.0

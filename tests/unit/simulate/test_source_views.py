@@ -1,0 +1,40 @@
+"""What bits and samples of the same pages show together."""
+
+import numpy as np
+
+from vmplace.simulate.learnt import Learnt
+from vmplace.simulate.source_views import WindowTruth, looked, source_named
+
+NPAGES = 2048
+
+
+def truth() -> WindowTruth:
+    """Half of the pages are touched by two nodes, one ten times as much; every fourth of these is written."""
+    dram = np.zeros((NPAGES, 2))
+    dram[::2] = np.array([20_000.0, 2_000.0])
+    stores = np.zeros_like(dram)
+    stores[::8, 0] = 50.0
+    return WindowTruth(dram, dram, stores)
+
+
+def learnt_from(source: str) -> Learnt:
+    learnt = Learnt(NPAGES, 2, np.arange(NPAGES) // 512)
+    learnt.absorb(looked(source_named(source), [(truth(), 1.0)], np.random.default_rng(5)), 2e6)
+    return learnt
+
+
+def test_samples_tell_which_node_uses_shared_pages_more_and_bits_that_both_do() -> None:
+    heat = learnt_from("ad+ibs:5000").heat()[::2]
+    assert (heat[:, 0] > heat[:, 1]).all() and heat.all()
+    assert not learnt_from("ibs:5000").samples[::2].all()  # type: ignore[index]
+
+
+def test_untouched_pages_beside_hot_ones_have_no_heat() -> None:
+    assert not learnt_from("ad+ibs").heat()[1::2].any()
+    # The control: samples alone give each page a part of its block's mean.
+    assert learnt_from("ibs").heat()[1::2].any()
+
+
+def test_all_written_pages_are_known_by_bits() -> None:
+    suspect = learnt_from("ad+ibs:5000").suspect()
+    assert suspect[::8].all() and not suspect[2::8].any()

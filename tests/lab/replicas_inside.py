@@ -1,15 +1,18 @@
 """Runs inside the emulated host: a VM with replicas, and what would like to take them away; prints JSON.
 
 pressure    a process takes most of memory, then 8 MiB a step, until the host has swapped for a while
+ksm         KSM merges the VM's pages, all of them alike, before there are replicas, then with them
 
 The VM is in a memory cgroup of its own: what replicas take is the growth of its kernel memory there.
 """
 
 import ctypes
 import json
+import mmap
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from multiprocessing import Pipe, Process
@@ -35,6 +38,8 @@ LEFT_BYTES, STEP_BYTES = 512 << 20, 8 << 20
 SWAPPED_STEPS = 8
 """Steps that the host goes on swapping for."""
 TRIES = 3
+KSM = Path("/sys/kernel/mm/ksm")
+SCANS, SCANS_S = 4, 120
 WRITTEN = 7
 """What the vCPU writes to each page."""
 
@@ -77,6 +82,14 @@ class Vm:
             self.read()
         return int(done[0])
 
+    def statuses(self) -> dict[int, int]:
+        """Ask for copies page by page; return how many pages got which answer."""
+        gfns, ones = np.arange(1, NPAGES, dtype=np.uint64), np.ones(NPAGES - 1, np.int32)
+        done, status = np.zeros_like(ones), np.full_like(ones, -1)
+        native.placement_replicate(self._placement.fd, self._nodes, gfns, ones, done, status)
+        codes, counts = np.unique(status, return_counts=True)
+        return dict(zip(codes.tolist(), counts.tolist(), strict=True))
+
     def replica_mib(self) -> float:
         """Return what the replicas take, by the cgroup's account."""
         return (kernel_bytes() - self._before) / 2**20
@@ -85,6 +98,19 @@ class Vm:
         """Tell whether the VMM sees on each page what the vCPU wrote."""
         ram = (ctypes.c_uint8 * (NPAGES * 4096)).from_address(self.hva)
         return bool((np.frombuffer(ram, np.uint8)[4096::4096] == WRITTEN).all())
+
+
+def merge_alike() -> int:
+    """Let KSM look at all pages a few times, then rest; return how many are saved."""
+    settings = {"sleep_millisecs": 10, "pages_to_scan": NPAGES, "max_page_sharing": NPAGES}
+    for name, value in settings.items():
+        (KSM / name).write_text(str(value))
+    (KSM / "run").write_text("1")
+    wanted, ends = int((KSM / "full_scans").read_text()) + SCANS, time.monotonic() + SCANS_S
+    while int((KSM / "full_scans").read_text()) < wanted and time.monotonic() < ends:
+        time.sleep(0.1)
+    (KSM / "run").write_text("0")
+    return int((KSM / "pages_sharing").read_text())
 
 
 def kernel_bytes() -> int:
@@ -147,6 +173,24 @@ def pressure() -> None:
     print(json.dumps({"replicated": replicated, "steps": steps, "intact": vm.is_intact()}))
 
 
+def ksm() -> None:
+    """Print what KSM saved, what answers KVM gave, and whether all is as the vCPU wrote it."""
+    vm = Vm()
+    area, _ = inside.memory.kept
+    area.madvise(mmap.MADV_MERGEABLE)
+    vm.roots(on=True)
+    seen: dict[str, object] = {"merged_first": merge_alike(), "statuses": vm.statuses()}
+    vm.read()
+    seen["intact_merged"] = vm.is_intact()
+    (KSM / "run").write_text("2")
+    seen["replicated"] = vm.replicate()
+    seen["merged_with_replicas"] = merge_alike()
+    vm.read()
+    seen["intact_replicated"] = vm.is_intact()
+    seen["replica_mib"] = vm.replica_mib()
+    print(json.dumps(seen))
+
+
 if __name__ == "__main__":
-    COMMANDS: dict[str, Callable[[], None]] = {"pressure": pressure}
+    COMMANDS: dict[str, Callable[[], None]] = {"pressure": pressure, "ksm": ksm}
     COMMANDS[sys.argv[1]]()

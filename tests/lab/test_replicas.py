@@ -24,6 +24,10 @@ def host() -> Iterator[LabHost]:
         yield booted
 
 
+BUSY = 6
+"""KVM_PLACEMENT_BUSY (kvm-patches/kvm_placement.h)."""
+
+
 def told(host: LabHost, command: str) -> Any:
     return json.loads(host.run(["python3", "/root/replicas_inside.py", command], timeout=600).stdout)
 
@@ -37,3 +41,12 @@ def test_replicas_are_given_back_before_the_host_swaps(host: LabHost) -> None:
     # The control: there was pressure enough to swap in the end.
     assert steps[-1][3] > 0
     assert seen["intact"]
+
+
+def test_pages_that_ksm_merges_get_no_copies_or_lose_them_and_are_intact(host: LabHost) -> None:
+    seen = told(host, "ksm")
+    assert seen["merged_first"] > 0.9 * NPAGES
+    assert set(seen["statuses"]) == {str(BUSY)}
+    assert seen["replicated"] == NPAGES - 1
+    assert seen["merged_with_replicas"] > 0.9 * NPAGES and seen["replica_mib"] < 0.05 * ALL_MIB
+    assert seen["intact_merged"] and seen["intact_replicated"]

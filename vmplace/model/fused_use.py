@@ -23,6 +23,7 @@ from vmplace.model.page_use import (
     Bools,
     Counts,
     PageUse,
+    block_count,
     block_of_pages,
     by_block,
     of_pages,
@@ -55,7 +56,7 @@ def fused_use(pages: RangePages, nodes: int) -> PageUse | None:
 
 def block_heat(pages: RangePages, nodes: int) -> Fused:
     """Return the heat of each 2 MiB block [B, nodes], in touched pages: by bits, weighed by samples."""
-    expected = np.zeros((_blocks(pages), nodes))
+    expected = np.zeros((block_count(pages.ram), nodes))
     for bits in pages.history:
         for row in range(nodes):
             expected[:, row] += by_block(unpacked(bits.accessed[row], pages.ram.npages) != 0, pages.ram)
@@ -96,11 +97,7 @@ def _leader(heat: Fused) -> NodeIndexes:
 
 def _touches(pages: RangePages, windows: npt.NDArray[np.uint8]) -> Counts:
     """Return the sum of the windows in which each block's pages were touched."""
-    total: Counts = np.zeros(_blocks(pages), np.int32)
+    total: Counts = np.zeros(block_count(pages.ram), np.int32)
     for least in range(1, int(windows.max(initial=0)) + 1):
         total += by_block(windows >= least, pages.ram)
     return total
-
-
-def _blocks(pages: RangePages) -> int:
-    return int(block_of_pages(np.array([pages.ram.npages - 1]), pages.ram)[0]) + 1

@@ -160,6 +160,11 @@ def block_of_pages(pages: Indexes, ram: RamRange) -> Indexes:
     return blocks
 
 
+def block_count(ram: RamRange) -> int:
+    """Return how many 2 MiB blocks the range has a part of."""
+    return -(-(_offset(ram) + ram.npages) // HUGE_PAGES)
+
+
 def _offset(ram: RamRange) -> int:
     return ram.hva % HUGE_BYTES // PAGE_BYTES
 

@@ -16,7 +16,16 @@ Limits: a block that two nodes use, each its own pages of, is shared here.
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.page_use import CERTAIN_WINDOWS, HUGE_PAGES, PageUse, by_block, of_pages, seen_pages
+from vmplace.model.page_use import (
+    CERTAIN_WINDOWS,
+    HUGE_PAGES,
+    PageUse,
+    block_count,
+    block_of_pages,
+    by_block,
+    of_pages,
+    seen_pages,
+)
 from vmplace.model.pages import RangePages
 from vmplace.sampling.sample import NodeIndexes, unpacked
 
@@ -43,11 +52,22 @@ def sampled_use(pages: RangePages, nodes: int) -> PageUse | None:
 
 
 def _samples(pages: RangePages, nodes: int) -> Samples:
-    """Return the pages that were sampled, a page again in each window; a huge page counts once."""
+    """Return the samples by node and block: each of those that are kept, else by what pages had some."""
     ram = pages.ram
-    samples = np.zeros((nodes + 1, len(by_block(np.zeros(ram.npages, np.bool_), ram))), np.int64)
+    samples = np.zeros((nodes + 1, block_count(ram)), np.int64)
+    for hits in pages.counted:
+        np.add.at(samples, (hits.rows, block_of_pages(hits.pages, ram)), 1)
+    return samples if pages.counted else _sampled_pages(pages, samples)
+
+
+def _sampled_pages(pages: RangePages, samples: Samples) -> Samples:
+    """Add the pages that had samples, again in each window; a huge page counts once.
+
+    Recordings hold no more than that.
+    """
+    ram = pages.ram
     for bits in pages.history:
-        for row in range(nodes + 1):
+        for row in range(len(samples)):
             samples[row] += by_block(unpacked(bits.accessed[row], ram.npages) != 0, ram)
     huge = pages.huge[: samples.shape[1]] != 0
     samples[:, huge] = -(-samples[:, huge] // HUGE_PAGES)

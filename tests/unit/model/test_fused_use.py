@@ -8,6 +8,7 @@ from tests.unit.policy.test_policy_home import NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
 from vmplace.model.fused_use import copy_order, fused_use
 from vmplace.model.pages import RangePages
+from vmplace.model.sampled_use import sampled_use
 from vmplace.policy.plan import GuestView
 from vmplace.sampling.sample import NodeHits
 
@@ -42,6 +43,14 @@ def test_samples_that_are_few_or_of_several_nodes_leave_a_page_shared() -> None:
     for rows in ([2] * 5, [2] * 45 + [1] * 45, [4] * 90):
         use = fused_use(range_of(with_more(view(window, window), {100: rows})), 4)
         assert use and use.shared.all()
+
+
+def test_samples_alone_count_one_by_one_though_a_huge_page_was_seen_once() -> None:
+    window = bits({2: range(512)})
+    seen = view(window, window, huge=1, sampled=True)
+    assert (use := sampled_use(range_of(seen), 4)) and (use.owner[:512] == -1).all()
+    use = sampled_use(range_of(with_more(seen, {7: [2] * 8, 600: [1] * 9})), 4)
+    assert use and (use.owner[:512] == 2).all() and (use.owner[512:1024] == 1).all()
 
 
 def test_code_among_written_pages_is_replicated_at_once() -> None:

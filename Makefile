@@ -1,6 +1,6 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy bench-sources \
 	clean kvm-patches-check kvm-selftests qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
@@ -82,6 +82,9 @@ bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the 
 bench-ibs: venv lab ## samples of IBS against the meter's exact counts, their cost and use: build/bench/ibs.json
 	@mkdir -p build/bench
 	$(BIN)/python -m bench.bench_ibs | tee build/bench/ibs.json
+
+bench-sources: venv ## what each source of page statistics adds, on a few traces (TRACES=folder): build/bench/sources.json
+	$(BIN)/python -m bench.bench_sources --traces $(TRACES)
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
 	@mkdir -p build/bench

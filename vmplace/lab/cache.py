@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def locked(name: str, *, wait: bool = True, shared: bool = False) -> Iterator[No
     with (folder / name).open("a") as handle:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         yield
+
+
+@contextlib.contextmanager
+def run_folder() -> Iterator[Path]:
+    """Make a folder for one run of a machine, gone with the block; its lock tells others that we live."""
+    (cache_root() / "run").mkdir(parents=True, exist_ok=True)
+    run = Path(tempfile.mkdtemp(dir=cache_root() / "run", prefix=f"{os.getpid()}-"))
+    with locked(run.name):
+        try:
+            yield run
+        finally:
+            remove_tree(run)
+            (cache_root() / "locks" / run.name).unlink(missing_ok=True)
 
 
 def remove_tree(path: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -233,19 +232,6 @@ def _emulator(
 
 
 @contextlib.contextmanager
-def _run_folder() -> Iterator[Path]:
-    """Make a folder for sockets; its lock tells others that we live."""
-    (cache.cache_root() / "run").mkdir(parents=True, exist_ok=True)
-    run = Path(tempfile.mkdtemp(dir=cache.cache_root() / "run", prefix=f"{os.getpid()}-"))
-    with cache.locked(run.name):
-        try:
-            yield run
-        finally:
-            cache.remove_tree(run)
-            (cache.cache_root() / "locks" / run.name).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
 def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
     topology: LabTopology | str,
     *,
@@ -281,7 +267,7 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
         extra = meter_arguments(topology, artifacts.plugin, options)
     if cache_window:
         extra += cache_arguments(cache_window)
-    with _terminated_by_signal(), cache.in_use(), _run_folder() as run:
+    with _terminated_by_signal(), cache.in_use(), cache.run_folder() as run:
         (run / "shared").write_bytes(_shared_content(snapshot))
         blocks = deploy.write_deploy_disk(run / "deploy.tar", artifacts, dict(files or {}))
         with _emulator(topology, artifacts, snapshot, extra, run) as host:

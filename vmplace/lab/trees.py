@@ -26,6 +26,8 @@ TOOLBOX_PACKAGES = (
 )
 # Only the emulator wants it: what else is built in the toolbox stays as it is.
 QEMU_PACKAGES = "libnuma-dev"
+# An emulator of Intel CPUs with VMX and EPT, and what makes its boot medium.
+BOCHS_PACKAGES = "bochs bochs-term grub-common grub-pc-bin xorriso mtools"
 HOST_PACKAGES = (
     "systemd-sysv dbus udev kmod libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu"
     " libvirt-daemon-log libvirt-clients qemu-system-x86 qemu-utils seabios numad numactl linux-perf"
@@ -139,6 +141,11 @@ def toolbox(progress: Progress) -> Path:
 def qemu_toolbox(progress: Progress) -> Path:
     """Return the toolbox with what the lab's QEMU is built of besides."""
     return _grown("qemu-toolbox", QEMU_PACKAGES, progress, [], onto=toolbox(progress))
+
+
+def bochs_root(progress: Progress) -> Path:
+    """Return the tree that has Bochs, and GRUB's tools to make an image it boots from."""
+    return _grown("bochs-root", BOCHS_PACKAGES, progress, [])
 
 
 def host_root(progress: Progress) -> Path:

@@ -1,7 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy bench-sources \
-	clean kvm-patches-check kvm-selftests qemu-patches-check
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
+	bench-sources clean kvm-patches-check kvm-selftests kvm-selftests-intel qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
 
@@ -16,7 +16,7 @@ PYTHON_FILES := vmplace tests bench setup.py
 
 help: ## show this
 	@echo "vmplace $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml): placement manager for KVM hosts"
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages that are missing (needs root)
 	@missing=; for p in $(PACKAGES); do \
@@ -63,6 +63,9 @@ kvm-patches-check: venv ## the KVM series applies, is clean, builds at every ste
 
 kvm-selftests: venv ## the kernel's KVM selftests have the same results on the stock and the patched kernel (lab)
 	$(BIN)/vmplace lab selftests --out kvm-patches/selftests.txt
+
+kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
+	$(BIN)/vmplace lab selftests --on intel -k patched --only placement_ --limit 300 --out kvm-patches/selftests-intel.txt
 
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace lab check-qemu-patches

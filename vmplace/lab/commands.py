@@ -16,6 +16,7 @@ from vmplace.lab.progress import Progress
 from vmplace.lab.qemu_check import check_qemu_patches
 from vmplace.lab.scenario_commands import demo, run
 from vmplace.lab.selftests import result_table, run_selftests, what_is_wrong
+from vmplace.lab.selftests_intel import INTEL, run_selftests_on_intel
 from vmplace.lab.topology import read_topology, topology_names
 
 TOPOLOGY = click.argument("topology", default="n4-full")
@@ -61,19 +62,22 @@ def check_qemu_patches_command() -> None:
     *("-k", "--kernel", "kernels"), multiple=True, type=click.Choice(FLAVOURS), help="default: stock, patched"
 )
 @click.option("--only", default=".", show_default=True, help="only tests whose names match this expression")
-@click.option("--topology", default="n2", show_default=True)
+@click.option("--on", "where", default="n2", show_default=True, help=f"a topology, or {INTEL} (in Bochs)")
 @click.option("--limit", default=120, show_default=True, help="seconds for one test")
 @click.option("--out", type=click.Path(path_type=Path), help="write the table of results to this file")
 def selftests_command(
-    kernels: tuple[Flavour, ...], only: str, topology: str, limit: int, out: Path | None
+    kernels: tuple[Flavour, ...], where: str, only: str, limit: int, out: Path | None
 ) -> None:
     """Run the kernel's KVM selftests, and the series', on kernels of the lab.
 
     The exit code is 1 if a kernel complains, a test of the series fails, or one of the kernel's own has not
     the same result on all.
     """
+    progress = Progress()
     runs = [
-        run_selftests(Progress(), kernel, topology=topology, only=only, limit_s=limit)
+        run_selftests_on_intel(progress, kernel, only=only, limit_s=limit)
+        if where == INTEL
+        else run_selftests(progress, kernel, topology=where, only=only, limit_s=limit)
         for kernel in kernels or ("stock", "patched")
     ]
     table = result_table(runs)

@@ -72,7 +72,7 @@ class GuestRun:
         self.spec, self.windows, self.window = spec, min(windows, spec.trace.windows), 0
         self.nodes = len(host.cpus)
         self.vcpu_node = np.array(spec.nodes)[np.arange(spec.vcpus) * len(spec.nodes) // spec.vcpus]
-        self.cpu_share = 1.0
+        self.cpu_share, self.side_by_side = 1.0, 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
         self.counts = GuestCounts()
         self.learnt = Learnt(spec.trace.npages, self.nodes, spec.trace.block, half_life_ns)
@@ -98,7 +98,7 @@ class GuestRun:
         self._traffic = self._sharing = None
         vcpu_raw = np.bincount(self.thread_vcpu, weights=trace.raw[self.window], minlength=self.spec.vcpus)
         busiest = max(float(vcpu_raw.max()), 1.0)
-        self._side_by_side = max(float(vcpu_raw.sum()) / busiest, 1.0)
+        self.side_by_side = max(float(vcpu_raw.sum()) / busiest, 1.0)
         hits = max(float(self.truth.touches.sum()) - self.accesses, 0.0)
         work_ns = float(vcpu_raw.sum()) * ACCESS_NS + hits * LLC_HIT_NS / self.spec.mlp
         self.think_ns = work_ns / self.accesses
@@ -128,7 +128,7 @@ class GuestRun:
     @property
     def parallelism(self) -> float:
         """Return how many of the guest's vCPUs run at once in the present window."""
-        return self._side_by_side * self.cpu_share
+        return self.side_by_side * self.cpu_share
 
     @property
     def thread_vcpu(self) -> npt.NDArray[np.intp]:
@@ -246,6 +246,8 @@ def share_cpus(guests: list[GuestRun], host: SimulatedHost) -> None:
     Guests weigh the same, and a guest's vCPUs share its weight: they are control groups under libvirt
     (Documentation/admin-guide/cgroup-v2.rst, cpu.weight), and so the one with fewer vCPUs gets more for each.
     """
+    if not guests:
+        return
     vcpus = np.array([np.bincount(guest.vcpu_node, minlength=len(host.cpus)) for guest in guests], float)
     bare = np.flatnonzero((host.cpus == 0) & vcpus.any(axis=0))
     if len(bare):

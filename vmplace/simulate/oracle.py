@@ -11,7 +11,7 @@ copies them when a window begins.  It differs in what it knows, and in that it m
 
 For one guest step 2 is exact, and some tenths of a percent are left to gain at the end.  For several guests
 the prices are those of the moments at which their windows met: a reference, not a proof.
-Limits: memory is taken to be large enough; vCPUs stay.
+Limits: memory is taken to be large enough; vCPUs stay; what a move costs is reckoned as if no guest ended.
 """
 
 from collections.abc import Sequence
@@ -38,12 +38,16 @@ LINE_STEPS = 7
 
 @dataclass(frozen=True)
 class WindowUse:
-    """What a window of a guest does: heat of the pages it touches, by node, and how fast it could go."""
+    """What a window of a guest does: heat of the pages it touches, by node, and how fast it could go.
+
+    ``side_by_side`` vCPUs run at once if all have a CPU, ``parallelism`` while all guests share the CPUs.
+    """
 
     pages: npt.NDArray[np.intp]
     heat: Matrix
     written: Bools
     accesses: float
+    side_by_side: float
     parallelism: float
     think_ns: float
 
@@ -81,6 +85,10 @@ class Known:
     @property
     def mlp(self) -> float:
         return self.run.spec.mlp
+
+    def parallelism(self, window: int) -> float:
+        """Return how many vCPUs run at once, as the CPUs are shared at this moment of the replay."""
+        return self.uses[window].side_by_side * self.run.cpu_share
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,7 @@ def _known(run: GuestRun, system: MemorySystem) -> Known:
                 run.truth.dram[pages],
                 run.truth.stores[pages].max(axis=1) > 0,
                 run.accesses,
+                run.side_by_side,
                 run.parallelism,
                 run.think_ns,
             )
@@ -242,6 +251,7 @@ def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -
     finished: dict[str, float] = {}
     meter, now = Meter(host), 0.0
     active = list(range(len(known)))
+    share_cpus([one.run for one in known], host)
     while active:
         running = [g for g in active if pause[g] <= 1e-3]
         spans = [pause[g] for g in active if g not in running]
@@ -269,18 +279,23 @@ def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -
             if window[g] == len(known[g].uses):
                 finished[known[g].run.spec.name] = now
                 active.remove(g)
+                share_cpus([known[other].run for other in active], host)
             else:
                 left[g], pause[g] = 1.0, float(schedule[g].pause_ns[window[g]])
     return Replay(finished, prices, meter)
 
 
 def _demand(known: list[Known], window: list[int], running: list[int], traffics: list[Matrix]) -> Demand:
-    uses = [known[g].uses[window[g]] for g in running]
     nothing = np.zeros((0, traffics[0].shape[0]))
     base = [known[g].run.pace_evidence() for g in running]
     guests = tuple(
-        replace(one, heat=nothing, parallelism=use.parallelism, think_ns=use.think_ns)
-        for one, use in zip(base, uses, strict=True)
+        replace(
+            one,
+            heat=nothing,
+            parallelism=known[g].parallelism(window[g]),
+            think_ns=known[g].uses[window[g]].think_ns,
+        )
+        for g, one in zip(running, base, strict=True)
     )
     return demand(guests, traffics)
 
@@ -309,8 +324,7 @@ def _marginal(  # noqa: PLR0913  (one moment of the replay)
     for g, rate, share in zip(running, rates, shares, strict=True):
         uses = np.einsum("kj,kjr->r", share, system.visits)
         slope = float(uses @ (more - now)) / (1e-4 * max(float(rates.sum()), 1e-300))
-        use = known[g].uses[window[g]]
-        ease = known[g].mlp * use.parallelism
+        ease = known[g].mlp * known[g].parallelism(window[g])
         felt = 1.0 / (1.0 + rate * rate * slope / ease)
         answers.append(price * felt / ease)
     return answers

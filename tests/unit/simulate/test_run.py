@@ -146,3 +146,16 @@ def test_the_share_of_the_oracle_is_unknown_where_nothing_can_be_gained():
 def test_a_guest_option_that_cannot_be_is_named(options: dict[str, str], message: str):
     with pytest.raises(VmplaceError, match=message):
         guest_spec("g", parse_trace(private_pages(), name="small"), options, square())
+
+
+@pytest.mark.parametrize("name", ["none", "oracle"])
+def test_a_guest_that_is_done_leaves_its_cpus_to_the_others(name: str):
+    host, trace = square(), parse_trace(shared_pages(windows=8), name="small")
+    options = {"nodes": "0", "vcpus": "4"}
+    short = parse_trace(shared_pages(windows=2), name="short")
+    long, brief = guest_spec("long", trace, options, host), guest_spec("brief", short, options, host)
+    policy, source = POLICIES[name], source_named("full")
+    alone = simulate(host, [long], policy, source, costs=FREE).run_time_s
+    beside = simulate(host, [long, brief], policy, source, costs=FREE).guests
+    # Both have half of the CPUs until the brief one is done.
+    assert beside["long"].run_time_s == pytest.approx(alone + beside["brief"].run_time_s / 2, rel=0.05)

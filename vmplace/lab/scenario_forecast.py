@@ -21,12 +21,13 @@ from vmplace.model.described_memory import described_memory
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import Indexes
 from vmplace.simulate.guest_run import GuestSpec
+from vmplace.simulate.host_file import PAGE_BYTES as TRACE_PAGE_BYTES
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.placement_costs import FREE
 from vmplace.simulate.registry import POLICIES
 from vmplace.simulate.run import settled_rates
 from vmplace.simulate.source_views import source_named
-from vmplace.simulate.trace import NEVER, Trace
+from vmplace.simulate.trace import NEAR_PAGES, NEVER, Trace
 
 POLICY_OF: Mapping[ManagerName, tuple[str, str]] = {
     "none": ("none", "full"),
@@ -188,5 +189,5 @@ def _trace(guest: Guest, by_vcpu: Matrix) -> Trace:
         # Emulated time passes at DRAM accesses only: instructions take none.
         raw=busy[None, :],
         window_starts=np.array([0, len(page)]),
-        block=np.arange(pages) // (2 * MIB // PAGE_BYTES),
+        near=tuple(np.arange(pages) // max(size * TRACE_PAGE_BYTES // PAGE_BYTES, 1) for size in NEAR_PAGES),
     )

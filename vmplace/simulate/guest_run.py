@@ -75,7 +75,7 @@ class GuestRun:
         self.cpu_share, self.side_by_side = 1.0, 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
         self.counts = GuestCounts()
-        self.learnt = Learnt(spec.trace.npages, self.nodes, spec.trace.block, half_life_ns)
+        self.learnt = Learnt(spec.trace.npages, self.nodes, spec.trace.near, half_life_ns)
         self._traffic: Matrix | None = None
         self._sharing: Matrix | None = None
         self._open()
@@ -209,7 +209,8 @@ class GuestRun:
     def evidence(self, counters: Counters | None = None) -> GuestEvidence:
         """Return what the source showed of the guest so far."""
         learnt = self.learnt
-        return self._evidence(learnt.heat(), learnt.suspect(), learnt.read_ratio, learnt.recent, counters)
+        heat, suspect = learnt.heat(self.node), learnt.suspect(self.node)
+        return self._evidence(heat, suspect, learnt.read_ratio, learnt.recent, counters)
 
     def _evidence(
         self,

@@ -4,38 +4,72 @@
    last tens of milliseconds is expected to come once more.
 2. A page counts as written for a while after a write; each collapse of its copies makes the while longer
    (Carrefour, ASPLOS'13, section 3.3.2, gives a page up after five collapses).
-3. A source that samples sees few pages: a page that was sampled k times gets a share of its heat from the
-   mean of its 2 MiB block, as if it had been sampled PRIOR times there.
-4. Where another source tells who touches a page, samples say how hot it is (model/fusion.py).
+3. A source that samples sees few pages: its counts are drawn towards those of the pages around, as far as
+   chance explains what they differ by (``credible``).  Around is what lies near and on the same node: the
+   node tells who touched the pages first.
+4. It misses most writes, too: a page counts as written if at least one write is to be expected by its
+   and its neighbours' samples.
+5. Where another source tells who touches and writes a page, samples say how hot it is (``fused``).
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from vmplace.model.credibility import credible
 from vmplace.model.fusion import fused
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import Bools, Indexes
+from vmplace.policy.host_view import ABSENT, Bools, Indexes, NodeIndexes, row_sums
 from vmplace.simulate.source_views import Seen
 from vmplace.simulate.trace import Ints
 
 HALF_LIFE_NS = 120e6
 QUIET_NS = 30e6
 COLLAPSE_FACTOR = 4.0
-PRIOR = 2.0
+
+
+@dataclass
+class Fading:
+    """Counts [P, N] that fade, and an unbiased estimate of the variance that chance gives them."""
+
+    total: Matrix
+    variance: Matrix
+
+    @classmethod
+    def zeros(cls, npages: int, nodes: int) -> "Fading":
+        """Return counts of nothing."""
+        return cls(np.zeros((npages, nodes)), np.zeros((npages, nodes)))
+
+    def fade(self, kept: float) -> None:
+        """Let ``kept`` be left of all counts."""
+        self.total *= kept
+        self.variance *= kept * kept
+
+    def add(self, counts: Matrix, each: Matrix) -> None:
+        """Add samples that come to ``counts``; ``each`` is what one of them stands for."""
+        self.total += counts
+        self.variance += counts * each
 
 
 class Learnt:
-    """Page statistics of a guest with P pages on N nodes; ``block[P]`` numbers the pages' 2 MiB blocks."""
+    """Page statistics of a guest with P pages on N nodes.
 
-    def __init__(self, npages: int, nodes: int, block: Ints, half_life_ns: float = HALF_LIFE_NS) -> None:
+    ``near``: the numbers of the units that each page lies in, the smallest units first (``credible``).
+    """
+
+    def __init__(
+        self, npages: int, nodes: int, near: Sequence[Ints], half_life_ns: float = HALF_LIFE_NS
+    ) -> None:
         self._half_life_ns = half_life_ns
-        self._sum = np.zeros((npages, nodes))
+        self._seen, self._writes = Fading.zeros(npages, nodes), Fading.zeros(npages, 1)
         self.samples: Matrix | None = None
         self.samples_recent: Matrix | None = None
-        self._block = block
+        self._near = near
         self._certain = False
         self._quiet_ns = np.full(npages, np.inf)
         self._patience_ns = np.full(npages, QUIET_NS)
-        self._smoothed: Matrix | None = None
+        self._estimate: tuple[Matrix, Matrix] | None = None
         self.recent: Matrix | None = None
         self.read_ratio: float | None = None
         self.sharing: Matrix | None = None
@@ -43,15 +77,24 @@ class Learnt:
     def absorb(self, seen: Seen, span_ns: float) -> None:
         """Add what a look showed of the ``span_ns`` before it."""
         kept = 0.5 ** (span_ns / self._half_life_ns)
-        self._sum *= kept
-        self._sum += seen.heat
-        self.recent, self.read_ratio, self._smoothed = seen.heat, seen.read_ratio, None
+        self.recent, self.read_ratio, self._estimate = seen.heat, seen.read_ratio, None
         self._quiet_ns += span_ns
         self._quiet_ns[seen.written] = 0.0
         self.samples_recent, self._certain = seen.samples, seen.certain
-        if seen.samples is not None:
-            before = 0.0 if self.samples is None else self.samples * kept
-            self.samples = before + seen.samples
+        self._seen.fade(kept)
+        if seen.samples is None or seen.certain:
+            self._seen.total += seen.heat
+        if seen.samples is None:
+            return
+        self.samples = seen.samples + (0.0 if self.samples is None else self.samples * kept)
+        if not seen.certain:
+            self._add_samples(seen, seen.samples, kept)
+
+    def _add_samples(self, seen: Seen, samples: Matrix, kept: float) -> None:
+        self._seen.add(seen.heat, _each(seen.heat, samples))
+        each = _each(row_sums(seen.heat), row_sums(samples))[:, None]
+        self._writes.fade(kept)
+        self._writes.add(seen.written[:, None] * each, each)
 
     def share(self, sharing: Matrix) -> None:
         """Add to the accesses of vCPUs to the same pages, aged as in kMAF (PACT'14, section 3.4.2)."""
@@ -59,38 +102,43 @@ class Learnt:
 
     def moved(self, pages: Indexes) -> None:
         """Note that pages were moved: what is known of them counts half (kMAF, PACT'14, section 3.3)."""
-        self._sum[pages] *= 0.5
+        self._seen.total[pages] *= 0.5
+        self._seen.variance[pages] *= 0.25
         if self.samples is not None:
             self.samples[pages] *= 0.5
-        self._smoothed = None
+        self._estimate = None
 
     def collapsed(self, pages: Indexes) -> None:
         """Note that the copies of pages were dropped, because they were written."""
         self._quiet_ns[pages] = 0.0
         self._patience_ns[pages] *= COLLAPSE_FACTOR
 
-    def suspect(self) -> Bools:
-        """Return which pages may be about to be written."""
+    def suspect(self, node: NodeIndexes) -> Bools:
+        """Return which pages, now on ``node``, may be about to be written."""
         late: Bools = self._quiet_ns < self._patience_ns
-        return late
+        return late if self.samples is None else late | (self._estimated(node, self.samples)[1][:, 0] >= 1.0)
 
-    def heat(self) -> Matrix:
-        """Return the accesses [P, N] that are expected still to come."""
-        if self.samples is None:
-            return self._sum
-        if self._smoothed is None and self._certain:
-            self._smoothed = fused(self._sum, self.samples, self._block, self._sum.sum(axis=0)).heat
-        elif self._smoothed is None:
-            self._smoothed = self._shrunk(self.samples.sum(axis=1))
-        return self._smoothed
+    def heat(self, node: NodeIndexes) -> Matrix:
+        """Return the accesses [P, N] that are expected still to come to the pages, now on ``node``."""
+        return self._seen.total if self.samples is None else self._estimated(node, self.samples)[0]
 
-    def _shrunk(self, samples: Matrix) -> Matrix:
-        """Return each page's heat, drawn towards its block's mean the more, the fewer its samples."""
-        blocks = int(self._block.max()) + 1
-        pages = np.bincount(self._block, minlength=blocks).astype(np.float64)
-        mean = np.stack(
-            [np.bincount(self._block, weights=one, minlength=blocks) / pages for one in self._sum.T], axis=1
-        )
-        own = samples / (samples + PRIOR)
-        shrunk: Matrix = own[:, None] * self._sum + (1 - own)[:, None] * mean[self._block]
-        return shrunk
+    def _estimated(self, node: NodeIndexes, samples: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the accesses [P, N] and the writes [P, 1] that the samples of pages in memory stand for."""
+        if self._estimate is None and self._certain:
+            total = self._seen.total
+            self._estimate = fused(total, samples, self._near[-1], total.sum(axis=0)).heat, self._writes.total
+        elif self._estimate is None:
+            here = np.flatnonzero(node != ABSENT)
+            places = int(node.max(initial=0)) + 3
+            units = [one[here].astype(np.intp) * places + node[here] + 2 for one in self._near]
+            heat, writes = np.zeros_like(self._seen.total), np.zeros_like(self._writes.total)
+            heat[here] = credible(self._seen.total[here], self._seen.variance[here], units)
+            writes[here] = credible(self._writes.total[here], self._writes.variance[here], units)
+            self._estimate = heat, writes
+        return self._estimate
+
+
+def _each(counts: Matrix, samples: Matrix) -> Matrix:
+    """Return what one of the samples stands for; 0 where there are none."""
+    each: Matrix = np.divide(counts, samples, out=np.zeros_like(counts), where=samples > 0)
+    return each

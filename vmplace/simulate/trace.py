@@ -17,7 +17,8 @@ import numpy.typing as npt
 from vmplace.errors import VmplaceError
 
 Ints = npt.NDArray[np.integer[Any]]
-BLOCK_PAGES = 512
+NEAR_PAGES = (16, 512)
+"""Aligned runs of so many pages tell of each other: 64 KiB, and 2 MiB."""
 NEVER = 65535
 """The free_epoch of a page that is never unmapped."""
 
@@ -35,8 +36,8 @@ class Trace:
     """One recorded program; arrays by page (P), by record (N, ascending by window) and by window and thread.
 
     ``raw[W, T]``: accesses before any cache.  ``window_starts[W + 1]``: the first record of each window.
-    ``first_worker``, ``workers``: the thread range that does the work.  ``block[P]``: number of the aligned
-    2 MiB range that the page lies in.
+    ``first_worker``, ``workers``: the thread range that does the work.  ``near``: for
+    each of NEAR_PAGES, the number of the run that each page lies in.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Trace:
     dram: Ints
     raw: Ints
     window_starts: Ints
-    block: Ints
+    near: tuple[Ints, ...]
 
     @property
     def npages(self) -> int:
@@ -117,7 +118,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
         dram=records["llc_misses"],
         raw=whole["totals_raw_loads"].astype(np.int64) + whole["totals_raw_stores"].astype(np.int64),
         window_starts=np.searchsorted(records["epoch"], np.arange(windows + 1)),
-        block=np.unique(whole["vpn"] // BLOCK_PAGES, return_inverse=True)[1],
+        near=tuple(np.unique(whole["vpn"] // size, return_inverse=True)[1] for size in NEAR_PAGES),
     )
 
 

@@ -1,0 +1,62 @@
+"""How hot is a page that was sampled once, or never?  Its own samples and its neighbours', each by credit.
+
+1. Pages lie in runs, runs in blocks: each unit's mean is drawn towards the estimate of the unit around it.
+2. How far its own samples are believed follows from the samples: chance alone scatters the units of a block
+   by so much; what they scatter beyond that is a difference between them.  A block whose pages differ no more
+   than chance explains is taken to be even, and a lone sample in it says nothing of its page.
+
+Source: Bühlmann and Straub (ASTIN Bulletin, 1970), credibility: the best linear estimate of a unit's rate
+under a prior that is itself estimated from the units around.
+Limits: units of one block are taken to be exchangeable; each node's accesses are estimated by themselves.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.metrics import Matrix
+
+Indexes = npt.NDArray[np.intp]
+
+
+def credible(counts: Matrix, variances: Matrix, units: Sequence[Indexes]) -> Matrix:
+    """Return the estimated rates [P, N] of pages that were counted ``counts[P, N]`` times.
+
+    ``variances[P, N]``: an unbiased estimate of what chance alone does to each count (for plain samples the
+    count itself).  ``units``: the number of the unit that each page lies in, the smallest units first, each
+    unit inside one of the next.
+    """
+    levels = [np.arange(len(counts)), *units]
+    estimate = around = _means(counts, levels[-1])
+    for inner, outer in zip(levels[-2::-1], levels[:0:-1], strict=True):
+        mean, alone = _means(counts, inner), 1 - _sizes(inner) / _sizes(outer)
+        credit = _credit((mean - around) ** 2, variances / _sizes(inner), alone, levels[-1])
+        estimate, around = estimate + credit * (mean - estimate), mean
+    return estimate
+
+
+def _credit(scatter: Matrix, chance: Matrix, alone: Matrix, block: Indexes) -> Matrix:
+    """Return how far units are believed, 0 to 1: by block, as units of one block are taken to be alike in it.
+
+    ``scatter``: squared distances of units from their surroundings, of which they are part: ``alone`` is the
+    share of the surroundings that is not the unit's own.
+    """
+    due = _means(chance, block)
+    beyond = np.maximum(_means(scatter - chance * alone, block), 0.0)
+    beyond = np.divide(beyond, _means(alone, block), out=np.zeros_like(due), where=beyond > 0)
+    return np.divide(beyond, beyond + due, out=np.zeros_like(due), where=beyond > 0)
+
+
+def _sizes(unit: Indexes) -> Matrix:
+    """Return, for each page, how many pages its unit has."""
+    sizes: Matrix = np.bincount(unit)[unit][:, None].astype(np.float64)
+    return sizes
+
+
+def _means(values: Matrix, unit: Indexes) -> Matrix:
+    """Return, for each page, the mean over its unit."""
+    count = np.maximum(np.bincount(unit), 1)
+    means = np.stack([np.bincount(unit, weights=one) / count for one in values.T], axis=1)
+    answer: Matrix = means[unit]
+    return answer

@@ -140,7 +140,7 @@ def solved(system: MemorySystem, demand: Demand) -> Load:
     The gradient of f(x) = sum mlp (parallelism ln x - think x) - latency x - sum of queue areas is zero
     exactly there, and f is concave: Newton's steps, halved until f rises, reach it from anywhere.
     """
-    uses = np.einsum("gkj,kjr->gr", demand.shares, system.visits)
+    uses = _uses(system, demand)
     unloaded = np.einsum("gkj,kj->g", demand.shares, system.latency)
     rates = demand.parallelism / (demand.think + (unloaded + 1) / demand.mlp)
     for _ in range(MAX_STEPS):
@@ -158,6 +158,37 @@ def solved(system: MemorySystem, demand: Demand) -> Load:
         rates = rates + length * step
     resource_rates = rates @ uses
     return Load(rates, unloaded + uses @ system.waits(resource_rates), system._utilisation(resource_rates))
+
+
+def beside(system: MemorySystem, demand: Demand, background: Matrix) -> Matrix:
+    """Return the rate of each guest by itself beside ``background[G, R]``, rates at the resources that stay.
+
+    Each guest is a problem of its own: hundreds take as long as a few.  The excess of a guest's time between
+    two accesses over what it waits and thinks rises and is concave in that time, so that Newton's steps from
+    below, where nobody waits, never pass the root.
+    """
+    uses = _uses(system, demand)
+    unloaded = np.einsum("gkj,kj->g", demand.shares, system.latency)
+    spent = demand.mlp * demand.think + unloaded
+    ease, service = demand.mlp * demand.parallelism, system._service()
+    time = spent / ease
+    for _ in range(MAX_STEPS):
+        load, slope = _queue_length(system._utilisation(background + uses / time[:, None]))
+        excess = ease * time - spent - (uses * load) @ service
+        stiffness = ease + ((uses / time[:, None]) ** 2 * slope) @ (service * system._per_capacity)
+        step = -excess / stiffness
+        time = time + step
+        if np.abs(step / time).max(initial=0.0) < 1e-9:
+            break
+    rates: Matrix = 1 / time
+    return rates
+
+
+def _uses(system: MemorySystem, demand: Demand) -> Matrix:
+    """Return how often an access of each guest [G] passes each resource [R]."""
+    pairs = len(system.nids) ** 2
+    uses: Matrix = demand.shares.reshape(-1, pairs) @ system.visits.reshape(pairs, -1)
+    return uses
 
 
 def _newton_step(

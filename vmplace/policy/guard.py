@@ -15,11 +15,12 @@ gates instead, kMAF (PACT'14, section 3.3) halves a page's vector on a move.
 Limits: a phase that ends within a trial is charged to the trial.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vmplace.model.memory_system import solved
+from vmplace.model.memory_system import beside
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
@@ -110,19 +111,34 @@ class Memory:
         return max(earned, 0.0) if now_ns >= self.alone_until_ns else 0.0
 
 
-def remembered(memory: Memory | None, guest: GuestEvidence, view: HostView) -> Memory:
-    """Return the memory after the time since the last look: what was gained, and which trials are over."""
+def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memory]:
+    """Return the memories after the time since the last look: what was gained, and which trials are over."""
+    answers = {g.name: _origins_kept(memories.get(g.name), g, view.now_ns) for g in view.guests}
+    known = [guest for guest in view.guests if guest.name in memories]
+    paces = [Pace.of(guest) for guest in known]
+    trials = [[_collapsed(t, view, g) for t in answers[g.name].trials] for g in known]
+    asked = [
+        [pace.without_moves(answers[g.name].origin), *[pace.without(trial) for trial in some]]
+        for g, pace, some in zip(known, paces, trials, strict=True)
+    ]
+    for guest, some, lost in zip(known, trials, slowdowns(view, paces, asked), strict=True):
+        memory = answers[guest.name]
+        span = view.now_ns - memory.looked_ns
+        seen = tuple(
+            replace(t, gained_ns=t.gained_ns + share * span) for t, share in zip(some, lost[1:], strict=True)
+        )
+        paid = sum(t.cost_ns for t in seen) - sum(t.cost_ns for t in memory.trials)
+        memory = replace(memory, looked_ns=view.now_ns, spent_ns=memory.spent_ns + paid)
+        answers[guest.name] = _judged(memory, seen, span * lost[0])
+    return answers
+
+
+def _origins_kept(memory: Memory | None, guest: GuestEvidence, now_ns: float) -> Memory:
+    """Return the memory with the origins of pages that came or went since the last look."""
     if memory is None:
-        return Memory(view.now_ns, view.now_ns, guest.node.copy())
-    span = view.now_ns - memory.looked_ns
+        return Memory(now_ns, now_ns, guest.node.copy())
     origin = np.where((memory.origin == ABSENT) | (guest.node == ABSENT), guest.node, memory.origin)
-    away = np.flatnonzero(origin != guest.node)
-    pace = Pace.of(view, guest)
-    gained = span * pace.lost_without(away, origin[away]) if len(away) else 0.0
-    trials = tuple(_observed(trial, pace, span) for trial in memory.trials)
-    lost = sum(trial.cost_ns for trial in trials) - sum(trial.cost_ns for trial in memory.trials)
-    memory = replace(memory, spent_ns=memory.spent_ns + lost)
-    return _judged(replace(memory, looked_ns=view.now_ns, origin=origin.astype(np.int8)), trials, gained)
+    return replace(memory, origin=origin.astype(np.int8))
 
 
 def _judged(memory: Memory, trials: tuple[Trial, ...], gained_ns: float) -> Memory:
@@ -189,66 +205,85 @@ def with_trial(trials: tuple[Trial, ...], new: Trial) -> tuple[Trial, ...]:
     return tuple(joined if trial is last else trial for trial in trials)
 
 
-def _observed(trial: Trial, pace: "Pace", span_ns: float) -> Trial:
-    guest, view = pace.guest, pace.view
+def _collapsed(trial: Trial, view: HostView, guest: GuestEvidence) -> Trial:
+    """Return the trial without copies that are gone: they were written to, and that has a price, too."""
+    if not trial.copies:
+        return trial
     still = guest.node[trial.pages] == trial.after
-    if trial.copies:
-        # Copies that are gone were written to: that has a price, too.
-        gone = int((~still & (guest.node[trial.pages] != ABSENT)).sum())
-        cost = trial.cost_ns + gone * view.collapse_ns / max(guest.parallelism, 1.0)
-        trial = replace(
-            trial,
-            pages=trial.pages[still],
-            before=trial.before[still],
-            after=trial.after[still],
-            cost_ns=cost,
-        )
-        still = np.ones(len(trial.pages), np.bool_)
-    gain = pace.lost_without(trial.pages[still], trial.before[still])
-    return replace(trial, gained_ns=trial.gained_ns + gain * span_ns)
+    gone = int((~still & (guest.node[trial.pages] != ABSENT)).sum())
+    return replace(
+        trial,
+        pages=trial.pages[still],
+        before=trial.before[still],
+        after=trial.after[still],
+        cost_ns=trial.cost_ns + gone * view.collapse_ns / max(guest.parallelism, 1.0),
+    )
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a guest is now: its traffic, and the time per access (ns, all vCPUs side by side).
+    """A guest's traffic now, and in it its pages'.
 
     ``scale``: accesses per ns that stand for one of the source's; 0 where nothing was seen.
     """
 
-    view: HostView
     guest: GuestEvidence
     traffic: Matrix
     scale: float
-    time_ns: float
 
     @classmethod
-    def of(cls, view: HostView, guest: GuestEvidence) -> "Pace":
+    def of(cls, guest: GuestEvidence) -> "Pace":
         """Return the guest's pace by its counters, or by what was seen of it where there are none."""
         if guest.recent is None:
-            return cls(view, guest, np.zeros((0, 0)), 0.0, 0.0)
+            return cls(guest, np.zeros((guest.heat.shape[1],) * 2), 0.0)
         seen = traffic(guest.recent, guest.node)
         now = seen if guest.counters is None else guest.counters.accesses
         # In the units of what is counted: the source's heat is scaled to the counters already.
-        scale = float(now.sum()) / max(float(seen.sum()), 1e-300)
-        return cls(view, guest, now, scale, time_per_access(view, guest, now))
+        return cls(guest, now, float(now.sum()) / max(float(seen.sum()), 1e-300))
 
-    def lost_without(self, pages: Indexes, before: NodeIndexes) -> float:
-        """Return by which share the guest would be slower now if ``pages`` lay where they were before."""
-        if self.guest.recent is None:
-            return 0.0
+    def without(self, trial: Trial) -> Matrix:
+        """Return the traffic if the trial's pages lay where they lay before."""
+        still = self.guest.node[trial.pages] == trial.after
+        return self._with(trial.pages[still], trial.before[still])
+
+    def without_moves(self, origin: NodeIndexes) -> Matrix:
+        """Return the traffic if every page lay at its origin."""
+        away = np.flatnonzero(origin != self.guest.node)
+        return self._with(away, origin[away])
+
+    def _with(self, pages: Indexes, before: NodeIndexes) -> Matrix:
+        if self.guest.recent is None or not len(pages):
+            return self.traffic
         heat = self.guest.recent[pages]
         here, there = traffic(heat, self.guest.node[pages]), traffic(heat, before)
-        then = np.maximum(self.traffic + (there - here) * self.scale, 0.0)
-        return time_per_access(self.view, self.guest, then) / max(self.time_ns, 1e-300) - 1
+        then: Matrix = np.maximum(self.traffic + (there - here) * self.scale, 0.0)
+        return then
 
 
-def time_per_access(view: HostView, guest: GuestEvidence, one: Matrix) -> float:
-    """Return the time per access (ns, all vCPUs side by side) if the guest's traffic were ``one``.
+def slowdowns(view: HostView, paces: list[Pace], asked: list[list[Matrix]]) -> list[list[float]]:
+    """Return by which share each guest would be slower with each of its ``asked`` traffics, not its own.
 
     The other guests' traffic stays as the counters have it.
     """
-    told = [(other, other.counters) for other in view.guests if other is not guest]
-    others = [other for other, counters in told if counters is not None]
-    traffics = [one, *[counters.accesses for _, counters in told if counters is not None]]
-    load = solved(view.system, demand((guest, *others), traffics))
-    return 1.0 / float(load.rates[0])
+    rows = [(pace, one) for pace, some in zip(paces, asked, strict=True) for one in (pace.traffic, *some)]
+    if not rows:
+        return []
+    others = _background(view, [pace.guest for pace, _ in rows])
+    needs = demand(tuple(pace.guest for pace, _ in rows), [one for _, one in rows])
+    rates = iter(beside(view.system, needs, others).tolist())
+    answers = []
+    for some in asked:
+        now = next(rates)
+        answers.append([now / next(rates) - 1 for _ in some])
+    return answers
+
+
+def _background(view: HostView, guests: list[GuestEvidence]) -> Matrix:
+    """Return the rate [G, R] that all but each of ``guests`` ask of each resource, by the counters."""
+    system, pairs = view.system, len(view.system.nids) ** 2
+    told = {one.name: one.counters.accesses.ravel() for one in view.guests if one.counters is not None}
+    total = np.sum([*told.values()], axis=0) if told else np.zeros(pairs)
+    nothing = np.zeros(pairs)
+    rest = np.stack([total - told.get(guest.name, nothing) for guest in guests])
+    rates: Matrix = np.maximum(rest, 0.0) @ system.visits.reshape(pairs, -1)
+    return rates

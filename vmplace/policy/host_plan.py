@@ -65,9 +65,7 @@ class HostPlanner:
 
     def plan(self, view: HostView) -> Decision:
         """Return where all guests' pages ought to be."""
-        for guest in view.guests:
-            known = self.memories.get(guest.name)
-            self.memories[guest.name] = guard.remembered(known, guest, view)
+        self.memories |= guard.remembered(self.memories, view)
         plans = plan_host(
             view,
             {

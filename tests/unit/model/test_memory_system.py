@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vmplace.model.memory_system import Demand, Link, routed, solved
+from vmplace.model.memory_system import Demand, Link, beside, routed, solved
 from vmplace.model.published import (
     CARREFOUR_2013,
     CARREFOUR_TABLE_1,
@@ -83,3 +83,19 @@ def test_a_directed_link_is_used_one_way():
 def test_memory_that_no_route_reaches_is_an_error():
     with pytest.raises(ValueError, match="no route"):
         routed((0, 5), np.full((2, 2), 100.0), np.ones(2), [], 1.0)
+
+
+def test_a_guest_beside_rates_that_stay_gets_what_all_get_at_that_point():
+    shares = np.stack([from_all_to(1, 0, 0, 0), from_all_to(0.4, 0.2, 0.2, 0.2), np.diag([0.25] * 4)])
+    guests = Demand(shares, np.array([16.0, 4.0, 64.0]), np.array([50.0, 5.0, 100.0]), ONE * 2.0)
+    rates = solved(CARREFOUR_2013, guests).rates
+    asked = np.einsum("g,gkj,kjr->gr", rates, shares, CARREFOUR_2013.visits)
+    assert beside(CARREFOUR_2013, guests, asked.sum(axis=0) - asked) == pytest.approx(rates, rel=1e-6)
+
+
+def test_a_guest_beside_overload_still_has_an_answer():
+    guest = demand(from_all_to(1, 0, 0, 0), parallelism=256.0)
+    crowd = np.zeros((1, len(CARREFOUR_2013.capacities)))
+    crowd[0, 0] = 3 * CARREFOUR_2013.controller[0]
+    (rate,) = beside(CARREFOUR_2013, guest, crowd)
+    assert 0 < rate < solved(CARREFOUR_2013, guest).rates[0]

@@ -24,7 +24,8 @@ def view(*guests: GuestEvidence, now_ms: float, move_ns: float = 4000.0) -> Host
 
 
 def looked(memory: guard.Memory | None, pages: GuestEvidence, now_ms: float) -> guard.Memory:
-    return guard.remembered(memory, pages, view(pages, now_ms=now_ms))
+    known = {} if memory is None else {pages.name: memory}
+    return guard.remembered(known, view(pages, now_ms=now_ms))[pages.name]
 
 
 def test_a_purse_never_holds_a_hundredth_of_a_guests_time_unless_something_was_gained():

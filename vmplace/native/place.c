@@ -72,11 +72,26 @@ PyObject *vmp_place_traffic(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+/* @least: the lowest price of an access from each node, wherever the page lies. */
 struct vmp_choice {
 	size_t nodes;
 	const double *prices;
 	const uint8_t *memory;
+	double least[VMP_MAX_PLACES];
 };
+
+static void set_least_prices(struct vmp_choice *choice)
+{
+	for (size_t k = 0; k < choice->nodes; k++) {
+		const double *row = choice->prices + k * choice->nodes;
+
+		/* A copy on the node itself, too. */
+		choice->least[k] = row[k];
+		for (size_t place = 0; place < choice->nodes; place++)
+			if (choice->memory[place] && row[place] < choice->least[k])
+				choice->least[k] = row[place];
+	}
+}
 
 static double accesses_cost(const struct vmp_choice *choice, const double *heat, size_t place)
 {
@@ -96,6 +111,16 @@ static double local_cost(const struct vmp_choice *choice, const double *heat)
 	return cost;
 }
 
+/* Whether no place could save what it costs to get there: most pages of a settled guest end here. */
+static bool is_settled(const struct vmp_choice *choice, const double *heat, int8_t now, double price)
+{
+	double saved = 0.0;
+
+	for (size_t k = 0; k < choice->nodes; k++)
+		saved += heat[k] * (choice->prices[k * choice->nodes + now] - choice->least[k]);
+	return saved < price;
+}
+
 static bool is_touched(const double *heat, size_t nodes)
 {
 	for (size_t k = 0; k < nodes; k++)
@@ -111,6 +136,8 @@ static int8_t cheapest_place(const struct vmp_choice *choice, const double *heat
 	int8_t ret = now;
 
 	if (now == VMP_ABSENT || !is_touched(heat, choice->nodes))
+		return now;
+	if (now >= 0 && choice->memory[now] && is_settled(choice, heat, now, fmin(move, copies)))
 		return now;
 	for (size_t place = 0; place < choice->nodes; place++) {
 		if (!choice->memory[place])
@@ -144,7 +171,7 @@ PyObject *vmp_place_cheapest(PyObject *module, PyObject *args)
 	    !vmp_buffer_get(objects[5], "copy_price", VMP_FLOAT64, false, &copy) ||
 	    !vmp_buffer_get(objects[6], "best", VMP_INT8, true, &best))
 		return NULL;
-	choice = (struct vmp_choice){ side_of(&prices, "prices"), prices.f64, memory.u8 };
+	choice = (struct vmp_choice){ side_of(&prices, "prices"), prices.f64, memory.u8, { 0 } };
 	if (!choice.nodes || !count_is(&memory, "memory", choice.nodes) ||
 	    !count_is(&heat, "heat", places.count * choice.nodes) ||
 	    !count_is(&move, "move_price", places.count) || !count_is(&copy, "copy_price", places.count) ||
@@ -152,6 +179,7 @@ PyObject *vmp_place_cheapest(PyObject *module, PyObject *args)
 		return NULL;
 
 	Py_BEGIN_ALLOW_THREADS
+	set_least_prices(&choice);
 	for (size_t p = 0; p < places.count; p++)
 		best.i8[p] = cheapest_place(&choice, heat.f64 + p * choice.nodes, places.i8[p], move.f64[p],
 					    copy.f64[p]);

@@ -5,25 +5,28 @@
    What it causes to a protected guest counts several times (``heed``).
 2. At these prices each page has a cheapest node (or a replica per node, if nobody writes it); moving
    costs, too, spread over the windows that the page is expected to stay.
-3. Go from the present mixture towards these cheapest places as far as the total falls; go to 1.
+3. Mix all placements found so far, the present one among them, so that the total is least (``CornerMix``);
+   go to 1.
 
-Source: the conditional-gradient method of Frank and Wolfe (1956): the total is convex in the traffic, so
-the gap between the prices' promise and the present bounds what is left to gain.
+Source: the conditional-gradient method of Frank and Wolfe (1956), fully corrective: the total is convex in
+the traffic, so the gap between the prices' promise and the present bounds what is left to gain.
 Limits: prices are of a steady state; a node's capacity is the caller's concern.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vmplace import native
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
+from vmplace.policy.corner_mix import CornerMix, asked_of
 from vmplace.policy.host_view import (
     REPLICATED,
     Bools,
     GuestEvidence,
+    Indexes,
     NodeIndexes,
     demand,
     traffic,
@@ -57,44 +60,76 @@ class PageTask:
         """Return the price of each copy of each page (ns)."""
         return self.move_price if self.copy_price is None else self.copy_price
 
+    def of(self, pages: Indexes | slice, each: float = 1.0) -> "PageTask":
+        """Return the task of these pages, of which one stands for ``each``."""
+        guest = self.guest
+        return replace(
+            self,
+            guest=replace(
+                guest,
+                heat=guest.heat[pages] * each,
+                written=guest.written[pages],
+                node=np.ascontiguousarray(guest.node[pages]),
+                windows=guest.windows[pages],
+            ),
+            replicable=self.replicable[pages],
+            move_price=self.move_price[pages] * each,
+            copy_price=self.price_of_copies[pages] * each,
+        )
+
 
 @dataclass(frozen=True)
 class Mixture:
-    """A fractional placement: for each guest the traffic, and the placements that are mixed by weight."""
+    """A fractional placement: each guest's traffic [G, N, N], and the corners that are mixed, by weight.
 
-    traffics: list[Matrix]
-    placements: list[list[NodeIndexes]]
-    weights: list[float]
+    A corner is told by the prices [N, N] of each guest at which its places are the cheapest ones; None where
+    the pages are now.
+    """
+
+    traffics: Matrix
+    corners: list[list[Matrix] | None]
+    weights: Matrix
     gap: float
+
+    def dealt(self, system: MemorySystem, task: PageTask, number: int) -> NodeIndexes:
+        """Return places of the pages of guest ``number``, dealt out over the corners in proportion."""
+        used = np.flatnonzero(self.weights).tolist()
+        if len(used) == 1:
+            return self._at(system, task, number, used[0])
+        chosen, plan = rounded(len(task.guest.node), self.weights), task.guest.node.copy()
+        for index in used:
+            pages = np.flatnonzero(chosen == index)
+            plan[pages] = self._at(system, task.of(pages), number, index)
+        return plan
+
+    def _at(self, system: MemorySystem, task: PageTask, number: int, corner: int) -> NodeIndexes:
+        prices = self.corners[corner]
+        return task.guest.node if prices is None else cheapest(system, task, prices[number])
 
 
 def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEPS) -> Mixture:
     """Return the mixture of placements after at most ``steps`` steps, the present placement first."""
-    placements = [[task.guest.node] for task in tasks]
-    traffics = [traffic(task.guest.heat, task.guest.node) for task in tasks]
-    heeds = [task.heed for task in tasks]
-    moves, weights, gap, first = [0.0] * len(tasks), [1.0], 0.0, 0.0
+    heeds = np.array([task.heed for task in tasks])
+    corners = [_Corner.of(system, tasks, [task.guest.node for task in tasks])]
+    told: list[list[Matrix] | None] = [None]
+    traffics, weights, gap, first = corners[0].traffics, np.ones(1), 0.0, 0.0
     for _ in range(steps):
-        rates = _rates(system, tasks, traffics)
-        scale = [rate / max(one.sum(), 1e-300) for rate, one in zip(rates, traffics, strict=True)]
+        scale = _rates(system, tasks, traffics) / np.maximum(traffics.sum(axis=(1, 2)), 1e-300)
         prices = _prices(system, traffics, scale, heeds)
         goals = [cheapest(system, task, price) for task, price in zip(tasks, prices, strict=True)]
-        aims = [traffic(task.guest.heat, goal) for task, goal in zip(tasks, goals, strict=True)]
-        paid = [_paid(system, task, goal) for task, goal in zip(tasks, goals, strict=True)]
-        weighed = [heed * one for heed, one in zip(heeds, scale, strict=True)]
-        total, gap = _gap(prices, traffics, aims, moves, paid, weighed)
+        corners.append(_Corner.of(system, tasks, goals))
+        told.append(prices)
+        mix = CornerMix.of(
+            system, [one.traffics for one in corners], [one.paid for one in corners], scale, heeds
+        )
+        weights = np.append(weights, 0.0)
+        total, gap = mix.total_and_gap(weights)
         first = max(first, gap)
         if gap <= max(min(GAP * total, LEFT * first), ROUNDING * total):
             break
-        share = _best_share(system, traffics, aims, moves, paid, scale, heeds)
-        if share == 0.0:
-            break
-        traffics = [(1 - share) * a + share * b for a, b in zip(traffics, aims, strict=True)]
-        moves = [(1 - share) * a + share * b for a, b in zip(moves, paid, strict=True)]
-        weights = [(1 - share) * weight for weight in weights] + [share]
-        for kept, goal in zip(placements, goals, strict=True):
-            kept.append(goal)
-    return Mixture(traffics, placements, weights, gap)
+        weights = mix.best(weights)
+        traffics = np.tensordot(weights, np.stack([one.traffics for one in corners]), 1)
+    return Mixture(traffics, told, weights, gap)
 
 
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
@@ -109,112 +144,51 @@ def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexe
     return best
 
 
-def rounded(placements: Sequence[NodeIndexes], weights: Sequence[float]) -> NodeIndexes:
-    """Return one placement whose pages are dealt out over ``placements`` in proportion to ``weights``."""
-    if len(placements) == 1:
-        return placements[0]
-    point = (np.arange(1, len(placements[0]) + 1) * GOLDEN) % 1.0
-    chosen = np.minimum(np.searchsorted(np.cumsum(weights), point, side="right"), len(weights) - 1)
-    dealt: NodeIndexes = np.stack(placements)[chosen, np.arange(len(point))]
-    return dealt
+def rounded(count: int, weights: Matrix) -> Indexes:
+    """Return which of the corners each of ``count`` pages follows, dealt out in proportion to ``weights``."""
+    point = (np.arange(1, count + 1) * GOLDEN) % 1.0
+    upto = np.cumsum(weights)
+    chosen: Indexes = np.minimum(np.searchsorted(upto, point, side="right"), np.flatnonzero(weights)[-1])
+    return chosen
 
 
-def _rates(system: MemorySystem, tasks: Sequence[PageTask], traffics: list[Matrix]) -> Matrix:
-    return solved(system, demand(tuple(task.guest for task in tasks), traffics)).rates
+@dataclass(frozen=True)
+class _Corner:
+    """All pages in one place each: traffic [G, N, N], and what the way there costs each guest [G]."""
+
+    traffics: Matrix
+    paid: Matrix
+
+    @classmethod
+    def of(cls, system: MemorySystem, tasks: Sequence[PageTask], places: list[NodeIndexes]) -> "_Corner":
+        """Return the corner with the guests' pages at ``places``."""
+        each = list(zip(tasks, places, strict=True))
+        return cls(
+            np.stack([traffic(task.guest.heat, one) for task, one in each]),
+            np.array([_paid(system, task, one) for task, one in each]),
+        )
 
 
-def _prices(
-    system: MemorySystem, traffics: list[Matrix], scale: list[float], heeds: list[float]
-) -> list[Matrix]:
+def _rates(system: MemorySystem, tasks: Sequence[PageTask], traffics: Matrix) -> Matrix:
+    return solved(system, demand(tuple(task.guest for task in tasks), [*traffics])).rates
+
+
+def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, heeds: Matrix) -> list[Matrix]:
     """Return, for each guest, what one more of its accesses costs all, in units of its own time."""
-    asked = _asked(system, traffics, scale)
-    heeded = _asked(system, traffics, [heed * one for heed, one in zip(heeds, scale, strict=True)])
+    asked, heeded = asked_of(system, scale, traffics), asked_of(system, heeds * scale, traffics)
     waits = system.waits(asked)
     # What is caused to others: the guests' shares of the rate at a resource, each with its heed.
     caused = (system.marginal_waits(asked) - waits) * heeded / np.maximum(asked, 1e-300)
-    return [system.latency + system.visits @ (waits + caused / heed) for heed in heeds]
-
-
-def _asked(system: MemorySystem, traffics: list[Matrix], scale: list[float]) -> Matrix:
-    """Return the rate at each resource, every guest's traffic scaled to accesses per ns."""
-    total = np.sum([s * one for s, one in zip(scale, traffics, strict=True)], axis=0)
-    rates: Matrix = np.einsum("kj,kjr->r", total, system.visits)
-    return rates
+    by_heed = {heed: system.latency + system.visits @ (waits + caused / heed) for heed in {*heeds.tolist()}}
+    return [by_heed[heed] for heed in heeds.tolist()]
 
 
 def _paid(system: MemorySystem, task: PageTask, goal: NodeIndexes) -> float:
     copies = max(int((task.guest.worker & (system.controller > 0)).sum()) - 1, 1)
-    changed = goal != task.guest.node
-    each = np.where(goal == REPLICATED, task.price_of_copies * copies, task.move_price)
-    return float(each[changed].sum())
-
-
-def _gap(  # noqa: PLR0913  (two points of the descent, each of traffic and moves)
-    prices: list[Matrix],
-    traffics: list[Matrix],
-    aims: list[Matrix],
-    moves: list[float],
-    paid: list[float],
-    scale: list[float],
-) -> tuple[float, float]:
-    """Return the present total at these prices, and how much less it is at the aims."""
-    now = [float((p * one).sum()) + m for p, one, m in zip(prices, traffics, moves, strict=True)]
-    then = [float((p * one).sum()) + m for p, one, m in zip(prices, aims, paid, strict=True)]
-    total = sum(s * value for s, value in zip(scale, now, strict=True))
-    return total, total - sum(s * value for s, value in zip(scale, then, strict=True))
-
-
-def _best_share(  # noqa: PLR0913  (as above)
-    system: MemorySystem,
-    traffics: list[Matrix],
-    aims: list[Matrix],
-    moves: list[float],
-    paid: list[float],
-    scale: list[float],
-    heeds: list[float],
-) -> float:
-    """Return the share of the way to the aims at which the total is least (golden-section search)."""
-    weighed = [heed * one for heed, one in zip(heeds, scale, strict=True)]
-
-    # Rates, and all that they cost but for the waits, are linear in the share.
-    here = _LineEnd.of(system, traffics, moves, scale, weighed)
-    there = _LineEnd.of(system, aims, paid, scale, weighed)
-
-    def total(share: float) -> float:
-        left = 1 - share
-        waits = system.waits(left * here.asked + share * there.asked)
-        return (
-            left * here.plain
-            + share * there.plain
-            + float((left * here.heeded + share * there.heeded) @ waits)
-        )
-
-    low, high = 0.0, 1.0
-    for _ in range(20):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        low, high = (low, right) if total(left) < total(right) else (left, high)
-    best = min((0.0, (low + high) / 2, 1.0), key=total)
-    return 0.0 if best < 1e-6 else best
-
-
-@dataclass(frozen=True)
-class _LineEnd:
-    """One end of a step: cost of moves and unloaded latency, rates at each resource, and these with heed."""
-
-    plain: float
-    asked: Matrix
-    heeded: Matrix
-
-    @classmethod
-    def of(
-        cls,
-        system: MemorySystem,
-        traffics: list[Matrix],
-        moves: list[float],
-        scale: list[float],
-        weighed: list[float],
-    ) -> "_LineEnd":
-        """Return what these traffics and moves come to."""
-        each = zip(weighed, moves, traffics, strict=True)
-        plain = sum(w * (move + float((system.latency * one).sum())) for w, move, one in each)
-        return cls(plain, _asked(system, traffics, scale), _asked(system, traffics, weighed))
+    changed = np.flatnonzero(goal != task.guest.node)
+    if not len(changed):
+        return 0.0
+    each = np.where(
+        goal[changed] == REPLICATED, task.price_of_copies[changed] * copies, task.move_price[changed]
+    )
+    return float(each.sum())

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.policy import guard
-from vmplace.policy.descent import Mixture, PageTask, descended, rounded
+from vmplace.policy.descent import PageTask, descended
 from vmplace.policy.host_lp import PROTECTED_WEIGHT
 from vmplace.policy.host_view import (
     ABSENT,
@@ -37,6 +37,9 @@ from vmplace.policy.host_view import (
 READ_RATIO = 0.95
 """Carrefour (ASPLOS'13, section 3.2): replicate if at least this share of the accesses are reads."""
 
+SAMPLED_PAGES = 1 << 16
+"""The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
+
 
 def plan_host(view: HostView, hurdles: dict[str, tuple[float, float]] | None = None) -> list[NodeIndexes]:
     """Return each guest's pages where the host's accesses cost the least time, moves included.
@@ -50,11 +53,17 @@ def plan_host(view: HostView, hurdles: dict[str, tuple[float, float]] | None = N
         _task(view, guest, pages, hurdles.get(guest.name, (1.0, 1.0)))
         for guest, pages in zip(view.guests, touched, strict=True)
     ]
-    mixture: Mixture = descended(view.system, tasks)
+    mixture = descended(view.system, _thinned(tasks))
     plans = [guest.node.copy() for guest in view.guests]
-    for plan, pages, placements in zip(plans, touched, mixture.placements, strict=True):
-        plan[pages] = rounded(placements, mixture.weights)
+    for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
+        plan[pages] = mixture.dealt(view.system, task, number)
     return plans
+
+
+def _thinned(tasks: list[PageTask]) -> list[PageTask]:
+    """Return the tasks of at most about SAMPLED_PAGES pages, which stand for all: prices need no more."""
+    every = -(-sum(len(task.guest.node) for task in tasks) // SAMPLED_PAGES)
+    return tasks if every < 2 else [task.of(slice(every // 2, None, every), float(every)) for task in tasks]
 
 
 @dataclass
@@ -95,12 +104,22 @@ def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, purse_n
     costs = np.cumsum(_copies(guest, plan[changed]) * view.pause_ns(guest))
     if not len(changed) or costs[-1] <= purse_ns:
         return plan
-    order = changed[np.argsort(-row_sums(guest.heat[changed]), kind="stable")]
+    order = _hottest(guest, changed, 1 + int(purse_ns / view.pause_ns(guest)))
     costs = np.cumsum(_copies(guest, plan[order]) * view.pause_ns(guest))
     kept = guest.node.copy()
     chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]
     kept[chosen] = plan[chosen]
     return kept
+
+
+def _hottest(guest: GuestEvidence, pages: Indexes, most: int) -> Indexes:
+    """Return the hottest of the pages, at most so many, hottest first."""
+    cold = -row_sums(guest.heat[pages])
+    chosen: Indexes = np.arange(len(pages))
+    if most < len(pages):
+        chosen = np.sort(np.argpartition(cold, most)[:most])
+    hottest: Indexes = pages[chosen[np.argsort(cold[chosen], kind="stable")]]
+    return hottest
 
 
 def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vmplace.model.memory_system import Link, MemorySystem, routed
+from vmplace.policy import host_plan
 from vmplace.policy.descent import PageTask, descended, rounded
 from vmplace.policy.host_plan import plan_host
 from vmplace.policy.host_view import ABSENT, REPLICATED, GuestEvidence, HostView, traffic
@@ -107,10 +108,18 @@ def test_absent_and_untouched_pages_are_left_alone():
 
 
 def test_rounding_keeps_the_weights_and_repeats_itself():
-    mixed = rounded([np.zeros(10_000, np.int8), np.ones(10_000, np.int8)], [0.3, 0.7])
-    assert np.mean(mixed == 1) == pytest.approx(0.7, abs=0.001)
-    np.testing.assert_array_equal(
-        mixed, rounded([np.zeros(10_000, np.int8), np.ones(10_000, np.int8)], [0.3, 0.7])
+    mixed = rounded(10_000, np.array([0.3, 0.7, 0.0]))
+    assert np.bincount(mixed, minlength=3) == pytest.approx([3000, 7000, 0], abs=10)
+    np.testing.assert_array_equal(mixed, rounded(10_000, np.array([0.3, 0.7, 0.0])))
+
+
+def test_a_sample_of_the_pages_leads_to_the_same_plan(monkeypatch: pytest.MonkeyPatch):
+    pages = guest([[9, 0], [0, 9], [5, 5], [8, 1]] * 1000, node=1)
+    (whole,) = planned(pages, system=two_nodes((0.03, 0.02), 0.02))
+    monkeypatch.setattr(host_plan, "SAMPLED_PAGES", 333)
+    (sampled,) = planned(pages, system=two_nodes((0.03, 0.02), 0.02))
+    np.testing.assert_allclose(
+        traffic(pages.heat, sampled), traffic(pages.heat, whole), atol=0.02 * pages.heat.sum()
     )
 
 

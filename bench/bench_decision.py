@@ -1,0 +1,90 @@
+"""How long does a decision for a full host take?  CPU seconds of one core for N guests of 1 TiB; JSON.
+
+    python -m bench.bench_decision [GUESTS]
+
+The guests' memory is 2 MiB blocks (5 GiB each for 200 guests): two thirds private to a node, a third shared.
+``scattered_s``: all of it lies anywhere, and as much is moved at each look as the guard allows; ``home_s``:
+private blocks lie where they belong.  Means of the looks after the first.  Control: a tenth of the
+guests, each as large.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+import vmplace.simulate
+from vmplace.model.memory_system import MemorySystem
+from vmplace.policy.host_plan import HostPlanner
+from vmplace.policy.host_view import Counters, GuestEvidence, HostView, NodeIndexes, traffic
+from vmplace.simulate.host_file import read_host
+
+HOST = Path(vmplace.simulate.__file__).parent / "hosts" / "asymmetric-8.toml"
+BLOCKS = (1 << 19) // 200
+LOOKS = 6
+LOOK_NS = 1e9
+MOVE_NS = 2000.0 * 512
+"""A block of 512 pages, at the simulator's price of each."""
+
+
+def guest(number: int, system: MemorySystem, node: NodeIndexes | None, *, home: bool) -> GuestEvidence:
+    """Return a guest on one or two nodes, the same at every look but for where its memory is."""
+    chance, nodes = np.random.default_rng(number), len(system.nids)
+    workers = chance.choice(nodes, size=1 + number % 2, replace=False)
+    worker = np.isin(np.arange(nodes), workers)
+    heat = np.zeros((BLOCKS, nodes))
+    owner = chance.choice(workers, size=BLOCKS)
+    heat[np.arange(BLOCKS), owner] = chance.exponential(1e5, BLOCKS)
+    shared = chance.random(BLOCKS) < 1 / 3
+    heat[shared] = worker * chance.exponential(1e5, (int(shared.sum()), 1))
+    if node is None:
+        anywhere = chance.choice(np.flatnonzero(system.controller > 0), size=BLOCKS)
+        node = (owner if home else anywhere).astype(np.int8)
+    rates = traffic(heat, node) / heat.sum() * 5e-4
+    return GuestEvidence(
+        name=f"g{number}",
+        heat=heat,
+        written=chance.random(BLOCKS) < 0.6,
+        node=node,
+        worker=worker,
+        windows=np.ones(BLOCKS, np.int64),
+        read_ratio=None,
+        parallelism=2.0,
+        think_ns=3000.0,
+        mlp=2.5,
+        recent=heat * 0.1,
+        counters=Counters(rates, 300.0, 0.5, 0.9, 0.0),
+    )
+
+
+def seconds(guests: int, *, home: bool) -> float:
+    """Return the mean CPU seconds of a look after the first."""
+    system, planner = read_host(HOST).system, HostPlanner()
+    places: list[NodeIndexes | None] = [None] * guests
+    took = []
+    for look in range(LOOKS):
+        some = tuple(guest(number, system, node, home=home) for number, node in enumerate(places))
+        view = HostView(system, np.full(len(system.nids), 1e9), some, MOVE_NS, now_ns=look * LOOK_NS)
+        started = time.process_time()
+        places = [*planner.plan(view).pages]
+        took.append(time.process_time() - started)
+    return float(np.mean(took[1:]))
+
+
+def measured(guests: int) -> dict[str, float]:
+    """Return what decisions for so many guests cost."""
+    return {
+        "guests": guests,
+        "scattered_s": seconds(guests, home=False),
+        "home_s": seconds(guests, home=True),
+    }
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    print(json.dumps({**measured(count), "control": measured(count // 10)}))

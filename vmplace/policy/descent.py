@@ -29,6 +29,7 @@ from vmplace.policy.host_view import (
     Indexes,
     NodeIndexes,
     demand,
+    row_sums,
     traffic,
 )
 
@@ -96,7 +97,10 @@ class Mixture:
         used = np.flatnonzero(self.weights).tolist()
         if len(used) == 1:
             return self._at(system, task, number, used[0])
-        chosen, plan = rounded(len(task.guest.node), self.weights), task.guest.node.copy()
+        # Pages of like heat are dealt out among each other: the traffic keeps the weights, too.
+        order = np.argsort(-row_sums(task.guest.heat), kind="stable")
+        chosen, plan = np.empty(len(order), np.intp), task.guest.node.copy()
+        chosen[order] = rounded(len(order), self.weights)
         for index in used:
             pages = np.flatnonzero(chosen == index)
             plan[pages] = self._at(system, task.of(pages), number, index)

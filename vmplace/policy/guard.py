@@ -8,7 +8,8 @@
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.
 4. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
-   was moved is moved back, and the guest is left alone for a while that doubles each time.
+   was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
+   is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
 
 Source: the demand of "never more than 1 % slower than doing nothing"; Carrefour (ASPLOS'13, section 4.4) has
 gates instead, kMAF (PACT'14, section 3.3) halves a page's vector on a move.
@@ -52,7 +53,8 @@ MEASURED_RISE = 0.005
 SAME_WORK = 0.01
 """Work between two accesses that differs by less is the same phase of the program."""
 LONELY_NS = 40e6
-"""How long a guest is left alone after the first plan that did harm."""
+"""How long a guest is left alone if its first plan did harm."""
+LONELY_LEAST_NS = 2.5e6
 
 
 @dataclass(frozen=True)
@@ -157,26 +159,31 @@ def _judged(memory: Memory, trials: tuple[Trial, ...], gained_ns: float) -> Memo
     )
 
 
-def broken(memory: Memory, guest: GuestEvidence) -> bool:
-    """Return whether counters say that the last plan made the guest's latency worse.
+def measured_rise(memory: Memory, guest: GuestEvidence) -> float | None:
+    """Return by which share the counters say that latency rose since the last plan, which promised less.
 
-    No answer, thus False, if the guest began to do something else: it does another amount of work per access,
-    or its accesses come from other nodes.
+    None where there was no plan, and where the guest began to do something else: it does another amount of
+    work per access, or its accesses come from other nodes.
     """
     promise = memory.promise
     if promise is None or guest.counters is None:
-        return False
+        return None
     if abs(guest.think_ns - promise.think_ns) > SAME_WORK * promise.think_ns:
-        return False
+        return None
     if np.abs(shares_by_node(guest.counters) - promise.by_node).sum() > SAME_WORK:
-        return False
-    return guest.counters.latency_ns > promise.latency_ns * (1 + MEASURED_RISE)
+        return None
+    return guest.counters.latency_ns / promise.latency_ns - 1
 
 
 def shares_by_node(counters: Counters) -> Matrix:
     """Return the share of the accesses that came from each node: no move of pages changes it."""
     rates: Matrix = counters.accesses.sum(axis=1)
     return rates / max(float(rates.sum()), 1e-300)
+
+
+def trusted(memory: Memory) -> Memory:
+    """Return the memory after a kept promise: whoever is right time and again is soon forgiven an error."""
+    return replace(memory, lonely_ns=max(memory.lonely_ns / 2, LONELY_LEAST_NS))
 
 
 def left_alone(memory: Memory, now_ns: float) -> Memory:

@@ -86,7 +86,10 @@ class HostPlanner:
 
     def _guarded(self, view: HostView, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes:
         memory = self.memories[guest.name]
-        if guard.broken(memory, guest) and memory.promise is not None:
+        rise = guard.measured_rise(memory, guest)
+        if rise is not None and rise < -guard.MEASURED_RISE:
+            memory = self.memories[guest.name] = guard.trusted(memory)
+        if rise is not None and rise > guard.MEASURED_RISE and memory.promise is not None:
             undone = guest.node.copy()
             pages = memory.promise.pages
             back = memory.promise.before[guest.node[pages] != ABSENT]

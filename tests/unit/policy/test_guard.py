@@ -94,6 +94,13 @@ def test_a_plan_is_kept_if_latency_fell_or_the_guest_began_to_do_something_else(
         assert (kept == 0).all()
 
 
+def test_a_guest_whose_plans_kept_their_promise_is_left_alone_for_a_shorter_while():
+    planner = HostPlanner()
+    promised(planner)
+    planner.plan(view(seen(0, latency=120.0), now_ms=2, move_ns=1.0))
+    assert planner.memories["g"].lonely_ns == guard.LONELY_NS / 2
+
+
 def test_a_plan_is_kept_if_the_accesses_come_from_other_nodes_now():
     planner = HostPlanner()
     promised(planner)

@@ -35,7 +35,7 @@ def reason(row: dict[str, Any], mine: dict[str, Any]) -> str:
     if row["policy"] in NEW_PAGES:
         return "places pages when they are first touched, at no price and before anything was seen of them"
     if row["policy"] in MOVES_VCPUS:
-        return "moves vCPUs; vmplace's plan moves pages only"
+        return "moves vCPUs to other nodes than vmplace's plan does"
     if row["run_time_s"] < mine["oracle_run_time_s"] * (1 - NOISE):
         return "is faster than the oracle: the mix's guests met at other moments"
     return "unexplained"

@@ -181,6 +181,11 @@ def shares_by_node(counters: Counters) -> Matrix:
     return rates / max(float(rates.sum()), 1e-300)
 
 
+def resettled(memory: Memory, guest: GuestEvidence) -> Memory:
+    """Return the memory after the guest's vCPUs moved: gains count from where its pages are now."""
+    return replace(memory, origin=guest.node.copy(), trials=(), promise=None)
+
+
 def trusted(memory: Memory) -> Memory:
     """Return the memory after a kept promise: whoever is right time and again is soon forgiven an error."""
     return replace(memory, lonely_ns=max(memory.lonely_ns / 2, LONELY_LEAST_NS))

@@ -33,6 +33,7 @@ from vmplace.policy.host_view import (
     NodeIndexes,
     row_sums,
 )
+from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 
 READ_RATIO = 0.95
 """Carrefour (ASPLOS'13, section 3.2): replicate if at least this share of the accesses are reads."""
@@ -71,10 +72,14 @@ class HostPlanner:
     """The plan for the host, guarded by what became of the plans before."""
 
     memories: dict[str, guard.Memory] = field(default_factory=dict)
+    vcpus: VcpuPlanner = field(default_factory=VcpuPlanner)
 
     def plan(self, view: HostView) -> Decision:
-        """Return where all guests' pages ought to be."""
+        """Return where all guests' pages ought to be, or where their vCPUs ought to be first."""
         self.memories |= guard.remembered(self.memories, view)
+        layout = self.vcpus.plan(view)
+        if layout is not None:
+            return self._moved(view, layout)
         plans = plan_host(
             view,
             {
@@ -83,6 +88,16 @@ class HostPlanner:
             },
         )
         return Decision([self._guarded(view, g, plan) for g, plan in zip(view.guests, plans, strict=True)])
+
+    def _moved(self, view: HostView, layout: Layout) -> Decision:
+        """Return the decision to move vCPUs; pages follow at the next look, which sees them from there."""
+        moves: list[Indexes | None] = []
+        for guest, nodes in zip(view.guests, layout, strict=True):
+            changed = guest.vcpu_node is not None and bool((guest.vcpu_node != nodes).any())
+            moves.append(nodes if changed else None)
+            if changed:
+                self.memories[guest.name] = guard.resettled(self.memories[guest.name], guest)
+        return Decision([guest.node for guest in view.guests], moves)
 
     def _guarded(self, view: HostView, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes:
         memory = self.memories[guest.name]

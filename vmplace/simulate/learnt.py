@@ -108,6 +108,13 @@ class Learnt:
             self.samples[pages] *= 0.5
         self._estimate = None
 
+    def ran_on(self, shift: Matrix) -> None:
+        """Note that ``shift[k, j]`` of what ran on node k runs on node j now, and accesses pages there."""
+        self._seen = Fading(self._seen.total @ shift, self._seen.variance @ shift)
+        if self.samples is not None:
+            self.samples = self.samples @ shift
+        self._estimate = None
+
     def collapsed(self, pages: Indexes) -> None:
         """Note that the copies of pages were dropped, because they were written."""
         self._quiet_ns[pages] = 0.0

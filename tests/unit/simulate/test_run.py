@@ -17,8 +17,8 @@ from vmplace.simulate.trace import parse_trace
 FREE = PlacementCosts(move_ns=0.0, collapse_ns=0.0, flush_ns=0.0)
 
 
-def square(memory_mib: int = 64) -> SimulatedHost:
-    node = f"cpus = 4\nmemory_mib = {memory_mib}\n"
+def square(memory_mib: int = 64, cpus: int = 4) -> SimulatedHost:
+    node = f"cpus = {cpus}\nmemory_mib = {memory_mib}\n"
     nodes = "".join(f"[[node]]\nnid = {nid}\n{node}" for nid in (0, 1, 4, 5))
     distances = [[10 if i == j else 20 for j in range(4)] for i in range(4)]
     return parse_host(
@@ -76,7 +76,8 @@ def test_a_write_collapses_copies_for_good():
     arrays = shared_pages(windows=9)
     late = (arrays["epoch"] == 5) & (arrays["thread"] == 2)
     arrays["stores"] = np.where(late, 1, arrays["stores"])
-    guest = run(arrays, "vmplace").guests["g0"]
+    # With one CPU per node, no node could take all vCPUs.
+    guest = run(arrays, "vmplace", host=square(cpus=1)).guests["g0"]
     assert guest.collapsed_pages == 400
     assert guest.replicated_bytes == 3 * 400 * 4096
 
@@ -159,3 +160,13 @@ def test_a_guest_that_is_done_leaves_its_cpus_to_the_others(name: str):
     beside = simulate(host, [long, brief], policy, source, costs=FREE).guests
     # Both have half of the CPUs until the brief one is done.
     assert beside["long"].run_time_s == pytest.approx(alone + beside["brief"].run_time_s / 2, rel=0.05)
+
+
+def test_guests_that_crowd_a_node_are_spread_over_the_free_cpus_with_their_memory():
+    host, trace = square(), parse_trace(shared_pages(windows=30, npages=100, stores=50), name="small")
+    # Each has two vCPUs on node 0 and two on node 1 or 4: node 0 runs four too many.
+    specs = [guest_spec(f"g{i}", trace, {"nodes": f"0+{nid}"}, host) for i, nid in enumerate((1, 1, 4, 4))]
+    none, ours = (simulate(host, specs, POLICIES[name], source_named("full")) for name in ("none", "vmplace"))
+    assert ours.run_time_s < 0.7 * none.run_time_s
+    # Spread over two nodes, half of the accesses to pages that all share would be remote.
+    assert ours.lar is not None and ours.lar > 0.7

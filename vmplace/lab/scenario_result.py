@@ -31,7 +31,7 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     working as fast as it can, takes for WORK_TOUCHES touches, by its rate in the emulated window; None where
     the scenario does not measure it.  ``forecast_run_time_s`` is what the simulator says of it
     (scenario_forecast.py).  ``cpu_load``: CPUs that the guest used while the manager acted.
-    ``fetch_lar_*``: the share of its instructions whose code lies on the node that executes them, before caches.
+    ``fetch_lar_*``: the share of its instructions whose code lies on the node that executes them.
     """
 
     vcpu_nids: tuple[int, ...]

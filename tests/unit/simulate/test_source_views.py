@@ -4,8 +4,10 @@ import numpy as np
 
 from vmplace.simulate.learnt import Learnt
 from vmplace.simulate.source_views import WindowTruth, looked, source_named
+from vmplace.simulate.trace import NEAR_PAGES
 
 NPAGES = 2048
+HERE = np.zeros(NPAGES, np.int8)
 
 
 def truth() -> WindowTruth:
@@ -18,23 +20,23 @@ def truth() -> WindowTruth:
 
 
 def learnt_from(source: str) -> Learnt:
-    learnt = Learnt(NPAGES, 2, np.arange(NPAGES) // 512)
+    learnt = Learnt(NPAGES, 2, tuple(np.arange(NPAGES) // size for size in NEAR_PAGES))
     learnt.absorb(looked(source_named(source), [(truth(), 1.0)], np.random.default_rng(5)), 2e6)
     return learnt
 
 
 def test_samples_tell_which_node_uses_shared_pages_more_and_bits_that_both_do() -> None:
-    heat = learnt_from("ad+ibs:5000").heat()[::2]
+    heat = learnt_from("ad+ibs:5000").heat(HERE)[::2]
     assert (heat[:, 0] > heat[:, 1]).all() and heat.all()
     assert not learnt_from("ibs:5000").samples[::2].all()  # type: ignore[index]
 
 
 def test_untouched_pages_beside_hot_ones_have_no_heat() -> None:
-    assert not learnt_from("ad+ibs").heat()[1::2].any()
+    assert not learnt_from("ad+ibs").heat(HERE)[1::2].any()
     # The control: samples alone give each page a part of its block's mean.
-    assert learnt_from("ibs").heat()[1::2].any()
+    assert learnt_from("ibs").heat(HERE)[1::2].any()
 
 
 def test_all_written_pages_are_known_by_bits() -> None:
-    suspect = learnt_from("ad+ibs:5000").suspect()
+    suspect = learnt_from("ad+ibs:5000").suspect(HERE)
     assert suspect[::8].all() and not suspect[2::8].any()

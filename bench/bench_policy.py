@@ -303,6 +303,9 @@ def summary(rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> str:
         mean = f"{np.mean(shares):.3f}" if shares else "-"
         shown = f"{max(guarded):+.2%}" if guarded else "-"
         lines.append(f"{policy:24}{source:10}{mean:>11}{worst:>+13.2%}{shown:>11}{len(mine):>6}")
+    dearer = [v for one in rows if (v := one.get("oracle_break_even_share")) is not None]
+    if dearer:
+        lines += [f"{'oracle, each price twice':34}{np.mean(dearer):>11.3f}"]
     lines += ["", "rows where a baseline is more than 1 % faster than vmplace with full information:"]
     lines += [
         f"  {one['host']} {one['mix']}: {one['policy']} by {one['lead']:.1%}: {one['reason']}"

@@ -88,12 +88,13 @@ class Learnt:
             return
         self.samples = seen.samples + (0.0 if self.samples is None else self.samples * kept)
         if not seen.certain:
-            self._add_samples(seen, seen.samples, kept)
+            self._add_samples(seen, seen.samples, span_ns)
 
-    def _add_samples(self, seen: Seen, samples: Matrix, kept: float) -> None:
+    def _add_samples(self, seen: Seen, samples: Matrix, span_ns: float) -> None:
         self._seen.add(seen.heat, _each(seen.heat, samples))
         each = _each(row_sums(seen.heat), row_sums(samples))[:, None]
-        self._writes.fade(kept)
+        # As long as one write that was seen makes its page suspect.
+        self._writes.fade(0.5 ** (span_ns / QUIET_NS))
         self._writes.add(seen.written[:, None] * each, each)
 
     def share(self, sharing: Matrix) -> None:

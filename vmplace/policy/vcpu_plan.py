@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.memory_system import solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.descent import PageTask, descended
@@ -94,17 +95,10 @@ def shift(before: Indexes, after: Indexes, nodes: int) -> Matrix:
     return shares
 
 
-def cpu_shares(view: HostView, layout: Layout) -> Matrix:
-    """Return which share of its vCPUs' time each guest gets, where vCPUs outnumber CPUs."""
-    nodes = len(view.system.nids)
-    vcpus = sum((np.bincount(one, minlength=nodes) for one in layout), np.zeros(nodes))
-    share = np.minimum(1.0, _cpus(view) / np.maximum(vcpus, 1.0))
-    return np.array([float(share[one].mean()) if len(one) else 1.0 for one in layout])
-
-
 def times(view: HostView, layout: Layout) -> Matrix:
     """Return each guest's time per access in this layout, with all memory where it is best for it."""
-    shares = cpu_shares(view, layout) / cpu_shares(view, [_nodes(guest) for guest in view.guests])
+    cpus = _cpus(view)
+    shares = cpu_shares(layout, cpus) / cpu_shares([_nodes(guest) for guest in view.guests], cpus)
     every = -(-sum(len(guest.node) for guest in view.guests) // SAMPLED_PAGES)
     tasks = [
         _free_task(view, guest, after, float(share), every)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
+from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.described_memory import MLP
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
@@ -244,37 +245,13 @@ class GuestRun:
 
 
 def share_cpus(guests: list[GuestRun], host: SimulatedHost) -> None:
-    """Let guests whose vCPUs outnumber a node's CPUs share these; raises for nodes without CPUs.
-
-    Guests weigh the same, and a guest's vCPUs share its weight: they are control groups under libvirt
-    (Documentation/admin-guide/cgroup-v2.rst, cpu.weight), and so the one with fewer vCPUs gets more for each.
-    """
-    if not guests:
-        return
-    vcpus = np.array([np.bincount(guest.vcpu_node, minlength=len(host.cpus)) for guest in guests], float)
-    bare = np.flatnonzero((host.cpus == 0) & vcpus.any(axis=0))
-    if len(bare):
-        nids = [host.system.nids[i] for i in bare]
-        raise VmplaceError(f"nodes {nids} have no CPUs to run vCPUs", hint="name others with nodes=")
-    weights = 1 / vcpus.sum(axis=1)
-    share = np.array([fair_shares(on, weights, cpus) for on, cpus in zip(vcpus.T, host.cpus, strict=True)])
-    for index, guest in enumerate(guests):
-        guest.cpu_share = float(share[guest.vcpu_node, index].mean())
-
-
-def fair_shares(vcpus: Matrix, weights: Matrix, cpus: float) -> Matrix:
-    """Return the share of a CPU that a vCPU of each guest gets on a node, by weight, and never more than one.
-
-    ``vcpus[g]``: how many of guest g are there; ``weights[g]``: of each of them.
-    """
-    shares, waiting = np.zeros(len(vcpus)), vcpus > 0
-    while waiting.any():
-        offered = weights * max(cpus, 0.0) / (vcpus * weights)[waiting].sum()
-        sated = waiting & (offered >= 1)
-        if not sated.any():
-            shares[waiting] = offered[waiting]
-            break
-        shares[sated] = 1.0
-        cpus -= vcpus[sated].sum()
-        waiting &= ~sated
-    return shares
+    """Let guests whose vCPUs outnumber a node's CPUs share these; raises for nodes without CPUs."""
+    used = (
+        np.unique(np.concatenate([guest.vcpu_node for guest in guests])) if guests else np.zeros(0, np.intp)
+    )
+    bare = [host.system.nids[node] for node in used if host.cpus[node] == 0]
+    if bare:
+        raise VmplaceError(f"nodes {bare} have no CPUs to run vCPUs", hint="name others with nodes=")
+    shares = cpu_shares([guest.vcpu_node for guest in guests], host.cpus)
+    for guest, share in zip(guests, shares.tolist(), strict=True):
+        guest.cpu_share = share

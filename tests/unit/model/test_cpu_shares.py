@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vmplace.simulate.guest_run import fair_shares
+from vmplace.model.cpu_shares import fair_shares
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ PAGEMAP_PRESENT, PAGEMAP_PFN = 1 << 63, (1 << 55) - 1
 METER_PCI_ID = ("0x1af4", "0x1110")
 LIBVIRT_ANSWER_S = 10.0
 IBS_PERIOD = 262_144
+# linux/perf_event.h: PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_HW_INSTRUCTIONS
+HARDWARE, CYCLES, INSTRUCTIONS = 0, 0, 1
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,21 @@ def probe_ibs(roots: Roots) -> Capability:
     return Capability("AMD IBS", True, "ibs_op can be used")
 
 
+def probe_cycle_counters(roots: Roots) -> Capability:
+    """Cycles per instruction tell whether moving memory helped a guest (policy/trial.py)."""
+    from vmplace import native
+
+    del roots
+    name = "cycle counters"
+    try:
+        for event in CYCLES, INSTRUCTIONS:
+            os.close(native.perf_count(HARDWARE, event, 0))
+    except OSError as err:
+        cure = "run as root; in a virtual machine have its hypervisor show a PMU (the agent works without)"
+        return Capability(name, False, f"perf counts no cycles or instructions: {err.strerror}", cure)
+    return Capability(name, True, "what made a guest slower is undone")
+
+
 def probe_kvm_placement(roots: Roots) -> Capability:
     """The patched KVM says which node touched a page, replicates, and moves pages while the guest runs."""
     name = "KVM placement patch"
@@ -293,6 +310,7 @@ PROBES: tuple[Callable[[Roots], Capability], ...] = (
     probe_cpuset,
     probe_hmat,
     probe_ibs,
+    probe_cycle_counters,
     probe_kvm_placement,
     probe_meter,
     probe_hugepages,

@@ -12,6 +12,7 @@
 
 #define NS_PER_MS 1000000LL
 #define REPORT_NS (1000 * NS_PER_MS)
+#define LISTENER_NS (2000 * NS_PER_MS)
 
 struct totals {
 	uint64_t reads, writes, calls, verified_pages, late_ticks;
@@ -41,6 +42,19 @@ static void send_line(int out, const char *line, size_t length)
 		line += sent;
 		length -= (size_t)sent;
 	}
+}
+
+/*
+ * Whoever asks also listens, but the guest's kernel may hand over the question before it takes note of the
+ * listener: an answer at that moment would be dropped.
+ */
+static void await_listener(int out)
+{
+	struct pollfd poll_out = { .fd = out, .events = POLLOUT };
+	int64_t deadline_ns = now_ns() + LISTENER_NS;
+
+	while (poll(&poll_out, 1, 0) >= 0 && !(poll_out.revents & POLLOUT) && now_ns() < deadline_ns)
+		usleep(1000);
 }
 
 void vmp_control_error(int out, const char *message)
@@ -144,6 +158,7 @@ static void obey_lines(struct vmp_control *control)
 		size_t used = (size_t)(newline - control->buffer) + 1;
 
 		*newline = '\0';
+		await_listener(control->out);
 		obey(control, control->buffer);
 		control->length -= used;
 		memmove(control->buffer, newline + 1, control->length);

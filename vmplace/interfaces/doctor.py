@@ -5,7 +5,8 @@ import sys
 import click
 import msgspec
 
-from vmplace.topology.capabilities import Capability, can_work, probe_host
+from vmplace.topology.capabilities import can_work, probe_host
+from vmplace.topology.capability import Capability
 from vmplace.topology.guests_libvirt import SYSTEM_URI
 
 EXAMPLES = """\b

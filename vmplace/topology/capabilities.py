@@ -6,10 +6,11 @@ An answer is yes, no, or None: cannot be told.  Only the needed ones decide whet
 import ctypes
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import UnsupportedHostError, VmplaceError
+from vmplace.topology.capability import Capability, Roots
+from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt
 from vmplace.topology.placement import FEATURES, probe_features
 from vmplace.topology.sysfs import read_host
@@ -17,32 +18,7 @@ from vmplace.topology.sysfs import read_host
 # linux/capability.h
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
 PAGEMAP_PRESENT, PAGEMAP_PFN = 1 << 63, (1 << 55) - 1
-# QEMU, docs/specs/ivshmem-spec: the meter's counters of the emulated host.
-METER_PCI_ID = ("0x1af4", "0x1110")
 LIBVIRT_ANSWER_S = 10.0
-IBS_PERIOD = 262_144
-# linux/perf_event.h: PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_HW_INSTRUCTIONS
-HARDWARE, CYCLES, INSTRUCTIONS = 0, 0, 1
-
-
-@dataclass(frozen=True)
-class Capability:
-    """One thing the host has (``answer`` True), lacks (False) or hides (None); ``cure`` is None with True."""
-
-    name: str
-    answer: bool | None
-    why: str
-    cure: str | None = None
-    needed: bool = False
-
-
-@dataclass(frozen=True)
-class Roots:
-    """Where the kernel's trees are; tests put their own here."""
-
-    proc: Path = Path("/proc")
-    sys: Path = Path("/sys")
-    dev: Path = Path("/dev")
 
 
 def probe_host(roots: Roots | None = None, *, libvirt_uri: str = SYSTEM_URI) -> list[Capability]:
@@ -185,38 +161,6 @@ def probe_hmat(roots: Roots) -> Capability:
     return Capability("HMAT", False, "firmware tells no bandwidth", "distances are used instead")
 
 
-def probe_ibs(roots: Roots) -> Capability:
-    """AMD's address samples; the kernel gives the PMU to one user of a CPU at a time."""
-    try:
-        pmu_type = int((roots.sys / "bus/event_source/devices/ibs_op/type").read_text())
-    except OSError:
-        cure = "AMD hosts have it, unless a hypervisor hides it (QEMU: -cpu ...,+ibs, patched)"
-        return Capability("AMD IBS", False, "no ibs_op PMU", cure)
-    from vmplace import native
-
-    try:
-        os.close(native.perf_open(pmu_type, 0, IBS_PERIOD, min(os.sched_getaffinity(0))))
-    except OSError as err:
-        cure = "run as root; end other profilers"
-        return Capability("AMD IBS", False, f"ibs_op cannot be opened: {err.strerror}", cure)
-    return Capability("AMD IBS", True, "ibs_op can be used")
-
-
-def probe_cycle_counters(roots: Roots) -> Capability:
-    """Cycles per instruction tell whether moving memory helped a guest (policy/trial.py)."""
-    from vmplace import native
-
-    del roots
-    name = "cycle counters"
-    try:
-        for event in CYCLES, INSTRUCTIONS:
-            os.close(native.perf_count(HARDWARE, event, 0))
-    except OSError as err:
-        cure = "run as root; in a virtual machine have its hypervisor show a PMU (the agent works without)"
-        return Capability(name, False, f"perf counts no cycles or instructions: {err.strerror}", cure)
-    return Capability(name, True, "what made a guest slower is undone")
-
-
 def probe_kvm_placement(roots: Roots) -> Capability:
     """The patched KVM says which node touched a page, replicates, and moves pages while the guest runs."""
     name = "KVM placement patch"
@@ -226,18 +170,6 @@ def probe_kvm_placement(roots: Roots) -> Capability:
         return Capability(name, False, str(err), f"{err.hint} (the agent works without)")
     has = [word for bit, word in FEATURES.items() if features & bit]
     return Capability(name, bool(has), f"the placement fd offers {', '.join(has) or 'nothing'}", "tdp_mmu=1")
-
-
-def probe_meter(roots: Roots) -> Capability:
-    """The lab's counters, a shared-memory PCI device."""
-    for device in sorted(roots.sys.glob("bus/pci/devices/*")):
-        try:
-            found = (device / "vendor").read_text().strip(), (device / "device").read_text().strip()
-        except OSError:
-            continue
-        if found == METER_PCI_ID:
-            return Capability("meter", True, f"PCI device {device.name}")
-    return Capability("meter", False, "no PCI device 1af4:1110", "only the emulated host has it")
 
 
 def probe_hugepages(roots: Roots) -> Capability:

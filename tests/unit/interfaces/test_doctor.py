@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.interfaces.cli import cli
 from vmplace.topology import capabilities
-from vmplace.topology.capabilities import Capability, Roots, can_work, probe_host
+from vmplace.topology.capabilities import can_work, probe_host
+from vmplace.topology.capability import Capability, Roots
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
 NOWHERE = "test:///nowhere"

@@ -1,0 +1,24 @@
+"""One thing that a host can do for vmplace, or cannot, and where that is looked up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing the host has (``answer`` True), lacks (False) or hides (None); ``cure`` is None with True."""
+
+    name: str
+    answer: bool | None
+    why: str
+    cure: str | None = None
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the kernel's trees are; tests put their own here."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")

@@ -28,8 +28,9 @@ from vmplace.sampling.perf_script import FIELDS, parse_samples
 SECONDS = 3
 LINES = NPAGES * 64
 DATA = "/tmp/ibs.data"
-FETCHES = ["-e", "ibs_fetch/rand_en=1/", "-c", "4096", "-R"]
-OPS = ["-e", "ibs_op/cnt_ctl=1/", "-c", "16384", "-d", "--phys-data", "--sample-cpu"]
+PERIOD = "65536"
+FETCHES = ["-e", "ibs_fetch/rand_en=1/", "-c", PERIOD, "-R"]
+OPS = ["-e", "ibs_op/cnt_ctl=1/", "-c", PERIOD, "-d", "--phys-data", "--sample-cpu"]
 # loop: mov al, [rdi]; add rdi, rdx; dec rsi; jnz loop; ret
 PROCESS_CODE = bytes.fromhex("8a 07 48 01 d7 48 ff ce 75 f6 c3")
 # loop: mov eax, [esi]; add esi, edx; dec ecx; jnz loop; hlt
@@ -45,7 +46,8 @@ Loop = Callable[[int], None]
 
 def process_loop(hva: int) -> tuple[Loop, int, int]:
     """Return the loop, and its code's address: linear, and where it lies in this process."""
-    page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    executable = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, executable)
     page[: len(PROCESS_CODE)] = PROCESS_CODE
     code = ctypes.addressof(ctypes.c_char.from_buffer(page))
     load = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(code)

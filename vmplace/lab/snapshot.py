@@ -32,6 +32,12 @@ rm -rf /run/first.xml /var/log/libvirt/qemu/first.log
 sync
 """
 BOOTS = 3
+REFINING_S = 120
+CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+AWAIT_CLOCK = f"""for _ in $(seq {REFINING_S}); do
+    read -r clock <{CLOCK}; [ "$clock" = tsc-early ] || break; sleep 1
+done; echo $clock
+"""
 
 
 def machine_inputs(topology: LabTopology, artifacts: LabArtifacts) -> dict[str, str]:
@@ -68,9 +74,12 @@ def ready_snapshot(topology: LabTopology, artifacts: LabArtifacts, progress: Pro
 
 
 def _has_tsc(host: LabHost) -> bool:
-    """Return whether the kernel trusts its TSC: without a frequency for it KVM runs no guest."""
-    path = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-    return host.run(f"sleep 5; cat {path}").stdout.strip() == "tsc"
+    """Return whether the kernel trusts its TSC: without a frequency for it KVM runs no guest.
+
+    As long as the kernel refines the frequency the clock is "tsc-early".  On a busy machine reads of the HPET
+    take too long for that, and it tries again every second (tsc_refine_calibration_work(), 6.12).
+    """
+    return host.run(AWAIT_CLOCK, timeout=2 * REFINING_S).stdout.strip() == "tsc"
 
 
 def prepared_snapshot(  # noqa: PLR0913 - choices by keyword

@@ -8,7 +8,7 @@ from vmplace.lab.selftests_intel import parse_console
 FD, MOVE = "x86_64/placement_fd_test", "x86_64/placement_move_test"
 CONSOLE = (
     "[    0.005635] [Firmware Bug]: TSC_DEADLINE disabled due to Errata",
-    "ept: eptad Y pml Y",
+    "ept: eptad Y",
     f"running: {FD}",
     f"result: {FD} 0 Random seed: 0x6b8b4567",
     f"running: {MOVE}",
@@ -43,4 +43,4 @@ def test_a_console_that_lacks_something_is_no_result(lost: str) -> None:
 
 def test_a_result_of_page_tables_without_accessed_bits_is_none() -> None:
     with pytest.raises(LabError, match="accessed and dirty"):
-        parse_console("patched", (FD, MOVE), ["ept: eptad N pml N", *without("ept")])
+        parse_console("patched", (FD, MOVE), ["ept: eptad N", *without("ept")])

@@ -45,13 +45,15 @@ class PageUse:
 
     ``owner``: index of the one node that uses the page, -1 where none or several do.  ``shared``: several
     nodes do, or one that is not known.  ``written``: somebody writes it, or it could not be told.
-    ``in_use``: it was touched, or a quarter of the pages in its block were.
+    ``in_use``: it was touched, or a quarter of the pages in its block were.  ``unsure``: it counts as written
+    because of the pages around it alone, and was not seen for long enough to know better.
     """
 
     owner: NodeIndexes
     shared: Bools
     written: Bools
     in_use: Bools
+    unsure: Bools
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ def page_use(pages: RangePages, nodes: int) -> PageUse | None:
     shared = np.where(touched, owner < 0, of_pages(~private & (seen_of_block >= LEAST_PAGES), ram))
     in_use = touched | of_pages(seen_of_block >= HUGE_PAGES * IN_USE_RATIO, ram)
     written = seen.written | (of_pages(_are_written(ram, seen), ram) & ~certain)
-    return PageUse(owner.astype(np.int8), shared, written, in_use)
+    young = len(pages.history) < CERTAIN_WINDOWS
+    unsure = written & ~seen.written & young
+    return PageUse(owner.astype(np.int8), shared, written, in_use, unsure)
 
 
 def seen_pages(pages: RangePages, nodes: int) -> Seen:

@@ -48,7 +48,8 @@ def sampled_use(pages: RangePages, nodes: int) -> PageUse | None:
     owner = of_pages(np.where(few, of_range, _leader(samples, BLOCK_SAMPLES)), ram)
     certain = (seen.windows >= CERTAIN_WINDOWS) & (seen.alone >= 0)
     owner = np.where(certain, seen.alone, owner).astype(np.int8)
-    return PageUse(owner, shared=owner < 0, written=np.ones(ram.npages, np.bool_), in_use=seen.touched)
+    always, never = np.ones(ram.npages, np.bool_), np.zeros(ram.npages, np.bool_)
+    return PageUse(owner, shared=owner < 0, written=always, in_use=seen.touched, unsure=never)
 
 
 def _samples(pages: RangePages, nodes: int) -> Samples:

@@ -94,7 +94,9 @@ def _range_answers(
     if (copied := unwritten & use.in_use).any():
         yield from _replication(snapshot, guest, pages, copied, allowed)
     spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
-    rest = use.shared & ~unwritten
+    # To move a page that may be copied a window later helps nobody.
+    held = use.unsure if snapshot.replica_ratio else np.zeros_like(use.unsure)
+    rest = use.shared & ~unwritten & ~held
     if spread and _excess_ratio(pages, rest, nids, spread) > UNEVEN_RATIO:
         yield from home.range_wishes(name, _only(pages, rest), nids, spread, room)
 

@@ -118,6 +118,13 @@ def test_pages_among_written_ones_need_more_windows_to_be_known() -> None:
     assert one.pages == 32
 
 
+def test_pages_that_may_be_copied_a_window_later_are_not_moved_before() -> None:
+    window = bits({index: range(64) for index in range(4)}, written=range(32))
+    held, spread = (moved(planned(view(window, window), replica_ratio=ratio)) for ratio in (0.25, 0.0))
+    assert {page for pages in held.values() for page in pages} <= set(range(32))
+    assert not {page for pages in spread.values() for page in pages} <= set(range(32))
+
+
 def test_without_replication_shared_pages_are_spread() -> None:
     window = bits({index: range(64) for index in range(4)})
     result = planned(view(window, window), replica_ratio=0.0)

@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +24,10 @@ sys.path.insert(0, "/opt/vmplace")
 from tests.lab.sampling_inside import NPAGES, Vcpu, memory
 from vmplace.sampling.perf_script import FIELDS, parse_samples
 
-SECONDS = 3
+ROUNDS = 8
 LINES = NPAGES * 64
 DATA = "/tmp/ibs.data"
+CONTROL, ACK = Path("/tmp/ibs.control"), Path("/tmp/ibs.ack")
 PERIOD = "65536"
 FETCHES = ["-e", "ibs_fetch/rand_en=1/", "-c", PERIOD, "-R"]
 OPS = ["-e", "ibs_op/cnt_ctl=1/", "-c", PERIOD, "-d", "--phys-data", "--sample-cpu"]
@@ -80,7 +80,10 @@ def physical(hva: int, npages: int = 1) -> list[int]:
 
 
 def record(options: list[str], load: Callable[[], None]) -> None:
-    """Have perf sample this process while it loads."""
+    """Have perf sample this process while it loads: so many ops, however long they take."""
+    for fifo in (CONTROL, ACK):
+        fifo.unlink(missing_ok=True)
+        os.mkfifo(fifo)
     argv = [
         "perf",
         "record",
@@ -94,13 +97,14 @@ def record(options: list[str], load: Callable[[], None]) -> None:
         "-N",
         "-B",
     ]
-    perf = subprocess.Popen(argv)
-    time.sleep(1)
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        load()
-    perf.send_signal(signal.SIGINT)
-    perf.wait()
+    # On a busy machine perf takes longer to start than the loop to end: it says when it samples.
+    with subprocess.Popen([*argv, "-D", "-1", f"--control=fifo:{CONTROL},{ACK}"]) as perf:
+        with CONTROL.open("w") as control, ACK.open() as ack:
+            print("enable", file=control, flush=True)
+            ack.readline()
+            for _ in range(ROUNDS):
+                load()
+        perf.send_signal(signal.SIGINT)
 
 
 def perf_lines(*argv: str) -> list[str]:

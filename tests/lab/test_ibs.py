@@ -49,10 +49,11 @@ def inside(host: LabHost, *words: str) -> dict[str, Any]:
 
 
 def fetches_of_the_loop(host: LabHost, kind: str) -> list[tuple[int, int]]:
-    """Return control and physical address of the samples of the loop, nearly all there are."""
+    """Return control and physical address of the samples of the loop; 8 million fetches are 128 samples."""
     told = inside(host, "fetch", kind)
     found = [(control, phys) for control, linear, phys in told["samples"] if linear == told["linear"]]
-    assert len(found) > 0.9 * len(told["samples"]) > 50
+    # How much the kernel does besides depends on how busy the machine outside is.
+    assert len(found) > 60
     assert {phys for _, phys in found} == {told["physical"]}
     return found
 
@@ -76,7 +77,8 @@ def share_of(told: dict[str, Any], level: int) -> float:
     sources = told["sources"]
     loads: int = sum(count for _, count in sources)
     there: int = sum(count for source, count in sources if source & LEVELS == level)
-    assert loads > 100
+    # 32 million ops, one in four a load, are 128 samples.
+    assert loads > 60
     return there / loads
 
 

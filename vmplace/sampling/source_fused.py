@@ -79,10 +79,10 @@ class FusedSource:
 
 
 def with_added(batch: SampleBatch, added: SampleBatch) -> SampleBatch:
-    """Return ``batch`` with what only ``added`` knows of the same ranges."""
+    """Return ``batch`` with what only ``added`` knows: of the same ranges, and of what served accesses."""
     known = {(sample.ram.hva, sample.ram.npages): sample for sample in added.ranges}
     ranges = tuple(_joined(one, known.get((one.ram.hva, one.ram.npages))) for one in batch.ranges)
-    return replace(batch, ranges=ranges)
+    return replace(batch, ranges=ranges, served=batch.served or added.served)
 
 
 def _joined(sample: RangeSample, added: RangeSample | None) -> RangeSample:

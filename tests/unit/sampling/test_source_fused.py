@@ -9,6 +9,7 @@ import pytest
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.registry import best_source, is_source
 from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.served import ServedAccesses
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_fused import FusedSource
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
@@ -17,6 +18,7 @@ from vmplace.topology.host import HostTopology
 RAM = RamRange(1 << 30, 64, 0, 4096, Movability.MOVABLE, "test")
 GUEST = GuestTopology("one", 1, 1, "kvm", (), (RAM,))
 HITS = NodeHits(np.array([3]), np.array([1]))
+SERVED = ServedAccesses(1, (0, 0, 1, 0, 0), (0, 0, 9, 0, 0), (0, 0, 900, 0, 0))
 
 
 class Sensor:
@@ -32,7 +34,8 @@ class Sensor:
             raise self._failure
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
-        return SampleBatch(guest.name, self.name, self.sight, 0, 1, (0, 1), (self._sample,))
+        served = SERVED if self.name == "ibs" else None
+        return SampleBatch(guest.name, self.name, self.sight, 0, 1, (0, 1), (self._sample,), served)
 
     def forget(self, guest: GuestTopology) -> None:
         pass
@@ -57,6 +60,7 @@ def test_what_was_touched_is_the_first_ones_word_and_the_others_add_what_it_lack
     batch = source.harvest(GUEST)
     assert (batch.source, batch.ranges[0].accessed.sum()) == ("kvm+ibs", 9)
     assert batch.ranges[0].counted is HITS and batch.ranges[0].text is not None
+    assert batch.served is SERVED
 
 
 def test_another_range_than_the_first_ones_adds_nothing() -> None:

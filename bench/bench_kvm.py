@@ -4,7 +4,8 @@ Boots the emulated 4-node host with the kernel of kvm-patches/, prints {NAME: {v
 controls are the stock mechanisms in the same boot.  ``_instructions`` are counted by the meter; times
 are the emulated host's: only ratios carry over.
 
-harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large
+harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large;
+                        2m: of huge pages
 roots_enable_vs_faults  populating a root per node; control: taking the faults
 collapse_vs_cow         a write to a replicated page; control: to a page shared with a forked child
 memory_per_root         page tables; control: those of one root for all

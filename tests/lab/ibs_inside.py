@@ -22,7 +22,7 @@ sys.path.insert(0, "/root")
 sys.path.insert(0, "/opt/vmplace")
 
 from tests.lab.sampling_inside import NPAGES, Vcpu, memory
-from vmplace.sampling.perf_script import FIELDS, parse_samples
+from vmplace.sampling.perf_script import SAMPLE_OPTIONS, parse_samples
 
 ROUNDS = 8
 LINES = NPAGES * 64
@@ -132,7 +132,7 @@ def op(kind: str, stride: str) -> None:
     load, _, code = LOOPS[kind](hva)
     frames = set(physical(hva, NPAGES)) - set(physical(code))
     record(OPS, lambda: load(int(stride)))
-    samples = parse_samples(perf_lines("script", "--ns", "-F", FIELDS))
+    samples = parse_samples(perf_lines("script", *SAMPLE_OPTIONS))
     there = [int(phys) // 4096 * 4096 in frames for phys in samples.phys_addrs]
     seen = Counter(int(source) for source, at in zip(samples.data_srcs, there, strict=True) if at)
     print(json.dumps({"sources": list(seen.items()), "others": there.count(False)}))

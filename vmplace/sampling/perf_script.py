@@ -22,6 +22,8 @@ from vmplace.topology.cpulist import parse_cpulist
 
 MAGIC = b"PERFILE2"
 FIELDS = "comm,pid,tid,cpu,time,data_src,phys_addr"
+SAMPLE_OPTIONS = ("--ns", "-F", FIELDS, "--guestkallsyms=/proc/kallsyms")
+"""perf leaves out what it sampled in guests unless it is told of symbols for them, whatever these are."""
 RECORD_HINT = "perf record -a -d --phys-data -e ibs_op// (Intel: perf mem record -a --phys-data)"
 NO_MEM_OP = 1
 """PERF_MEM_OP_NA: IBS also samples ops that are no loads or stores."""
@@ -90,7 +92,7 @@ def read_header(path: Path) -> RecordedHeader:
 
 def read_samples(path: Path) -> RecordedSamples:
     """Ask perf for the samples that have an address; raises RecordingError if there are none."""
-    samples = parse_samples(_iter_perf(path, "--ns", "-F", FIELDS))
+    samples = parse_samples(_iter_perf(path, *SAMPLE_OPTIONS))
     if not len(samples.times_ns):
         raise RecordingError(f"{path} holds no sample with a physical address", hint=RECORD_HINT)
     return samples

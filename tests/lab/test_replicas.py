@@ -17,8 +17,9 @@ ALL_MIB = 64
 """A copy of each page on the other one of two nodes."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def host() -> Iterator[LabHost]:
+    """Yield a host of its own for each test: what was swapped or merged once is no start for another try."""
     files = {f"/root/{name}": Path(__file__).with_name(name) for name in FILES}
     with boot_host("n2", files=files) as booted:
         yield booted

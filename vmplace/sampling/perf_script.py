@@ -28,6 +28,7 @@ RECORD_HINT = "perf record -a -d --phys-data -e ibs_op// (Intel: perf mem record
 NO_MEM_OP = 1
 """PERF_MEM_OP_NA: IBS also samples ops that are no loads or stores."""
 
+NAMELESS = ":"
 _SAMPLE = re.compile(
     r"\s*(?P<comm>.+?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+\[(?P<cpu>\d+)\]\s+(?P<s>\d+)\.(?P<ns>\d{9}):"
     r"\s+(?P<data_src>[0-9a-f]+) \|.*\s(?P<phys_addr>[0-9a-f]+)\s*"
@@ -127,7 +128,9 @@ def parse_samples(lines: Iterable[str]) -> RecordedSamples:
         tid, data_src = int(match["tid"]), int(match["data_src"], 16)
         if data_src & NO_MEM_OP:
             continue
-        comms[tid] = match["comm"]
+        # For what ran in the guest perf has no name but the thread's number.
+        if comms.get(tid, NAMELESS).startswith(NAMELESS):
+            comms[tid] = match["comm"]
         time_ns = int(match["s"]) * 10**9 + int(match["ns"])
         row = (time_ns, int(match["pid"]), tid, int(match["cpu"]), data_src, phys_addr)
         for column, value in zip(columns, row, strict=True):

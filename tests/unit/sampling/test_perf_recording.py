@@ -82,6 +82,15 @@ def test_loads_that_intel_samples_are_read_too() -> None:
     assert (samples.times_ns.tolist(), samples.phys_addrs.tolist()) == ([1000 * 10**9 + 7], [0x87FA12D0C8])
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_thread_keeps_its_name_where_perf_has_only_its_number(order: int) -> None:
+    # What ran in the guest is printed with ":TID" in place of the name.
+    lines = [MEM_LOAD, MEM_LOAD.replace("CPU 3/KVM", ":4720")]
+    samples = parse_samples(lines[::order])
+    assert len(samples.times_ns) == 2
+    assert samples.comms == {4720: "CPU 3/KVM"}
+
+
 def test_samples_without_an_address_or_a_memory_access_are_left_out() -> None:
     no_address = MEM_LOAD.replace("87fa12d0c8", "0")
     no_access = MEM_LOAD.replace("5080184", "5080181")

@@ -21,6 +21,7 @@ class Trials:
     def __init__(self, pace: GuestPace | None) -> None:
         self._pace = pace
         self._costs: dict[str, float | None] = {}
+        self._unmeasured: dict[str, str] = {}
 
     def begin(self, guests: Iterable[TrackedGuest]) -> None:
         """Begin a window: what was counted before it is nobody's."""
@@ -42,7 +43,7 @@ class Trials:
         for guest in guests:
             least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
             cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
-            guest.trial, verdict = guest.trial.windows(cost, moved=has_moved, now_s=now_s)
+            guest.trial, verdict = guest.trial.after_window(cost, moved=has_moved, now_s=now_s)
             if verdict is not None:
                 verdicts[guest.name] = verdict
                 LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.told)
@@ -55,6 +56,7 @@ class Trials:
 
     def forget(self, guest: GuestTopology) -> None:
         """Let go of a guest that ended."""
+        self._unmeasured.pop(guest.name, None)
         if self._pace is not None:
             self._pace.forget(guest)
 
@@ -67,7 +69,9 @@ class Trials:
         try:
             return None if self._pace is None else self._pace.cost(guest.topology)
         except (VmplaceError, OSError) as err:
-            LOG.debug('guest=%s reason="not measured: %s"', guest.name, err)
+            if self._unmeasured.get(guest.name) != str(err):
+                LOG.warning('guest=%s reason="nothing tells whether moving helped: %s"', guest.name, err)
+            self._unmeasured[guest.name] = str(err)
             return None
 
 

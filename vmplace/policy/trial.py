@@ -51,7 +51,9 @@ class Trial:
     wait_s: float = FIRST_WAIT_S
     told: str = ""
 
-    def windows(self, cost: float | None, *, moved: bool, now_s: float) -> "tuple[Trial, Verdict | None]":
+    def after_window(
+        self, cost: float | None, *, moved: bool, now_s: float
+    ) -> "tuple[Trial, Verdict | None]":
         """Return the state after a window and what must be done now, if a trial has ended.
 
         ``cost``: of this window, None if it could not be measured.  ``moved``: whether pages moved after it.

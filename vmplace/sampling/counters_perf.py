@@ -91,7 +91,7 @@ class PerfCounters:
     """Events on a guest's vCPU threads; ``window`` tells what they did since the last one."""
 
     def __init__(self, tids: Iterable[int], events: Mapping[str, tuple[int, int]] = EVENTS) -> None:
-        """Open the events; raises UnsupportedHostError where perf is not permitted.
+        """Open the events, or none; raises UnsupportedHostError where perf is not permitted, else OSError.
 
         A thread that has ended, and an event that the CPU lacks, are left out.
         """
@@ -101,9 +101,11 @@ class PerfCounters:
             for tid in tids:
                 for name, (kind, config) in events.items():
                     self._add(name, kind, config, tid)
-        except PermissionError as err:
+        except OSError as err:
             self.close()
-            raise UnsupportedHostError("perf events are not permitted", hint="run as root") from err
+            if isinstance(err, PermissionError):
+                raise UnsupportedHostError("perf events are not permitted", hint="run as root") from err
+            raise
 
     def counts(self) -> dict[str, float | None]:
         """Return each event's growth since the last call, all threads together, scaled."""

@@ -38,9 +38,10 @@ class PerfPace:
 
     name = "perf"
 
-    def __init__(self) -> None:
+    def __init__(self, events: Mapping[str, tuple[int, int]] = EVENTS) -> None:
         """Raise UnsupportedHostError where CPUs count no cycles or perf is not permitted."""
-        probe = PerfCounters((0,), EVENTS)
+        self._events = events
+        probe = PerfCounters((0,), events)
         missing = [event for event, count in probe.counts().items() if count is None]
         probe.close()
         if missing:
@@ -53,7 +54,8 @@ class PerfPace:
         tids = tuple(vcpu.tid for vcpu in guest.vcpus)
         if self._tids.get(guest.identity) != tids:
             self.forget(guest)
-            self._tids[guest.identity], self._counters[tids] = tids, PerfCounters(tids, EVENTS)
+            self._counters[tids] = PerfCounters(tids, self._events)
+            self._tids[guest.identity] = tids
             return None
         counts = self._counters[tids].counts()
         return _cost(counts["cycles"], counts["instructions"])

@@ -70,7 +70,7 @@ def _named(setup: SourceSetup, name: str) -> Source:
     try:
         for part in name.split("+"):
             opened.append(SOURCES[part](setup))
-    except UnsupportedHostError:
+    except Exception:
         for source in opened:
             source.close()
         raise

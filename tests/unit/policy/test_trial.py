@@ -13,12 +13,12 @@ def run(trial: Trial, costs: tuple[float | None, ...], now_s: float = 0.0) -> tu
     verdict = None
     for cost in costs:
         assert verdict is None
-        trial, verdict = trial.windows(cost, moved=False, now_s=now_s)
+        trial, verdict = trial.after_window(cost, moved=False, now_s=now_s)
     return trial, verdict
 
 
 def moved(trial: Trial, cost: float | None = 1.0) -> Trial:
-    after, verdict = trial.windows(cost, moved=True, now_s=0.0)
+    after, verdict = trial.after_window(cost, moved=True, now_s=0.0)
     assert verdict is None
     return after
 
@@ -60,7 +60,7 @@ def test_nothing_moves_before_the_cost_is_known() -> None:
     trial = Trial()
     for known in range(BEFORE):
         assert trial.is_measured(1.0) == (known == BEFORE - 1)
-        trial, _ = trial.windows(1.0, moved=False, now_s=0.0)
+        trial, _ = trial.after_window(1.0, moved=False, now_s=0.0)
 
 
 def test_what_comes_after_a_kept_placement_is_not_undone_but_ends() -> None:

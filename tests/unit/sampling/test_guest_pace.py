@@ -1,0 +1,89 @@
+"""Costs of real threads by perf events; software events stand for cycles and instructions, which few
+virtual machines count."""
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.guest_pace import LEAST_INSTRUCTIONS, PerfPace
+from vmplace.topology.guest import GuestTopology, Vcpu
+
+# linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK, both in ns.
+CLOCKS = {"cycles": (1, 0), "instructions": (1, 1)}
+BUSY_NS = 20_000_000
+
+
+def guest(*tids: int) -> GuestTopology:
+    vcpus = tuple(Vcpu(i, tid, (0,)) for i, tid in enumerate(tids))
+    return GuestTopology("db1", os.getpid(), 1, "kvm", vcpus, ())
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def work(ns: int) -> None:
+    start = time.thread_time_ns()
+    while time.thread_time_ns() - start < ns:
+        pass
+
+
+@pytest.fixture
+def pace() -> Iterator[PerfPace]:
+    try:
+        opened = PerfPace(CLOCKS)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    yield opened
+    opened.close()
+
+
+def test_a_window_costs_what_its_thread_spent(pace: PerfPace) -> None:
+    me = guest(threading.get_native_id())
+    assert pace.cost(me) is None
+    work(BUSY_NS)
+    # Both clocks run while the thread does: one ns per ns.
+    assert pace.cost(me) == pytest.approx(1.0, rel=0.2)
+
+
+def test_an_idle_window_has_no_cost(pace: PerfPace) -> None:
+    me = guest(threading.get_native_id())
+    pace.cost(me)
+    assert BUSY_NS > LEAST_INSTRUCTIONS
+    assert pace.cost(me) is None
+
+
+def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(pace: PerfPace) -> None:
+    before, tid = descriptors(), threading.get_native_id()
+    pace.cost(guest(tid))
+    assert descriptors() == before + 2
+    work(BUSY_NS)
+    assert pace.cost(guest(tid, tid)) is None
+    assert descriptors() == before + 4
+    pace.forget(guest(tid, tid))
+    assert descriptors() == before
+
+
+def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(pace: PerfPace) -> None:
+    before, tid = descriptors(), threading.get_native_id()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+    try:
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many open files"):
+                pace.cost(guest(*[tid] * 500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert descriptors() == before
+
+
+def test_a_cpu_that_does_not_count_is_told() -> None:
+    with pytest.raises(UnsupportedHostError, match="does not count instructions"):
+        PerfPace(CLOCKS | {"instructions": (1, 999)})

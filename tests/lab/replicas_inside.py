@@ -2,6 +2,7 @@
 
 pressure    a process takes most of memory, then 8 MiB a step, until the host has swapped for a while
 ksm         KSM merges the VM's pages, all of them alike, before there are replicas, then with them
+balancing   automatic NUMA balancing, which marks the VM's pages before they get replicas, and goes on
 
 The VM is in a memory cgroup of its own: what replicas take is the growth of its kernel memory there.
 """
@@ -35,6 +36,10 @@ NPAGES = inside.NPAGES
 CGROUP = Path("/sys/fs/cgroup/replicas")
 SWAP_FILE, SWAP_MIB = "/var/swap", 256
 LEFT_BYTES, STEP_BYTES = 512 << 20, 8 << 20
+BALANCING = Path("/sys/kernel/debug/sched/numa_balancing")
+BALANCING_SWITCH = Path("/proc/sys/kernel/numa_balancing")
+BALANCED_S = 6.0
+MARKS_TIMEOUT_S = 60.0
 SWAPPED_STEPS = 8
 """Steps that the host goes on swapping for."""
 TRIES = 3
@@ -119,10 +124,14 @@ def kernel_bytes() -> int:
     return int(dict(line.split() for line in lines)["kernel"])
 
 
+def counted(name: str) -> int:
+    """Return a counter of /proc/vmstat."""
+    return int(dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())[name])
+
+
 def swapped() -> tuple[int, int]:
     """Return how many pages were swapped in and out since boot."""
-    counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-    return int(counters["pswpin"]), int(counters["pswpout"])
+    return counted("pswpin"), counted("pswpout")
 
 
 def available_bytes() -> int:
@@ -191,6 +200,68 @@ def ksm() -> None:
     print(json.dumps(seen))
 
 
+def start_balancing() -> None:
+    """Have it scan all of a process twenty times a second."""
+    for name, value in {"scan_delay_ms": 10, "scan_period_min_ms": 50}.items():
+        (BALANCING / name).write_text(str(value))
+    BALANCING_SWITCH.write_text("1")
+
+
+def first_and_last() -> tuple[int, int]:
+    """Return a CPU of the first node and one of the last."""
+    first, *_, last = (node.cpus[0] for node in read_host().nodes if node.cpus)
+    return first, last
+
+
+def await_marks(count: int) -> None:
+    """Keep a CPU busy until so many pages were marked.
+
+    Only who runs is scanned, and memory of a single thread is marked only if that runs on another node
+    (change_pte_range() in mm/mprotect.c).
+    """
+    os.sched_setaffinity(0, {first_and_last()[1]})
+    until, deadline = counted("numa_pte_updates") + count, time.monotonic() + MARKS_TIMEOUT_S
+    while counted("numa_pte_updates") < until:
+        if time.monotonic() > deadline:
+            raise TimeoutError("NUMA balancing marks nothing")
+
+
+def misplaced(orders: Connection) -> None:
+    """At an order, use memory of the first node on the last one."""
+    first, last = first_and_last()
+    os.sched_setaffinity(0, {first})
+    memory = np.ones(NPAGES * 4096, np.uint8)
+    orders.recv()
+    os.sched_setaffinity(0, {last})
+    while True:
+        memory[::4096] += 1
+
+
+def balancing() -> None:
+    """Print how many pages had replicas, MiB of those at first and later, pages of others that were moved."""
+    # Before there are replicas: a fork write-protects all memory, and they would go.
+    orders, theirs = Pipe()
+    child = Process(target=misplaced, args=(theirs,), daemon=True)
+    child.start()
+    os.sched_setaffinity(0, {first_and_last()[0]})
+    vm = Vm()
+    start_balancing()
+    await_marks(NPAGES)
+    vm.roots(on=True)
+    replicated = vm.replicate()
+    at_first, moved = vm.replica_mib(), counted("numa_pages_migrated")
+    orders.send("go")
+    end = time.monotonic() + BALANCED_S
+    while time.monotonic() < end:
+        vm.read()
+    later, moved = vm.replica_mib(), counted("numa_pages_migrated") - moved
+    BALANCING_SWITCH.write_text("0")
+    child.kill()
+    child.join()
+    seen = {"replicated": replicated, "mib": [at_first, later], "moved": moved, "intact": vm.is_intact()}
+    print(json.dumps(seen))
+
+
 if __name__ == "__main__":
-    COMMANDS: dict[str, Callable[[], None]] = {"pressure": pressure, "ksm": ksm}
+    COMMANDS: dict[str, Callable[[], None]] = {"pressure": pressure, "ksm": ksm, "balancing": balancing}
     COMMANDS[sys.argv[1]]()

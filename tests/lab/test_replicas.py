@@ -1,4 +1,4 @@
-"""Replicas in a host that is short of memory."""
+"""Replicas in a host that is short of memory, and in one with automatic NUMA balancing."""
 
 import json
 from collections.abc import Iterator
@@ -31,6 +31,16 @@ BUSY = 6
 
 def told(host: LabHost, command: str) -> Any:
     return json.loads(host.run(["python3", "/root/replicas_inside.py", command], timeout=600).stdout)
+
+
+def test_numa_balancing_leaves_replicas_alone(host: LabHost) -> None:
+    seen = told(host, "balancing")
+    at_first, later = seen["mib"]
+    assert seen["replicated"] > 0.99 * NPAGES and at_first > 0.95 * ALL_MIB
+    assert later > 0.99 * at_first
+    # The control: it went on, and moved what it could get at.
+    assert seen["moved"] > 0
+    assert seen["intact"]
 
 
 def test_replicas_are_given_back_before_the_host_swaps(host: LabHost) -> None:

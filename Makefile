@@ -80,7 +80,7 @@ bench: venv ## CPU and memory of sampling 16 GiB of guest, and of page statistic
 
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@mkdir -p build/bench
-	$(BIN)/python bench/bench_kvm.py | tee build/bench/kvm.json
+	$(BIN)/python -m bench.bench_kvm | tee build/bench/kvm.json
 
 bench-ibs: venv lab ## samples of IBS against the meter's exact counts, their cost and use: build/bench/ibs.json
 	@mkdir -p build/bench

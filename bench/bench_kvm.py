@@ -5,13 +5,14 @@ controls are the stock mechanisms in the same boot.  ``_instructions`` are count
 are the emulated host's: only ratios carry over.
 
 harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large;
-                        2m: of huge pages
+                        2m: of huge pages.  vs_damon: control is DAMON, a region a page (kvm_damon.py)
 roots_enable_vs_faults  populating a root per node; control: taking the faults
 collapse_vs_cow         a write to a replicated page; control: to a page shared with a forked child
 memory_per_root         page tables; control: those of one root for all
 move_*                  MOVE by the agent; control: move_pages(2).  A stall: the longest touch during a call
 guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not
 replica_lar             LAR in scenario shared-table with vmplace; controls: no manager, kernel balancing
+written_table_*         replicas that the guest begins to write to; control: no manager (bench_written.py)
 """
 
 import json
@@ -19,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.bench_written import written_table
 from vmplace.lab.errors import LabError
 from vmplace.lab.machine import boot_host
 from vmplace.lab.progress import Progress
@@ -27,12 +29,13 @@ from vmplace.lab.scenario_run import run_scenario
 
 HERE = Path(__file__).parent
 MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none", "kernel")
-MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_moves", "kvm_guest_speed")
+MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_moves", "kvm_guest_speed", "kvm_damon")
 FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in MODULES} | {
     "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py"
 }
 INSIDE = (
     "kvm_inside",
+    "kvm_damon",
     "kvm_moves 4",
     "kvm_moves 2048",
     "kvm_guest_speed harvest",
@@ -63,4 +66,4 @@ def replica_lar() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(costs() | {"replica_lar": replica_lar()}, indent=1))
+    print(json.dumps(costs() | {"replica_lar": replica_lar()} | written_table(), indent=1))

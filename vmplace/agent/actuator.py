@@ -34,7 +34,7 @@ class HostActuator:
         self._balancing = NumaBalancing(self._journal, self._ownership)
         budget = Budget(config.budget.mb_per_s * 1e6)
         longest_call_ns = int(config.budget.call_ms * 1e6)
-        by_gfn = config.mover == "kvm" and can_move()
+        by_gfn = config.mover == "auto" and can_move()
         self._mover = Mover(self._journal, budget, longest_call_ns=longest_call_ns, by_gfn=by_gfn)
         self._pinner = Pinner(self._journal)
         self._replicator = Replicator(budget, time.monotonic_ns)

@@ -93,9 +93,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         ),
     ] = "take"
     mover: Annotated[
-        Literal["syscall", "kvm"],
-        msgspec.Meta(description='"syscall" (move_pages) or "kvm" (by a patched KVM, where it can)'),
-    ] = "syscall"
+        Literal["auto", "syscall"],
+        msgspec.Meta(description='"auto" (by a patched KVM, where it can) or "syscall" (move_pages)'),
+    ] = "auto"
     on_leftover: Annotated[
         Literal["report", "undo"],
         msgspec.Meta(description='after a killed agent: "report" what it moved, or "undo" it'),

@@ -10,8 +10,9 @@ means is learnt from the pages around it.
    node each; else it is shared, too.
 3. A page that nobody touched goes with the pages around it, if enough of them were: to the node that uses
    most of them (kMAF, equation 6), or shared with them.
-4. It counts as written if a write was seen; and, unless it was touched in ``CERTAIN_WINDOWS`` windows, if
-   more than one in 20 of the pages around it was written (Carrefour replicates at 95 % reads).
+4. It counts as written if a write was seen; and if more than one in 20 of the pages around it without a
+   write is likely to have been spared by chance (Carrefour replicates at 95 % reads).  Where pages are
+   written in each window or never, the others are read only; where writes go to and fro, all are written.
 
 Around it: in the same 2 MiB block, or in the whole range where too few pages of the block were touched twice.
 A source that samples is judged otherwise (sampled_use.py); several at once by fused_use.py.
@@ -29,6 +30,7 @@ from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
 
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
 CERTAIN_WINDOWS = 3
@@ -85,7 +87,7 @@ def page_use(pages: RangePages, nodes: int) -> PageUse | None:
     seen_of_block = by_block(touched, ram)
     shared = np.where(touched, owner < 0, of_pages(~private & (seen_of_block >= LEAST_PAGES), ram))
     in_use = touched | of_pages(seen_of_block >= HUGE_PAGES * IN_USE_RATIO, ram)
-    written = seen.written | (of_pages(_are_written(ram, seen), ram) & ~certain)
+    written = seen.written | of_pages(_are_written(pages, seen), ram)
     young = len(pages.history) < CERTAIN_WINDOWS
     unsure = written & ~seen.written & young
     return PageUse(owner.astype(np.int8), shared, written, in_use, unsure)
@@ -135,20 +137,55 @@ def _leader(ram: RamRange, seen: Seen, nodes: int) -> NodeIndexes:
     return np.where(leads, counts.argmax(axis=0), -1).astype(np.int8)
 
 
-def _are_written(ram: RamRange, seen: Seen) -> Bools:
-    """Return for each block whether more of its pages are written than copies are worth."""
-    written = by_block(seen.written & seen.touched, ram)
-    many: Bools = written > WRITES_RATIO * by_block(seen.touched, ram)
+def _are_written(pages: RangePages, seen: Seen) -> Bools:
+    """Return for each block whether more of its pages are written, unseen, than copies are worth.
+
+    For each page that was seen written in w windows there are m / (1 - m) like it that were not, where
+    m = (1 - f)^w, and f is how often pages are written once more.
+    """
+    spared = (1 - of_pages(_written_again(pages), pages.ram)) ** np.maximum(seen.windows, 1)
+    like_it = np.where(seen.written & seen.touched, spared / (1 - spared), 0.0)
+    unwritten = by_block(seen.touched & ~seen.written, pages.ram)
+    many: Bools = sum_by_block(like_it, pages.ram) > WRITES_RATIO * unwritten
     return many
+
+
+def _written_again(pages: RangePages) -> Floats:
+    """Return for each block how often, after its first write, a page is written in a window with touches.
+
+    Half a time of one is added to what was seen, so that it is neither 0 nor 1.
+    """
+    ram, npages = pages.ram, pages.ram.npages
+    before, times, windows = np.zeros(npages, np.uint8), np.zeros(npages), np.zeros(npages)
+    for bits in reversed(pages.history):
+        wrote = np.zeros_like(before)
+        if bits.written is not None:
+            wrote = unpacked(np.bitwise_or.reduce(bits.written, axis=0), npages)
+        times += before & wrote
+        windows += before & (wrote | bits.anywhere(npages))
+        before |= wrote
+    again: Floats = (sum_by_block(times, ram) + 0.5) / (sum_by_block(windows, ram) + 1)
+    return again
 
 
 def by_block(pages: Bools, ram: RamRange) -> Counts:
     """Return how many of the pages are set in each 2 MiB block."""
-    offset = _offset(ram)
-    padded = np.zeros(-(-(offset + ram.npages) // HUGE_PAGES) * HUGE_PAGES, np.bool_)
-    padded[offset : offset + ram.npages] = pages
-    counts: Counts = padded.reshape(-1, HUGE_PAGES).sum(axis=1, dtype=np.int32)
+    counts: Counts = _padded(pages, ram).sum(axis=1, dtype=np.int32)
     return counts
+
+
+def sum_by_block(pages: Floats, ram: RamRange) -> Floats:
+    """Return the sum over the pages of each 2 MiB block."""
+    sums: Floats = _padded(pages, ram).sum(axis=1)
+    return sums
+
+
+def _padded(pages: npt.NDArray[T], ram: RamRange) -> npt.NDArray[T]:
+    """Return the pages as rows of whole 2 MiB blocks, with zeros where the range has none."""
+    offset = _offset(ram)
+    padded = np.zeros(block_count(ram) * HUGE_PAGES, pages.dtype)
+    padded[offset : offset + ram.npages] = pages
+    return padded.reshape(-1, HUGE_PAGES)
 
 
 def of_pages(blocks: npt.NDArray[T], ram: RamRange) -> npt.NDArray[T]:

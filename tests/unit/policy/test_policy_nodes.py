@@ -8,10 +8,12 @@ import pytest
 from tests.unit.policy.test_policy_home import HVA, NPAGES, guest_view, host
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.policy_nodes import plan
-from vmplace.sampling.sample import NodeBits
+from vmplace.sampling.sample import Indexes, NodeBits
+
+NOTHING = range(0)
 
 
-def bits(touched: dict[int, range], written: range = range(0)) -> NodeBits:
+def bits(touched: dict[int, range], written: range | Indexes = NOTHING) -> NodeBits:
     """Return which pages node indexes touched; node 0 did the writing."""
     rows = np.zeros((5, NPAGES), np.uint8)
     for index, pages in touched.items():
@@ -110,12 +112,19 @@ def test_a_page_written_in_any_of_the_windows_gets_no_copies() -> None:
     assert ((one.hva - HVA) // 4096).tolist() == [2] and one.pages == 62
 
 
-def test_pages_among_written_ones_need_more_windows_to_be_known() -> None:
+def test_pages_among_some_that_are_always_written_get_copies() -> None:
     read = {index: range(64) for index in range(4)}
     window = bits(read, written=range(32))
-    assert not planned(view(window, window)).replications
-    (one,) = planned(view(window, window, window)).replications
-    assert one.pages == 32
+    (one,) = planned(view(window, window)).replications
+    assert ((one.hva - HVA) // 4096).tolist() == [32] and one.pages == 32
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25])
+def test_pages_that_chance_has_spared_from_writes_get_no_copies(share: float) -> None:
+    chance = np.random.default_rng(1)
+    read = {index: range(512) for index in range(4)}
+    windows = [bits(read, chance.choice(512, int(512 * share), replace=False)) for _ in range(4)]
+    assert not planned(view(*windows)).replications
 
 
 def test_pages_that_may_be_copied_a_window_later_are_not_moved_before() -> None:

@@ -4,10 +4,12 @@ Boots the emulated 4-node host with the kernel of kvm-patches/, prints {NAME: {v
 controls are the stock mechanisms in the same boot.  ``_instructions`` are counted by the meter; times
 are the emulated host's: only ratios carry over.
 
-harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large;
+harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large, of
+                        which as many pages were touched;
                         2m: of huge pages.  vs_damon: control is DAMON, a region a page (kvm_damon.py)
 roots_enable_vs_faults  populating a root per node; control: taking the faults
-collapse_vs_cow         a write to a replicated page; control: to a page shared with a forked child
+replicate_vs_cow        a copy for a node; control: a write to a page shared with a forked child
+collapse_vs_cow         a write to a replicated page; control: the same
 memory_per_root         page tables; control: those of one root for all
 move_*                  MOVE by the agent; control: move_pages(2).  A stall: the longest touch during a call
 guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not

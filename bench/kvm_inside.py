@@ -65,15 +65,18 @@ def sampling(vm: BenchVm, cost: Cost) -> Figures:
     vm.roots(0)
     sampler, unit = Sampling(vm, cost), f"{cost.unit} per {NPAGES} pages"
     idle_half, idle_few = sampler.idle(NPAGES // 2), sampler.idle(NPAGES // 64)
-    half, few = sampler.harvest(NPAGES // 2, (0,)), sampler.harvest(NPAGES // 64, (0,))
-    grown, small = sampler.harvest(1024, (0,)), sampler.harvest(1024, (0,), NPAGES // 16)
+    idle_eighth = sampler.idle(NPAGES // 8)
+    half, eighth, few = (sampler.harvest(NPAGES // share, (0,)) for share in (2, 8, 64))
+    grown, middle, small = (sampler.harvest(1024, (0,), NPAGES // share) for share in (1, 4, 16))
     vm.roots(NODES)
     four = sampler.harvest(NPAGES // 2, tuple(range(len(CPU_OF_NODE))))
     vm.roots(0)
     return {
         "harvest_1root_half": figure(half, idle_half, unit),
         "harvest_4root_half": figure(four, idle_half, unit),
+        "harvest_1root_1of8": figure(eighth, idle_eighth, unit),
         "harvest_1root_1of64": figure(few, idle_few, unit),
+        "harvest_growth_x4": figure(middle, small, f"{cost.unit}, 1024 pages touched"),
         "harvest_growth_x16": figure(grown, small, f"{cost.unit}, 1024 pages touched"),
     }
 
@@ -102,27 +105,44 @@ def enabling(vm: BenchVm, cost: Cost) -> Figures:
     return {"roots_enable_vs_faults": figure(populated, cold - warm, f"{cost.unit} per {NPAGES} pages")}
 
 
-def collapsing(vm: BenchVm, cost: Cost) -> Figures:
-    """Writes to replicated pages against writes to pages shared with a forked child."""
-    collapses, copies = [], []
+def replicate(vm: BenchVm, nodes: int) -> int:
+    """Have a copy of each of STORM pages on nodes, or none; return of how many there is."""
     gfns, count = np.array([1], np.uint64), np.array([STORM], np.int32)
+    done, status = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    native.placement_replicate(vm.placement.fd, nodes, gfns, count, done, status)
+    if done[0] < STORM * 0.9:
+        raise RuntimeError(f"only {done[0]} of {STORM} pages are as asked for, status {status[0]}")
+    return int(done[0])
+
+
+def copy_on_write(vm: BenchVm, cost: Cost) -> float:
+    """Return the cost of a write to a page that a forked child has, too."""
+    vm.roots(0)
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+    per_page = cost.of(lambda: vm.touch(1, 1 + STORM)) / STORM
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return per_page
+
+
+def replicas(vm: BenchVm, cost: Cost) -> Figures:
+    """A copy of a page, and a write to one that has copies, against a write to a page shared with a child."""
+    made, collapsed, copied = [], [], []
     for _ in range(ROUNDS):
         vm.roots(NODES)
-        for nodes in (0, NODES):
-            done, status = np.zeros(1, np.int32), np.zeros(1, np.int32)
-            native.placement_replicate(vm.placement.fd, nodes, gfns, count, done, status)
-        if done[0] < STORM * 0.9:
-            raise RuntimeError(f"only {done[0]} of {STORM} pages were replicated, status {status[0]}")
-        collapses.append(cost.of(lambda: vm.touch(1, 1 + STORM)) / int(done[0]))
-        vm.roots(0)
-        child = os.fork()
-        if not child:
-            time.sleep(600)
-        copies.append(cost.of(lambda: vm.touch(1, 1 + STORM)) / STORM)
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    value, control = statistics.median(collapses), statistics.median(copies)
-    return {"collapse_vs_cow": figure(value, control, f"{cost.unit} per page")}
+        replicate(vm, 0)
+        spent = cost.of(lambda: replicate(vm, NODES))
+        pages = replicate(vm, NODES)
+        made.append(spent / pages / (len(CPU_OF_NODE) - 1))
+        collapsed.append(cost.of(lambda: vm.touch(1, 1 + STORM)) / pages)
+        copied.append(copy_on_write(vm, cost))
+    one, write, control = (statistics.median(costs) for costs in (made, collapsed, copied))
+    return {
+        "replicate_vs_cow": figure(one, control, f"{cost.unit} per copy"),
+        "collapse_vs_cow": figure(write, control, f"{cost.unit} per page"),
+    }
 
 
 def table_kib() -> int:
@@ -146,7 +166,7 @@ def memory(vm: BenchVm, before_kib: int) -> Figures:
 
 def figures(vm: BenchVm, cost: Cost) -> Figures:
     """Return all figures in one unit."""
-    found = sampling(vm, cost) | enabling(vm, cost) | collapsing(vm, cost)
+    found = sampling(vm, cost) | enabling(vm, cost) | replicas(vm, cost)
     return {name + cost.suffix: one for name, one in found.items()}
 
 

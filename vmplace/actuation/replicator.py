@@ -17,7 +17,7 @@ from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.result import ReplicaOutcome
 from vmplace.errors import VmplaceError
-from vmplace.policy.plan import Replication
+from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.placement import FEATURE_REPLICATE, Placement, Slot, open_placement, probe_features
 
@@ -118,6 +118,20 @@ class Replicator:
         self._budget.take(new * cost, self._clock())
         return ReplicaOutcome(guest.name, new, len(asked) - len(tried), refused)
 
+    def drop(self, unwanted: Collapse, guest: GuestTopology) -> int:
+        """Drop the copies of these pages that were made lately; return of how many.
+
+        VmplaceError, or OSError when the VM is dead: its replicas are freed.
+        """
+        mine = self._guests.get(guest.identity)
+        if mine is None or not mine.held.any():
+            return 0
+        gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
+        first = np.flatnonzero(gfns[1:] != gfns[:-1] + np.uint64(1)) + 1
+        first = np.concatenate(([0], first)) if len(gfns) else first
+        _collapse_runs(mine.placement.fd, gfns[first], np.diff(first, append=len(gfns)).astype(np.int32))
+        return len(gfns)
+
 
 class Held:
     """The frames that were replicated lately: eight bytes for each."""
@@ -131,6 +145,16 @@ class Held:
         new = np.setdiff1d(done, self._frames, assume_unique=True)
         self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
         return len(new)
+
+    def any(self) -> bool:
+        """Tell whether any frame has copies."""
+        return bool(len(self._frames))
+
+    def take(self, gfns: Gfns) -> Gfns:
+        """Forget those of ``gfns`` that have copies, and return them, ascending."""
+        taken = np.intersect1d(self._frames, gfns, assume_unique=True)
+        self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
+        return taken
 
     def missing(self, gfns: Gfns) -> Gfns:
         """Return those of ``gfns``, ascending, to ask for; now and then all: KVM drops copies by itself."""
@@ -149,7 +173,7 @@ class _Guest:
     held: Held = field(default_factory=Held)
 
 
-def wanted_gfns(wanted: Replication, slots: Iterable[Slot]) -> Gfns:
+def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
     """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
     hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
     found = []
@@ -188,4 +212,12 @@ def _collapse(placement: Placement) -> None:
     slots = [slot for slot in placement.info().slots if not slot.as_id]
     gfns = np.array([slot.base_gfn for slot in slots], np.uint64)
     npages = np.array([slot.npages for slot in slots], np.int32)
-    native.placement_replicate(placement.fd, 0, gfns, npages, np.zeros_like(npages), np.zeros_like(npages))
+    _collapse_runs(placement.fd, gfns, npages)
+
+
+def _collapse_runs(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32]) -> None:
+    """Drop the copies of runs of frames."""
+    for first in range(0, len(gfns), MOST_RANGES):
+        part = slice(first, first + MOST_RANGES)
+        count = npages[part]
+        native.placement_replicate(fd, 0, gfns[part], count, np.zeros_like(count), np.zeros_like(count))

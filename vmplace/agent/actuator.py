@@ -49,13 +49,27 @@ class HostActuator:
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused)
         plan = replace(plan, moves=moves)
+        failures = self._drop_copies(plan, guests)
         result = self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
-        replicas, failures = self._replicator.apply(plan.replications, guests, is_stopping)
+        replicas, refused = self._replicator.apply(plan.replications, guests, is_stopping)
         for outcome in replicas:
             if outcome.replicated:
                 LOG.info("%s", told_replicas(outcome))
-        failures = (*pinned.failures, *result.failures, *failures)
+        failures = (*pinned.failures, *failures, *result.failures, *refused)
         return replace(result, failures=failures, replicas=replicas, pinned_vcpus=pinned.vcpus)
+
+    def _drop_copies(self, plan: PlacementPlan, guests: Mapping[str, GuestTopology]) -> tuple[str, ...]:
+        """Drop copies that do more harm than good; return what went wrong, in words."""
+        failures = []
+        for unwanted in (one for one in plan.collapses if one.guest in guests):
+            try:
+                if count := self._replicator.drop(unwanted, guests[unwanted.guest]):
+                    LOG.info(
+                        'guest=%s collapsed_pages=%d reason="%s"', unwanted.guest, count, unwanted.reason
+                    )
+            except (VmplaceError, OSError) as err:
+                failures.append(f"guest {unwanted.guest}: copies not dropped: {err}")
+        return tuple(failures)
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise."""

@@ -195,12 +195,12 @@ class Agent:
         moves = tuple(move for move in plan.moves if self._may_move(move.guest))
         replications = tuple(one for one in plan.replications if self._may_move(one.guest))
         vcpu_moves = tuple(one for one in plan.vcpu_moves if self._may_move(one.guest))
-        if not moves and not replications and not vcpu_moves:
+        if not moves and not replications and not vcpu_moves and not plan.collapses:
             return ActuationResult()
         topologies = {guest.name: guest.topology for guest in self.roster}
         try:
             return self._parts.actuator.apply(
-                PlacementPlan(moves, replications=replications, vcpu_moves=vcpu_moves),
+                replace(plan, moves=moves, replications=replications, vcpu_moves=vcpu_moves),
                 topologies,
                 self._is_interrupted,
             )

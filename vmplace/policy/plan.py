@@ -95,6 +95,16 @@ class Replication:
 
 
 @dataclass(frozen=True)
+class Collapse:
+    """Pages of one guest that should have no copies any more, if they have; in runs, as ``Replication``."""
+
+    guest: str
+    hva: npt.NDArray[np.uint64]
+    npages: npt.NDArray[np.int32]
+    reason: str
+
+
+@dataclass(frozen=True)
 class VcpuMove:
     """vCPUs of one guest that should run on ``cpus`` (by vCPU id) only, all of node ``nid``."""
 
@@ -120,6 +130,7 @@ class PlacementPlan:
     moves: tuple[Move, ...] = ()
     stays: tuple[Stay, ...] = field(default=())
     replications: tuple[Replication, ...] = ()
+    collapses: tuple[Collapse, ...] = ()
     vcpu_moves: tuple[VcpuMove, ...] = ()
 
     @property

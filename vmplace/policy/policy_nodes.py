@@ -5,6 +5,7 @@
    work together) goes to that node.
 3. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
    node reads its own copy then.  Code first, then by heat.  Huge pages are not (the kernel does not yet).
+   Where writes are expected, copies go all at once: one by one, each first write would have to wait.
 4. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
 5. Pages that nobody touched stay: they cost nobody anything.  Where accesses are but sampled, they are
    taken for shared ones.
@@ -27,7 +28,7 @@ from vmplace.model.page_use import Bools, PageUse
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
 from vmplace.policy import policy_home as home
-from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
+from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, Movability
 
@@ -46,21 +47,24 @@ def plan(snapshot: Snapshot) -> PlacementPlan:
     wishes: list[home.Wish] = []
     stays: list[Stay] = []
     replications: list[Replication] = []
+    collapses: list[Collapse] = []
     for guest in snapshot.guests:
         for answer in _iter_answers(snapshot, guest, room):
             if isinstance(answer, Stay):
                 stays.append(answer)
             elif isinstance(answer, Replication):
                 replications.append(answer)
+            elif isinstance(answer, Collapse):
+                collapses.append(answer)
             else:
                 wishes.append(answer)
     moves = home.moves_of(wishes, snapshot.budget_bytes)
-    return PlacementPlan(moves, tuple(stays), tuple(replications))
+    return PlacementPlan(moves, tuple(stays), tuple(replications), tuple(collapses))
 
 
 def _iter_answers(
     snapshot: Snapshot, guest: GuestView, room: dict[int, float]
-) -> Iterator[home.Wish | Stay | Replication]:
+) -> Iterator[home.Wish | Stay | Replication | Collapse]:
     if guest.pages is None or guest.settings.mode is Mode.MANUAL:
         yield from home.iter_wishes(snapshot.host, guest, room)
         return
@@ -78,7 +82,7 @@ def _iter_answers(
 
 def _range_answers(
     snapshot: Snapshot, guest: GuestView, pages: RangePages, use: PageUse, room: dict[int, float]
-) -> Iterator[home.Wish | Stay | Replication]:
+) -> Iterator[home.Wish | Stay | Replication | Collapse]:
     name, nids = guest.topology.name, _nids(guest)
     allowed = home.allowed_nids(snapshot.host, guest)
     if not allowed:
@@ -93,6 +97,8 @@ def _range_answers(
     unwritten = _replicable(pages, use) if snapshot.replica_ratio else np.zeros_like(use.shared)
     if (copied := unwritten & use.in_use).any():
         yield from _replication(snapshot, guest, pages, copied, allowed)
+    if snapshot.replica_ratio and (written := use.written & use.in_use & ~use.unsure).any():
+        yield Collapse(name, *_runs(pages, np.flatnonzero(written)), "they are written")
     spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
     # To move a page that may be copied a window later helps nobody.
     held = use.unsure if snapshot.replica_ratio else np.zeros_like(use.unsure)
@@ -125,10 +131,8 @@ def _replication(
     if len(chosen) > limit:
         chosen = np.sort(copy_order(pages, len(_nids(guest)), chosen)[:limit])
     if len(chosen):
-        first, npages = _runs(chosen)
-        hva = np.uint64(pages.ram.hva) + first.astype(np.uint64) * np.uint64(PAGE_BYTES)
         reason = f"nodes {', '.join(map(str, nids))} only read them"
-        yield Replication(guest.topology.name, hva, npages.astype(np.int32), nids, reason)
+        yield Replication(guest.topology.name, *_runs(pages, chosen), nids, reason)
 
 
 def _worker_nids(snapshot: Snapshot, guest: GuestView) -> tuple[int, ...]:
@@ -151,7 +155,8 @@ def _nids(guest: GuestView) -> tuple[int, ...]:
     return guest.pages.nids if guest.pages else ()
 
 
-def _runs(page: Indexes) -> tuple[Indexes, Indexes]:
-    """Return the first page and the length of each run of ascending pages."""
-    starts = np.flatnonzero(np.diff(page, prepend=-2) != 1)
-    return page[starts], np.diff(starts, append=len(page))
+def _runs(pages: RangePages, chosen: Indexes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+    """Return the address and the length, in pages, of each run of ascending pages."""
+    starts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
+    hva = np.uint64(pages.ram.hva) + chosen[starts].astype(np.uint64) * np.uint64(PAGE_BYTES)
+    return hva, np.diff(starts, append=len(chosen)).astype(np.int32)

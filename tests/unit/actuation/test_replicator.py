@@ -35,3 +35,10 @@ def test_frames_that_have_copies_are_asked_for_now_and_then_only() -> None:
 def test_frames_that_lost_their_copies_count_anew() -> None:
     held, frames = Held(), np.array([3, 5], np.uint64)
     assert [held.note(frames, frames), held.note(frames, frames[:1]), held.note(frames, frames)] == [2, 0, 1]
+
+
+def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
+    held, frames = Held(), np.array([3, 5, 9], np.uint64)
+    held.note(frames, frames)
+    assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
+    assert held.any() and held.take(frames).tolist() == [3] and not held.any()

@@ -124,7 +124,9 @@ def test_pages_that_chance_has_spared_from_writes_get_no_copies(share: float) ->
     chance = np.random.default_rng(1)
     read = {index: range(512) for index in range(4)}
     windows = [bits(read, chance.choice(512, int(512 * share), replace=False)) for _ in range(4)]
-    assert not planned(view(*windows)).replications
+    result = planned(view(*windows))
+    (one,) = result.collapses
+    assert not result.replications and one.hva.tolist() == [HVA] and one.npages.tolist() == [512]
 
 
 def test_pages_that_may_be_copied_a_window_later_are_not_moved_before() -> None:

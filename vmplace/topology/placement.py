@@ -13,11 +13,14 @@ from pathlib import Path
 from vmplace import native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.guest import GuestTopology
+from vmplace.topology.kvm_statistics import parse_statistics
 from vmplace.topology.procfs import PROC, read_descriptors, read_start_time
 from vmplace.topology.vcpus import VM_DESCRIPTOR
 
 KVM_CREATE_VM, KVM_CHECK_EXTENSION = 0xAE01, 0xAE03
 KVM_CAP_PLACEMENT = 0x706C
+KVM_PLACEMENT_STATS_FD = 0xAEF7
+MOST_STATISTICS_BYTES = 1 << 16
 FEATURE_ROOTS, FEATURE_HARVEST, FEATURE_REPLICATE, FEATURE_MOVE = 1, 2, 4, 8
 FEATURE_HINTS, FEATURE_STATS = 16, 32
 FEATURES = {
@@ -62,6 +65,14 @@ class Placement:
         features, nodes, root_nodes, _, _, slots, _ = native.placement_info(self.fd)
         of_guest = tuple(Slot(gfn, npages, hva, slot >> 16) for gfn, npages, hva, slot, _, _ in slots)
         return PlacementInfo(features, nodes, root_nodes, of_guest)
+
+    def statistics(self) -> dict[str, int]:
+        """Return what KVM counted since the VM began, by the names in placement.rst."""
+        file = fcntl.ioctl(self.fd, KVM_PLACEMENT_STATS_FD)
+        try:
+            return parse_statistics(os.pread(file, MOST_STATISTICS_BYTES, 0))
+        finally:
+            os.close(file)
 
     def close(self) -> None:
         """Close the descriptor; harmless when done twice."""

@@ -40,8 +40,10 @@ STATUS = (
 """KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
 MOST_RANGES = 1024
 """Per call, so that an order to stop need not wait for long."""
-ASK_AGAIN = 8
-"""Each so many plans, pages that had copies are asked for again, too."""
+MOST_DOUBTED = 1 << 16
+"""Frames with copies that are asked for again at once: some 10 ms."""
+DROPPED = ("collapsed_pages", "released_pages")
+"""KVM's statistics of frames whose copies it dropped."""
 
 Gfns = npt.NDArray[np.uint64]
 
@@ -111,6 +113,8 @@ class Replicator:
         if nodes.bit_count() < 2:
             raise VmplaceError("it has no node roots")
         cost = PAGE_BYTES * (nodes.bit_count() - 1)
+        statistics = mine.placement.statistics()
+        mine.held.heed(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         tried = asked[: self._budget.available_bytes(self._clock()) // cost]
         done, refused = _called(mine.placement.fd, nodes, tried)
@@ -134,11 +138,16 @@ class Replicator:
 
 
 class Held:
-    """The frames that were replicated lately: eight bytes for each."""
+    """The frames that were replicated lately: eight bytes for each.
+
+    KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
+    Then all that are held are in doubt, and are asked for again, some at a time.
+    """
 
     def __init__(self) -> None:
         self._frames: Gfns = np.zeros(0, np.uint64)
-        self._calls = 0
+        self._doubted: Gfns = np.zeros(0, np.uint64)
+        self._dropped = 0
 
     def note(self, tried: Gfns, done: Gfns) -> int:
         """Note which of the frames that were tried have copies; return how many had none before."""
@@ -156,12 +165,16 @@ class Held:
         self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
         return taken
 
+    def heed(self, dropped: int) -> None:
+        """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
+        if dropped != self._dropped:
+            self._doubted, self._dropped = self._frames, dropped
+
     def missing(self, gfns: Gfns) -> Gfns:
-        """Return those of ``gfns``, ascending, to ask for; now and then all: KVM drops copies by itself."""
-        self._calls += 1
-        if self._calls % ASK_AGAIN == 0:
-            return gfns
-        return np.setdiff1d(gfns, self._frames, assume_unique=True)
+        """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
+        again = np.intersect1d(gfns, self._doubted, assume_unique=True)[:MOST_DOUBTED]
+        self._doubted = np.setdiff1d(self._doubted, again, assume_unique=True)
+        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), again)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vmplace.actuation.replicator import ASK_AGAIN, Held, wanted_gfns
+from vmplace.actuation.replicator import MOST_DOUBTED, Held, wanted_gfns
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -25,11 +25,21 @@ def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
     assert gfns([(0, 4)], [Slot(8, 2, HVA, 0), Slot(100, 4, HVA, 1)]) == [8, 9]
 
 
-def test_frames_that_have_copies_are_asked_for_now_and_then_only() -> None:
+def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some() -> None:
     held, frames = Held(), np.array([3, 5, 9], np.uint64)
     assert held.note(frames, np.array([9, 3], np.uint64)) == 2
-    asked = [held.missing(frames).tolist() for _ in range(ASK_AGAIN)]
-    assert asked == [[5]] * (ASK_AGAIN - 1) + [[3, 5, 9]]
+    asked = []
+    for dropped in (0, 1, 1, 3):
+        held.heed(dropped)
+        asked.append(held.missing(frames).tolist())
+    assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
+
+
+def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
+    held, frames = Held(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
+    held.note(frames, frames)
+    held.heed(1)
+    assert [len(held.missing(frames)) for _ in range(4)] == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
 
 
 def test_frames_that_lost_their_copies_count_anew() -> None:

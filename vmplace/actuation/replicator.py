@@ -45,7 +45,9 @@ MOST_DOUBTED = 1 << 16
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
 
+BUSY = STATUS.index("busy")
 Gfns = npt.NDArray[np.uint64]
+Statuses = npt.NDArray[np.int32]
 
 
 def can_replicate() -> bool:
@@ -117,7 +119,7 @@ class Replicator:
         mine.held.heed(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         tried = asked[: self._budget.available_bytes(self._clock()) // cost]
-        done, refused = _called(mine.placement.fd, nodes, tried)
+        done, refused = replicated(mine.placement.fd, nodes, tried)
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())
         return ReplicaOutcome(guest.name, new, len(asked) - len(tried), refused)
@@ -205,16 +207,25 @@ def _steps(npages: npt.NDArray[np.int32]) -> Gfns:
     return steps
 
 
-def _called(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
+def replicated(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
     """Replicate the frames; return those that have copies now, and how many were refused for what."""
+    done, status = _tried(fd, nodes, gfns)
+    # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
+    busy = np.flatnonzero(status == BUSY)
+    done[busy], status[busy] = _tried(fd, nodes, gfns[busy])
+    codes, counts = np.unique(status[done == 0], return_counts=True)
+    refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
+    return gfns[done != 0], refused
+
+
+def _tried(fd: int, nodes: int, gfns: Gfns) -> tuple[Statuses, Statuses]:
+    """Ask for copies of each frame; return 1 for those that have them, and KVM's status."""
     ones = np.ones(len(gfns), np.int32)
     done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
     for first in range(0, len(gfns), MOST_RANGES):
         part = slice(first, first + MOST_RANGES)
         native.placement_replicate(fd, nodes, gfns[part], ones[part], done[part], status[part])
-    codes, counts = np.unique(status[done == 0], return_counts=True)
-    refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
-    return gfns[done != 0], refused
+    return done, status
 
 
 def _word(code: int) -> str:

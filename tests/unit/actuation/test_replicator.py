@@ -1,8 +1,12 @@
 """Which guest frames are the pages of a replication?"""
 
-import numpy as np
+from typing import Any
 
-from vmplace.actuation.replicator import MOST_DOUBTED, Held, wanted_gfns
+import numpy as np
+import pytest
+
+from vmplace import native
+from vmplace.actuation.replicator import BUSY, MOST_DOUBTED, Held, replicated, wanted_gfns
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -52,3 +56,17 @@ def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
     held.note(frames, frames)
     assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
     assert held.any() and held.take(frames).tolist() == [3] and not held.any()
+
+
+def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy_for = {5: 1, 7: 2}
+
+    def replicate(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
+        for at, gfn in enumerate(gfns.tolist()):
+            is_busy = busy_for.get(gfn, 0) > 0
+            busy_for[gfn] = busy_for.get(gfn, 0) - 1
+            done[at], status[at] = (0, BUSY) if is_busy else (1, 0)
+
+    monkeypatch.setattr(native, "placement_replicate", replicate)
+    done, refused = replicated(3, 0b11, np.array([5, 6, 7], np.uint64))
+    assert done.tolist() == [5, 6] and refused == {"busy": 1}

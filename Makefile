@@ -1,9 +1,10 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
-	bench-sources clean kvm-patches-check kvm-selftests kvm-selftests-intel qemu-patches-check
+	bench-sources clean fuzz kvm-patches-check kvm-selftests kvm-selftests-intel qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
+RUNS ?= 10000000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,6 +52,13 @@ test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 	$(BIN)/pytest tests/lab
 
 check: lint test-unit ## everything that is quick
+
+fuzz: PACKAGES += clang libclang-rt-14-dev
+fuzz: setup ## libFuzzer feeds the parser of perf rings, with sanitizers; what is new goes to build/fuzz (RUNS=10000000)
+	@mkdir -p build/fuzz/found
+	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Ivmplace/native \
+	  tests/native/fuzz_perf_records.c vmplace/native/perf_records.c -o build/fuzz/perf_records
+	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -print_final_stats=1 found ../../tests/data/perf_records
 
 test: lint venv lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
 	$(BIN)/pytest tests

@@ -1,9 +1,6 @@
 /*
- * libFuzzer harness of the parser of perf rings:
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -I vmplace/native \
- *       tests/native/fuzz_perf_records.c vmplace/native/perf_records.c -o fuzz
- *   ./fuzz -max_len=300 tests/data/perf_records
+ * libFuzzer harness of the parser of perf rings (make fuzz).  Its corpus is tests/data/perf_records, which
+ * tests/native/test_perf_ring.py reads, too.
  *
  * Input: position and length of the records (16 bits each), room in the table (8 bits), the ring.
  */

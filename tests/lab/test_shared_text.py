@@ -1,0 +1,55 @@
+"""Code that four nodes execute is copied to each of them, and stays there.  Truth: the meter's fetches."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from vmplace.lab import scenario_stage
+from vmplace.lab.machine import LabHost, boot_host
+from vmplace.lab.progress import Progress
+from vmplace.lab.scenario import read_scenario
+from vmplace.lab.scenario_judge import is_intact
+from vmplace.lab.scenario_managers import VmplaceAgent
+from vmplace.lab.scenario_meter import read_window
+from vmplace.lab.scenario_run import prepare_stage
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+SCENARIO = read_scenario("shared-text")
+WINDOW_S, PAUSE_S, STAYS_S = 2.0, 5.0, 20.0
+LONGEST_S = 300.0
+
+
+@pytest.fixture
+def host() -> Iterator[LabHost]:
+    stage = prepare_stage(SCENARIO, Progress())
+    with boot_host(stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files) as booted:
+        yield booted
+
+
+def fetch_lar(host: LabHost) -> float:
+    """Return which share of the guest's instructions lies on the node that executes them."""
+    return read_window(host, host.topology, WINDOW_S, len(SCENARIO.guests)).fetch_lar(1) or 0.0
+
+
+def await_local(host: LabHost) -> float:
+    """Return the share once it is above 0.9, or as it is in the end."""
+    ends = time.monotonic() + LONGEST_S
+    while (share := fetch_lar(host)) <= 0.9 and time.monotonic() < ends:
+        # A metered guest is slow, and so is the agent beside it.
+        time.sleep(PAUSE_S)
+    return share
+
+
+def test_each_node_executes_its_own_copy_of_code_as_long_as_the_agent_runs(host: LabHost) -> None:
+    assert 0.2 < fetch_lar(host) < 0.3
+    agent = VmplaceAgent(host, SCENARIO)
+    agent.start()
+    assert await_local(host) > 0.9
+    time.sleep(STAYS_S)
+    assert fetch_lar(host) > 0.9
+    agent.stop()
+    assert fetch_lar(host) < 0.4
+    (answer,) = scenario_stage.ask_payloads(host, SCENARIO.guests, "verify", 120).values()
+    assert is_intact(answer)

@@ -99,7 +99,7 @@ bench-sources: venv ## what each source of page statistics adds, on a few traces
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
 	@mkdir -p build/bench
-	$(BIN)/python -m bench.bench_host_lp | tee build/bench/host-lp.json
+	$(BIN)/python -m bench.bench_weighers --traces $(TRACES) | tee build/bench/weighers.json
 	$(BIN)/python -m bench.bench_decision | tee build/bench/decision.json
 	$(BIN)/python -m bench.bench_policy --traces $(TRACES)
 

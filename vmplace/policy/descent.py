@@ -41,6 +41,8 @@ LEFT = 0.05
 ROUNDING = 1e-6
 """A gain below this share of the total time is none."""
 GOLDEN = 0.6180339887498949
+PROTECTED_HEED = 10.0
+"""How many times the time of a protected guest counts."""
 
 
 @dataclass(frozen=True)

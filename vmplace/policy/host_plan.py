@@ -6,7 +6,7 @@
    that, so no more is ever staked than was already seen to be lost.
 3. Pages of all guests go to where the whole host's accesses cost least time (``descent``): controllers
    and links are shared, so a page's best node depends on everybody's pages.  The time of a protected
-   guest counts as in the linear program (``host_lp``).
+   guest counts several times.
 4. The guard (``guard.py``) sets the hurdle and the purse of each guest, and undoes what did harm.
 
 Source: BWAP (IPDPS'20), section III, is the case of one guest with pages that all nodes share alike;
@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.policy import guard
-from vmplace.policy.descent import PageTask, descended
-from vmplace.policy.host_lp import PROTECTED_WEIGHT
+from vmplace.policy.descent import PROTECTED_HEED, PageTask, descended
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,
@@ -184,7 +183,7 @@ def _task(
     pause = view.pause_ns(guest) * guest.mlp * guest.parallelism
     price = pause / np.maximum(part.windows, 1)
     reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
-    heed = PROTECTED_WEIGHT if guest.slowdown_bound is not None else 1.0
+    heed = PROTECTED_HEED if guest.slowdown_bound is not None else 1.0
     return PageTask(
         part, ~part.written & np.bool_(near and reads), price * hurdle[0], price * hurdle[1], heed
     )

@@ -22,8 +22,7 @@ import numpy as np
 from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.memory_system import solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import PageTask, descended
-from vmplace.policy.host_lp import PROTECTED_WEIGHT
+from vmplace.policy.descent import PROTECTED_HEED, PageTask, descended
 from vmplace.policy.host_view import GuestEvidence, HostView, Indexes, demand, row_sums
 
 SETTLE_NS = 100e6
@@ -124,7 +123,7 @@ def _free_task(view: HostView, guest: GuestEvidence, after: Indexes, share: floa
         parallelism=guest.parallelism * share,
     )
     near = bool((view.system.controller[there.worker] > 0).all())
-    heed = PROTECTED_WEIGHT if guest.slowdown_bound is not None else 1.0
+    heed = PROTECTED_HEED if guest.slowdown_bound is not None else 1.0
     nothing = np.zeros(len(there.node))
     return PageTask(there, ~there.written & np.bool_(near), nothing, nothing, heed)
 
@@ -132,7 +131,7 @@ def _free_task(view: HostView, guest: GuestEvidence, after: Indexes, share: floa
 def better_layout(view: HostView, watched_ns: float) -> Layout | None:
     """Return a layout that saves more within ``watched_ns`` than it may cost, or None."""
     present = [_nodes(guest) for guest in view.guests]
-    heeds = np.array([PROTECTED_WEIGHT if g.slowdown_bound is not None else 1.0 for g in view.guests])
+    heeds = np.array([PROTECTED_HEED if g.slowdown_bound is not None else 1.0 for g in view.guests])
     first = gathered(view)
     moved = [g.name for g, a, b in zip(view.guests, present, first, strict=True) if (a != b).any()]
     if not moved:

@@ -9,8 +9,7 @@
 
 Source: BWAP (IPDPS'20), section III-A, eq. 5, is the case of one guest, one shared stream, equal demand from
 all workers, and no shared links.
-Limits: a utilisation is no latency; ``descent`` refines what this finds page by page.  Needs scipy (HiGHS),
-which is loaded when a plan is asked for, not before.
+Limits: a utilisation is no latency, so ``policy/descent.py`` places better; ``bench_weighers`` shows it.
 """
 
 from collections.abc import Sequence
@@ -18,14 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
+from scipy.optimize import linprog
 
-from vmplace.errors import UnsupportedHostError, VmplaceError
+from vmplace.errors import VmplaceError
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
+from vmplace.policy.descent import PROTECTED_HEED
 
 LATENCY_WEIGHT = 1e-2
 MOVE_WEIGHT = 1e-4
-PROTECTED_WEIGHT = 10.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,7 @@ class HostWeights:
 
 
 def plan_weights(system: MemorySystem, streams: Sequence[Stream], limits: Limits) -> HostWeights:
-    """Return the best weights; raises UnsupportedHostError without scipy, VmplaceError if nothing fits."""
-    try:
-        from scipy.optimize import linprog
-    except ImportError as err:
-        raise UnsupportedHostError(
-            "scipy is not there to plan with", hint="pip install 'vmplace[plan]'"
-        ) from err
+    """Return the best weights; raises VmplaceError if nothing fits."""
     program = _program(system, streams, limits)
     solution = linprog(
         program.cost,
@@ -101,8 +96,6 @@ class _Program:
 
 
 def _program(system: MemorySystem, streams: Sequence[Stream], limits: Limits) -> _Program:
-    from scipy import sparse
-
     count, nodes = len(streams), len(system.nids)
     demand = np.stack([one.demand for one in streams])
     pages = np.array([one.npages for one in streams])
@@ -168,7 +161,7 @@ def _program(system: MemorySystem, streams: Sequence[Stream], limits: Limits) ->
 def _cost(system: MemorySystem, streams: Sequence[Stream], demand: Matrix, moved: Matrix) -> Matrix:
     """Return the objective: utilisation, then latency relative to all-local, then pages moved."""
     count, nodes = demand.shape
-    heed = np.array([PROTECTED_WEIGHT if one.protected else 1.0 for one in streams])
+    heed = np.array([PROTECTED_HEED if one.protected else 1.0 for one in streams])
     unit = max(float((demand @ np.diag(system.latency)).sum()), 1e-300)
     latency = (demand @ system.latency) * heed[:, None] / unit
     local = (demand @ np.diag(system.latency)) * heed / unit

@@ -68,6 +68,12 @@ class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Literal["leave", "place"],
         msgspec.Meta(description='"leave" (where they may run is yours) or "place" (tie them to a node)'),
     ] = "leave"
+    proximity: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0, le=1, description="from 0 (shared memory on all nodes) to 1 (on the vCPUs' nodes)"
+        ),
+    ] = 1.0
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -193,7 +199,7 @@ def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
         return GuestRule(pattern, GuestSettings(Mode.MANUAL), err)
     nids = parsed.allowed_nids
     allowed = tuple(sorted(set(nids))) if nids else None
-    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place")
+    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", parsed.proximity)
     return GuestRule(pattern, settings)
 
 

@@ -42,7 +42,7 @@ class TrackedGuest:
     @property
     def view(self) -> GuestView:
         """Return what the policy may know."""
-        return GuestView(self.topology, self.pages, self.settings)
+        return GuestView(self.topology, self.pages, self.settings, self.settings.proximity)
 
 
 class Roster:

@@ -24,21 +24,27 @@ class Mode(Enum):
 class GuestSettings:
     """The operator's word on one guest; ``allowed_nids`` None = every node with memory.
 
-    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.
+    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``proximity``: DWP of memory
+    that no node has to itself (proximity.py).
     """
 
     mode: Mode = Mode.AUTO
     allowed_nids: tuple[int, ...] | None = None
     place_vcpus: bool = False
+    proximity: float = 1.0
 
 
 @dataclass(frozen=True)
 class GuestView:
-    """All that a policy knows of one guest; ``pages`` is None until the first window is in."""
+    """All that a policy knows of one guest; ``pages`` is None until the first window is in.
+
+    ``proximity``: DWP at this moment, from 0 (memory on all nodes) to 1 (on those of the vCPUs).
+    """
 
     topology: GuestTopology
     pages: GuestPages | None
     settings: GuestSettings = GuestSettings()
+    proximity: float = 1.0
 
 
 @dataclass(frozen=True)

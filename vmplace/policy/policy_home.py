@@ -5,6 +5,7 @@
    that the operator excludes, is replaced by the nearest allowed node.
 3. If they run on several nodes, the range is interleaved over these, in proportion to the bandwidth that
    the worst of them gets from each (BWAP, IPDPS'20, section III, eq. 2 and 5; even where it is unknown).
+   With a proximity below 1 other nodes get their share, too (section III-B; ``proximity.py``).
 4. What is elsewhere moves, hottest first, as far as nodes have room and the window's budget goes; guests
    share the budget evenly, and what one does not need goes to the others.
 
@@ -20,9 +21,10 @@ import numpy as np
 from vmplace.model.pages import RangePages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
+from vmplace.policy.proximity import with_dwp
 from vmplace.policy.spread import Counts, count_strata, excess_and_deficit, pick, weights_by_index
 from vmplace.topology.bandwidth import bandwidth_weights
-from vmplace.topology.guest import PAGE_BYTES, Movability, RamRange, Vcpu
+from vmplace.topology.guest import PAGE_BYTES, Movability, RamRange
 from vmplace.topology.host import HostTopology
 
 RESERVE_RATIO = 0.03
@@ -37,8 +39,8 @@ class Target:
     reason: str
 
 
-TargetOf = Callable[[HostTopology, RamRange, tuple[Vcpu, ...], tuple[int, ...]], Target | None]
-"""From host, range, the guest's vCPUs and the nodes that may hold memory (not empty): where it belongs."""
+TargetOf = Callable[[HostTopology, GuestView, RamRange, tuple[int, ...]], Target | None]
+"""From host, guest, its range and the nodes that may hold memory (not empty): where the range belongs."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,9 @@ def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
     return tuple(move for move in moves if len(move.hva))
 
 
-def target_of(
-    host: HostTopology, ram: RamRange, vcpus: tuple[Vcpu, ...], allowed: tuple[int, ...]
-) -> Target | None:
+def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> Target | None:
     """Return where the range belongs, or None if its vCPUs' nodes are not known."""
-    mine = tuple(v for v in vcpus if ram.cell is None or v.cell == ram.cell)
+    mine = tuple(v for v in guest.topology.vcpus if ram.cell is None or v.cell == ram.cell)
     workers = tuple(vcpu_shares(host, mine))
     if not workers:
         return None
@@ -98,10 +98,25 @@ def target_of(
     where = f"{who} on node{'s' if len(workers) > 1 else ''} {_listed(workers)}"
     if nids != workers:
         where += f"; node{'s' if len(nids) > 1 else ''} {_listed(nids)} nearest that may hold the memory"
-    if len(nids) == 1:
-        return Target({nids[0]: 1.0}, where)
-    weights = bandwidth_weights(host, workers, nids)
-    return Target(weights, f"{where}: interleaved {':'.join(f'{100 * w:.0f}' for w in weights.values())}")
+    weights = _near_weights(host, workers, nids, allowed, guest.proximity)
+    if len(weights) == 1:
+        return Target(weights, where)
+    where += f": interleaved {':'.join(f'{100 * w:.0f}' for w in weights.values())}"
+    if guest.proximity < 1.0:
+        where += f" over nodes {_listed(tuple(weights))} (proximity {guest.proximity:.1f})"
+    return Target(weights, where)
+
+
+def _near_weights(
+    host: HostTopology, workers: tuple[int, ...], near: tuple[int, ...], allowed: tuple[int, ...], dwp: float
+) -> dict[int, float]:
+    """Return the shares of nodes for vCPUs on ``workers``: of those ``near`` alone where ``dwp`` is 1."""
+    if dwp >= 1.0:
+        return bandwidth_weights(host, workers, near)
+    canonical = bandwidth_weights(host, workers, allowed)
+    inside = np.array([nid in near for nid in canonical])
+    scaled = with_dwp(np.array([*canonical.values()]), inside, dwp)
+    return dict(zip(canonical, scaled.tolist(), strict=True))
 
 
 def fair_shares(wants: list[int], budget_bytes: int | None) -> list[int]:
@@ -133,7 +148,7 @@ def iter_wishes(
         return
     allowed = allowed_nids(host, guest)
     for pages in guest.pages.ranges:
-        target = belongs(host, pages.ram, guest.topology.vcpus, allowed) if allowed else None
+        target = belongs(host, guest, pages.ram, allowed) if allowed else None
         if pages.ram.movability is not Movability.MOVABLE:
             yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
         elif target is None:

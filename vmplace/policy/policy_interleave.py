@@ -6,8 +6,8 @@ Differs: nodes that the operator excludes get nothing; pages lie at random rathe
 """
 
 from vmplace.policy import policy_home as home
-from vmplace.policy.plan import PlacementPlan, Snapshot
-from vmplace.topology.guest import RamRange, Vcpu
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.topology.guest import RamRange
 from vmplace.topology.host import HostTopology
 
 
@@ -16,9 +16,7 @@ def plan(snapshot: Snapshot) -> PlacementPlan:
     return home.plan_for(snapshot, even_target)
 
 
-def even_target(
-    host: HostTopology, ram: RamRange, vcpus: tuple[Vcpu, ...], allowed: tuple[int, ...]
-) -> home.Target:
+def even_target(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> home.Target:
     """Return even shares of the range for all allowed nodes."""
-    del host, ram, vcpus
+    del host, guest, ram
     return home.Target(dict.fromkeys(allowed, 1 / len(allowed)), "interleaved over all nodes")

@@ -38,6 +38,9 @@ MIN_WINDOWS = 2
 UNEVEN_RATIO = 0.1
 """What is seen to be shared changes with every window; moving this much to and fro each time helps nobody."""
 
+UNEVEN_STEP_RATIO = 0.02
+"""Where the proximity is set: a step of it moves a tenth of what may lie on other nodes."""
+
 Indexes = npt.NDArray[np.int64]
 
 
@@ -99,11 +102,12 @@ def _range_answers(
         yield from _replication(snapshot, guest, pages, copied, allowed)
     if snapshot.replica_ratio and (written := use.written & use.in_use & ~use.unsure).any():
         yield Collapse(name, *_runs(pages, np.flatnonzero(written)), "they are written")
-    spread = home.target_of(snapshot.host, pages.ram, guest.topology.vcpus, allowed)
+    spread = home.target_of(snapshot.host, guest, pages.ram, allowed)
     # To move a page that may be copied a window later helps nobody.
     held = use.unsure if snapshot.replica_ratio else np.zeros_like(use.unsure)
     rest = use.shared & ~unwritten & ~held
-    if spread and _excess_ratio(pages, rest, nids, spread) > UNEVEN_RATIO:
+    uneven = UNEVEN_RATIO if guest.settings.proximity == 1.0 else UNEVEN_STEP_RATIO
+    if spread and _excess_ratio(pages, rest, nids, spread) > uneven:
         yield from home.range_wishes(name, _only(pages, rest), nids, spread, room)
 
 

@@ -52,6 +52,18 @@ def test_the_first_rule_that_matches_wins() -> None:
     assert loaded.rule("db2").settings.allowed_nids == (0, 2)
 
 
+@pytest.mark.parametrize(("text", "proximity"), [("0.5", 0.5), ("1", 1.0)])
+def test_a_proximity_is_a_number(text: str, proximity: float) -> None:
+    loaded = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE)
+    assert loaded.rule("db1").settings.proximity == proximity
+
+
+@pytest.mark.parametrize("text", ["1.5", "-0.1", '"far"', "true"])
+def test_a_wrong_proximity_is_told(text: str) -> None:
+    told = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE).rule("db1").error
+    assert told and "from 0" in str(told.hint)
+
+
 def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         read_config(tmp_path / "absent.toml")

@@ -6,6 +6,7 @@ import pytest
 from vmplace.model.memory_system import Link, MemorySystem, routed, solved
 from vmplace.policy import policy_bwap as bwap
 from vmplace.policy.host_view import GuestEvidence, demand, traffic
+from vmplace.policy.proximity import STEP, with_dwp
 
 WORKERS = np.array([True, True, False, False])
 
@@ -26,9 +27,9 @@ def test_several_workers_weigh_nodes_by_the_weakest_path():
 
 def test_dwp_goes_from_the_canonical_weights_to_workers_only_and_keeps_proportions():
     weights = np.array([0.4, 0.2, 0.3, 0.1])
-    np.testing.assert_allclose(bwap.with_dwp(weights, WORKERS, 0.0), weights)
-    np.testing.assert_allclose(bwap.with_dwp(weights, WORKERS, 1.0), [2 / 3, 1 / 3, 0, 0], atol=1e-12)
-    half = bwap.with_dwp(weights, WORKERS, 0.5)
+    np.testing.assert_allclose(with_dwp(weights, WORKERS, 0.0), weights)
+    np.testing.assert_allclose(with_dwp(weights, WORKERS, 1.0), [2 / 3, 1 / 3, 0, 0], atol=1e-12)
+    half = with_dwp(weights, WORKERS, 0.5)
     assert half.sum() == pytest.approx(1)
     assert (half[0] / half[1], half[2] / half[3]) == (pytest.approx(2), pytest.approx(3))
 
@@ -54,7 +55,7 @@ def climbed_to(stall) -> float:
 
 @pytest.mark.parametrize("best", [0.2, 0.5, 0.8])
 def test_the_climb_ends_within_a_step_of_the_optimum_of_a_convex_stall_rate(best: float):
-    assert climbed_to(lambda dwp: (dwp - best) ** 2) == pytest.approx(best, abs=bwap.STEP + 1e-9)
+    assert climbed_to(lambda dwp: (dwp - best) ** 2) == pytest.approx(best, abs=STEP + 1e-9)
 
 
 def ring(controller: float, link: float) -> MemorySystem:
@@ -86,11 +87,11 @@ def test_the_climb_lands_within_a_step_of_exhaustive_search_in_the_memory_model(
     weights = bwap.canonical_weights(bwap.bandwidths(system), WORKERS)
 
     def stall(dwp: float) -> float:
-        node = bwap.follow_weights(pages.node, bwap.with_dwp(weights, WORKERS, dwp))
+        node = bwap.follow_weights(pages.node, with_dwp(weights, WORKERS, dwp))
         return float(solved(system, demand((pages,), [traffic(heat, node)])).latencies[0])
 
     best = min(np.linspace(0, 1, 101), key=stall)
-    assert climbed_to(stall) == pytest.approx(best, abs=bwap.STEP + 0.01)
+    assert climbed_to(stall) == pytest.approx(best, abs=STEP + 0.01)
 
 
 def test_beside_a_protected_guest_the_climb_first_heeds_that_guests_stall_rate():

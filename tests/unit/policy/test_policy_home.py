@@ -98,6 +98,15 @@ def test_a_spanning_guest_is_interleaved_evenly_and_in_fine_grain():
         assert np.bincount(part, minlength=4) == pytest.approx([64] * 4, abs=8)
 
 
+def test_a_proximity_below_one_gives_other_nodes_their_share_too():
+    view = replace(guest_view([0, 2], np.arange(NPAGES) % 2), proximity=0.6)
+    result = planned(view)
+    counts = np.bincount([t for m in result.moves for t in m.to_nid], minlength=4)
+    # Distances 10 and 20: the canonical weights are 1/4 each, so 0.4 x 1/4 = 1/10 of the pages each go out.
+    assert counts.tolist() == pytest.approx([0, 0, NPAGES / 10, NPAGES / 10], abs=4)
+    assert "proximity 0.6" in only(result).reason
+
+
 def test_hot_and_cold_pages_are_interleaved_each_on_their_own():
     heat = np.where(np.arange(NPAGES) < 1024, 255, 0).astype(np.uint8)
     move = only(planned(guest_view([0, 2, 4, 6], 0, heat=heat)))

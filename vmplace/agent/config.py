@@ -69,9 +69,9 @@ class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         msgspec.Meta(description='"leave" (where they may run is yours) or "place" (tie them to a node)'),
     ] = "leave"
     proximity: Annotated[
-        float,
+        Annotated[float, msgspec.Meta(ge=0, le=1)] | Literal["tuned"],
         msgspec.Meta(
-            ge=0, le=1, description="from 0 (shared memory on all nodes) to 1 (on the vCPUs' nodes)"
+            description='from 0 (shared memory on all nodes) to 1 (on those of the vCPUs), or "tuned" (found)'
         ),
     ] = 1.0
 
@@ -199,7 +199,8 @@ def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
         return GuestRule(pattern, GuestSettings(Mode.MANUAL), err)
     nids = parsed.allowed_nids
     allowed = tuple(sorted(set(nids))) if nids else None
-    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", parsed.proximity)
+    dwp = None if parsed.proximity == "tuned" else parsed.proximity
+    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", dwp)
     return GuestRule(pattern, settings)
 
 

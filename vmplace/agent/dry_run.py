@@ -148,7 +148,8 @@ def _decide(
     budget_bytes: int | None,
 ) -> None:
     views = tuple(
-        GuestView(g.topology, g.pages, settings(name), settings(name).proximity) for name, g in guests.items()
+        GuestView(g.topology, g.pages, settings(name), settings(name).first_proximity)
+        for name, g in guests.items()
     )
     for move in policy(Snapshot(host, views, budget_bytes)).moves:
         guest = guests[move.guest]

@@ -10,6 +10,7 @@ from vmplace.agent.state import Decision
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
+from vmplace.policy.proximity import Climb
 from vmplace.policy.trial import Trial
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import GuestTopology
@@ -31,6 +32,7 @@ class TrackedGuest:
     moved_bytes: int = 0
     held: bool = False
     trial: Trial = field(default_factory=Trial)
+    climb: Climb = field(default_factory=Climb)
     problem: str | None = None
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
 
@@ -42,7 +44,8 @@ class TrackedGuest:
     @property
     def view(self) -> GuestView:
         """Return what the policy may know."""
-        return GuestView(self.topology, self.pages, self.settings, self.settings.proximity)
+        fixed = self.settings.proximity
+        return GuestView(self.topology, self.pages, self.settings, self.climb.dwp if fixed is None else fixed)
 
 
 class Roster:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from vmplace import __version__
 from vmplace.actuation.result import ActuationResult, MoveOutcome
-from vmplace.agent import cost
+from vmplace.agent import climbs, cost
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import LoadedConfig
 from vmplace.agent.found import Found
@@ -208,8 +208,10 @@ class Agent:
             return ActuationResult(failures=(f"{err}{f' ({err.hint})' if err.hint else ''}",))
 
     def _judge(self, result: ActuationResult) -> None:
-        """Undo what made a guest slower."""
+        """Undo what made a guest slower, and let climbs go on."""
         verdicts = self._trials.settle(self.roster, result, time.monotonic())
+        if self._host is not None:
+            climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
             try:
                 self._remember(*self._parts.actuator.undo(name))

@@ -32,7 +32,7 @@ def guest_status(
         estimated_lar=local_access_ratio(traffic) if traffic else None,
         moved_bytes=guest.moved_bytes,
         movability=bytes_by_movability(guest.topology),
-        reasons=(*plan.reasons(guest.name), *((guest.trial.told,) if guest.trial.told else ())),
+        reasons=(*plan.reasons(guest.name), *filter(None, (guest.climb.told, guest.trial.told))),
         problem=guest.problem,
         memory_use=memory_use(reduce(add, guest.served)) if guest.served else None,
     )

@@ -43,7 +43,9 @@ class Trials:
         for guest in guests:
             least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
             cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
-            guest.trial, verdict = guest.trial.after_window(cost, moved=has_moved, now_s=now_s)
+            guest.trial, verdict = guest.trial.after_window(
+                cost, moved=has_moved, now_s=now_s, step=guest.climb.stepping
+            )
             if verdict is not None:
                 verdicts[guest.name] = verdict
                 LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.told)

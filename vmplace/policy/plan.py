@@ -25,13 +25,18 @@ class GuestSettings:
     """The operator's word on one guest; ``allowed_nids`` None = every node with memory.
 
     ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``proximity``: DWP of memory
-    that no node has to itself (proximity.py).
+    that no node has to itself (proximity.py); None: to be found.
     """
 
     mode: Mode = Mode.AUTO
     allowed_nids: tuple[int, ...] | None = None
     place_vcpus: bool = False
-    proximity: float = 1.0
+    proximity: float | None = 1.0
+
+    @property
+    def first_proximity(self) -> float:
+        """Return the proximity that is set, or at which the search for one begins."""
+        return 1.0 if self.proximity is None else self.proximity
 
 
 @dataclass(frozen=True)

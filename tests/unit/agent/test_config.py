@@ -52,8 +52,8 @@ def test_the_first_rule_that_matches_wins() -> None:
     assert loaded.rule("db2").settings.allowed_nids == (0, 2)
 
 
-@pytest.mark.parametrize(("text", "proximity"), [("0.5", 0.5), ("1", 1.0)])
-def test_a_proximity_is_a_number(text: str, proximity: float) -> None:
+@pytest.mark.parametrize(("text", "proximity"), [("0.5", 0.5), ("1", 1.0), ('"tuned"', None)])
+def test_a_proximity_is_a_number_or_found(text: str, proximity: float | None) -> None:
     loaded = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE)
     assert loaded.rule("db1").settings.proximity == proximity
 
@@ -61,7 +61,7 @@ def test_a_proximity_is_a_number(text: str, proximity: float) -> None:
 @pytest.mark.parametrize("text", ["1.5", "-0.1", '"far"', "true"])
 def test_a_wrong_proximity_is_told(text: str) -> None:
     told = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE).rule("db1").error
-    assert told and "from 0" in str(told.hint)
+    assert told and "tuned" in str(told.hint)
 
 
 def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import vmplace
 from vmplace.simulate.result import SimulationResult
 
 CODE = ("model", "policy", "simulate")
-OWN = ("corner_mix.py", "descent.py", "guard.py", "host_plan.py", "vcpu_plan.py")
+OWN = ("corner_mix.py", "descent.py", "guard.py", "host_plan.py", "steadiness.py", "vcpu_plan.py")
 OWN_POLICY = "vmplace"
 
 

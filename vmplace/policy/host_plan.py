@@ -2,8 +2,9 @@
 
 1. A page that no write was seen to may be replicated, if every node of its guest's vCPUs has memory.
    A source that may miss writes must show a guest that hardly writes at all.
-2. What was seen of a page since its last move is expected once more: a move must pay for itself within
-   that, so no more is ever staked than was already seen to be lost.
+2. What was seen of a page since its last move is expected once more, and several times if its pattern is that
+   old (``steadiness.py``): a move must pay for itself within that, so no more is ever staked than was already
+   seen to be lost.
 3. Pages of all guests go to where the whole host's accesses cost least time (``descent``): controllers
    and links are shared, so a page's best node depends on everybody's pages.  The time of a protected
    guest counts several times.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from vmplace.model.metrics import Matrix
 from vmplace.policy import guard
 from vmplace.policy.descent import PROTECTED_HEED, PageTask, descended
 from vmplace.policy.host_view import (
@@ -32,6 +34,7 @@ from vmplace.policy.host_view import (
     NodeIndexes,
     row_sums,
 )
+from vmplace.policy.steadiness import Spans, Steadiness
 from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 
 READ_RATIO = 0.95
@@ -40,17 +43,20 @@ READ_RATIO = 0.95
 SAMPLED_PAGES = 1 << 16
 """The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
 
+Hurdles = tuple[Matrix, Matrix]
+NO_HURDLES = (np.ones(1), np.ones(1))
 
-def plan_host(view: HostView, hurdles: dict[str, tuple[float, float]] | None = None) -> list[NodeIndexes]:
+
+def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list[NodeIndexes]:
     """Return each guest's pages where the host's accesses cost the least time, moves included.
 
-    ``hurdles``: by how much the prices of a guest's moves and copies are multiplied.
+    ``hurdles``: by how much the prices of a guest's moves and copies are multiplied, in all or by page.
     """
     hurdles = hurdles or {}
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
     touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
     tasks = [
-        _task(view, guest, pages, hurdles.get(guest.name, (1.0, 1.0)))
+        _task(view, guest, pages, hurdles.get(guest.name, NO_HURDLES))
         for guest, pages in zip(view.guests, touched, strict=True)
     ]
     mixture = descended(view.system, _thinned(tasks))
@@ -72,21 +78,29 @@ class HostPlanner:
 
     memories: dict[str, guard.Memory] = field(default_factory=dict)
     vcpus: VcpuPlanner = field(default_factory=VcpuPlanner)
+    steady: dict[str, Steadiness] = field(default_factory=dict)
 
     def plan(self, view: HostView) -> Decision:
         """Return where all guests' pages ought to be, or where their vCPUs ought to be first."""
         self.memories |= guard.remembered(self.memories, view)
+        self.steady = {guest.name: self._watched(guest, view.now_ns) for guest in view.guests}
         layout = self.vcpus.plan(view)
         if layout is not None:
             return self._moved(view, layout)
-        plans = plan_host(
-            view,
-            {
-                name: (memory.hurdle(copies=False), memory.hurdle(copies=True))
-                for name, memory in self.memories.items()
-            },
+        spans = {name: one.spans(view.now_ns) for name, one in self.steady.items()}
+        plans = plan_host(view, {name: self._hurdles(name, one) for name, one in spans.items()})
+        return Decision(
+            [self._guarded(view, g, plan, spans[g.name]) for g, plan in zip(view.guests, plans, strict=True)]
         )
-        return Decision([self._guarded(view, g, plan) for g, plan in zip(view.guests, plans, strict=True)])
+
+    def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
+        before = self.steady.get(guest.name) or Steadiness.unknown(len(guest.node))
+        return before.seen(guest, now_ns)
+
+    def _hurdles(self, name: str, spans: Spans) -> Hurdles:
+        """Return the guard's hurdles, by page: lower where what was seen is expected to go on."""
+        memory = self.memories[name]
+        return memory.hurdle(copies=False) / spans.moves, memory.hurdle(copies=True) / spans.copies
 
     def _moved(self, view: HostView, layout: Layout) -> Decision:
         """Return the decision to move vCPUs; pages follow at the next look, which sees them from there."""
@@ -98,7 +112,7 @@ class HostPlanner:
                 self.memories[guest.name] = guard.resettled(self.memories[guest.name], guest)
         return Decision([guest.node for guest in view.guests], moves)
 
-    def _guarded(self, view: HostView, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes:
+    def _guarded(self, view: HostView, guest: GuestEvidence, plan: NodeIndexes, spans: Spans) -> NodeIndexes:
         memory = self.memories[guest.name]
         rise = guard.measured_rise(memory, guest)
         if rise is not None and rise < -guard.MEASURED_RISE:
@@ -111,7 +125,7 @@ class HostPlanner:
             self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
             return undone
         kept = _affordable(view, guest, plan, memory.purse_ns(view.now_ns))
-        self.memories[guest.name] = _noted(view, guest, kept, memory)
+        self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
         return kept
 
 
@@ -143,19 +157,25 @@ def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64
     return np.where(places == REPLICATED, max(int(guest.worker.sum()) - 1, 1), 1).astype(np.float64)
 
 
-def _noted(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory) -> guard.Memory:
-    """Return the memory with the plan as a trial, and what it promises."""
+def _noted(
+    view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory, spans: Spans
+) -> guard.Memory:
+    """Return the memory with the plan as a trial, and what it promises.
+
+    A trial answers for the part of a price that is due within one span: it is over by then.
+    """
     pages: Indexes = np.flatnonzero(plan != guest.node)
     if not len(pages):
         return replace(memory, promise=None)
     trials, spent = memory.trials, memory.spent_ns
     for copies in (False, True):
         some = pages[(plan[pages] == REPLICATED) == copies]
-        cost = float(_copies(guest, plan[some]).sum() * view.pause_ns(guest))
+        costs = _copies(guest, plan[some]) * view.pause_ns(guest)
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
-            trials = guard.with_trial(trials, guard.Trial(some, before, after, cost, view.now_ns, copies))
-            spent += cost
+            due = float((costs / spans.of(copies=copies)[some]).sum())
+            trials = guard.with_trial(trials, guard.Trial(some, before, after, due, view.now_ns, copies))
+            spent += float(costs.sum())
     promise = None
     if guest.counters is not None:
         promise = guard.Promise(
@@ -168,9 +188,7 @@ def _noted(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guar
     return replace(memory, trials=trials, spent_ns=spent, promise=promise)
 
 
-def _task(
-    view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdle: tuple[float, float]
-) -> PageTask:
+def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:
     part = replace(
         guest,
         heat=guest.heat[pages],
@@ -184,6 +202,5 @@ def _task(
     price = pause / np.maximum(part.windows, 1)
     reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
     heed = PROTECTED_HEED if guest.slowdown_bound is not None else 1.0
-    return PageTask(
-        part, ~part.written & np.bool_(near and reads), price * hurdle[0], price * hurdle[1], heed
-    )
+    moves, copies = (price * np.broadcast_to(one, guest.node.shape)[pages] for one in hurdles)
+    return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, heed)

@@ -29,7 +29,7 @@ def advance(
         ready = not busy and guest.trial.is_resting
         guest.climb = before.after_window(verdict, trying=guest.trial.trying, ready=ready)
         busy = busy or guest.climb.stepping
-        if guest.climb.dwp != before.dwp:
+        if (guest.climb.dwp, guest.climb.settled) != (before.dwp, before.settled):
             _log(guest.name, before, guest.climb)
 
 

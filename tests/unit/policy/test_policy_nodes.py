@@ -89,6 +89,24 @@ def test_a_sample_of_a_huge_page_counts_once() -> None:
     assert small == {2: set(range(NPAGES))} and set(huge) == {1, 2, 3}
 
 
+def test_a_step_of_the_proximity_moves_shared_pages_though_it_makes_little_difference() -> None:
+    # Two of four nodes share all pages, and hold half of them each; 0.9 asks for 1/40 on each of the others.
+    everything = {0: range(NPAGES), 1: range(NPAGES)}
+    window = bits(everything, written=range(NPAGES))
+    seen = view(window, window)
+    assert seen.pages
+    vcpus = seen.topology.vcpus[:2]
+    even = np.arange(NPAGES, dtype=np.int8) % 2
+    ranges = tuple(replace(one, node_index=even) for one in seen.pages.ranges)
+    guest = replace(
+        seen, topology=replace(seen.topology, vcpus=vcpus), pages=replace(seen.pages, ranges=ranges)
+    )
+    assert not planned(guest).moves
+    tuned = replace(guest, settings=replace(guest.settings, proximity=None), proximity=0.9)
+    found = {nid: len(pages) for nid, pages in moved(planned(tuned)).items()}
+    assert found == {2: pytest.approx(NPAGES / 40, abs=2), 3: pytest.approx(NPAGES / 40, abs=2)}
+
+
 def test_one_window_is_not_enough() -> None:
     assert not planned(view(bits({2: range(300)}))).moves
 

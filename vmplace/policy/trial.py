@@ -97,7 +97,8 @@ class Trial:
     def _judged_step(self) -> "tuple[Trial, Verdict]":
         if is_better(self.before, self.after):
             return Trial(before=self.after, kept=True, told=f"kept: {self._change()}"), Verdict.KEEP
-        return replace(self, before=self.after, after=(), trying=False), Verdict.BACK
+        told = f"taken back: {self._change()}"
+        return replace(self, before=self.after, after=(), trying=False, told=told), Verdict.BACK
 
     def _change(self) -> str:
         ratio = float(np.mean(self.after)) / float(np.mean(self.before))

@@ -94,6 +94,7 @@ def test_a_step_goes_back_unless_it_paid_and_the_guest_need_not_be_left_alone(
         trial, told = trial.after_window(cost, moved=False, now_s=0.0, step=True)
     assert told is verdict
     assert trial.is_resting and not trial.is_left_alone(0.0)
+    assert trial.told.startswith("kept" if verdict is Verdict.KEEP else "taken back")
 
 
 def test_noise_alone_is_hardly_ever_taken_for_a_loss() -> None:

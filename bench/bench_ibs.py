@@ -58,6 +58,8 @@ GOAL = 0.9
 SPELL_S = 10.0
 LONGEST_S = 90.0
 OPS_PER_S = 1e9
+QUIET_S = 15.0
+"""Of a guest that spans nodes it takes samples of some seconds to know anything."""
 AGENT = 'window_ms = 500\nlongest_rest_ms = 1000\npolicy = "nodes"\n[budget]\nmb_per_s = 4096\n'
 
 Figure = dict[str, float | str | None]
@@ -200,7 +202,8 @@ def of_blocks() -> dict[str, Figure]:
 
 def placed_by(source: str, scenario: Scenario) -> ManagerResult:
     """Return what the agent reaches with a source."""
-    told = replace(scenario, agent_config=f'source = "{source}"\n{AGENT}', expect=())
+    time = replace(scenario.time, quiet_s=QUIET_S)
+    told = replace(scenario, agent_config=f'source = "{source}"\n{AGENT}', expect=(), time=time)
     return run_scenario(told, ["vmplace"], Progress()).managers["vmplace"]
 
 

@@ -192,15 +192,13 @@ class Agent:
 
     def _act(self, plan: PlacementPlan) -> ActuationResult:
         self._serve()
-        moves = tuple(move for move in plan.moves if self._may_move(move.guest))
-        replications = tuple(one for one in plan.replications if self._may_move(one.guest))
-        vcpu_moves = tuple(one for one in plan.vcpu_moves if self._may_move(one.guest))
-        if not moves and not replications and not vcpu_moves and not plan.collapses:
+        plan = plan.only(self._may_move)
+        if plan.is_empty:
             return ActuationResult()
         topologies = {guest.name: guest.topology for guest in self.roster}
         try:
             return self._parts.actuator.apply(
-                replace(plan, moves=moves, replications=replications, vcpu_moves=vcpu_moves),
+                plan,
                 topologies,
                 self._is_interrupted,
             )

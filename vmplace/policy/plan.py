@@ -1,6 +1,6 @@
 """What a policy is given and what it answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -143,6 +143,21 @@ class PlacementPlan:
     replications: tuple[Replication, ...] = ()
     collapses: tuple[Collapse, ...] = ()
     vcpu_moves: tuple[VcpuMove, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the plan changes nothing."""
+        return not (self.moves or self.replications or self.collapses or self.vcpu_moves)
+
+    def only(self, may_change: Callable[[str], bool]) -> "PlacementPlan":
+        """Return the changes of those guests that may be changed, by name."""
+        return PlacementPlan(
+            tuple(one for one in self.moves if may_change(one.guest)),
+            self.stays,
+            tuple(one for one in self.replications if may_change(one.guest)),
+            tuple(one for one in self.collapses if may_change(one.guest)),
+            tuple(one for one in self.vcpu_moves if may_change(one.guest)),
+        )
 
     @property
     def size_bytes(self) -> int:

@@ -130,13 +130,7 @@ def _task(system: MemorySystem, run: GuestRun) -> PageTask:
     """Return the task of placing what the guest's present window touches, at no price."""
     truth = run.exact()
     pages = np.flatnonzero(row_sums(truth.heat) > 0)
-    part = replace(
-        truth,
-        heat=truth.heat[pages],
-        written=truth.written[pages],
-        node=truth.node[pages],
-        windows=truth.windows[pages],
-    )
+    part = truth.of_pages(pages)
     near = bool((system.controller[truth.worker] > 0).all())
     return PageTask(part, ~part.written & np.bool_(near), np.zeros(len(pages)))
 

@@ -133,9 +133,7 @@ class Replicator:
         if mine is None or not mine.held.any():
             return 0
         gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
-        first = np.flatnonzero(gfns[1:] != gfns[:-1] + np.uint64(1)) + 1
-        first = np.concatenate(([0], first)) if len(gfns) else first
-        _collapse_runs(mine.placement.fd, gfns[first], np.diff(first, append=len(gfns)).astype(np.int32))
+        _collapse_runs(mine.placement.fd, *runs_of(gfns))
         return len(gfns)
 
 
@@ -198,6 +196,12 @@ def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
             offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
             found.append(offset + np.uint64(slot.base_gfn))
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+
+
+def runs_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
+    """Return the first frame and the length of each run of ascending frames."""
+    starts = np.flatnonzero(np.diff(gfns.astype(np.int64), prepend=-2) != 1)
+    return gfns[starts], np.diff(starts, append=len(gfns)).astype(np.int32)
 
 
 def _steps(npages: npt.NDArray[np.int32]) -> Gfns:

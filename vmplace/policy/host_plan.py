@@ -189,13 +189,7 @@ def _noted(
 
 
 def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:
-    part = replace(
-        guest,
-        heat=guest.heat[pages],
-        written=guest.written[pages],
-        node=guest.node[pages],
-        windows=guest.windows[pages],
-    )
+    part = guest.of_pages(pages)
     near = bool((view.system.controller[guest.worker] > 0).all())
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
     pause = view.pause_ns(guest) * guest.mlp * guest.parallelism

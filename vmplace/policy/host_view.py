@@ -4,7 +4,7 @@ The stock-kernel ladder sees no nodes (``plan.Snapshot``); this is the view of h
 A/D bits, IBS, hint faults, or the full truth of a trace.  Pure data; indexes, not nids, throughout.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,16 @@ class GuestEvidence:
         """Return which pages are in memory."""
         here: Bools = self.node != ABSENT
         return here
+
+    def of_pages(self, pages: Indexes) -> "GuestEvidence":
+        """Return the evidence of some pages: what a plan needs, the rest stays that of all."""
+        return replace(
+            self,
+            heat=self.heat[pages],
+            written=self.written[pages],
+            node=self.node[pages],
+            windows=self.windows[pages],
+        )
 
 
 @dataclass(frozen=True)

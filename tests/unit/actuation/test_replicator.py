@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vmplace import native
-from vmplace.actuation.replicator import BUSY, MOST_DOUBTED, Held, replicated, wanted_gfns
+from vmplace.actuation.replicator import BUSY, MOST_DOUBTED, Held, replicated, runs_of, wanted_gfns
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -70,3 +70,9 @@ def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(native, "placement_replicate", replicate)
     done, refused = replicated(3, 0b11, np.array([5, 6, 7], np.uint64))
     assert done.tolist() == [5, 6] and refused == {"busy": 1}
+
+
+def test_frames_side_by_side_are_dropped_by_the_run() -> None:
+    first, npages = runs_of(np.array([0, 1, 2, 7, 9, 10], np.uint64))
+    assert first.tolist() == [0, 7, 9] and npages.tolist() == [3, 1, 2]
+    assert not len(runs_of(np.zeros(0, np.uint64))[0])

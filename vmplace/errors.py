@@ -10,6 +10,9 @@ class VmplaceError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            # For tracebacks alone: commands print the hint themselves.
+            self.add_note(hint)
 
 
 class UnsupportedHostError(VmplaceError):

@@ -52,21 +52,23 @@ def blocks_of(ram: RamRange, chunk: FrameChunk) -> npt.NDArray[np.uint64]:
     return np.stack([chunk.pfns, (hva // HUGE_BYTES).astype(np.uint64)])
 
 
-def taken(rings: PerfRings, seconds: float, begun: str, ended: str) -> list[PerfSamples]:
-    """Return what is sampled from now on."""
+def taken(rings: PerfRings, seconds: float, begun: str, ended: str) -> tuple[list[PerfSamples], float]:
+    """Return what is sampled from now on, and the seconds between the marks."""
     parts: list[PerfSamples] = []
     meter("on")
     time.sleep(SETTLE_S)
     meter("mark", begun)
+    started = time.monotonic()
     rings.control(ENABLE)
-    ends = time.monotonic() + seconds
+    ends = started + seconds
     while time.monotonic() < ends:
         time.sleep(min(DRAIN_S, max(ends - time.monotonic(), 0)))
         parts += rings.drain()
     rings.control(DISABLE)
     meter("mark", ended)
+    passed = time.monotonic() - started
     meter("off")
-    return parts + rings.drain()
+    return parts + rings.drain(), passed
 
 
 def sampled(period: int, seconds: float, marks: tuple[str, str], out: str) -> dict[str, float]:
@@ -74,9 +76,9 @@ def sampled(period: int, seconds: float, marks: tuple[str, str], out: str) -> di
     cpus = [cpu for node in read_host().nodes for cpu in node.cpus] if period else []
     sysfs = Path("/sys")
     rings = PerfRings(int((sysfs / PMU / "type").read_text()), event_config(sysfs), period, cpus)
-    started, used = time.monotonic(), time.process_time()
-    parts = taken(rings, seconds, *marks)
-    used, passed = time.process_time() - used, time.monotonic() - started
+    used = time.process_time()
+    parts, passed = taken(rings, seconds, *marks)
+    used = time.process_time() - used
     addresses, cpu = (
         np.concatenate([np.zeros(0, np.uint64), *(getattr(part, name) for part in parts)])
         for name in ("phys_addrs", "cpus")

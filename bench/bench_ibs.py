@@ -56,7 +56,7 @@ from vmplace.sampling.ibs_pace import HIGH_RATE_PERIOD, LOW_RATE_PERIOD
 HERE = Path(__file__).parent
 NOT_SAMPLED = 0
 PERIODS = (NOT_SAMPLED, LOW_RATE_PERIOD, HIGH_RATE_PERIOD)
-ROUNDS = 3
+ROUNDS = 6
 GOAL = 0.9
 SPELL_S = 10.0
 LONGEST_S = 90.0
@@ -120,6 +120,16 @@ class Spell:
     guests: float
     seconds: float
 
+    @property
+    def host_per_s(self) -> float:
+        """Return what the host executed in a second."""
+        return self.host / self.seconds
+
+    @property
+    def guests_per_s(self) -> float:
+        """Return what the guests executed in a second."""
+        return self.guests / self.seconds
+
     def percent(self, base_per_s: float) -> float:
         """Return what the host did beyond its base, in percent of the guests'."""
         return (self.host - base_per_s * self.seconds) / self.guests * 100
@@ -132,25 +142,26 @@ def spell(samples: Samples, cpus: Ints) -> Spell:
 
 
 def slowdowns(host: LabHost, nids: Ints) -> dict[str, Figure]:
-    """Spells without and with sampling, in turn."""
+    """Spells without and with sampling, in turn: the machine outside changes meanwhile."""
     # Two vCPUs share the CPUs of node 0; elsewhere the sampling process itself may run.
     busy = np.flatnonzero(nids == 0)
-    # In turn, so that a change of the machine outside does not count for one of them.
-    rounds = [{period: sampled(host, period, SPELL_S) for period in PERIODS} for _ in range(ROUNDS)]
-    spells = {period: [spell(one[period], busy) for one in rounds] for period in PERIODS}
-    speed = {
-        period: statistics.mean(one.guests / one.seconds for one in some) for period, some in spells.items()
-    }
-    base = statistics.mean(one.host / one.seconds for one in spells[NOT_SAMPLED])
-    more = {period: [one.percent(base) for one in some] for period, some in spells.items()}
-    noise = max(more[NOT_SAMPLED]) - min(more[NOT_SAMPLED])
+    rounds = [{of: spell(sampled(host, of, SPELL_S), busy) for of in PERIODS} for _ in range(ROUNDS)]
     figures: dict[str, Figure] = {}
     for name, period in (("low", LOW_RATE_PERIOD), ("high", HIGH_RATE_PERIOD)):
-        figures[f"guest_slowdown_{name}"] = figure(
-            statistics.median(more[period]), noise, "% of guest instructions"
+        more = statistics.median(one[period].percent(one[NOT_SAMPLED].host_per_s) for one in rounds)
+        figures[f"guest_slowdown_{name}"] = figure(more, unlikeness(rounds), "% of guest instructions")
+        speed, control = (
+            statistics.mean(one[of].guests_per_s for one in rounds) for of in (period, NOT_SAMPLED)
         )
-        figures[f"emulator_speed_{name}"] = figure(speed[period], speed[NOT_SAMPLED], "guest instructions/s")
+        figures[f"emulator_speed_{name}"] = figure(speed, control, "guest instructions/s")
     return figures
+
+
+def unlikeness(rounds: list[dict[int, Spell]]) -> float:
+    """Return how far the spells without sampling differ, in percent of the guests' instructions."""
+    base = statistics.mean(one[NOT_SAMPLED].host_per_s for one in rounds)
+    more = [one[NOT_SAMPLED].percent(base) for one in rounds]
+    return max(more) - min(more)
 
 
 @contextmanager

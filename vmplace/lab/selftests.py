@@ -117,14 +117,19 @@ def _told(host: LabHost, script: str, log: Path) -> list[tuple[str, str, str]]:
             log.write_text(output)
         if time.monotonic() - heard > SILENCE_S:
             raise LabError(f"no test ended for {SILENCE_S:.0f} s", hint=f"results so far: {log}")
-    return [parse_line(line) for line in process.output().splitlines()]
+    return parse_lines(process.output())
+
+
+def parse_lines(output: str) -> list[tuple[str, str, str]]:
+    """Parse lines that end with a newline; tests that show progress leave carriage returns in their texts."""
+    return [parse_line(line) for line in output.split("\n") if line]
 
 
 def parse_line(line: str) -> tuple[str, str, str]:
     """Parse "TEST CODE TEXT", where the text may be empty."""
     test, _, rest = line.partition(" ")
     code, _, text = rest.partition(" ")
-    return test, code, text
+    return test, code, text.rpartition("\r")[2]
 
 
 def result_of(code: int) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from vmplace.lab.kernel import Flavour
-from vmplace.lab.selftests import SelftestRun, parse_line, result_of, result_table, what_is_wrong
+from vmplace.lab.selftests import SelftestRun, parse_line, parse_lines, result_of, result_table, what_is_wrong
 
 
 def run(flavour: Flavour, *complaints: str, **results: str) -> SelftestRun:
@@ -21,6 +21,11 @@ def test_exit_codes_as_words(code: int, word: str) -> None:
 def test_a_test_may_say_nothing() -> None:
     assert parse_line("x86_64/smm_test 0 ") == ("x86_64/smm_test", "0", "")
     assert parse_line("steal_time 4 1..0 # SKIP") == ("steal_time", "4", "1..0 # SKIP")
+
+
+def test_progress_on_one_line_is_one_line() -> None:
+    told = "max_guest_memory_test 137 \r3 vCPUs wait\r2 vCPUs wait\nrseq_test 0 fine\n"
+    assert parse_lines(told) == [("max_guest_memory_test", "137", "2 vCPUs wait"), ("rseq_test", "0", "fine")]
 
 
 def test_the_kernels_own_tests_must_not_differ() -> None:

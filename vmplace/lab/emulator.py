@@ -1,5 +1,6 @@
 """What is the emulated machine to QEMU: its arguments, its devices' saved state, its logs?"""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ SHARED_MEMORY_BYTES = 2 << 20
 # The TSCs of emulated CPUs are one clock, which the kernel cannot know.  Without the word it reads the HPET
 # at every look at the time: a device access, under the emulator's one lock.  The HPET stays, to calibrate by.
 # Emulated interrupts look slow, and the kernel would have perf sample ever less.
-KERNEL_COMMAND_LINE = (
+_COMMAND_LINE = (
     "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off net.ifnames=0 systemd.show_status=0"
     " audit=0 selinux=0 nowatchdog tsc=reliable sysctl.kernel.perf_cpu_time_max_percent=0"
 )
@@ -32,6 +33,19 @@ exec "$@"
 """
 
 
+def kernel_command_line(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the emulated host's command line.
+
+    Its TSC is this machine's.  A kernel calibrates it by reading timers in time, which an emulated CPU often
+    cannot: so it is told the frequency if this machine is a virtual one whose hypervisor told it.
+    (Elsewhere "cpu MHz" is how fast a core runs at the moment.)
+    """
+    told = dict(re.findall(r"^(flags|cpu MHz)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE))
+    if {"hypervisor", "tsc_known_freq"} <= set(told.get("flags", "").split()) and "cpu MHz" in told:
+        return f"{_COMMAND_LINE} tsc_early_khz={float(told['cpu MHz']) * 1000:.0f}"
+    return _COMMAND_LINE
+
+
 def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[str]:
     """Return the emulator's arguments that make up the machine; a snapshot fits exactly these."""
     channel = f"socket,id=channel,path={RUN}/channel.sock,server=on,wait=off"
@@ -42,7 +56,7 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
         *("-accel", "tcg,thread=multi", "-cpu", f"{CPU_MODEL},+svm,+npt,+ibs"),
         *qemu_arguments(topology, str(RAM)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-rtc", "base=utc"),
-        *("-kernel", str(inside(artifacts.kernel)), "-append", KERNEL_COMMAND_LINE),
+        *("-kernel", str(inside(artifacts.kernel)), "-append", kernel_command_line()),
         *_disk("root", f"{RAM}/disk.qcow2", "qcow2"),
         *_disk("deploy", f"{RUN}/deploy.tar", "raw,readonly=on"),
         *("-device", f"virtio-serial-pci,{NO_EVENTFD}", "-chardev", channel),

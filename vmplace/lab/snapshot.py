@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vmplace.lab import cache
 from vmplace.lab.build import LabArtifacts
-from vmplace.lab.emulator import KERNEL_COMMAND_LINE, emulator_arguments
+from vmplace.lab.emulator import emulator_arguments, kernel_command_line
 from vmplace.lab.errors import LabError
 from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
@@ -44,7 +44,7 @@ def machine_inputs(topology: LabTopology, artifacts: LabArtifacts) -> dict[str, 
     """Return all that a snapshot of the bare host depends on."""
     return {
         "arguments": repr(emulator_arguments(topology, artifacts)),
-        "command_line": KERNEL_COMMAND_LINE,
+        "command_line": kernel_command_line(),
         "qemu": artifacts.qemu.parent.name,
         "rootfs": artifacts.rootfs_image.parent.name,
         "toolbox": artifacts.toolbox.parent.name,

@@ -1,0 +1,32 @@
+"""The emulated kernel is told the TSC's frequency where it is known.  Truth: /proc/cpuinfo of machines."""
+
+from pathlib import Path
+
+import pytest
+
+from vmplace.lab.emulator import kernel_command_line
+
+VIRTUAL = """processor\t: 0
+cpu MHz\t\t: 2596.144
+flags\t\t: fpu tsc constant_tsc nonstop_tsc tsc_known_freq hypervisor
+processor\t: 1
+cpu MHz\t\t: 2596.144
+flags\t\t: fpu tsc constant_tsc nonstop_tsc tsc_known_freq hypervisor
+"""
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "told"),
+    [
+        (VIRTUAL, True),
+        (VIRTUAL.replace(" hypervisor", ""), False),
+        (VIRTUAL.replace(" tsc_known_freq", ""), False),
+        ("CPU architecture: 8\n", False),
+    ],
+)
+def test_the_frequency_is_told_where_a_hypervisor_told_it(tmp_path: Path, cpuinfo: str, told: bool) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(cpuinfo)
+    words = kernel_command_line(path).split()
+    assert ("tsc_early_khz=2596144" in words) == told
+    assert "tsc=reliable" in words

@@ -1,0 +1,197 @@
+"""What ought to become of each page of a range, if it is known which nodes read and write it?
+
+1. A page that one node alone uses (model/page_use.py, sampled_use.py; fused_use.py, where several sources
+   work together) goes to that node.
+2. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
+   node reads its own copy then.  Code first, then by heat.  Huge pages are not (the kernel does not yet).
+   Where writes are expected, copies go all at once: one by one, each first write would have to wait.
+3. Other shared pages are the rest: where they go is for the policies that use this (``spread_wishes``).
+4. Pages that nobody touched stay: they cost nobody anything.  Where accesses are but sampled, they are
+   taken for shared ones.
+
+Source: Carrefour (ASPLOS'13), section 3.2, per page instead of per application, with the D bit in place of
+sampled read ratios.
+Limits: a page counts by who touched it, not by how often.  What is replicated is asked for again now and
+then; the kernel knows what it has, and backs off for pages that are written.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.fused_use import copy_order, fused_use
+from vmplace.model.page_use import Bools, PageUse
+from vmplace.model.pages import RangePages
+from vmplace.model.sampled_use import sampled_use
+from vmplace.policy import policy_home as home
+from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
+from vmplace.policy.spread import weights_by_index
+from vmplace.sampling.sample import NodeIndexes
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, Movability
+
+MIN_WINDOWS = 2
+"""Who touched a page in one window alone is not yet known well enough to move it."""
+
+UNEVEN_RATIO = 0.1
+"""What is seen to be shared changes with every window; moving this much to and fro each time helps nobody."""
+
+UNEVEN_STEP_RATIO = 0.02
+"""Where the proximity is set: a step of it moves a tenth of what may lie on other nodes."""
+
+Indexes = npt.NDArray[np.int64]
+T = TypeVar("T")
+Answer = home.Wish | Stay | Replication | Collapse
+
+
+@dataclass(frozen=True)
+class PageKinds:
+    """One range of ``guest`` (which has no other ranges here), an entry per 4 KiB page.
+
+    ``owner``: index of the node that the page is for alone, or -1.  ``copied``: it ought to have copies.
+    ``written``: it must have none.  ``rest``: several nodes share it, and it lies in one place.
+    """
+
+    guest: GuestView
+    pages: RangePages
+    owner: NodeIndexes
+    copied: Bools
+    written: Bools
+    rest: Bools
+
+    @property
+    def nids(self) -> tuple[int, ...]:
+        """Return the nodes that indexes stand for."""
+        return _nids(self.guest)
+
+
+def iter_kinds(snapshot: Snapshot, guest: GuestView, room: dict[int, float]) -> Iterator[PageKinds | Answer]:
+    """Yield the kinds of each range whose users are known; answers for the others, which take the room.
+
+    Where all vCPUs of a guest run on one node there is nothing to learn, and a range whose source does not
+    see nodes tells nothing: both are policy "home"'s.
+    """
+    if guest.pages is None or guest.settings.mode is Mode.MANUAL:
+        yield from home.iter_wishes(snapshot.host, guest, room)
+        return
+    runs_on_one = len(worker_nids(snapshot, guest)) == 1
+    for pages in guest.pages.ranges:
+        use = None if runs_on_one else _use(pages, len(guest.pages.nids))
+        one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
+        if use is None or pages.ram.movability is not Movability.MOVABLE:
+            yield from home.iter_wishes(snapshot.host, one, room)
+        elif len(pages.history) < MIN_WINDOWS:
+            yield Stay(guest.topology.name, "who touches its pages has been seen for one window only")
+        elif not home.allowed_nids(snapshot.host, guest):
+            yield Stay(guest.topology.name, "no node may hold its memory")
+        else:
+            yield _kinds(snapshot, one, pages, use)
+
+
+def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]) -> Iterator[Answer]:
+    """Yield what all kinds but the rest need; takes the room."""
+    guest, name = kinds.guest, kinds.guest.topology.name
+    allowed = home.allowed_nids(snapshot.host, guest)
+    for index, nid in enumerate(kinds.nids):
+        mine = kinds.owner == index
+        if mine.any():
+            to = home.nearest(snapshot.host, nid, allowed)
+            target = home.Target({to: 1.0}, f"node {nid} alone touches them")
+            yield from home.range_wishes(name, only(kinds.pages, mine), kinds.nids, target, room)
+    if kinds.copied.any():
+        yield from _replication(snapshot, kinds, allowed)
+    if kinds.written.any():
+        yield Collapse(name, *_runs(kinds.pages, np.flatnonzero(kinds.written)), "they are written")
+
+
+def spread_wishes(
+    kinds: PageKinds, some: Bools, target: home.Target, room: dict[int, float]
+) -> Iterator[home.Wish | Stay]:
+    """Yield what brings ``some`` pages to the target, if they are uneven enough; takes the room."""
+    uneven = UNEVEN_RATIO if kinds.guest.settings.proximity == 1.0 else UNEVEN_STEP_RATIO
+    if _excess_ratio(kinds.pages, some, kinds.nids, target) > uneven:
+        name = kinds.guest.topology.name
+        yield from home.range_wishes(name, only(kinds.pages, some), kinds.nids, target, room)
+
+
+def plan_of(answers: Iterable[Answer], budget_bytes: int | None) -> PlacementPlan:
+    """Return the plan that the answers make up, within the budget."""
+    known = list(answers)
+    moves = home.moves_of([*_of(known, home.Wish)], budget_bytes)
+    return PlacementPlan(moves, _of(known, Stay), _of(known, Replication), _of(known, Collapse))
+
+
+def worker_nids(snapshot: Snapshot, guest: GuestView) -> tuple[int, ...]:
+    """Return the nodes that the guest's vCPUs may run on."""
+    return snapshot.host.nids_of_cpus(tuple({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
+
+
+def only(pages: RangePages, wanted: Bools) -> RangePages:
+    """Return the range as if only the wanted pages were there."""
+    node_index = np.where(wanted, pages.node_index, np.int8(-1)).astype(np.int8)
+    return replace(pages, node_index=node_index, history=())
+
+
+def _of(answers: list[Answer], kind: type[T]) -> tuple[T, ...]:
+    return tuple(answer for answer in answers if isinstance(answer, kind))
+
+
+def _use(pages: RangePages, nodes: int) -> PageUse | None:
+    return (sampled_use if pages.sampled else fused_use)(pages, nodes)
+
+
+def _kinds(snapshot: Snapshot, guest: GuestView, pages: RangePages, use: PageUse) -> PageKinds:
+    nothing = np.zeros_like(use.shared)
+    if not snapshot.replica_ratio:
+        return PageKinds(guest, pages, use.owner, nothing, nothing, use.shared)
+    unwritten = _replicable(pages, use)
+    written = use.written & use.in_use & ~use.unsure
+    # To move a page that may be copied a window later helps nobody.
+    rest = use.shared & ~unwritten & ~use.unsure
+    return PageKinds(guest, pages, use.owner, unwritten & use.in_use, written, rest)
+
+
+def _excess_ratio(pages: RangePages, rest: Bools, nids: tuple[int, ...], target: home.Target) -> float:
+    """Return which share of the pages is on nodes that have more of them than the target says."""
+    places = pages.node_index[rest]
+    counts = np.bincount(places[places >= 0], minlength=len(nids))
+    total = int(counts.sum())
+    excess = np.maximum(counts - weights_by_index(target.weights, nids) * total, 0)
+    return float(excess.sum()) / total if total else 0.0
+
+
+def _replication(snapshot: Snapshot, kinds: PageKinds, allowed: tuple[int, ...]) -> Iterator[Replication]:
+    """Yield the wanted replicas: those worth most first, as far as the least free node's share goes."""
+    guest, pages = kinds.guest, kinds.pages
+    nids = tuple(nid for nid in allowed if nid in worker_nids(snapshot, guest))
+    free = [node.free_bytes for node in snapshot.host.nodes if node.nid in nids]
+    if len(nids) < 2:
+        return
+    limit = int(snapshot.replica_ratio * min(free)) // PAGE_BYTES
+    if snapshot.budget_bytes is not None:
+        limit = min(limit, snapshot.budget_bytes // PAGE_BYTES // (len(nids) - 1))
+    chosen = np.flatnonzero(kinds.copied)
+    if len(chosen) > limit:
+        chosen = np.sort(copy_order(pages, len(kinds.nids), chosen)[:limit])
+    if len(chosen):
+        reason = f"nodes {', '.join(map(str, nids))} only read them"
+        yield Replication(guest.topology.name, *_runs(pages, chosen), nids, reason)
+
+
+def _replicable(pages: RangePages, use: PageUse) -> Bools:
+    block = (np.arange(pages.ram.npages) * PAGE_BYTES + pages.ram.hva % HUGE_BYTES) // HUGE_BYTES
+    small: Bools = pages.huge[block] == 0
+    return use.shared & ~use.written & small & (pages.node_index >= 0)
+
+
+def _nids(guest: GuestView) -> tuple[int, ...]:
+    return guest.pages.nids if guest.pages else ()
+
+
+def _runs(pages: RangePages, chosen: Indexes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+    """Return the address and the length, in pages, of each run of ascending pages."""
+    starts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
+    hva = np.uint64(pages.ram.hva) + chosen[starts].astype(np.uint64) * np.uint64(PAGE_BYTES)
+    return hva, np.diff(starts, append=len(chosen)).astype(np.int32)

@@ -29,30 +29,34 @@ def bandwidth_weights(
     nids = [nid for nid in host.memory_nids if mem_nids is None or nid in mem_nids]
     if not worker_nids or not nids:
         raise ValueError("weights need at least one worker node and one node with memory")
-    paths = _path_bandwidths(host, worker_nids, nids)
+    together: Mapping[tuple[int, int], float] = host.worker_bandwidths.get(tuple(sorted(worker_nids)), {})
+    if all((worker, nid) in together for worker in worker_nids for nid in nids):
+        paths = together
+    else:
+        paths, _ = path_bandwidths(host, worker_nids, nids)
     worths = {nid: min(paths[worker, nid] for worker in worker_nids) for nid in nids}
     total = sum(worths.values())
     return {nid: worth / total for nid, worth in worths.items()}
 
 
-def _path_bandwidths(
-    host: HostTopology, worker_nids: Collection[int], nids: list[int]
-) -> Mapping[tuple[int, int], float]:
-    """Return comparable bandwidths of all pairs: known, or scaled by distance, or distance alone."""
-    together = host.worker_bandwidths.get(tuple(sorted(worker_nids)), {})
-    if all((worker, nid) in together for worker in worker_nids for nid in nids):
-        return together
-    anchors = {nid: _anchor(host, nid) for nid in nids}
-    # A mixture of bytes/s and bare distances would compare nothing: use figures for all nodes or none.
+def path_bandwidths(
+    host: HostTopology, cpu_nids: Collection[int], mem_nids: Collection[int]
+) -> tuple[Mapping[tuple[int, int], float], bool]:
+    """Return comparable bandwidths of all pairs while the others rest, and whether they are bytes/s.
+
+    Known, or scaled by distance from what is known of the memory node; where nothing is known of one of them,
+    all are worths by distance alone: a mixture would compare nothing.
+    """
+    anchors = {nid: _anchor(host, nid) for nid in mem_nids}
     complete = all(anchor is not None for anchor in anchors.values())
     paths = {}
-    for worker in worker_nids:
-        for nid in nids:
+    for worker in cpu_nids:
+        for nid in mem_nids:
             known = host.bandwidths.get((worker, nid)) if complete else None
             # The worth of one byte/s at distance 1.
             unit = anchors[nid] if complete else LOCAL_DISTANCE
             paths[worker, nid] = known or (unit or 0) / host.distances[worker, nid]
-    return paths
+    return paths, complete
 
 
 def _anchor(host: HostTopology, mem_nid: int) -> float | None:

@@ -1,0 +1,104 @@
+"""How much does each node use groups of pages that are alike?  The evidence for a plan of many guests.
+
+1. A page counts once for each node and window of the history in which that node touched it: a bit tells no
+   more.  All pages of a huge page that was touched count.
+2. Where accesses were counted, too, the touches in each 2 MiB block are weighed by the heat that both sources
+   together give it (fusion.py).
+3. Pages that several nodes share are alike if the same nodes use their block: those that make at least half
+   of an even share of the touches.  A block with few touches goes with all shared pages of its range.
+
+So a range has a few groups, however many pages it has, and a plan is made for these.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.fused_use import block_heat
+from vmplace.model.metrics import Matrix
+from vmplace.model.page_use import Bools, block_of_pages, of_pages, sum_by_block
+from vmplace.model.pages import CHUNK_PAGES, RangePages
+from vmplace.sampling.sample import Bytes, unpacked
+
+Groups = npt.NDArray[np.int16]
+NO_GROUP = -1
+LEAST_TOUCHES = 64
+"""Of fewer touches by four nodes alike, one has less than half an even share in more than 1 of 100 cases."""
+
+
+@dataclass(frozen=True)
+class SharedGroups:
+    """The groups of the shared pages of a range.
+
+    ``of_page[P]``: number of each page's group, or NO_GROUP.  ``users[G, N]``: the nodes that use a group.
+    """
+
+    of_page: Groups
+    users: Bools
+
+
+def touches_by_page(pages: RangePages, nodes: int) -> Bytes:
+    """Return in how many windows of the range's history (not empty) each node touched each page [N, P]."""
+    touches = np.zeros((nodes, pages.ram.npages), np.uint8)
+    for bits in pages.history:
+        for index in range(nodes):
+            touches[index] += unpacked(bits.accessed[index], pages.ram.npages)
+    return touches
+
+
+def shared_groups(pages: RangePages, touches: Bytes, shared: Bools) -> SharedGroups:
+    """Return the groups of the pages that are ``shared``; ``touches[N, P]`` as by ``touches_by_page``."""
+    if not shared.any():
+        nobody = np.zeros((0, len(touches)), np.bool_)
+        return SharedGroups(np.full(len(shared), NO_GROUP, np.int16), nobody)
+    by_block = np.stack([sum_by_block(row * shared, pages.ram) for row in touches], axis=1)
+    masks = _users(by_block)
+    few = by_block.sum(axis=1) < LEAST_TOUCHES
+    masks[few] = _users(by_block.sum(axis=0, keepdims=True))
+    distinct, group_of_block = np.unique(masks, axis=0, return_inverse=True)
+    of_page = of_pages(group_of_block.reshape(-1).astype(np.int16), pages.ram)
+    return SharedGroups(np.where(shared, of_page, np.int16(NO_GROUP)).astype(np.int16), distinct)
+
+
+def touches_by_group(pages: RangePages, touches: Bytes, group: Groups, groups: int) -> Matrix:
+    """Return the touches a window [G, N] of the pages of each group; ``touches`` as in ``shared_groups``."""
+    weights = _weights(pages, touches)
+    total = np.zeros((groups + 1, len(touches)))
+    for start in range(0, pages.ram.npages, CHUNK_PAGES):
+        key = group[start : start + CHUNK_PAGES].astype(np.int64) + 1
+        for index, row in enumerate(touches):
+            each = row[start : start + CHUNK_PAGES].astype(np.float64)
+            if weights is not None:
+                each *= weights[block_of_pages(np.arange(start, start + len(each)), pages.ram), index]
+            total[:, index] += np.bincount(key, weights=each, minlength=groups + 1)
+    by_window: Matrix = total[1:] / len(pages.history)
+    return by_window
+
+
+def pages_by_group(pages: RangePages, nodes: int, group: Groups, groups: int) -> Matrix:
+    """Return how many pages of each group are on each node [G, N]."""
+    counts = np.zeros((groups + 1) * nodes)
+    for start in range(0, len(group), CHUNK_PAGES):
+        part = slice(start, start + CHUNK_PAGES)
+        here = pages.node_index[part] >= 0
+        flat = (group[part][here].astype(np.int64) + 1) * nodes + pages.node_index[part][here]
+        counts += np.bincount(flat, minlength=len(counts))
+    by_node: Matrix = counts.reshape(groups + 1, nodes)[1:]
+    return by_node
+
+
+def _users(touches: Matrix) -> Bools:
+    """Return for rows of touches [B, N] which nodes make at least half of an even share."""
+    users: Bools = (touches > 0) & (touches * 2 * touches.shape[1] >= touches.sum(axis=1, keepdims=True))
+    return users
+
+
+def _weights(pages: RangePages, touches: Bytes) -> Matrix | None:
+    """Return by how much the touches in each block [B, N] count, None where no accesses were counted."""
+    if not pages.counted:
+        return None
+    heat = block_heat(pages, len(touches)).heat
+    seen = np.stack([sum_by_block(row, pages.ram) for row in touches], axis=1)
+    weights: Matrix = np.divide(heat, seen, out=np.ones_like(heat), where=seen > 0)
+    return weights

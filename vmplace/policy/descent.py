@@ -49,7 +49,8 @@ PROTECTED_HEED = 10.0
 class PageTask:
     """A guest's pages to be placed: evidence, which may be replicated, and the price of moving each (ns).
 
-    ``heed``: how many times the guest's time counts.
+    ``heed``: how many times the guest's time counts.  ``allowed[N]``: the nodes that may hold the pages, None
+    for all with memory.  ``fixed[N, N]``: the guest's accesses to what does not move, in units of its heat.
     """
 
     guest: GuestEvidence
@@ -57,6 +58,18 @@ class PageTask:
     move_price: Matrix
     copy_price: Matrix | None = None
     heed: float = 1.0
+    allowed: Bools | None = None
+    fixed: Matrix | None = None
+
+    def memory(self, system: MemorySystem) -> Bools:
+        """Return which nodes [N] may hold the pages."""
+        memory: Bools = system.controller > 0
+        return memory if self.allowed is None else memory & self.allowed
+
+    def traffic(self, places: NodeIndexes) -> Matrix:
+        """Return the guest's accesses [N, N] with its pages at ``places``."""
+        moving = traffic(self.guest.heat, places)
+        return moving if self.fixed is None else moving + self.fixed
 
     @property
     def price_of_copies(self) -> Matrix:
@@ -108,13 +121,29 @@ class Mixture:
             plan[pages] = self._at(system, task.of(pages), number, index)
         return plan
 
+    def shares(self, system: MemorySystem, task: PageTask, number: int) -> Matrix:
+        """Return which share of each page of guest ``number`` ought to be at each node [P, N].
+
+        For pages that stand for many; none of them may be replicated.
+        """
+        shares = np.zeros_like(task.guest.heat)
+        for index in np.flatnonzero(self.weights).tolist():
+            places = self._at(system, task, number, index)
+            shares[np.arange(len(places)), places] += self.weights[index]
+        return shares
+
     def _at(self, system: MemorySystem, task: PageTask, number: int, corner: int) -> NodeIndexes:
         prices = self.corners[corner]
         return task.guest.node if prices is None else cheapest(system, task, prices[number])
 
 
-def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEPS) -> Mixture:
-    """Return the mixture of placements after at most ``steps`` steps, the present placement first."""
+def descended(
+    system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEPS, left: float = LEFT
+) -> Mixture:
+    """Return the mixture of placements after at most ``steps`` steps, the present placement first.
+
+    ``left``: which share of what could be gained at first need not be.
+    """
     heeds = np.array([task.heed for task in tasks])
     corners = [_Corner.of(system, tasks, [task.guest.node for task in tasks])]
     told: list[list[Matrix] | None] = [None]
@@ -131,7 +160,7 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
         weights = np.append(weights, 0.0)
         total, gap = mix.total_and_gap(weights)
         first = max(first, gap)
-        if gap <= max(min(GAP * total, LEFT * first), ROUNDING * total):
+        if gap <= max(min(GAP * total, left * first), ROUNDING * total):
             break
         weights = mix.best(weights)
         traffics = np.tensordot(weights, np.stack([one.traffics for one in corners]), 1)
@@ -141,7 +170,7 @@ def descended(system: MemorySystem, tasks: Sequence[PageTask], steps: int = STEP
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
     """Return each page's cheapest place at ``prices[k, j]``; pages nobody touched stay."""
     guest, best = task.guest, task.guest.node.copy()
-    memory = system.controller > 0
+    memory = task.memory(system)
     copies = max(int((guest.worker & memory).sum()) - 1, 1)
     price_of_copies = np.where(task.replicable, task.price_of_copies * copies, np.inf)
     native.place_cheapest(
@@ -170,7 +199,7 @@ class _Corner:
         """Return the corner with the guests' pages at ``places``."""
         each = list(zip(tasks, places, strict=True))
         return cls(
-            np.stack([traffic(task.guest.heat, one) for task, one in each]),
+            np.stack([task.traffic(one) for task, one in each]),
             np.array([_paid(system, task, one) for task, one in each]),
         )
 

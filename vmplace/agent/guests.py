@@ -4,10 +4,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 
 from vmplace.agent.config import GuestRule, LoadedConfig
 from vmplace.agent.state import Decision
 from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.model.memory_use import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
 from vmplace.policy.proximity import Climb
@@ -44,8 +47,19 @@ class TrackedGuest:
     @property
     def view(self) -> GuestView:
         """Return what the policy may know."""
-        fixed = self.settings.proximity
-        return GuestView(self.topology, self.pages, self.settings, self.climb.dwp if fixed is None else fixed)
+        fixed, use = self.settings.proximity, self.memory_use
+        return GuestView(
+            self.topology,
+            self.pages,
+            self.settings,
+            proximity=self.climb.dwp if fixed is None else fixed,
+            dram_per_us=use.dram_per_us if use else None,
+        )
+
+    @property
+    def memory_use(self) -> MemoryUse | None:
+        """Return how the guest used memory in the last windows, None where no source tells."""
+        return memory_use(reduce(add, self.served)) if self.served else None
 
 
 class Roster:

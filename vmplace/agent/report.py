@@ -1,13 +1,10 @@
 """How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are told."""
 
 from collections.abc import Iterable
-from functools import reduce
-from operator import add
 
 from vmplace.actuation.result import MoveOutcome
 from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.state import GuestStatus, PlanSummary
-from vmplace.model.memory_use import memory_use
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import Mode
@@ -34,7 +31,7 @@ def guest_status(
         movability=bytes_by_movability(guest.topology),
         reasons=(*plan.reasons(guest.name), *filter(None, (guest.climb.told, guest.trial.told))),
         problem=guest.problem,
-        memory_use=memory_use(reduce(add, guest.served)) if guest.served else None,
+        memory_use=guest.memory_use,
     )
 
 

@@ -44,12 +44,14 @@ class GuestView:
     """All that a policy knows of one guest; ``pages`` is None until the first window is in.
 
     ``proximity``: DWP at this moment, from 0 (memory on all nodes) to 1 (on those of the vCPUs).
+    ``dram_per_us``: accesses to DRAM a microsecond, None where nothing counts them.
     """
 
     topology: GuestTopology
     pages: GuestPages | None
     settings: GuestSettings = GuestSettings()
     proximity: float = 1.0
+    dram_per_us: float | None = None
 
 
 @dataclass(frozen=True)

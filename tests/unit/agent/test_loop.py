@@ -41,12 +41,14 @@ def test_what_served_accesses_is_told_of_several_windows(windows: int, ratio: fl
     agent.run(windows=windows)
     use = agent.status.guests["db1"].memory_use
     assert use is not None and (use.dram_per_us, use.local_access_ratio) == (4.0, ratio)
+    assert [one.view.dram_per_us for one in agent.roster] == [4.0]
 
 
 def test_a_source_that_cannot_tell_what_served_accesses_is_not_asked():
     agent = World([guest("db1")]).agent()
     agent.run(windows=1)
     assert agent.status.guests["db1"].memory_use is None
+    assert [one.view.dram_per_us for one in agent.roster] == [None]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.MANUAL])

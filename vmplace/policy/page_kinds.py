@@ -64,7 +64,7 @@ class PageKinds:
     @property
     def nids(self) -> tuple[int, ...]:
         """Return the nodes that indexes stand for."""
-        return _nids(self.guest)
+        return nids_of(self.guest)
 
 
 def iter_kinds(snapshot: Snapshot, guest: GuestView, room: dict[int, float]) -> Iterator[PageKinds | Answer]:
@@ -107,13 +107,12 @@ def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]
 
 
 def spread_wishes(
-    kinds: PageKinds, some: Bools, target: home.Target, room: dict[int, float]
+    guest: GuestView, pages: RangePages, some: Bools, target: home.Target, room: dict[int, float]
 ) -> Iterator[home.Wish | Stay]:
     """Yield what brings ``some`` pages to the target, if they are uneven enough; takes the room."""
-    uneven = UNEVEN_RATIO if kinds.guest.settings.proximity == 1.0 else UNEVEN_STEP_RATIO
-    if _excess_ratio(kinds.pages, some, kinds.nids, target) > uneven:
-        name = kinds.guest.topology.name
-        yield from home.range_wishes(name, only(kinds.pages, some), kinds.nids, target, room)
+    uneven = UNEVEN_RATIO if guest.settings.proximity == 1.0 else UNEVEN_STEP_RATIO
+    if _excess_ratio(pages, some, nids_of(guest), target) > uneven:
+        yield from home.range_wishes(guest.topology.name, only(pages, some), nids_of(guest), target, room)
 
 
 def plan_of(answers: Iterable[Answer], budget_bytes: int | None) -> PlacementPlan:
@@ -126,6 +125,11 @@ def plan_of(answers: Iterable[Answer], budget_bytes: int | None) -> PlacementPla
 def worker_nids(snapshot: Snapshot, guest: GuestView) -> tuple[int, ...]:
     """Return the nodes that the guest's vCPUs may run on."""
     return snapshot.host.nids_of_cpus(tuple({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
+
+
+def nids_of(guest: GuestView) -> tuple[int, ...]:
+    """Return the nodes that node indexes of the guest's pages stand for."""
+    return guest.pages.nids if guest.pages else ()
 
 
 def only(pages: RangePages, wanted: Bools) -> RangePages:
@@ -184,10 +188,6 @@ def _replicable(pages: RangePages, use: PageUse) -> Bools:
     block = (np.arange(pages.ram.npages) * PAGE_BYTES + pages.ram.hva % HUGE_BYTES) // HUGE_BYTES
     small: Bools = pages.huge[block] == 0
     return use.shared & ~use.written & small & (pages.node_index >= 0)
-
-
-def _nids(guest: GuestView) -> tuple[int, ...]:
-    return guest.pages.nids if guest.pages else ()
 
 
 def _runs(pages: RangePages, chosen: Indexes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:

@@ -89,12 +89,11 @@ def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
 
 def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> Target | None:
     """Return where the range belongs, or None if its vCPUs' nodes are not known."""
-    mine = tuple(v for v in guest.topology.vcpus if ram.cell is None or v.cell == ram.cell)
-    workers = tuple(vcpu_shares(host, mine))
+    workers = _worker_nids(host, guest, ram)
     if not workers:
         return None
     who = "the vCPUs run" if ram.cell is None else f"the vCPUs of cell {ram.cell} run"
-    nids = tuple(sorted({nearest(host, worker, allowed) for worker in workers}))
+    nids = near_nids(host, guest, ram, allowed)
     where = f"{who} on node{'s' if len(workers) > 1 else ''} {_listed(workers)}"
     if nids != workers:
         where += f"; node{'s' if len(nids) > 1 else ''} {_listed(nids)} nearest that may hold the memory"
@@ -105,6 +104,19 @@ def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tupl
     if guest.proximity < 1.0:
         where += f" over nodes {_listed(tuple(weights))} (proximity {guest.proximity:.1f})"
     return Target(weights, where)
+
+
+def near_nids(
+    host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the nodes of ``allowed`` that are nearest to the vCPUs that use the range."""
+    return tuple(sorted({nearest(host, nid, allowed) for nid in _worker_nids(host, guest, ram)}))
+
+
+def _worker_nids(host: HostTopology, guest: GuestView, ram: RamRange) -> tuple[int, ...]:
+    """Return the nodes of the vCPUs that use the range: those of its cell, else all."""
+    mine = tuple(v for v in guest.topology.vcpus if ram.cell is None or v.cell == ram.cell)
+    return tuple(vcpu_shares(host, mine))
 
 
 def _near_weights(

@@ -43,4 +43,4 @@ def _spread(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]) -> Ite
     allowed = home.allowed_nids(snapshot.host, kinds.guest)
     target = home.target_of(snapshot.host, kinds.guest, kinds.pages.ram, allowed)
     if target:
-        yield from spread_wishes(kinds, kinds.rest, target, room)
+        yield from spread_wishes(kinds.guest, kinds.pages, kinds.rest, target, room)

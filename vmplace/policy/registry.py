@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from vmplace.policy import policy_home, policy_interleave, policy_nodes
+from vmplace.policy import policy_home, policy_host, policy_interleave, policy_nodes
 from vmplace.policy.plan import PlacementPlan, Snapshot
 
 Policy = Callable[[Snapshot], PlacementPlan]
@@ -10,6 +10,7 @@ Policy = Callable[[Snapshot], PlacementPlan]
 POLICIES: Mapping[str, Policy] = {
     "home": policy_home.plan,
     "nodes": policy_nodes.plan,
+    "host": policy_host.plan,
     "interleave": policy_interleave.plan,
 }
 AUTO = "auto"

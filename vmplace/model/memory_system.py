@@ -134,15 +134,18 @@ def routed(
     return MemorySystem(nids, latency, controller, tuple(links), visits, queue)
 
 
-def solved(system: MemorySystem, demand: Demand) -> Load:
+def solved(system: MemorySystem, demand: Demand, guess: Matrix | None = None) -> Load:
     """Return rates and latencies at which every guest asks as often as its latency allows.
+
+    ``guess``: rates of nearly the same demand, from which it takes a few steps only.
 
     The gradient of f(x) = sum mlp (parallelism ln x - think x) - latency x - sum of queue areas is zero
     exactly there, and f is concave: Newton's steps, halved until f rises, reach it from anywhere.
     """
     uses = _uses(system, demand)
     unloaded = np.einsum("gkj,kj->g", demand.shares, system.latency)
-    rates = demand.parallelism / (demand.think + (unloaded + 1) / demand.mlp)
+    alone = demand.parallelism / (demand.think + (unloaded + 1) / demand.mlp)
+    rates = alone if guess is None else guess
     for _ in range(MAX_STEPS):
         gradient, step = _newton_step(system, demand, uses, unloaded, rates)
         if np.abs(step / rates).max(initial=0.0) < 1e-9:
@@ -198,8 +201,14 @@ def _newton_step(
     service = system._service()
     gradient = demand.mlp * (demand.parallelism / rates - demand.think) - unloaded - uses @ (load * service)
     stiffness = slope * service * system._per_capacity
-    curvature = np.diag(demand.mlp * demand.parallelism / rates**2) + (uses * stiffness) @ uses.T
-    return gradient, np.linalg.solve(curvature, gradient).astype(np.float64)
+    own = demand.mlp * demand.parallelism / rates**2
+    if len(own) <= len(stiffness):
+        curvature = np.diag(own) + (uses * stiffness) @ uses.T
+        return gradient, np.linalg.solve(curvature, gradient).astype(np.float64)
+    # Many guests meet at few resources: solved by resource (Woodbury's identity).
+    scaled, step = uses / own[:, None], gradient / own
+    coupling = np.eye(len(stiffness)) + stiffness[:, None] * (uses.T @ scaled)
+    return gradient, step - scaled @ np.linalg.solve(coupling, stiffness * (uses.T @ step))
 
 
 def _potential(system: MemorySystem, demand: Demand, uses: Matrix, unloaded: Matrix, rates: Matrix) -> float:

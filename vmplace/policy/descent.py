@@ -148,8 +148,10 @@ def descended(
     corners = [_Corner.of(system, tasks, [task.guest.node for task in tasks])]
     told: list[list[Matrix] | None] = [None]
     traffics, weights, gap, first = corners[0].traffics, np.ones(1), 0.0, 0.0
+    rates: Matrix | None = None
     for _ in range(steps):
-        scale = _rates(system, tasks, traffics) / np.maximum(traffics.sum(axis=(1, 2)), 1e-300)
+        rates = _rates(system, tasks, traffics, rates)
+        scale = rates / np.maximum(traffics.sum(axis=(1, 2)), 1e-300)
         prices = _prices(system, traffics, scale, heeds)
         goals = [cheapest(system, task, price) for task, price in zip(tasks, prices, strict=True)]
         corners.append(_Corner.of(system, tasks, goals))
@@ -204,8 +206,10 @@ class _Corner:
         )
 
 
-def _rates(system: MemorySystem, tasks: Sequence[PageTask], traffics: Matrix) -> Matrix:
-    return solved(system, demand(tuple(task.guest for task in tasks), [*traffics])).rates
+def _rates(
+    system: MemorySystem, tasks: Sequence[PageTask], traffics: Matrix, before: Matrix | None
+) -> Matrix:
+    return solved(system, demand(tuple(task.guest for task in tasks), [*traffics]), before).rates
 
 
 def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, heeds: Matrix) -> list[Matrix]:

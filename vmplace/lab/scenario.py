@@ -14,7 +14,7 @@ from vmplace.errors import ConfigError, VmplaceError
 from vmplace.lab.workload import Workload, check_workload
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-ManagerName = Literal["none", "numad", "kernel", "interleave", "vmplace"]
+ManagerName = Literal["none", "numad", "kernel", "interleave", "vmplace-nodes", "vmplace"]
 Backing = Literal["anonymous", "memfd", "hugetlb", "locked"]
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vmplace.lab.scenario import Guest, ManagerName, Scenario
-from vmplace.lab.scenario_forecast import can_forecast, forecast_run_times
+from vmplace.lab.scenario_forecast import POLICY_OF, can_forecast, forecast_run_times
 from vmplace.lab.scenario_managers import ManagerFigures
 from vmplace.lab.scenario_meter import MeteredWindow
 from vmplace.lab.scenario_probe import VMSTAT, moved_bytes
@@ -68,7 +68,7 @@ def judged(
 
 
 def _forecast(scenario: Scenario, topology: LabTopology, seen: Observed) -> dict[str, float]:
-    if seen.emulated is None or not can_forecast(scenario):
+    if seen.emulated is None or seen.manager not in POLICY_OF or not can_forecast(scenario):
         return {}
     return forecast_run_times(scenario, topology, seen.manager, seen.cpu_loads)
 

@@ -1,22 +1,24 @@
 """Who places memory in a scenario?  Each manager as its users run it, set to act as fast as it can.
 
-==========  =====================================================================================
-none        nobody: the control
-numad       the daemon of that name, with its shortest interval.  It considers processes with more than
-            300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD), one
-            per interval, and binds all their threads and memory to the nodes it picks.  In the first five
-            minutes after boot it takes every process for one that it has just bound
-            (MIN_DELAY_FOR_REEVALUATION counts from 0): it runs with the clock of a host up for a day.
-kernel      automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
-            0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
-            (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
-interleave  all memory of all guests dealt out over all nodes, as numactl --interleave=all does from a guest's
-            start; done by the agent of this project with the policy of that name.
-vmplace     the agent of this project.
-==========  =====================================================================================
+=============  ==================================================================================
+none           nobody: the control
+numad          the daemon of that name, with its shortest interval.  It considers processes with more than
+               300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD),
+               one per interval, and binds all their threads and memory to the nodes it picks.  In the first
+               five minutes after boot it takes every process for one that it has just bound
+               (MIN_DELAY_FOR_REEVALUATION counts from 0): it runs with the clock of a host up for a day.
+kernel         automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
+               0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
+               (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
+interleave     all memory of all guests dealt out over all nodes, as numactl --interleave=all does from a
+               guest's start; done by the agent of this project with the policy of that name.
+vmplace-nodes  the agent of this project with policy "nodes" in place of the scenario's: each guest by itself.
+vmplace        the agent of this project.
+=============  ==================================================================================
 """
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -219,6 +221,13 @@ class InterleavingAgent(VmplaceAgent):
         return 'policy = "interleave"\nsource = "idle"\nwindow_ms = 500\n[budget]\nmb_per_s = 4096\n'
 
 
+class GuestByGuestAgent(VmplaceAgent):
+    """The agent as the scenario has it, but with policy "nodes"."""
+
+    def _config(self) -> str:
+        return 'policy = "nodes"\n' + re.sub(r"(?m)^policy\s*=.*$", "", super()._config())
+
+
 def figures_of_status(
     status: dict[str, Any], cpu_seconds: float | None, start_cpu_seconds: float | None
 ) -> ManagerFigures:
@@ -240,5 +249,6 @@ MANAGERS: dict[ManagerName, Callable[[LabHost, Scenario], Manager]] = {
     "numad": Numad,
     "kernel": KernelBalancing,
     "interleave": InterleavingAgent,
+    "vmplace-nodes": GuestByGuestAgent,
     "vmplace": VmplaceAgent,
 }

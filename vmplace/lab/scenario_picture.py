@@ -24,6 +24,7 @@ COLOURS = {
     "numad": "#e9c46a",
     "kernel": "#8ab4d8",
     "interleave": "#b48ead",
+    "vmplace-nodes": "#9bc995",
     "vmplace": "#2a9d8f",
 }
 Series = tuple[str, Sequence[float | None]]

@@ -7,6 +7,10 @@ The guests' memory is 2 MiB blocks (5 GiB each for 200 guests): two thirds priva
 private blocks lie where they belong.  Means of the looks after the first.  ``layout_s``: to think of other
 nodes for the vCPUs, at most once in 100 ms of the simulator's clock.  Control: a tenth of the guests, each as
 large.
+
+Of the agent's policy "host": ``joint_s``, the plan for the groups of shared pages of as many guests, every
+other one on two nodes; and what sorting pages and counting touches takes before, by GiB of a guest that spans
+four nodes (``host_s_per_gib``), with policy "nodes" as control.
 """
 
 import json
@@ -22,10 +26,17 @@ import numpy as np
 
 import vmplace.simulate
 from vmplace.model.memory_system import MemorySystem
+from vmplace.model.pages import GuestPages, RangePages
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import Counters, GuestEvidence, HostView, NodeIndexes, traffic
+from vmplace.policy.joint_spread import GuestLoad, SharedPart, joint_spread
+from vmplace.policy.plan import GuestView, Snapshot
+from vmplace.policy.registry import POLICIES, Policy
 from vmplace.policy.vcpu_plan import better_layout
+from vmplace.sampling.sample import NodeBits
 from vmplace.simulate.host_file import read_host
+from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
+from vmplace.topology.host import HostTopology, Node
 
 HOST = Path(vmplace.simulate.__file__).parent / "hosts" / "asymmetric-8.toml"
 BLOCKS = (1 << 19) // 200
@@ -92,6 +103,59 @@ def layout_seconds(guests: int) -> float:
     return time.process_time() - started
 
 
+def shared_load(number: int, nodes: int) -> GuestLoad:
+    """Return a guest on one node, or on two of which each shares two groups of pages with the other."""
+    chance = np.random.default_rng(number)
+    workers = chance.choice(nodes, size=1 + number % 2, replace=False)
+    near, fixed = np.isin(np.arange(nodes), workers), np.zeros((nodes, nodes))
+    fixed[workers, workers] = chance.exponential(1e5, len(workers))
+    parts = tuple(
+        SharedPart(
+            near * chance.exponential(1e5, nodes), near * chance.exponential(BLOCKS * 64.0, nodes), near
+        )
+        for _ in range(2 * (number % 2))
+    )
+    load = GuestLoad(f"g{number}", fixed, parts, 0.0, 4)
+    return replace(load, rate=float(load.present.sum()))
+
+
+def joint_seconds(guests: int) -> float:
+    """Return the mean CPU seconds of a plan for all guests' shared pages."""
+    system = read_host(HOST).system
+    loads = [shared_load(number, len(system.nids)) for number in range(guests)]
+    room = np.full(len(system.nids), 1e9)
+    started = time.process_time()
+    for _ in range(LOOKS):
+        joint_spread(system, loads, room)
+    return (time.process_time() - started) / LOOKS
+
+
+def agent_seconds_per_gib(policy: Policy) -> float:
+    """Return the CPU seconds of an agent's policy for a GiB of a guest, half of it shared by four nodes."""
+    chance, npages = np.random.default_rng(1), 1 << 18
+    nodes = tuple(Node(nid, (nid,), 64 << 30, 32 << 30) for nid in range(4))
+    distances = {(a, b): 10 if a == b else 20 for a in range(4) for b in range(4)}
+    host = HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
+    seen = chance.random((5, npages)) < 0.7
+    seen[4], seen[1:, : npages // 2] = False, False
+    bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint64)
+    ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None)
+    pages = RangePages(
+        ram,
+        np.full(npages, 200, np.uint8),
+        np.zeros(npages, np.int8),
+        np.zeros(npages // 512, np.uint8),
+        (NodeBits(bits, bits),) * 4,
+    )
+    vcpus = tuple(Vcpu(nid, nid, (nid,), None) for nid in range(4))
+    view = GuestView(
+        GuestTopology("g", 1, 1, "kvm", vcpus, (ram,)), GuestPages("g", (0, 1, 2, 3), 4, (pages,))
+    )
+    started = time.process_time()
+    policy(Snapshot(host, (view,), 1 << 28, 0.25))
+    return time.process_time() - started
+
+
 def measured(guests: int) -> dict[str, float]:
     """Return what decisions for so many guests cost."""
     return {
@@ -99,9 +163,11 @@ def measured(guests: int) -> dict[str, float]:
         "scattered_s": seconds(guests, home=False),
         "home_s": seconds(guests, home=True),
         "layout_s": layout_seconds(guests),
+        "joint_s": joint_seconds(guests),
     }
 
 
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    print(json.dumps({**measured(count), "control": measured(count // 10)}))
+    by_gib = {f"{name}_s_per_gib": agent_seconds_per_gib(POLICIES[name]) for name in ("host", "nodes")}
+    print(json.dumps({**measured(count), **by_gib, "control": measured(count // 10)}))

@@ -74,6 +74,10 @@ class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             description='from 0 (shared memory on all nodes) to 1 (on those of the vCPUs), or "tuned" (found)'
         ),
     ] = 1.0
+    priority: Annotated[
+        Literal["normal", "protected"],
+        msgspec.Meta(description='"normal" or "protected" (the others give way: policy "host")'),
+    ] = "normal"
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -200,7 +204,8 @@ def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
     nids = parsed.allowed_nids
     allowed = tuple(sorted(set(nids))) if nids else None
     dwp = None if parsed.proximity == "tuned" else parsed.proximity
-    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", dwp)
+    is_protected = parsed.priority == "protected"
+    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", dwp, is_protected)
     return GuestRule(pattern, settings)
 
 

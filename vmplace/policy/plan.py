@@ -25,13 +25,15 @@ class GuestSettings:
     """The operator's word on one guest; ``allowed_nids`` None = every node with memory.
 
     ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``proximity``: DWP of memory
-    that no node has to itself (proximity.py); None: to be found.
+    that no node has to itself (proximity.py); None: to be found.  ``protected``: others give way to it where
+    all are planned for together (joint_spread.py).
     """
 
     mode: Mode = Mode.AUTO
     allowed_nids: tuple[int, ...] | None = None
     place_vcpus: bool = False
     proximity: float | None = 1.0
+    protected: bool = False
 
     @property
     def first_proximity(self) -> float:

@@ -38,6 +38,7 @@ from vmplace.model.pages import RangePages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy import policy_home as home
 from vmplace.policy import policy_nodes
+from vmplace.policy.descent import PROTECTED_HEED
 from vmplace.policy.joint_spread import GuestLoad, JointSpread, SharedPart, joint_spread
 from vmplace.policy.page_kinds import (
     Answer,
@@ -167,7 +168,14 @@ def _range_touches(host: HostTopology, guest: GuestView, pages: RangePages) -> M
 def _loads(surveys: list[_Survey]) -> list[GuestLoad]:
     """Return what the guests ask for, at rates that can be compared."""
     loads = [
-        GuestLoad(one.guest.topology.name, one.fixed, one.parts, 0.0, len(one.guest.topology.vcpus))
+        GuestLoad(
+            one.guest.topology.name,
+            one.fixed,
+            one.parts,
+            rate=0.0,
+            vcpus=len(one.guest.topology.vcpus),
+            heed=PROTECTED_HEED if one.guest.settings.protected else 1.0,
+        )
         for one in surveys
     ]
     counted = [one.guest.dram_per_us for one in surveys if one.guest.pages is not None]

@@ -52,6 +52,11 @@ def test_the_first_rule_that_matches_wins() -> None:
     assert loaded.rule("db2").settings.allowed_nids == (0, 2)
 
 
+def test_a_guest_may_be_protected() -> None:
+    loaded = parse_config('[guests.db1]\npriority = "protected"\n[guests."*"]\n', FILE)
+    assert [loaded.rule(name).settings.protected for name in ("db1", "web1")] == [True, False]
+
+
 @pytest.mark.parametrize(("text", "proximity"), [("0.5", 0.5), ("1", 1.0), ('"tuned"', None)])
 def test_a_proximity_is_a_number_or_found(text: str, proximity: float | None) -> None:
     loaded = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE)

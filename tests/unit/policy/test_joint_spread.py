@@ -84,6 +84,14 @@ def test_no_more_comes_to_a_node_than_it_has_room_for():
     assert span[2] == pytest.approx(span[3], abs=0.01) and span[2] > 0.25
 
 
+def test_shared_pages_make_way_for_a_protected_guest():
+    other, protected = local(0, 1.0, name="a"), replace(local(1, 1.0, name="b"), heed=10.0)
+    system = four_nodes(controllers=0.05)
+    alike = shares(spanning(), other, local(1, 1.0, name="b"), system=system)["span"]
+    span = shares(spanning(), other, protected, system=system)["span"]
+    assert alike[0] == pytest.approx(alike[1], abs=0.01) and span[1] < span[0] - 0.03
+
+
 def test_a_part_that_nobody_uses_has_no_plan():
     idle = replace(spanning(), parts=(SharedPart(np.zeros(4), np.array([9.0, 0, 0, 0]), ALL),))
     assert joint_spread(four_nodes(), [idle], ROOM).shares == {"span": (None,)}

@@ -9,6 +9,7 @@ from vmplace.agent.found import Found
 from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.errors import UnsupportedHostError
+from vmplace.model.host_memory import host_memory
 from vmplace.policy.registry import POLICIES, policy_name
 from vmplace.sampling.guest_pace import GuestPace, MeterPace, PerfPace
 from vmplace.sampling.registry import best_source
@@ -16,6 +17,7 @@ from vmplace.sampling.source import SourceSetup
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
+from vmplace.topology.host import HostTopology
 from vmplace.topology.sysfs import read_free_bytes
 
 
@@ -37,9 +39,26 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
         policy=POLICIES[name],
         policy_name=name,
         actuator=actuator,
-        notes=(*one_node, *((uncalibrated,) if uncalibrated else ()), *sensing, *unmeasured, *notes),
+        notes=(
+            *one_node,
+            *((uncalibrated,) if uncalibrated else ()),
+            *sensing,
+            *policy_notes(name, host),
+            *unmeasured,
+            *notes,
+        ),
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
         pace=pace,
+    )
+
+
+def policy_notes(name: str, host: HostTopology) -> tuple[str, ...]:
+    """Return what the policy lacks on this host."""
+    if name != "host" or host_memory(host) is not None:
+        return ()
+    return (
+        "policy host: bandwidths of the nodes are not known, so each guest is placed by itself; "
+        "`vmplace calibrate` measures them",
     )
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.unit.agent.agent_world import guest
+from tests.unit.policy.test_policy_home import host
 from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
@@ -26,6 +27,12 @@ def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
 def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wiring, "Libvirt", lambda: pytest.fail("libvirt was asked"))
     assert wiring.guest_finder(Config(libvirt=False))[1] == ()
+
+
+def test_a_host_without_known_bandwidths_is_told_where_a_plan_needs_them():
+    known = host(bandwidths={(nid, nid): 10**10 for nid in range(4)})
+    assert wiring.policy_notes("host", known) == () == wiring.policy_notes("nodes", host())
+    assert "vmplace calibrate" in wiring.policy_notes("host", host())[0]
 
 
 def test_policy_auto_goes_page_by_page_only_where_the_source_misses_no_write():

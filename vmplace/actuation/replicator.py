@@ -44,6 +44,8 @@ MOST_DOUBTED = 1 << 16
 """Frames with copies that are asked for again at once: some 10 ms."""
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
+COPIES = "replica_copies"
+"""KVM's statistic of pages that are copies now."""
 
 BUSY = STATUS.index("busy")
 Gfns = npt.NDArray[np.uint64]
@@ -86,6 +88,15 @@ class Replicator:
             except (VmplaceError, OSError) as err:
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
         return tuple(outcomes), tuple(failures)
+
+    def replica_bytes(self) -> dict[str, int]:
+        """Return by guest what its copies take now, as KVM counts them; absent: it never had any."""
+        told = {}
+        for mine in self._guests.values():
+            # EIO: the VM is dead, and its replicas are freed.
+            with contextlib.suppress(OSError):
+                told[mine.name] = mine.placement.statistics()[COPIES] * PAGE_BYTES
+        return told
 
     def collapse(self, guest: str | None = None) -> tuple[str, ...]:
         """Drop all copies of one guest, or of all; return what was done, in words."""

@@ -71,6 +71,10 @@ class HostActuator:
                 failures.append(f"guest {unwanted.guest}: copies not dropped: {err}")
         return tuple(failures)
 
+    def replica_bytes(self) -> Mapping[str, int]:
+        """Return, by guest, the bytes that copies take now, as KVM counts them."""
+        return self._replicator.replica_bytes()
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise."""
         told = self._balancing.update(1 if is_managing else 0)

@@ -26,6 +26,10 @@ class NoActuator:
         """Do nothing."""
         return ActuationResult()
 
+    def replica_bytes(self) -> Mapping[str, int]:
+        """Nothing has copies."""
+        return {}
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take nothing."""
         return ()

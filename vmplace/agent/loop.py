@@ -273,8 +273,16 @@ class Agent:
             self._status = status
             return
         traffics = {guest.name: guest_traffic(guest, host) for guest in self.roster}
+        copies = self._parts.actuator.replica_bytes()
         guests = {
-            guest.name: guest_status(guest, host, self.last_plan, traffics[guest.name], paused=status.paused)
+            guest.name: guest_status(
+                guest,
+                host,
+                self.last_plan,
+                traffics[guest.name],
+                replica_bytes=copies.get(guest.name, 0),
+                paused=status.paused,
+            )
             for guest in self.roster
         }
         imbalance = host_imbalance(host, traffics.values())

@@ -34,6 +34,9 @@ class Actuator(Protocol):
     ) -> ActuationResult:
         """Carry the plan out within the budget; returns early once ``is_stopping()``."""
 
+    def replica_bytes(self) -> Mapping[str, int]:
+        """Return, by guest, the bytes that copies take now; absent means none."""
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take or give back what must not interfere with managed guests; return notes."""
 

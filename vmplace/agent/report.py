@@ -12,8 +12,14 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
 
-def guest_status(
-    guest: TrackedGuest, host: HostTopology, plan: PlanSummary, traffic: TrafficMatrix | None, *, paused: bool
+def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many places
+    guest: TrackedGuest,
+    host: HostTopology,
+    plan: PlanSummary,
+    traffic: TrafficMatrix | None,
+    *,
+    replica_bytes: int,
+    paused: bool,
 ) -> GuestStatus:
     """Return what is known of one guest; estimates are None until a window saw an access."""
     cpus = tuple(sorted({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
@@ -28,6 +34,7 @@ def guest_status(
         hot_pages_by_node=guest.pages.pages_by_node(hot_only=True) if guest.pages else None,
         estimated_lar=local_access_ratio(traffic) if traffic else None,
         moved_bytes=guest.moved_bytes,
+        replica_bytes=replica_bytes,
         movability=bytes_by_movability(guest.topology),
         reasons=(*plan.reasons(guest.name), *filter(None, (guest.climb.told, guest.trial.told))),
         problem=guest.problem,

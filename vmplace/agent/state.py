@@ -98,7 +98,8 @@ class GuestStatus:
 
     ``state`` is one of: new (no window yet), moving, settled (nothing to do), advised (a move is wanted,
     but the mode or a pause forbids it), held (undone: left alone until resume), manual, failed.
-    ``memory_use`` is of the last windows, None from a source that cannot tell.
+    ``memory_use`` is of the last windows, None from a source that cannot tell.  ``replica_bytes``: what its
+    copies on other nodes take beside ``memory_bytes``.
     """
 
     mode: str
@@ -111,6 +112,7 @@ class GuestStatus:
     hot_pages_by_node: Mapping[int, int] | None
     estimated_lar: float | None
     moved_bytes: int
+    replica_bytes: int
     movability: Mapping[str, int]
     reasons: tuple[str, ...]
     problem: str | None = None

@@ -51,14 +51,15 @@ def print_status(status: Mapping[str, Any]) -> None:
     for note in status["notes"]:
         out.print(f"[yellow]note:[/] {escape(note)}")
     table = Table(
-        "guest", "mode", "state", "vCPUs on", "memory by node, MiB", "est. LAR", "moved, MiB", "why"
-    )
+        "guest", "mode", "state", "vCPUs on", "memory by node, MiB", "est. LAR", "moved, MiB", "copies, MiB",
+        "why",
+    )  # fmt: skip
     for name, guest in sorted(status["guests"].items()):
         why = "; ".join(filter(None, [guest["problem"], *guest["reasons"]]))
         table.add_row(
             escape(name), guest["mode"], _state(guest["state"]), _listed(guest["vcpu_nids"]),
             by_node(guest["pages_by_node"]), ratio(guest["estimated_lar"]), mib(guest["moved_bytes"]),
-            escape(why),
+            mib(guest["replica_bytes"]), escape(why),
         )  # fmt: skip
     out.print(table if status["guests"] else "no guests")
 
@@ -87,7 +88,8 @@ def print_guest(shown: Mapping[str, Any]) -> None:
     out.print(
         f"[bold]{escape(shown['name'])}[/] pid {status['pid']} ({status['origin']}), mode {status['mode']}, "
         f"{_state(status['state'])}; estimated LAR {ratio(status['estimated_lar'])}, "
-        f"{mib(status['moved_bytes'])} MiB moved, {shown['windows']} windows"
+        f"{mib(status['moved_bytes'])} MiB moved, {mib(status['replica_bytes'])} MiB of copies, "
+        f"{shown['windows']} windows"
     )
     for reason in filter(None, [status["problem"], *status["reasons"]]):
         out.print(f"  {escape(reason)}")

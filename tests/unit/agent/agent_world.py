@@ -64,6 +64,7 @@ class World:
     policy: Callable[[Snapshot], PlacementPlan] = POLICIES["home"]
     applied: list[str] = field(default_factory=list)
     undone: list[str | None] = field(default_factory=list)
+    copies: dict[str, int] = field(default_factory=dict)
     owning: bool = False
     closed: int = 0
     armed_at: float = 0.0
@@ -118,6 +119,10 @@ class World:
         return ActuationResult(
             tuple(outcomes), pinned_vcpus=sum(len(pinned.cpus) for pinned in plan.vcpu_moves)
         )
+
+    def replica_bytes(self) -> Mapping[str, int]:
+        """Return what the test wants."""
+        return self.copies
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Note it."""

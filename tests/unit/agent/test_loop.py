@@ -33,6 +33,13 @@ def test_a_remote_guest_is_moved_home_once_and_then_settled():
     assert status.rss_bytes and status.cpu_seconds > 0
 
 
+def test_what_copies_of_a_guest_take_is_told():
+    world = World([guest("db1"), guest("web")], copies={"db1": 8192})
+    agent = world.agent()
+    agent.run(windows=1)
+    assert [agent.status.guests[name].replica_bytes for name in ("db1", "web")] == [8192, 0]
+
+
 @pytest.mark.parametrize(("windows", "ratio"), [(1, None), (2, 0.25)])
 def test_what_served_accesses_is_told_of_several_windows(windows: int, ratio: float | None):
     """20 samples, those of a window, are too few."""

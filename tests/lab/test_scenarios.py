@@ -59,6 +59,17 @@ def test_declared_touches_are_the_metered_accesses(scenario: Scenario) -> None:
     assert 0.7 * made < metered < 2.5 * made
 
 
+@pytest.mark.parametrize(
+    ("name", "guest", "has_huge"), [("one-guest", "small", True), ("shared-text", "caller", False)]
+)
+def test_a_guest_in_small_pages_is_backed_by_no_huge_one(name: str, guest: str, has_huge: bool) -> None:
+    stage = prepare_stage(read_scenario(name), Progress())
+    with boot_host(stage.topology, snapshot=stage.snapshot, files=stage.files) as host:
+        smaps = f"/proc/$(cat /run/libvirt/qemu/{guest}.pid)/smaps_rollup"
+        kib = int(host.run(f"awk '/^AnonHugePages:/ {{ print $2 }}' {smaps}").stdout)
+    assert (kib > 0) == has_huge
+
+
 def test_a_corrupted_byte_is_reported_by_the_guest(scenario: Scenario) -> None:
     stage = prepare_stage(scenario, Progress())
     with boot_host(stage.topology, snapshot=stage.snapshot, files=stage.files) as host:

@@ -40,7 +40,8 @@ def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path
     if artifacts.payload:
         files[f"{LAB_FILES}/payload.cpio.gz"] = artifacts.payload / "payload.cpio.gz"
         files["usr/local/bin/vmp-payload"] = artifacts.payload / "payload"
-        files["usr/local/bin/vmp-talk"] = artifacts.payload / "vmp-talk"
+        for name in ("vmp-talk", "vmp-small-pages"):
+            files[f"usr/local/bin/{name}"] = artifacts.payload / name
     if artifacts.meter:
         files["usr/local/bin/vmp-meter"] = artifacts.meter / "vmp-meter"
     files |= {name.lstrip("/"): source for name, source in extra.items()}

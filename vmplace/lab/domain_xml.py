@@ -15,6 +15,8 @@ from vmplace.lab.workload import COMMAND_LINE_BYTES
 
 PORT = "vmplace.payload"
 KERNEL_WORDS = "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check rcupdate.rcu_expedited=1"
+EMULATOR = "/usr/bin/qemu-system-x86_64"
+SMALL_PAGES_EMULATOR = "/usr/local/bin/vmp-small-pages"
 METADATA_URI = "https://vmplace.dev/xmlns/lab/1"
 
 
@@ -132,7 +134,7 @@ def _clock(domain: ET.Element) -> None:
 
 def _devices(domain: ET.Element, guest: Guest, boot: Boot) -> None:
     devices = ET.SubElement(domain, "devices")
-    _text(devices, "emulator", "/usr/bin/qemu-system-x86_64")
+    _text(devices, "emulator", EMULATOR if guest.huge_pages else SMALL_PAGES_EMULATOR)
     ET.SubElement(devices, "controller", type="usb", model="none")
     ET.SubElement(devices, "controller", type="virtio-serial", index="0")
     serial = ET.SubElement(devices, "serial", type="file")

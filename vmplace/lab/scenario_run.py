@@ -140,7 +140,6 @@ def _start_inputs(scenario: Scenario) -> dict[str, str]:
     start = {
         "guests": scenario.guests,
         "seed": scenario.seed,
-        "huge_pages": scenario.huge_pages,
         "settle_s": scenario.time.settle_s,
     }
     sources = [Path(module.__file__ or "") for module in (domain_xml, scenario_stage)]

@@ -50,7 +50,7 @@ def boot_files(scenario: Scenario) -> Boot:
 def apply_start(host: LabHost, scenario: Scenario, topology: LabTopology) -> None:
     """Start all guests on their start nodes and wait until each has touched all its memory."""
     cpus = cpus_by_nid(topology)
-    host.run(f"mkdir -p {RUN_DIR} && echo {scenario.huge_pages} >{HUGE_PAGES} && echo 0 >{HALT_POLLING}")
+    host.run(f"mkdir -p {RUN_DIR} && echo madvise >{HUGE_PAGES} && echo 0 >{HALT_POLLING}")
     for guest in scenario.guests:
         host.put(domain_xml(scenario, guest, boot_files(scenario), cpus).encode(), _xml_path(guest))
     _create(host, scenario.guests)

@@ -50,6 +50,14 @@ def test_backing_is_told_to_libvirt(backing: str, element: str) -> None:
     assert domain.find(f"memoryBacking/{element}") is not None
 
 
+def test_only_a_guest_in_small_pages_starts_through_the_program_that_forbids_huge_ones() -> None:
+    started = [
+        ET.fromstring(one_guest(huge_pages=huge)).findtext("devices/emulator")  # noqa: S314 - our own
+        for huge in (True, False)
+    ]
+    assert started == ["/usr/bin/qemu-system-x86_64", "/usr/local/bin/vmp-small-pages"]
+
+
 def test_a_pattern_too_long_for_the_kernel_command_line_is_refused() -> None:
     touch = tuple(Touch(vcpus="0", ranges=("0+64",)) for _ in range(60))
     with pytest.raises(VmplaceError, match="command line of"):

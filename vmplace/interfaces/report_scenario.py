@@ -33,6 +33,7 @@ class ManagerFigures(msgspec.Struct, frozen=True, kw_only=True):
     mc_imbalance_before: float | None
     mc_imbalance_after: float | None
     moved_bytes: int | None
+    replica_bytes: int = 0
     manager_cpu_seconds: float | None
     longest_move_call_ms: float | None
     emulated_run_time_s: float | None = None
@@ -129,10 +130,19 @@ def _manager_table(result: ScenarioFigures) -> Table:
             number(manager.emulated_run_time_s),
             number(manager.mc_imbalance_after),
             number(None if manager.moved_bytes is None else manager.moved_bytes / MIB, 0),
+            number(manager.replica_bytes / MIB, 0),
             number(manager.manager_cpu_seconds),
             number(manager.longest_move_call_ms, 1),
         )
         for name, manager in result.managers.items()
     ]
-    headings = ("manager", "run time s", "MC imbalance", "moved MiB", "CPU s", "longest call ms")
+    headings = (
+        "manager",
+        "run time s",
+        "MC imbalance",
+        "moved MiB",
+        "copies MiB",
+        "CPU s",
+        "longest call ms",
+    )
     return Table(headings, tuple(rows), "all guests together, and what it cost; ? is no answer")

@@ -52,6 +52,7 @@ def judged(
         link_imbalance_after=link_imbalance(after.total),
         moved_bytes=moved_bytes(first, last),
         moved_bytes_own=figures.moved_bytes_own,
+        replica_bytes=figures.replica_bytes,
         manager_cpu_seconds=figures.cpu_seconds,
         manager_start_cpu_seconds=figures.start_cpu_seconds,
         manager_rss_bytes=figures.rss_bytes,

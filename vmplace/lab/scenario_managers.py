@@ -40,7 +40,10 @@ NOT_TOLD = "the manager does not say, and outside it cannot be told from the gue
 
 @dataclass(frozen=True)
 class ManagerFigures:
-    """What a manager cost and what it says of itself; None with a reason in ``unknown``."""
+    """What a manager cost and what it says of itself; None with a reason in ``unknown``.
+
+    ``replica_bytes``: what copies of the guests' pages take; only the agent makes any.
+    """
 
     cpu_seconds: float | None = None
     start_cpu_seconds: float | None = None
@@ -48,6 +51,7 @@ class ManagerFigures:
     longest_move_call_cpu_ms: float | None = None
     rss_bytes: int | None = None
     moved_bytes_own: int | None = None
+    replica_bytes: int = 0
     guest_lar: dict[str, float] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
 
@@ -240,6 +244,7 @@ def figures_of_status(
         longest_move_call_cpu_ms=status["longest_move_call_cpu_ms"],
         rss_bytes=status["rss_bytes"],
         moved_bytes_own=status["moved_bytes"],
+        replica_bytes=sum(guest["replica_bytes"] for guest in status["guests"].values()),
         guest_lar={name: lar for name, lar in told.items() if lar is not None},
     )
 

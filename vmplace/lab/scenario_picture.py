@@ -2,7 +2,7 @@
 
 Above, for each manager, who accesses which node's memory (traffic_picture.py); the first square is the start,
 which is the same for all.  Below, each guest's local access ratio, how unevenly the memory controllers are
-used, and the emulated run times if the scenario measures them.
+used, what was moved and copied for it, and the emulated run times if the scenario measures them.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,7 @@ COLOURS = {
     "vmplace-nodes": "#9bc995",
     "vmplace": "#2a9d8f",
 }
+GIB = 1 << 30
 Series = tuple[str, Sequence[float | None]]
 
 
@@ -47,10 +48,11 @@ def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
     )
     upper.supxlabel(LEGEND, fontsize=9, color=INK)
     timed = _first(result).emulated_run_time_s is not None
-    widths = (len(_guest_names(result)), 2.4, 2.4) if timed else (len(_guest_names(result)), 2.4)
-    ratios, imbalances, *times = lower.subplots(1, len(widths), width_ratios=widths)
+    widths = (len(_guest_names(result)), 2.4, 2.4, *((2.4,) if timed else ()))
+    ratios, imbalances, sizes, *times = lower.subplots(1, len(widths), width_ratios=widths)
     _draw_ratios(ratios, result)
     _draw_imbalances(imbalances, result)
+    _draw_sizes(sizes, result)
     for axes in times:
         _draw_run_times(axes, result)
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,16 @@ def _draw_imbalances(axes: "Axes", result: ScenarioResult) -> None:
         series.append((manager_name, [manager.mc_imbalance_after, *ends]))
     _draw_bars(axes, series, ["all\nguests", *spanning])
     axes.set_title("MC imbalance (0 is best)", fontsize=11, color=INK)
+
+
+def _draw_sizes(axes: "Axes", result: ScenarioResult) -> None:
+    """Draw what was moved, and what copies of pages take at the end."""
+    series: list[Series] = []
+    for name, manager in result.managers.items():
+        moved = None if manager.moved_bytes is None else manager.moved_bytes / GIB
+        series.append((name, [moved, manager.replica_bytes / GIB]))
+    _draw_bars(axes, series, ["moved", "copies\nat the end"])
+    axes.set_title("memory, GiB", fontsize=11, color=INK)
 
 
 def _draw_run_times(axes: "Axes", result: ScenarioResult) -> None:

@@ -58,7 +58,8 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     """One manager.  The imbalances are over the traffic of all guests together.
 
     ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
-    ``moved_bytes_own`` the manager's.  ``manager_cpu_seconds`` contains what its start took
+    ``moved_bytes_own`` the manager's.  ``replica_bytes``: what copies of guests' pages take in
+    the end, by KVM's count.  ``manager_cpu_seconds`` contains what its start took
     (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
     host's clock.  ``longest_move_call_ms`` contains waiting for a CPU and for others to drain their
     page lists, ``longest_move_call_cpu_ms`` is the most that a call worked.  ``emulated_run_time_s`` and
@@ -72,6 +73,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     link_imbalance_after: float | None
     moved_bytes: int | None
     moved_bytes_own: int | None
+    replica_bytes: int = 0
     manager_cpu_seconds: float | None
     manager_start_cpu_seconds: float | None = None
     manager_rss_bytes: int | None = None

@@ -69,11 +69,11 @@ def _guest_rows(result: ScenarioResult, guest_name: str) -> Iterator[tuple[str, 
 
 
 def manager_table(result: ScenarioResult) -> Table:
-    """Return a row per manager: imbalances of all guests together, bytes moved and what it cost."""
+    """Return a row per manager: imbalances of all guests together, bytes moved and copied, what it cost."""
     table = Table(title="managers: all guests together, and the cost", title_justify="left")
     table.add_column("manager")
     headings = ("emulated s", "forecast", "MC imbalance before", "after", "link imbalance before", "after")
-    for heading in (*headings, "moved MiB", "CPU s", "longest call ms", "moving for s"):
+    for heading in (*headings, "moved MiB", "copies MiB", "CPU s", "longest call ms", "moving for s"):
         table.add_column(heading, justify="right")
     for name, manager in result.managers.items():
         table.add_row(name, *_manager_cells(manager))
@@ -89,6 +89,7 @@ def _manager_cells(manager: ManagerResult) -> tuple[str, ...]:
         _ratio(manager.link_imbalance_before),
         _ratio(manager.link_imbalance_after),
         "?" if manager.moved_bytes is None else f"{manager.moved_bytes / MIB:.0f}",
+        f"{manager.replica_bytes / MIB:.0f}",
         _number(manager.manager_cpu_seconds, 2),
         _number(manager.longest_move_call_ms, 1),
         _number(manager.active_s, 1),

@@ -57,7 +57,10 @@ def test_the_tables_tell_before_and_after(result: ScenarioResult) -> None:
 
 
 def test_the_agents_own_figures_come_from_its_status() -> None:
-    guests = {"web": {"estimated_lar": 0.9}, "new": {"estimated_lar": None}}
+    guests = {
+        "web": {"estimated_lar": 0.9, "replica_bytes": 3 * 4096},
+        "new": {"estimated_lar": None, "replica_bytes": 0},
+    }
     status = {
         "guests": guests,
         "longest_move_call_ms": 3.0,
@@ -68,6 +71,7 @@ def test_the_agents_own_figures_come_from_its_status() -> None:
     figures = figures_of_status(status, 2.0, 1.0)
     assert figures.guest_lar == {"web": 0.9}
     assert (figures.longest_move_call_ms, figures.longest_move_call_cpu_ms) == (3.0, 2.0)
+    assert figures.replica_bytes == 3 * 4096
     assert (figures.moved_bytes_own, figures.cpu_seconds, figures.start_cpu_seconds) == (8192, 2.0, 1.0)
 
 

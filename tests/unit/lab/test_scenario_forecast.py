@@ -52,6 +52,18 @@ def test_memory_that_a_manager_brings_home_is_forecast_as_local() -> None:
     assert local * 1.2 < told(remote, "interleave")["web"] < told(remote)["web"]
 
 
+@pytest.mark.parametrize(("write_percent", "is_local"), [(0, True), (20, False)])
+def test_a_table_that_all_nodes_only_read_is_forecast_as_local_under_vmplace_alone(
+    write_percent: int, is_local: bool
+) -> None:
+    shared = guest(Touch(vcpus="0-3", ranges=("0+64",), write_percent=write_percent))
+    # As many vCPUs as CPUs: none can be brought nearer to the others.
+    spread = Guest(**{key: getattr(shared, key) for key in shared.__struct_fields__} | {"nids": (0, 0, 1, 1)})
+    alone_s = LOCAL_LATENCY_NS / MLP * 1e8 / 1e9 / 4
+    assert told(scenario(spread), "kernel")["web"] > 1.3 * alone_s
+    assert (told(scenario(spread), "vmplace")["web"] < 1.15 * alone_s) == is_local
+
+
 def test_a_second_guest_on_the_same_cpus_halves_the_time_of_both() -> None:
     busy = Touch(vcpus="0-1", ranges=("0+64",), order="sequential")
     alone = told(scenario(guest(busy)))["web"]

@@ -22,6 +22,7 @@ guest_slowdown_low, _high  what the host executes for samples on CPUs where gues
 emulator_speed_low, _high  guest instructions a second: what emulating IBS itself costs.  Control: without.
 lar_gap_points           mean LAR of a scenario's guests (the demo's, unless told otherwise) that the agent
                          reaches with node roots, less that with IBS alone.  Control: less that before.
+                         Of guests that write, for copies of what is only read take node roots.
 imbalance_gap            the same for the MC imbalance of all guests together, that with IBS less the other's.
 ring_records_per_s       samples out of a perf ring by the C core.  Control: by Python's struct.
 
@@ -238,9 +239,17 @@ def mean_lar(lars: Iterable[float | None]) -> float:
     return statistics.mean(lar for lar in lars if lar is not None)
 
 
+def of_writers(scenario: Scenario) -> Scenario:
+    """Return the scenario without the guests that only read."""
+    writers = tuple(
+        guest for guest in scenario.guests if any(touch.write_percent for touch in guest.workload.touch)
+    )
+    return replace(scenario, guests=writers)
+
+
 def gaps(scenario: Scenario) -> dict[str, Figure]:
     """Return how far IBS alone stays behind node roots."""
-    roots, ibs = (placed_by(source, scenario) for source in ("kvm", "ibs"))
+    roots, ibs = (placed_by(source, of_writers(scenario)) for source in ("kvm", "ibs"))
     by_roots, by_ibs = (mean_lar(guest.lar_after for guest in one.guests.values()) for one in (roots, ibs))
     before = mean_lar(guest.lar_before for guest in roots.guests.values())
     uneven, uneven_by_ibs = (one.mc_imbalance_after or 0.0 for one in (roots, ibs))

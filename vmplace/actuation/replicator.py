@@ -18,8 +18,15 @@ from vmplace.actuation.identity import PROC
 from vmplace.actuation.result import ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology
-from vmplace.topology.placement import FEATURE_REPLICATE, Placement, Slot, open_placement, probe_features
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
+from vmplace.topology.placement import (
+    FEATURE_REPLICATE,
+    FEATURE_REPLICATE_HUGE,
+    Placement,
+    Slot,
+    open_placement,
+    probe_features,
+)
 
 STATUS = (
     "ok",
@@ -39,7 +46,10 @@ STATUS = (
 )
 """KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
 MOST_RANGES = 1024
+MOST_BLOCKS = 8
 """Per call, so that an order to stop need not wait for long."""
+BLOCK = HUGE_BYTES // PAGE_BYTES
+"""A huge page gets copies as a whole, if all its frames are asked for in one range."""
 MOST_DOUBTED = 1 << 16
 """Frames with copies that are asked for again at once: some 10 ms."""
 DROPPED = ("collapsed_pages", "released_pages")
@@ -52,10 +62,10 @@ Gfns = npt.NDArray[np.uint64]
 Statuses = npt.NDArray[np.int32]
 
 
-def can_replicate() -> bool:
-    """Tell whether this host's KVM replicates."""
+def can_replicate(*, huge: bool = False) -> bool:
+    """Tell whether this host's KVM replicates small pages, or huge ones."""
     try:
-        return bool(probe_features() & FEATURE_REPLICATE)
+        return bool(probe_features() & (FEATURE_REPLICATE_HUGE if huge else FEATURE_REPLICATE))
     except VmplaceError:
         return False
 
@@ -129,7 +139,7 @@ class Replicator:
         statistics = mine.placement.statistics()
         mine.held.heed(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
-        tried = asked[: self._budget.available_bytes(self._clock()) // cost]
+        tried = affordable(asked, self._budget.available_bytes(self._clock()) // cost)
         done, refused = replicated(mine.placement.fd, nodes, tried)
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())
@@ -233,13 +243,43 @@ def replicated(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
     return gfns[done != 0], refused
 
 
+def affordable(gfns: Gfns, most: int) -> Gfns:
+    """Return the first ``most`` frames, fewer where that would cut a whole block that is not the first."""
+    if most >= len(gfns):
+        return gfns
+    blocks = gfns // np.uint64(BLOCK)
+    start = int(np.searchsorted(blocks, blocks[most]))
+    is_whole = np.count_nonzero(blocks == blocks[most]) == BLOCK
+    return gfns[: start if start and is_whole else most]
+
+
+def blocks_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
+    """Return first frame and length of the ranges to ask for: whole blocks of 2 MiB, and single frames."""
+    _, where, counts = np.unique(gfns // np.uint64(BLOCK), return_inverse=True, return_counts=True)
+    whole = counts[where] == BLOCK
+    first = ~whole | (gfns % np.uint64(BLOCK) == 0)
+    return gfns[first], np.where(whole[first], BLOCK, 1).astype(np.int32)
+
+
 def _tried(fd: int, nodes: int, gfns: Gfns) -> tuple[Statuses, Statuses]:
     """Ask for copies of each frame; return 1 for those that have them, and KVM's status."""
-    ones = np.ones(len(gfns), np.int32)
+    first, npages = blocks_of(gfns)
+    count, why = _called(fd, nodes, first, npages)
+    done = np.repeat((count == npages).astype(np.int32), npages)
+    status = np.repeat(why, npages)
+    # Of a block of small pages KVM tells how many have copies, not which.
+    again = np.flatnonzero(np.repeat((count > 0) & (count < npages), npages))
+    done[again], status[again] = _called(fd, nodes, gfns[again], np.ones(len(again), np.int32))
+    return done, status
+
+
+def _called(fd: int, nodes: int, gfns: Gfns, npages: Statuses) -> tuple[Statuses, Statuses]:
+    """Ask for copies of ranges; return how many frames of each have them, and KVM's status."""
     done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
-    for first in range(0, len(gfns), MOST_RANGES):
-        part = slice(first, first + MOST_RANGES)
-        native.placement_replicate(fd, nodes, gfns[part], ones[part], done[part], status[part])
+    most = MOST_BLOCKS if (npages > 1).any() else MOST_RANGES
+    for first in range(0, len(gfns), most):
+        part = slice(first, first + most)
+        native.placement_replicate(fd, nodes, gfns[part], npages[part], done[part], status[part])
     return done, status
 
 

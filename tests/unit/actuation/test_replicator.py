@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from vmplace import native
-from vmplace.actuation.replicator import BUSY, MOST_DOUBTED, Held, replicated, runs_of, wanted_gfns
+from vmplace.actuation.replicator import (
+    BUSY,
+    MOST_DOUBTED,
+    Held,
+    affordable,
+    blocks_of,
+    replicated,
+    runs_of,
+    wanted_gfns,
+)
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -76,3 +85,49 @@ def test_frames_side_by_side_are_dropped_by_the_run() -> None:
     first, npages = runs_of(np.array([0, 1, 2, 7, 9, 10], np.uint64))
     assert first.tolist() == [0, 7, 9] and npages.tolist() == [3, 1, 2]
     assert not len(runs_of(np.zeros(0, np.uint64))[0])
+
+
+def frames(*runs: tuple[int, int]) -> Any:
+    return np.concatenate([np.arange(first, first + count, dtype=np.uint64) for first, count in runs])
+
+
+def test_whole_blocks_are_asked_for_in_one_range_as_they_may_be_huge_pages() -> None:
+    first, npages = blocks_of(frames((510, 2), (512, 512), (1024, 1), (2048, 512)))
+    assert list(zip(first.tolist(), npages.tolist(), strict=True)) == [
+        (510, 1),
+        (511, 1),
+        (512, 512),
+        (1024, 1),
+        (2048, 512),
+    ]
+
+
+def test_a_budget_cuts_a_whole_block_only_if_nothing_comes_before() -> None:
+    asked = frames((510, 2), (512, 512), (1024, 9))
+    assert [len(affordable(asked, most)) for most in (0, 1, 2, 3, 513, 514, 520, 1000)] == [
+        0,
+        1,
+        2,
+        2,
+        2,
+        514,
+        520,
+        523,
+    ]
+    assert len(affordable(frames((512, 512)), 100)) == 100
+
+
+def test_of_a_block_done_in_part_each_frame_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KVM refuses frame 700 of a block of small pages, and a huge page as a whole."""
+    asked: list[int] = []
+
+    def replicate(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
+        for at, (gfn, count) in enumerate(zip(gfns.tolist(), npages.tolist(), strict=True)):
+            asked.append(count)
+            refused = count if gfn >= 1024 else gfn <= 700 < gfn + count
+            done[at], status[at] = count - refused, 9 if refused else 0
+
+    monkeypatch.setattr(native, "placement_replicate", replicate)
+    done, refused = replicated(3, 0b11, frames((0, 1536)))
+    assert done.tolist() == [gfn for gfn in range(1024) if gfn != 700]
+    assert refused == {"backing off": 513} and asked == [512] * 3 + [1] * 512

@@ -172,7 +172,9 @@ class Agent:
             return NO_PLAN
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
         views = tuple(guest.view for guest in self.roster)
-        snapshot = Snapshot(self._host, views, budget_bytes, self._parts.replica_ratio)
+        snapshot = Snapshot(
+            self._host, views, budget_bytes, self._parts.replica_ratio, self._parts.huge_replicas
+        )
         try:
             vcpu_moves = plan_vcpus(snapshot)
             # Memory belongs where the vCPUs will be.

@@ -52,8 +52,8 @@ class Actuator(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` is the snapshot's, ``pace``
-    None if nothing tells whether moving helped."""
+    """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
+    ``huge_replicas`` are the snapshot's, ``pace`` None if nothing tells whether moving helped."""
 
     lookout: Lookout
     source: Source
@@ -62,4 +62,5 @@ class Parts:
     actuator: Actuator
     notes: tuple[str, ...] = ()
     replica_ratio: float = 0.0
+    huge_replicas: bool = False
     pace: GuestPace | None = None

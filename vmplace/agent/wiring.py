@@ -48,6 +48,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
             *notes,
         ),
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
+        huge_replicas=can_replicate(huge=True),
         pace=pace,
     )
 

@@ -29,6 +29,7 @@ from vmplace.model.page_use import (
     of_pages,
     page_use,
     seen_pages,
+    unite_huge,
 )
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import BLOCK_SAMPLES, SHARE
@@ -68,14 +69,16 @@ def block_heat(pages: RangePages, nodes: int) -> Fused:
 
 
 def copy_order(pages: RangePages, nodes: int, wanted: Indexes) -> Indexes:
-    """Return the pages of ``wanted`` in the order in which copies of them are worth most."""
+    """Return ``wanted`` in the order in which copies of its pages are worth most; huge pages stay whole."""
     seen, heat = seen_pages(pages, nodes), block_heat(pages, nodes).heat.sum(axis=1)
     # Of a block's heat each page has its part, by how often it was touched.
     touches = np.maximum(_touches(pages, seen.windows), 1)
     block = block_of_pages(wanted, pages.ram)
     windows = seen.windows[wanted].astype(np.float64)
     worth = heat[block] / touches[block] * windows * (windows + 1) / (windows + 2)
-    order: Indexes = np.lexsort((-worth, ~text_pages(pages)[wanted]))
+    text = text_pages(pages).view(np.uint8)
+    unite_huge(pages, text, np.maximum)
+    order: Indexes = np.lexsort((-worth, text[wanted] == 0))
     return wanted[order]
 
 

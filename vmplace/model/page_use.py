@@ -104,7 +104,7 @@ def seen_pages(pages: RangePages, nodes: int) -> Seen:
         windows += bits.anywhere(npages)
     written = _written(pages)
     for array, united in ((mask, np.bitwise_or), (windows, np.maximum), (written, np.bitwise_or)):
-        _unite_huge(pages, array, united)
+        unite_huge(pages, array, united)
     alone = np.full(npages, -1, np.int8)
     for index in range(nodes):
         alone[mask == 1 << index] = index
@@ -210,7 +210,7 @@ def _offset(ram: RamRange) -> int:
     return ram.hva % HUGE_BYTES // PAGE_BYTES
 
 
-def _unite_huge(pages: RangePages, value: Bytes | npt.NDArray[np.uint32], united: np.ufunc) -> None:
+def unite_huge(pages: RangePages, value: Bytes | npt.NDArray[np.uint32], united: np.ufunc) -> None:
     """Give all pages of each huge page what unites theirs, in place."""
     offset = _offset(pages.ram)
     for block in np.flatnonzero(pages.huge).tolist():

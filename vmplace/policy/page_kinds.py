@@ -3,7 +3,8 @@
 1. A page that one node alone uses (model/page_use.py, sampled_use.py; fused_use.py, where several sources
    work together) goes to that node.
 2. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
-   node reads its own copy then.  Code first, then by heat.  Huge pages are not (the kernel does not yet).
+   node reads its own copy then.  Code first, then by heat.  A huge page is copied as a whole or, if a write
+   was seen anywhere in it, not at all; none is split for it.
    Where writes are expected, copies go all at once: one by one, each first write would have to wait.
 3. Other shared pages are the rest: where they go is for the policies that use this (``spread_wishes``).
 4. Pages that nobody touched stay: they cost nobody anything.  Where accesses are but sampled, they are
@@ -23,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.fused_use import copy_order, fused_use
-from vmplace.model.page_use import Bools, PageUse
+from vmplace.model.page_use import HUGE_PAGES, Bools, PageUse, block_count, block_of_pages, of_pages
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index
 from vmplace.sampling.sample import NodeIndexes
-from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, Movability
+from vmplace.topology.guest import PAGE_BYTES, Movability
 
 MIN_WINDOWS = 2
 """Who touched a page in one window alone is not yet known well enough to move it."""
@@ -150,7 +151,7 @@ def _kinds(snapshot: Snapshot, guest: GuestView, pages: RangePages, use: PageUse
     nothing = np.zeros_like(use.shared)
     if not snapshot.replica_ratio:
         return PageKinds(guest, pages, use.owner, nothing, nothing, use.shared)
-    unwritten = _replicable(pages, use)
+    unwritten = _replicable(snapshot, pages, use)
     written = use.written & use.in_use & ~use.unsure
     # To move a page that may be copied a window later helps nobody.
     rest = use.shared & ~unwritten & ~use.unsure
@@ -179,15 +180,23 @@ def _replication(snapshot: Snapshot, kinds: PageKinds, allowed: tuple[int, ...])
     chosen = np.flatnonzero(kinds.copied)
     if len(chosen) > limit:
         chosen = np.sort(copy_order(pages, len(kinds.nids), chosen)[:limit])
+    chosen = _whole(pages, chosen)
     if len(chosen):
         reason = f"nodes {', '.join(map(str, nids))} only read them"
         yield Replication(guest.topology.name, *_runs(pages, chosen), nids, reason)
 
 
-def _replicable(pages: RangePages, use: PageUse) -> Bools:
-    block = (np.arange(pages.ram.npages) * PAGE_BYTES + pages.ram.hva % HUGE_BYTES) // HUGE_BYTES
-    small: Bools = pages.huge[block] == 0
-    return use.shared & ~use.written & small & (pages.node_index >= 0)
+def _replicable(snapshot: Snapshot, pages: RangePages, use: PageUse) -> Bools:
+    fits = snapshot.huge_replicas | ~of_pages(pages.huge != 0, pages.ram)
+    return use.shared & ~use.written & fits & (pages.node_index >= 0)
+
+
+def _whole(pages: RangePages, chosen: Indexes) -> Indexes:
+    """Return the chosen pages without those of huge pages that are not chosen as a whole."""
+    block = block_of_pages(chosen, pages.ram)
+    counts = np.bincount(block, minlength=block_count(pages.ram))
+    whole: Indexes = chosen[(pages.huge[block] == 0) | (counts[block] == HUGE_PAGES)]
+    return whole
 
 
 def _runs(pages: RangePages, chosen: Indexes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:

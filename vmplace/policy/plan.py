@@ -61,12 +61,14 @@ class Snapshot:
     """The whole host at one moment; ``budget_bytes`` may be moved until the next one (None: no limit).
 
     ``replica_ratio``: share of a node's free memory that replicas may take, 0 where there can be none.
+    ``huge_replicas``: huge pages can have them, too.
     """
 
     host: HostTopology
     guests: tuple[GuestView, ...]
     budget_bytes: int | None = None
     replica_ratio: float = 0.0
+    huge_replicas: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.unit.policy.test_policy_home import NPAGES
+from tests.unit.policy.test_policy_home import HVA, NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
 from vmplace.model.fused_use import copy_order, fused_use
 from vmplace.model.pages import RangePages
@@ -82,3 +82,10 @@ def test_a_small_budget_for_copies_goes_to_code() -> None:
     seen = with_more(view(window, window), {}, text=range(700, 1000))
     (one,) = planned(seen, budget_bytes=300 * 3 * 4096).replications
     assert one.npages.tolist() == [300] and one.pages == 300
+
+
+def test_code_in_a_huge_page_brings_all_of_it_first() -> None:
+    window = bits({index: range(1024) for index in range(4)})
+    seen = with_more(view(window, window, huge=1), {100: [0, 1, 2, 3] * 20}, text=range(700, 701))
+    (one,) = planned(seen, budget_bytes=1023 * 3 * 4096).replications
+    assert ((one.hva - HVA) // 4096).tolist() == [512] and one.npages.tolist() == [512]

@@ -31,8 +31,10 @@ def view(*windows: NodeBits, huge: int = 0, sampled: bool = False) -> GuestView:
     return replace(seen, pages=replace(seen.pages, ranges=ranges))
 
 
-def planned(guest: GuestView, replica_ratio: float = 0.25, budget_bytes: int | None = None) -> PlacementPlan:
-    return plan(Snapshot(host(), (guest,), budget_bytes, replica_ratio))
+def planned(
+    guest: GuestView, replica_ratio: float = 0.25, budget_bytes: int | None = None, huge_replicas: bool = True
+) -> PlacementPlan:
+    return plan(Snapshot(host(), (guest,), budget_bytes, replica_ratio, huge_replicas))
 
 
 def moved(result: PlacementPlan) -> dict[int, set[int]]:
@@ -166,9 +168,35 @@ def test_replicas_keep_within_the_windows_budget() -> None:
     assert one.pages == 100
 
 
-def test_huge_pages_are_not_replicated() -> None:
+def copied(result: PlacementPlan) -> list[tuple[int, int]]:
+    """Return the first page and the length of each run that is replicated."""
+    return [
+        ((hva - HVA) // 4096, npages)
+        for one in result.replications
+        for hva, npages in zip(one.hva.tolist(), one.npages.tolist(), strict=True)
+    ]
+
+
+def test_huge_pages_are_replicated_as_a_whole_whichever_part_was_read() -> None:
+    window = bits({index: range(512 * index, 512 * index + 9) for index in (0, 1)} | {2: range(600)})
+    assert copied(planned(view(window, window, huge=1))) == [(0, 1024)]
+
+
+def test_a_huge_page_with_one_written_page_is_not_copied() -> None:
+    window = bits({index: range(1024) for index in range(4)}, written=range(700, 701))
+    assert copied(planned(view(window, window, huge=1))) == [(0, 512)]
+
+
+def test_a_budget_holds_for_whole_huge_pages() -> None:
+    window = bits({index: range(1024) for index in range(4)})
+    budgets = [pages * 3 * 4096 for pages in (511, 512, 1023)]
+    result = [copied(planned(view(window, window, huge=1), budget_bytes=budget)) for budget in budgets]
+    assert result == [[], [(0, 512)], [(0, 512)]]
+
+
+def test_a_kernel_that_replicates_small_pages_only_is_not_asked_for_huge_ones() -> None:
     window = bits({index: range(512) for index in range(4)})
-    assert not planned(view(window, window, huge=1)).replications
+    assert not planned(view(window, window, huge=1), huge_replicas=False).replications
 
 
 def test_untouched_pages_stay() -> None:

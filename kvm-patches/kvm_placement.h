@@ -41,6 +41,8 @@
 #define KVM_PLACEMENT_FEATURE_MOVE	(1ULL << 3)
 #define KVM_PLACEMENT_FEATURE_HINTS	(1ULL << 4)
 #define KVM_PLACEMENT_FEATURE_STATS	(1ULL << 5)
+/* REPLICATE takes huge pages that a range covers. */
+#define KVM_PLACEMENT_FEATURE_REPLICATE_HUGE	(1ULL << 6)
 
 /* The VM's own properties. */
 #define KVM_PLACEMENT_VM_ASSIGNED_DEVICE	(1U << 0)
@@ -288,7 +290,7 @@ struct kvm_placement_hint {
 #define KVM_PLACEMENT_NOT_PRESENT	2 /* nothing mapped, or the zero page */
 #define KVM_PLACEMENT_NOT_ANON		3 /* others may map it: shared or file */
 #define KVM_PLACEMENT_LOCKED		4 /* mlock(2) */
-#define KVM_PLACEMENT_LARGE		5 /* part of a huge page */
+#define KVM_PLACEMENT_LARGE		5 /* a part of a huge page or large folio */
 #define KVM_PLACEMENT_BUSY		6 /* pinned or in use, maybe not for long */
 #define KVM_PLACEMENT_DIRTY_LOG		7 /* dirty logging is on */
 #define KVM_PLACEMENT_NO_MEMORY		8 /* a node or the VM's cgroup is full */

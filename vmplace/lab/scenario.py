@@ -35,7 +35,7 @@ class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     No memory policy is set: kernel balancing leaves memory with an explicit one alone, and a start that
     shuts one manager out is no comparison.
 
-    Without ``huge_pages`` the host backs the guest by 4 KiB pages alone, which KVM can replicate.
+    Without ``huge_pages`` the host backs the guest by 4 KiB pages alone, which KVM replicates one by one.
     """
 
     name: GuestName

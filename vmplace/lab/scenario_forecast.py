@@ -6,7 +6,7 @@
 
 Nothing of it comes from a run but the guests' CPU load, by which numad chooses whom to place.  Time is that
 of the meter's emulated time: the same memory model, in another program and another language.  Not in it: what
-the guests' kernels access (5 % of all), their verification, and that KVM copies small pages only.
+the guests' kernels access (5 % of all), their verification, and that a huge page is copied as a whole or not.
 """
 
 from collections.abc import Callable, Mapping

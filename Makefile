@@ -1,7 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
-	bench-sources clean fuzz kvm-patches-check kvm-selftests kvm-selftests-intel qemu-patches-check
+	bench-sources clean fuzz kvm-patches-check kvm-selftests kvm-selftests-intel kvm-stress qemu-patches-check
 QUICK ?=
 TRACES ?= ../shared/traces
 RUNS ?= 10000000
@@ -70,7 +70,10 @@ kvm-patches-check: venv ## the KVM series applies, is clean, builds at every ste
 	$(BIN)/vmplace lab check-patches $(QUICK)
 
 kvm-selftests: venv ## the kernel's KVM selftests have the same results on the stock and the patched kernel (lab)
-	$(BIN)/vmplace lab selftests --out kvm-patches/selftests.txt
+	$(BIN)/vmplace lab selftests --limit 60 --out kvm-patches/selftests.txt
+
+kvm-stress: venv ## 10^6 calls of the series' stress test in the emulated host
+	$(BIN)/vmplace lab selftests -k patched --only placement_stress --limit 7200 --stress-calls 1000000
 
 kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 	$(BIN)/vmplace lab selftests --on intel -k patched --only placement_ --limit 300 --out kvm-patches/selftests-intel.txt

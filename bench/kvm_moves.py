@@ -27,9 +27,10 @@ MOVED = {4: 512, 2048: 2048}
 """Pages of 4 KiB in a call, by page size in KiB."""
 SUFFIXES = {4: {WRITE: "", READ: "_read"}, 2048: {READ: "_huge", WRITE: "_huge_written"}}
 """How figures end, by page size and what the vCPU does."""
-CALLS = 32
+CALLS = 400
+"""So many that a hundredth of them is no single call."""
 WARM_UP = 2
-COUNTED_SHARE = 8
+COUNTED_SHARE = 100
 """One call in so many is made again, to count instructions."""
 
 

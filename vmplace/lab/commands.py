@@ -15,7 +15,7 @@ from vmplace.lab.patch_check import check_patches
 from vmplace.lab.progress import Progress
 from vmplace.lab.qemu_check import check_qemu_patches
 from vmplace.lab.scenario_commands import demo, run
-from vmplace.lab.selftests import result_table, run_selftests, what_is_wrong
+from vmplace.lab.selftests import STRESS_CALLS, result_table, run_selftests, what_is_wrong
 from vmplace.lab.selftests_intel import INTEL, run_selftests_on_intel
 from vmplace.lab.topology import read_topology, topology_names
 
@@ -64,9 +64,15 @@ def check_qemu_patches_command() -> None:
 @click.option("--only", default=".", show_default=True, help="only tests whose names match this expression")
 @click.option("--on", "where", default="n2", show_default=True, help=f"a topology, or {INTEL} (in Bochs)")
 @click.option("--limit", default=120, show_default=True, help="seconds for one test")
+@click.option(
+    "--stress-calls",
+    default=STRESS_CALLS,
+    show_default=True,
+    help="calls of the series' stress test; in Bochs it makes few",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="write the table of results to this file")
-def selftests_command(
-    kernels: tuple[Flavour, ...], where: str, only: str, limit: int, out: Path | None
+def selftests_command(  # noqa: PLR0913  (an argument per option)
+    kernels: tuple[Flavour, ...], where: str, only: str, limit: int, stress_calls: int, out: Path | None
 ) -> None:
     """Run the kernel's KVM selftests, and the series', on kernels of the lab.
 
@@ -77,7 +83,9 @@ def selftests_command(
     runs = [
         run_selftests_on_intel(progress, kernel, only=only, limit_s=limit)
         if where == INTEL
-        else run_selftests(progress, kernel, topology=where, only=only, limit_s=limit)
+        else run_selftests(
+            progress, kernel, topology=where, only=only, limit_s=limit, stress_calls=stress_calls
+        )
         for kernel in kernels or ("stock", "patched")
     ]
     table = result_table(runs)

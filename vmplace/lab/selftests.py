@@ -29,11 +29,15 @@ from vmplace.lab.toolbox import run_in_tree
 INSIDE = "/root/selftests"
 RESULTS = "/run/selftests"
 FOLDER = "tools/testing/selftests/kvm"
+STRESS_TEST = "x86_64/placement_stress_test"
+STRESS_CALLS = 30_000
+"""Of its own accord it makes 10^6 calls, which takes the lab the better part of an hour."""
 KSFT_SKIP = 4
 """tools/testing/selftests/kselftest.h."""
 TIMED_OUT = (124, 137)
 """timeout(1): ended by its signal, or killed."""
 SILENCE_S = 900.0
+"""Beyond a test's limit."""
 OF_THE_SERIES = "/placement_"
 MAKE = (
     "make -s headers && make -s -j$(nproc) -C {folder} OUTPUT=/run/out ARCH=x86_64"
@@ -47,7 +51,8 @@ fallocate -l 256M /var/swap && chmod 600 /var/swap && mkswap -q /var/swap && swa
 find . -type f -perm /100 | cut -c3- | sort | grep -E {only} >{results}/all
 while read -r test; do
 	log={results}/$(echo "$test" | tr / _).log
-	timeout -k 5 {limit} "./$test" >"$log" 2>&1 </dev/null
+	set --; [ "$test" != {stress} ] || set -- {calls}
+	timeout -k 5 {limit} "./$test" "$@" >"$log" 2>&1 </dev/null
 	echo "$test $? $(tail -n 1 "$log" | cut -c 1-160)"
 done <{results}/all
 """
@@ -88,25 +93,41 @@ def build_selftests(progress: Progress, patches: Path) -> Path:
     return cache.artifact("selftests", inputs, build) / "out"
 
 
-def run_selftests(
-    progress: Progress, flavour: Flavour, *, topology: str = "n2", only: str = ".", limit_s: int = 120
+def run_selftests(  # noqa: PLR0913  (as its command's options)
+    progress: Progress,
+    flavour: Flavour,
+    *,
+    topology: str = "n2",
+    only: str = ".",
+    limit_s: int = 120,
+    stress_calls: int = STRESS_CALLS,
 ) -> SelftestRun:
-    """Run the selftests whose names match ``only`` on a kernel; raises LabError if the host hangs."""
+    """Run the selftests whose names match ``only`` on a kernel; raises LabError if the host hangs.
+
+    ``stress_calls``: how many calls the series' stress test makes.
+    """
     artifacts = build_all(progress, flavour)
     built = build_selftests(progress, patches_folder("kvm-patches"))
     files = {f"{INSIDE}/{path.relative_to(built)}": path for path in built.rglob("*") if path.is_file()}
     with boot_host(topology, files=files, artifacts=artifacts, progress=progress) as host:
         log = log_path(f"selftests-{flavour}")
-        script = RUN.format(results=RESULTS, inside=INSIDE, only=shlex.quote(only), limit=limit_s)
+        script = RUN.format(
+            results=RESULTS,
+            inside=INSIDE,
+            only=shlex.quote(only),
+            limit=limit_s,
+            stress=STRESS_TEST,
+            calls=stress_calls,
+        )
         with progress.step(f"selftests: run on the {flavour} kernel", log):
-            lines = _told(host, script, log)
+            lines = _told(host, script, log, SILENCE_S + limit_s)
         complaints = host.run("dmesg --level=emerg,alert,crit,err,warn").stdout.splitlines()
     results = {test: result_of(int(code)) for test, code, _ in lines}
     said = {test: text for test, _, text in lines}
     return SelftestRun(flavour, results, said, tuple(line for line in complaints if BAD_NEWS.search(line)))
 
 
-def _told(host: LabHost, script: str, log: Path) -> list[tuple[str, str, str]]:
+def _told(host: LabHost, script: str, log: Path, silence_s: float) -> list[tuple[str, str, str]]:
     """Run the script inside to its end; return its lines as test, exit code and text."""
     process = host.spawn(script)
     last, heard = "", time.monotonic()
@@ -115,8 +136,8 @@ def _told(host: LabHost, script: str, log: Path) -> list[tuple[str, str, str]]:
         if (output := process.output()) != last:
             last, heard = output, time.monotonic()
             log.write_text(output)
-        if time.monotonic() - heard > SILENCE_S:
-            raise LabError(f"no test ended for {SILENCE_S:.0f} s", hint=f"results so far: {log}")
+        if time.monotonic() - heard > silence_s:
+            raise LabError(f"no test ended for {silence_s:.0f} s", hint=f"results so far: {log}")
     return parse_lines(process.output())
 
 

@@ -4,7 +4,7 @@
 2. Its /init runs them one after the other and tells their results on the serial console.
 3. Results mean the same as on the AMD host.
 
-Bochs takes minutes for what needs many accesses: SHORT has arguments for such tests.
+Bochs takes minutes for what needs many accesses: there the stress test makes few calls.
 """
 
 import re
@@ -20,12 +20,19 @@ from vmplace.lab.errors import LabError
 from vmplace.lab.guest_initramfs import parse_libraries
 from vmplace.lab.kernel import Flavour, build_kernel
 from vmplace.lab.progress import Progress, log_path
-from vmplace.lab.selftests import BAD_NEWS, SelftestRun, build_selftests, parse_line, result_of
+from vmplace.lab.selftests import (
+    BAD_NEWS,
+    STRESS_TEST,
+    SelftestRun,
+    build_selftests,
+    parse_line,
+    result_of,
+)
 from vmplace.lab.toolbox import run_in_tree
 
 INTEL = "intel"
 """Stands for the machine where topologies are named."""
-SHORT = {"x86_64/placement_stress_test": "3000"}
+STRESS_CALLS = 3000
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -114,7 +121,7 @@ def _initramfs(toolbox: Path, built: Path, names: Sequence[str], folder: Path, l
     for name in libraries:
         _copy(toolbox / name.lstrip("/"), root / name.lstrip("/"))
     _copy(toolbox / "usr/bin/busybox", root / "bin/busybox")
-    runs = "\n".join(f"run {name} {SHORT.get(name, '')}".rstrip() for name in names)
+    runs = "\n".join(f"run {name}{f' {STRESS_CALLS}' if name == STRESS_TEST else ''}" for name in names)
     (root / "init").write_text(
         INIT.format(limit=limit_s, runs=runs, bad=BAD_NEWS.pattern, last_line=LAST_LINE)
     )

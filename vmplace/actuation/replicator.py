@@ -15,6 +15,7 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
+from vmplace.actuation.replica_patience import Patience
 from vmplace.actuation.result import ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
@@ -54,6 +55,10 @@ MOST_DOUBTED = 1 << 16
 """Frames with copies that are asked for again at once: some 10 ms."""
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
+MADE, LOST = "replicated_pages", "collapsed_pages"
+"""KVM's statistics of frames that got copies, and that lost them to a write, a move or lack of memory."""
+SHORT_LIVED = "copies short-lived"
+"""Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 COPIES = "replica_copies"
 """KVM's statistic of pages that are copies now."""
 
@@ -136,10 +141,12 @@ class Replicator:
         if nodes.bit_count() < 2:
             raise VmplaceError("it has no node roots")
         cost = PAGE_BYTES * (nodes.bit_count() - 1)
-        statistics = mine.placement.statistics()
+        statistics, now_ns = mine.placement.statistics(), self._clock()
         mine.held.heed(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
-        tried = affordable(asked, self._budget.available_bytes(self._clock()) // cost)
+        if not mine.patience.is_over(statistics[MADE], statistics[LOST], now_ns):
+            return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
+        tried = affordable(asked, self._budget.available_bytes(now_ns) // cost)
         done, refused = replicated(mine.placement.fd, nodes, tried)
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())
@@ -205,6 +212,7 @@ class _Guest:
     name: str
     placement: Placement
     held: Held = field(default_factory=Held)
+    patience: Patience = field(default_factory=Patience)
 
 
 def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:

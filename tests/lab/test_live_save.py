@@ -1,0 +1,80 @@
+"""A guest whose pages are copied and moved is saved live, with dirty logging, and comes back as it was.
+
+libvirt's live snapshot of memory is QEMU's live migration into a file.  The guest reads its table first, and
+so has copies of it on four nodes; later it writes, and loses them.  Truth: its own check of all bytes.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.test_agent import status, until
+from vmplace.lab import scenario_stage
+from vmplace.lab.machine import LabHost, boot_host
+from vmplace.lab.progress import Progress
+from vmplace.lab.scenario import read_scenario
+from vmplace.lab.scenario_judge import is_intact
+from vmplace.lab.scenario_managers import VmplaceAgent
+from vmplace.lab.scenario_run import prepare_stage
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+SCENARIO = read_scenario("shared-table-written")
+GUEST = SCENARIO.guests[0]
+FILE = "/var/tmp/memory"
+READS, WRITES = 0, 1
+"""The guest's phases."""
+TABLE_BYTES = 48 << 20
+
+
+@pytest.fixture
+def host() -> Iterator[LabHost]:
+    stage = prepare_stage(SCENARIO, Progress())
+    with boot_host(stage.topology, snapshot=stage.snapshot, files=stage.files) as booted:
+        yield booted
+
+
+def checked(host: LabHost) -> dict[str, int]:
+    """Have the guest check all its memory; return what it says."""
+    answer: dict[str, int] = scenario_stage.ask_payloads(host, SCENARIO.guests, "verify", 120)[GUEST.name]
+    assert is_intact(answer)
+    return answer
+
+
+def save_live(host: LabHost) -> None:
+    argv = ["virsh", "-q", "snapshot-create-as", GUEST.name, "--live", "--no-metadata"]
+    host.run(f"rm -f {FILE}")
+    host.run([*argv, "--memspec", f"file={FILE},snapshot=external"], timeout=120)
+
+
+def restore(host: LabHost) -> None:
+    host.run(["virsh", "-q", "destroy", GUEST.name])
+    host.run(["virsh", "-q", "restore", FILE], timeout=120)
+
+
+def copied_bytes(host: LabHost) -> int:
+    guest = status(host)["guests"].get(GUEST.name)
+    return int(guest["replica_bytes"]) if guest else 0
+
+
+def test_memory_saved_live_is_right_whatever_the_agent_does_to_it_meanwhile(host: LabHost) -> None:
+    agent = VmplaceAgent(host, SCENARIO)
+    agent.start()
+    until(lambda: copied_bytes(host) > TABLE_BYTES, "the table has copies")
+    save_live(host)
+    assert checked(host)["phase"] == READS
+    until(lambda: copied_bytes(host) > TABLE_BYTES, "it has copies again")
+    restore(host)
+    assert checked(host)["phase"] == READS
+    until(lambda: copied_bytes(host) > TABLE_BYTES, "the restored guest's table has copies")
+
+    until(lambda: checked(host)["phase"] == WRITES, "the guest writes")
+    save_live(host)
+    written = checked(host)["writes"]
+    assert written > 0
+    restore(host)
+    assert 0 < checked(host)["writes"] < 2 * written
+    time.sleep(5)
+    checked(host)
+    agent.stop()

@@ -81,7 +81,7 @@ kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace lab check-qemu-patches
 
-demo: venv ## five managers place six guests in the emulated host: build/demo/result.json and pictures
+demo: venv ## five managers place seven guests in the emulated host: build/demo/result.json and pictures
 	$(BIN)/vmplace lab demo --out build/demo
 
 bench: venv ## CPU and memory of sampling 16 GiB of guest, and of page statistics for 1 TiB, with controls: build/bench

@@ -9,7 +9,7 @@ from vmplace.lab.progress import Progress
 from vmplace.lab.scenario import read_scenario
 from vmplace.lab.scenario_result import ScenarioResult, write_result
 
-DEMO = "wrong-node"
+DEMO = "wrong-node-table"
 MANAGER = ("-m", "--manager", "managers")
 
 

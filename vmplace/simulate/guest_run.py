@@ -29,7 +29,7 @@ from vmplace.policy.host_view import (
 from vmplace.policy.vcpu_plan import shift
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS, Learnt
-from vmplace.simulate.source_views import WindowTruth
+from vmplace.simulate.look import WindowTruth
 from vmplace.simulate.trace import Ints, Trace
 
 ACCESS_NS = 0.5

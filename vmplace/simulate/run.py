@@ -32,11 +32,12 @@ from vmplace.simulate.agent_clock import AgentClock
 from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS
+from vmplace.simulate.look import Look, Part
 from vmplace.simulate.oracle import oracle
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
 from vmplace.simulate.result import Meter, SimulationResult, result_of
-from vmplace.simulate.source_views import Part, Source, looked
+from vmplace.simulate.source_views import Source, looked
 
 ALL_WINDOWS = 1 << 30
 SEED = 1
@@ -157,11 +158,11 @@ class _Simulation:
         return self.solved_for[2]
 
     def _show(self, guest: GuestRun, share: float) -> None:
+        if not self.watched:
+            return
         parts = self.shown[guest.spec.name]
-        if parts and parts[-1][0] is guest.truth:
-            parts[-1] = (guest.truth, parts[-1][1] + share)
-        elif self.watched:
-            parts.append((guest.truth, share))
+        before = parts.pop() if parts and parts[-1].truth is guest.truth else Part(guest.truth, 0.0)
+        parts.append(Part(guest.truth, before.share + share))
 
     def _advance(self, resting: dict[str, float], span: float) -> None:
         self.now += span
@@ -178,11 +179,12 @@ class _Simulation:
             return
         span = self.now - self.looked_at
         for guest in active:
-            if parts := self.shown[guest.spec.name]:
-                guest.learnt.absorb(looked(self.source, parts, self.chance), span)
+            name = guest.spec.name
+            if parts := self.shown[name]:
+                guest.learnt.absorb(looked(self.source, Look(parts), self.chance), span)
                 if self.policy.wants_sharing:
                     guest.learnt.share(guest.sharing())
-            self.shown[guest.spec.name] = []
+            self.shown[name] = []
         self.looked_at = self.now
         decision = self.planner.plan(self._view(active, counters))
         changed = self._carry_out(active, decision)

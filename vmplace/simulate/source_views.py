@@ -10,16 +10,16 @@ source.
 A look shows parts of the guest's windows; within a window accesses are taken to be spread evenly.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import Bools, row_sums
+from vmplace.policy.host_view import Bools, Indexes, row_sums
+from vmplace.simulate.look import RUN_PAGES, Look
 
 CLOCK_SCALE = 50
 """How many times longer real runs last than traces do (docs/simulate.md): clocks and rates of the papers
@@ -28,41 +28,8 @@ IBS_PERIOD = 39_000 // CLOCK_SCALE
 """DRAM accesses per sample: Carrefour's 130,000 cycles (section 3.3) at Streamcluster's IPC of 0.30."""
 HINT_PAGES = 8
 """Of so many pages one is unmapped per look."""
-RUN_PAGES = 64
-"""Neighbours that tell of each other's heat."""
 HINT_CEILING = 64.0
 """More accesses per look than this cannot be told apart by the delay of the first one."""
-
-
-@dataclass(frozen=True)
-class WindowTruth:
-    """Of one window, by page and node of the vCPU: DRAM accesses, any touches, and stores."""
-
-    dram: Matrix
-    touches: Matrix
-    stores: Matrix
-
-    @cached_property
-    def rows(self) -> npt.NDArray[np.intp]:
-        """Return the pages that were touched, and all that lie in a run of RUN_PAGES with one of them."""
-        touched = np.flatnonzero(row_sums(self.touches) + row_sums(self.dram))
-        runs = np.zeros(-(-len(self.touches) // RUN_PAGES), np.bool_)
-        runs[touched // RUN_PAGES] = True
-        rows: npt.NDArray[np.intp] = np.flatnonzero(np.repeat(runs, RUN_PAGES)[: len(self.touches)])
-        return rows
-
-    @cached_property
-    def compact(self) -> "WindowTruth":
-        """Return ``rows`` only."""
-        return self.of(self.rows)
-
-    def of(self, rows: npt.NDArray[np.intp]) -> "WindowTruth":
-        """Return these pages only."""
-        return WindowTruth(self.dram[rows], self.touches[rows], self.stores[rows])
-
-
-Part = tuple[WindowTruth, float]
-"""A window, and which share of it passed."""
 
 
 @dataclass(frozen=True)
@@ -81,59 +48,52 @@ class Seen:
     certain: bool = False
 
 
-Source = Callable[[Sequence[Part], np.random.Generator], Seen]
+Source = Callable[[Look, np.random.Generator], Seen]
 
 
-def looked(source: Source, parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+def looked(source: Source, look: Look, chance: np.random.Generator) -> Seen:
     """Return what ``source`` shows; it is asked only for pages near which something happened."""
-    rows = parts[0][0].rows
-    if len(parts) == 1:
-        near = [(parts[0][0].compact, parts[0][1])]
-    else:
-        rows = np.unique(np.concatenate([truth.rows for truth, _ in parts]))
-        near = [(truth.of(rows), share) for truth, share in parts]
-    seen, npages = source(near, chance), len(parts[0][0].dram)
+    seen, npages = source(look.near, chance), len(look.parts[0].truth.dram)
     written = np.zeros(npages, np.bool_)
-    written[rows] = seen.written
-    samples = None if seen.samples is None else _spread(seen.samples, rows, npages)
-    return Seen(_spread(seen.heat, rows, npages), written, seen.read_ratio, samples, seen.certain)
+    written[look.rows] = seen.written
+    samples = None if seen.samples is None else _spread(seen.samples, look.rows, npages)
+    return Seen(_spread(seen.heat, look.rows, npages), written, seen.read_ratio, samples, seen.certain)
 
 
-def _spread(some: Matrix, rows: npt.NDArray[np.intp], npages: int) -> Matrix:
+def _spread(some: Matrix, rows: Indexes, npages: int) -> Matrix:
     """Return ``some`` at ``rows`` of ``npages``, and zeros elsewhere."""
     whole = np.zeros((npages, some.shape[1]))
     whole[rows] = some
     return whole
 
 
-def see_full(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+def see_full(look: Look, chance: np.random.Generator) -> Seen:
     """Return the truth."""
-    return Seen(_dram(parts), row_sums(_stores(parts)) > 0)
+    return Seen(look.dram, row_sums(look.stores) > 0)
 
 
-def see_bits(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+def see_bits(look: Look, chance: np.random.Generator) -> Seen:
     """Return accessed and dirty bits."""
-    bits = chance.random(parts[0][0].dram.shape) < _chance_of_any(_touches(parts))
-    dirty = chance.random(bits.shape) < _chance_of_any(_stores(parts))
-    return Seen(_scaled(bits.astype(np.float64), parts), row_sums(dirty.astype(np.float64)) > 0)
+    bits = chance.random(look.touches.shape) < _chance_of_any(look.touches)
+    dirty = chance.random(bits.shape) < _chance_of_any(look.stores)
+    return Seen(_scaled(bits.astype(np.float64), look), row_sums(dirty.astype(np.float64)) > 0)
 
 
-def see_hints(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+def see_hints(look: Look, chance: np.random.Generator) -> Seen:
     """Return what the faults on a few unmapped pages tell: a node, and a heat from the delay."""
-    nodes, counts, armed = _hints(parts, chance)
-    heat = np.zeros((len(counts), parts[0][0].dram.shape[1]))
+    nodes, counts, armed = _hints(look, chance)
+    heat = np.zeros_like(look.dram)
     heat[np.arange(len(counts)), nodes] = counts * HINT_PAGES
-    stores = row_sums(_stores(parts))
     # A fault tells whether its access wrote.
-    wrote = chance.random(len(counts)) < stores / np.maximum(row_sums(_touches(parts)), 1e-9)
+    wrote = chance.random(len(counts)) < row_sums(look.stores) / np.maximum(row_sums(look.touches), 1e-9)
     ratio = 1 - float((wrote & armed).sum()) / max(int(armed.sum()), 1)
-    return Seen(_scaled(heat, parts), wrote & armed, ratio, (heat > 0).astype(np.float64))
+    return Seen(_scaled(heat, look), wrote & armed, ratio, (heat > 0).astype(np.float64))
 
 
-def see_bits_and_hints(parts: Sequence[Part], chance: np.random.Generator) -> Seen:
+def see_bits_and_hints(look: Look, chance: np.random.Generator) -> Seen:
     """Return bits, and how hot they are: the faults of a page tell of its neighbours, too."""
-    bits = see_bits(parts, chance)
-    _, counts, armed = _hints(parts, chance)
+    bits = see_bits(look, chance)
+    _, counts, armed = _hints(look, chance)
     run = np.arange(len(counts)) // RUN_PAGES
     total = np.bincount(run, weights=np.log(np.maximum(counts, 1.0)) * armed)
     known = np.bincount(run, weights=armed)
@@ -141,43 +101,24 @@ def see_bits_and_hints(parts: Sequence[Part], chance: np.random.Generator) -> Se
     mean = np.exp((total + overall) / (known + 1.0))[run]
     level = np.where(armed, np.sqrt(np.maximum(counts, 1.0) * mean), mean)
     heat: Matrix = np.where(bits.heat > 0, level[:, None], 0.0)
-    return Seen(_scaled(heat, parts), bits.written)
+    return Seen(_scaled(heat, look), bits.written)
 
 
-def see_samples(parts: Sequence[Part], chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
+def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
     """Return samples of one access in ``period``: most writes go unseen, as they do on real hosts."""
-    dram, stores = _dram(parts), _stores(parts)
+    dram, stores = look.dram, look.stores
     sampled = chance.poisson(dram / period).astype(np.float64)
     writes = chance.binomial(sampled.astype(np.int64), np.clip(stores / np.maximum(dram, 1e-9), 0, 1))
     ratio = 1 - float(writes.sum()) / max(float(sampled.sum()), 1.0)
-    return Seen(_scaled(sampled, parts), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
+    return Seen(_scaled(sampled, look), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
 
 
 def see_bits_and_samples(
-    parts: Sequence[Part], chance: np.random.Generator, bits: Source = see_bits, period: int = IBS_PERIOD
+    look: Look, chance: np.random.Generator, bits: Source = see_bits, period: int = IBS_PERIOD
 ) -> Seen:
     """Return bits, as ``bits`` shows them, and samples beside them."""
-    who, often = bits(parts, chance), see_samples(parts, chance, period)
+    who, often = bits(look, chance), see_samples(look, chance, period)
     return replace(who, written=who.written | often.written, samples=often.samples, certain=True)
-
-
-def _dram(parts: Sequence[Part]) -> Matrix:
-    total: Matrix = sum((truth.dram * share for truth, share in parts[1:]), parts[0][0].dram * parts[0][1])
-    return total
-
-
-def _touches(parts: Sequence[Part]) -> Matrix:
-    total: Matrix = sum(
-        (truth.touches * share for truth, share in parts[1:]), parts[0][0].touches * parts[0][1]
-    )
-    return total
-
-
-def _stores(parts: Sequence[Part]) -> Matrix:
-    total: Matrix = sum(
-        (truth.stores * share for truth, share in parts[1:]), parts[0][0].stores * parts[0][1]
-    )
-    return total
 
 
 def _chance_of_any(expected: Matrix) -> Matrix:
@@ -185,9 +126,9 @@ def _chance_of_any(expected: Matrix) -> Matrix:
     return chance
 
 
-def _hints(parts: Sequence[Part], chance: np.random.Generator) -> tuple[Matrix, Matrix, Bools]:
+def _hints(look: Look, chance: np.random.Generator) -> tuple[Matrix, Matrix, Bools]:
     """Return each page's node of the first access, accesses that its delay tells, whether it faulted."""
-    touches = _touches(parts)
+    touches = look.touches
     total = row_sums(touches)
     armed = chance.random(len(total)) * HINT_PAGES < 1.0
     delay = chance.exponential(1.0, len(total)) / np.maximum(total, 1e-9)
@@ -198,10 +139,9 @@ def _hints(parts: Sequence[Part], chance: np.random.Generator) -> tuple[Matrix, 
     return nodes, counts, faulted
 
 
-def _scaled(heat: Matrix, parts: Sequence[Part]) -> Matrix:
+def _scaled(heat: Matrix, look: Look) -> Matrix:
     """Scale the heat of each node to the DRAM accesses that its CPUs' counters tell."""
-    counted = sum(np.ones(len(truth.dram)) @ truth.dram * share for truth, share in parts)
-    total = np.ones(len(heat)) @ heat
+    counted, total = (np.ones(len(heat)) @ one for one in (look.dram, heat))
     scaled: Matrix = heat * np.divide(counted, total, out=np.zeros_like(total), where=total > 0)
     return scaled
 

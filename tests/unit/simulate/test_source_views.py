@@ -3,7 +3,8 @@
 import numpy as np
 
 from vmplace.simulate.learnt import Learnt
-from vmplace.simulate.source_views import WindowTruth, looked, source_named
+from vmplace.simulate.look import Look, Part, WindowTruth
+from vmplace.simulate.source_views import looked, source_named
 from vmplace.simulate.trace import NEAR_PAGES
 
 NPAGES = 2048
@@ -21,7 +22,8 @@ def truth() -> WindowTruth:
 
 def learnt_from(source: str) -> Learnt:
     learnt = Learnt(NPAGES, 2, tuple(np.arange(NPAGES) // size for size in NEAR_PAGES))
-    learnt.absorb(looked(source_named(source), [(truth(), 1.0)], np.random.default_rng(5)), 2e6)
+    look = Look([Part(truth(), 1.0)])
+    learnt.absorb(looked(source_named(source), look, np.random.default_rng(5)), 2e6)
     return learnt
 
 

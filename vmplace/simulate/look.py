@@ -1,0 +1,92 @@
+"""What was there to be seen of a guest since the last look?  The truth that sources dim (source_views.py)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from vmplace.model.metrics import Matrix
+from vmplace.policy.host_view import Indexes, row_sums
+
+RUN_PAGES = 64
+"""Neighbours that tell of each other's heat."""
+
+
+@dataclass(frozen=True)
+class WindowTruth:
+    """Of one window, by page and node of the vCPU: DRAM accesses, any touches, and stores."""
+
+    dram: Matrix
+    touches: Matrix
+    stores: Matrix
+
+    @cached_property
+    def rows(self) -> Indexes:
+        """Return the pages that were touched, and all that lie in a run of RUN_PAGES with one of them."""
+        touched = np.flatnonzero(row_sums(self.touches) + row_sums(self.dram))
+        runs = np.zeros(-(-len(self.touches) // RUN_PAGES), np.bool_)
+        runs[touched // RUN_PAGES] = True
+        rows: Indexes = np.flatnonzero(np.repeat(runs, RUN_PAGES)[: len(self.touches)])
+        return rows
+
+    @cached_property
+    def compact(self) -> "WindowTruth":
+        """Return ``rows`` only."""
+        return self.of(self.rows)
+
+    def of(self, rows: Indexes) -> "WindowTruth":
+        """Return these pages only."""
+        return WindowTruth(self.dram[rows], self.touches[rows], self.stores[rows])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A window of the trace, and which share of it passed."""
+
+    truth: WindowTruth
+    share: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """Parts of windows, one after the other, at least one."""
+
+    parts: Sequence[Part]
+
+    @cached_property
+    def rows(self) -> Indexes:
+        """Return the pages near which something happened."""
+        each = [part.truth.rows for part in self.parts]
+        return each[0] if len(each) == 1 else np.unique(np.concatenate(each))
+
+    @property
+    def near(self) -> "Look":
+        """Return ``rows`` only."""
+        alone = len(self.parts) == 1
+        parts = [
+            replace(one, truth=one.truth.compact if alone else one.truth.of(self.rows)) for one in self.parts
+        ]
+        return Look(parts)
+
+    @property
+    def dram(self) -> Matrix:
+        """Return the DRAM accesses."""
+        return _total([part.truth.dram * part.share for part in self.parts])
+
+    @property
+    def touches(self) -> Matrix:
+        """Return all touches."""
+        return _total([part.truth.touches * part.share for part in self.parts])
+
+    @property
+    def stores(self) -> Matrix:
+        """Return the stores."""
+        return _total([part.truth.stores * part.share for part in self.parts])
+
+
+def _total(parts: list[Matrix]) -> Matrix:
+    total = parts[0]
+    for one in parts[1:]:
+        total = total + one
+    return total

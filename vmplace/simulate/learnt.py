@@ -97,6 +97,11 @@ class Learnt:
         self._writes.fade(0.5 ** (span_ns / QUIET_NS))
         self._writes.add(seen.written[:, None] * each, each)
 
+    @property
+    def shown(self) -> Matrix:
+        """Return the accesses [P, N] that the source showed, faded."""
+        return self._seen.total
+
     def share(self, sharing: Matrix) -> None:
         """Add to the accesses of vCPUs to the same pages, aged as in kMAF (PACT'14, section 3.4.2)."""
         self.sharing = sharing if self.sharing is None else 0.75 * self.sharing + sharing

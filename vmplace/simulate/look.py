@@ -42,17 +42,22 @@ class WindowTruth:
 
 @dataclass(frozen=True)
 class Part:
-    """A window of the trace, and which share of it passed."""
+    """Of a window of the trace, which share passed, and in how long; evenly, as nothing else is recorded."""
 
     truth: WindowTruth
     share: float
+    span_ns: float
 
 
 @dataclass(frozen=True)
 class Look:
-    """Parts of windows, one after the other, at least one."""
+    """Parts of windows, one after the other, at least one.
+
+    ``before[P, N]``: the accesses that the source had shown before, faded.
+    """
 
     parts: Sequence[Part]
+    before: Matrix
 
     @cached_property
     def rows(self) -> Indexes:
@@ -67,7 +72,12 @@ class Look:
         parts = [
             replace(one, truth=one.truth.compact if alone else one.truth.of(self.rows)) for one in self.parts
         ]
-        return Look(parts)
+        return Look(parts, self.before[self.rows])
+
+    @property
+    def span_ns(self) -> float:
+        """Return how long the guest ran."""
+        return sum(part.span_ns for part in self.parts)
 
     @property
     def dram(self) -> Matrix:
@@ -77,12 +87,21 @@ class Look:
     @property
     def touches(self) -> Matrix:
         """Return all touches."""
-        return _total([part.truth.touches * part.share for part in self.parts])
+        return self.touches_until(self.span_ns)
 
     @property
     def stores(self) -> Matrix:
         """Return the stores."""
         return _total([part.truth.stores * part.share for part in self.parts])
+
+    def touches_until(self, span_ns: float) -> Matrix:
+        """Return the touches in the first ``span_ns``."""
+        left, each = span_ns, []
+        for part in self.parts:
+            passed = min(left / part.span_ns, 1.0) if part.span_ns else 1.0
+            each.append(part.truth.touches * (part.share * max(passed, 0.0)))
+            left -= part.span_ns
+        return _total(each)
 
 
 def _total(parts: list[Matrix]) -> Matrix:

@@ -144,7 +144,7 @@ class _Simulation:
         self.meter.add(total, load, span)
         for guest, pace in zip(running, paces, strict=True):
             self.left[guest.spec.name] -= pace * span
-            self._show(guest, pace * span)
+            self._show(guest, pace * span, span)
         self._advance(resting, span)
         return [guest for guest, end in zip(running, ends, strict=True) if end <= span * (1 + 1e-12)]
 
@@ -157,12 +157,12 @@ class _Simulation:
             self.solved_for = (traffics, pace, solved(self.host.system, asked))
         return self.solved_for[2]
 
-    def _show(self, guest: GuestRun, share: float) -> None:
+    def _show(self, guest: GuestRun, share: float, span: float) -> None:
         if not self.watched:
             return
         parts = self.shown[guest.spec.name]
-        before = parts.pop() if parts and parts[-1].truth is guest.truth else Part(guest.truth, 0.0)
-        parts.append(Part(guest.truth, before.share + share))
+        before = parts.pop() if parts and parts[-1].truth is guest.truth else Part(guest.truth, 0.0, 0.0)
+        parts.append(Part(guest.truth, before.share + share, before.span_ns + span))
 
     def _advance(self, resting: dict[str, float], span: float) -> None:
         self.now += span
@@ -181,7 +181,8 @@ class _Simulation:
         for guest in active:
             name = guest.spec.name
             if parts := self.shown[name]:
-                guest.learnt.absorb(looked(self.source, Look(parts), self.chance), span)
+                look = Look(parts, guest.learnt.shown)
+                guest.learnt.absorb(looked(self.source, look, self.chance), span)
                 if self.policy.wants_sharing:
                     guest.learnt.share(guest.sharing())
             self.shown[name] = []

@@ -1,13 +1,12 @@
 """What would a source have shown of a while?  The truth of a trace, dimmed as the real sensor dims it.
 
-full: every DRAM access.  ad: node-rooted accessed and dirty bits, one per page and node and look, so no
-counts.  hints: one page in ``HINT_PAGES`` is unmapped per look; the first access tells its vCPU, and how
-soon it came tells how hot the page is.  ad+hints: both.  ibs: one of ``period`` DRAM accesses, read or
-write.  ad+ibs, ad+hints+ibs: who touched and wrote a page by bits, how hot it is by samples, too
-(model/fusion.py).  Each view's heat is scaled to the DRAM accesses of each node, which counters tell every
-source.
-
-A look shows parts of the guest's windows; within a window accesses are taken to be spread evenly.
+full: every DRAM access.  ad: node-rooted accessed and dirty bits, read some times before they are cleared
+(model/touch_rates.py).  hints: one page in ``HINT_PAGES`` is unmapped per look; the first access tells its
+vCPU, and how soon it came tells how hot the page is.  ad+hints: bits, which tell the same of each page and
+node that such a fault tells of a few; vCPUs and code, which faults tell alone, do not matter here.  ibs: one
+of ``period`` DRAM accesses, read or write.  ad+ibs, ad+hints+ibs: who touched and wrote a page by bits, how
+hot it is by samples, too (model/fusion.py).  Each view's heat is scaled to the DRAM accesses of each node,
+which counters tell every source.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +17,17 @@ import numpy as np
 
 from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
+from vmplace.model.touch_rates import expected_touches, reading_times
 from vmplace.policy.host_view import Bools, Indexes, row_sums
-from vmplace.simulate.look import RUN_PAGES, Look
+from vmplace.simulate.look import Look
 
 CLOCK_SCALE = 50
 """How many times longer real runs last than traces do (docs/simulate.md): clocks and rates of the papers
 are scaled by it, so that a trace is looked at as often as the program would be."""
 IBS_PERIOD = 39_000 // CLOCK_SCALE
 """DRAM accesses per sample: Carrefour's 130,000 cycles (section 3.3) at Streamcluster's IPC of 0.30."""
+FIRST_READING_NS = 6.25e6 / CLOCK_SCALE
+"""Bits are read for the first time a sixteenth of the agent's shortest look after they were cleared."""
 HINT_PAGES = 8
 """Of so many pages one is unmapped per look."""
 HINT_CEILING = 64.0
@@ -53,7 +55,7 @@ Source = Callable[[Look, np.random.Generator], Seen]
 
 def looked(source: Source, look: Look, chance: np.random.Generator) -> Seen:
     """Return what ``source`` shows; it is asked only for pages near which something happened."""
-    seen, npages = source(look.near, chance), len(look.parts[0].truth.dram)
+    seen, npages = source(look.near, chance), len(look.before)
     written = np.zeros(npages, np.bool_)
     written[look.rows] = seen.written
     samples = None if seen.samples is None else _spread(seen.samples, look.rows, npages)
@@ -73,10 +75,16 @@ def see_full(look: Look, chance: np.random.Generator) -> Seen:
 
 
 def see_bits(look: Look, chance: np.random.Generator) -> Seen:
-    """Return accessed and dirty bits."""
-    bits = chance.random(look.touches.shape) < _chance_of_any(look.touches)
-    dirty = chance.random(bits.shape) < _chance_of_any(look.stores)
-    return Seen(_scaled(bits.astype(np.float64), look), row_sums(dirty.astype(np.float64)) > 0)
+    """Return accessed and dirty bits, and how hot pages are by how soon their bits were seen."""
+    times = reading_times(FIRST_READING_NS, look.span_ns)
+    # A bit is set by the first touch: after this many, were they counted in fractions.
+    due = chance.exponential(1.0, look.touches.shape)
+    first = np.zeros(due.shape, np.intp)
+    for time in times:
+        first += look.touches_until(time) < due
+    dirty = chance.random(due.shape) < _chance_of_any(look.stores)
+    heat = expected_touches(first, times, look.before)
+    return Seen(_scaled(heat, look), row_sums(dirty.astype(np.float64)) > 0)
 
 
 def see_hints(look: Look, chance: np.random.Generator) -> Seen:
@@ -90,20 +98,6 @@ def see_hints(look: Look, chance: np.random.Generator) -> Seen:
     return Seen(_scaled(heat, look), wrote & armed, ratio, (heat > 0).astype(np.float64))
 
 
-def see_bits_and_hints(look: Look, chance: np.random.Generator) -> Seen:
-    """Return bits, and how hot they are: the faults of a page tell of its neighbours, too."""
-    bits = see_bits(look, chance)
-    _, counts, armed = _hints(look, chance)
-    run = np.arange(len(counts)) // RUN_PAGES
-    total = np.bincount(run, weights=np.log(np.maximum(counts, 1.0)) * armed)
-    known = np.bincount(run, weights=armed)
-    overall = float(total.sum()) / max(float(known.sum()), 1.0)
-    mean = np.exp((total + overall) / (known + 1.0))[run]
-    level = np.where(armed, np.sqrt(np.maximum(counts, 1.0) * mean), mean)
-    heat: Matrix = np.where(bits.heat > 0, level[:, None], 0.0)
-    return Seen(_scaled(heat, look), bits.written)
-
-
 def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
     """Return samples of one access in ``period``: most writes go unseen, as they do on real hosts."""
     dram, stores = look.dram, look.stores
@@ -113,11 +107,9 @@ def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIO
     return Seen(_scaled(sampled, look), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
 
 
-def see_bits_and_samples(
-    look: Look, chance: np.random.Generator, bits: Source = see_bits, period: int = IBS_PERIOD
-) -> Seen:
-    """Return bits, as ``bits`` shows them, and samples beside them."""
-    who, often = bits(look, chance), see_samples(look, chance, period)
+def see_bits_and_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
+    """Return bits, and samples beside them."""
+    who, often = see_bits(look, chance), see_samples(look, chance, period)
     return replace(who, written=who.written | often.written, samples=often.samples, certain=True)
 
 
@@ -149,7 +141,7 @@ def _scaled(heat: Matrix, look: Look) -> Matrix:
 SAMPLING: Mapping[str, Callable[..., Seen]] = {
     "ibs": see_samples,
     "ad+ibs": see_bits_and_samples,
-    "ad+hints+ibs": partial(see_bits_and_samples, bits=see_bits_and_hints),
+    "ad+hints+ibs": see_bits_and_samples,
 }
 """Those that take one sample per so many accesses: ``period``."""
 
@@ -157,7 +149,7 @@ SOURCES: Mapping[str, Source] = {
     "full": see_full,
     "ad": see_bits,
     "hints": see_hints,
-    "ad+hints": see_bits_and_hints,
+    "ad+hints": see_bits,
     **SAMPLING,
 }
 

@@ -37,6 +37,16 @@ def private_pages(*, windows: int = 6, npages: int = 400, heat: int = 2000) -> d
     return arrays_of(records, pages=npages, threads=4, windows=windows)
 
 
+def lent_pages(*, windows: int = 8, npages: int = 400, heat: int = 2000) -> dict[str, Any]:
+    """Return a trace whose page p is used by thread p modulo 4, and a fiftieth as much by the next one.
+
+    Both write; all pages were first touched by thread 0.
+    """
+    own = [(w, p, p % 4, heat, 1) for w in range(windows) for p in range(npages)]
+    lent = [(w, p, (p + 1) % 4, heat // 50, 1) for w in range(windows) for p in range(npages)]
+    return arrays_of([*own, *lent], pages=npages, threads=4, windows=windows)
+
+
 def shared_pages(*, windows: int = 6, npages: int = 400, stores: int = 0, heat: int = 500) -> dict[str, Any]:
     """Return a trace whose pages all four threads use alike; first touched, and in window 0 written, by 0."""
     records = [

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
+from tests.unit.simulate.small_trace import arrays_of, lent_pages, private_pages, shared_pages
 from vmplace.errors import VmplaceError
+from vmplace.simulate import source_views
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.host_file import SimulatedHost, parse_host
 from vmplace.simulate.placement_costs import PlacementCosts
@@ -58,6 +59,14 @@ def test_interleaving_over_workers_uses_no_other_node():
 def test_private_pages_go_to_their_nodes_soon_after_they_were_first_seen(source: str):
     result = run(private_pages(windows=6), "vmplace", source=source)
     assert 0.97 < result.lar < 1.0
+
+
+def test_bits_tell_who_uses_a_page_all_the_time_from_who_does_now_and_then(monkeypatch):
+    result = run(lent_pages(), "vmplace", source="ad+hints")
+    assert 0.95 < result.lar < 0.99
+    # The control: read once a look, both nodes' bits are set alike.
+    monkeypatch.setattr(source_views, "FIRST_READING_NS", np.inf)
+    assert run(lent_pages(), "vmplace", source="ad+hints").lar < 0.7
 
 
 def test_the_oracle_needs_no_window_to_learn():

@@ -22,7 +22,7 @@ def truth() -> WindowTruth:
 
 def learnt_from(source: str) -> Learnt:
     learnt = Learnt(NPAGES, 2, tuple(np.arange(NPAGES) // size for size in NEAR_PAGES))
-    look = Look([Part(truth(), 1.0)])
+    look = Look([Part(truth(), 1.0, 2e6)], learnt.shown)
     learnt.absorb(looked(source_named(source), look, np.random.default_rng(5)), 2e6)
     return learnt
 

@@ -31,7 +31,7 @@ TRACES = (
     "splash-barnes",
     "streamcluster",
 )
-SOURCES = ("ad", "hints", "ibs", "ad+hints", "ad+ibs", "ad+hints+ibs", "full")
+SOURCES = ("ad", "hints", "ibs", "ad+ibs", "full")
 WINDOWS = 14
 
 

@@ -13,8 +13,8 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vmplace.lab import cache, trees
@@ -36,6 +36,8 @@ KSFT_SKIP = 4
 """tools/testing/selftests/kselftest.h."""
 TIMED_OUT = (124, 137)
 """timeout(1): ended by its signal, or killed."""
+MORE_TIME = 10
+"""So many times as long a test has that is run again."""
 SILENCE_S = 900.0
 """Beyond a test's limit."""
 OF_THE_SERIES = "/placement_"
@@ -166,6 +168,30 @@ def result_table(runs: Sequence[SelftestRun]) -> str:
     rows = [("test", *(run.flavour for run in runs))]
     rows += [(test, *(run.results.get(test, "-") for run in runs)) for test in tests]
     return "".join(f"{row[0]:52}{' '.join(f'{word:8}' for word in row[1:]).rstrip()}\n" for row in rows)
+
+
+def settled(
+    runs: Sequence[SelftestRun], once_more: Callable[[str], Sequence[SelftestRun]]
+) -> Sequence[SelftestRun]:
+    """Return the runs after tests that a busy machine may have kept from their end were run again.
+
+    These are the series' own that timed out, and those that did so on one kernel alone.  ``once_more`` runs
+    what matches an expression, on the same kernels.
+    """
+    again = [test for test in sorted({test for run in runs for test in run.results}) if _is_open(test, runs)]
+    if not again:
+        return runs
+    return [_renewed(*both) for both in zip(runs, once_more(f"^({'|'.join(again)})$"), strict=True)]
+
+
+def _is_open(test: str, runs: Sequence[SelftestRun]) -> bool:
+    words = {run.results.get(test) for run in runs}
+    return "timeout" in words and (len(words) > 1 or OF_THE_SERIES in test)
+
+
+def _renewed(run: SelftestRun, later: SelftestRun) -> SelftestRun:
+    results, said = {**run.results, **later.results}, {**run.said, **later.said}
+    return replace(run, results=results, said=said, complaints=run.complaints + later.complaints)
 
 
 def what_is_wrong(runs: Sequence[SelftestRun]) -> tuple[str, ...]:

@@ -3,7 +3,15 @@
 import pytest
 
 from vmplace.lab.kernel import Flavour
-from vmplace.lab.selftests import SelftestRun, parse_line, parse_lines, result_of, result_table, what_is_wrong
+from vmplace.lab.selftests import (
+    SelftestRun,
+    parse_line,
+    parse_lines,
+    result_of,
+    result_table,
+    settled,
+    what_is_wrong,
+)
 
 
 def run(flavour: Flavour, *complaints: str, **results: str) -> SelftestRun:
@@ -53,3 +61,25 @@ def test_the_table_has_a_column_for_each_kernel() -> None:
         ["a", "ok", "fail"],
         ["b", "-", "skip"],
     ]
+
+
+def test_what_timed_out_on_one_kernel_alone_is_run_again() -> None:
+    asked = []
+
+    def once_more(only: str) -> list[SelftestRun]:
+        asked.append(only)
+        return [run("stock", slow="ok", here="ok"), run("patched", slow="ok", here="timeout")]
+
+    runs = [
+        run("stock", slow="timeout", never="timeout", here="ok", broken="fail"),
+        run("patched", slow="ok", never="timeout", here="timeout", broken="ok"),
+    ]
+    stock, patched = settled(runs, once_more)
+    assert asked == ["^(here|slow)$"]
+    assert stock.results == {"slow": "ok", "never": "timeout", "here": "ok", "broken": "fail"}
+    assert patched.results == {"slow": "ok", "never": "timeout", "here": "timeout", "broken": "ok"}
+
+
+def test_nothing_is_run_again_where_all_is_told() -> None:
+    runs = [run("stock", one="ok"), run("patched", one="fail")]
+    assert settled(runs, lambda only: runs[:0]) is runs

@@ -39,7 +39,7 @@ LEFT_BYTES, STEP_BYTES = 512 << 20, 8 << 20
 BALANCING = Path("/sys/kernel/debug/sched/numa_balancing")
 BALANCING_SWITCH = Path("/proc/sys/kernel/numa_balancing")
 BALANCED_S = 6.0
-MARKS_TIMEOUT_S = 300
+MARKS_TIMEOUT_S = 120.0
 SWAPPED_STEPS = 8
 """Steps that the host goes on swapping for."""
 TRIES = 3

@@ -1,5 +1,6 @@
 """How does a command ask the running agent?"""
 
+import contextlib
 import os
 import socket
 import tomllib
@@ -53,7 +54,9 @@ def ask(command: str, guest: str | None = None, *, path: Path | None = None, tim
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout_s)
             sock.connect(str(path))
-            sock.sendall(request)
+            # An agent with too many clients says so before it is asked, and hangs up.
+            with contextlib.suppress(BrokenPipeError):
+                sock.sendall(request)
             line = _read_line(sock)
         response = msgspec.json.decode(line, type=Response)
     except PermissionError as err:

@@ -105,6 +105,23 @@ def test_a_crowd_is_told_to_come_again(serve: Callable[..., Path]):
         sock.close()
 
 
+def test_what_is_said_to_a_crowd_is_heard_by_who_asks_late(
+    serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    class Late(socket.socket):
+        def sendall(self, *args: Any) -> None:
+            time.sleep(0.2)
+            super().sendall(*args)
+
+    path = serve()
+    crowd = [connected(path) for _ in range(control.MAX_CONNECTIONS_PER_UID)]
+    monkeypatch.setattr(socket, "socket", Late)
+    with pytest.raises(RefusedError, match="too many"):
+        ask("status", path=path)
+    for sock in crowd:
+        sock.close()
+
+
 def test_a_silent_client_is_dropped_in_time(serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(control, "REQUEST_S", 0.1)
     with connected(serve()) as sock:

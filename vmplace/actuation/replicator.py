@@ -57,6 +57,8 @@ DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
 MADE, LOST = "replicated_pages", "collapsed_pages"
 """KVM's statistics of frames that got copies, and that lost them to a write, a move or lack of memory."""
+AROUND = "collapsed_around"
+"""KVM's statistic of those that lost them to writes around them: that was no fault of theirs."""
 SHORT_LIVED = "copies short-lived"
 """Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 COPIES = "replica_copies"
@@ -144,7 +146,8 @@ class Replicator:
         statistics, now_ns = mine.placement.statistics(), self._clock()
         mine.held.heed(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
-        if not mine.patience.is_over(statistics[MADE], statistics[LOST], now_ns):
+        lost = statistics[LOST] - statistics.get(AROUND, 0)
+        if not mine.patience.is_over(statistics[MADE], lost, now_ns):
             return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
         tried = affordable(asked, self._budget.available_bytes(now_ns) // cost)
         done, refused = replicated(mine.placement.fd, nodes, tried)

@@ -8,6 +8,15 @@ that most new copies were lost, half as long once they last.
 Source: Carrefour (ASPLOS'13, section 3.3.2): collapses cost so much that few of them undo what copies gain.
 """
 
+from collections.abc import Mapping
+
+MADE, LOST = "replicated_pages", "collapsed_pages"
+"""KVM's statistics of frames that got copies, and that lost them to a write, a move or lack of memory."""
+AROUND = "collapsed_around"
+"""KVM's statistic of those that lost them to writes around them: that was no fault of theirs.
+
+Older kernels do not count it, for they do not do it.
+"""
 FEW = 64
 """Fewer lost copies tell nothing: each guest's kernel writes a page now and then."""
 LOST_RATIO, KEPT_RATIO = 0.5, 0.125
@@ -16,15 +25,16 @@ FIRST_NS, LONGEST_NS = 2 * 10**9, 1024 * 10**9
 
 
 class Patience:
-    """What is remembered of one guest's copies; pages are counted by KVM, since the VM began."""
+    """What is remembered of one guest's copies."""
 
     def __init__(self) -> None:
         self._made = self._lost = 0
         self._wait_ns = FIRST_NS
         self._until_ns = 0
 
-    def is_over(self, made: int, lost: int, now_ns: int) -> bool:
-        """Tell whether to make copies now; ``made``, ``lost``: pages that got copies and that lost them."""
+    def is_over(self, statistics: Mapping[str, int], now_ns: int) -> bool:
+        """Tell whether to make copies now; ``statistics``: KVM's by name, since the VM began."""
+        made, lost = statistics[MADE], statistics[LOST] - statistics.get(AROUND, 0)
         new, gone = made - self._made, lost - self._lost
         self._made, self._lost = made, lost
         if gone >= FEW and gone > LOST_RATIO * new:

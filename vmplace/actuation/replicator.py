@@ -15,16 +15,16 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
+from vmplace.actuation.replica_frames import Gfns, Held, affordable, blocks_of, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import Patience
 from vmplace.actuation.result import ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
-from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.placement import (
     FEATURE_REPLICATE,
     FEATURE_REPLICATE_HUGE,
     Placement,
-    Slot,
     open_placement,
     probe_features,
 )
@@ -49,23 +49,14 @@ STATUS = (
 MOST_RANGES = 1024
 MOST_BLOCKS = 8
 """Per call, so that an order to stop need not wait for long."""
-BLOCK = HUGE_BYTES // PAGE_BYTES
-"""A huge page gets copies as a whole, if all its frames are asked for in one range."""
-MOST_DOUBTED = 1 << 16
-"""Frames with copies that are asked for again at once: some 10 ms."""
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
-MADE, LOST = "replicated_pages", "collapsed_pages"
-"""KVM's statistics of frames that got copies, and that lost them to a write, a move or lack of memory."""
-AROUND = "collapsed_around"
-"""KVM's statistic of those that lost them to writes around them: that was no fault of theirs."""
 SHORT_LIVED = "copies short-lived"
 """Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 COPIES = "replica_copies"
 """KVM's statistic of pages that are copies now."""
 
 BUSY = STATUS.index("busy")
-Gfns = npt.NDArray[np.uint64]
 Statuses = npt.NDArray[np.int32]
 
 
@@ -134,26 +125,32 @@ class Replicator:
             self._guests.pop(identity).placement.close()
 
     def _replicate(self, guest: GuestTopology, wanted: Replication) -> ReplicaOutcome:
-        mine = self._guests.get(guest.identity)
-        if mine is None:
-            mine = _Guest(guest.name, open_placement(guest, self._proc))
-            self._guests[guest.identity] = mine
+        mine = self._known(guest)
         info = mine.placement.info()
         nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
         if nodes.bit_count() < 2:
             raise VmplaceError("it has no node roots")
-        cost = PAGE_BYTES * (nodes.bit_count() - 1)
         statistics, now_ns = mine.placement.statistics(), self._clock()
         mine.held.heed(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
-        lost = statistics[LOST] - statistics.get(AROUND, 0)
-        if not mine.patience.is_over(statistics[MADE], lost, now_ns):
+        if not mine.patience.is_over(statistics, now_ns):
             return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
-        tried = affordable(asked, self._budget.available_bytes(now_ns) // cost)
+        return self._try(mine, nodes, asked)
+
+    def _known(self, guest: GuestTopology) -> "_Guest":
+        mine = self._guests.get(guest.identity)
+        if mine is None:
+            mine = self._guests[guest.identity] = _Guest(guest.name, open_placement(guest, self._proc))
+        return mine
+
+    def _try(self, mine: "_Guest", nodes: int, asked: Gfns) -> ReplicaOutcome:
+        """Ask KVM for as many copies as the budget allows."""
+        cost = PAGE_BYTES * (nodes.bit_count() - 1)
+        tried = affordable(asked, self._budget.available_bytes(self._clock()) // cost)
         done, refused = replicated(mine.placement.fd, nodes, tried)
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())
-        return ReplicaOutcome(guest.name, new, len(asked) - len(tried), refused)
+        return ReplicaOutcome(mine.name, new, len(asked) - len(tried), refused)
 
     def drop(self, unwanted: Collapse, guest: GuestTopology) -> int:
         """Drop the copies of these pages that were made lately; return of how many.
@@ -168,46 +165,6 @@ class Replicator:
         return len(gfns)
 
 
-class Held:
-    """The frames that were replicated lately: eight bytes for each.
-
-    KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
-    Then all that are held are in doubt, and are asked for again, some at a time.
-    """
-
-    def __init__(self) -> None:
-        self._frames: Gfns = np.zeros(0, np.uint64)
-        self._doubted: Gfns = np.zeros(0, np.uint64)
-        self._dropped = 0
-
-    def note(self, tried: Gfns, done: Gfns) -> int:
-        """Note which of the frames that were tried have copies; return how many had none before."""
-        new = np.setdiff1d(done, self._frames, assume_unique=True)
-        self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
-        return len(new)
-
-    def any(self) -> bool:
-        """Tell whether any frame has copies."""
-        return bool(len(self._frames))
-
-    def take(self, gfns: Gfns) -> Gfns:
-        """Forget those of ``gfns`` that have copies, and return them, ascending."""
-        taken = np.intersect1d(self._frames, gfns, assume_unique=True)
-        self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
-        return taken
-
-    def heed(self, dropped: int) -> None:
-        """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
-        if dropped != self._dropped:
-            self._doubted, self._dropped = self._frames, dropped
-
-    def missing(self, gfns: Gfns) -> Gfns:
-        """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
-        again = np.intersect1d(gfns, self._doubted, assume_unique=True)[:MOST_DOUBTED]
-        self._doubted = np.setdiff1d(self._doubted, again, assume_unique=True)
-        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), again)
-
-
 @dataclass(frozen=True)
 class _Guest:
     """What is remembered of one guest."""
@@ -216,31 +173,6 @@ class _Guest:
     placement: Placement
     held: Held = field(default_factory=Held)
     patience: Patience = field(default_factory=Patience)
-
-
-def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
-    """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
-    hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
-    found = []
-    for slot in slots:
-        inside = (hvas >= np.uint64(slot.hva)) & (hvas < np.uint64(slot.hva + slot.npages * PAGE_BYTES))
-        if not slot.as_id and inside.any():
-            offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
-            found.append(offset + np.uint64(slot.base_gfn))
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
-
-
-def runs_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
-    """Return the first frame and the length of each run of ascending frames."""
-    starts = np.flatnonzero(np.diff(gfns.astype(np.int64), prepend=-2) != 1)
-    return gfns[starts], np.diff(starts, append=len(gfns)).astype(np.int32)
-
-
-def _steps(npages: npt.NDArray[np.int32]) -> Gfns:
-    """Return 0, 1, ... npages - 1 for each run."""
-    ends = np.cumsum(npages)
-    steps: Gfns = (np.arange(int(npages.sum())) - np.repeat(ends - npages, npages)).astype(np.uint64)
-    return steps
 
 
 def replicated(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
@@ -252,24 +184,6 @@ def replicated(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
     codes, counts = np.unique(status[done == 0], return_counts=True)
     refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
     return gfns[done != 0], refused
-
-
-def affordable(gfns: Gfns, most: int) -> Gfns:
-    """Return the first ``most`` frames, fewer where that would cut a whole block that is not the first."""
-    if most >= len(gfns):
-        return gfns
-    blocks = gfns // np.uint64(BLOCK)
-    start = int(np.searchsorted(blocks, blocks[most]))
-    is_whole = np.count_nonzero(blocks == blocks[most]) == BLOCK
-    return gfns[: start if start and is_whole else most]
-
-
-def blocks_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
-    """Return first frame and length of the ranges to ask for: whole blocks of 2 MiB, and single frames."""
-    _, where, counts = np.unique(gfns // np.uint64(BLOCK), return_inverse=True, return_counts=True)
-    whole = counts[where] == BLOCK
-    first = ~whole | (gfns % np.uint64(BLOCK) == 0)
-    return gfns[first], np.where(whole[first], BLOCK, 1).astype(np.int32)
 
 
 def _tried(fd: int, nodes: int, gfns: Gfns) -> tuple[Statuses, Statuses]:

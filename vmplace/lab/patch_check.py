@@ -1,7 +1,8 @@
 """Would a kernel maintainer take the series?  It applies, checkpatch is silent, every step builds.
 
 The steps are built in a source tree of their own, outside of it (O=), an object tree per variant, so that a
-step compiles only what its patch changed.  Quick: the directories the patches touch instead of whole kernels,
+step compiles only what its patch changed.  What built once is not built again, as long as the patches up to
+it are the same.  Quick: the directories the patches touch instead of whole kernels,
 and the rarer variants only with all patches applied.
 """
 
@@ -58,11 +59,31 @@ def check_patches(progress: Progress, patches: Path, *, quick: bool, last_only: 
         _checkpatch(work / SOURCE, files, progress)
         for count in range(len(files) if last_only else 1, len(files) + 1):
             log = log_path(f"patch-check-{count:02d}")
+            variants = MAIN_VARIANTS + (RARE_VARIANTS if count == len(files) or not quick else ())
+            built = _Built(work, files[:count], targets)
+            missing = [variant for variant in variants if not built.mark(variant).exists()]
+            if not missing:
+                continue
             with progress.step(f"patches: apply {count:02d}", log):
                 apply_series(toolbox, work, SOURCE, files[:count], log)
-            for variant in MAIN_VARIANTS + (RARE_VARIANTS if count == len(files) or not quick else ()):
+            for variant in missing:
                 with progress.step(f"patches: build {count:02d} {variant.name}", log):
                     _build(toolbox, work, variant, targets, log)
+                built.mark(variant).touch()
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What is known to build: the source with these patches."""
+
+    work: Path
+    files: list[Path]
+    targets: tuple[str, ...]
+
+    def mark(self, variant: Variant) -> Path:
+        """Return the file that is there once this variant was built."""
+        inputs = {"patches": cache.content_hash(self.files), "fragment": variant.fragment}
+        return self.work / f"built-{cache.key_of({**inputs, 'targets': ' '.join(self.targets)})}"
 
 
 def _unpack(toolbox: Path, work: Path, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Which guest frames are the pages of a replication?"""
+"""Is KVM asked again where it could not tell, or not yet?"""
 
 from typing import Any
 
@@ -6,65 +6,7 @@ import numpy as np
 import pytest
 
 from vmplace import native
-from vmplace.actuation.replicator import (
-    BUSY,
-    MOST_DOUBTED,
-    Held,
-    affordable,
-    blocks_of,
-    replicated,
-    runs_of,
-    wanted_gfns,
-)
-from vmplace.policy.plan import Replication
-from vmplace.topology.placement import Slot
-
-HVA = 0x7F00_0000_0000
-
-
-def gfns(runs: list[tuple[int, int]], slots: list[Slot]) -> list[int]:
-    hva = np.array([HVA + first * 4096 for first, _ in runs], np.uint64)
-    npages = np.array([count for _, count in runs], np.int32)
-    found: list[int] = wanted_gfns(Replication("db1", hva, npages, (0, 1), "reason"), slots).tolist()
-    return found
-
-
-def test_pages_map_through_the_slots_around_the_hole_below_4_gib() -> None:
-    slots = [Slot(0, 16, HVA, 0), Slot(1 << 20, 16, HVA + 16 * 4096, 0)]
-    assert gfns([(2, 2), (15, 2)], slots) == [2, 3, 15, 1 << 20]
-
-
-def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
-    assert gfns([(0, 4)], [Slot(8, 2, HVA, 0), Slot(100, 4, HVA, 1)]) == [8, 9]
-
-
-def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some() -> None:
-    held, frames = Held(), np.array([3, 5, 9], np.uint64)
-    assert held.note(frames, np.array([9, 3], np.uint64)) == 2
-    asked = []
-    for dropped in (0, 1, 1, 3):
-        held.heed(dropped)
-        asked.append(held.missing(frames).tolist())
-    assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
-
-
-def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
-    held, frames = Held(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
-    held.note(frames, frames)
-    held.heed(1)
-    assert [len(held.missing(frames)) for _ in range(4)] == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
-
-
-def test_frames_that_lost_their_copies_count_anew() -> None:
-    held, frames = Held(), np.array([3, 5], np.uint64)
-    assert [held.note(frames, frames), held.note(frames, frames[:1]), held.note(frames, frames)] == [2, 0, 1]
-
-
-def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
-    held, frames = Held(), np.array([3, 5, 9], np.uint64)
-    held.note(frames, frames)
-    assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
-    assert held.any() and held.take(frames).tolist() == [3] and not held.any()
+from vmplace.actuation.replicator import BUSY, replicated
 
 
 def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,42 +23,6 @@ def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPa
     assert done.tolist() == [5, 6] and refused == {"busy": 1}
 
 
-def test_frames_side_by_side_are_dropped_by_the_run() -> None:
-    first, npages = runs_of(np.array([0, 1, 2, 7, 9, 10], np.uint64))
-    assert first.tolist() == [0, 7, 9] and npages.tolist() == [3, 1, 2]
-    assert not len(runs_of(np.zeros(0, np.uint64))[0])
-
-
-def frames(*runs: tuple[int, int]) -> Any:
-    return np.concatenate([np.arange(first, first + count, dtype=np.uint64) for first, count in runs])
-
-
-def test_whole_blocks_are_asked_for_in_one_range_as_they_may_be_huge_pages() -> None:
-    first, npages = blocks_of(frames((510, 2), (512, 512), (1024, 1), (2048, 512)))
-    assert list(zip(first.tolist(), npages.tolist(), strict=True)) == [
-        (510, 1),
-        (511, 1),
-        (512, 512),
-        (1024, 1),
-        (2048, 512),
-    ]
-
-
-def test_a_budget_cuts_a_whole_block_only_if_nothing_comes_before() -> None:
-    asked = frames((510, 2), (512, 512), (1024, 9))
-    assert [len(affordable(asked, most)) for most in (0, 1, 2, 3, 513, 514, 520, 1000)] == [
-        0,
-        1,
-        2,
-        2,
-        2,
-        514,
-        520,
-        523,
-    ]
-    assert len(affordable(frames((512, 512)), 100)) == 100
-
-
 def test_of_a_block_done_in_part_each_frame_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """KVM refuses frame 700 of a block of small pages, and a huge page as a whole."""
     asked: list[int] = []
@@ -128,6 +34,6 @@ def test_of_a_block_done_in_part_each_frame_is_asked_for(monkeypatch: pytest.Mon
             done[at], status[at] = count - refused, 9 if refused else 0
 
     monkeypatch.setattr(native, "placement_replicate", replicate)
-    done, refused = replicated(3, 0b11, frames((0, 1536)))
+    done, refused = replicated(3, 0b11, np.arange(1536, dtype=np.uint64))
     assert done.tolist() == [gfn for gfn in range(1024) if gfn != 700]
     assert refused == {"backing off": 513} and asked == [512] * 3 + [1] * 512

@@ -1,0 +1,99 @@
+"""Which guest frames have copies, and in which ranges is KVM asked for them?"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.policy.plan import Collapse, Replication
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
+from vmplace.topology.placement import Slot
+
+Gfns = npt.NDArray[np.uint64]
+BLOCK = HUGE_BYTES // PAGE_BYTES
+"""A huge page gets copies as a whole, if all its frames are asked for in one range."""
+MOST_DOUBTED = 1 << 16
+"""Frames with copies that are asked for again at once: some 10 ms."""
+
+
+class Held:
+    """The frames that were replicated lately: eight bytes for each.
+
+    KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
+    Then all that are held are in doubt, and are asked for again, some at a time.
+    """
+
+    def __init__(self) -> None:
+        self._frames: Gfns = np.zeros(0, np.uint64)
+        self._doubted: Gfns = np.zeros(0, np.uint64)
+        self._dropped = 0
+
+    def note(self, tried: Gfns, done: Gfns) -> int:
+        """Note which of the frames that were tried have copies; return how many had none before."""
+        new = np.setdiff1d(done, self._frames, assume_unique=True)
+        self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
+        return len(new)
+
+    def any(self) -> bool:
+        """Tell whether any frame has copies."""
+        return bool(len(self._frames))
+
+    def take(self, gfns: Gfns) -> Gfns:
+        """Forget those of ``gfns`` that have copies, and return them, ascending."""
+        taken = np.intersect1d(self._frames, gfns, assume_unique=True)
+        self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
+        return taken
+
+    def heed(self, dropped: int) -> None:
+        """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
+        if dropped != self._dropped:
+            self._doubted, self._dropped = self._frames, dropped
+
+    def missing(self, gfns: Gfns) -> Gfns:
+        """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
+        again = np.intersect1d(gfns, self._doubted, assume_unique=True)[:MOST_DOUBTED]
+        self._doubted = np.setdiff1d(self._doubted, again, assume_unique=True)
+        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), again)
+
+
+def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
+    """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
+    hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
+    found = []
+    for slot in slots:
+        inside = (hvas >= np.uint64(slot.hva)) & (hvas < np.uint64(slot.hva + slot.npages * PAGE_BYTES))
+        if not slot.as_id and inside.any():
+            offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
+            found.append(offset + np.uint64(slot.base_gfn))
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+
+
+def runs_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
+    """Return the first frame and the length of each run of ascending frames."""
+    starts = np.flatnonzero(np.diff(gfns.astype(np.int64), prepend=-2) != 1)
+    return gfns[starts], np.diff(starts, append=len(gfns)).astype(np.int32)
+
+
+def _steps(npages: npt.NDArray[np.int32]) -> Gfns:
+    """Return 0, 1, ... npages - 1 for each run."""
+    ends = np.cumsum(npages)
+    steps: Gfns = (np.arange(int(npages.sum())) - np.repeat(ends - npages, npages)).astype(np.uint64)
+    return steps
+
+
+def affordable(gfns: Gfns, most: int) -> Gfns:
+    """Return the first ``most`` frames, fewer where that would cut a whole block that is not the first."""
+    if most >= len(gfns):
+        return gfns
+    blocks = gfns // np.uint64(BLOCK)
+    start = int(np.searchsorted(blocks, blocks[most]))
+    is_whole = np.count_nonzero(blocks == blocks[most]) == BLOCK
+    return gfns[: start if start and is_whole else most]
+
+
+def blocks_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
+    """Return first frame and length of the ranges to ask for: whole blocks of 2 MiB, and single frames."""
+    _, where, counts = np.unique(gfns // np.uint64(BLOCK), return_inverse=True, return_counts=True)
+    whole = counts[where] == BLOCK
+    first = ~whole | (gfns % np.uint64(BLOCK) == 0)
+    return gfns[first], np.where(whole[first], BLOCK, 1).astype(np.int32)

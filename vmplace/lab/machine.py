@@ -121,7 +121,7 @@ class LabHost:
             self._migrated(timeout=120)
             target = folder / "ram"
             target.mkdir()
-            source = Path(f"/proc/{self._emulator_pid()}/root{RAM}")
+            source = Path(f"/proc/{self.emulator_pid}/root{RAM}")
             names = [*memory_files(self.topology), "state"]
             copy = ["cp", "--sparse=always", *(str(source / name) for name in names)]
             subprocess.run([*copy, str(target)], check=True)
@@ -138,7 +138,9 @@ class LabHost:
         key = {"parent": self._parent, **(inputs or {"run": self._run.name})}
         return cache.artifact(f"snapshot-{name}", key, self.save)
 
-    def _emulator_pid(self) -> int:
+    @property
+    def emulator_pid(self) -> int:
+        """Return the process of the emulator, as seen on this machine."""
         pid = self._process.pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 

@@ -12,19 +12,19 @@ replicate_vs_cow        a copy for a node; control: a write to a page shared wit
 collapse_vs_cow         a write to a replicated page; control: the same
 memory_per_root         page tables; control: those of one root for all
 move_*                  MOVE by the agent; control: move_pages(2).  A stall: the longest touch during a call;
-                        on a host of two CPUs, each of which has a real one (``_undisturb``)
+                        on a host of two CPUs, each of which has a real one (``undisturb``)
 guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not
 replica_lar             LAR in scenario shared-table with vmplace; controls: no manager, kernel balancing
 written_table_*         replicas that the guest begins to write to; control: no manager (bench_written.py)
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from bench.bench_written import written_table
+from bench.undisturbed import undisturb
 from vmplace.lab.errors import LabError
 from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
@@ -51,7 +51,7 @@ def costs() -> dict[str, Any]:
 def moves() -> dict[str, Any]:
     """Return the costs of moves."""
     with boot_host("n2-single", meter=True, files=FILES) as host:
-        _undisturb(host)
+        undisturb(host)
         return _figures(host, MOVES)
 
 
@@ -62,17 +62,6 @@ def _figures(host: LabHost, modules: tuple[str, ...]) -> dict[str, Any]:
         told |= json.loads(found)
         print(f"{one}: {found.strip()}", file=sys.stderr)
     return told
-
-
-def _undisturb(host: LabHost) -> None:
-    """Let no other program take the machine's CPUs from the emulator; needs root.
-
-    Else the longest touches are those whose emulated CPU waited for a real one, whoever moves the pages.
-    The thread that rings the timers comes before the emulated CPUs.
-    """
-    main = host.emulator_pid
-    for thread in (int(task.name) for task in Path(f"/proc/{main}/task").iterdir()):
-        os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(2 if thread == main else 1))
 
 
 def replica_lar() -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """What do replicas cost a guest that begins to write what it only read before?
 
-Scenario shared-table-written, once with vmplace and once with nobody, from the same start.  Windows of
-WINDOW_S run from before the guest begins to write until the replicas are long gone.  Each vCPU has a CPU for
-itself, the agent has the others: what these CPUs executed, for the guest and for its faults, over the
-touches that the guest made, is what a touch costs the guest.
+Scenarios shared-table-written (four nodes) and shared-table-written-n2, each once with vmplace and once with
+nobody, from the same start.  Windows of WINDOW_S run from before the guest begins to write until the replicas
+are long gone.  Each vCPU has a CPU for itself, the agent has the others: what these CPUs executed, for the
+guest and for its faults, over the touches that the guest made, is what a touch costs the guest.
 
 written_table_read   windows before the first write
-written_table_storm  the window of the first writes: each page collapses, once
+written_table_storm  the two windows of the first writes: each page collapses, once
 written_table_later  the last windows
+
+``written_table_n2_*``: on two nodes, whose four CPUs nothing else on the machine holds up.  Eight emulated
+CPUs on two real ones wait for each other more than the guest would on a real host.
 
 How fast the guest is, in touches per second of the emulated host's time (it wants to make so many and no
 more), and ``_instructions`` per touch.  Prints {NAME: {value, control, ratio, unit}}, and on standard error
@@ -23,7 +26,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from vmplace.lab.machine import boot_host
+from bench.undisturbed import undisturb
+from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
 from vmplace.lab.scenario import ManagerName, read_scenario
 from vmplace.lab.scenario_managers import MANAGERS
@@ -41,12 +45,11 @@ WINDOWS = 16
 LAST = 4
 UNIT = "instructions of the vCPUs' CPUs per touch of the guest"
 TO_THEMSELVES = """set -e
-for node in 0 1 2 3; do virsh -q vcpupin {guest} $node $((2 * node)) --live; done
-virsh -q emulatorpin {guest} 1,3,5,7 --live
-for pid in $(pgrep -f 'vmplace agent'); do taskset -acp 1,3,5,7 $pid; done
+for cpu in {vcpus}; do virsh -q vcpupin {guest} $((cpu / 2)) $cpu --live; done
+virsh -q emulatorpin {guest} {others} --live
+for pid in $(pgrep -f 'vmplace agent'); do taskset -acp {others} $pid; done
 """
-"""Scenario's nodes have two CPUs each, its guest a vCPU on each node."""
-VCPU_CPUS = [0, 2, 4, 6]
+"""The scenarios' nodes have two CPUs each, their guests a vCPU on each node."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +62,41 @@ class Window:
     lar: float | None
 
 
-def window_of(growth: MeterReading, seconds: float) -> Window:
+def vcpu_cpus(stage: Stage) -> list[int]:
+    """Return the CPU of each vCPU."""
+    return [2 * nid for nid in stage.scenario.guests[0].vcpu_nids]
+
+
+def pin(host: LabHost, stage: Stage) -> None:
+    """Give each vCPU a CPU for itself."""
+    cpus = vcpu_cpus(stage)
+    others = ",".join(str(cpu + 1) for cpu in cpus)
+    guest = stage.scenario.guests[0].name
+    host.run(TO_THEMSELVES.format(guest=guest, vcpus=" ".join(map(str, cpus)), others=others))
+
+
+def window_of(growth: MeterReading, seconds: float, cpus: list[int]) -> Window:
     """Return what the meter's growth says."""
     touches = int(growth.work[GUEST].sum())
     return Window(
         touches / seconds,
-        float(growth.instructions[:, VCPU_CPUS].sum()) / touches,
+        float(growth.instructions[:, cpus].sum()) / touches,
         float(growth.stores[GUEST].sum()) / touches,
         local_access_ratio(counted_traffic(growth, GUEST)),
     )
 
 
-def watch(stage: Stage, name: ManagerName) -> list[Window]:
+def watch(stage: Stage, name: ManagerName, *, alone: bool) -> list[Window]:
     """Return all windows under one manager."""
     with boot_host(
         stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files, artifacts=stage.artifacts
     ) as host:
+        if alone:
+            undisturb(host)
         started = time.monotonic()
         manager = MANAGERS[name](host, stage.scenario)
         manager.start()
-        host.run(TO_THEMSELVES.format(guest=stage.scenario.guests[0].name))
+        pin(host, stage)
         time.sleep(max(0.0, started + FIRST_S - time.monotonic()))
         host.run(["vmp-meter", "on"])
         with MeterCounters(host.shared_memory) as meter:
@@ -87,7 +105,8 @@ def watch(stage: Stage, name: ManagerName) -> list[Window]:
                 time.sleep(WINDOW_S)
                 readings.append((time.monotonic(), meter.read()))
         manager.stop()
-    return [window_of(new.since(old), at - before) for (before, old), (at, new) in pairwise(readings)]
+    cpus = vcpu_cpus(stage)
+    return [window_of(new.since(old), at - before, cpus) for (before, old), (at, new) in pairwise(readings)]
 
 
 def first_written(windows: list[Window]) -> int:
@@ -118,13 +137,23 @@ def figures(value: list[Window], control: list[Window], name: str) -> dict[str, 
 
 def written_table() -> dict[str, Any]:
     """Return the figures; tells the windows on standard error."""
-    stage = prepare_stage(read_scenario("shared-table-written"), Progress())
-    seen = {name: watch(stage, name) for name in MANAGED}
+    return _compared("shared-table-written", "", alone=False) | _compared(
+        "shared-table-written-n2", "n2_", alone=True
+    )
+
+
+def _compared(scenario: str, prefix: str, *, alone: bool) -> dict[str, Any]:
+    stage = prepare_stage(read_scenario(scenario), Progress())
+    seen = {name: watch(stage, name, alone=alone) for name in MANAGED}
     for name, windows in seen.items():
         told = (f"{one.touches_per_s:.0f}/{one.instructions:.0f}/{one.lar or 0:.2f}" for one in windows)
-        print(name, *told, file=sys.stderr)
+        print(scenario, name, *told, file=sys.stderr)
     value, control = (phases(seen[name]) for name in MANAGED)
-    return {key: one for name in value for key, one in figures(value[name], control[name], name).items()}
+    return {
+        key: one
+        for name in value
+        for key, one in figures(value[name], control[name], f"{prefix}{name}").items()
+    }
 
 
 if __name__ == "__main__":

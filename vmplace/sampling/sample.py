@@ -30,15 +30,24 @@ class SourceSight:
 
 
 @dataclass(frozen=True)
+class EarlyBits:
+    """Which bits were set ``after_ns`` the window had begun: ``accessed`` as in ``NodeBits``."""
+
+    after_ns: int
+    accessed: Bits
+
+
+@dataclass(frozen=True)
 class NodeBits:
     """Which nodes touched the pages of a range: bitmaps, page i is bit i % 64 of word i // 64.
 
     A row for each of the batch's ``nids``, and a last one for vCPUs whose node is not known.  ``written`` is
-    None where the source could not tell.
+    None where the source could not tell.  ``early``: what was read before the window's end, in that order.
     """
 
     accessed: Bits
     written: Bits | None
+    early: tuple[EarlyBits, ...] = ()
 
     def anywhere(self, npages: int) -> Bytes:
         """Return 1 for each page that any node touched."""

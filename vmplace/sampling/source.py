@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from vmplace.sampling.sample import SampleBatch, SourceSight
 from vmplace.topology.guest import GuestTopology
@@ -48,3 +48,11 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Take the sensor off; harmless when done twice."""
+
+
+@runtime_checkable
+class EarlyReader(Protocol):
+    """A source that can tell within a window what was touched so far: what is seen early is hot."""
+
+    def read_early(self, guest: GuestTopology) -> None:
+        """Note it for the harvest, and clear nothing; raises GuestGoneError, ValueError if not armed."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.sampling.sample import RangeSample, SampleBatch
-from vmplace.sampling.source import Source
+from vmplace.sampling.source import EarlyReader, Source
 from vmplace.topology.guest import GuestTopology
 
 LOG = logging.getLogger(__name__)
@@ -37,6 +37,11 @@ class FusedSource:
         """Arm all; raises what the first one raises."""
         self._first.arm(guest)
         self._armed[guest.identity] = [source for source in self._others if self._is_armed(source, guest)]
+
+    def read_early(self, guest: GuestTopology) -> None:
+        """Have the first one read, if it can; the others see single accesses as they come."""
+        if isinstance(self._first, EarlyReader):
+            self._first.read_early(guest)
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the first one's window with what the others add; raises what the first one raises."""

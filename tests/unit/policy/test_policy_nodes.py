@@ -20,8 +20,10 @@ def bits(touched: dict[int, range], written: range | Indexes = NOTHING) -> NodeB
         rows[index, pages] = 1
     writes = np.zeros((5, NPAGES), np.uint8)
     writes[0, written] = 1
-    packed = [np.packbits(one, axis=1, bitorder="little").view(np.uint64) for one in (rows, writes)]
-    return NodeBits(*packed)
+    accessed, written_too = (
+        np.packbits(one, axis=1, bitorder="little").view(np.uint64) for one in (rows, writes)
+    )
+    return NodeBits(accessed, written_too)
 
 
 def view(*windows: NodeBits, huge: int = 0, sampled: bool = False) -> GuestView:

@@ -63,6 +63,25 @@ def test_what_was_touched_is_the_first_ones_word_and_the_others_add_what_it_lack
     assert batch.served is SERVED
 
 
+class EarlySensor(Sensor):
+    """One that can read bits before the window ends."""
+
+    read: tuple[str, ...] = ()
+
+    def read_early(self, guest: GuestTopology) -> None:
+        self.read = (*self.read, guest.name)
+
+
+def test_the_first_one_alone_reads_early() -> None:
+    first, other = EarlySensor("kvm", sample(9)), EarlySensor("ibs", sample(1))
+    FusedSource([first, other]).read_early(GUEST)
+    assert (first.read, other.read) == (("one",), ())
+
+
+def test_a_first_one_that_cannot_read_early_is_not_asked() -> None:
+    FusedSource([Sensor("kvm", sample(9))]).read_early(GUEST)
+
+
 def test_another_range_than_the_first_ones_adds_nothing() -> None:
     other = replace(sample(1), ram=replace(RAM, hva=0), counted=HITS)
     source = FusedSource([Sensor("kvm", sample(9)), Sensor("ibs", other)])

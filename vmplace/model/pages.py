@@ -2,16 +2,18 @@
 
 State is flat: two bytes per 4 KiB page (heat, node index) and a byte per 2 MiB block.  Heat ages by
 halving each window and gains 128 when the page was touched, so it orders pages by how recently and
-how often they were seen; the sources of a stock kernel cannot count within a window.
+how often they were seen; the sources of a stock kernel cannot count within a window.  Where bits are read
+several times a window there is a byte more per page and node (page_pace.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
+from vmplace.model.page_pace import Pace, begun_pace, go_on
 from vmplace.sampling.sample import (
     Bytes,
     Indexes,
@@ -20,10 +22,12 @@ from vmplace.sampling.sample import (
     NodeIndexes,
     RangeSample,
     SampleBatch,
+    unpacked,
 )
 from vmplace.topology.guest import RamRange
 
 Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
 
 CHUNK_PAGES = 1 << 16
@@ -44,7 +48,8 @@ class RangePages:
 
     ``history``: who touched the pages in the last windows, newest first; empty if the source sees no nodes.
     ``sampled``: the source sees some touches only.  ``counted`` and ``text``, as in ``RangeSample``, of the
-    last windows, newest first; empty where no source tells.
+    last windows, newest first; empty where no source tells.  ``pace``: None until bits were read several
+    times in a window.
     """
 
     ram: RamRange
@@ -55,11 +60,23 @@ class RangePages:
     sampled: bool = False
     counted: tuple[NodeHits, ...] = ()
     text: tuple[Indexes, ...] = ()
+    pace: Pace | None = None
 
     @property
     def present(self) -> int:
         """Return how many 4 KiB pages have a known node."""
         return int(np.count_nonzero(self.node_index >= 0))
+
+    def pace_of(self, node: int) -> Floats | None:
+        """Return how often a second this node touches each page, as far as the history still shows touches.
+
+        None where no pace is known, or no history.
+        """
+        if self.pace is None or not self.history:
+            return None
+        touched = np.bitwise_or.reduce([bits.accessed[node] for bits in self.history])
+        pace: Floats = self.pace.per_second(node) * unpacked(touched, self.ram.npages)
+        return pace
 
     def by_node(self, nodes: int, *, hot_only: bool = False) -> Counts:
         """Return the number of 4 KiB pages on each node index below ``nodes``.
@@ -92,13 +109,19 @@ class GuestPages:
 
 
 def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
-    """Return the statistics after ``batch``; heat arrays of ``before`` are aged in place and handed on.
+    """Return the statistics after ``batch``; heat and pace of ``before`` are aged in place and handed on.
 
     A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.
     """
     known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
     sampled = batch.sight.sampled
     ranges = tuple(_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges)
+    known_paces = [
+        (after.pace, sample.by_node)
+        for after, sample in zip(ranges, batch.ranges, strict=True)
+        if after.pace and sample.by_node and sample.by_node.early
+    ]
+    go_on(known_paces, batch.ended_ns - batch.started_ns, remembered=HISTORY_WINDOWS)
     return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, ranges)
 
 
@@ -107,10 +130,15 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
     native.age_heat(heat, sample.accessed)
     if sample.by_node is None:
         return RangePages(sample.ram, heat, sample.node_index, sample.huge)
-    history = (sample.by_node, *(before.history if before else ()))[:HISTORY_WINDOWS]
+    # What was read early is in the pace, and takes memory.
+    newest = replace(sample.by_node, early=())
+    history = (newest, *(before.history if before else ()))[:HISTORY_WINDOWS]
     counted = _with_newest(sample.counted, before.counted if before else ())
     text = _with_newest(sample.text, before.text if before else ())
-    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled, counted, text)
+    pace = before.pace if before else None
+    if pace is None and sample.by_node.early:
+        pace = begun_pace(sample.ram.npages, len(sample.by_node.accessed) - 1)
+    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled, counted, text, pace)
 
 
 def _with_newest(newest: T | None, before: tuple[T, ...]) -> tuple[T, ...]:

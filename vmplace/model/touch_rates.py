@@ -50,17 +50,25 @@ def expected_touches(first: Indexes, times: Floats, before: Matrix) -> Matrix:
     ``first``: index of the first of ``times`` at which the bit was set, ``len(times)`` where it never was.
     ``before``: how hot the pages were known to be, in any unit; 0 where that is not known.
     """
-    kind, answers = _kinds(before), len(times) + 1
+    kind, answers = kinds(before), len(times) + 1
     key = kind * answers + first
     pages = np.bincount(key.ravel(), minlength=(KINDS + 1) * answers).reshape(-1, answers)
-    touches = np.zeros(pages.shape)
-    touches[:, :-1] = _mean_rates(times, pages[:, :-1].astype(np.float64)) * times[-1]
-    expected: Matrix = touches.ravel()[key]
+    expected: Matrix = touches_by_answer(pages, times).ravel()[key]
     return expected
 
 
-def _kinds(before: Matrix) -> Indexes:
-    """Return which pages were about as hot: 0 where that is not known, else by octave."""
+def touches_by_answer(pages: npt.NDArray[np.integer], times: Floats) -> Matrix:
+    """Return what ``expected_touches`` does, by kind and answer, for so many ``pages`` [kinds, answers].
+
+    The last answer, no touch at all, has 0.
+    """
+    touches = np.zeros(pages.shape)
+    touches[:, :-1] = _mean_rates(times, pages[:, :-1].astype(np.float64)) * times[-1]
+    return touches
+
+
+def kinds(before: Floats) -> Indexes:
+    """Return which pages were about as hot: 0 where that is not known, else by octave, up to ``KINDS``."""
     kind = np.zeros(before.shape, np.intp)
     known = before > 0
     octave = np.floor(np.log2(before[known])).astype(np.intp)

@@ -2,8 +2,8 @@
 
 1. A page counts once for each node and window of the history in which that node touched it: a bit tells no
    more.  All pages of a huge page that was touched count.
-2. Where accesses were counted, too, the touches in each 2 MiB block are weighed by the heat that both sources
-   together give it (fusion.py).
+2. Where accesses were counted, too, or bits were read several times a window, the touches in each 2 MiB block
+   are weighed by the heat that this gives it (fused_use.py).  The sum over the range stays as 1 has it.
 3. Pages that several nodes share are alike if the same nodes use their block: those that make at least half
    of an even share of the touches.  A block with few touches goes with all shared pages of its range.
 
@@ -95,8 +95,8 @@ def _users(touches: Matrix) -> Bools:
 
 
 def _weights(pages: RangePages, touches: Bytes) -> Matrix | None:
-    """Return by how much the touches in each block [B, N] count, None where no accesses were counted."""
-    if not pages.counted:
+    """Return by how much the touches in each block [B, N] count, None where bits alone were read, once."""
+    if not pages.counted and pages.pace is None:
         return None
     heat = block_heat(pages, len(touches)).heat
     seen = np.stack([sum_by_block(row, pages.ram) for row in touches], axis=1)

@@ -174,7 +174,7 @@ def by_block(pages: Bools, ram: RamRange) -> Counts:
     return counts
 
 
-def sum_by_block(pages: Floats | Bytes, ram: RamRange) -> Floats:
+def sum_by_block(pages: npt.NDArray[np.floating] | Bytes, ram: RamRange) -> Floats:
     """Return the sum over the pages of each 2 MiB block."""
     sums: Floats = _padded(pages, ram).sum(axis=1, dtype=np.float64)
     return sums

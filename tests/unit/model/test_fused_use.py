@@ -7,6 +7,7 @@ import numpy as np
 from tests.unit.policy.test_policy_home import HVA, NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
 from vmplace.model.fused_use import copy_order, fused_use
+from vmplace.model.page_pace import PER_SECOND, Pace
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
 from vmplace.policy.plan import GuestView
@@ -89,3 +90,43 @@ def test_code_in_a_huge_page_brings_all_of_it_first() -> None:
     seen = with_more(view(window, window, huge=1), {100: [0, 1, 2, 3] * 20}, text=range(700, 701))
     (one,) = planned(seen, budget_bytes=1023 * 3 * 4096).replications
     assert ((one.hva - HVA) // 4096).tolist() == [512] and one.npages.tolist() == [512]
+
+
+def with_pace(seen: GuestView, per_second: dict[int, dict[int, range]]) -> RangePages:
+    """Return the range with pages, by node, that are touched so often a second."""
+    codes = np.zeros((4, NPAGES), np.uint8)
+    for rate, by_node in per_second.items():
+        for node, pages in by_node.items():
+            codes[node, pages] = np.abs(PER_SECOND - rate).argmin()
+    return replace(range_of(seen), pace=Pace(codes))
+
+
+def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_always() -> None:
+    window = bits(ALL_NODES, range(NPAGES))
+    seen = view(window, window, window)
+    rest = {node: range(NPAGES) for node in (0, 1, 3)}
+    use = fused_use(with_pace(seen, {400: {2: range(256)}, 1: {2: range(256, NPAGES)} | rest}), 4)
+    assert use and (use.owner[:256] == 2).all() and (use.owner[256:] == -1).all()
+    control = fused_use(range_of(seen), 4)
+    assert control and control.shared.all()
+
+
+def test_a_pace_that_was_seen_in_two_windows_gives_a_page_to_nobody() -> None:
+    window = bits(ALL_NODES, range(NPAGES))
+    use = fused_use(with_pace(view(window, window), {400: {2: range(NPAGES)}}), 4)
+    assert use and use.shared.all()
+
+
+def test_samples_count_for_more_than_the_pace() -> None:
+    window = bits(ALL_NODES, range(NPAGES))
+    seen = with_more(view(window, window, window), {100: [1] * 90})
+    use = fused_use(with_pace(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}), 4)
+    assert use and (use.owner[:512] == 1).all() and (use.owner[512:1024] == -1).all()
+
+
+def test_copies_of_pages_that_are_touched_often_come_first() -> None:
+    window = bits(ALL_NODES)
+    pages = with_pace(
+        view(window, window), {3: {0: range(512)}, 300: {1: range(7, 8)}, 30: {2: range(600, 601)}}
+    )
+    assert copy_order(pages, 4, np.array([3, 7, 600])).tolist() == [7, 600, 3]

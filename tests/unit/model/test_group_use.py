@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.unit.policy.test_policy_home import NPAGES
 from tests.unit.policy.test_policy_nodes import bits, view
@@ -16,6 +17,7 @@ from vmplace.model.group_use import (
     touches_by_page,
 )
 from vmplace.model.metrics import Matrix
+from vmplace.model.page_pace import PER_OCTAVE, Pace
 from vmplace.model.page_use import Bools
 from vmplace.model.pages import RangePages
 from vmplace.sampling.sample import NodeBits, NodeHits
@@ -78,6 +80,16 @@ def test_counted_accesses_weigh_blocks_that_are_touched_alike():
     hot, cold = touched(seen, group, NPAGES // 512)[:2, 0]
     assert hot > 5 * cold
     assert hot + cold > 0 and np.isclose(hot + cold + touched(seen, group, 8)[:, 1].sum(), 2048)
+
+
+def test_the_pace_weighs_blocks_that_are_touched_alike():
+    window = bits({0: range(1024), 1: range(1024)})
+    codes = np.zeros((4, NPAGES), np.uint8)
+    codes[:2, :512], codes[:2, 512:1024] = 100, 100 - 3 * PER_OCTAVE
+    seen = replace(pages(window), pace=Pace(codes))
+    group = (np.arange(NPAGES) // 512).astype(np.int16)
+    told = touched(seen, group, NPAGES // 512)[:, :2]
+    assert np.allclose(told[0], 8 * told[1]) and told.sum() == pytest.approx(2048)
 
 
 def test_pages_are_counted_by_group_and_node():

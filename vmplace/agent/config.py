@@ -53,6 +53,20 @@ class TrialSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = {}
 
 
+class ReadingsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[readings]``: accessed bits that are read before a window ends, which tells how hot pages are."""
+
+    first_ms: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=10_000, description="the ms to the first reading, 1 to 10000, or 0: read once a window"
+        ),
+    ] = 6
+    share: Annotated[
+        float, msgspec.Meta(ge=0, le=0.5, description="the share of a CPU that it may take, 0 to 0.5")
+    ] = 0.02
+
+
 class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """``[guests."PATTERN"]``: the operator's word on guests by name."""
 
@@ -115,6 +129,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     journal: FilePath | None = None
     socket: FilePath = "/run/vmplace/control.sock"
     budget: BudgetSection = BudgetSection()
+    readings: ReadingsSection = ReadingsSection()
     trial: TrialSection = TrialSection()
     guests: dict[str, Any] = {}
 

@@ -20,14 +20,17 @@ from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
 from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
+from vmplace.agent.readings import Readings
 from vmplace.agent.report import guest_status, guest_traffic, host_imbalance, told
 from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
 from vmplace.agent.trials import Trials
 from vmplace.errors import VmplaceError
 from vmplace.model.pages import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
+from vmplace.policy.registry import BY_NODE
 from vmplace.policy.trial import Verdict
 from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
+from vmplace.sampling.source import EarlyReader
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -56,6 +59,9 @@ class Agent:
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
         self._trials = Trials(parts.pace)
+        source = parts.source
+        reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
+        self._readings = Readings(reader, self._config.readings, self._config.window_ms)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
         self.last_plan = PlanSummary()
@@ -101,10 +107,10 @@ class Agent:
     def _window(self) -> None:
         started_cpu = time.process_time()
         changed = self._refresh()
-        armed = [guest for guest in self.roster if self._is_sampled(guest) and self._arm(guest)]
+        armed = self._armed()
         self._trials.begin(armed)
         busy_cpu = time.process_time() - started_cpu
-        self._rest(self._config.window_ms / 1000, until_asked=False)
+        busy_cpu += self._watch()
         if self._bell.stopping:
             return
         started_cpu = time.process_time()
@@ -119,6 +125,36 @@ class Agent:
         self._judge(result)
         self._settle(plan, result, busy_cpu, changed=changed)
 
+    def _armed(self) -> list[TrackedGuest]:
+        """Arm all that are sampled; return those that could be."""
+        sampled = [guest for guest in self.roster if guest.settings.mode is not Mode.MANUAL]
+        spread = {guest.name for guest in sampled if self._is_spread(guest)}
+        armed = []
+        for guest in sampled:
+            if self.roster.tried(guest, self._parts.source.arm):
+                armed.append(guest)
+                if guest.name in spread:
+                    self._readings.begin(guest, guests=len(spread))
+            self._readings.read_due(self.roster)
+        return armed
+
+    def _is_spread(self, guest: TrackedGuest) -> bool:
+        """Tell whether the guest may run on several nodes: else who uses its pages needs no asking."""
+        cpus = tuple({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus})
+        return self._host is not None and len(self._host.nids_of_cpus(cpus)) > 1
+
+    def _watch(self) -> float:
+        """Let the window pass, with the readings that fall due; return the CPU seconds that these took."""
+        end, cpu_s = time.monotonic() + self._config.window_ms / 1000, 0.0
+        while not self._bell.stopping and (due := self._readings.next_s()) is not None and due < end:
+            self._rest(due - time.monotonic(), until_asked=False)
+            started_cpu = time.process_time()
+            self._readings.read_due(self.roster)
+            cpu_s += time.process_time() - started_cpu
+        self._readings.end()
+        self._rest(end - time.monotonic(), until_asked=False)
+        return cpu_s
+
     def _refresh(self) -> bool:
         try:
             self._host = self._parts.lookout.host()
@@ -131,6 +167,7 @@ class Agent:
         for gone in self.roster.take_gone():
             self._parts.source.forget(gone)
             self._trials.forget(gone)
+            self._readings.forget(gone)
         self._own()
         return changed
 
@@ -151,17 +188,11 @@ class Agent:
             LOG.error("%s", note, exc_info=err)
         self._remember(note)
 
-    @staticmethod
-    def _is_sampled(guest: TrackedGuest) -> bool:
-        return guest.settings.mode is not Mode.MANUAL
-
-    def _arm(self, guest: TrackedGuest) -> bool:
-        return self.roster.tried(guest, self._parts.source.arm)
-
     def _harvest(self, guest: TrackedGuest) -> None:
         def step(topology: GuestTopology) -> None:
             batch = self._parts.source.harvest(topology)
-            guest.pages = absorbed(guest.pages, batch)
+            with self._readings.charged(guest):
+                guest.pages = absorbed(guest.pages, batch)
             if batch.served:
                 guest.served.append(batch.served)
 

@@ -14,6 +14,8 @@ POLICIES: Mapping[str, Policy] = {
     "interleave": policy_interleave.plan,
 }
 AUTO = "auto"
+BY_NODE = ("nodes", "host")
+"""Those that ask which node uses a page, and how often; the others know the guests' vCPUs alone."""
 
 
 def policy_name(wanted: str, source: str) -> str:

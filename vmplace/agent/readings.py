@@ -1,0 +1,99 @@
+"""When are accessed bits read before a window ends, and what may that cost?
+
+1. Once a guest is armed its bits are read after ``first_ms``, and again whenever four times as long has
+   passed (model/touch_rates.py), until the window ends.
+2. Each guest may take its part of ``share`` of the window, in CPU time: for readings, and for learning from
+   them.  It saves what it does not use, until it has the price: what this cost when it was done last.
+3. A guest that does not have the price is read once in this window.  So a large guest, whose page tables take
+   long, learns more seldom, and costs no more.
+
+A reading that comes late counts for when it was made; one that the next is due after is left out.
+"""
+
+import heapq
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from vmplace.agent.config import ReadingsSection
+from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.model.touch_rates import reading_times
+from vmplace.sampling.source import EarlyReader
+from vmplace.topology.guest import GuestTopology
+
+Identity = tuple[int, int]
+
+
+@dataclass
+class _Purse:
+    """CPU time of one guest, in ns."""
+
+    saved: int = 0
+    price: int = 0
+    spent: int = 0
+    is_read: bool = False
+
+    def begin(self, part: int) -> None:
+        """Begin a window, with ``part`` to spend in it."""
+        if self.is_read:
+            self.saved, self.price = self.saved - self.spent, self.spent
+        self.saved = min(self.saved + part, max(self.price, part))
+        self.spent, self.is_read = 0, self.saved >= self.price
+
+
+class Readings:
+    """The readings of all guests, window after window; times in s of CLOCK_MONOTONIC."""
+
+    def __init__(self, reader: EarlyReader | None, section: ReadingsSection, window_ms: int) -> None:
+        """Without a ``reader`` nothing is ever due."""
+        self._reader = reader
+        wanted = reader is not None and section.first_ms > 0
+        times_ms = reading_times(section.first_ms, window_ms)[:-1].tolist() if wanted else []
+        self._after_s = [ms / 1000 for ms in times_ms]
+        self._allowance_ns = round(section.share * window_ms * 1e6)
+        self._purses: dict[Identity, _Purse] = {}
+        self._due: list[tuple[float, int, TrackedGuest]] = []
+        self._order = itertools.count()
+
+    def begin(self, guest: TrackedGuest, *, guests: int) -> None:
+        """Plan the readings of a guest that was armed now, one of so many, if it can pay for them."""
+        purse, armed_s = self._purses.setdefault(guest.topology.identity, _Purse()), time.monotonic()
+        purse.begin(self._allowance_ns // guests)
+        for after_s in self._after_s if purse.is_read else ():
+            heapq.heappush(self._due, (armed_s + after_s, next(self._order), guest))
+
+    def next_s(self) -> float | None:
+        """Return when the next reading is due."""
+        return self._due[0][0] if self._due else None
+
+    def read_due(self, roster: Roster) -> None:
+        """Make the readings that are due, one of each guest."""
+        reader, due = self._reader, dict[str, TrackedGuest]()
+        if reader is None:
+            return
+        while self._due and self._due[0][0] <= time.monotonic():
+            guest = heapq.heappop(self._due)[2]
+            due[guest.name] = guest
+        for guest in due.values():
+            with self.charged(guest):
+                roster.tried(guest, reader.read_early)
+
+    def end(self) -> None:
+        """End the window: what was not read in time is read with the harvest."""
+        self._due.clear()
+
+    @contextmanager
+    def charged(self, guest: TrackedGuest) -> Iterator[None]:
+        """Have the guest pay for what is done inside, if it is read in this window."""
+        started_ns = time.thread_time_ns()
+        try:
+            yield
+        finally:
+            if purse := self._purses.get(guest.topology.identity):
+                purse.spent += time.thread_time_ns() - started_ns
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Forget a guest that ended."""
+        self._purses.pop(guest.identity, None)

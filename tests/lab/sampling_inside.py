@@ -4,6 +4,8 @@ window SOURCE KIND PAGE_KIB FIRST:END...   touch pages [FIRST, END) in each of t
                                            third; print per window the runs of pages that the source saw
 nodes CPU:r|w:FIRST:END...                 in one window, have a vCPU on each CPU read or write pages; print
                                            by node what source "kvm" saw, after a window that nobody counts
+pace FIRST_MS CPU:FIRST:END:PER_SECOND...   have a vCPU on each CPU touch each page so often, at random times,
+                                           and an agent watch; print by range what its page statistics hold
 KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).
 """
 
@@ -16,6 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,10 +27,21 @@ import numpy as np
 
 sys.path.insert(0, "/opt/vmplace")
 
+from vmplace.agent.bell import Bell
+from vmplace.agent.config import Config, LoadedConfig, ReadingsSection
+from vmplace.agent.dry_run import NoActuator
+from vmplace.agent.found import Found
+from vmplace.agent.loop import Agent
+from vmplace.agent.parts import Parts
+from vmplace.model.group_use import touches_by_page
+from vmplace.model.pages import RangePages
+from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.registry import SOURCES
 from vmplace.sampling.sample import unpacked
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
+from vmplace.topology.guest import Vcpu as GuestVcpu
+from vmplace.topology.host import HostTopology
 from vmplace.topology.procfs import read_start_time
 from vmplace.topology.sysfs import read_host
 
@@ -216,6 +230,111 @@ def nodes(*texts: str) -> None:
     child.join()
 
 
+WINDOW_MS, WINDOWS = 4000, 6
+TOGETHER = 8
+"""Pages that are touched together, so that the emulated host keeps up."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A CPU that touches each of the pages so often, at random times."""
+
+    cpu: int
+    first: int
+    end: int
+    per_second: float
+
+    def touches(self, seconds: float, chance: np.random.Generator) -> list[tuple[float, int, int]]:
+        """Return when which pages, from the one on, are touched by which CPU."""
+        due = []
+        for first in range(self.first, self.end, TOGETHER):
+            times = np.cumsum(chance.exponential(1 / self.per_second, int(seconds * self.per_second * 2) + 9))
+            due += [(float(at), first, self.cpu) for at in times if at < seconds]
+        return due
+
+
+def busy_guest(streams: list[Stream], orders: Connection) -> None:
+    """Tell the address, then touch what the streams say until asked to stop; tell how late it was."""
+    hva = memory(4)
+    touch = kvm_toucher(hva)
+    touch(1, NPAGES)
+    chance, late_s, cpu_now = np.random.default_rng(1), 0.0, -1
+    due = sorted(event for one in streams for event in one.touches(2 * WINDOWS * WINDOW_MS / 1000, chance))
+    orders.send(hva)
+    orders.recv()
+    started = time.monotonic()
+    for due_s, first, cpu in due:
+        if orders.poll(max(0.0, due_s - (time.monotonic() - started))):
+            break
+        if cpu != cpu_now:
+            os.sched_setaffinity(0, {cpu})
+            cpu_now = cpu
+        touch(first, first + TOGETHER)
+        late_s = max(late_s, time.monotonic() - started - due_s)
+    orders.send(late_s)
+
+
+class OneGuest:
+    """A host with one guest, as the agent looks at it."""
+
+    def __init__(self, topology: GuestTopology) -> None:
+        self._topology = topology
+
+    def host(self) -> HostTopology:
+        return read_host()
+
+    def guests(self) -> Found:
+        return Found((self._topology,))
+
+    def look_again(self) -> None:
+        pass
+
+
+def watched_by_agent(topology: GuestTopology, first_ms: int) -> RangePages:
+    """Return the statistics of an agent that reads bits so early, or once a window for 0."""
+    config = Config(window_ms=WINDOW_MS, longest_rest_ms=0, readings=ReadingsSection(first_ms, 0.5))
+    source = SOURCES["kvm"](SourceSetup(read_host()))
+    parts = Parts(OneGuest(topology), source, lambda _snapshot: PlacementPlan(), "nodes", NoActuator())
+    agent = Agent(LoadedConfig(config), parts, Bell())
+    agent.run(windows=WINDOWS)
+    (tracked,) = agent.roster
+    assert tracked.pages, tracked.problem
+    return tracked.pages.ranges[0]
+
+
+def told_of(pages: RangePages, nodes: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    """Return how much each node touches each page [node, page]: the pace, else the windows with touches."""
+    paces = [pages.pace_of(node) for node in range(nodes)]
+    rows = touches_by_page(pages, nodes) if paces[0] is None else np.stack(paces)  # type: ignore[arg-type]
+    return rows.astype(np.float64)
+
+
+def pace(first_ms: str, *texts: str) -> None:
+    """Print by stream: the heat of its pages, by page, and what each node does to them, on average."""
+    words = [text.split(":") for text in texts]
+    streams = [Stream(int(cpu), int(first), int(end), float(rate)) for cpu, first, end, rate in words]
+    orders, theirs = Pipe()
+    child = Process(target=busy_guest, args=(streams, theirs), daemon=True)
+    child.start()
+    hva, pid = orders.recv(), child.pid
+    assert pid
+    ram = RamRange(hva, NPAGES, None, 4096, Movability.MOVABLE, "test")
+    vcpus = tuple(GuestVcpu(i, pid, (one.cpu,)) for i, one in enumerate(streams))
+    topology = GuestTopology("test", pid, read_start_time(pid), "kvm", vcpus, (ram,))
+    orders.send("go")
+    pages = watched_by_agent(topology, int(first_ms))
+    orders.send("stop")
+    told = told_of(pages, len(read_host().nids))
+    parts = [slice(one.first, one.end) for one in streams]
+    heat = told.sum(axis=0) if pages.pace else pages.heat.astype(np.float64)
+    print(json.dumps({
+        "heat": [heat[part].tolist() for part in parts],
+        "by_node": [told[:, part].mean(axis=1).tolist() for part in parts],
+        "late_s": orders.recv(),
+    }))  # fmt: skip
+    child.join()
+
+
 if __name__ == "__main__":
-    COMMANDS: dict[str, Callable[..., None]] = {"window": window, "nodes": nodes}
+    COMMANDS: dict[str, Callable[..., None]] = {"window": window, "nodes": nodes, "pace": pace}
     COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vmplace.lab.machine import LabHost, boot_host
@@ -85,6 +86,54 @@ def test_the_patched_kvm_tells_which_node_read_and_wrote(host: LabHost) -> None:
 def test_the_patched_kvm_sees_what_idle_tracking_sees(host: LabHost) -> None:
     wanted = [CODE_PAGE, *TOUCHED]
     assert windows(host, "kvm", "kvm", 4, TOUCHED)["windows"] == [wanted, wanted, []]
+
+
+HOT, COOL = 12.0, 1.0
+"""Touches a second: in a window of 4 s of the emulated host each page has some."""
+OWN, NEIGHBOUR = 1, 3
+"""Nodes of CPU 2 and 7."""
+
+
+def watched(host: LabHost, first_ms: int) -> dict[str, Any]:
+    """Return what an agent holds of hot pages, of cool ones, and of the hot ones once more."""
+    streams = [f"2:1024:1280:{HOT}", f"2:4096:4352:{COOL}", f"7:1024:1280:{COOL}"]
+    argv = ["python3", INSIDE, "pace", str(first_ms), *streams]
+    told: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
+    return told
+
+
+@pytest.fixture(scope="module")
+def read_early(host: LabHost) -> dict[str, Any]:
+    return watched(host, 62)
+
+
+@pytest.fixture(scope="module")
+def read_once(host: LabHost) -> dict[str, Any]:
+    """The control, in the same host."""
+    return watched(host, 0)
+
+
+def rightly_ordered(cool: list[float], hot: list[float]) -> float:
+    """Return in how many pairs of a cool and a hot page the hot one has more heat; like ones count half."""
+    one, other = np.array(cool)[:, None], np.array(hot)[None]
+    return float((one < other).mean() + (one == other).mean() / 2)
+
+
+def test_bits_that_an_agent_reads_early_order_pages_by_heat(
+    read_early: dict[str, Any], read_once: dict[str, Any]
+) -> None:
+    (hot, cool, _), (hot_by_once, cool_by_once, _) = read_early["heat"], read_once["heat"]
+    assert rightly_ordered(cool, hot) > 0.95
+    assert rightly_ordered(cool_by_once, hot_by_once) < 0.7
+    assert np.mean(hot) / np.mean(cool) == pytest.approx((HOT + COOL) / COOL, rel=0.5)
+
+
+def test_bits_that_an_agent_reads_early_tell_who_uses_a_page_most(
+    read_early: dict[str, Any], read_once: dict[str, Any]
+) -> None:
+    several, once = read_early["by_node"][0], read_once["by_node"][0]
+    assert several[OWN] / several[NEIGHBOUR] == pytest.approx(HOT / COOL, rel=0.5)
+    assert once[OWN] / once[NEIGHBOUR] < 1.5
 
 
 def test_ibs_samples_pages_that_a_vcpu_touches_and_no_others(host: LabHost) -> None:

@@ -7,6 +7,8 @@ are the emulated host's: only ratios carry over.
 harvest_*               a harvest; control: idle-page tracking.  growth_x16: of a range 16 times as large, of
                         which as many pages were touched;
                         2m: of huge pages.  vs_damon: control is DAMON, a region a page (kvm_damon.py)
+reading_*               a harvest that clears nothing; control: one that does
+window_read_4_times_*   a window of the agent with early readings; control: without (kvm_readings.py)
 roots_enable_vs_faults  populating a root per node; control: taking the faults
 replicate_vs_cow        a copy for a node; control: a write to a page shared with a forked child
 collapse_vs_cow         a write to a replicated page; control: the same
@@ -33,11 +35,11 @@ from vmplace.lab.scenario_run import run_scenario
 
 HERE = Path(__file__).parent
 MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none", "kernel")
-MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_moves", "kvm_guest_speed", "kvm_damon")
+MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_readings", "kvm_moves", "kvm_guest_speed", "kvm_damon")
 FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in MODULES} | {
     "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py"
 }
-INSIDE = ("kvm_inside", "kvm_damon", "kvm_guest_speed harvest", "kvm_guest_speed hints")
+INSIDE = ("kvm_inside", "kvm_readings", "kvm_damon", "kvm_guest_speed harvest", "kvm_guest_speed hints")
 MOVES = ("kvm_moves 4", "kvm_moves 2048")
 TIMEOUT_S = 3600
 

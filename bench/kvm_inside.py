@@ -28,14 +28,18 @@ class Sampling:
         self._cost = cost
         self._bitmap = os.open("/sys/kernel/mm/page_idle/bitmap", os.O_RDWR)
 
-    def harvest(self, touched: int, nodes: tuple[int, ...], npages: int = NPAGES) -> float:
-        """Return the cost of a harvest after each node touched so many pages."""
+    def harvest(
+        self, touched: int, nodes: tuple[int, ...], npages: int = NPAGES, *, early: bool = False
+    ) -> float:
+        """Return the cost of a harvest after each node touched so many pages, or of one before it."""
         self._vm.harvest()
         costs = []
         for _ in range(ROUNDS):
             for node in nodes:
                 self._vm.touch(1, 1 + touched, node)
-            costs.append(self._cost.of(lambda: self._vm.harvest(npages)))
+            costs.append(self._cost.of(lambda: self._vm.harvest(npages, clear=not early)))
+            if early:
+                self._vm.harvest(npages)
         return statistics.median(costs)
 
     def idle(self, touched: int) -> float:
@@ -69,13 +73,17 @@ def sampling(vm: BenchVm, cost: Cost) -> Figures:
     half, eighth, few = (sampler.harvest(NPAGES // share, (0,)) for share in (2, 8, 64))
     grown, middle, small = (sampler.harvest(1024, (0,), NPAGES // share) for share in (1, 4, 16))
     vm.roots(NODES)
-    four = sampler.harvest(NPAGES // 2, tuple(range(len(CPU_OF_NODE))))
+    all_nodes = tuple(range(len(CPU_OF_NODE)))
+    four, four_few = (sampler.harvest(NPAGES // share, all_nodes) for share in (2, 64))
+    early, early_few = (sampler.harvest(NPAGES // share, all_nodes, early=True) for share in (2, 64))
     vm.roots(0)
     return {
         "harvest_1root_half": figure(half, idle_half, unit),
         "harvest_4root_half": figure(four, idle_half, unit),
         "harvest_1root_1of8": figure(eighth, idle_eighth, unit),
         "harvest_1root_1of64": figure(few, idle_few, unit),
+        "reading_4root_half": figure(early, four, unit),
+        "reading_4root_1of64": figure(early_few, four_few, unit),
         "harvest_growth_x4": figure(middle, small, f"{cost.unit}, 1024 pages touched"),
         "harvest_growth_x16": figure(grown, small, f"{cost.unit}, 1024 pages touched"),
     }

@@ -117,8 +117,7 @@ class BenchVm:
         self.vcpu = inside.Vcpu(self.hva)
         ctypes.memmove(self.hva, inside.CODE, len(inside.CODE))
         self.ram = RamRange(self.hva, npages, 0, 4096, Movability.MOVABLE, "bench")
-        guest = GuestTopology("bench", os.getpid(), read_start_time(os.getpid()), "kvm", (), (self.ram,))
-        self.placement: Placement = open_placement(guest)
+        self.placement: Placement = open_placement(this_guest(self))
         self._bits = np.zeros(5 * npages // 64, np.uint64)
         self._nids = np.arange(4, dtype=np.int32)
         self.touch(1, npages)
@@ -132,7 +131,12 @@ class BenchVm:
         """Give nodes roots of their own."""
         native.placement_roots(self.placement.fd, nodes, populate)
 
-    def harvest(self, npages: int | None = None) -> None:
-        """Collect and clear."""
+    def harvest(self, npages: int | None = None, *, clear: bool = True) -> None:
+        """Collect, and clear."""
         count = npages or self.npages
-        native.placement_harvest(self.placement.fd, 0, count, 0, self._nids, self._bits, self._bits, True)
+        native.placement_harvest(self.placement.fd, 0, count, 0, self._nids, self._bits, self._bits, clear)
+
+
+def this_guest(vm: BenchVm) -> GuestTopology:
+    """Return the VM as the agent knows guests."""
+    return GuestTopology("bench", os.getpid(), read_start_time(os.getpid()), "kvm", (), (vm.ram,))

@@ -52,8 +52,11 @@ def fused_use(pages: RangePages, nodes: int) -> PageUse | None:
     if pages.text:
         written = np.where(text_pages(pages), seen_pages(pages, nodes).written, use.written)
         use = replace(use, written=written.astype(np.bool_))
+    led = use.shared & use.written
+    if not led.any():
+        return use
     leader = _leader_of_pages(pages, nodes)
-    led = use.shared & use.written & (leader >= 0)
+    led &= leader >= 0
     return replace(use, owner=np.where(led, leader, use.owner).astype(np.int8), shared=use.shared & ~led)
 
 

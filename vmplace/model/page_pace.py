@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import native
 from vmplace.model.touch_rates import KINDS, kinds, touches_by_answer
-from vmplace.sampling.sample import Bytes, NodeBits, unpacked
+from vmplace.sampling.sample import Bits, Bytes, NodeBits
 
 Floats = npt.NDArray[np.float64]
 PER_OCTAVE, SLOWEST = 8, 2.0**-14
 CODES = 256
-CHUNK_PAGES = 1 << 16
+CHUNK_PAGES = 1 << 20
 A_SECOND_NS = 1e9
 
 
@@ -42,10 +43,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some pages of one node: their codes, a view, and the first reading that showed each of them."""
+    """Some pages of one node: their codes, a view, and what each reading or one before it showed of them."""
 
     codes: Bytes
-    first: Bytes
+    shown: Bits
 
 
 def begun_pace(npages: int, nodes: int) -> Pace:
@@ -65,32 +66,30 @@ def go_on(known: Sequence[tuple[Pace, NodeBits]], window_ns: int, *, remembered:
     table = _table(_answers(known, len(times)), times, 2 / (remembered + 1))
     for pace, bits in known:
         for piece in _pieces(pace, bits):
-            np.copyto(piece.codes, table[piece.codes, piece.first])
+            native.pace_step(piece.codes, piece.shown, table)
 
 
-def _answers(known: Sequence[tuple[Pace, NodeBits]], readings: int) -> npt.NDArray[np.intp]:
+def _answers(known: Sequence[tuple[Pace, NodeBits]], readings: int) -> npt.NDArray[np.uint64]:
     """Return how many pages have each code and answer."""
-    answers = readings + 1
-    counts = np.zeros(CODES * answers, np.intp)
+    counts = np.zeros((CODES, readings + 1), np.uint64)
     for pace, bits in known:
         for piece in _pieces(pace, bits):
-            key = piece.codes * np.uint16(answers) + piece.first
-            counts += np.bincount(key, minlength=len(counts))
-    return counts.reshape(CODES, answers)
+            native.pace_count(piece.codes, piece.shown, counts)
+    return counts
 
 
-def _table(counts: npt.NDArray[np.intp], times: Floats, newest: float) -> Bytes:
+def _table(counts: npt.NDArray[np.uint64], times: Floats, newest: float) -> Bytes:
     """Return the new code for each code and answer, if the window weighs ``newest``."""
     now = _learnt(counts, times) / times[-1]
     return _code((1 - newest) * PER_SECOND[:, None] + newest * now)
 
 
-def _learnt(counts: npt.NDArray[np.intp], times: Floats) -> Floats:
+def _learnt(counts: npt.NDArray[np.uint64], times: Floats) -> Floats:
     """Return the touches to be expected, by code and answer."""
     there = counts.any(axis=1)
     kind_of_code = np.zeros(CODES, np.intp)
     kind_of_code[there] = kinds(PER_SECOND[there])
-    by_kind = np.zeros((KINDS + 1, counts.shape[1]), np.intp)
+    by_kind = np.zeros((KINDS + 1, counts.shape[1]), np.uint64)
     np.add.at(by_kind, kind_of_code, counts)
     asked = by_kind[:, :-1].any(axis=1)
     touches = np.zeros(by_kind.shape)
@@ -100,29 +99,19 @@ def _learnt(counts: npt.NDArray[np.intp], times: Floats) -> Floats:
 
 
 def _pieces(pace: Pace, bits: NodeBits) -> Iterator[_Piece]:
-    """Yield the pages in chunks, without chunks that have neither a touch nor a pace."""
+    """Yield the pages in chunks, without chunks that have neither a touch nor a pace.
+
+    A bit that was seen counts as seen, even if the kernel has taken it away since.
+    """
     nodes, npages = pace.codes.shape
     for node in range(nodes):
         for start in range(0, npages, CHUNK_PAGES):
             codes = pace.codes[node, start : start + CHUNK_PAGES]
             words = slice(start // 64, -(-(start + len(codes)) // 64))
             rows = [one.accessed[node, words] for one in bits.early]
-            rows.append(bits.accessed[node, words])
-            if rows[-1].any() or codes.any():
-                yield _Piece(codes, _first(rows, len(codes)))
-
-
-def _first(rows: Sequence[npt.NDArray[np.uint64]], npages: int) -> Bytes:
-    """Return which of ``rows`` was the first to have each page's bit, their number where none has.
-
-    A bit that was seen counts as seen, even if the kernel has taken it away since.
-    """
-    first = np.full(npages, len(rows), np.uint8)
-    shown = np.zeros_like(rows[0])
-    for row in rows:
-        shown |= row
-        first -= unpacked(shown, npages)
-    return first
+            shown = np.bitwise_or.accumulate([*rows, bits.accessed[node, words]], axis=0)
+            if shown[-1].any() or codes.any():
+                yield _Piece(codes, shown)
 
 
 def _code(per_second: Floats) -> Bytes:

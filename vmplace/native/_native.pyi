@@ -22,6 +22,17 @@ Parts: TypeAlias = tuple[U64, U64, I32, U16, U64, I32]
 def age_heat(heat: U8, accessed: U8) -> None:
     """In place: heat[i] = heat[i] >> 1 | (accessed[i] ? 128 : 0).  Both uint8, same length."""
 
+def pace_count(codes: U8, shown: U64, counts: U64) -> None:
+    """Add to ``counts[256, R + 1]`` how many pages have each code and answer.
+
+    ``shown[R, words]``: a bit per page, 64 in a word, for each of R readings; a reading shows all that those
+    before it did.  A page's answer is the first reading that showed it, or R.  Shapes that do not fit raise
+    ValueError.
+    """
+
+def pace_step(codes: U8, shown: U64, table: U8) -> None:
+    """In place: ``codes[page] = table[codes[page], answer]``; ``table[256, R + 1]``, as in ``pace_count``."""
+
 def place_traffic(heat: F64, places: I8, traffic: F64) -> None:
     """Add up ``heat[P, N]`` by node and by the page's place: ``traffic[N, N]`` is overwritten.
 

@@ -99,7 +99,7 @@ def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]
         mine = kinds.owner == index
         if mine.any():
             to = home.nearest(snapshot.host, nid, allowed)
-            target = home.Target({to: 1.0}, f"node {nid} alone touches them")
+            target = home.Target({to: 1.0}, f"node {nid} alone touches them, or nearly alone")
             yield from home.range_wishes(name, only(kinds.pages, mine), kinds.nids, target, room)
     if kinds.copied.any():
         yield from _replication(snapshot, kinds, allowed)

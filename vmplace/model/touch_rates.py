@@ -21,6 +21,7 @@ long, is taken for a hot one if that happens before the first reading.
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import native
 from vmplace.model.metrics import Matrix
 
 Indexes = npt.NDArray[np.intp]
@@ -85,8 +86,6 @@ def _mean_rates(times: Floats, pages: Matrix) -> Matrix:
     still_off = np.exp(-np.outer(np.append(0.0, times), rates))
     likely = (still_off[:-1] - still_off[1:]) / (1 - still_off[-1])
     share = np.full((len(pages), RATES), 1 / RATES)
-    total = np.maximum(pages.sum(axis=1, keepdims=True), 1.0)
-    for _ in range(ROUNDS):
-        share *= (pages / np.maximum(share @ likely.T, NEVER)) @ likely / total
+    native.learn_shares(likely.T.copy(), np.ascontiguousarray(pages), share, RATES, ROUNDS)
     mean: Matrix = ((share * rates) @ likely.T) / np.maximum(share @ likely.T, NEVER)
     return mean

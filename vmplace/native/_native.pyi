@@ -22,6 +22,13 @@ Parts: TypeAlias = tuple[U64, U64, I32, U16, U64, I32]
 def age_heat(heat: U8, accessed: U8) -> None:
     """In place: heat[i] = heat[i] >> 1 | (accessed[i] ? 128 : 0).  Both uint8, same length."""
 
+def learn_shares(likely: F64, pages: F64, shares: F64, rates: int, rounds: int) -> None:
+    """Rounds of expectation and maximisation, in place: ``shares[K, rates]``, of each kind by itself.
+
+    ``likely[rates, A]``: the chance of each of at most 64 answers at a rate; ``pages[K, A]``: how many pages
+    gave it.  A kind without pages keeps its shares.  Shapes that do not fit raise ValueError.
+    """
+
 def pace_count(codes: U8, shown: U64, counts: U64) -> None:
     """Add to ``counts[256, R + 1]`` how many pages have each code and answer.
 

@@ -55,6 +55,7 @@ ssize_t vmp_pread_full(int fd, void *to, size_t bytes, off_t at);
 ssize_t vmp_pwrite_full(int fd, const void *from, size_t bytes, off_t at);
 
 PyObject *vmp_age_heat(PyObject *module, PyObject *args);
+PyObject *vmp_learn_shares(PyObject *module, PyObject *args);
 PyObject *vmp_pace_count(PyObject *module, PyObject *args);
 PyObject *vmp_pace_step(PyObject *module, PyObject *args);
 PyObject *vmp_place_traffic(PyObject *module, PyObject *args);

@@ -3,6 +3,7 @@
 
 static PyMethodDef vmp_methods[] = {
 	{ "age_heat", vmp_age_heat, METH_VARARGS, "age_heat(heat, accessed)" },
+	{ "learn_shares", vmp_learn_shares, METH_VARARGS, "learn_shares(likely, pages, shares, rates, rounds)" },
 	{ "pace_count", vmp_pace_count, METH_VARARGS, "pace_count(codes, shown, counts)" },
 	{ "pace_step", vmp_pace_step, METH_VARARGS, "pace_step(codes, shown, table)" },
 	{ "place_traffic", vmp_place_traffic, METH_VARARGS, "place_traffic(heat, places, traffic)" },

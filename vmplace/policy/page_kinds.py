@@ -1,7 +1,7 @@
 """What ought to become of each page of a range, if it is known which nodes read and write it?
 
-1. A page that one node alone uses (model/page_use.py, sampled_use.py; fused_use.py, where several sources
-   work together) goes to that node.
+1. A page that one node alone uses (model/page_use.py, sampled_use.py; fused_use.py, which also knows who uses
+   a written page nearly alone) goes to that node.
 2. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
    node reads its own copy then.  Code first, then by heat.  A huge page is copied as a whole or, if a write
    was seen anywhere in it, not at all; none is split for it.
@@ -12,8 +12,9 @@
 
 Source: Carrefour (ASPLOS'13), section 3.2, per page instead of per application, with the D bit in place of
 sampled read ratios.
-Limits: a page counts by who touched it, not by how often.  What is replicated is asked for again now and
-then; the kernel knows what it has, and backs off for pages that are written.
+Limits: a page that is only read counts by who touched it, not by how often.  What is
+replicated is asked for again now and then; the kernel knows what it has, and backs off for pages that are
+written.
 """
 
 from collections.abc import Iterable, Iterator

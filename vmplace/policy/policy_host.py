@@ -14,7 +14,8 @@ Without a known bandwidth (``vmplace calibrate``, firmware's HMAT) there is no p
 looked at by itself, as policy "nodes" does.
 What is assumed of rates: guests access memory in proportion to the DRAM accesses that samples of IBS count
 (``GuestView.dram_per_us``); where these are not known of every guest, each page counts alike that a node
-touched in a window.  A huge page counts as all its pages.
+touched in a window.  Within a range, touches are weighed by pace (model/page_pace.py) where it is known.
+A huge page counts as all its pages.
 Limits: private pages stay with their node however crowded its memory is; guests in mode "manual" are not
 sampled, and so load nothing.
 """

@@ -1,8 +1,8 @@
 """Where does each page belong, if it is known which nodes read and write it?  Guest by guest.
 
 1. Where all vCPUs of a guest run on one node there is nothing to learn: policy "home".
-2. Pages are sorted by who uses them (``page_kinds.py``): to the node that alone does; copies of what nobody
-   writes.
+2. Pages are sorted by who uses them (``page_kinds.py``): to the node that does, alone or nearly so;
+   copies of what nobody writes.
 3. Other shared pages are interleaved over the nodes of the vCPUs by bandwidth, as policy "home" does.
 
 A range whose source does not see nodes is left to policy "home".

@@ -230,7 +230,7 @@ def nodes(*texts: str) -> None:
     child.join()
 
 
-WINDOW_MS, WINDOWS = 4000, 6
+WINDOW_MS, WINDOWS = 8000, 5
 TOGETHER = 8
 """Pages that are touched together, so that the emulated host keeps up."""
 

@@ -88,23 +88,27 @@ def test_the_patched_kvm_sees_what_idle_tracking_sees(host: LabHost) -> None:
     assert windows(host, "kvm", "kvm", 4, TOUCHED)["windows"] == [wanted, wanted, []]
 
 
-HOT, COOL = 12.0, 1.0
-"""Touches a second: in a window of 4 s of the emulated host each page has some."""
+HOT, COOL = 6.0, 0.5
+"""Touches a second: in a window of 8 s of the emulated host each page has some."""
+LATEST_S = 4.0
+"""Half a window: of touches that come later, bits cannot tell how often they were to come."""
 OWN, NEIGHBOUR = 1, 3
 """Nodes of CPU 2 and 7."""
 
 
 def watched(host: LabHost, first_ms: int) -> dict[str, Any]:
     """Return what an agent holds of hot pages, of cool ones, and of the hot ones once more."""
-    streams = [f"2:1024:1280:{HOT}", f"2:4096:4352:{COOL}", f"7:1024:1280:{COOL}"]
+    streams = [f"2:1024:1152:{HOT}", f"2:4096:4224:{COOL}", f"7:1024:1152:{COOL}"]
     argv = ["python3", INSIDE, "pace", str(first_ms), *streams]
     told: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
+    if told["late_s"] > LATEST_S:
+        pytest.skip(f"the machine is too busy: touches came {told['late_s']:.0f} s later than declared")
     return told
 
 
 @pytest.fixture(scope="module")
 def read_early(host: LabHost) -> dict[str, Any]:
-    return watched(host, 62)
+    return watched(host, 125)
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +129,16 @@ def test_bits_that_an_agent_reads_early_order_pages_by_heat(
     (hot, cool, _), (hot_by_once, cool_by_once, _) = read_early["heat"], read_once["heat"]
     assert rightly_ordered(cool, hot) > 0.95
     assert rightly_ordered(cool_by_once, hot_by_once) < 0.7
-    assert np.mean(hot) / np.mean(cool) == pytest.approx((HOT + COOL) / COOL, rel=0.5)
+    # Sixteen runs of pages that are touched together are few to learn from: unit tests tell how exact it is.
+    assert np.mean(hot) > 2 * np.mean(cool)
 
 
 def test_bits_that_an_agent_reads_early_tell_who_uses_a_page_most(
     read_early: dict[str, Any], read_once: dict[str, Any]
 ) -> None:
     several, once = read_early["by_node"][0], read_once["by_node"][0]
-    assert several[OWN] / several[NEIGHBOUR] == pytest.approx(HOT / COOL, rel=0.5)
-    assert once[OWN] / once[NEIGHBOUR] < 1.5
+    assert several[OWN] > 2 * several[NEIGHBOUR]
+    assert once[OWN] < 1.5 * once[NEIGHBOUR]
 
 
 def test_ibs_samples_pages_that_a_vcpu_touches_and_no_others(host: LabHost) -> None:

@@ -127,7 +127,7 @@ def test_bits_that_an_agent_reads_early_order_pages_by_heat(
     read_early: dict[str, Any], read_once: dict[str, Any]
 ) -> None:
     (hot, cool, _), (hot_by_once, cool_by_once, _) = read_early["heat"], read_once["heat"]
-    assert rightly_ordered(cool, hot) > 0.95
+    assert rightly_ordered(cool, hot) > 0.85
     assert rightly_ordered(cool_by_once, hot_by_once) < 0.7
     # Sixteen runs of pages that are touched together are few to learn from: unit tests tell how exact it is.
     assert np.mean(hot) > 2 * np.mean(cool)

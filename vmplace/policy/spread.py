@@ -21,7 +21,7 @@ from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 Counts = npt.NDArray[np.float64]
 Indexes = npt.NDArray[np.int64]
 
-CHUNK_PAGES = 1 << 16
+CHUNK_PAGES = 1 << 14
 HEAT_CLASSES = np.array([HOT, HOT // 2, 1])
 """Seen in the last window, in the one before, ever; what is below was never seen."""
 STRATA = 2 * (len(HEAT_CLASSES) + 1)

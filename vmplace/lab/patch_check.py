@@ -60,8 +60,8 @@ def check_patches(progress: Progress, patches: Path, *, quick: bool, last_only: 
         for count in range(len(files) if last_only else 1, len(files) + 1):
             log = log_path(f"patch-check-{count:02d}")
             variants = MAIN_VARIANTS + (RARE_VARIANTS if count == len(files) or not quick else ())
-            built = _Built(work, files[:count], targets)
-            missing = [variant for variant in variants if not built.mark(variant).exists()]
+            marks = {one: _mark(work, files[:count], one, targets) for one in variants}
+            missing = [one for one, mark in marks.items() if not mark.exists()]
             if not missing:
                 continue
             with progress.step(f"patches: apply {count:02d}", log):
@@ -69,21 +69,17 @@ def check_patches(progress: Progress, patches: Path, *, quick: bool, last_only: 
             for variant in missing:
                 with progress.step(f"patches: build {count:02d} {variant.name}", log):
                     _build(toolbox, work, variant, targets, log)
-                built.mark(variant).touch()
+                marks[variant].touch()
 
 
-@dataclass(frozen=True)
-class _Built:
-    """What is known to build: the source with these patches."""
-
-    work: Path
-    files: list[Path]
-    targets: tuple[str, ...]
-
-    def mark(self, variant: Variant) -> Path:
-        """Return the file that is there once this variant was built."""
-        inputs = {"patches": cache.content_hash(self.files), "fragment": variant.fragment}
-        return self.work / f"built-{cache.key_of({**inputs, 'targets': ' '.join(self.targets)})}"
+def _mark(work: Path, files: list[Path], variant: Variant, targets: tuple[str, ...]) -> Path:
+    """Return the file that is there once the source with these patches was built so."""
+    inputs = {
+        "patches": cache.content_hash(files),
+        "fragment": variant.fragment,
+        "targets": " ".join(targets),
+    }
+    return work / f"built-{cache.key_of(inputs)}"
 
 
 def _unpack(toolbox: Path, work: Path, progress: Progress) -> None:

@@ -106,7 +106,12 @@ def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
 
 def _build(toolbox: Path, work: Path, variant: Variant, targets: tuple[str, ...], log: Path) -> None:
     objects = work / f"objects-{variant.name}"
+    unfinished = objects / "unfinished"
+    if unfinished.exists():
+        # A build that was killed leaves half-written files, which make stumbles over.
+        cache.remove_tree(objects)
     objects.mkdir(exist_ok=True)
+    unfinished.touch()
     (objects / "fragment").write_text(variant.fragment)
     make = ["make", f"O=/build/{objects.name}"]
     for argv in (
@@ -114,3 +119,4 @@ def _build(toolbox: Path, work: Path, variant: Variant, targets: tuple[str, ...]
         [*make, "KCFLAGS=-Werror", "-j2", "prepare", *targets],
     ):
         run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd=f"/build/{SOURCE}", log=log)
+    unfinished.unlink()

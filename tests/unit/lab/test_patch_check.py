@@ -3,6 +3,7 @@
 What builds kernels is replaced: which steps are built is all that is asked here.
 """
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,21 @@ def test_a_changed_patch_has_all_steps_from_it_on_built_anew(check: Check, patch
     check()
     (patches / "two").write_text("changed")
     assert {name.split()[0] for name in check()} == {"two", "three"}
+
+
+def test_objects_of_a_build_that_was_killed_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = tmp_path / "objects-on"
+    seen: list[bool] = []
+
+    def build(*_: Any, **__: Any) -> None:
+        seen.append((objects / "left").exists())
+        (objects / "left").touch()
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(patch_check, "run_in_tree", build)
+    for _ in range(3):
+        with contextlib.suppress(KeyboardInterrupt):
+            patch_check._build(tmp_path, tmp_path, patch_check.MAIN_VARIANTS[0], ("mm/",), tmp_path / "log")
+    # The configuration and the compiler run in turn: the first compiler is killed, the second is not.
+    assert seen == [False, True, False, True, True, True]

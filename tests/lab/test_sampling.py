@@ -49,11 +49,15 @@ def test_small_pages_that_a_vcpu_touches_are_seen_exactly(host: LabHost) -> None
     assert windows(host, "idle", "kvm", 4, TOUCHED)["windows"] == [wanted, wanted, []]
 
 
-@pytest.mark.parametrize(("kind", "code"), [("process", []), ("kvm", [[0, 512]])])
-def test_huge_pages_are_seen_whole(host: LabHost, kind: str, code: list[list[int]]) -> None:
+@pytest.mark.parametrize(
+    ("source", "kind", "code"),
+    [("idle", "process", []), ("idle", "kvm", [[0, 512]]), ("kvm", "kvm", [[0, 512]])],
+)
+def test_huge_pages_are_seen_whole(host: LabHost, source: str, kind: str, code: list[list[int]]) -> None:
     wanted = [*code, [1024, 1536], [4096, 4608]]
-    seen = windows(host, "idle", kind, 2048, [[1100, 1101], [4607, 4608]])
+    seen = windows(host, source, kind, 2048, [[1100, 1101], [4607, 4608]])
     assert seen["windows"] == [wanted, wanted, []]
+    # In the last window nothing was touched.
     assert seen["huge"] == 32
 
 

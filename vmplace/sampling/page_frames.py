@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from vmplace import native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
@@ -14,6 +16,8 @@ from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.sample import Bytes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.procfs import read_start_time
+
+P = TypeVar("P", bound=np.generic)
 
 PAGES_PER_HUGE = HUGE_BYTES // PAGE_BYTES
 CHUNK_PAGES = 1 << 15
@@ -62,6 +66,22 @@ def huge_blocks(chunk: FrameChunk, ram: RamRange) -> Bytes:
     aligned = chunk.heads[starts] % np.uint64(PAGES_PER_HUGE) == 0
     blocks: Bytes = (whole & aligned).astype(np.uint8)
     return blocks
+
+
+def whole_blocks(pages: npt.NDArray[P], at: int) -> npt.NDArray[P]:
+    """Return a view of the whole 2 MiB blocks in an array of pages; the first is page ``at`` of its block."""
+    first = -at % PAGES_PER_HUGE
+    count = max(len(pages) - first, 0) // PAGES_PER_HUGE
+    return pages[first : first + count * PAGES_PER_HUGE].reshape(count, PAGES_PER_HUGE)
+
+
+def _may_be_huge(blocks: Frames) -> npt.NDArray[np.bool_]:
+    """Tell which blocks have the frames that a huge page would have."""
+    first = blocks[:, :1]
+    steps = np.arange(PAGES_PER_HUGE, dtype=np.uint64)
+    aligned = (first[:, 0] != 0) & (first[:, 0] % np.uint64(PAGES_PER_HUGE) == 0)
+    may_be: npt.NDArray[np.bool_] = aligned & np.all(blocks == first + steps, axis=1)
+    return may_be
 
 
 class FrameReader:
@@ -126,6 +146,24 @@ class FrameReader:
         native.folio_heads(self._kpageflags, wanted, heads)
         pfns[(asked != 0) & (wanted == 0)] = 0
         np.copyto(heads, pfns, where=asked == 0)
+
+    def resolve_blocks(self, ram: RamRange, chunk: FrameChunk, asked: Bytes) -> None:
+        """Fill in the heads of the pages ``asked`` for and of all huge pages; others are taken for heads.
+
+        A huge page that is not asked for costs two look-ups: its ends.  Drops frames as ``resolve`` does.
+        """
+        at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
+        blocks = whole_blocks(chunk.pfns, at)
+        huge = _may_be_huge(blocks) & (whole_blocks(asked, at)[:, 0] == 0)
+        wanted = asked.copy()
+        whole_blocks(wanted, at)[huge, :: PAGES_PER_HUGE - 1] = 1
+        self.resolve(chunk.pfns, chunk.heads, wanted)
+        first = blocks[huge, 0]
+        dropped = blocks[huge] * (first != 0)[:, None]
+        heads = whole_blocks(chunk.heads, at)
+        same = (heads[huge, -1] == first)[:, None]
+        heads[huge] = np.where(same, first[:, None], dropped)
+        blocks[huge] = dropped
 
     def _probe_pfns(self) -> None:
         page = np.ones(2 * PAGE_BYTES, np.uint8)

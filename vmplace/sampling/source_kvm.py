@@ -144,7 +144,7 @@ class KvmSource:
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
             accessed[:] = touched[chunk.first : chunk.first + len(accessed)]
-            self._walk.frames.resolve(chunk.pfns, chunk.heads, _of_touched_blocks(ram, chunk, accessed))
+            self._walk.frames.resolve_blocks(ram, chunk, _of_touched_blocks(ram, chunk, accessed))
 
         sample = self._walk.sample(guest, pagemap, ram, fill)
         return RangeSample(ram, sample.accessed, sample.node_index, sample.huge, bits)
@@ -159,7 +159,7 @@ def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
 
 
 def _of_touched_blocks(ram: RamRange, chunk: FrameChunk, accessed: Bytes) -> Bytes:
-    """Return 1 for the pages of each 2 MiB block with a touched page: only their folios matter."""
+    """Return 1 for the pages of each 2 MiB block with a touched page: frames not its own show there."""
     at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
     block = (np.arange(len(accessed)) + at) // PAGES_PER_HUGE
     touched: Bytes = (np.bincount(block, accessed) > 0).astype(np.uint8)[block]

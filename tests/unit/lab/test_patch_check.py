@@ -79,7 +79,7 @@ def test_a_changed_patch_has_all_steps_from_it_on_built_anew(check: Check, patch
     assert {name.split()[0] for name in check()} == {"two", "three"}
 
 
-def test_objects_of_a_build_that_was_killed_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_build_left_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = tmp_path / "objects-on"
     seen: list[bool] = []
 

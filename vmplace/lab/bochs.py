@@ -77,7 +77,8 @@ def run_on_bochs(  # noqa: PLR0913 - what runs, and when it is over
         with (
             progress.step(f"{name}: run on Bochs", serial),
             screen.open("ab") as log,
-            started(command, stdout=log, stderr=subprocess.STDOUT) as process,
+            # Without a stdin that lasts, script(1) may cease to take what is written to its terminal.
+            started(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT) as process,
         ):
             _wait(process, serial, last_line, silence_s)
     return console_lines(serial)

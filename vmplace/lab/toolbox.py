@@ -79,7 +79,8 @@ def _in_namespaces(script: str, arguments: Sequence[str]) -> list[str]:
 @contextlib.contextmanager
 def started(argv: Sequence[str], **options: IO[bytes] | int | None) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a command for the length of the block: it is dead when the block is left, however that happens."""
-    process = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
+    options = {"stdin": subprocess.DEVNULL, **options}
+    process = subprocess.Popen(argv, start_new_session=True, **options)  # type: ignore[call-overload]
     with _running_lock:
         _running.add(process)
     try:

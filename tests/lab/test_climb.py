@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 CONFIG = """
 source = "kvm"
 policy = "home"
-# Shorter ones would tell of the agent: while it starts, the guest gets less of this machine, and so queues less.
+# Shorter ones would tell of the agent, whose start takes this machine from the guest, and so queues from it.
 window_ms = 3000
 longest_rest_ms = 0
 [budget]

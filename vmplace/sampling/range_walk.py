@@ -1,4 +1,8 @@
-"""Where are the pages of a range, and which of them are huge?  The part that all sensors share."""
+"""Where are the pages of a range, and which of them are huge?  The part that all sensors share.
+
+Limits: folios between 4 KiB and 2 MiB (multi-size THP) pass for small pages, though the kernel moves each as
+a whole; ``vmplace doctor`` tells of hosts that have them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -19,6 +19,8 @@ from vmplace.topology.sysfs import read_host
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
 PAGEMAP_PRESENT, PAGEMAP_PFN = 1 << 63, (1 << 55) - 1
 LIBVIRT_ANSWER_S = 10.0
+PMD_SIZE = "hugepages-2048kB"
+"""Each size has a folder since Linux 6.8 (Documentation/admin-guide/mm/transhuge.rst)."""
 
 
 def probe_host(roots: Roots | None = None, *, libvirt_uri: str = SYSTEM_URI) -> list[Capability]:
@@ -204,6 +206,26 @@ def probe_thp(roots: Roots) -> Capability:
     return Capability("transparent huge pages", False, mode, cure)
 
 
+def probe_folio_sizes(roots: Roots) -> Capability:
+    """A page of a folio between 4 KiB and 2 MiB takes the whole folio along when it moves."""
+    name, folder = "only 4 KiB and 2 MiB folios", roots.sys / "kernel/mm/transparent_hugepage"
+    try:
+        inherited = "[never]" not in (folder / "enabled").read_text()
+        modes = {path.parent.name: path.read_text() for path in sorted(folder.glob("hugepages-*/enabled"))}
+    except OSError:
+        return Capability(name, True, "this kernel has no transparent huge pages")
+    told = {size: text.partition("[")[2].partition("]")[0] for size, text in modes.items()}
+    odd = [
+        size
+        for size, mode in told.items()
+        if size != PMD_SIZE and mode != "never" and (mode != "inherit" or inherited)
+    ]
+    if not odd:
+        return Capability(name, True, "no other size is on")
+    cure = f"echo never > {folder}/{odd[0]}/enabled (else pages are moved that no plan names)"
+    return Capability(name, False, ", ".join(f"{size}: {told[size]}" for size in odd), cure)
+
+
 def probe_debugfs(roots: Roots) -> Capability:
     """KVM's debugfs tells vCPU threads of VMMs that do not name them."""
     cure = "mount -t debugfs none /sys/kernel/debug"
@@ -247,6 +269,7 @@ PROBES: tuple[Callable[[Roots], Capability], ...] = (
     probe_meter,
     probe_hugepages,
     probe_thp,
+    probe_folio_sizes,
     probe_debugfs,
 )
 

@@ -57,6 +57,27 @@ def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):
     assert [capability.name for capability in found if not capability.answer and not capability.cure] == []
 
 
+@pytest.mark.parametrize(
+    ("top", "of_64", "why"),
+    [
+        ("always madvise [never]", "always [inherit] madvise never", "no other size is on"),
+        ("always [madvise] never", "always [inherit] madvise never", "hugepages-64kB: inherit"),
+        ("always madvise [never]", "always inherit [madvise] never", "hugepages-64kB: madvise"),
+        ("[always] madvise never", "always inherit madvise [never]", "no other size is on"),
+    ],
+)
+def test_folios_that_move_as_a_whole_though_small_are_told_of(
+    tmp_path: Path, top: str, of_64: str, why: str
+) -> None:
+    folder = tmp_path / "kernel/mm/transparent_hugepage"
+    texts = {"": top, "hugepages-64kB": of_64, "hugepages-2048kB": "[always] inherit madvise never"}
+    for name, text in texts.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "enabled").write_text(f"{text}\n")
+    found = probe("only 4 KiB and 2 MiB folios", Roots(sys=tmp_path))
+    assert (found.why, found.answer) == (why, why == "no other size is on")
+
+
 @needs_nobody
 def test_without_root_frame_numbers_and_moves_are_refused():
     def refused() -> bool:

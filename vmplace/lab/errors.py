@@ -9,6 +9,10 @@ class LabError(VmplaceError):
     """The lab cannot be built or booted, or a command in the emulated host failed."""
 
 
+class LostTimersError(LabError):
+    """The emulated host's Linux came up without the timers of some CPUs."""
+
+
 class LabCommandError(LabError):
     """A command run for the lab ended with an error; its output is kept."""
 

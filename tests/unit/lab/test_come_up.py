@@ -1,0 +1,66 @@
+"""Is a host that came up without timers booted again, and is the last one waited for?  No emulator runs."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from vmplace.lab import machine
+from vmplace.lab.errors import LabError, LostTimersError
+from vmplace.lab.machine import BOOTS, LOST_TIMERS, LabHost
+
+STALL = f"[   23.462167] rcu: rcu_sched kthread {LOST_TIMERS} for 2105 jiffies! g-1159 f0x0\n"
+
+
+def come_up(failures: int) -> tuple[object, list[str]]:
+    """Return what came up, and what became of each host, if so many lose their timers."""
+    told: list[str] = []
+
+    @contextlib.contextmanager
+    def host(patient: bool) -> Iterator[Any]:
+        told.append("patient" if patient else "boot")
+        if not patient and len(told) <= failures:
+            raise LostTimersError("lost")
+        yield len(told)
+
+    with contextlib.ExitStack() as stack:
+        return machine._come_up(stack, host), told
+
+
+def test_a_host_with_its_timers_is_the_first() -> None:
+    assert come_up(0) == (1, ["boot"])
+
+
+def test_hosts_without_timers_are_booted_again() -> None:
+    assert come_up(2) == (3, ["boot", "boot", "boot"])
+
+
+def test_the_last_host_is_waited_for() -> None:
+    assert come_up(BOOTS)[1][-1] == "patient"
+
+
+class Waiting:
+    """Stands for a host that says something on its console, and never becomes ready."""
+
+    def __init__(self, console: Any) -> None:
+        self.console_log = console
+
+    def _port_is_open(self) -> bool:
+        return False
+
+    def _check_alive(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("said", "patient", "error"),
+    [(STALL, False, LostTimersError), (STALL, True, LabError), ("", False, LabError)],
+)
+def test_lost_timers_are_told_from_slowness(
+    tmp_path: Any, said: str, patient: bool, error: type[LabError]
+) -> None:
+    (tmp_path / "console").write_text(said)
+    with pytest.raises(LabError) as caught:
+        LabHost._await_ready(cast(LabHost, Waiting(tmp_path / "console")), 0.1, patient=patient)
+    assert type(caught.value) is error

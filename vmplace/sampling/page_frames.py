@@ -154,16 +154,16 @@ class FrameReader:
         """
         at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
         blocks = whole_blocks(chunk.pfns, at)
-        huge = _may_be_huge(blocks) & (whole_blocks(asked, at)[:, 0] == 0)
+        likely = _may_be_huge(blocks) & (whole_blocks(asked, at)[:, 0] == 0)
         wanted = asked.copy()
-        whole_blocks(wanted, at)[huge, :: PAGES_PER_HUGE - 1] = 1
+        whole_blocks(wanted, at)[likely, :: PAGES_PER_HUGE - 1] = 1
         self.resolve(chunk.pfns, chunk.heads, wanted)
-        first = blocks[huge, 0]
-        dropped = blocks[huge] * (first != 0)[:, None]
+        first = blocks[likely, :1]
+        # The huge zero page is dropped at both ends: so is all between.
+        kept = blocks[likely] * (first != 0)
         heads = whole_blocks(chunk.heads, at)
-        same = (heads[huge, -1] == first)[:, None]
-        heads[huge] = np.where(same, first[:, None], dropped)
-        blocks[huge] = dropped
+        heads[likely] = np.where(heads[likely, -1:] == first, first, kept)
+        blocks[likely] = kept
 
     def _probe_pfns(self) -> None:
         page = np.ones(2 * PAGE_BYTES, np.uint8)

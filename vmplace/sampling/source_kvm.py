@@ -159,7 +159,7 @@ def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
 
 
 def _of_touched_blocks(ram: RamRange, chunk: FrameChunk, accessed: Bytes) -> Bytes:
-    """Return 1 for the pages of each 2 MiB block with a touched page: frames not its own show there."""
+    """Return 1 for the pages of each touched 2 MiB block: there, the zero page and its like are dropped."""
     at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
     block = (np.arange(len(accessed)) + at) // PAGES_PER_HUGE
     touched: Bytes = (np.bincount(block, accessed) > 0).astype(np.uint8)[block]

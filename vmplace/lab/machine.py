@@ -44,7 +44,7 @@ BOOTS = 4
 LOST_TIMERS = "timer wakeup didn't happen"
 """Now and then Linux loses the timers of a node's idle CPUs as it boots, and would take an hour to come up.
 
-Seen in 3 of 25 boots with nodes that lack CPUs or memory (6.12.117), each in its first 25 s.
+Seen in 3 of 20 boots with nodes that lack CPUs or memory (6.12.117), each in its first 26 s.
 """
 # QEMU 10.0 does not load the state of a CPU that was in (nested) guest mode when it was saved under TCG, so
 # everything that has a VM stands still meanwhile.  A stopped process is neither paused nor known to libvirt.
@@ -279,16 +279,21 @@ def boot_host(  # noqa: PLR0913 - choices by keyword, each with a default
     if cache_window:
         extra += cache_arguments(cache_window)
     with _terminated_by_signal(), cache.in_use(), contextlib.ExitStack() as stack:
-        yield _come_up(stack, partial(_host, topology, artifacts, snapshot, extra, files or {}, progress))
+        host = partial(_host, topology, artifacts, snapshot, extra, files or {}, progress)
+        yield _come_up(stack, host, progress)
 
 
 def _come_up(
-    stack: contextlib.ExitStack, host: Callable[[bool], contextlib.AbstractContextManager[LabHost]]
+    stack: contextlib.ExitStack,
+    host: Callable[[bool], contextlib.AbstractContextManager[LabHost]],
+    progress: Progress,
 ) -> LabHost:
     """Enter a host; another one if it lost timers, but for the last."""
     for _ in range(BOOTS - 1):
-        with contextlib.suppress(LostTimersError):
+        try:
             return stack.enter_context(host(False))
+        except LostTimersError as err:
+            progress.note(f"{err}: once more")
     return stack.enter_context(host(True))
 
 

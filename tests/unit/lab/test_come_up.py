@@ -9,6 +9,7 @@ import pytest
 from vmplace.lab import machine
 from vmplace.lab.errors import LabError, LostTimersError
 from vmplace.lab.machine import BOOTS, LOST_TIMERS, LabHost
+from vmplace.lab.progress import Progress
 
 STALL = f"[   23.462167] rcu: rcu_sched kthread {LOST_TIMERS} for 2105 jiffies! g-1159 f0x0\n"
 
@@ -25,7 +26,7 @@ def come_up(failures: int) -> tuple[object, list[str]]:
         yield len(told)
 
     with contextlib.ExitStack() as stack:
-        return machine._come_up(stack, host), told
+        return machine._come_up(stack, host, Progress()), told
 
 
 def test_a_host_with_its_timers_is_the_first() -> None:

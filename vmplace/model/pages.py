@@ -6,7 +6,7 @@ how often they were seen; the sources of a stock kernel cannot count within a wi
 several times a window there is a byte more per page and node (page_pace.py).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -33,7 +33,8 @@ T = TypeVar("T")
 CHUNK_PAGES = 1 << 16
 
 HISTORY_WINDOWS = 4
-"""How long it is remembered who touched a page: a bit per page, node and window, twice."""
+"""How long it is remembered who touched a page, and whether it was written: for each window a bit per page
+and node, and one per page."""
 
 COUNTED_WINDOWS = 16
 """Samples and sights of code are few, and kept for longer."""
@@ -130,8 +131,7 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
     native.age_heat(heat, sample.accessed)
     if sample.by_node is None:
         return RangePages(sample.ram, heat, sample.node_index, sample.huge)
-    # What was read early is in the pace, and takes memory.
-    newest = replace(sample.by_node, early=())
+    newest = _remembered(sample.by_node)
     history = (newest, *(before.history if before else ()))[:HISTORY_WINDOWS]
     counted = _with_newest(sample.counted, before.counted if before else ())
     text = _with_newest(sample.text, before.text if before else ())
@@ -139,6 +139,15 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
     if pace is None and sample.by_node.early:
         pace = begun_pace(sample.ram.npages, len(sample.by_node.accessed) - 1)
     return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled, counted, text, pace)
+
+
+def _remembered(bits: NodeBits) -> NodeBits:
+    """Return what is asked of a window later: who touched, and whether anybody wrote.
+
+    What was read early is in the pace.
+    """
+    written = None if bits.written is None else np.bitwise_or.reduce(bits.written, axis=0, keepdims=True)
+    return NodeBits(bits.accessed, written)
 
 
 def _with_newest(newest: T | None, before: tuple[T, ...]) -> tuple[T, ...]:

@@ -42,7 +42,8 @@ class NodeBits:
     """Which nodes touched the pages of a range: bitmaps, page i is bit i % 64 of word i // 64.
 
     A row for each of the batch's ``nids``, and a last one for vCPUs whose node is not known.  ``written`` is
-    None where the source could not tell.  ``early``: what was read before the window's end, in that order.
+    the same, or one row for all of them; None where the source could not tell.  ``early``: what was read
+    before the window's end, in that order.
     """
 
     accessed: Bits

@@ -10,7 +10,9 @@ large.
 
 Of the agent's policy "host": ``joint_s``, the plan for the groups of shared pages of as many guests, every
 other one on two nodes; and what sorting pages and counting touches takes before, by GiB of a guest that spans
-four nodes (``host_s_per_gib``), with policy "nodes" as control.
+four nodes (``host_s_per_gib``), with policy "nodes" as control.  ``host_s_of_gib_touched``: the same of a
+guest of ``LARGE_GIB`` that touches one GiB; controls: every page of it (``host_s_of_all_touched``), and every
+one of its huge pages (``host_s_of_huge_touched``).
 """
 
 import json
@@ -41,6 +43,8 @@ from vmplace.topology.host import HostTopology, Node
 HOST = Path(vmplace.simulate.__file__).parent / "hosts" / "asymmetric-8.toml"
 BLOCKS = (1 << 19) // 200
 LOOKS = 6
+GIB_PAGES = 1 << 18
+LARGE_GIB = 16
 LOOK_NS = 1e9
 MOVE_NS = 2000.0 * 512
 """A block of 512 pages, at the simulator's price of each."""
@@ -130,30 +134,35 @@ def joint_seconds(guests: int) -> float:
     return (time.process_time() - started) / LOOKS
 
 
-def agent_seconds_per_gib(policy: Policy) -> float:
-    """Return the CPU seconds of an agent's policy for a GiB of a guest, half of it shared by four nodes."""
-    chance, npages = np.random.default_rng(1), 1 << 18
+def agent_seconds(policy: Policy, gib: int, touched_gib: int, *, huge: bool = False) -> float:
+    """Return the CPU seconds of an agent's policy for a guest: four nodes share half of what it touches."""
     nodes = tuple(Node(nid, (nid,), 64 << 30, 32 << 30) for nid in range(4))
     distances = {(a, b): 10 if a == b else 20 for a in range(4) for b in range(4)}
     host = HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
-    seen = chance.random((5, npages)) < 0.7
-    seen[4], seen[1:, : npages // 2] = False, False
-    bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint64)
-    ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None)
-    pages = RangePages(
-        ram,
-        np.full(npages, 200, np.uint8),
-        np.zeros(npages, np.int8),
-        np.zeros(npages // 512, np.uint8),
-        (NodeBits(bits, bits),) * 4,
-    )
     vcpus = tuple(Vcpu(nid, nid, (nid,), None) for nid in range(4))
-    view = GuestView(
-        GuestTopology("g", 1, 1, "kvm", vcpus, (ram,)), GuestPages("g", (0, 1, 2, 3), 4, (pages,))
-    )
+    pages = spanning_range(gib * GIB_PAGES, touched_gib * GIB_PAGES, huge=huge)
+    topology = GuestTopology("g", 1, 1, "kvm", vcpus, (pages.ram,))
+    view = GuestView(topology, GuestPages("g", (0, 1, 2, 3), 4, (pages,)))
     started = time.process_time()
     policy(Snapshot(host, (view,), 1 << 28, 0.25))
     return time.process_time() - started
+
+
+def spanning_range(npages: int, touched: int, *, huge: bool) -> RangePages:
+    """Return a range whose first pages were touched: the first half of these by four nodes, else by one."""
+    chance, seen = np.random.default_rng(1), np.zeros((5, npages), np.bool_)
+    seen[:4, :touched] = chance.random((4, touched), np.float32) < 0.7
+    seen[1:, touched // 2 :] = False
+    if huge:
+        seen = seen.reshape(5, -1, 512).any(axis=2).repeat(512, axis=1)
+    bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint64)
+    return RangePages(
+        RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None),
+        np.full(npages, 200, np.uint8),
+        np.zeros(npages, np.int8),
+        np.full(npages // 512, huge, np.uint8),
+        (NodeBits(bits, bits),) * 4,
+    )
 
 
 def measured(guests: int) -> dict[str, float]:
@@ -169,5 +178,8 @@ def measured(guests: int) -> dict[str, float]:
 
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    by_gib = {f"{name}_s_per_gib": agent_seconds_per_gib(POLICIES[name]) for name in ("host", "nodes")}
+    by_gib = {f"{name}_s_per_gib": agent_seconds(POLICIES[name], 1, 1) for name in ("host", "nodes")}
+    large = [agent_seconds(POLICIES["host"], LARGE_GIB, touched) for touched in (1, LARGE_GIB)]
+    by_gib |= {"host_s_of_gib_touched": large[0], "host_s_of_all_touched": large[1]}
+    by_gib["host_s_of_huge_touched"] = agent_seconds(POLICIES["host"], LARGE_GIB, LARGE_GIB, huge=True)
     print(json.dumps({**measured(count), **by_gib, "control": measured(count // 10)}))

@@ -33,8 +33,8 @@ from vmplace.agent.dry_run import NoActuator
 from vmplace.agent.found import Found
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
-from vmplace.model.group_use import touches_by_page
 from vmplace.model.pages import RangePages
+from vmplace.model.touched_pages import touched_pages
 from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.registry import SOURCES
 from vmplace.sampling.sample import unpacked
@@ -304,9 +304,14 @@ def watched_by_agent(topology: GuestTopology, first_ms: int) -> RangePages:
 
 def told_of(pages: RangePages, nodes: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     """Return how much each node touches each page [node, page]: the pace, else the windows with touches."""
-    paces = [pages.pace_of(node) for node in range(nodes)]
-    rows = touches_by_page(pages, nodes) if paces[0] is None else np.stack(paces)  # type: ignore[arg-type]
-    return rows.astype(np.float64)
+    touched = touched_pages(pages)
+    assert touched
+    page = (touched.hva_of(np.arange(len(touched.heat))) - pages.ram.hva) // 4096
+    told = np.zeros((nodes, pages.ram.npages))
+    for node in range(nodes):
+        pace = touched.pace_of(node)
+        told[node, page] = touched.touches[node] if pace is None else pace
+    return told
 
 
 def pace(first_ms: str, *texts: str) -> None:

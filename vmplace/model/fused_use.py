@@ -22,110 +22,91 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.fusion import Fused, fused
-from vmplace.model.page_use import (
-    CERTAIN_WINDOWS,
-    Bools,
-    PageUse,
-    block_count,
-    block_of_pages,
-    by_block,
-    of_pages,
-    page_use,
-    seen_pages,
-    sum_by_block,
-    unite_huge,
-)
-from vmplace.model.pages import RangePages
+from vmplace.model.page_use import CERTAIN_WINDOWS, PageUse, page_use, seen_of
 from vmplace.model.sampled_use import BLOCK_SAMPLES, SHARE
-from vmplace.sampling.sample import Bytes, Indexes, NodeIndexes, unpacked
+from vmplace.model.touched_pages import Floats, TouchedPages
+from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeIndexes
 
 NEIGHBOUR_BLOCKS = 16
 """Blocks that tell of each other: 32 MiB."""
-Floats = npt.NDArray[np.float64]
 
 
-def fused_use(pages: RangePages, nodes: int) -> PageUse | None:
-    """Return what the range's history, samples and sights of code tell; None from sources without nodes."""
-    use = page_use(pages, nodes)
-    if use is None:
-        return None
+def fused_use(pages: TouchedPages) -> PageUse:
+    """Return what bits, samples and sights of code tell."""
+    use = page_use(pages)
     if pages.text:
-        written = np.where(text_pages(pages), seen_pages(pages, nodes).written, use.written)
-        use = replace(use, written=written.astype(np.bool_))
+        use = replace(use, written=np.where(is_text(pages), seen_of(pages).written, use.written))
     led = use.shared & use.written
     if not led.any():
         return use
-    leader = _leader_of_pages(pages, nodes)
+    leader = _leader_of_pages(pages)
     led &= leader >= 0
     return replace(use, owner=np.where(led, leader, use.owner).astype(np.int8), shared=use.shared & ~led)
 
 
-def block_heat(pages: RangePages, nodes: int) -> Fused:
-    """Return the heat of each 2 MiB block [B, nodes], in touched pages: by bits, weighed by samples."""
-    expected, samples = _expected(pages, nodes), np.zeros((block_count(pages.ram), nodes))
+def block_heat(pages: TouchedPages) -> Fused:
+    """Return the heat of each 2 MiB block [B, N], in touched pages: by bits, weighed by samples."""
+    expected = _expected(pages)
+    samples = np.zeros_like(expected)
     for hits in pages.counted:
-        known = hits.rows < nodes
-        np.add.at(samples, (block_of_pages(hits.pages[known], pages.ram), hits.rows[known]), 1)
-    return fused(expected, samples, np.arange(len(expected)) // NEIGHBOUR_BLOCKS)
+        known = hits.rows < pages.nodes
+        np.add.at(samples, (pages.block_of(hits.pages[known]), hits.rows[known]), 1)
+    return fused(expected, samples, pages.blocks // NEIGHBOUR_BLOCKS)
 
 
-def _expected(pages: RangePages, nodes: int) -> Floats:
-    """Return the touched pages of the history by block and node, dealt out by pace where it is known."""
-    touched, paced = np.zeros((block_count(pages.ram), nodes)), np.zeros((block_count(pages.ram), nodes))
-    for row in range(nodes):
-        for bits in pages.history:
-            touched[:, row] += by_block(unpacked(bits.accessed[row], pages.ram.npages) != 0, pages.ram)
-        pace = pages.pace_of(row)
-        if pace is not None:
-            paced[:, row] = sum_by_block(pace, pages.ram)
+def _expected(pages: TouchedPages) -> Floats:
+    """Return the touched pages of the windows by block and node, dealt out by pace where it is known."""
+    touched = np.stack([pages.by_block(row) for row in pages.touches[: pages.nodes]], axis=1)
+    paces = [pages.pace_of(node) for node in range(pages.nodes)]
+    paced = np.stack(
+        [np.zeros(len(touched)) if one is None else pages.by_block(one) for one in paces], axis=1
+    )
     total = paced.sum()
     # Touches are no accesses to memory: how busy the whole range is, they do not tell.
     return paced * (touched.sum() / total) if total else touched
 
 
-def copy_order(pages: RangePages, nodes: int, wanted: Indexes) -> Indexes:
-    """Return ``wanted`` in the order in which copies of its pages are worth most; huge pages stay whole."""
-    seen, heat = seen_pages(pages, nodes), block_heat(pages, nodes).heat.sum(axis=1)
+def copy_order(pages: TouchedPages, wanted: Indexes) -> Indexes:
+    """Return ``wanted`` in the order in which copies of these entries are worth most."""
+    seen, heat = seen_of(pages), block_heat(pages).heat.sum(axis=1)
     # Of a block's heat each page has its part, by how often it was touched.
-    touches = _touches(pages, nodes, seen.windows)
-    of_block = np.maximum(sum_by_block(touches, pages.ram), 1e-9)
-    block = block_of_pages(wanted, pages.ram)
+    touches = _touches(pages, seen.windows)
+    of_block = np.maximum(pages.by_block(touches), 1e-9)
+    block = pages.block_of(wanted)
     windows = seen.windows[wanted].astype(np.float64)
     worth = heat[block] * touches[wanted] / of_block[block] * (windows + 1) / (windows + 2)
-    text = text_pages(pages).view(np.uint8)
-    unite_huge(pages, text, np.maximum)
-    order: Indexes = np.lexsort((-worth, text[wanted] == 0))
+    order: Indexes = np.lexsort((-worth, ~is_text(pages)[wanted]))
     return wanted[order]
 
 
-def text_pages(pages: RangePages) -> Bools:
-    """Return of which pages code was seen to be fetched."""
-    text = np.zeros(pages.ram.npages, np.bool_)
+def is_text(pages: TouchedPages) -> Bools:
+    """Return of which entries code was seen to be fetched."""
+    text = np.zeros(len(pages.heat), np.bool_)
     for some in pages.text:
         text[some] = True
     return text
 
 
-def _leader_of_pages(pages: RangePages, nodes: int) -> NodeIndexes:
-    """Return the node that has nearly all heat of each page, by its block or by itself; -1 for none."""
-    leader = _leader_by_pace(pages, nodes)
+def _leader_of_pages(pages: TouchedPages) -> NodeIndexes:
+    """Return the node that has nearly all heat of each entry, by its block or by itself; -1 for none."""
+    leader = _leader_by_pace(pages)
     if pages.counted:
-        of_block = of_pages(_leader(block_heat(pages, nodes)), pages.ram)
+        of_block = pages.of_block(_leader(block_heat(pages)))
         leader = np.where(of_block >= 0, of_block, leader).astype(np.int8)
     return leader
 
 
-def _leader_by_pace(pages: RangePages, nodes: int) -> NodeIndexes:
-    leader = np.full(pages.ram.npages, -1, np.int8)
-    total, most = np.zeros(pages.ram.npages, np.float32), np.zeros(pages.ram.npages, np.float32)
-    for node in range(nodes):
+def _leader_by_pace(pages: TouchedPages) -> NodeIndexes:
+    leader = np.full(len(pages.heat), -1, np.int8)
+    total, most = np.zeros(len(leader), np.float32), np.zeros(len(leader), np.float32)
+    for node in range(pages.nodes):
         pace = pages.pace_of(node)
         if pace is None:
             return leader
         total += pace
         leader[pace > most] = node
         np.maximum(most, pace, out=most)
-    certain = seen_pages(pages, nodes).windows >= CERTAIN_WINDOWS
+    certain = seen_of(pages).windows >= CERTAIN_WINDOWS
     return np.where(certain & (most >= SHARE * total), leader, -1).astype(np.int8)
 
 
@@ -137,10 +118,10 @@ def _leader(heat: Fused) -> NodeIndexes:
     return np.where(leads, heat.heat.argmax(axis=1), -1).astype(np.int8)
 
 
-def _touches(pages: RangePages, nodes: int, windows: Bytes) -> npt.NDArray[np.float32]:
-    """Return how often each page was touched: by its pace, or in how many windows where none is known."""
-    total = np.zeros(pages.ram.npages, np.float32)
-    for node in range(nodes):
+def _touches(pages: TouchedPages, windows: Bytes) -> npt.NDArray[np.float32]:
+    """Return how often each entry was touched: by its pace, or in how many windows where none is known."""
+    total = np.zeros(len(windows), np.float32)
+    for node in range(pages.nodes):
         pace = pages.pace_of(node)
         if pace is None:
             return windows.astype(np.float32)

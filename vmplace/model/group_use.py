@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from vmplace.model.fused_use import block_heat
 from vmplace.model.metrics import Matrix
-from vmplace.model.page_use import Bools, block_of_pages, of_pages, sum_by_block
-from vmplace.model.pages import CHUNK_PAGES, RangePages
-from vmplace.sampling.sample import Bytes, unpacked
+from vmplace.model.pages import CHUNK_PAGES
+from vmplace.model.touched_pages import TouchedPages
+from vmplace.sampling.sample import Bools
 
 Groups = npt.NDArray[np.int16]
 NO_GROUP = -1
@@ -31,60 +31,52 @@ LEAST_TOUCHES = 64
 class SharedGroups:
     """The groups of the shared pages of a range.
 
-    ``of_page[P]``: number of each page's group, or NO_GROUP.  ``users[G, N]``: the nodes that use a group.
+    ``of_page[E]``: number of each entry's group, or NO_GROUP.  ``users[G, N]``: the nodes that use a group.
     """
 
     of_page: Groups
     users: Bools
 
 
-def touches_by_page(pages: RangePages, nodes: int) -> Bytes:
-    """Return in how many windows of the range's history (not empty) each node touched each page [N, P]."""
-    touches = np.zeros((nodes, pages.ram.npages), np.uint8)
-    for bits in pages.history:
-        for index in range(nodes):
-            touches[index] += unpacked(bits.accessed[index], pages.ram.npages)
-    return touches
-
-
-def shared_groups(pages: RangePages, touches: Bytes, shared: Bools) -> SharedGroups:
-    """Return the groups of the pages that are ``shared``; ``touches[N, P]`` as by ``touches_by_page``."""
+def shared_groups(pages: TouchedPages, shared: Bools) -> SharedGroups:
+    """Return the groups of the entries that are ``shared``."""
     if not shared.any():
-        nobody = np.zeros((0, len(touches)), np.bool_)
+        nobody = np.zeros((0, pages.nodes), np.bool_)
         return SharedGroups(np.full(len(shared), NO_GROUP, np.int16), nobody)
-    by_block = np.stack([sum_by_block(row * shared, pages.ram) for row in touches], axis=1)
+    touches = pages.touches[: pages.nodes]
+    by_block = np.stack([pages.by_block(row * shared) for row in touches], axis=1)
     masks = _users(by_block)
     few = by_block.sum(axis=1) < LEAST_TOUCHES
     masks[few] = _users(by_block.sum(axis=0, keepdims=True))
     distinct, group_of_block = np.unique(masks, axis=0, return_inverse=True)
-    of_page = of_pages(group_of_block.reshape(-1).astype(np.int16), pages.ram)
+    of_page = pages.of_block(group_of_block.reshape(-1).astype(np.int16))
     return SharedGroups(np.where(shared, of_page, np.int16(NO_GROUP)).astype(np.int16), distinct)
 
 
-def touches_by_group(pages: RangePages, touches: Bytes, group: Groups, groups: int) -> Matrix:
-    """Return the touches a window [G, N] of the pages of each group; ``touches`` as in ``shared_groups``."""
-    weights = _weights(pages, touches)
-    total = np.zeros((groups + 1, len(touches)))
-    for start in range(0, pages.ram.npages, CHUNK_PAGES):
-        key = group[start : start + CHUNK_PAGES].astype(np.int64) + 1
-        for index, row in enumerate(touches):
-            each = row[start : start + CHUNK_PAGES].astype(np.float64)
+def touches_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
+    """Return the touches a window [G, N] of the pages of each group; ``group[E]`` as in ``SharedGroups``."""
+    weights, sizes = _weights(pages), pages.sizes
+    total = np.zeros((groups + 1, pages.nodes))
+    for start in range(0, len(group), CHUNK_PAGES):
+        part = slice(start, start + CHUNK_PAGES)
+        key, block = group[part] + 1, pages.block_of(np.arange(start, min(start + CHUNK_PAGES, len(group))))
+        for index, row in enumerate(pages.touches[: pages.nodes]):
+            each = (row[part] * sizes[part]).astype(np.float64)
             if weights is not None:
-                each *= weights[block_of_pages(np.arange(start, start + len(each)), pages.ram), index]
-            total[:, index] += np.bincount(key, weights=each, minlength=groups + 1)
-    by_window: Matrix = total[1:] / len(pages.history)
+                each *= weights[block, index]
+            total[:, index] += np.bincount(key, each, groups + 1)
+    by_window: Matrix = total[1:] / pages.windows
     return by_window
 
 
-def pages_by_group(pages: RangePages, nodes: int, group: Groups, groups: int) -> Matrix:
+def pages_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
     """Return how many pages of each group are on each node [G, N]."""
-    counts = np.zeros((groups + 1) * nodes)
+    counts, sizes = np.zeros((groups + 1) * pages.nodes), pages.sizes
     for start in range(0, len(group), CHUNK_PAGES):
-        part = slice(start, start + CHUNK_PAGES)
-        here = pages.node_index[part] >= 0
-        flat = (group[part][here].astype(np.int64) + 1) * nodes + pages.node_index[part][here]
-        counts += np.bincount(flat, minlength=len(counts))
-    by_node: Matrix = counts.reshape(groups + 1, nodes)[1:]
+        here = np.flatnonzero(pages.node_index[start : start + CHUNK_PAGES] >= 0) + start
+        flat = (group[here].astype(np.int64) + 1) * pages.nodes + pages.node_index[here]
+        counts += np.bincount(flat, sizes[here], len(counts))
+    by_node: Matrix = counts.reshape(groups + 1, pages.nodes)[1:]
     return by_node
 
 
@@ -94,11 +86,11 @@ def _users(touches: Matrix) -> Bools:
     return users
 
 
-def _weights(pages: RangePages, touches: Bytes) -> Matrix | None:
+def _weights(pages: TouchedPages) -> Matrix | None:
     """Return by how much the touches in each block [B, N] count, None where bits alone were read, once."""
-    if not pages.counted and pages.pace is None:
+    if not pages.counted and pages.codes is None:
         return None
-    heat = block_heat(pages, len(touches)).heat
-    seen = np.stack([sum_by_block(row, pages.ram) for row in touches], axis=1)
+    heat = block_heat(pages).heat
+    seen = np.stack([pages.by_block(row) for row in pages.touches[: pages.nodes]], axis=1)
     weights: Matrix = np.divide(heat, seen, out=np.ones_like(heat), where=seen > 0)
     return weights

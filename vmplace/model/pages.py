@@ -6,6 +6,7 @@ how often they were seen; the sources of a stock kernel cannot count within a wi
 several times a window there is a byte more per page and node (page_pace.py).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.model.page_pace import Pace, begun_pace, go_on
 from vmplace.sampling.sample import (
+    Bools,
     Bytes,
     Indexes,
     NodeBits,
@@ -22,15 +24,14 @@ from vmplace.sampling.sample import (
     NodeIndexes,
     RangeSample,
     SampleBatch,
-    unpacked,
 )
-from vmplace.topology.guest import RamRange
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
 
 Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
 
 CHUNK_PAGES = 1 << 16
+UNIT_PAGES = 1 << 14
 
 HISTORY_WINDOWS = 4
 """How long it is remembered who touched a page, and whether it was written: for each window a bit per page
@@ -41,6 +42,16 @@ COUNTED_WINDOWS = 16
 
 HOT = 128
 """Heat of a page touched in the last window is at least this."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """What can move, each as a whole: index in the arrays, whether it is a huge page, heat, node index."""
+
+    index: Indexes
+    huge: Bools
+    heat: Bytes
+    node_index: NodeIndexes
 
 
 @dataclass(frozen=True)
@@ -68,16 +79,19 @@ class RangePages:
         """Return how many 4 KiB pages have a known node."""
         return int(np.count_nonzero(self.node_index >= 0))
 
-    def pace_of(self, node: int) -> Floats | None:
-        """Return how often a second this node touches each page, as far as the history still shows touches.
+    def hva_of(self, pages: Indexes) -> Indexes:
+        """Return the address of each page, by its index in the arrays."""
+        return self.ram.hva + pages * PAGE_BYTES
 
-        None where no pace is known, or no history.
-        """
-        if self.pace is None or not self.history:
-            return None
-        touched = np.bitwise_or.reduce([bits.accessed[node] for bits in self.history])
-        pace: Floats = self.pace.per_second(node) * unpacked(touched, self.ram.npages)
-        return pace
+    def units(self) -> Iterator[Units]:
+        """Yield what can move, in chunks: small pages, and huge ones whose first page is in the range."""
+        offset = self.ram.hva % HUGE_BYTES // PAGE_BYTES
+        for start in range(0, self.ram.npages, UNIT_PAGES):
+            stop = min(start + UNIT_PAGES, self.ram.npages)
+            block, inside = np.divmod(np.arange(start, stop) + offset, HUGE_BYTES // PAGE_BYTES)
+            huge = self.huge[block] != 0
+            unit = np.flatnonzero((self.node_index[start:stop] >= 0) & (~huge | (inside == 0)))
+            yield Units(unit + start, huge[unit], self.heat[unit + start], self.node_index[unit + start])
 
     def by_node(self, nodes: int, *, hot_only: bool = False) -> Counts:
         """Return the number of 4 KiB pages on each node index below ``nodes``.

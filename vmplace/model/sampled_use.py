@@ -14,68 +14,43 @@ Limits: a block that two nodes use, each its own pages of, is shared here.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from vmplace.model.page_use import (
-    CERTAIN_WINDOWS,
-    HUGE_PAGES,
-    PageUse,
-    block_count,
-    block_of_pages,
-    by_block,
-    of_pages,
-    seen_pages,
-)
-from vmplace.model.pages import RangePages
-from vmplace.sampling.sample import NodeIndexes, unpacked
+from vmplace.model.page_use import CERTAIN_WINDOWS, PageUse, seen_of
+from vmplace.model.touched_pages import Floats, TouchedPages
+from vmplace.sampling.sample import NodeIndexes
 
 BLOCK_SAMPLES = 8
 """Two nodes that share a block evenly are taken for one in 1 of 128 cases."""
 RANGE_SAMPLES = 16
 SHARE = 0.95
-Samples = npt.NDArray[np.int64]
-"""By [node, block]; the last row is of CPUs whose node is not known."""
 
 
-def sampled_use(pages: RangePages, nodes: int) -> PageUse | None:
-    """Return what the history of the range tells, or None where its source does not see nodes."""
-    if not pages.history:
-        return None
-    ram, seen = pages.ram, seen_pages(pages, nodes)
-    samples = _samples(pages, nodes)
+def sampled_use(pages: TouchedPages) -> PageUse:
+    """Return what samples tell of who uses the pages."""
+    seen, samples = seen_of(pages), _samples(pages)
     of_range = _leader(samples.sum(axis=1, keepdims=True), RANGE_SAMPLES)
     few = samples.sum(axis=0) < BLOCK_SAMPLES
-    owner = of_pages(np.where(few, of_range, _leader(samples, BLOCK_SAMPLES)), ram)
+    owner = pages.of_block(np.where(few, of_range, _leader(samples, BLOCK_SAMPLES)))
     certain = (seen.windows >= CERTAIN_WINDOWS) & (seen.alone >= 0)
     owner = np.where(certain, seen.alone, owner).astype(np.int8)
-    always, never = np.ones(ram.npages, np.bool_), np.zeros(ram.npages, np.bool_)
+    always, never = np.ones(len(owner), np.bool_), np.zeros(len(owner), np.bool_)
     return PageUse(owner, shared=owner < 0, written=always, in_use=seen.touched, unsure=never)
 
 
-def _samples(pages: RangePages, nodes: int) -> Samples:
-    """Return the samples by node and block: each of those that are kept, else by what pages had some."""
-    ram = pages.ram
-    samples = np.zeros((nodes + 1, block_count(ram)), np.int64)
-    for hits in pages.counted:
-        np.add.at(samples, (hits.rows, block_of_pages(hits.pages, ram)), 1)
-    return samples if pages.counted else _sampled_pages(pages, samples)
+def _samples(pages: TouchedPages) -> Floats:
+    """Return the samples by node [N + 1] and block: each of those that are kept, else by what pages had some.
 
-
-def _sampled_pages(pages: RangePages, samples: Samples) -> Samples:
-    """Add the pages that had samples, again in each window; a huge page counts once.
-
-    Recordings hold no more than that.
+    Recordings hold no more than that: a page counts again in each window, and a huge page once.
     """
-    ram = pages.ram
-    for bits in pages.history:
-        for row in range(len(samples)):
-            samples[row] += by_block(unpacked(bits.accessed[row], ram.npages) != 0, ram)
-    huge = pages.huge[: samples.shape[1]] != 0
-    samples[:, huge] = -(-samples[:, huge] // HUGE_PAGES)
+    if not pages.counted:
+        return np.stack([pages.by_block(row, huge_pages=1) for row in pages.touches])
+    samples = np.zeros((pages.nodes + 1, len(pages.blocks)))
+    for hits in pages.counted:
+        np.add.at(samples, (hits.rows, pages.block_of(hits.pages)), 1)
     return samples
 
 
-def _leader(samples: Samples, least: int) -> NodeIndexes:
+def _leader(samples: Floats, least: int) -> NodeIndexes:
     """Return for each column the node that has nearly all samples, -1 where none has, or they are too few."""
     total = samples.sum(axis=0)
     best = samples[:-1].argmax(axis=0)

@@ -25,13 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.fused_use import copy_order, fused_use
-from vmplace.model.page_use import HUGE_PAGES, Bools, PageUse, block_count, block_of_pages, of_pages
-from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
+from vmplace.model.touched_pages import TouchedPages, touched_pages
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index
-from vmplace.sampling.sample import NodeIndexes
+from vmplace.sampling.sample import Bools, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES, Movability
 
 MIN_WINDOWS = 2
@@ -43,21 +42,20 @@ UNEVEN_RATIO = 0.1
 UNEVEN_STEP_RATIO = 0.02
 """Where the proximity is set: a step of it moves a tenth of what may lie on other nodes."""
 
-Indexes = npt.NDArray[np.int64]
 T = TypeVar("T")
 Answer = home.Wish | Stay | Replication | Collapse
 
 
 @dataclass(frozen=True)
 class PageKinds:
-    """One range of ``guest`` (which has no other ranges here), an entry per 4 KiB page.
+    """One range of ``guest`` (which has no other ranges here), an item per entry of ``pages``.
 
     ``owner``: index of the node that the page is for alone, or -1.  ``copied``: it ought to have copies.
     ``written``: it must have none.  ``rest``: several nodes share it, and it lies in one place.
     """
 
     guest: GuestView
-    pages: RangePages
+    pages: TouchedPages
     owner: NodeIndexes
     copied: Bools
     written: Bools
@@ -80,16 +78,17 @@ def iter_kinds(snapshot: Snapshot, guest: GuestView, room: dict[int, float]) -> 
         return
     runs_on_one = len(worker_nids(snapshot, guest)) == 1
     for pages in guest.pages.ranges:
-        use = None if runs_on_one else _use(pages, len(guest.pages.nids))
+        learns = not runs_on_one and pages.ram.movability is Movability.MOVABLE
+        touched = touched_pages(pages) if learns else None
         one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
-        if use is None or pages.ram.movability is not Movability.MOVABLE:
+        if touched is None:
             yield from home.iter_wishes(snapshot.host, one, room)
         elif len(pages.history) < MIN_WINDOWS:
             yield Stay(guest.topology.name, "who touches its pages has been seen for one window only")
         elif not home.allowed_nids(snapshot.host, guest):
             yield Stay(guest.topology.name, "no node may hold its memory")
         else:
-            yield _kinds(snapshot, one, pages, use)
+            yield _kinds(snapshot, one, touched)
 
 
 def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]) -> Iterator[Answer]:
@@ -101,20 +100,20 @@ def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]
         if mine.any():
             to = home.nearest(snapshot.host, nid, allowed)
             target = home.Target({to: 1.0}, f"node {nid} alone touches them, or nearly alone")
-            yield from home.range_wishes(name, only(kinds.pages, mine), kinds.nids, target, room)
+            yield from home.range_wishes(name, kinds.pages.only(mine), kinds.nids, target, room)
     if kinds.copied.any():
         yield from _replication(snapshot, kinds, allowed)
     if kinds.written.any():
-        yield Collapse(name, *_runs(kinds.pages, np.flatnonzero(kinds.written)), "they are written")
+        yield Collapse(name, *_runs(kinds.pages, kinds.written), "they are written")
 
 
 def spread_wishes(
-    guest: GuestView, pages: RangePages, some: Bools, target: home.Target, room: dict[int, float]
+    guest: GuestView, pages: TouchedPages, some: Bools, target: home.Target, room: dict[int, float]
 ) -> Iterator[home.Wish | Stay]:
     """Yield what brings ``some`` pages to the target, if they are uneven enough; takes the room."""
     uneven = UNEVEN_RATIO if guest.settings.proximity == 1.0 else UNEVEN_STEP_RATIO
     if _excess_ratio(pages, some, nids_of(guest), target) > uneven:
-        yield from home.range_wishes(guest.topology.name, only(pages, some), nids_of(guest), target, room)
+        yield from home.range_wishes(guest.topology.name, pages.only(some), nids_of(guest), target, room)
 
 
 def plan_of(answers: Iterable[Answer], budget_bytes: int | None) -> PlacementPlan:
@@ -134,36 +133,28 @@ def nids_of(guest: GuestView) -> tuple[int, ...]:
     return guest.pages.nids if guest.pages else ()
 
 
-def only(pages: RangePages, wanted: Bools) -> RangePages:
-    """Return the range as if only the wanted pages were there."""
-    node_index = np.where(wanted, pages.node_index, np.int8(-1)).astype(np.int8)
-    return replace(pages, node_index=node_index, history=())
-
-
 def _of(answers: list[Answer], kind: type[T]) -> tuple[T, ...]:
     return tuple(answer for answer in answers if isinstance(answer, kind))
 
 
-def _use(pages: RangePages, nodes: int) -> PageUse | None:
-    return (sampled_use if pages.sampled else fused_use)(pages, nodes)
-
-
-def _kinds(snapshot: Snapshot, guest: GuestView, pages: RangePages, use: PageUse) -> PageKinds:
-    nothing = np.zeros_like(use.shared)
+def _kinds(snapshot: Snapshot, guest: GuestView, pages: TouchedPages) -> PageKinds:
+    use = (sampled_use if pages.sampled else fused_use)(pages)
     if not snapshot.replica_ratio:
+        nothing = np.zeros_like(use.shared)
         return PageKinds(guest, pages, use.owner, nothing, nothing, use.shared)
-    unwritten = _replicable(snapshot, pages, use)
-    written = use.written & use.in_use & ~use.unsure
+    fits = snapshot.huge_replicas | ~pages.is_huge
+    unwritten = use.shared & ~use.written & fits & (pages.node_index >= 0)
+    written = use.written & use.in_use & ~use.unsure & pages.exists
     # To move a page that may be copied a window later helps nobody.
     rest = use.shared & ~unwritten & ~use.unsure
     return PageKinds(guest, pages, use.owner, unwritten & use.in_use, written, rest)
 
 
-def _excess_ratio(pages: RangePages, rest: Bools, nids: tuple[int, ...], target: home.Target) -> float:
+def _excess_ratio(pages: TouchedPages, rest: Bools, nids: tuple[int, ...], target: home.Target) -> float:
     """Return which share of the pages is on nodes that have more of them than the target says."""
-    places = pages.node_index[rest]
-    counts = np.bincount(places[places >= 0], minlength=len(nids))
-    total = int(counts.sum())
+    here = rest & (pages.node_index >= 0)
+    counts = np.bincount(pages.node_index[here], pages.sizes[here], len(nids))
+    total = float(counts.sum())
     excess = np.maximum(counts - weights_by_index(target.weights, nids) * total, 0)
     return float(excess.sum()) / total if total else 0.0
 
@@ -178,30 +169,25 @@ def _replication(snapshot: Snapshot, kinds: PageKinds, allowed: tuple[int, ...])
     limit = int(snapshot.replica_ratio * min(free)) // PAGE_BYTES
     if snapshot.budget_bytes is not None:
         limit = min(limit, snapshot.budget_bytes // PAGE_BYTES // (len(nids) - 1))
-    chosen = np.flatnonzero(kinds.copied)
-    if len(chosen) > limit:
-        chosen = np.sort(copy_order(pages, len(kinds.nids), chosen)[:limit])
-    chosen = _whole(pages, chosen)
-    if len(chosen):
+    chosen, sizes = kinds.copied, pages.sizes
+    if sizes[chosen].sum() > limit:
+        order = copy_order(pages, np.flatnonzero(chosen))
+        chosen = np.zeros_like(chosen)
+        chosen[order[np.cumsum(sizes[order]) <= limit]] = True
+    if chosen.any():
         reason = f"nodes {', '.join(map(str, nids))} only read them"
         yield Replication(guest.topology.name, *_runs(pages, chosen), nids, reason)
 
 
-def _replicable(snapshot: Snapshot, pages: RangePages, use: PageUse) -> Bools:
-    fits = snapshot.huge_replicas | ~of_pages(pages.huge != 0, pages.ram)
-    return use.shared & ~use.written & fits & (pages.node_index >= 0)
-
-
-def _whole(pages: RangePages, chosen: Indexes) -> Indexes:
-    """Return the chosen pages without those of huge pages that are not chosen as a whole."""
-    block = block_of_pages(chosen, pages.ram)
-    counts = np.bincount(block, minlength=block_count(pages.ram))
-    whole: Indexes = chosen[(pages.huge[block] == 0) | (counts[block] == HUGE_PAGES)]
-    return whole
-
-
-def _runs(pages: RangePages, chosen: Indexes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
-    """Return the address and the length, in pages, of each run of ascending pages."""
-    starts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
-    hva = np.uint64(pages.ram.hva) + chosen[starts].astype(np.uint64) * np.uint64(PAGE_BYTES)
-    return hva, np.diff(starts, append=len(chosen)).astype(np.int32)
+def _runs(pages: TouchedPages, chosen: Bools) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+    """Return the address and the length, in pages, of each run of neighbouring pages; there must be some."""
+    begins = chosen & ~np.append(False, chosen[:-1])
+    # Blocks that follow each other here need not be neighbours.
+    begins |= chosen & pages.begins_block
+    first = np.flatnonzero(begins)
+    length = np.add.reduceat(chosen, first, dtype=np.int32) * pages.sizes[first]
+    hva = pages.hva_of(first)
+    order = np.argsort(hva)
+    hva, length = hva[order], length[order]
+    apart = np.flatnonzero(np.append(0, hva[:-1] + length[:-1] * np.int64(PAGE_BYTES)) != hva)
+    return hva[apart].astype(np.uint64), np.add.reduceat(length, apart)

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vmplace.model.pages import RangePages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
 from vmplace.policy.proximity import with_dwp
-from vmplace.policy.spread import Counts, count_strata, excess_and_deficit, pick, weights_by_index
+from vmplace.policy.spread import Counts, Placed, count_strata, excess_and_deficit, pick, weights_by_index
 from vmplace.topology.bandwidth import bandwidth_weights
 from vmplace.topology.guest import PAGE_BYTES, Movability, RamRange
 from vmplace.topology.host import HostTopology
@@ -48,7 +47,7 @@ class Wish:
     """What one range wants: pages by (stratum, node index) that exceed and that lack."""
 
     guest: str
-    pages: RangePages
+    pages: Placed
     nids: tuple[int, ...]
     reason: str
     counts: Counts
@@ -172,7 +171,7 @@ def iter_wishes(
 
 
 def range_wishes(
-    name: str, pages: RangePages, nids: tuple[int, ...], target: Target, room: dict[int, float]
+    name: str, pages: Placed, nids: tuple[int, ...], target: Target, room: dict[int, float]
 ) -> Iterator[Wish | Stay]:
     """Yield what it takes to have the range as ``target`` says, as far as there is room; takes the room."""
     counts = count_strata(pages, len(nids))
@@ -192,7 +191,7 @@ def range_wishes(
 def _move(wish: Wish, share: int) -> Move:
     picked = pick(wish.pages, wish.counts, wish.excess, wish.deficit, share)
     nids = np.array(wish.nids, np.int16)
-    hva = np.uint64(wish.pages.ram.hva) + picked.page.astype(np.uint64) * np.uint64(PAGE_BYTES)
+    hva = wish.pages.hva_of(picked.page).astype(np.uint64)
     return Move(wish.guest, hva, picked.npages, nids[picked.source], nids[picked.target], wish.reason)
 
 

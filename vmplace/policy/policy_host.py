@@ -31,11 +31,11 @@ from vmplace.model.group_use import (
     pages_by_group,
     shared_groups,
     touches_by_group,
-    touches_by_page,
 )
 from vmplace.model.host_memory import host_memory
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import RangePages
+from vmplace.model.touched_pages import TouchedPages, touched_pages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy import policy_home as home
 from vmplace.policy import policy_nodes
@@ -85,7 +85,7 @@ def plan(snapshot: Snapshot) -> PlacementPlan:
 class _Shared:
     """One range's groups of shared pages, of which ``parts`` is the evidence, in their order."""
 
-    pages: RangePages
+    pages: TouchedPages
     near: tuple[int, ...]
     group: Groups
     parts: tuple[SharedPart, ...]
@@ -123,16 +123,15 @@ def _surveyed(host: HostTopology, guest: GuestView, sorted_out: list[PageKinds])
 def _sorted(host: HostTopology, kinds: PageKinds) -> tuple[Matrix, _Shared]:
     """Return the touches of what has its place, once all is there, and the groups of what is shared."""
     pages, nodes, allowed = kinds.pages, len(kinds.nids), home.allowed_nids(host, kinds.guest)
-    touches = touches_by_page(pages, nodes)
-    groups = shared_groups(pages, touches, kinds.rest)
+    groups = shared_groups(pages, kinds.rest)
     # First the pages by where they will be, then those that will be everywhere, then the groups.
     goes = np.array([kinds.nids.index(home.nearest(host, nid, allowed)) for nid in kinds.nids], np.int16)
     key = np.where(kinds.owner >= 0, goes[kinds.owner], pages.node_index.astype(np.int16))
     key = np.where(kinds.copied, np.int16(nodes), key)
     key = np.where(groups.of_page != NO_GROUP, nodes + 1 + groups.of_page, key).astype(np.int16)
     count = len(groups.users)
-    asked = touches_by_group(pages, touches, key, nodes + 1 + count)
-    held = pages_by_group(pages, nodes, groups.of_page, count)
+    asked = touches_by_group(pages, key, nodes + 1 + count)
+    held = pages_by_group(pages, groups.of_page, count)
     near = home.near_nids(host, kinds.guest, pages.ram, allowed)
     may_hold = np.isin(host.nids, near)
     parts = tuple(
@@ -158,10 +157,10 @@ def _at_home(host: HostTopology, guest: GuestView, pages: RangePages) -> Matrix:
 def _range_touches(host: HostTopology, guest: GuestView, pages: RangePages) -> Matrix:
     """Return the touches a window of all pages by node [N]; without a history, those of the vCPUs' nodes."""
     nids = nids_of(guest)
-    if pages.history:
-        everything = np.zeros(pages.ram.npages, np.int16)
-        touches = touches_by_page(pages, len(nids))
-        return _on_host(host, nids, touches_by_group(pages, touches, everything, 1)[0])
+    touched = touched_pages(pages)
+    if touched is not None:
+        everything = np.zeros(len(touched.heat), np.int16)
+        return _on_host(host, nids, touches_by_group(touched, everything, 1)[0])
     hot = float(pages.by_node(len(nids), hot_only=True).sum())
     return hot * weights_by_index(vcpu_shares(host, guest.topology.vcpus), host.nids)
 

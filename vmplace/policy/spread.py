@@ -11,17 +11,17 @@ that a 16 GiB range needs no more working memory than a 256 MiB one:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.pages import HOT, RangePages
+from vmplace.model.pages import HOT, Units
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 Counts = npt.NDArray[np.float64]
 Indexes = npt.NDArray[np.int64]
 
-CHUNK_PAGES = 1 << 14
 HEAT_CLASSES = np.array([HOT, HOT // 2, 1])
 """Seen in the last window, in the one before, ever; what is below was never seen."""
 STRATA = 2 * (len(HEAT_CLASSES) + 1)
@@ -31,9 +31,21 @@ TOLERANCE = 0.05
 """A node may deviate by this share of its weight before pages are moved to and fro for it."""
 
 
+class Placed(Protocol):
+    """Pages that are somewhere: of a range, or what was touched of it."""
+
+    def units(self) -> Iterator[Units]:
+        """Yield what can move, in chunks."""
+        ...
+
+    def hva_of(self, index: Indexes, /) -> Indexes:
+        """Return the address of each, by its index."""
+        ...
+
+
 @dataclass(frozen=True)
 class Picked:
-    """Pages to move: index in the range, 4 KiB pages per entry, and node indexes before and after."""
+    """Pages to move: index among them, 4 KiB pages per entry, and node indexes before and after."""
 
     page: Indexes
     npages: npt.NDArray[np.uint16]
@@ -50,7 +62,7 @@ class _Chunk:
     node: Indexes
 
 
-def count_strata(pages: RangePages, nodes: int) -> Counts:
+def count_strata(pages: Placed, nodes: int) -> Counts:
     """Return how many 4 KiB pages each (stratum, node index) holds; hottest strata first."""
     counts = np.zeros((STRATA, nodes))
     for chunk in _iter_chunks(pages):
@@ -78,7 +90,7 @@ def excess_and_deficit(counts: Counts, weights: Counts, room: Counts) -> tuple[C
     return excess * scale, deficit
 
 
-def pick(pages: RangePages, counts: Counts, excess: Counts, deficit: Counts, limit: int) -> Picked:
+def pick(pages: Placed, counts: Counts, excess: Counts, deficit: Counts, limit: int) -> Picked:
     """Return the units that make up ``excess``, hottest stratum first, at most ``limit`` 4 KiB pages."""
     share = np.divide(excess, counts, out=np.zeros_like(excess), where=counts > 0)
     allowed = _allowed_by_stratum(excess, limit)
@@ -94,18 +106,10 @@ def pick(pages: RangePages, counts: Counts, excess: Counts, deficit: Counts, lim
     return _dealt(page[order], stratum[order], source[order], deficit)
 
 
-def _iter_chunks(pages: RangePages) -> Iterator[_Chunk]:
-    offset = pages.ram.hva % HUGE_BYTES // PAGE_BYTES
-    for start in range(0, pages.ram.npages, CHUNK_PAGES):
-        stop = min(start + CHUNK_PAGES, pages.ram.npages)
-        block, inside = np.divmod(np.arange(start, stop) + offset, HUGE_PAGES)
-        huge = pages.huge[block] != 0
-        unit = (pages.node_index[start:stop] >= 0) & (~huge | (inside == 0))
-        heat_class = np.searchsorted(-HEAT_CLASSES, -pages.heat[start:stop][unit].astype(np.int64))
-        page = np.flatnonzero(unit)
-        yield _Chunk(
-            page + start, 2 * heat_class + huge[page], pages.node_index[start:stop][unit].astype(np.int64)
-        )
+def _iter_chunks(pages: Placed) -> Iterator[_Chunk]:
+    for units in pages.units():
+        heat_class = np.searchsorted(-HEAT_CLASSES, -units.heat.astype(np.int64))
+        yield _Chunk(units.index, 2 * heat_class + units.huge, units.node_index.astype(np.int64))
 
 
 def _allowed_by_stratum(excess: Counts, limit: int) -> Counts:

@@ -10,6 +10,7 @@ from vmplace.model.fused_use import copy_order, fused_use
 from vmplace.model.page_pace import PER_SECOND, Pace
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
+from vmplace.model.touched_pages import TouchedPages, touched_pages
 from vmplace.policy.plan import GuestView
 from vmplace.sampling.sample import NodeHits
 
@@ -20,6 +21,13 @@ Row = int
 def range_of(seen: GuestView) -> RangePages:
     assert seen.pages
     return seen.pages.ranges[0]
+
+
+def touched(pages: RangePages) -> TouchedPages:
+    """Return what was touched: where that is all of a range of small pages, an entry is a page."""
+    found = touched_pages(pages)
+    assert found
+    return found
 
 
 def with_more(seen: GuestView, counted: dict[int, list[Row]], text: range = range(0)) -> GuestView:
@@ -35,23 +43,23 @@ def with_more(seen: GuestView, counted: dict[int, list[Row]], text: range = rang
 def test_written_pages_that_all_touch_go_to_the_node_with_nearly_all_samples() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = with_more(view(window, window), {100: [2] * 90 + [1]})
-    use = fused_use(range_of(seen), 4)
-    assert use and (use.owner[:512] == 2).all() and (use.owner[512:] == -1).all()
+    use = fused_use(touched(range_of(seen)))
+    assert (use.owner[:512] == 2).all() and (use.owner[512:] == -1).all()
 
 
 def test_samples_that_are_few_or_of_several_nodes_leave_a_page_shared() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     for rows in ([2] * 5, [2] * 45 + [1] * 45, [4] * 90):
-        use = fused_use(range_of(with_more(view(window, window), {100: rows})), 4)
-        assert use and use.shared.all()
+        use = fused_use(touched(range_of(with_more(view(window, window), {100: rows}))))
+        assert use.shared.all()
 
 
 def test_samples_alone_count_one_by_one_though_a_huge_page_was_seen_once() -> None:
     window = bits({2: range(512)})
     seen = view(window, window, huge=1, sampled=True)
-    assert (use := sampled_use(range_of(seen), 4)) and (use.owner[:512] == -1).all()
-    use = sampled_use(range_of(with_more(seen, {7: [2] * 8, 600: [1] * 9})), 4)
-    assert use and (use.owner[:512] == 2).all() and (use.owner[512:1024] == 1).all()
+    assert sampled_use(touched(range_of(seen))).owner[0] == -1
+    use = sampled_use(touched(range_of(with_more(seen, {7: [2] * 8, 600: [1] * 9}))))
+    assert use.owner.tolist() == [2, 1, *[-1] * 6]
 
 
 def written_at_random() -> GuestView:
@@ -74,7 +82,7 @@ def test_code_that_is_written_gets_no_copies() -> None:
 def test_copies_of_code_come_first_then_those_of_the_hottest_blocks() -> None:
     window = bits(ALL_NODES)
     seen = with_more(view(window, window), {512 + 7: [0, 1, 2, 3] * 20}, text=range(9, 10))
-    order = copy_order(range_of(seen), 4, np.array([3, 9, 512]))
+    order = copy_order(touched(range_of(seen)), np.array([3, 9, 512]))
     assert order.tolist() == [9, 512, 3]
 
 
@@ -105,23 +113,23 @@ def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_al
     window = bits(ALL_NODES, range(NPAGES))
     seen = view(window, window, window)
     rest = {node: range(NPAGES) for node in (0, 1, 3)}
-    use = fused_use(with_pace(seen, {400: {2: range(256)}, 1: {2: range(256, NPAGES)} | rest}), 4)
-    assert use and (use.owner[:256] == 2).all() and (use.owner[256:] == -1).all()
-    control = fused_use(range_of(seen), 4)
-    assert control and control.shared.all()
+    use = fused_use(touched(with_pace(seen, {400: {2: range(256)}, 1: {2: range(256, NPAGES)} | rest})))
+    assert (use.owner[:256] == 2).all() and (use.owner[256:] == -1).all()
+    control = fused_use(touched(range_of(seen)))
+    assert control.shared.all()
 
 
 def test_a_pace_that_was_seen_in_two_windows_gives_a_page_to_nobody() -> None:
     window = bits(ALL_NODES, range(NPAGES))
-    use = fused_use(with_pace(view(window, window), {400: {2: range(NPAGES)}}), 4)
-    assert use and use.shared.all()
+    use = fused_use(touched(with_pace(view(window, window), {400: {2: range(NPAGES)}})))
+    assert use.shared.all()
 
 
 def test_samples_count_for_more_than_the_pace() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = with_more(view(window, window, window), {100: [1] * 90})
-    use = fused_use(with_pace(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}), 4)
-    assert use and (use.owner[:512] == 1).all() and (use.owner[512:1024] == -1).all()
+    use = fused_use(touched(with_pace(seen, {400: {2: range(1024)}, 40: {1: range(1024)}})))
+    assert (use.owner[:512] == 1).all() and (use.owner[512:1024] == -1).all()
 
 
 def test_copies_of_pages_that_are_touched_often_come_first() -> None:
@@ -129,4 +137,4 @@ def test_copies_of_pages_that_are_touched_often_come_first() -> None:
     pages = with_pace(
         view(window, window), {3: {0: range(512)}, 300: {1: range(7, 8)}, 30: {2: range(600, 601)}}
     )
-    assert copy_order(pages, 4, np.array([3, 7, 600])).tolist() == [7, 600, 3]
+    assert copy_order(touched(pages), np.array([3, 7, 600])).tolist() == [7, 600, 3]

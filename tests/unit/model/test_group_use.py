@@ -14,13 +14,12 @@ from vmplace.model.group_use import (
     pages_by_group,
     shared_groups,
     touches_by_group,
-    touches_by_page,
 )
 from vmplace.model.metrics import Matrix
 from vmplace.model.page_pace import PER_OCTAVE, Pace
-from vmplace.model.page_use import Bools
 from vmplace.model.pages import RangePages
-from vmplace.sampling.sample import NodeBits, NodeHits
+from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.sampling.sample import Bools, NodeBits, NodeHits
 
 ALL = np.ones(NPAGES, np.bool_)
 
@@ -31,13 +30,19 @@ def pages(*windows: NodeBits) -> RangePages:
     return guest.pages.ranges[0]
 
 
+def entries(seen: RangePages) -> TouchedPages:
+    """Return the range's entries, one for each of its pages, as something was seen of each block."""
+    found = touched_pages(replace(seen, text=(np.arange(0, NPAGES, 512),)))
+    assert found and len(found.heat) == NPAGES
+    return found
+
+
 def grouped(window: NodeBits, shared: Bools) -> SharedGroups:
-    seen = pages(window)
-    return shared_groups(seen, touches_by_page(seen, 4), shared)
+    return shared_groups(entries(pages(window)), shared)
 
 
 def touched(seen: RangePages, group: Groups, groups: int) -> Matrix:
-    return touches_by_group(seen, touches_by_page(seen, 4), group, groups)
+    return touches_by_group(entries(seen), group, groups)
 
 
 def test_pages_that_the_same_nodes_use_are_one_group():
@@ -96,7 +101,7 @@ def test_pages_are_counted_by_group_and_node():
     window = bits({0: range(512)})
     seen = replace(pages(window), node_index=(np.arange(NPAGES) % 2).astype(np.int8))
     group = np.where(np.arange(NPAGES) < 10, 1, 0).astype(np.int16)
-    assert pages_by_group(seen, 4, group, 2).tolist() == [
+    assert pages_by_group(entries(seen), group, 2).tolist() == [
         [NPAGES / 2 - 5, NPAGES / 2 - 5, 0, 0],
         [5, 5, 0, 0],
     ]

@@ -5,6 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from vmplace.model.pages import GuestPages, absorbed
+from vmplace.model.touched_pages import touched_pages
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import Bits, EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import Movability, RamRange
@@ -116,7 +117,9 @@ def test_a_pace_counts_as_long_as_the_history_has_touches() -> None:
     chance, pages = np.random.default_rng(1), watched(EVEN * 10)
     for left in (True, True, True, False):
         pages = absorbed(pages, window(EVEN * 0, chance, ()))
-        told = pages.ranges[0].pace_of(1)
+        touched = touched_pages(pages.ranges[0])
+        assert touched is not None
+        told = touched.pace_of(1)
         assert told is not None and told.any() == left
 
 

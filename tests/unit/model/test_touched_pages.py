@@ -1,0 +1,156 @@
+"""What is asked of the entries of a range has the same answers as if it were asked of all its pages."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.policy.test_policy_home import guest_view, host
+from vmplace.model.page_pace import Pace
+from vmplace.model.pages import RangePages
+from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.policy import page_kinds, policy_host
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.sampling.sample import NodeBits, NodeHits
+from vmplace.topology.guest import Movability, RamRange
+
+HVA = 1 << 40
+BLOCK = 512
+NODES = 4
+GB = 10**9
+HOST = host(bandwidths={(nid, nid): 12 * GB for nid in range(NODES)})
+
+
+def packed(pages: np.ndarray) -> np.ndarray:
+    padded = np.zeros((len(pages), -(-pages.shape[1] // 64) * 64), np.uint8)
+    padded[:, : pages.shape[1]] = pages
+    return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)
+
+
+def unbit(words: np.ndarray) -> np.ndarray:
+    return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+
+
+def some_range(seed: int, offset: int, npages: int) -> RangePages:
+    """Return a range that begins ``offset`` pages into a block; of most blocks nothing was seen."""
+    chance, blocks = np.random.default_rng(seed), -(-(offset + npages) // BLOCK)
+    block = (np.arange(npages) + offset) // BLOCK
+    used = chance.random(blocks) < 0.3
+    huge = chance.random(blocks) < 0.3
+    huge[0] &= not offset
+    huge[-1] &= (offset + npages) % BLOCK == 0
+    # A huge page is seen as a whole.
+    of_whole = np.where(huge[block], np.searchsorted(block, block), np.arange(npages))
+    style = chance.integers(0, 4, blocks)[block]
+    history = []
+    for _ in range(4):
+        touched = chance.random((NODES + 1, npages)) < 0.6
+        touched[NODES] = False
+        # Private to a node, shared by all, shared by two, or nearly private.
+        alone = (np.arange(npages) % NODES)[None] == np.arange(NODES + 1)[:, None]
+        touched &= np.where(style == 0, alone, np.where(style == 2, np.arange(NODES + 1)[:, None] < 2, True))
+        touched &= used[block]
+        written = touched & (chance.random(touched.shape) < 0.3) & (style != 1)
+        history.append(NodeBits(packed(touched[:, of_whole]), packed(written[:, of_whole])))
+    paces = chance.integers(0, 200, (NODES, npages)).astype(np.uint8)
+    seen = np.flatnonzero(used[block])
+    counted = NodeHits(chance.choice(seen, 300), chance.integers(0, NODES, 300)) if len(seen) else None
+    return RangePages(
+        RamRange(HVA + offset * 4096, npages, None, 4096, Movability.MOVABLE, ""),
+        chance.integers(0, 255, npages).astype(np.uint8)[of_whole],
+        chance.integers(-1, NODES, blocks)[block].astype(np.int8),
+        huge.astype(np.uint8),
+        tuple(history),
+        counted=(counted,) if counted and seed % 2 else (),
+        text=(np.sort(chance.choice(npages, 5)),) if seed % 3 == 0 else (),
+        pace=Pace(paces[:, of_whole]) if seed % 5 < 3 else None,
+    )
+
+
+def seen_in(pages: RangePages) -> GuestView:
+    guest = guest_view([0, 2, 4, 6], 0)
+    assert guest.pages
+    topology = replace(guest.topology, ram=(pages.ram,))
+    return replace(guest, topology=topology, pages=replace(guest.pages, ranges=(pages,)))
+
+
+def touched(pages: RangePages) -> TouchedPages:
+    found = touched_pages(pages)
+    assert found
+    return found
+
+
+def planned(pages: RangePages) -> PlacementPlan:
+    return policy_host.plan(Snapshot(HOST, (seen_in(pages),), 1 << 22, 0.25, huge_replicas=True))
+
+
+def told(plan: PlacementPlan) -> list[object]:
+    """Return all of a plan that can be compared."""
+    moves = [(m.reason, *(a.tolist() for a in (m.hva, m.npages, m.from_nid, m.to_nid))) for m in plan.moves]
+    copies = [(r.reason, r.hva.tolist(), r.npages.tolist()) for r in plan.replications]
+    dropped = [(c.reason, c.hva.tolist(), c.npages.tolist()) for c in plan.collapses]
+    return [*moves, *copies, *dropped, *plan.stays]
+
+
+RANGES = st.builds(
+    some_range, st.integers(0, 10**6), st.sampled_from((0, 64, 37, 448)), st.integers(1, 20 * BLOCK)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANGES)
+def test_blocks_that_nobody_touched_change_nothing(pages: RangePages) -> None:
+    # Of a source that samples, all blocks have entries.
+    everything = replace(touched(replace(pages, sampled=True)), sampled=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_kinds, "touched_pages", lambda _pages: everything)
+        whole = planned(pages)
+    assert told(planned(pages)) == told(whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANGES)
+def test_what_is_known_of_a_page_goes_with_its_address(pages: RangePages) -> None:
+    some = touched(pages)
+    page = (some.hva_of(np.arange(len(some.heat))) - pages.ram.hva) // 4096
+    there = (page >= 0) & (page < pages.ram.npages)
+    assert (there == some.exists).all() and not some.touches[:, ~there].any()
+    known = [(pages.heat, some.heat), (pages.node_index, some.node_index)]
+    if pages.pace:
+        assert some.codes is not None
+        known += zip(pages.pace.codes, some.codes, strict=True)
+    assert all((of_pages[page[there]] == of_entries[there]).all() for of_pages, of_entries in known)
+    touches = np.sum([unbit(bits.accessed) for bits in pages.history], axis=0)
+    assert (touches[:, page[there]] == some.touches[:, there]).all()
+    # Nothing that was touched is left out.
+    assert touches.sum() == (some.touches * some.sizes).sum()
+    for counted, kept in zip(pages.counted, some.counted, strict=True):
+        block = (counted.pages * 4096 + pages.ram.hva) >> 21
+        assert (some.hva_of(kept.pages) >> 21 == block).all() and (kept.rows == counted.rows).all()
+
+
+def test_a_huge_page_is_one_entry_and_counts_as_all_its_pages() -> None:
+    rows = np.zeros((NODES + 1, 8 * BLOCK), np.bool_)
+    rows[0, : 2 * BLOCK], rows[2, :BLOCK] = True, True
+    history = (NodeBits(packed(rows), None),) * 2
+    pages = replace(some_range(1, 0, 8 * BLOCK), history=history, counted=(), text=())
+    some = touched(replace(pages, huge=np.array([1, *[0] * 7], np.uint8)))
+    assert len(some.heat) == BLOCK + 1 and some.blocks.tolist() == [1, 0]
+    assert some.hva_of(np.array([0, BLOCK])).tolist() == [HVA + BLOCK * 4096, HVA]
+    assert some.by_block(some.touches[2]).tolist() == [0, 2 * BLOCK] and some.sizes.sum() == 2 * BLOCK
+
+
+def test_what_is_kept_follows_what_was_touched() -> None:
+    accessed = np.zeros((NODES + 1, 4096 * 8), np.uint64)
+    accessed[2, 8 * 1000 + 3] = 1
+    pages = replace(some_range(1, 0, 4096 * BLOCK), history=(NodeBits(accessed, None),), counted=(), text=())
+    some = touched(replace(pages, huge=np.zeros_like(pages.huge)))
+    assert len(some.heat) == BLOCK and some.hva_of(np.array([7])) == HVA + (1000 << 21) + 7 * 4096
+
+
+def test_a_source_that_samples_speaks_for_all_pages_one_that_sees_no_nodes_for_none() -> None:
+    pages = some_range(1, 0, 8 * BLOCK)
+    assert touched(replace(pages, sampled=True)).sizes.sum() == 8 * BLOCK
+    assert touched_pages(replace(pages, history=())) is None

@@ -34,18 +34,16 @@ from vmplace.lab.emulator import (
 from vmplace.lab.errors import LabError, LostTimersError
 from vmplace.lab.monitor import Monitor
 from vmplace.lab.progress import Progress
+from vmplace.lab.standstill import SAID, Standstill
 from vmplace.lab.toolbox import cache_binds, enter_command, inside, started
 from vmplace.lab.topology import LabTopology, memory_files, read_topology
+from vmplace.topology.procfs import read_cpu_seconds
 
 # Translated code, the disk overlay and the emulator itself, beside the host's memory.
 OVERHEAD_BYTES = 2 * GIB
 BOOT_TIMEOUT_S = 240.0
 BOOTS = 4
-LOST_TIMERS = "timer wakeup didn't happen"
-"""Now and then Linux loses the timers of a node's idle CPUs as it boots, and would take an hour to come up.
-
-Seen in 3 of 20 boots with nodes that lack CPUs or memory (6.12.117), each in its first 26 s.
-"""
+"""As many as are made if Linux stands still (standstill.py)."""
 # QEMU 10.0 does not load the state of a CPU that was in (nested) guest mode when it was saved under TCG, so
 # everything that has a VM stands still meanwhile.  A stopped process is neither paused nor known to libvirt.
 FROZEN = "/run/lab-frozen"
@@ -162,18 +160,23 @@ class LabHost:
         self.qmp("cont")
 
     def _await_ready(self, timeout: float, *, patient: bool) -> None:
-        deadline = time.monotonic() + timeout
+        deadline, standstill = time.monotonic() + timeout, Standstill(time.monotonic())
         # What is sent before the agent has opened its port would fill the port's queue.
         while not (self._port_is_open() and self.channel.wait_ready(timeout=2.0)):
             self._check_alive()
             time.sleep(0.05)
-            if not patient and LOST_TIMERS in self.console_log.read_text(errors="replace"):
+            if not patient and self._stands_still(standstill):
                 raise LostTimersError("Linux lost timers as it booted", hint=f"console: {self.console_log}")
             if time.monotonic() > deadline:
                 raise LabError(
                     f"the emulated host was not ready after {timeout:.0f} s",
                     hint=f"console: {self.console_log}",
                 )
+
+    def _stands_still(self, standstill: Standstill) -> bool:
+        if SAID in self.console_log.read_text(errors="replace"):
+            return True
+        return standstill.lasts(time.monotonic(), read_cpu_seconds(self.emulator_pid))
 
     def _port_is_open(self) -> bool:
         devices = self.qmp("query-chardev")

@@ -59,6 +59,12 @@ def read_start_time(pid: int, proc: Path = PROC) -> int:
     return parse_start_time(_read(pid, "stat", proc))
 
 
+def read_cpu_seconds(pid: int, proc: Path = PROC) -> float:
+    """Return the CPU seconds that the process has used, those of its children not counted."""
+    user, system = _read(pid, "stat", proc).rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def read_command_line(pid: int, proc: Path = PROC) -> list[str]:
     """Return the arguments of the process, as it shows them now."""
     return _read(pid, "cmdline", proc).split("\0")[:-1]

@@ -1,6 +1,7 @@
-"""Is a host that came up without timers booted again, and is the last one waited for?  No emulator runs."""
+"""Is a host that stands still as it boots booted again, and is the last one waited for?  No emulator runs."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -8,10 +9,11 @@ import pytest
 
 from vmplace.lab import machine
 from vmplace.lab.errors import LabError, LostTimersError
-from vmplace.lab.machine import BOOTS, LOST_TIMERS, LabHost
+from vmplace.lab.machine import BOOTS, LabHost
 from vmplace.lab.progress import Progress
+from vmplace.lab.standstill import SAID, STILL_S, Standstill
 
-STALL = f"[   23.462167] rcu: rcu_sched kthread {LOST_TIMERS} for 2105 jiffies! g-1159 f0x0\n"
+STALL = f"[   23.462167] rcu: rcu_sched kthread {SAID} for 2105 jiffies! g-1159 f0x0\n"
 
 
 def come_up(failures: int) -> tuple[object, list[str]]:
@@ -44,8 +46,11 @@ def test_the_last_host_is_waited_for() -> None:
 class Waiting:
     """Stands for a host that says something on its console, and never becomes ready."""
 
+    _stands_still = LabHost._stands_still
+
     def __init__(self, console: Any) -> None:
         self.console_log = console
+        self.emulator_pid = os.getpid()
 
     def _port_is_open(self) -> bool:
         return False
@@ -65,3 +70,11 @@ def test_lost_timers_are_told_from_slowness(
     with pytest.raises(LabError) as caught:
         LabHost._await_ready(cast(LabHost, Waiting(tmp_path / "console")), 0.1, patient=patient)
     assert type(caught.value) is error
+
+
+def test_a_host_that_uses_no_cpu_time_for_a_while_stands_still() -> None:
+    standstill, step = Standstill(since_s=100.0), STILL_S / 4
+    # Busy, starved on a busy machine, and then quiet.
+    used = [5.0, 7.5, 8.2, 9.0, 9.7, *[9.8] * 5]
+    told = [standstill.lasts(100.0 + step * number, cpu_s) for number, cpu_s in enumerate(used, 1)]
+    assert told == [False] * 9 + [True]

@@ -214,12 +214,7 @@ def first_and_last() -> tuple[int, int]:
 
 
 def await_marks(count: int) -> None:
-    """Keep a CPU busy until so many pages were marked.
-
-    Only who runs is scanned, and memory of a single thread is marked only if that runs on another node
-    (change_pte_range() in mm/mprotect.c).
-    """
-    os.sched_setaffinity(0, {first_and_last()[1]})
+    """Keep a CPU busy until so many pages were marked: only who runs is scanned."""
     until, deadline = counted("numa_pte_updates") + count, time.monotonic() + MARKS_TIMEOUT_S
     while counted("numa_pte_updates") < until:
         if time.monotonic() > deadline:
@@ -245,6 +240,10 @@ def balancing() -> None:
     child.start()
     os.sched_setaffinity(0, {first_and_last()[0]})
     vm = Vm()
+    # Memory of a single thread is marked only if that runs on another node (change_pte_range() in
+    # mm/mprotect.c).  The first scan has to find it there: after one that took long, as on a busy machine,
+    # the thread is left alone for 32 times as long (task_numa_work() in kernel/sched/fair.c).
+    os.sched_setaffinity(0, {first_and_last()[1]})
     start_balancing()
     await_marks(NPAGES)
     vm.roots(on=True)

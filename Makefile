@@ -72,8 +72,8 @@ kvm-patches-check: venv ## the KVM series applies, is clean, builds at every ste
 kvm-selftests: venv ## the kernel's KVM selftests have the same results on the stock and the patched kernel (lab)
 	$(BIN)/vmplace lab selftests --limit 60 --out kvm-patches/selftests.txt
 
-kvm-stress: venv ## 10^6 calls of the series' stress test in the emulated host
-	$(BIN)/vmplace lab selftests -k patched --only placement_stress --limit 7200 --stress-calls 1000000
+kvm-stress: venv ## 10^6 light calls of the series' stress test in the emulated host
+	$(BIN)/vmplace lab selftests -k patched --only placement_stress --on n2-single --limit 7200 --stress-calls 1000000 --stress-light
 
 kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 	$(BIN)/vmplace lab selftests --on intel -k patched --only placement_ --limit 300 --out kvm-patches/selftests-intel.txt

@@ -78,9 +78,16 @@ def check_qemu_patches_command() -> None:
     show_default=True,
     help="calls of the series' stress test; in Bochs it makes few",
 )
+@click.option("--stress-light", is_flag=True, help="these have few pages each, and the guest mostly rests")
 @click.option("--out", type=click.Path(path_type=Path), help="write the table of results to this file")
 def selftests_command(  # noqa: PLR0913  (an argument per option)
-    kernels: tuple[Flavour, ...], where: str, only: str, limit: int, stress_calls: int, out: Path | None
+    kernels: tuple[Flavour, ...],
+    where: str,
+    only: str,
+    limit: int,
+    stress_calls: int,
+    stress_light: bool,
+    out: Path | None,
 ) -> None:
     """Run the kernel's KVM selftests, and the series', on kernels of the lab.
 
@@ -88,15 +95,13 @@ def selftests_command(  # noqa: PLR0913  (an argument per option)
     The exit code is 1 if a kernel complains, a test of the series fails, or one of the kernel's own has not
     the same result on all.
     """
-    progress = Progress()
+    progress, stress = Progress(), f"{stress_calls}{' light' * stress_light}"
 
     def tried(only: str, limit: int) -> list[SelftestRun]:
         return [
             run_selftests_on_intel(progress, kernel, only=only, limit_s=limit)
             if where == INTEL
-            else run_selftests(
-                progress, kernel, topology=where, only=only, limit_s=limit, stress_calls=stress_calls
-            )
+            else run_selftests(progress, kernel, topology=where, only=only, limit_s=limit, stress=stress)
             for kernel in kernels or ("stock", "patched")
         ]
 

@@ -31,7 +31,7 @@ RESULTS = "/run/selftests"
 FOLDER = "tools/testing/selftests/kvm"
 STRESS_TEST = "x86_64/placement_stress_test"
 STRESS_CALLS = 30_000
-"""Of its own accord it makes 10^6 calls, which takes the lab the better part of an hour."""
+"""Of its own accord it makes 10^6 calls, which takes the lab half a day."""
 KSFT_SKIP = 4
 """tools/testing/selftests/kselftest.h."""
 TIMED_OUT = (124, 137)
@@ -53,7 +53,7 @@ fallocate -l 256M /var/swap && chmod 600 /var/swap && mkswap -q /var/swap && swa
 find . -type f -perm /100 | cut -c3- | sort | grep -E {only} >{results}/all
 while read -r test; do
 	log={results}/$(echo "$test" | tr / _).log
-	set --; [ "$test" != {stress} ] || set -- {calls}
+	set --; [ "$test" != {stress} ] || set -- {arguments}
 	timeout -k 5 {limit} "./$test" "$@" >"$log" 2>&1 </dev/null
 	echo "$test $? $(tail -n 1 "$log" | cut -c 1-160)"
 done <{results}/all
@@ -102,11 +102,11 @@ def run_selftests(  # noqa: PLR0913  (as its command's options)
     topology: str = "n2",
     only: str = ".",
     limit_s: int = 120,
-    stress_calls: int = STRESS_CALLS,
+    stress: str = str(STRESS_CALLS),
 ) -> SelftestRun:
     """Run the selftests whose names match ``only`` on a kernel; raises LabError if the host hangs.
 
-    ``stress_calls``: how many calls the series' stress test makes.
+    ``stress``: the arguments of the series' stress test, how many calls it makes above all.
     """
     artifacts = build_all(progress, flavour)
     built = build_selftests(progress, patches_folder("kvm-patches"))
@@ -119,7 +119,7 @@ def run_selftests(  # noqa: PLR0913  (as its command's options)
             only=shlex.quote(only),
             limit=limit_s,
             stress=STRESS_TEST,
-            calls=stress_calls,
+            arguments=stress,
         )
         with progress.step(f"selftests: run on the {flavour} kernel", log):
             lines = _told(host, script, log, SILENCE_S + limit_s)

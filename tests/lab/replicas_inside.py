@@ -234,6 +234,8 @@ def misplaced(orders: Connection) -> None:
 
 def balancing() -> None:
     """Print how many pages had replicas, MiB of those at first and later, pages of others that were moved."""
+    # On from the start, it would look ever more seldom at a task in which it finds nothing to do.
+    BALANCING_SWITCH.write_text("0")
     # Before there are replicas: a fork write-protects all memory, and they would go.
     orders, theirs = Pipe()
     child = Process(target=misplaced, args=(theirs,), daemon=True)

@@ -176,7 +176,11 @@ class LabHost:
     def _stands_still(self, standstill: Standstill) -> bool:
         if SAID in self.console_log.read_text(errors="replace"):
             return True
-        return standstill.lasts(time.monotonic(), read_cpu_seconds(self.emulator_pid))
+        try:
+            return standstill.lasts(time.monotonic(), read_cpu_seconds(self.emulator_pid))
+        except (OSError, IndexError):
+            # It has ended, as the next look at it will tell.
+            return False
 
     def _port_is_open(self) -> bool:
         devices = self.qmp("query-chardev")

@@ -28,14 +28,15 @@ import numpy as np
 
 import vmplace.simulate
 from vmplace.model.memory_system import MemorySystem
-from vmplace.model.pages import GuestPages, RangePages
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import Counters, GuestEvidence, HostView, NodeIndexes, traffic
 from vmplace.policy.joint_spread import GuestLoad, SharedPart, joint_spread
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.registry import POLICIES, Policy
 from vmplace.policy.vcpu_plan import better_layout
-from vmplace.sampling.sample import NodeBits
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.simulate.host_file import read_host
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
@@ -156,13 +157,14 @@ def spanning_range(npages: int, touched: int, *, huge: bool) -> RangePages:
     if huge:
         seen = seen.reshape(5, -1, 512).any(axis=2).repeat(512, axis=1)
     bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint64)
-    return RangePages(
-        RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None),
-        np.full(npages, 200, np.uint8),
-        np.zeros(npages, np.int8),
-        np.full(npages // 512, huge, np.uint8),
-        (NodeBits(bits, bits),) * 4,
-    )
+    ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None)
+    nothing, whole = np.zeros(npages, np.uint8), np.full(npages // 512, huge, np.uint8)
+    sample = RangeSample(ram, nothing, nothing.view(np.int8), whole, NodeBits(bits, bits))
+    batch = SampleBatch("g", "kvm", SourceSight(), 0, 1, (0, 1, 2, 3), (sample,))
+    pages = absorbed(None, batch)
+    for _ in range(1, HISTORY_WINDOWS):
+        pages = absorbed(pages, batch)
+    return pages.ranges[0]
 
 
 def measured(guests: int) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """What do page statistics cost?  Memory, and the time of one window of harvest, for a host of SIZE GiB; JSON.
 
-Two hosts: one whose pages all differ within their 2 MiB block (4K throughout), and one whose blocks are
-whole.  The control is the least that any such statistics must do: read the harvest once and read and write
-as many bytes as there are, in C as well (numpy.bitwise_or on words).  Ratios are of one run.
+Two hosts: one whose pages all differ within their 2 MiB block (4K throughout), in each window anew, and one
+whose blocks are whole.  The control is the least that any such statistics must do: read the harvest once and
+read and write as many bytes as there are, in C as well (numpy.bitwise_or on words).  Ratios are of one run.
 
     python3 -m bench.bench_pages 1024 --nodes 8 --share 64
 
@@ -16,8 +16,15 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
-from vmplace.model.page_statistics import BLOCK_PAGES, PageStatistics, Words
+from vmplace.model.page_windows import absorbed, places_of
+from vmplace.model.pages import HEAT_WINDOWS
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.topology.guest import Movability, RamRange
+
+Words = npt.NDArray[np.uint64]
+BLOCK_PAGES = 512
 
 GIB_PAGES = 1 << 18
 RUNS = 5
@@ -33,7 +40,7 @@ def seconds(work: Callable[[], object]) -> float:
     return sorted(taken)[RUNS // 2]
 
 
-def harvest(npages: int, nodes: int, *, whole: bool) -> tuple[Words, Words]:
+def harvest(npages: int, nodes: int, window: int, *, whole: bool) -> tuple[Words, Words]:
     """Return (accessed, written) by node: random pages, or whole blocks for the nodes in turn."""
     words = npages // 64
     accessed: Words
@@ -41,7 +48,7 @@ def harvest(npages: int, nodes: int, *, whole: bool) -> tuple[Words, Words]:
         turn = np.repeat(np.arange(npages // BLOCK_PAGES) % nodes, 8)
         accessed = np.where(turn == np.arange(nodes)[:, None], ~np.uint64(0), np.uint64(0)).astype(np.uint64)
         return accessed, accessed
-    accessed = np.random.default_rng(1).integers(0, 1 << 63, (nodes, words), np.uint64)
+    accessed = np.random.default_rng(window).integers(0, 1 << 63, (nodes, words), np.uint64)
     written: Words = accessed & accessed[::-1]
     return accessed, written
 
@@ -52,23 +59,39 @@ def control(seen: tuple[Words, Words], planes: tuple[Words, Words]) -> None:
         np.bitwise_or(plane, news, out=plane)
 
 
+def batch(npages: int, nodes: int, window: int, *, whole: bool) -> SampleBatch:
+    """Return a window of harvest; the last plane of bits, of nodes that are not known, has none."""
+    accessed, written = (
+        np.concatenate([rows, np.zeros((1, rows.shape[1]), np.uint64)])
+        for rows in harvest(npages, nodes, window, whole=whole)
+    )
+    ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "")
+    placed = (np.arange(npages) // (BLOCK_PAGES if whole else 1) % nodes).astype(np.int8)
+    huge, nothing = np.full(npages // BLOCK_PAGES, whole, np.uint8), np.zeros(0, np.uint8)
+    sample = RangeSample(ram, nothing, placed, huge, NodeBits(accessed, written))
+    return SampleBatch("g", "kvm", SourceSight(), 0, 10**9, tuple(range(nodes)), (sample,))
+
+
 def measured(npages: int, nodes: int, share: int, *, whole: bool) -> dict[str, float]:
     """Return memory and time of one host, multiplied by ``share``."""
-    stats, seen = PageStatistics(npages, nodes), harvest(npages, nodes, whole=whole)
+    pages = absorbed(None, batch(npages, nodes, 0, whole=whole))
+    for window in range(1, HEAT_WINDOWS):
+        pages = absorbed(pages, batch(npages, nodes, window, whole=whole))
+    (known,), newest = pages.ranges, batch(npages, nodes, HEAT_WINDOWS, whole=whole)
+    (sample,), seen = newest.ranges, harvest(npages, nodes, HEAT_WINDOWS, whole=whole)
     planes = (np.zeros_like(seen[0]), np.zeros_like(seen[1]))
-    stats.absorb_window(*seen)
     control(seen, planes)
-    taken = seconds(lambda: stats.absorb_window(*seen))
+    places = seconds(lambda: places_of(sample))
+    taken = seconds(lambda: absorbed(pages, newest)) - places
     least = seconds(lambda: control(seen, planes))
     return {
         "window_cpu_s": round(taken * share, 3),
+        "places_cpu_s": round(places * share, 3),
         "control_cpu_s": round(least * share, 3),
         "ratio_to_control": round(taken / least, 1),
-        "memory_mib": round(stats.used_bytes * share / (1 << 20), 1),
-        "bytes_per_page": round(stats.used_bytes / npages, 3),
-        "split_blocks_ratio": stats.split_blocks / stats.blocks,
-        "epoch_cpu_s": round(seconds(stats.begin_epoch) * share, 3),
-        "sharing_cpu_s": round(seconds(stats.sharing) * share, 3),
+        "memory_mib": round(known.nbytes * share / (1 << 20), 1),
+        "bytes_per_page": round(known.nbytes / npages, 3),
+        "counts_cpu_s": round(seconds(lambda: known.by_node(nodes, hot_only=True)) * share, 3),
     }
 
 

@@ -26,7 +26,8 @@ import numpy as np
 
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
-from vmplace.model.pages import GuestPages, absorbed
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import GuestPages
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_idle import BITMAP, IdleSource
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange

@@ -8,7 +8,8 @@ import json
 import statistics
 
 from bench.kvm_vm import CPU_OF_NODE, TIME, BenchVm, Cost, Figures, counting, figure, this_guest
-from vmplace.model.pages import GuestPages, absorbed
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import GuestPages
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.sysfs import read_host

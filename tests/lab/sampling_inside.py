@@ -34,7 +34,7 @@ from vmplace.agent.found import Found
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.model.pages import RangePages
-from vmplace.model.touched_pages import touched_pages
+from vmplace.model.touched_blocks import touched_pages
 from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.registry import SOURCES
 from vmplace.sampling.sample import unpacked
@@ -331,7 +331,7 @@ def pace(first_ms: str, *texts: str) -> None:
     orders.send("stop")
     told = told_of(pages, len(read_host().nids))
     parts = [slice(one.first, one.end) for one in streams]
-    heat = told.sum(axis=0) if pages.pace else pages.heat.astype(np.float64)
+    heat = told.sum(axis=0) if pages.pace else pages.part(0, NPAGES)[0].astype(np.float64)
     print(json.dumps({
         "heat": [heat[part].tolist() for part in parts],
         "by_node": [told[:, part].mean(axis=1).tolist() for part in parts],

@@ -151,10 +151,12 @@ READONLY = np.frombuffer(bytes(4), np.uint8)
 @pytest.mark.parametrize(
     ("function", "arguments", "error", "words"),
     [
-        (native.age_heat, (I32, U8), TypeError, "heat: need items of uint8"),
-        (native.age_heat, (U8, U8[:3]), ValueError, "heat has 4 items, but accessed has 3"),
-        (native.age_heat, (READONLY, U8), TypeError, "heat: need a writable"),
-        (native.age_heat, (U8[::2], U8[:2]), TypeError, "heat: .*C-contiguous"),
+        (native.planes_heat, (I32, U8), TypeError, "planes: need items of uint8"),
+        (native.planes_heat, (U8[:3], U8), ValueError, "planes has 3 items, but heat has 4"),
+        (native.planes_heat, (U8, U8), ValueError, "need eight"),
+        (native.planes_heat, (U8, READONLY), TypeError, "heat: need a writable"),
+        (native.planes_heat, (U8, U8[::2]), TypeError, "heat: .*C-contiguous"),
+        (native.rows_alike, (U8, U8[:3]), ValueError, "an item for each row"),
         (native.read_pagemap, (0, 123, pages(0, 1)), ValueError, "hva 123"),
         (native.read_pagemap, (0, -4096, pages(0, 1)), OverflowError, "negative"),
         (native.move_pages, (1, pages(0, 4), I64, I32), TypeError, "nids: need items of int32"),
@@ -170,7 +172,7 @@ def test_wrong_arguments_are_refused_by_name(
         function(*arguments)
 
 
-def test_heat_halves_and_gains_128() -> None:
-    heat = np.array([0, 1, 255, 255], np.uint8)
-    native.age_heat(heat, np.array([0, 1, 0, 7], np.uint8))
-    assert heat.tolist() == [0, 128, 127, 255]
+def test_the_newest_plane_is_the_highest_bit_of_each_pages_heat() -> None:
+    heat = np.zeros(16, np.uint8)
+    native.planes_heat(np.array([1, 128, *[0] * 12, 2, 128], np.uint8), heat)
+    assert heat.tolist() == [128, 1, *[0] * 13, 129]

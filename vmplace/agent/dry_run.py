@@ -7,7 +7,8 @@ import numpy as np
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
-from vmplace.model.pages import GuestPages, absorbed
+from vmplace.model.page_windows import absorbed, places_of
+from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
 from vmplace.sampling.sample import NodeIndexes, RangeSample, SampleBatch
@@ -84,10 +85,10 @@ class _Guest:
         self.pages = absorbed(self.pages, moved)
         self.placed.append(estimated_traffic(host, self.topology, self.pages))
         # The same heat, the recorded nodes: what the host did itself is not the policy's merit.
-        nodes = (sample.node_index for sample in batch.ranges)
+        places = (places_of(sample) for sample in batch.ranges)
         still = replace(
             self.pages,
-            ranges=tuple(replace(p, node_index=n) for p, n in zip(self.pages.ranges, nodes, strict=True)),
+            ranges=tuple(replace(p, nodes=n) for p, n in zip(self.pages.ranges, places, strict=True)),
         )
         self.recorded.append(estimated_traffic(host, self.topology, still))
 

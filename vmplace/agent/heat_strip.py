@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from vmplace.model.pages import GuestPages, RangePages
+from vmplace.model.pages import HOTTEST, GuestPages, RangePages
+from vmplace.sampling.sample import Bytes, NodeIndexes
 
 CELLS = 64
 """Cells of a strip: one line of a terminal."""
@@ -38,7 +39,7 @@ def heat_strips(pages: GuestPages, cells: int = CELLS) -> tuple[HeatStrip, ...]:
 
 def _strip(one: RangePages, nids: tuple[int, ...], cells: int) -> HeatStrip:
     edges = np.linspace(0, one.ram.npages, min(cells, one.ram.npages) + 1).astype(np.int64)
-    summed = [_cell(one, slice(a, b), nids) for a, b in pairwise(edges.tolist())]
+    summed = [_cell(*one.part(a, b), nids) for a, b in pairwise(edges.tolist())]
     counts = one.by_node(len(nids)).tolist()
     return HeatStrip(
         one.ram.hva,
@@ -53,10 +54,9 @@ def _strip(one: RangePages, nids: tuple[int, ...], cells: int) -> HeatStrip:
     )
 
 
-def _cell(one: RangePages, part: slice, nids: tuple[int, ...]) -> tuple[float | None, int | None]:
-    nodes = one.node_index[part]
+def _cell(heat: Bytes, nodes: NodeIndexes, nids: tuple[int, ...]) -> tuple[float | None, int | None]:
     present = nodes >= 0
     if not present.any():
         return None, None
     fullest = max(range(len(nids)), key=lambda index: np.count_nonzero(nodes == index))
-    return round(float(one.heat[part][present].mean()) / 255, 3), nids[fullest]
+    return round(float(heat[present].mean()) / HOTTEST, 3), nids[fullest]

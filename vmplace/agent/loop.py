@@ -25,7 +25,7 @@ from vmplace.agent.report import guest_status, guest_traffic, host_imbalance, to
 from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
 from vmplace.agent.trials import Trials
 from vmplace.errors import VmplaceError
-from vmplace.model.pages import absorbed
+from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
 from vmplace.policy.registry import BY_NODE
 from vmplace.policy.trial import Verdict

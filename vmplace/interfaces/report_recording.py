@@ -11,7 +11,8 @@ from vmplace.interfaces.report_page import NODE_COLOURS, Section, new_figure, no
 from vmplace.interfaces.report_scenario import svg_of_traffic
 from vmplace.interfaces.traffic_picture import INK, LEGEND, TrafficPicture
 from vmplace.model.metrics import Matrix, TrafficMatrix, mc_imbalance
-from vmplace.model.pages import HOT, GuestPages, absorbed
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import HOT, GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.sampling.recording import Event
 from vmplace.sampling.sample import SampleBatch
@@ -62,8 +63,8 @@ def _take(host: HostTopology, guest: _Watched, batch: SampleBatch) -> None:
 
 def _strip(pages: GuestPages) -> Image:
     """Return BINS colours: which nodes the hot pages of each part are on, paler where fewer are hot."""
-    node = np.concatenate([one.node_index for one in pages.ranges])
-    heat = np.concatenate([one.heat for one in pages.ranges])
+    parts = [one.part(0, one.ram.npages) for one in pages.ranges]
+    heat, node = (np.concatenate(of_ranges) for of_ranges in zip(*parts, strict=True))
     edges = np.linspace(0, len(node), min(BINS, len(node)) + 1).astype(np.int64)
     palette = np.array([_rgb(colour) for colour in NODE_COLOURS])
     colours = np.ones((len(edges) - 1, 3))

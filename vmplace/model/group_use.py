@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from vmplace.model.fused_use import block_heat
 from vmplace.model.metrics import Matrix
-from vmplace.model.pages import CHUNK_PAGES
-from vmplace.model.touched_pages import TouchedPages
+from vmplace.model.touched_pages import CHUNK_ENTRIES, TouchedPages
 from vmplace.sampling.sample import Bools
 
 Groups = npt.NDArray[np.int16]
@@ -57,9 +56,9 @@ def touches_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
     """Return the touches a window [G, N] of the pages of each group; ``group[E]`` as in ``SharedGroups``."""
     weights, sizes = _weights(pages), pages.sizes
     total = np.zeros((groups + 1, pages.nodes))
-    for start in range(0, len(group), CHUNK_PAGES):
-        part = slice(start, start + CHUNK_PAGES)
-        key, block = group[part] + 1, pages.block_of(np.arange(start, min(start + CHUNK_PAGES, len(group))))
+    for start in range(0, len(group), CHUNK_ENTRIES):
+        part = slice(start, start + CHUNK_ENTRIES)
+        key, block = group[part] + 1, pages.block_of(np.arange(start, min(start + CHUNK_ENTRIES, len(group))))
         for index, row in enumerate(pages.touches[: pages.nodes]):
             each = (row[part] * sizes[part]).astype(np.float64)
             if weights is not None:
@@ -72,8 +71,8 @@ def touches_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
 def pages_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
     """Return how many pages of each group are on each node [G, N]."""
     counts, sizes = np.zeros((groups + 1) * pages.nodes), pages.sizes
-    for start in range(0, len(group), CHUNK_PAGES):
-        here = np.flatnonzero(pages.node_index[start : start + CHUNK_PAGES] >= 0) + start
+    for start in range(0, len(group), CHUNK_ENTRIES):
+        here = np.flatnonzero(pages.node_index[start : start + CHUNK_ENTRIES] >= 0) + start
         flat = (group[here].astype(np.int64) + 1) * pages.nodes + pages.node_index[here]
         counts += np.bincount(flat, sizes[here], len(counts))
     by_node: Matrix = counts.reshape(groups + 1, pages.nodes)[1:]

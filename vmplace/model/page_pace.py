@@ -6,8 +6,8 @@
 3. The pace fades from window to window: it is a mean that remembers as long as the history of bits does.
 4. A window that was read once tells no pace, and changes none.
 
-A byte per page and node: the logarithm of touches a second, ``PER_OCTAVE`` steps to a factor of two.  So what
-becomes of a pace depends on the byte and the answer alone, and is looked up in a small table.
+A byte for each node and page that it touches: the logarithm of touches a second, ``PER_OCTAVE`` steps to a
+factor of two.  So what becomes of a pace depends on the byte and the answer alone, and comes from a table.
 Limits: those of touch_rates.py.  A huge page is touched as a whole: what was seen of it counts for each of
 its pages.
 """
@@ -19,63 +19,71 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
+from vmplace.model.block_rows import BYTE_ROW, BlockRows, chunks, rows_of_bits
 from vmplace.model.touch_rates import KINDS, kinds, touches_by_answer
-from vmplace.sampling.sample import Bits, Bytes, NodeBits
+from vmplace.sampling.page_frames import block_count
+from vmplace.sampling.sample import Bits, Bytes, Indexes, NodeBits
+from vmplace.topology.guest import RamRange
 
 Floats = npt.NDArray[np.float64]
 PER_OCTAVE, SLOWEST = 8, 2.0**-14
 CODES = 256
-CHUNK_PAGES = 1 << 20
+CHUNK_ROWS = 1 << 11
 A_SECOND_NS = 1e9
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often nodes touch the pages of a range: ``codes`` by [node, page]; ``go_on`` changes them."""
+class Watched:
+    """A range: the codes of its pages by node, a plane each, and what was seen of them in one window."""
 
-    codes: Bytes
-
-    def per_second(self, node: int) -> npt.NDArray[np.float32]:
-        """Return the touches a second of each page by this node."""
-        touches: npt.NDArray[np.float32] = PER_SECOND.astype(np.float32)[self.codes[node]]
-        return touches
+    ram: RamRange
+    codes: BlockRows
+    seen: NodeBits
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some pages of one node: their codes, a view, and what each reading or one before it showed of them."""
+    """Some rows: which ones, the codes of their pages, and what each reading or one before it showed."""
 
+    rows: Indexes
     codes: Bytes
     shown: Bits
 
 
-def begun_pace(npages: int, nodes: int) -> Pace:
-    """Return the pace of pages that nobody was seen to touch."""
-    return Pace(np.zeros((nodes, npages), np.uint8))
+def begun_pace(ram: RamRange, nodes: int) -> BlockRows:
+    """Return the codes of pages that nobody was seen to touch."""
+    return BlockRows.built(nodes * block_count(ram), BYTE_ROW, ())
 
 
-def go_on(known: Sequence[tuple[Pace, NodeBits]], window_ns: int, *, remembered: int) -> None:
-    """Take a window of one guest in: its ranges' paces, in place, and what was seen of them.
+def gone_on(ranges: Sequence[Watched], window_ns: int, *, remembered: int) -> list[BlockRows]:
+    """Return the codes after a window of one guest, of each of its ranges.
 
     All bits were read at the same times, several times.  The pace is then as old, on average, as what was
     seen in the last ``remembered`` windows.
     """
-    if not known:
-        return
-    times = np.array([*(one.after_ns for one in known[0][1].early), window_ns]) / A_SECOND_NS
-    table = _table(_answers(known, len(times)), times, 2 / (remembered + 1))
-    for pace, bits in known:
-        for piece in _pieces(pace, bits):
-            native.pace_step(piece.codes, piece.shown, table)
+    if not ranges:
+        return []
+    times = np.array([*(one.after_ns for one in ranges[0].seen.early), window_ns]) / A_SECOND_NS
+    table = _table(_answers(ranges, len(times)), times, 2 / (remembered + 1))
+    return [_stepped(one, table) for one in ranges]
 
 
-def _answers(known: Sequence[tuple[Pace, NodeBits]], readings: int) -> npt.NDArray[np.uint64]:
+def _answers(ranges: Sequence[Watched], readings: int) -> npt.NDArray[np.uint64]:
     """Return how many pages have each code and answer."""
     counts = np.zeros((CODES, readings + 1), np.uint64)
-    for pace, bits in known:
-        for piece in _pieces(pace, bits):
+    for one in ranges:
+        for piece in _pieces(one):
             native.pace_count(piece.codes, piece.shown, counts)
     return counts
+
+
+def _stepped(one: Watched, table: Bytes) -> BlockRows:
+    def parts() -> Iterator[tuple[Indexes, Bytes]]:
+        for piece in _pieces(one):
+            native.pace_step(piece.codes, piece.shown, table)
+            yield piece.rows, piece.codes.reshape(-1, BYTE_ROW)
+
+    return BlockRows.built(len(one.codes.value), BYTE_ROW, parts())
 
 
 def _table(counts: npt.NDArray[np.uint64], times: Floats, newest: float) -> Bytes:
@@ -98,20 +106,21 @@ def _learnt(counts: npt.NDArray[np.uint64], times: Floats) -> Floats:
     return touches[kind_of_code]
 
 
-def _pieces(pace: Pace, bits: NodeBits) -> Iterator[_Piece]:
-    """Yield the pages in chunks, without chunks that have neither a touch nor a pace.
+def _pieces(one: Watched) -> Iterator[_Piece]:
+    """Yield the rows that have a touch or a pace, some at a time.
 
     A bit that was seen counts as seen, even if the kernel has taken it away since.
     """
-    nodes, npages = pace.codes.shape
-    for node in range(nodes):
-        for start in range(0, npages, CHUNK_PAGES):
-            codes = pace.codes[node, start : start + CHUNK_PAGES]
-            words = slice(start // 64, -(-(start + len(codes)) // 64))
-            rows = [one.accessed[node, words] for one in bits.early]
-            shown = np.bitwise_or.accumulate([*rows, bits.accessed[node, words]], axis=0)
-            if shown[-1].any() or codes.any():
-                yield _Piece(codes, shown)
+    count = len(one.codes.value)
+    readings = [rows_of_bits(bits, one.ram)[:count] for bits in _readings(one.seen)]
+    used = np.flatnonzero(one.codes.is_used | np.any([rows.any(axis=1) for rows in readings], axis=0))
+    for rows in chunks(used, CHUNK_ROWS):
+        bits = [reading[rows].view(np.uint64).reshape(-1) for reading in readings]
+        yield _Piece(rows, one.codes.some(rows).reshape(-1), np.bitwise_or.accumulate(bits, axis=0))
+
+
+def _readings(seen: NodeBits) -> list[Bits]:
+    return [*(one.accessed for one in seen.early), seen.accessed]
 
 
 def _code(per_second: Floats) -> Bytes:

@@ -1,52 +1,50 @@
-"""Where is each page of a guest, and how hot is it?
+"""Where is each page of a guest, who touched it in the last windows, and how hot is it?
 
-State is flat: two bytes per 4 KiB page (heat, node index) and a byte per 2 MiB block.  Heat ages by
-halving each window and gains 128 when the page was touched, so it orders pages by how recently and
-how often they were seen; the sources of a stock kernel cannot count within a window.  Where bits are read
-several times a window there is a byte more per page and node (page_pace.py).
+State is 2M-first (block_rows.py): what all 512 pages of a block have in common costs the block a few bytes.
+Where pages differ, a page takes at most: a bit for each window and node that touched it, a bit for each
+window in which it was written, for ``HISTORY_WINDOWS``; a bit for each older window; a byte for its node.
+With four nodes and what blocks take that is 4 bytes.  What a source cannot see takes nothing.
+
+Heat is the last ``HEAT_WINDOWS`` windows, the newest one the highest bit: it halves each window and gains 128
+when the page was touched, as kMAF and DAMON age theirs, so it orders pages by how recently and how often they
+were seen; accessed bits cannot count within a window.  Where they are read several times a window there is a
+byte more per node and page that it touches (page_pace.py).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.model.page_pace import Pace, begun_pace, go_on
-from vmplace.sampling.sample import (
-    Bools,
-    Bytes,
-    Indexes,
-    NodeBits,
-    NodeHits,
-    NodeIndexes,
-    RangeSample,
-    SampleBatch,
-)
-from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
+from vmplace.model.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.page_frames import block_offset
+from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
+from vmplace.topology.guest import PAGE_BYTES, RamRange
 
 Counts = npt.NDArray[np.int64]
-T = TypeVar("T")
 
-CHUNK_PAGES = 1 << 16
-UNIT_PAGES = 1 << 14
+CHUNK_BLOCKS, CHUNK_BIT_ROWS = 1 << 7, 1 << 10
+UNIT_BLOCKS = 1 << 5
 
+HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
-"""How long it is remembered who touched a page, and whether it was written: for each window a bit per page
-and node, and one per page."""
+"""How long it is remembered who touched a page, and whether it was written."""
 
 COUNTED_WINDOWS = 16
 """Samples and sights of code are few, and kept for longer."""
 
-HOT = 128
-"""Heat of a page touched in the last window is at least this."""
+HOT, HOTTEST = 128, 256 - (1 << 8 - HEAT_WINDOWS)
+"""Heat of a page touched in the last window is at least the first; in all of them, the second."""
+
+NOWHERE = -1
+"""The node index of a page that is not present, or whose node is not known."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """What can move, each as a whole: index in the arrays, whether it is a huge page, heat, node index."""
+    """What can move, each as a whole: index of its page, whether it is a huge page, heat, node index."""
 
     index: Indexes
     huge: Bools
@@ -55,60 +53,147 @@ class Units:
 
 
 @dataclass(frozen=True)
-class RangePages:
-    """Page statistics of one RAM range; arrays as in ``RangeSample``, ``heat`` one byte per 4 KiB page.
+class SeenWindow:
+    """What one window showed of a range, a bit per page.
 
-    ``history``: who touched the pages in the last windows, newest first; empty if the source sees no nodes.
+    ``accessed``: a plane for each node, and a last one for nodes that are not known; from a source that does
+    not see nodes a single one, of anybody.  ``written``: by anybody; None where that could not be told.
+    """
+
+    accessed: BlockRows
+    written: BlockRows | None = None
+
+    def planes(self, blocks: int) -> int:
+        """Return how many planes there are of a range of so many blocks."""
+        return len(self.accessed.value) // blocks
+
+    def anybody(self, some: Indexes, blocks: int) -> Bytes:
+        """Return the rows [n, 64] of some of the range's blocks: touched by whom it may be."""
+        found = self.accessed.some(some)
+        for plane in range(1, self.planes(blocks)):
+            found |= self.accessed.some(plane * blocks + some)
+        return found
+
+    def used(self, blocks: int) -> Bools:
+        """Return of which blocks anything was seen."""
+        return np.asarray(self.accessed.is_used.reshape(-1, blocks).any(axis=0), np.bool_)
+
+    def by_anybody(self, blocks: int) -> "SeenWindow":
+        """Return the same without nodes and writes."""
+        if self.planes(blocks) == 1:
+            return SeenWindow(self.accessed)
+        used = chunks(np.flatnonzero(self.used(blocks)), CHUNK_BIT_ROWS)
+        parts = ((some, self.anybody(some, blocks)) for some in used)
+        return SeenWindow(BlockRows.built(blocks, BIT_ROW, parts))
+
+
+@dataclass(frozen=True)
+class RangePages:
+    """Page statistics of one RAM range, by 2 MiB block, counted from ``ram.hva`` rounded down to 2 MiB.
+
+    ``nodes``: index of each page's node, a byte; -1 where it is not present, or not known.  ``huge``: 1 for
+    each block that a huge page backs.
+    ``seen``: the last windows, newest first.  ``history``: so many of these know nodes.
     ``sampled``: the source sees some touches only.  ``counted`` and ``text``, as in ``RangeSample``, of the
-    last windows, newest first; empty where no source tells.  ``pace``: None until bits were read several
-    times in a window.
+    last windows, newest first; empty where no source tells.  ``pace``: codes (page_pace.py), a plane for each
+    node; None until bits were read several times in a window.
     """
 
     ram: RamRange
-    heat: Bytes
-    node_index: NodeIndexes
+    nodes: BlockRows
     huge: Bytes
-    history: tuple[NodeBits, ...] = ()
+    seen: tuple[SeenWindow, ...] = ()
+    history: int = 0
     sampled: bool = False
     counted: tuple[NodeHits, ...] = ()
     text: tuple[Indexes, ...] = ()
-    pace: Pace | None = None
+    pace: BlockRows | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks the range has a part of."""
+        return len(self.nodes.value)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that the statistics take."""
+        rows = [self.nodes, *(one.accessed for one in self.seen), self.pace]
+        rows += [one.written for one in self.seen]
+        sparse = [*(hits.pages for hits in self.counted), *(hits.rows for hits in self.counted), *self.text]
+        return self.huge.nbytes + sum(one.nbytes for one in (*rows, *sparse) if one is not None)
 
     @property
     def present(self) -> int:
         """Return how many 4 KiB pages have a known node."""
-        return int(np.count_nonzero(self.node_index >= 0))
+        every = np.arange(self.blocks)
+        return sum(int(np.count_nonzero(self.nodes_of(some) >= 0)) for some in chunks(every, CHUNK_BLOCKS))
 
     def hva_of(self, pages: Indexes) -> Indexes:
-        """Return the address of each page, by its index in the arrays."""
+        """Return the address of each page, by its index in the range."""
         return self.ram.hva + pages * PAGE_BYTES
 
+    def nodes_of(self, some: Indexes) -> NodeIndexes:
+        """Return the node indexes of the pages of some blocks [n, 512]."""
+        return self.nodes.some(some).view(np.int8)
+
+    def heat_of(self, some: Indexes) -> Bytes:
+        """Return the heat of the pages of some blocks [n, 512]."""
+        planes = np.zeros((8, len(some), BIT_ROW), np.uint8)
+        for plane, window in zip(planes, self.seen, strict=False):
+            plane[:] = window.anybody(some, self.blocks)
+        heat = np.empty((len(some), BYTE_ROW), np.uint8)
+        native.planes_heat(planes.reshape(-1), heat.reshape(-1))
+        return heat
+
+    def part(self, start: int, stop: int) -> tuple[Bytes, NodeIndexes]:
+        """Return heat and node index of the pages from ``start`` to before ``stop``."""
+        before = block_offset(self.ram)
+        some = np.arange((start + before) // BYTE_ROW, -(-(stop + before) // BYTE_ROW))
+        first = start + before - int(some[0]) * BYTE_ROW if len(some) else 0
+        cut = slice(first, first + stop - start)
+        return self.heat_of(some).reshape(-1)[cut], self.nodes_of(some).reshape(-1)[cut]
+
     def units(self) -> Iterator[Units]:
-        """Yield what can move, in chunks: small pages, and huge ones whose first page is in the range."""
-        offset = self.ram.hva % HUGE_BYTES // PAGE_BYTES
-        for start in range(0, self.ram.npages, UNIT_PAGES):
-            stop = min(start + UNIT_PAGES, self.ram.npages)
-            block, inside = np.divmod(np.arange(start, stop) + offset, HUGE_BYTES // PAGE_BYTES)
-            huge = self.huge[block] != 0
-            unit = np.flatnonzero((self.node_index[start:stop] >= 0) & (~huge | (inside == 0)))
-            yield Units(unit + start, huge[unit], self.heat[unit + start], self.node_index[unit + start])
+        """Yield what can move, in chunks: small pages, then huge ones whose first page is in the range."""
+        before = block_offset(self.ram)
+        for some in chunks(np.flatnonzero(self.huge[: self.blocks] == 0), UNIT_BLOCKS):
+            index = (some[:, None] * BYTE_ROW + np.arange(BYTE_ROW)).reshape(-1) - before
+            nodes = self.nodes_of(some).reshape(-1)
+            there = np.flatnonzero(nodes >= 0)
+            heat = self.heat_of(some).reshape(-1)[there]
+            yield Units(index[there], np.zeros(len(there), np.bool_), heat, nodes[there])
+        whole = self.huge[: self.blocks] != 0
+        whole[0] &= not before
+        for some in chunks(np.flatnonzero(whole), CHUNK_BLOCKS):
+            nodes, heat = self.nodes_of(some)[:, 0], self.heat_of(some)[:, 0]
+            there = np.flatnonzero(nodes >= 0)
+            index = some[there] * BYTE_ROW - before
+            yield Units(index, np.ones(len(there), np.bool_), heat[there], nodes[there])
 
     def by_node(self, nodes: int, *, hot_only: bool = False) -> Counts:
         """Return the number of 4 KiB pages on each node index below ``nodes``.
 
-        In chunks, and by comparing: np.bincount would make eight bytes of each page's one.
+        By comparing: np.bincount would make eight bytes of each page's one.
         """
-        total = np.zeros(nodes, np.int64)
-        for start in range(0, len(self.node_index), CHUNK_PAGES):
-            chunk = self.node_index[start : start + CHUNK_PAGES]
-            hot = self.heat[start : start + CHUNK_PAGES] >= HOT if hot_only else np.True_
-            total += [np.count_nonzero((chunk == index) & hot) for index in range(nodes)]
-        return total
+        total, mixed = np.zeros(256, np.int64), self.nodes.is_mixed
+        for some in chunks(np.flatnonzero(~mixed), CHUNK_BIT_ROWS):
+            held = BITS[self._hot(some)].sum(axis=1) if hot_only else np.full(len(some), BYTE_ROW)
+            total += np.bincount(self.nodes.value[some], held, 256).astype(np.int64)
+        for some in chunks(np.flatnonzero(mixed), CHUNK_BLOCKS):
+            index = self.nodes_of(some).reshape(-1)
+            hot = np.unpackbits(self._hot(some), bitorder="little").view(np.bool_) if hot_only else np.True_
+            total[:nodes] += [np.count_nonzero((index == node) & hot) for node in range(nodes)]
+        return total[:nodes]
+
+    def _hot(self, some: Indexes) -> Bytes:
+        """Return bits [n, 64] of the pages of some blocks that were touched in the last window."""
+        nothing = np.zeros((len(some), BIT_ROW), np.uint8)
+        return self.seen[0].anybody(some, self.blocks) if self.seen else nothing
 
 
 @dataclass(frozen=True)
 class GuestPages:
-    """Page statistics of one guest after ``windows`` windows; ``node_index`` entries index ``nids``."""
+    """Page statistics of one guest after ``windows`` windows; node indexes are those of ``nids``."""
 
     guest: str
     nids: tuple[int, ...]
@@ -121,48 +206,3 @@ class GuestPages:
         for pages in self.ranges:
             total += pages.by_node(len(self.nids), hot_only=hot_only)
         return dict(zip(self.nids, total.tolist(), strict=True))
-
-
-def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
-    """Return the statistics after ``batch``; heat and pace of ``before`` are aged in place and handed on.
-
-    A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.
-    """
-    known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
-    sampled = batch.sight.sampled
-    ranges = tuple(_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges)
-    known_paces = [
-        (after.pace, sample.by_node)
-        for after, sample in zip(ranges, batch.ranges, strict=True)
-        if after.pace and sample.by_node and sample.by_node.early
-    ]
-    go_on(known_paces, batch.ended_ns - batch.started_ns, remembered=HISTORY_WINDOWS)
-    return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, ranges)
-
-
-def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: bool) -> RangePages:
-    heat = before.heat if before else np.zeros(sample.ram.npages, np.uint8)
-    native.age_heat(heat, sample.accessed)
-    if sample.by_node is None:
-        return RangePages(sample.ram, heat, sample.node_index, sample.huge)
-    newest = _remembered(sample.by_node)
-    history = (newest, *(before.history if before else ()))[:HISTORY_WINDOWS]
-    counted = _with_newest(sample.counted, before.counted if before else ())
-    text = _with_newest(sample.text, before.text if before else ())
-    pace = before.pace if before else None
-    if pace is None and sample.by_node.early:
-        pace = begun_pace(sample.ram.npages, len(sample.by_node.accessed) - 1)
-    return RangePages(sample.ram, heat, sample.node_index, sample.huge, history, sampled, counted, text, pace)
-
-
-def _remembered(bits: NodeBits) -> NodeBits:
-    """Return what is asked of a window later: who touched, and whether anybody wrote.
-
-    What was read early is in the pace.
-    """
-    written = None if bits.written is None else np.bitwise_or.reduce(bits.written, axis=0, keepdims=True)
-    return NodeBits(bits.accessed, written)
-
-
-def _with_newest(newest: T | None, before: tuple[T, ...]) -> tuple[T, ...]:
-    return () if newest is None else (newest, *before)[:COUNTED_WINDOWS]

@@ -1,7 +1,6 @@
 """The C core: what Python cannot reach or is too slow for (see _native.pyi for each function)."""
 
 from vmplace.native._native import (
-    age_heat,
     drain_lru,
     folio_heads,
     idle_collect,
@@ -12,16 +11,6 @@ from vmplace.native._native import (
     pace_count,
     pace_step,
     page_nids,
-    pages_absorb,
-    pages_begin,
-    pages_epoch,
-    pages_moved,
-    pages_moved_blocks,
-    pages_place,
-    pages_read,
-    pages_records,
-    pages_samples,
-    pages_sharing,
     perf_count,
     perf_drain,
     perf_open,
@@ -35,11 +24,12 @@ from vmplace.native._native import (
     placement_open,
     placement_replicate,
     placement_roots,
+    planes_heat,
     read_pagemap,
+    rows_alike,
 )
 
 __all__ = [
-    "age_heat",
     "drain_lru",
     "folio_heads",
     "idle_collect",
@@ -50,16 +40,6 @@ __all__ = [
     "pace_count",
     "pace_step",
     "page_nids",
-    "pages_absorb",
-    "pages_begin",
-    "pages_epoch",
-    "pages_moved",
-    "pages_moved_blocks",
-    "pages_place",
-    "pages_read",
-    "pages_records",
-    "pages_samples",
-    "pages_sharing",
     "perf_count",
     "perf_drain",
     "perf_open",
@@ -73,5 +53,7 @@ __all__ = [
     "placement_open",
     "placement_replicate",
     "placement_roots",
+    "planes_heat",
     "read_pagemap",
+    "rows_alike",
 ]

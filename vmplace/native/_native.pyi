@@ -15,12 +15,6 @@ I8: TypeAlias = npt.NDArray[np.int8]
 F64: TypeAlias = npt.NDArray[np.float64]
 U64: TypeAlias = npt.NDArray[np.uint64]
 I32: TypeAlias = npt.NDArray[np.int32]
-U16: TypeAlias = npt.NDArray[np.uint16]
-Parts: TypeAlias = tuple[U64, U64, I32, U16, U64, I32]
-"""The arrays of page statistics (pages.h): state, blocks, slots, touched, detail, free list."""
-
-def age_heat(heat: U8, accessed: U8) -> None:
-    """In place: heat[i] = heat[i] >> 1 | (accessed[i] ? 128 : 0).  Both uint8, same length."""
 
 def learn_shares(likely: F64, pages: F64, shares: F64, rates: int, rounds: int) -> None:
     """Rounds of expectation and maximisation, in place: ``shares[K, rates]``, of each kind by itself.
@@ -106,44 +100,14 @@ def measure_streams(
     (CPU time), both by [CPU, node].  OSError: EINVAL for a CPU or node that this process may not use.
     """
 
-def pages_begin(parts: Parts) -> None:
-    """Begin a window: the oldest is forgotten; every eighth block is merged if its pages are alike."""
+def rows_alike(rows: U8, alike: U8) -> None:
+    """Fill in which rows, as many as ``alike`` has items and all of one length, are of equal bytes: 1."""
 
-def pages_epoch(parts: Parts) -> None:
-    """Begin an epoch: forget which nodes wrote, and age the marks of moves and writes."""
+def planes_heat(planes: U8, heat: U8) -> None:
+    """Fill in the heat of each page from ``planes[8, pages / 8]``, bits of eight windows, newest first.
 
-def pages_absorb(parts: Parts, accessed: U64, written: U64, begin: bool) -> None:
-    """Take in what each node touched and wrote: by node a bit per page, 64 in an item, lowest first.
-
-    With ``begin`` a window is begun in the same sweep.
-    """
-
-def pages_records(parts: Parts, records: U64, base_gfn: int, node_of_nid: I32) -> int:
-    """Take in records of the kernel's harvest (four items each: struct kvm_placement_record).
-
-    ``base_gfn``: of the first page.  ``node_of_nid[nid]``: index, or -1.  Returns how many records were of
-    another range or node.
-    """
-
-def pages_samples(parts: Parts, pages: U64, nodes: I32, written: U8) -> int:
-    """Take in single accesses.  Returns how many were of no such page or node (an index below 0)."""
-
-def pages_place(parts: Parts, nodes: U8) -> None:
-    """Note the node index of every page (15 or more: not known)."""
-
-def pages_moved(parts: Parts, pages: U64, node: int) -> int:
-    """Note that these pages moved to ``node``.  Returns how many are no pages of this range."""
-
-def pages_moved_blocks(parts: Parts, blocks: U64, node: int) -> None:
-    """Note that whole blocks moved to ``node``; raises ValueError for one that does not exist."""
-
-def pages_read(parts: Parts, pages: U64, heat: U8, written: U8, place: U8) -> None:
-    """Fill in what is known of ``pages``: heat and written by [page, node], place bytes as in pages.h."""
-
-def pages_sharing(parts: Parts, counts: U64) -> None:
-    """Add up pages by [node it is on, or nodes: not known] and [who uses it], nodes + 1 rows of nodes + 3.
-
-    Columns: the one node that uses it; then several, none of which wrote; several with a writer; nobody.
+    Page i is bit i % 8 of byte i // 8.  The newest window is the highest bit of the heat, so that it halves
+    with each window.
     """
 
 def placement_open(pid: int, vm_fd: int) -> int:

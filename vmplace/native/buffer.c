@@ -14,7 +14,6 @@ struct vmp_item_type {
 static const struct vmp_item_type vmp_item_types[] = {
 	[VMP_UINT8] = { "uint8", 1, "B" },
 	[VMP_INT8] = { "int8", 1, "b" },
-	[VMP_UINT16] = { "uint16", 2, "H" },
 	[VMP_INT32] = { "int32", 4, "i" },
 	[VMP_UINT64] = { "uint64", 8, "LQ" },
 	[VMP_FLOAT64] = { "float64", 8, "d" },

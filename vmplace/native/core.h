@@ -17,7 +17,7 @@
 #define VMP_PAGE_BYTES 4096
 #define VMP_PAGES_PER_HUGE 512
 
-enum vmp_item { VMP_UINT8, VMP_INT8, VMP_UINT16, VMP_INT32, VMP_UINT64, VMP_FLOAT64 };
+enum vmp_item { VMP_UINT8, VMP_INT8, VMP_INT32, VMP_UINT64, VMP_FLOAT64 };
 
 struct vmp_buffer {
 	Py_buffer view;
@@ -26,7 +26,6 @@ struct vmp_buffer {
 	union {
 		uint8_t *u8;
 		int8_t *i8;
-		uint16_t *u16;
 		int32_t *i32;
 		uint64_t *u64;
 		double *f64;
@@ -54,7 +53,8 @@ PyObject *vmp_result(int64_t count_or_errno);
 ssize_t vmp_pread_full(int fd, void *to, size_t bytes, off_t at);
 ssize_t vmp_pwrite_full(int fd, const void *from, size_t bytes, off_t at);
 
-PyObject *vmp_age_heat(PyObject *module, PyObject *args);
+PyObject *vmp_rows_alike(PyObject *module, PyObject *args);
+PyObject *vmp_planes_heat(PyObject *module, PyObject *args);
 PyObject *vmp_learn_shares(PyObject *module, PyObject *args);
 PyObject *vmp_pace_count(PyObject *module, PyObject *args);
 PyObject *vmp_pace_step(PyObject *module, PyObject *args);
@@ -71,16 +71,6 @@ PyObject *vmp_perf_open(PyObject *module, PyObject *args);
 PyObject *vmp_perf_drain(PyObject *module, PyObject *args);
 PyObject *vmp_perf_count(PyObject *module, PyObject *args);
 PyObject *vmp_drain_lru(PyObject *module, PyObject *unused);
-PyObject *vmp_pages_begin(PyObject *module, PyObject *args);
-PyObject *vmp_pages_epoch(PyObject *module, PyObject *args);
-PyObject *vmp_pages_absorb(PyObject *module, PyObject *args);
-PyObject *vmp_pages_records(PyObject *module, PyObject *args);
-PyObject *vmp_pages_samples(PyObject *module, PyObject *args);
-PyObject *vmp_pages_place(PyObject *module, PyObject *args);
-PyObject *vmp_pages_moved(PyObject *module, PyObject *args);
-PyObject *vmp_pages_moved_blocks(PyObject *module, PyObject *args);
-PyObject *vmp_pages_read(PyObject *module, PyObject *args);
-PyObject *vmp_pages_sharing(PyObject *module, PyObject *args);
 PyObject *vmp_placement_open(PyObject *module, PyObject *args);
 PyObject *vmp_placement_info(PyObject *module, PyObject *args);
 PyObject *vmp_placement_roots(PyObject *module, PyObject *args);

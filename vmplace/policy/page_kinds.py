@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from vmplace.model.fused_use import copy_order, fused_use
 from vmplace.model.sampled_use import sampled_use
-from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index
@@ -83,7 +84,7 @@ def iter_kinds(snapshot: Snapshot, guest: GuestView, room: dict[int, float]) -> 
         one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
         if touched is None:
             yield from home.iter_wishes(snapshot.host, one, room)
-        elif len(pages.history) < MIN_WINDOWS:
+        elif pages.history < MIN_WINDOWS:
             yield Stay(guest.topology.name, "who touches its pages has been seen for one window only")
         elif not home.allowed_nids(snapshot.host, guest):
             yield Stay(guest.topology.name, "no node may hold its memory")

@@ -35,7 +35,8 @@ from vmplace.model.group_use import (
 from vmplace.model.host_memory import host_memory
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import RangePages
-from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy import policy_home as home
 from vmplace.policy import policy_nodes

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.unit.model.known_pages import pace_codes
 from tests.unit.policy.test_policy_home import HVA, NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
 from vmplace.model.fused_use import copy_order, fused_use
-from vmplace.model.page_pace import PER_SECOND, Pace
+from vmplace.model.page_pace import PER_SECOND
 from vmplace.model.pages import RangePages
 from vmplace.model.sampled_use import sampled_use
-from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestView
 from vmplace.sampling.sample import NodeHits
 
@@ -106,7 +108,7 @@ def with_pace(seen: GuestView, per_second: dict[int, dict[int, range]]) -> Range
     for rate, by_node in per_second.items():
         for node, pages in by_node.items():
             codes[node, pages] = np.abs(PER_SECOND - rate).argmin()
-    return replace(range_of(seen), pace=Pace(codes))
+    return replace(range_of(seen), pace=pace_codes(codes, range_of(seen).ram))
 
 
 def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_always() -> None:

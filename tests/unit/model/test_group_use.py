@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.unit.model.known_pages import pace_codes, with_nodes
 from tests.unit.policy.test_policy_home import NPAGES
 from tests.unit.policy.test_policy_nodes import bits, view
 from vmplace.model.group_use import (
@@ -16,9 +17,10 @@ from vmplace.model.group_use import (
     touches_by_group,
 )
 from vmplace.model.metrics import Matrix
-from vmplace.model.page_pace import PER_OCTAVE, Pace
+from vmplace.model.page_pace import PER_OCTAVE
 from vmplace.model.pages import RangePages
-from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
 from vmplace.sampling.sample import Bools, NodeBits, NodeHits
 
 ALL = np.ones(NPAGES, np.bool_)
@@ -91,7 +93,7 @@ def test_the_pace_weighs_blocks_that_are_touched_alike():
     window = bits({0: range(1024), 1: range(1024)})
     codes = np.zeros((4, NPAGES), np.uint8)
     codes[:2, :512], codes[:2, 512:1024] = 100, 100 - 3 * PER_OCTAVE
-    seen = replace(pages(window), pace=Pace(codes))
+    seen = replace(pages(window), pace=pace_codes(codes, pages(window).ram))
     group = (np.arange(NPAGES) // 512).astype(np.int16)
     told = touched(seen, group, NPAGES // 512)[:, :2]
     assert np.allclose(told[0], 8 * told[1]) and told.sum() == pytest.approx(2048)
@@ -99,7 +101,7 @@ def test_the_pace_weighs_blocks_that_are_touched_alike():
 
 def test_pages_are_counted_by_group_and_node():
     window = bits({0: range(512)})
-    seen = replace(pages(window), node_index=(np.arange(NPAGES) % 2).astype(np.int8))
+    seen = with_nodes(pages(window), np.arange(NPAGES) % 2)
     group = np.where(np.arange(NPAGES) < 10, 1, 0).astype(np.int16)
     assert pages_by_group(entries(seen), group, 2).tolist() == [
         [NPAGES / 2 - 5, NPAGES / 2 - 5, 0, 0],

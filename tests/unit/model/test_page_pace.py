@@ -4,8 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vmplace.model.pages import GuestPages, absorbed
-from vmplace.model.touched_pages import touched_pages
+from vmplace.model.page_pace import PER_SECOND
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import GuestPages, RangePages
+from vmplace.model.touched_blocks import touched_pages
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import Bits, EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import Movability, RamRange
@@ -51,9 +53,14 @@ def watched(per_second: Floats, readings_ns: tuple[int, ...] = READINGS_NS, seed
 
 
 def pace(pages: GuestPages) -> Floats:
-    known = pages.ranges[0].pace
-    assert known
-    return np.stack([known.per_second(node) for node in range(len(pages.nids))]).astype(np.float64)
+    return pace_of(pages.ranges[0], len(pages.nids))
+
+
+def pace_of(pages: RangePages, nodes: int) -> Floats:
+    """Return the touches a second by [node, page]."""
+    assert pages.pace
+    codes = pages.pace.some(np.arange(nodes * pages.blocks)).reshape(nodes, -1)
+    return PER_SECOND[codes[:, : pages.ram.npages]]
 
 
 def test_bits_that_are_read_once_tell_no_pace() -> None:
@@ -82,7 +89,7 @@ def test_pages_are_ordered_by_how_often_they_were_touched() -> None:
 
 def test_heat_by_one_reading_hardly_orders_them() -> None:
     """The control."""
-    heat = watched(declared[None], ()).ranges[0].heat.astype(np.float64)
+    heat = watched(declared[None], ()).ranges[0].part(0, len(declared))[0].astype(np.float64)
     assert rightly_ordered(heat, 3.0, 24.0) < 0.7 and rightly_ordered(heat, 24.0, 192.0) == 0.5
 
 
@@ -123,10 +130,6 @@ def test_a_pace_counts_as_long_as_the_history_has_touches() -> None:
         assert told is not None and told.any() == left
 
 
-def test_the_history_holds_no_early_bits() -> None:
-    assert [bits.early for bits in watched(EVEN).ranges[0].history] == [()] * 4
-
-
 def test_ranges_of_one_guest_learn_together() -> None:
     """A range with few pages has the pace that the other one's many pages teach."""
     chance, pages = np.random.default_rng(1), None
@@ -137,5 +140,5 @@ def test_ranges_of_one_guest_learn_together() -> None:
         few = RangeSample(moved, one.accessed, one.node_index, one.huge, one.by_node)
         both = SampleBatch("test", "kvm", large.sight, 0, SECOND_NS, large.nids, (*large.ranges, few))
         pages = absorbed(pages, both)
-    assert pages and pages.ranges[1].pace
-    assert pages.ranges[1].pace.per_second(0).mean() == pytest.approx(8.0, rel=0.25)
+    assert pages
+    assert pace_of(pages.ranges[1], 1).mean() == pytest.approx(8.0, rel=0.25)

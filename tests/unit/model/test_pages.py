@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from vmplace.model.pages import absorbed
-from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import HEAT_WINDOWS, RangePages
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import Movability, RamRange
 
 
@@ -16,7 +17,7 @@ def batch(accessed: list[int], hva: int = 0x10000) -> SampleBatch:
 
 def test_heat_halves_and_a_touch_adds_128():
     pages = absorbed(absorbed(None, batch([1, 1, 0])), batch([0, 1, 0]))
-    assert pages.ranges[0].heat.tolist() == [64, 192, 0]
+    assert pages.ranges[0].part(0, 3)[0].tolist() == [64, 192, 0]
 
 
 def test_windows_are_counted():
@@ -25,7 +26,7 @@ def test_windows_are_counted():
 
 def test_a_range_of_other_shape_starts_cold():
     pages = absorbed(absorbed(None, batch([1, 1])), batch([0, 0, 0]))
-    assert pages.ranges[0].heat.tolist() == [0, 0, 0]
+    assert pages.ranges[0].part(0, 3)[0].tolist() == [0, 0, 0]
 
 
 def test_pages_are_counted_by_nid_and_absent_ones_are_not():
@@ -33,3 +34,28 @@ def test_pages_are_counted_by_nid_and_absent_ones_are_not():
     assert pages.pages_by_node() == {0: 2, 3: 0}
     assert pages.pages_by_node(hot_only=True) == {0: 1, 3: 0}
     assert pages.ranges[0].present == 2
+
+
+def seen_by(nodes: int, blocks: int, *, huge: bool) -> RangePages:
+    """Return what is known of pages, or of huge ones, that all nodes touch in half of the windows."""
+    chance, npages, pages = np.random.default_rng(1), 512 * blocks, None
+    ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "")
+    places = (np.arange(npages) // (512 if huge else 1) % nodes).astype(np.int8)
+    for _ in range(HEAT_WINDOWS + 1):
+        touched = chance.random((nodes + 1, blocks, 512)) < 0.5
+        touched[nodes] = False
+        touched = touched[:, :, :1].repeat(512, axis=2) if huge else touched
+        bits = np.packbits(touched.reshape(nodes + 1, -1), axis=1, bitorder="little").view(np.uint64)
+        by_node = NodeBits(bits, bits)
+        sample = RangeSample(ram, by_node.anywhere(npages), places, np.full(blocks, huge, np.uint8), by_node)
+        pages = absorbed(pages, SampleBatch("a", "kvm", SourceSight(), 0, 1, tuple(range(nodes)), (sample,)))
+    assert pages
+    return pages.ranges[0]
+
+
+def test_a_page_takes_four_bytes_at_most_with_four_nodes_and_a_huge_one_less_than_a_tenth() -> None:
+    blocks = 64
+    small, huge = (seen_by(4, blocks, huge=huge).nbytes for huge in (False, True))
+    assert 3.5 < small / (512 * blocks) <= 4
+    # 40 MiB for 1 TiB of them.
+    assert huge / blocks <= 80

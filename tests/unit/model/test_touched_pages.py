@@ -1,16 +1,17 @@
 """What is asked of the entries of a range has the same answers as if it were asked of all its pages."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.model.known_pages import known_pages, pace_codes, with_history
 from tests.unit.policy.test_policy_home import guest_view, host
-from vmplace.model.page_pace import Pace
 from vmplace.model.pages import RangePages
-from vmplace.model.touched_pages import TouchedPages, touched_pages
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy import page_kinds, policy_host
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.sampling.sample import NodeBits, NodeHits
@@ -33,7 +34,18 @@ def unbit(words: np.ndarray) -> np.ndarray:
     return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
 
 
-def some_range(seed: int, offset: int, npages: int) -> RangePages:
+@dataclass(frozen=True)
+class Declared:
+    """A range as it is known, and what was declared of its pages."""
+
+    pages: RangePages
+    history: tuple[NodeBits, ...]
+    older: np.ndarray
+    nodes: np.ndarray
+    codes: np.ndarray
+
+
+def some_range(seed: int, offset: int, npages: int) -> Declared:
     """Return a range that begins ``offset`` pages into a block; of most blocks nothing was seen."""
     chance, blocks = np.random.default_rng(seed), -(-(offset + npages) // BLOCK)
     block = (np.arange(npages) + offset) // BLOCK
@@ -57,16 +69,24 @@ def some_range(seed: int, offset: int, npages: int) -> RangePages:
     paces = chance.integers(0, 200, (NODES, npages)).astype(np.uint8)
     seen = np.flatnonzero(used[block])
     counted = NodeHits(chance.choice(seen, 300), chance.integers(0, NODES, 300)) if len(seen) else None
-    return RangePages(
-        RamRange(HVA + offset * 4096, npages, None, 4096, Movability.MOVABLE, ""),
-        chance.integers(0, 255, npages).astype(np.uint8)[of_whole],
-        chance.integers(-1, NODES, blocks)[block].astype(np.int8),
-        huge.astype(np.uint8),
-        tuple(history),
+    ram = RamRange(HVA + offset * 4096, npages, None, 4096, Movability.MOVABLE, "")
+    heat = chance.integers(0, 255, npages).astype(np.uint8)[of_whole]
+    nodes = chance.integers(-1, NODES, blocks)[block].astype(np.int8)
+    pages = replace(
+        with_history(known_pages(ram, heat, nodes, huge.astype(np.uint8)), *history),
         counted=(counted,) if counted and seed % 2 else (),
         text=(np.sort(chance.choice(npages, 5)),) if seed % 3 == 0 else (),
-        pace=Pace(paces[:, of_whole]) if seed % 5 < 3 else None,
+        pace=pace_codes(paces[:, of_whole], ram) if seed % 5 < 3 else None,
     )
+    return Declared(pages, tuple(history), heat & 0b1110, nodes, paces[:, of_whole])
+
+
+def large(blocks: int, *windows: NodeBits, huge: int = 0) -> RangePages:
+    """Return a range whose first ``huge`` blocks are huge pages."""
+    ram = RamRange(HVA, blocks * BLOCK, None, 4096, Movability.MOVABLE, "")
+    nothing = np.zeros(ram.npages, np.uint8)
+    whole = (np.arange(blocks) < huge).astype(np.uint8)
+    return with_history(known_pages(ram, nothing, nothing.view(np.int8), whole), *windows)
 
 
 def seen_in(pages: RangePages) -> GuestView:
@@ -101,7 +121,8 @@ RANGES = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(RANGES)
-def test_blocks_that_nobody_touched_change_nothing(pages: RangePages) -> None:
+def test_blocks_that_nobody_touched_change_nothing(declared: Declared) -> None:
+    pages = declared.pages
     # Of a source that samples, all blocks have entries.
     everything = replace(touched(replace(pages, sampled=True)), sampled=False)
     with pytest.MonkeyPatch.context() as patch:
@@ -112,17 +133,22 @@ def test_blocks_that_nobody_touched_change_nothing(pages: RangePages) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(RANGES)
-def test_what_is_known_of_a_page_goes_with_its_address(pages: RangePages) -> None:
+def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> None:
+    pages = declared.pages
     some = touched(pages)
     page = (some.hva_of(np.arange(len(some.heat))) - pages.ram.hva) // 4096
     there = (page >= 0) & (page < pages.ram.npages)
     assert (there == some.exists).all() and not some.touches[:, ~there].any()
-    known = [(pages.heat, some.heat), (pages.node_index, some.node_index)]
+    anybody = [bits.anywhere(pages.ram.npages) for bits in declared.history]
+    heat = declared.older + sum(of_window << 7 - window for window, of_window in enumerate(anybody))
+    known = [(heat, some.heat), (declared.nodes, some.node_index)]
     if pages.pace:
         assert some.codes is not None
-        known += zip(pages.pace.codes, some.codes, strict=True)
+        known += zip(declared.codes, some.codes, strict=True)
+    for of_pages, of_range in zip((heat, declared.nodes), pages.part(0, pages.ram.npages), strict=True):
+        assert (of_pages == of_range).all()
     assert all((of_pages[page[there]] == of_entries[there]).all() for of_pages, of_entries in known)
-    touches = np.sum([unbit(bits.accessed) for bits in pages.history], axis=0)
+    touches = np.sum([unbit(bits.accessed) for bits in declared.history], axis=0)
     assert (touches[:, page[there]] == some.touches[:, there]).all()
     # Nothing that was touched is left out.
     assert touches.sum() == (some.touches * some.sizes).sum()
@@ -134,9 +160,8 @@ def test_what_is_known_of_a_page_goes_with_its_address(pages: RangePages) -> Non
 def test_a_huge_page_is_one_entry_and_counts_as_all_its_pages() -> None:
     rows = np.zeros((NODES + 1, 8 * BLOCK), np.bool_)
     rows[0, : 2 * BLOCK], rows[2, :BLOCK] = True, True
-    history = (NodeBits(packed(rows), None),) * 2
-    pages = replace(some_range(1, 0, 8 * BLOCK), history=history, counted=(), text=())
-    some = touched(replace(pages, huge=np.array([1, *[0] * 7], np.uint8)))
+    bits = NodeBits(packed(rows), None)
+    some = touched(large(8, bits, bits, huge=1))
     assert len(some.heat) == BLOCK + 1 and some.blocks.tolist() == [1, 0]
     assert some.hva_of(np.array([0, BLOCK])).tolist() == [HVA + BLOCK * 4096, HVA]
     assert some.by_block(some.touches[2]).tolist() == [0, 2 * BLOCK] and some.sizes.sum() == 2 * BLOCK
@@ -145,12 +170,11 @@ def test_a_huge_page_is_one_entry_and_counts_as_all_its_pages() -> None:
 def test_what_is_kept_follows_what_was_touched() -> None:
     accessed = np.zeros((NODES + 1, 4096 * 8), np.uint64)
     accessed[2, 8 * 1000 + 3] = 1
-    pages = replace(some_range(1, 0, 4096 * BLOCK), history=(NodeBits(accessed, None),), counted=(), text=())
-    some = touched(replace(pages, huge=np.zeros_like(pages.huge)))
+    some = touched(large(4096, NodeBits(accessed, None)))
     assert len(some.heat) == BLOCK and some.hva_of(np.array([7])) == HVA + (1000 << 21) + 7 * 4096
 
 
 def test_a_source_that_samples_speaks_for_all_pages_one_that_sees_no_nodes_for_none() -> None:
-    pages = some_range(1, 0, 8 * BLOCK)
+    pages = some_range(1, 0, 8 * BLOCK).pages
     assert touched(replace(pages, sampled=True)).sizes.sum() == 8 * BLOCK
-    assert touched_pages(replace(pages, history=())) is None
+    assert touched_pages(replace(pages, history=0)) is None

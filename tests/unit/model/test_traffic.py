@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from vmplace.model.pages import GuestPages, RangePages
+from tests.unit.model.known_pages import known_pages
+from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic, vcpu_shares
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
@@ -27,7 +28,7 @@ def test_offline_cpus_count_for_no_node():
 def test_hot_pages_count_for_the_vcpus_of_their_cell(cell, expected):
     ram = RamRange(0, 8, None, 4096, Movability.MOVABLE, "", cell)
     heat = np.array([200, 200, 200, 200, 200, 200, 3, 200], np.uint8)
-    pages = RangePages(ram, heat, np.array([0, 0, 0, 0, 1, 1, 1, -1], np.int8), np.zeros(1, np.uint8))
+    pages = known_pages(ram, heat, np.array([0, 0, 0, 0, 1, 1, 1, -1], np.int8), np.zeros(1, np.uint8))
     guest = GuestTopology("a", 1, 1, "kvm", (vcpu(0, cell=0), vcpu(2, cell=1)), (ram,))
     estimate = estimated_traffic(HOST, guest, GuestPages("a", (0, 2), 1, (pages,)))
     assert estimate.accesses.tolist() == expected

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vmplace.model.pages import GuestPages, RangePages
+from tests.unit.model.known_pages import known_pages
+from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, Move, PlacementPlan, Snapshot
 from vmplace.policy.policy_home import fair_shares, plan
 from vmplace.topology.guest import HUGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
@@ -36,7 +37,7 @@ def guest_view(
     cells = len(ranges) > 1
     vcpus = tuple(Vcpu(i, 100 + i, (cpu,), i % len(ranges) if cells else None) for i, cpu in enumerate(cpus))
     pages = tuple(
-        RangePages(
+        known_pages(
             one,
             np.full(NPAGES, 0, np.uint8) + np.asarray(heat, np.uint8),
             np.full(NPAGES, 0, np.int8) + np.asarray(nodes, np.int8),

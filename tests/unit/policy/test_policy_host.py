@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.model.known_pages import with_nodes
 from tests.unit.policy.test_policy_home import HVA, NPAGES, guest_view, host
 from tests.unit.policy.test_policy_nodes import bits, moved, view
 from vmplace.policy import policy_nodes
@@ -41,7 +42,7 @@ def streaming(node: int = 0, **more: object) -> GuestView:
 def at(guest: GuestView, nodes: np.ndarray | int) -> GuestView:
     assert guest.pages
     places = np.zeros(NPAGES, np.int8) + np.asarray(nodes, np.int8)
-    ranges = tuple(replace(one, node_index=places) for one in guest.pages.ranges)
+    ranges = tuple(with_nodes(one, places) for one in guest.pages.ranges)
     return replace(guest, pages=replace(guest.pages, ranges=ranges))
 
 
@@ -52,7 +53,7 @@ def planned(*guests: GuestView, on: HostTopology = HOST, **more: object) -> Plac
 def carried_out(result: PlacementPlan, guest: GuestView) -> GuestView:
     """Return the guest with its moves done (small pages)."""
     assert guest.pages
-    places = guest.pages.ranges[0].node_index.copy()
+    places = guest.pages.ranges[0].part(0, NPAGES)[1].copy()
     for move in result.moves:
         if move.guest == guest.topology.name:
             places[(move.hva - np.uint64(HVA)) // np.uint64(4096)] = move.to_nid

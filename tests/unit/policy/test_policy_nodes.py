@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.unit.model.known_pages import with_history, with_nodes
 from tests.unit.policy.test_policy_home import HVA, NPAGES, guest_view, host
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.policy_nodes import plan
@@ -29,7 +30,7 @@ def bits(touched: dict[int, range], written: range | Indexes = NOTHING) -> NodeB
 def view(*windows: NodeBits, huge: int = 0, sampled: bool = False) -> GuestView:
     seen = guest_view([0, 2, 4, 6], 0, huge=huge)
     assert seen.pages
-    ranges = tuple(replace(pages, history=windows, sampled=sampled) for pages in seen.pages.ranges)
+    ranges = tuple(replace(with_history(pages, *windows), sampled=sampled) for pages in seen.pages.ranges)
     return replace(seen, pages=replace(seen.pages, ranges=ranges))
 
 
@@ -101,7 +102,7 @@ def test_a_step_of_the_proximity_moves_shared_pages_though_it_makes_little_diffe
     assert seen.pages
     vcpus = seen.topology.vcpus[:2]
     even = np.arange(NPAGES, dtype=np.int8) % 2
-    ranges = tuple(replace(one, node_index=even) for one in seen.pages.ranges)
+    ranges = tuple(with_nodes(one, even) for one in seen.pages.ranges)
     guest = replace(
         seen, topology=replace(seen.topology, vcpus=vcpus), pages=replace(seen.pages, ranges=ranges)
     )
@@ -236,7 +237,7 @@ def test_shared_pages_that_are_spread_well_enough_stay(on_node_0: float, moves: 
     (pages,) = seen.pages.ranges
     places = np.arange(NPAGES) % 4
     places[: int(512 * (on_node_0 - 0.25) * 4 / 3)] = 0
-    ranges = (replace(pages, node_index=places.astype(np.int8)),)
+    ranges = (with_nodes(pages, places),)
     assert bool(planned(replace(seen, pages=replace(seen.pages, ranges=ranges))).moves) is moves
 
 

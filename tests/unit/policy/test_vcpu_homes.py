@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vmplace.model.pages import GuestPages, RangePages
+from tests.unit.model.known_pages import known_pages
+from vmplace.model.pages import GuestPages
 from vmplace.policy import policy_home
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, Snapshot
 from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
@@ -38,7 +39,7 @@ def guest(
     ram = RamRange(0x1000_0000, NPAGES, 0, 4096, movability, "test")
     node_index = np.zeros(NPAGES, np.int8)
     node_index[:on_node_1] = 1
-    pages = RangePages(ram, np.full(NPAGES, 128, np.uint8), node_index, np.zeros(2, np.uint8))
+    pages = known_pages(ram, np.full(NPAGES, 128, np.uint8), node_index, np.zeros(2, np.uint8))
     threads = tuple(Vcpu(i, 100 + i, cpus) for i in range(vcpus))
     topology = GuestTopology(name, 1, 1, "kvm", threads, (ram,))
     return GuestView(topology, GuestPages(name, (0, 1), 1, (pages,)), settings)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.sampling.guest_process import Bitmap, GuestProcess, frame_of, ram_range
 from vmplace.errors import GuestGoneError, UnsupportedHostError
-from vmplace.model.pages import absorbed
+from vmplace.model.page_windows import absorbed
 from vmplace.sampling import source_idle
 from vmplace.sampling.sample import RangeSample
 from vmplace.sampling.source import SourceSetup
@@ -122,7 +122,7 @@ def test_windows_add_up_to_heat(setup: SourceSetup, bitmap: Bitmap, guest: Guest
         for page in touched:
             bitmap.touch(frame_of(guest.topology.pid, guest.topology.ram[0].hva + 4096 * page))
         pages = absorbed(pages, source.harvest(guest.topology))
-    assert pages and pages.ranges[0].heat[:4].tolist() == [96, 32, 128, 0]
+    assert pages and pages.ranges[0].part(0, 4)[0].tolist() == [96, 32, 128, 0]
     assert pages.pages_by_node() == {0: 4} and pages.pages_by_node(hot_only=True) == {0: 1}
 
 

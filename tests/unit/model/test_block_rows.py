@@ -1,0 +1,60 @@
+"""Rows are given back as they were put in, and cost what their bytes differ."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmplace.model.block_rows import BIT_ROW, BYTE_ROW, BlockRows, rows_of_bits, rows_of_pages
+from vmplace.topology.guest import Movability, RamRange
+
+KINDS = st.lists(st.sampled_from(("zeros", "ones", "last byte", "first byte", "random")), max_size=60)
+
+
+def rows_of(kinds: list[str], width: int) -> np.ndarray:
+    rows = np.zeros((len(kinds), width), np.uint8)
+    for row, kind in zip(rows, kinds, strict=True):
+        row[:] = {"ones": 255, "zeros": 0}.get(kind, 7)
+        row[-1] += kind == "last byte"
+        row[0] += kind == "first byte"
+        if kind == "random":
+            row[:] = np.random.default_rng(len(kinds)).integers(0, 256, width)
+    return rows
+
+
+@given(KINDS, st.sampled_from((BIT_ROW, BYTE_ROW)), st.integers(0, 1 << 30))
+def test_rows_are_what_was_put_in(kinds: list[str], width: int, seed: int) -> None:
+    rows = rows_of(kinds, width)
+    kept = BlockRows.of(rows)
+    which = np.random.default_rng(seed).integers(0, max(len(rows), 1), 20 if kinds else 0)
+    assert (kept.some(which) == rows[which]).all()
+    assert kept.is_used.tolist() == rows.any(axis=1).tolist()
+    assert len(kept.detail) == sum(kind not in ("zeros", "ones") for kind in kinds)
+
+
+@given(KINDS, st.integers(1, 9))
+def test_rows_that_come_in_parts_are_kept_alike_and_those_left_out_are_zeros(
+    kinds: list[str], size: int
+) -> None:
+    rows = rows_of(kinds, BIT_ROW)
+    there = np.flatnonzero(np.arange(len(rows)) % 3)
+    parts = ((there[at : at + size], rows[there[at : at + size]]) for at in range(0, len(there), size))
+    kept = BlockRows.built(len(rows), BIT_ROW, parts)
+    wanted = np.where((np.arange(len(rows)) % 3 > 0)[:, None], rows, 0)
+    assert (kept.some(np.arange(len(rows))) == wanted).all()
+
+
+@pytest.mark.parametrize("offset", [0, 64, 37, 511])
+@pytest.mark.parametrize("npages", [1, 100, 512, 1500])
+def test_pages_are_in_the_row_of_their_block(offset: int, npages: int) -> None:
+    ram = RamRange((1 << 40) + offset * 4096, npages, None, 4096, Movability.MOVABLE, "")
+    chance = np.random.default_rng(npages)
+    touched = chance.integers(0, 2, (3, npages)).astype(np.uint8)
+    padded = np.zeros((3, -(-npages // 64) * 64), np.uint8)
+    padded[:, :npages] = touched
+    bits = rows_of_bits(np.packbits(padded, axis=1, bitorder="little").view(np.uint64), ram)
+    planes = np.unpackbits(bits, bitorder="little").reshape(3, -1)
+    assert (planes[:, offset : offset + npages] == touched).all() and planes.sum() == touched.sum()
+    places = rows_of_pages(touched[0].view(np.int8), ram, -1).reshape(-1)
+    assert (places[offset : offset + npages] == touched[0]).all()
+    assert (places == 255).sum() == len(places) - npages

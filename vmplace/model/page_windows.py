@@ -1,0 +1,102 @@
+"""What becomes of a guest's page statistics when a window of a source comes in?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from vmplace.model.block_rows import BlockRows, rows_of_bits, rows_of_pages
+from vmplace.model.page_pace import Watched, begun_pace, gone_on
+from vmplace.model.pages import (
+    COUNTED_WINDOWS,
+    HEAT_WINDOWS,
+    HISTORY_WINDOWS,
+    NOWHERE,
+    GuestPages,
+    RangePages,
+    SeenWindow,
+)
+from vmplace.sampling.sample import Bits, Bytes, RangeSample, SampleBatch
+from vmplace.topology.guest import RamRange
+
+T = TypeVar("T")
+
+
+def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
+    """Return the statistics after ``batch``, whose arrays may be kept and must not change.
+
+    A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.
+    """
+    known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
+    sampled = batch.sight.sampled
+    ranges = [_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges]
+    told = _with_paces(ranges, batch)
+    return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, told)
+
+
+def _with_paces(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
+    """Return the ranges with the paces after the window, for those whose bits were read early."""
+    watched = {
+        one.ram.hva: Watched(one.ram, one.pace or begun_pace(one.ram, len(batch.nids)), sample.by_node)
+        for one, sample in zip(ranges, batch.ranges, strict=True)
+        if sample.by_node and sample.by_node.early
+    }
+    window_ns = batch.ended_ns - batch.started_ns
+    paces = gone_on(tuple(watched.values()), window_ns, remembered=HISTORY_WINDOWS)
+    after = dict(zip(watched, paces, strict=True))
+    return tuple(replace(one, pace=after.get(one.ram.hva, one.pace)) for one in ranges)
+
+
+def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: bool) -> RangePages:
+    places, newest = places_of(sample), seen_window(sample)
+    if before is None:
+        before = RangePages(sample.ram, places, sample.huge)
+    history = min(before.history + 1, HISTORY_WINDOWS) if sample.by_node else 0
+    older = (one if at < history - 1 else one.by_anybody(before.blocks) for at, one in enumerate(before.seen))
+    return RangePages(
+        sample.ram,
+        places,
+        sample.huge,
+        (newest, *older)[:HEAT_WINDOWS],
+        history,
+        sampled,
+        _with_newest(sample.counted, before.counted),
+        _with_newest(sample.text, before.text),
+        before.pace,
+    )
+
+
+def places_of(sample: RangeSample) -> BlockRows:
+    """Return what is kept of where the pages are."""
+    return BlockRows.of(rows_of_pages(sample.node_index, sample.ram, NOWHERE))
+
+
+def seen_window(sample: RangeSample) -> SeenWindow:
+    """Return what is kept of a window: who touched, and whether anybody wrote.
+
+    What was read early is in the pace.
+    """
+    if sample.by_node is None:
+        return SeenWindow(_kept(_packed(sample.accessed), sample.ram))
+    accessed, written = sample.by_node.accessed, sample.by_node.written
+    if written is None:
+        return SeenWindow(_kept(accessed, sample.ram))
+    anybody = np.bitwise_or.reduce(written, axis=0, keepdims=True)
+    return SeenWindow(_kept(accessed, sample.ram), _kept(anybody, sample.ram))
+
+
+def _kept(planes: Bits, ram: RamRange) -> BlockRows:
+    return BlockRows.of(rows_of_bits(planes, ram))
+
+
+def _packed(touched: Bytes) -> Bits:
+    """Return a bit for each byte that is not 0, one plane of words."""
+    bits = np.zeros((1, -(-len(touched) // 64)), np.uint64)
+    packed = np.packbits(touched, bitorder="little")
+    bits.view(np.uint8)[0, : len(packed)] = packed
+    return bits
+
+
+def _with_newest(newest: T | None, before: tuple[T, ...]) -> tuple[T, ...]:
+    return () if newest is None else (newest, *before)[:COUNTED_WINDOWS]

@@ -1,0 +1,107 @@
+"""Which blocks of a range was anything seen of, and what do its page statistics tell of the pages there?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace.model.block_rows import BlockRows
+from vmplace.model.pages import RangePages, SeenWindow
+from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
+from vmplace.sampling.page_frames import block_offset
+from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
+
+
+def touched_pages(pages: RangePages) -> TouchedPages | None:
+    """Return what the history of the range tells, or None where its source does not see nodes."""
+    if not pages.history:
+        return None
+    windows, part = pages.seen[: pages.history], _Part.of(pages)
+    touches, seen, wrote = part.seen_in(windows)
+    return TouchedPages(
+        pages.ram,
+        np.concatenate([part.small, part.huge]),
+        len(part.small),
+        len(windows),
+        part.joined(pages.heat_of(part.small), pages.heat_of(part.huge)),
+        part.nodes(pages),
+        touches,
+        seen,
+        wrote,
+        any(window.written is None for window in windows),
+        pages.sampled,
+        tuple(part.hits(hits) for hits in pages.counted),
+        tuple(part.entries(some)[0] for some in pages.text),
+        part.codes(pages.pace) if pages.pace else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of ``blocks``, of small pages and huge ones; the range begins ``offset`` pages into the first."""
+
+    blocks: int
+    offset: int
+    small: Indexes
+    huge: Indexes
+
+    @classmethod
+    def of(cls, pages: RangePages) -> "_Part":
+        """Return the blocks of which anything was seen; all of them if the source samples."""
+        offset, blocks = block_offset(pages.ram), pages.blocks
+        used = np.full(blocks, pages.sampled, np.bool_)
+        for window in pages.seen[: pages.history]:
+            used |= window.used(blocks)
+        for some in (*(hits.pages for hits in pages.counted), *pages.text):
+            used[(some + offset) // HUGE_PAGES] = True
+        begin, huge = np.arange(blocks) * HUGE_PAGES, pages.huge[:blocks] != 0
+        whole = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
+        return cls(blocks, offset, np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & whole))
+
+    def seen_in(self, windows: tuple[SeenWindow, ...]) -> tuple[Bytes, Bytes, Bytes]:
+        """Return ``touches``, ``seen`` and ``wrote`` (TouchedPages)."""
+        nodes = windows[0].planes(self.blocks)
+        size = len(self.small) * HUGE_PAGES + len(self.huge)
+        touches, seen, wrote = np.zeros((nodes, size), np.uint8), *np.zeros((2, size), np.uint8)
+        for number, window in enumerate(windows):
+            for node in range(nodes):
+                marks = self.marks(window.accessed, node)
+                touches[node] += marks
+                seen |= marks << number
+            if window.written:
+                wrote |= self.marks(window.written) << number
+        return touches, seen, wrote
+
+    def marks(self, bits: BlockRows, plane: int = 0) -> Bytes:
+        """Return 1 for each entry that has a bit."""
+        small, huge = (bits.some(plane * self.blocks + some) for some in (self.small, self.huge))
+        pages = np.unpackbits(small.reshape(-1), bitorder="little")
+        return np.concatenate([pages, huge.any(axis=1).astype(np.uint8)])
+
+    def joined(self, small: Bytes, huge: Bytes) -> Bytes:
+        """Return for each entry what holds for its page, or for the first one of a huge page."""
+        return np.concatenate([small.reshape(-1), huge[:, 0]])
+
+    def nodes(self, pages: RangePages) -> NodeIndexes:
+        """Return the node index of each entry."""
+        return self.joined(pages.nodes.some(self.small), pages.nodes.some(self.huge)).view(np.int8)
+
+    def codes(self, pace: BlockRows) -> Bytes:
+        """Return the pace of each entry by node [N, E]."""
+        planes = np.arange(len(pace.value) // self.blocks) * self.blocks
+        return np.stack(
+            [self.joined(pace.some(at + self.small), pace.some(at + self.huge)) for at in planes.tolist()]
+        )
+
+    def hits(self, hits: NodeHits) -> NodeHits:
+        """Return the counted accesses by entry."""
+        entries, there = self.entries(hits.pages)
+        return NodeHits(entries, hits.rows[there])
+
+    def entries(self, some: Indexes) -> tuple[Indexes, Bools]:
+        """Return the entries of pages, and which of the pages have one."""
+        block, inside = np.divmod(some + self.offset, HUGE_PAGES)
+        among_small, among_huge = np.isin(block, self.small), np.isin(block, self.huge)
+        small = np.searchsorted(self.small, block) * HUGE_PAGES + inside
+        huge = len(self.small) * HUGE_PAGES + np.searchsorted(self.huge, block)
+        there = among_small | among_huge
+        return np.where(among_small, small, huge)[there], there

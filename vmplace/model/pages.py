@@ -74,6 +74,12 @@ class SeenWindow:
             found |= self.accessed.some(plane * blocks + some)
         return found
 
+    def first(self, some: Indexes, blocks: int) -> Bytes:
+        """Return 1 for those of some blocks whose first page anybody touched."""
+        planes = self.accessed.value.reshape(-1, blocks)[:, some]
+        touched: Bytes = np.bitwise_or.reduce(planes, axis=0) & 1
+        return touched
+
     def used(self, blocks: int) -> Bools:
         """Return of which blocks anything was seen."""
         return np.asarray(self.accessed.is_used.reshape(-1, blocks).any(axis=0), np.bool_)
@@ -145,6 +151,13 @@ class RangePages:
         native.planes_heat(planes.reshape(-1), heat.reshape(-1))
         return heat
 
+    def first_heat(self, some: Indexes) -> Bytes:
+        """Return the heat of the first page of some blocks: of huge pages."""
+        heat = np.zeros(len(some), np.uint8)
+        for bit, window in enumerate(self.seen):
+            heat |= window.first(some, self.blocks) << (7 - bit)
+        return heat
+
     def part(self, start: int, stop: int) -> tuple[Bytes, NodeIndexes]:
         """Return heat and node index of the pages from ``start`` to before ``stop``."""
         before = block_offset(self.ram)
@@ -165,7 +178,7 @@ class RangePages:
         whole = self.huge[: self.blocks] != 0
         whole[0] &= not before
         for some in chunks(np.flatnonzero(whole), CHUNK_BLOCKS):
-            nodes, heat = self.nodes_of(some)[:, 0], self.heat_of(some)[:, 0]
+            nodes, heat = self.nodes.value[some].view(np.int8), self.first_heat(some)
             there = np.flatnonzero(nodes >= 0)
             index = some[there] * BYTE_ROW - before
             yield Units(index, np.ones(len(there), np.bool_), heat[there], nodes[there])

@@ -8,7 +8,7 @@ from vmplace.model.block_rows import BlockRows
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.sampling.page_frames import block_offset
-from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
+from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits
 
 
 def touched_pages(pages: RangePages) -> TouchedPages | None:
@@ -22,8 +22,8 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
         np.concatenate([part.small, part.huge]),
         len(part.small),
         len(windows),
-        part.joined(pages.heat_of(part.small), pages.heat_of(part.huge)),
-        part.nodes(pages),
+        np.concatenate([pages.heat_of(part.small).reshape(-1), pages.first_heat(part.huge)]),
+        part.bytes_of(pages.nodes).view(np.int8),
         touches,
         seen,
         wrote,
@@ -77,20 +77,15 @@ class _Part:
         pages = np.unpackbits(small.reshape(-1), bitorder="little")
         return np.concatenate([pages, huge.any(axis=1).astype(np.uint8)])
 
-    def joined(self, small: Bytes, huge: Bytes) -> Bytes:
+    def bytes_of(self, rows: BlockRows, plane: int = 0) -> Bytes:
         """Return for each entry what holds for its page, or for the first one of a huge page."""
-        return np.concatenate([small.reshape(-1), huge[:, 0]])
-
-    def nodes(self, pages: RangePages) -> NodeIndexes:
-        """Return the node index of each entry."""
-        return self.joined(pages.nodes.some(self.small), pages.nodes.some(self.huge)).view(np.int8)
+        at = plane * self.blocks
+        return np.concatenate([rows.some(at + self.small).reshape(-1), rows.value[at + self.huge]])
 
     def codes(self, pace: BlockRows) -> Bytes:
         """Return the pace of each entry by node [N, E]."""
-        planes = np.arange(len(pace.value) // self.blocks) * self.blocks
-        return np.stack(
-            [self.joined(pace.some(at + self.small), pace.some(at + self.huge)) for at in planes.tolist()]
-        )
+        nodes = len(pace.value) // self.blocks
+        return np.stack([self.bytes_of(pace, node) for node in range(nodes)])
 
     def hits(self, hits: NodeHits) -> NodeHits:
         """Return the counted accesses by entry."""

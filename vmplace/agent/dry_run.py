@@ -110,7 +110,7 @@ class _Guest:
         if put is None or len(put) != len(sample.node_index):
             return sample
         nodes = np.where((put >= 0) & (sample.node_index >= 0), put, sample.node_index)
-        return replace(sample, node_index=nodes.astype(np.int8))
+        return replace(sample, node_index=nodes.astype(np.int8), nodes=None)
 
 
 def rehearse(

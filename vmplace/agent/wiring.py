@@ -8,12 +8,13 @@ from vmplace.agent.config import Config
 from vmplace.agent.found import Found
 from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
+from vmplace.agent.telling_actuator import TellingActuator
 from vmplace.errors import UnsupportedHostError
 from vmplace.model.host_memory import host_memory
 from vmplace.policy.registry import POLICIES, policy_name
 from vmplace.sampling.guest_pace import GuestPace, MeterPace, PerfPace
 from vmplace.sampling.registry import best_source
-from vmplace.sampling.source import SourceSetup
+from vmplace.sampling.source import PlaceKeeper, SourceSetup
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
@@ -28,17 +29,18 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     # The directory of the socket is gone after a reboot, as is what a source has set up in the kernel.
     setup = SourceSetup(host, state_dir=Path(config.socket).parent)
     choice = best_source(setup, config.source)
-    name = policy_name(config.policy, choice.source.name)
+    source = choice.source
+    name = policy_name(config.policy, source.name)
     find, notes = guest_finder(config)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     pace, unmeasured = guest_pace(config)
-    sensing = tuple(f"source {choice.source.name}: {reason}" for reason in choice.reasons)
+    sensing = tuple(f"source {source.name}: {reason}" for reason in choice.reasons)
     return Parts(
         lookout=Lookout(lambda: read_calibrated_host(bandwidth_file)[0], read_free_bytes, find),
-        source=choice.source,
+        source=source,
         policy=POLICIES[name],
         policy_name=name,
-        actuator=actuator,
+        actuator=TellingActuator(actuator, source) if isinstance(source, PlaceKeeper) else actuator,
         notes=(
             *one_node,
             *((uncalibrated,) if uncalibrated else ()),

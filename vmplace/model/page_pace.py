@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.model.block_rows import BYTE_ROW, BlockRows, chunks, rows_of_bits
 from vmplace.model.touch_rates import KINDS, kinds, touches_by_answer
+from vmplace.sampling.block_rows import BYTE_ROW, BlockRows, chunks, rows_of_bits
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import Bits, Bytes, Indexes, NodeBits
 from vmplace.topology.guest import RamRange

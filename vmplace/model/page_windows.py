@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from vmplace.model.block_rows import BlockRows, rows_of_bits, rows_of_pages
 from vmplace.model.page_pace import Watched, begun_pace, gone_on
 from vmplace.model.pages import (
     COUNTED_WINDOWS,
@@ -17,6 +16,7 @@ from vmplace.model.pages import (
     RangePages,
     SeenWindow,
 )
+from vmplace.sampling.block_rows import BlockRows, rows_of_bits, rows_of_pages
 from vmplace.sampling.sample import Bits, Bytes, RangeSample, SampleBatch
 from vmplace.topology.guest import RamRange
 
@@ -69,6 +69,8 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
 
 def places_of(sample: RangeSample) -> BlockRows:
     """Return what is kept of where the pages are."""
+    if sample.nodes is not None:
+        return sample.nodes
     return BlockRows.of(rows_of_pages(sample.node_index, sample.ram, NOWHERE))
 
 

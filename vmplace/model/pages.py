@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.model.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES, RamRange

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vmplace.model.block_rows import BlockRows
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
+from vmplace.sampling.block_rows import BlockRows
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits
 

@@ -1,5 +1,6 @@
 """Which frames and folios back a guest's pages now?  Read in chunks, so that memory stays bounded."""
 
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
-from vmplace.sampling.sample import Bytes
+from vmplace.sampling.sample import Bools, Bytes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.procfs import read_start_time
 
@@ -22,6 +23,8 @@ P = TypeVar("P", bound=np.generic)
 PAGES_PER_HUGE = HUGE_BYTES // PAGE_BYTES
 CHUNK_PAGES = 1 << 15
 """128 MiB of guest, 256 KiB per array of frames."""
+SHORT_GAP = 16
+"""Blocks: to read these in one go takes no longer than to stop and go on behind them."""
 
 PRESENT = np.uint64(1 << 63)
 PFN_MASK = np.uint64((1 << 55) - 1)
@@ -75,13 +78,25 @@ def whole_blocks(pages: npt.NDArray[P], at: int) -> npt.NDArray[P]:
     return pages[first : first + count * PAGES_PER_HUGE].reshape(count, PAGES_PER_HUGE)
 
 
-def _may_be_huge(blocks: Frames) -> npt.NDArray[np.bool_]:
-    """Tell which blocks have the frames that a huge page would have."""
-    first = blocks[:, :1]
-    steps = np.arange(PAGES_PER_HUGE, dtype=np.uint64)
-    aligned = (first[:, 0] != 0) & (first[:, 0] % np.uint64(PAGES_PER_HUGE) == 0)
-    may_be: npt.NDArray[np.bool_] = aligned & np.all(blocks == first + steps, axis=1)
+def _may_be_huge(blocks: Frames) -> Bools:
+    """Tell which blocks have the first and the last frame that a huge page would have."""
+    first, last = blocks[:, 0], blocks[:, -1]
+    may_be: Bools = (
+        (first != 0) & (first % PAGES_PER_HUGE == 0) & (last == first + np.uint64(PAGES_PER_HUGE - 1))
+    )
     return may_be
+
+
+def _runs(ram: RamRange, due: Bools | None) -> Iterator[tuple[int, int]]:
+    """Yield the first page and the end of each run of blocks that are due; short gaps are read as well."""
+    if due is None:
+        yield 0, ram.npages
+        return
+    there, before = np.flatnonzero(due), block_offset(ram)
+    for run in np.split(there, np.flatnonzero(np.diff(there) > SHORT_GAP) + 1):
+        if len(run):
+            first, end = (int(block) * PAGES_PER_HUGE - before for block in (run[0], run[-1] + 1))
+            yield max(first, 0), min(end, ram.npages)
 
 
 class FrameReader:
@@ -119,13 +134,17 @@ class FrameReader:
         finally:
             os.close(fd)
 
-    def chunks(self, pagemap_fd: int, ram: RamRange) -> Iterator[FrameChunk]:
-        """Yield the frames of a range, chunk by chunk; all but the first start at a 2 MiB border."""
-        first = 0
-        while first < ram.npages:
-            border = first + CHUNK_PAGES - (block_offset(ram) + first) % PAGES_PER_HUGE
-            yield self.read(pagemap_fd, ram, first, min(border, ram.npages) - first)
-            first = border
+    def chunks(self, pagemap_fd: int, ram: RamRange, due: Bools | None = None) -> Iterator[FrameChunk]:
+        """Yield the frames of a range, or of its blocks that are due, chunk by chunk.
+
+        All but the first chunk of the range start at a 2 MiB border.
+        """
+        for first, end in _runs(ram, due):
+            at = first
+            while at < end:
+                border = at + CHUNK_PAGES - (block_offset(ram) + at) % PAGES_PER_HUGE
+                yield self.read(pagemap_fd, ram, at, min(border, end) - at)
+                at = border
 
     def read(self, pagemap_fd: int, ram: RamRange, first: int, npages: int) -> FrameChunk:
         """Read the frames of at most CHUNK_PAGES pages; raises GuestGoneError once the process has ended."""
@@ -147,37 +166,42 @@ class FrameReader:
         pfns[(asked != 0) & (wanted == 0)] = 0
         np.copyto(heads, pfns, where=asked == 0)
 
-    def resolve_blocks(self, ram: RamRange, chunk: FrameChunk, asked: Bytes) -> None:
-        """Fill in the heads of the pages ``asked`` for and of all huge pages; others are taken for heads.
+    def resolve_blocks(self, ram: RamRange, chunk: FrameChunk) -> None:
+        """Fill in the heads of huge pages; all others are taken for heads.  Drops frames of zero pages.
 
-        A huge page that is not asked for costs two look-ups: its ends.  Drops frames as ``resolve`` does.
+        Only a block whose frames begin and end like those of a huge page is looked up.
         """
+        chunk.pfns[chunk.pfns == np.uint64(self._zero_pfn)] = 0
+        np.copyto(chunk.heads, chunk.pfns)
         at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
-        blocks = whole_blocks(chunk.pfns, at)
-        likely = _may_be_huge(blocks) & (whole_blocks(asked, at)[:, 0] == 0)
-        wanted = asked.copy()
-        whole_blocks(wanted, at)[likely, :: PAGES_PER_HUGE - 1] = 1
-        self.resolve(chunk.pfns, chunk.heads, wanted)
-        first = blocks[likely, :1]
-        # The huge zero page is dropped at both ends: so is all between.
-        kept = blocks[likely] * (first != 0)
-        heads = whole_blocks(chunk.heads, at)
-        heads[likely] = np.where(heads[likely, -1:] == first, first, kept)
-        blocks[likely] = kept
+        blocks, heads = whole_blocks(chunk.pfns, at), whole_blocks(chunk.heads, at)
+        likely = _may_be_huge(blocks)
+        pfns = blocks[likely].reshape(-1)
+        found = np.empty_like(pfns)
+        native.folio_heads(self._kpageflags, pfns, found)
+        blocks[likely], heads[likely] = pfns.reshape(-1, PAGES_PER_HUGE), found.reshape(-1, PAGES_PER_HUGE)
 
     def _probe_pfns(self) -> None:
-        page = np.ones(2 * PAGE_BYTES, np.uint8)
-        hva = -(-page.ctypes.data // PAGE_BYTES) * PAGE_BYTES
+        """Find the zero page's frame; one that was never written has it.
+
+        Without the capability the kernel shows frame 0 for all (fs/proc/task_mmu.c, 4.2).
+        """
+        page = mmap.mmap(-1, PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         fd = os.open(self._proc / "self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            native.read_pagemap(fd, hva, self._entries[:1])
+            # To read it is what maps it.
+            page.read(1)
+            self._zero_pfn = self._frame_of(fd, page)
         finally:
             os.close(fd)
-        # Without the capability the kernel shows frame 0 for all (fs/proc/task_mmu.c, 4.2).
-        if not int(self._entries[0] & PFN_MASK):
+        if not self._zero_pfn:
             raise UnsupportedHostError(
                 "/proc/PID/pagemap hides frame numbers", hint="run as root, or with CAP_SYS_ADMIN"
             )
+
+    def _frame_of(self, pagemap_fd: int, page: mmap.mmap) -> int:
+        native.read_pagemap(pagemap_fd, np.frombuffer(page, np.uint8).ctypes.data, self._entries[:1])
+        return int(self._entries[0] & PFN_MASK)
 
 
 def _open_kpageflags(proc: Path) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from vmplace import native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.frame_nodes import SEVERAL, UNKNOWN, FrameNodes, Frames, read_frame_nodes
+from vmplace.sampling.known_places import Before
 from vmplace.sampling.page_frames import (
     PAGES_PER_HUGE,
     FrameChunk,
@@ -40,11 +41,20 @@ class RangeWalk:
         """Close the files; harmless when done twice."""
         self.frames.close()
 
-    def sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, touched: Touched) -> RangeSample:
-        """Return one range's pages as they are now; raises GuestGoneError once the process has ended."""
-        accessed, node_index = np.zeros(ram.npages, np.uint8), np.full(ram.npages, UNKNOWN, np.int8)
-        huge = np.zeros(block_count(ram), np.uint8)
-        for chunk in self.frames.chunks(pagemap, ram):
+    def sample(
+        self,
+        guest: GuestTopology,
+        pagemap: int,
+        ram: RamRange,
+        touched: Touched,
+        before: Before | None = None,
+    ) -> RangeSample:
+        """Return one range's pages as they are now; raises GuestGoneError once the process has ended.
+
+        With ``before`` only blocks that are due are looked up.
+        """
+        accessed, (node_index, huge) = np.zeros(ram.npages, np.uint8), _start(ram, before)
+        for chunk in self.frames.chunks(pagemap, ram, before.due if before else None):
             pages = slice(chunk.first, chunk.first + len(chunk.pfns))
             touched(chunk, accessed[pages])
             node_index[pages] = self._node_index(guest, ram, chunk)
@@ -63,6 +73,14 @@ class RangeWalk:
             hvas = (asked + chunk.first).astype(np.uint64) * np.uint64(PAGE_BYTES) + np.uint64(ram.hva)
             index[asked] = _asked_node_index(guest, hvas, self._nids)
         return index
+
+
+def _start(ram: RamRange, before: Before | None) -> tuple[NodeIndexes, Bytes]:
+    if before is None:
+        return np.full(ram.npages, UNKNOWN, np.int8), np.zeros(block_count(ram), np.uint8)
+    first = block_offset(ram)
+    pages = before.nodes.some(np.arange(block_count(ram))).reshape(-1).view(np.int8)
+    return pages[first : first + ram.npages], before.huge.copy()
 
 
 def _frame_nodes(nids: tuple[int, ...], sysfs: Path) -> FrameNodes | None:

@@ -1,12 +1,16 @@
 """What does a source tell: which pages of a guest were touched in one window."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import RamRange
+
+if TYPE_CHECKING:
+    from vmplace.sampling.block_rows import BlockRows
 
 Bytes = npt.NDArray[np.uint8]
 Bits = npt.NDArray[np.uint64]
@@ -91,6 +95,7 @@ class RangeSample:
     ``node_index``: index of the page's present node in the batch's ``nids``, -1 = not present or unknown.
     ``huge``: one entry per 2 MiB block, counted from ``ram.hva`` rounded down to 2 MiB: 1 where one huge
     page backs the block, which then moves whole.
+    ``nodes``: ``node_index`` by block, from a source that keeps it so.
     ``by_node``: who touched the pages, None from a source that does not see nodes.  ``by_vcpu``: the same of
     vCPUs, for a sample of the accesses.  ``counted``: a sample of the accesses in proportion to how many
     there were.  ``text``: pages of which code was seen to be fetched; None from a source that cannot tell.
@@ -104,6 +109,7 @@ class RangeSample:
     by_vcpu: VcpuHits | None = None
     counted: NodeHits | None = None
     text: Indexes | None = None
+    nodes: "BlockRows | None" = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from vmplace.sampling.sample import SampleBatch, SourceSight
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
@@ -48,6 +51,17 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Take the sensor off; harmless when done twice."""
+
+
+@runtime_checkable
+class PlaceKeeper(Protocol):
+    """A source that does not look up in each window where all pages are."""
+
+    def moved(self, guest: GuestTopology, hva: npt.NDArray[np.uint64]) -> None:
+        """Look these pages, or the huge ones that they are, up in the next window."""
+
+    def look_again(self) -> None:
+        """Look all pages of all guests up in the next window."""
 
 
 @runtime_checkable

@@ -13,9 +13,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.sampling.sample import RangeSample, SampleBatch
-from vmplace.sampling.source import EarlyReader, Source
+from vmplace.sampling.source import EarlyReader, PlaceKeeper, Source
 from vmplace.topology.guest import GuestTopology
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +45,16 @@ class FusedSource:
         """Have the first one read, if it can; the others see single accesses as they come."""
         if isinstance(self._first, EarlyReader):
             self._first.read_early(guest)
+
+    def moved(self, guest: GuestTopology, hva: npt.NDArray[np.uint64]) -> None:
+        """Tell the first one, whose places the window has."""
+        if isinstance(self._first, PlaceKeeper):
+            self._first.moved(guest, hva)
+
+    def look_again(self) -> None:
+        """Tell the first one."""
+        if isinstance(self._first, PlaceKeeper):
+            self._first.look_again()
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the first one's window with what the others add; raises what the first one raises."""

@@ -9,8 +9,8 @@
 Source: kvm-patches/, Documentation/virt/kvm/placement.rst there.
 
 Limits: only what vCPUs do is seen, not what the VMM or vhost do.  Pages mapped huge are answered for as a
-whole.  When KVM maps a page after a fault it sets both bits by itself: a page that was not mapped before
-looks written for one window.  vCPUs on a node without a root (31 nodes can have one) have no node.
+whole.  vCPUs on a node without a root (31 nodes can have one) have no node.  Where a page is that nobody
+touches may be known up to 16 windows late (known_places.py).
 """
 
 import contextlib
@@ -18,10 +18,14 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
-from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk, block_offset
+from vmplace.sampling.block_rows import BlockRows, rows_of_pages
+from vmplace.sampling.frame_nodes import UNKNOWN
+from vmplace.sampling.known_places import KnownPlaces
+from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import Bytes, EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.sampling.source import SourceSetup
@@ -56,6 +60,7 @@ class KvmSource:
         self._rows = np.array(self._nids, np.int32)
         self._proc = setup.proc
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._places = KnownPlaces()
         self._placements: dict[tuple[int, int], Placement] = {}
         self._armed_ns: dict[tuple[int, int], int] = {}
         self._early: dict[tuple[int, int], list[tuple[EarlyBits, ...]]] = {}
@@ -93,12 +98,22 @@ class KvmSource:
             ranges = tuple(
                 self._sample(guest, pagemap, ram, of_ram) for ram, of_ram in zip(guest.ram, bits, strict=True)
             )
+        self._places.note(guest, ranges)
         return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+
+    def moved(self, guest: GuestTopology, hva: npt.NDArray[np.uint64]) -> None:
+        """Look these pages up in the next window."""
+        self._places.moved(guest, hva)
+
+    def look_again(self) -> None:
+        """Look all pages up in the next window."""
+        self._places.forget()
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the roots off, if the guest is still there."""
         self._armed_ns.pop(guest.identity, None)
         self._early.pop(guest.identity, None)
+        self._places.forget(guest)
         if placement := self._placements.pop(guest.identity, None):
             _stop(placement)
 
@@ -144,10 +159,12 @@ class KvmSource:
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
             accessed[:] = touched[chunk.first : chunk.first + len(accessed)]
-            self._walk.frames.resolve_blocks(ram, chunk, _of_touched_blocks(ram, chunk, accessed))
+            self._walk.frames.resolve_blocks(ram, chunk)
 
-        sample = self._walk.sample(guest, pagemap, ram, fill)
-        return RangeSample(ram, sample.accessed, sample.node_index, sample.huge, bits)
+        before = self._places.before(guest, ram, np.logical_or.reduce(rows_of_pages(touched, ram, 0), axis=1))
+        sample = self._walk.sample(guest, pagemap, ram, fill, before)
+        nodes = BlockRows.of(rows_of_pages(sample.node_index, ram, UNKNOWN))
+        return replace(sample, by_node=bits, nodes=nodes)
 
 
 def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
@@ -156,14 +173,6 @@ def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
         return 0, 0
     first = max(slot.hva, ram.hva)
     return first - ram.hva, min(slot.hva + slot.npages * PAGE_BYTES, ram.hva + ram.size_bytes) - ram.hva
-
-
-def _of_touched_blocks(ram: RamRange, chunk: FrameChunk, accessed: Bytes) -> Bytes:
-    """Return 1 for the pages of each touched 2 MiB block: there, the zero page and its like are dropped."""
-    at = (block_offset(ram) + chunk.first) % PAGES_PER_HUGE
-    block = (np.arange(len(accessed)) + at) // PAGES_PER_HUGE
-    touched: Bytes = (np.bincount(block, accessed) > 0).astype(np.uint8)[block]
-    return touched
 
 
 def _stop(placement: Placement) -> None:

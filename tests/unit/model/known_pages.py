@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from vmplace.model.block_rows import BlockRows, rows_of_pages
 from vmplace.model.page_windows import absorbed, places_of, seen_window
 from vmplace.model.pages import HEAT_WINDOWS, RangePages
+from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import RamRange
 

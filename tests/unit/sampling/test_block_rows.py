@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmplace.model.block_rows import BIT_ROW, BYTE_ROW, BlockRows, rows_of_bits, rows_of_pages
+from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, rows_of_bits, rows_of_pages
 from vmplace.topology.guest import Movability, RamRange
 
 KINDS = st.lists(st.sampled_from(("zeros", "ones", "last byte", "first byte", "random")), max_size=60)

@@ -1,0 +1,51 @@
+"""The source hears of all that may have moved, whatever becomes of the move."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from vmplace.agent.telling_actuator import TellingActuator
+from vmplace.errors import VmplaceError
+from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.topology.guest import GuestTopology
+
+MOVE = Move(
+    "db1", np.array([1 << 40], np.uint64), np.array([1], np.uint16), np.array([0]), np.array([1]), "why"
+)
+
+
+@dataclass
+class Keeper:
+    told: list[tuple[str, list[int]]] = field(default_factory=list)
+    looks: int = 0
+
+    def moved(self, guest: GuestTopology, hva: np.ndarray) -> None:
+        self.told.append((guest.name, hva.tolist()))
+
+    def look_again(self) -> None:
+        self.looks += 1
+
+
+class Failing(World):
+    def apply(self, *_: object) -> None:  # type: ignore[override]
+        raise VmplaceError("no")
+
+
+@pytest.mark.parametrize("world", [World, Failing])
+def test_what_was_to_move_is_told(world: type[World]) -> None:
+    keeper, known = Keeper(), guest("db1")
+    actuator = TellingActuator(world([known]), keeper)
+    gone = replace(MOVE, guest="gone")
+    try:
+        actuator.apply(PlacementPlan((MOVE, gone)), {"db1": known}, lambda: False)
+    except VmplaceError:
+        assert world is Failing
+    assert keeper.told == [("db1", [1 << 40])]
+
+
+def test_after_an_undo_all_is_looked_up() -> None:
+    keeper = Keeper()
+    TellingActuator(World([]), keeper).undo(None)
+    assert keeper.looks == 1

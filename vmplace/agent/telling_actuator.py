@@ -1,0 +1,37 @@
+"""Who tells the source what was moved?  An actuator that does, around the one that acts."""
+
+from collections.abc import Callable, Mapping
+
+from vmplace.actuation.result import ActuationResult
+from vmplace.agent.parts import Actuator
+from vmplace.policy.plan import PlacementPlan
+from vmplace.sampling.source import PlaceKeeper
+from vmplace.topology.guest import GuestTopology
+
+
+class TellingActuator:
+    """Does what ``actuator`` does; then ``keeper`` looks up again what may have moved."""
+
+    def __init__(self, actuator: Actuator, keeper: PlaceKeeper) -> None:
+        self._actuator, self._keeper = actuator, keeper
+        self.replica_bytes, self.own = actuator.replica_bytes, actuator.own
+        self.leftover, self.close = actuator.leftover, actuator.close
+
+    def apply(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
+    ) -> ActuationResult:
+        """Carry the plan out."""
+        try:
+            return self._actuator.apply(plan, guests, is_stopping)
+        finally:
+            # Also what was planned and not moved: to look it up is cheap.
+            for move in plan.moves:
+                if move.guest in guests:
+                    self._keeper.moved(guests[move.guest], move.hva)
+
+    def undo(self, guest: str | None) -> tuple[str, ...]:
+        """Restore what the journal holds; that may be any page."""
+        try:
+            return self._actuator.undo(guest)
+        finally:
+            self._keeper.look_again()

@@ -12,7 +12,7 @@ byte more per node and page that it touches (page_pace.py).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,7 @@ class RangePages:
     ``sampled``: the source sees some touches only.  ``counted`` and ``text``, as in ``RangeSample``, of the
     last windows, newest first; empty where no source tells.  ``pace``: codes (page_pace.py), a plane for each
     node; None until bits were read several times in a window.
+    ``settled``: index of a node whose pages are no units: blocks that lie there as a whole are not looked at.
     """
 
     ram: RamRange
@@ -114,6 +115,7 @@ class RangePages:
     counted: tuple[NodeHits, ...] = ()
     text: tuple[Indexes, ...] = ()
     pace: BlockRows | None = None
+    settled: int = NOWHERE
 
     @property
     def blocks(self) -> int:
@@ -168,20 +170,30 @@ class RangePages:
 
     def units(self) -> Iterator[Units]:
         """Yield what can move, in chunks: small pages, then huge ones whose first page is in the range."""
-        before = block_offset(self.ram)
-        for some in chunks(np.flatnonzero(self.huge[: self.blocks] == 0), UNIT_BLOCKS):
+        before, asked = block_offset(self.ram), self._asked()
+        for some in chunks(np.flatnonzero(asked & (self.huge[: self.blocks] == 0)), UNIT_BLOCKS):
             index = (some[:, None] * BYTE_ROW + np.arange(BYTE_ROW)).reshape(-1) - before
             nodes = self.nodes_of(some).reshape(-1)
-            there = np.flatnonzero(nodes >= 0)
+            there = np.flatnonzero((nodes >= 0) & (nodes != self.settled))
             heat = self.heat_of(some).reshape(-1)[there]
             yield Units(index[there], np.zeros(len(there), np.bool_), heat, nodes[there])
-        whole = self.huge[: self.blocks] != 0
+        whole = asked & (self.huge[: self.blocks] != 0)
         whole[0] &= not before
         for some in chunks(np.flatnonzero(whole), CHUNK_BLOCKS):
             nodes, heat = self.nodes.value[some].view(np.int8), self.first_heat(some)
-            there = np.flatnonzero(nodes >= 0)
+            there = np.flatnonzero((nodes >= 0) & (nodes != self.settled))
             index = some[there] * BYTE_ROW - before
             yield Units(index, np.ones(len(there), np.bool_), heat[there], nodes[there])
+
+    def elsewhere(self, node: int) -> "RangePages":
+        """Return the same, whose units are the pages that are not on this node."""
+        return replace(self, settled=node)
+
+    def _asked(self) -> Bools:
+        """Return which blocks may have units."""
+        where = self.nodes.value.view(np.int8)
+        asked: Bools = self.nodes.is_mixed | ((where != NOWHERE) & (where != self.settled))
+        return asked
 
     def by_node(self, nodes: int, *, hot_only: bool = False) -> Counts:
         """Return the number of 4 KiB pages on each node index below ``nodes``.

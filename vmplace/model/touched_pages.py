@@ -130,6 +130,10 @@ class TouchedPages:
         """Return the same as if only the wanted entries were there."""
         return replace(self, node_index=np.where(wanted, self.node_index, np.int8(-1)).astype(np.int8))
 
+    def elsewhere(self, node: int) -> "TouchedPages":
+        """Return the same as if only entries on other nodes than this were there."""
+        return self.only(self.node_index != node)
+
     def units(self) -> Iterator[Units]:
         """Yield what can move, in chunks."""
         for start in range(0, len(self.heat), CHUNK_ENTRIES):

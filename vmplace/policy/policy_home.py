@@ -174,6 +174,9 @@ def range_wishes(
     name: str, pages: Placed, nids: tuple[int, ...], target: Target, room: dict[int, float]
 ) -> Iterator[Wish | Stay]:
     """Yield what it takes to have the range as ``target`` says, as far as there is room; takes the room."""
+    if len(target.weights) == 1 and (home := next(iter(target.weights))) in nids:
+        # What is there already makes no difference.
+        pages = pages.elsewhere(nids.index(home))
     counts = count_strata(pages, len(nids))
     weights, free = weights_by_index(target.weights, nids), weights_by_index(room, nids)
     wanted, _ = excess_and_deficit(counts, weights, np.full(len(nids), np.inf))

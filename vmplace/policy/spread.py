@@ -42,6 +42,10 @@ class Placed(Protocol):
         """Return the address of each, by its index."""
         ...
 
+    def elsewhere(self, node: int, /) -> "Placed":
+        """Return those that are not on the node of this index."""
+        ...
+
 
 @dataclass(frozen=True)
 class Picked:

@@ -1,7 +1,9 @@
 """Page statistics: heat ages, ranges that changed start cold."""
 
 import numpy as np
+import pytest
 
+from tests.unit.model.known_pages import known_pages
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HEAT_WINDOWS, RangePages
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
@@ -59,3 +61,20 @@ def test_a_page_takes_four_bytes_at_most_with_four_nodes_and_a_huge_one_less_tha
     assert 3.5 < small / (512 * blocks) <= 4
     # 40 MiB for 1 TiB of them.
     assert huge / blocks <= 80
+
+
+@pytest.mark.parametrize("offset", [0, 37])
+def test_units_elsewhere_are_those_that_are_not_on_the_node(offset: int) -> None:
+    chance, npages = np.random.default_rng(offset), 40 * 512 - offset
+    block = (np.arange(npages) + offset) // 512
+    huge = (chance.random(40) < 0.3).astype(np.uint8)
+    nodes = np.where(chance.random(40)[block] < 0.3, chance.integers(-1, 3, npages), block % 3)
+    nodes = np.where(huge[block], block % 4 - 1, nodes).astype(np.int8)
+    heat = chance.integers(0, 256, 40).astype(np.uint8)[block]
+    ram = RamRange((1 << 40) + offset * 4096, npages, None, 4096, Movability.MOVABLE, "")
+    pages = known_pages(ram, heat, nodes, huge)
+    units = np.array([unit for of in pages.elsewhere(1).units() for unit in of.index.tolist()])
+    unit = (huge[block] == 0) | ((np.arange(npages) + offset) % 512 == 0)
+    assert sorted(units.tolist()) == np.flatnonzero(unit & (nodes >= 0) & (nodes != 1)).tolist()
+    everywhere = sum(len(of.index) for of in pages.units())
+    assert everywhere - len(units) == np.count_nonzero(unit & (nodes == 1))

@@ -31,8 +31,12 @@ Touched = Callable[[FrameChunk, Bytes], None]
 class RangeWalk:
     """Walks guest ranges chunk by chunk; a sensor adds only what it knows."""
 
-    def __init__(self, nids: tuple[int, ...], sysfs: Path, proc: Path) -> None:
-        """Raise UnsupportedHostError where frames cannot be read."""
+    def __init__(self, nids: tuple[int, ...], sysfs: Path, proc: Path, *, resolves: bool = True) -> None:
+        """Raise UnsupportedHostError where frames cannot be read.
+
+        Unless it ``resolves``, it is ``touched`` that fills in the heads of folios.
+        """
+        self._resolves = resolves
         self.frames = FrameReader(proc)
         self._nids = nids
         self._nodes = _frame_nodes(nids, sysfs)
@@ -56,6 +60,8 @@ class RangeWalk:
         accessed, (node_index, huge) = np.zeros(ram.npages, np.uint8), _start(ram, before)
         for chunk in self.frames.chunks(pagemap, ram, before.due if before else None):
             pages = slice(chunk.first, chunk.first + len(chunk.pfns))
+            if self._resolves:
+                self.frames.resolve_blocks(ram, chunk)
             touched(chunk, accessed[pages])
             node_index[pages] = self._node_index(guest, ram, chunk)
             blocks = huge_blocks(chunk, ram)

@@ -115,7 +115,6 @@ class DamonSource:
             touched[max(first, 0) : max(end, 0)] = 1
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
-            self._walk.frames.resolve(chunk.pfns, chunk.heads, np.ones(len(accessed), np.uint8))
             # A region spans pages that are not there: those were touched by nobody.
             accessed[:] = touched[chunk.first : chunk.first + len(accessed)] & (chunk.pfns != 0)
 

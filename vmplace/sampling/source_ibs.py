@@ -136,7 +136,6 @@ class IbsSource:
         hits: list[NodeHits] = []
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
-            self._walk.frames.resolve(chunk.pfns, chunk.heads, np.ones(len(accessed), np.uint8))
             hits.append(_hits(chunk, each))
             for target, rows in zip(bits, by_row, strict=True):
                 for row, frames in enumerate(rows):

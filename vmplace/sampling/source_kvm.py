@@ -159,7 +159,6 @@ class KvmSource:
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
             accessed[:] = touched[chunk.first : chunk.first + len(accessed)]
-            self._walk.frames.resolve_blocks(ram, chunk)
 
         before = self._places.before(guest, ram, np.logical_or.reduce(rows_of_pages(touched, ram, 0), axis=1))
         sample = self._walk.sample(guest, pagemap, ram, fill, before)

@@ -81,9 +81,8 @@ def looked_up(
     """Return the first range as a source would tell it, and how many pages were looked up."""
     ram, count = guest.ram[0], []
 
-    def fill(chunk: FrameChunk, accessed: Bytes) -> None:
+    def fill(_chunk: FrameChunk, accessed: Bytes) -> None:
         count.append(len(accessed))
-        walk.frames.resolve_blocks(ram, chunk)
 
     blocks = np.isin(np.arange(block_count(ram)), touched)
     with walk.frames.opened(guest) as pagemap:

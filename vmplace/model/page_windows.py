@@ -26,8 +26,11 @@ T = TypeVar("T")
 def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
     """Return the statistics after ``batch``, whose arrays may be kept and must not change.
 
-    A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.
+    A range that appeared, grew or shrank since ``before`` starts cold: its pages are other pages.  So do all
+    where a node came or went: its number is another one's.
     """
+    if before and before.nids != batch.nids:
+        before = None
     known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
     sampled = batch.sight.sampled
     ranges = [_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges]

@@ -1,5 +1,7 @@
 """Page statistics: heat ages, ranges that changed start cold."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,12 @@ def test_windows_are_counted():
 def test_a_range_of_other_shape_starts_cold():
     pages = absorbed(absorbed(None, batch([1, 1])), batch([0, 0, 0]))
     assert pages.ranges[0].part(0, 3)[0].tolist() == [0, 0, 0]
+
+
+def test_all_start_cold_on_other_nodes():
+    before = absorbed(None, batch([1, 1, 0]))
+    after = absorbed(before, replace(batch([0, 1, 0]), nids=(0, 1, 3)))
+    assert after.ranges[0].part(0, 3)[0].tolist() == [0, 128, 0] and after.windows == 1
 
 
 def test_pages_are_counted_by_nid_and_absent_ones_are_not():

@@ -59,8 +59,8 @@ def touches_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
     for start in range(0, len(group), CHUNK_ENTRIES):
         part = slice(start, start + CHUNK_ENTRIES)
         key, block = group[part] + 1, pages.block_of(np.arange(start, min(start + CHUNK_ENTRIES, len(group))))
-        for index, row in enumerate(pages.touches[: pages.nodes]):
-            each = (row[part] * sizes[part]).astype(np.float64)
+        for index in np.flatnonzero(pages.touches[: pages.nodes, part].any(axis=1)).tolist():
+            each = (pages.touches[index, part] * sizes[part]).astype(np.float64)
             if weights is not None:
                 each *= weights[block, index]
             total[:, index] += np.bincount(key, each, groups + 1)

@@ -71,7 +71,10 @@ class SeenWindow:
         """Return the rows [n, 64] of some of the range's blocks: touched by whom it may be."""
         found = self.accessed.some(some)
         for plane in range(1, self.planes(blocks)):
-            found |= self.accessed.some(plane * blocks + some)
+            rows = plane * blocks + some
+            # Most memory is used by few nodes.
+            if self.accessed.used(rows).any():
+                found |= self.accessed.some(rows)
         return found
 
     def first(self, some: Indexes, blocks: int) -> Bytes:

@@ -63,7 +63,7 @@ class _Part:
         size = len(self.small) * HUGE_PAGES + len(self.huge)
         touches, seen, wrote = np.zeros((nodes, size), np.uint8), *np.zeros((2, size), np.uint8)
         for number, window in enumerate(windows):
-            for node in range(nodes):
+            for node in self.users(window.accessed, nodes):
                 marks = self.marks(window.accessed, node)
                 touches[node] += marks
                 seen |= marks << number
@@ -71,11 +71,16 @@ class _Part:
                 wrote |= self.marks(window.written) << number
         return touches, seen, wrote
 
+    def users(self, bits: BlockRows, nodes: int) -> list[int]:
+        """Return the nodes that touched anything here."""
+        some = np.concatenate([self.small, self.huge])
+        return [node for node in range(nodes) if bits.used(node * self.blocks + some).any()]
+
     def marks(self, bits: BlockRows, plane: int = 0) -> Bytes:
         """Return 1 for each entry that has a bit."""
-        small, huge = (bits.some(plane * self.blocks + some) for some in (self.small, self.huge))
-        pages = np.unpackbits(small.reshape(-1), bitorder="little")
-        return np.concatenate([pages, huge.any(axis=1).astype(np.uint8)])
+        at = plane * self.blocks
+        small = np.unpackbits(bits.some(at + self.small).reshape(-1), bitorder="little")
+        return np.concatenate([small, bits.used(at + self.huge).view(np.uint8)])
 
     def bytes_of(self, rows: BlockRows, plane: int = 0) -> Bytes:
         """Return for each entry what holds for its page, or for the first one of a huge page."""

@@ -80,16 +80,27 @@ class BlockRows:
         used: Bools = self.is_mixed | (self.value != 0)
         return used
 
+    def used(self, which: Indexes) -> Bools:
+        """Return which of these rows are not of zeros."""
+        used: Bools = (self.value[which] != 0) | self._mixed(which)
+        return used
+
     def some(self, which: Indexes) -> Bytes:
         """Return these rows [n, width], a copy."""
-        byte, bit = which >> 3, (which & 7).astype(np.uint8)
-        of_eight = self.mixed[byte]
-        there = np.flatnonzero(of_eight << bit & 128)
-        found = np.repeat(self.value[which], self.width).reshape(-1, self.width)
-        # Of the eight rows, those before this one are the highest bits.
-        earlier = BITS[of_eight[there] >> 1 >> (7 - bit[there])]
-        found[there] = self.detail[self.before[byte[there]] + earlier]
+        found = np.empty((len(which), self.width), np.uint8)
+        found[:] = self.value[which][:, None]
+        if len(self.detail):
+            there = np.flatnonzero(self._mixed(which))
+            byte, bit = which[there] >> 3, (which[there] & 7).astype(np.uint8)
+            # Of the eight rows, those before this one are the highest bits.
+            earlier = BITS[self.mixed[byte] >> 1 >> (7 - bit)]
+            found[there] = self.detail[self.before[byte] + earlier]
         return found
+
+    def _mixed(self, which: Indexes) -> Bools:
+        """Return which of these rows have bytes that differ."""
+        mixed: Bools = (self.mixed[which >> 3] << (which & 7).astype(np.uint8) & 128) != 0
+        return mixed
 
 
 def chunks(some: Indexes, size: int) -> Iterator[Indexes]:

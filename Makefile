@@ -84,11 +84,12 @@ qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every s
 demo: venv ## five managers place seven guests in the emulated host: build/demo/result.json and pictures
 	$(BIN)/vmplace lab demo --out build/demo
 
-bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places: build/bench
+bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests: build/bench
 	@mkdir -p build/bench
 	$(BIN)/python -m bench.bench_pages 1024 | tee build/bench/pages.json
 	$(BIN)/python bench/bench_sampling.py 16 --pages mapped | tee build/bench/sampling.json
 	$(BIN)/python -m bench.bench_places 4 | tee build/bench/places.json
+	$(BIN)/python -m bench.bench_many 200 | tee build/bench/many.json
 
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@mkdir -p build/bench

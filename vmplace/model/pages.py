@@ -24,6 +24,7 @@ from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES, RamRange
 
 Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 CHUNK_BLOCKS, CHUNK_BIT_ROWS = 1 << 7, 1 << 10
 UNIT_BLOCKS = 1 << 5
@@ -212,6 +213,15 @@ class RangePages:
             hot = np.unpackbits(self._hot(some), bitorder="little").view(np.bool_) if hot_only else np.True_
             total[:nodes] += [np.count_nonzero((index == node) & hot) for node in range(nodes)]
         return total[:nodes]
+
+    def touches_by_node(self) -> Floats:
+        """Return how many pages each node touched in a window, on average over the history."""
+        sums = [
+            window.accessed.set_bits().reshape(-1, self.blocks).sum(axis=1)
+            for window in self.seen[: self.history]
+        ]
+        touches: Floats = np.mean(sums, axis=0)[:-1]
+        return touches
 
     def _hot(self, some: Indexes) -> Bytes:
         """Return bits [n, 64] of the pages of some blocks that were touched in the last window."""

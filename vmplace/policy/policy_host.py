@@ -158,6 +158,8 @@ def _at_home(host: HostTopology, guest: GuestView, pages: RangePages) -> Matrix:
 def _range_touches(host: HostTopology, guest: GuestView, pages: RangePages) -> Matrix:
     """Return the touches a window of all pages by node [N]; without a history, those of the vCPUs' nodes."""
     nids = nids_of(guest)
+    if pages.history and not pages.counted and pages.pace is None:
+        return _on_host(host, nids, pages.touches_by_node())
     touched = touched_pages(pages)
     if touched is not None:
         everything = np.zeros(len(touched.heat), np.int16)

@@ -17,6 +17,7 @@ from vmplace.sampling.page_frames import PAGES_PER_HUGE, block_count, block_offs
 from vmplace.sampling.sample import Bits, Bools, Bytes, Indexes, unpacked
 from vmplace.topology.guest import RamRange
 
+Counts = npt.NDArray[np.int64]
 BIT_ROW, BYTE_ROW = PAGES_PER_HUGE // 8, PAGES_PER_HUGE
 WORD_PAGES = 64
 BITS = np.array([value.bit_count() for value in range(256)], np.uint8)
@@ -96,6 +97,12 @@ class BlockRows:
             earlier = BITS[self.mixed[byte] >> 1 >> (7 - bit)]
             found[there] = self.detail[self.before[byte] + earlier]
         return found
+
+    def set_bits(self) -> Counts:
+        """Return how many bits are set in each row."""
+        counts: Counts = BITS[self.value].astype(np.int64) * self.width
+        counts[self.is_mixed] = BITS[self.detail].sum(axis=1, dtype=np.int64)
+        return counts
 
     def _mixed(self, which: Indexes) -> Bools:
         """Return which of these rows have bytes that differ."""

@@ -1,0 +1,113 @@
+"""What does a window of many guests cost the agent, beside sampling?  CPU seconds; JSON.
+
+GUESTS of 4 GiB on four nodes, an eighth of each touched, as source "kvm" tells it; every tenth guest spans
+all nodes, the others run where their memory is.  Measured: taking the window in, a plan of each policy, and
+what `vmplace status` shows.  The control: a tenth of the guests; the ratio is of the cost per guest.
+
+    python3 -m bench.bench_many 200
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import HEAT_WINDOWS, GuestPages
+from vmplace.model.traffic import estimated_traffic
+from vmplace.policy.plan import GuestView, Snapshot
+from vmplace.policy.registry import POLICIES
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
+from vmplace.topology.host import HostTopology, Node
+
+GIB, NODES, CPUS, VCPUS = 1 << 30, 4, 16, 4
+NPAGES = 4 * GIB // 4096
+SPANS = 10
+PLANNED = ("home", "nodes", "host")
+RAM = RamRange(1 << 40, NPAGES, None, 4096, Movability.MOVABLE, "")
+HOST = HostTopology(
+    tuple(Node(n, tuple(range(CPUS * n, CPUS * n + CPUS)), 512 * GIB, 100 * GIB) for n in range(NODES)),
+    {(a, b): 10 if a == b else 20 for a in range(NODES) for b in range(NODES)},
+    bandwidths={(n, n): 10**10 for n in range(NODES)},
+)
+
+
+def batch(node: int, *, huge: bool) -> SampleBatch:
+    """Return a window in which this node touched and wrote the first eighth of a guest's memory."""
+    bits = np.zeros((NODES + 1, NPAGES // 64), np.uint64)
+    bits[node, : NPAGES // 64 // 8] = ~np.uint64(0)
+    blocks, seen = np.full(NPAGES // 512, huge, np.uint8), NodeBits(bits, bits)
+    sample = RangeSample(RAM, seen.anywhere(NPAGES), np.full(NPAGES, node, np.int8), blocks, seen)
+    return SampleBatch("g", "kvm", SourceSight(), 0, 10**9, tuple(range(NODES)), (sample,))
+
+
+def topology(number: int) -> GuestTopology:
+    """Return a guest of four vCPUs, on one node or on all."""
+    nodes = [n if number % SPANS == 0 else number % NODES for n in range(VCPUS)]
+    vcpus = tuple(Vcpu(i, i, (CPUS * node + i,), None) for i, node in enumerate(nodes))
+    return GuestTopology(f"g{number}", number + 1, 1, "kvm", vcpus, (RAM,))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the CPU seconds of one run, the best of three."""
+    taken = []
+    for _ in range(3):
+        before = time.process_time()
+        work()
+        taken.append(time.process_time() - before)
+    return min(taken)
+
+
+def measured(guests: int, *, huge: bool) -> dict[str, float]:
+    """Return CPU seconds for all guests together."""
+    batches = [batch(node, huge=huge) for node in range(NODES)]
+    known: dict[int, GuestPages] = {}
+
+    def window() -> None:
+        known.update({n: absorbed(known.get(n), batches[n % NODES]) for n in range(guests)})
+
+    for _ in range(HEAT_WINDOWS):
+        window()
+    views = tuple(GuestView(topology(n), known[n]) for n in range(guests))
+    snapshot = Snapshot(HOST, views, GIB, 0.25)
+    found = {f"plan_{name}_s": seconds(partial(POLICIES[name], snapshot)) for name in PLANNED}
+    return {"absorb_s": seconds(window), **found, "status_s": seconds(lambda: [shown(v) for v in views])}
+
+
+def shown(view: GuestView) -> object:
+    """Return what the status tells of a guest's pages."""
+    pages = view.pages
+    if pages is None:
+        raise ValueError("nothing is known of the guest")
+    counts = pages.pages_by_node(), pages.pages_by_node(hot_only=True)
+    return counts, estimated_traffic(HOST, view.topology, pages)
+
+
+def compared(guests: int, *, huge: bool) -> dict[str, object]:
+    """Return the figures, each with those of a tenth of the guests."""
+    all_of_them, few = measured(guests, huge=huge), measured(guests // 10, huge=huge)
+    return {name: ratio(value, few[name]) for name, value in all_of_them.items()}
+
+
+def ratio(value: float, few: float) -> dict[str, float]:
+    """Return the figure, its control, and the ratio of both per guest."""
+    return {"value": round(value, 4), "control": round(few, 4), "ratio": round(value / few / 10, 2)}
+
+
+def main() -> None:
+    """Run the bench and print one JSON object."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("guests", type=int, nargs="?", default=200)
+    guests = parser.parse_args().guests
+    found = {kind: compared(guests, huge=kind == "huge") for kind in ("small", "huge")}
+    print(json.dumps({"guests": guests, **found}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

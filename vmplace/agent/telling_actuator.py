@@ -5,8 +5,13 @@ from collections.abc import Callable, Mapping
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.parts import Actuator
 from vmplace.policy.plan import PlacementPlan
-from vmplace.sampling.source import PlaceKeeper
+from vmplace.sampling.source import PlaceKeeper, Source
 from vmplace.topology.guest import GuestTopology
+
+
+def telling(actuator: Actuator, source: Source) -> Actuator:
+    """Return an actuator that tells the source, if that wants to know."""
+    return TellingActuator(actuator, source) if isinstance(source, PlaceKeeper) else actuator
 
 
 class TellingActuator:

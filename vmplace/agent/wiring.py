@@ -8,13 +8,13 @@ from vmplace.agent.config import Config
 from vmplace.agent.found import Found
 from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
-from vmplace.agent.telling_actuator import TellingActuator
+from vmplace.agent.telling_actuator import telling
 from vmplace.errors import UnsupportedHostError
 from vmplace.model.host_memory import host_memory
 from vmplace.policy.registry import POLICIES, policy_name
 from vmplace.sampling.guest_pace import GuestPace, MeterPace, PerfPace
 from vmplace.sampling.registry import best_source
-from vmplace.sampling.source import PlaceKeeper, SourceSetup
+from vmplace.sampling.source import SourceSetup
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
@@ -40,7 +40,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
         source=source,
         policy=POLICIES[name],
         policy_name=name,
-        actuator=TellingActuator(actuator, source) if isinstance(source, PlaceKeeper) else actuator,
+        actuator=telling(actuator, source),
         notes=(
             *one_node,
             *((uncalibrated,) if uncalibrated else ()),

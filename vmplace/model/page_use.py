@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vmplace.model.touched_pages import HUGE_PAGES, Floats, TouchedPages
+from vmplace.sampling.block_rows import BITS
 from vmplace.sampling.sample import Bools, Bytes, NodeIndexes
 
 CERTAIN_WINDOWS = 3
@@ -31,8 +32,6 @@ LEAST_PAGES = 8
 """Fewer pages do not speak for their block: what they say changes from window to window."""
 WRITES_RATIO = 0.05
 IN_USE_RATIO = 0.25
-BITS = np.array([value.bit_count() for value in range(256)], np.uint8)
-"""How many are set, by value (numpy counts them itself from 2.0 on)."""
 
 
 @dataclass(frozen=True)

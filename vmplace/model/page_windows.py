@@ -11,12 +11,12 @@ from vmplace.model.pages import (
     COUNTED_WINDOWS,
     HEAT_WINDOWS,
     HISTORY_WINDOWS,
-    NOWHERE,
     GuestPages,
     RangePages,
     SeenWindow,
 )
 from vmplace.sampling.block_rows import BlockRows, rows_of_bits, rows_of_pages
+from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.sample import Bits, Bytes, RangeSample, SampleBatch
 from vmplace.topology.guest import RamRange
 
@@ -74,7 +74,7 @@ def places_of(sample: RangeSample) -> BlockRows:
     """Return what is kept of where the pages are."""
     if sample.nodes is not None:
         return sample.nodes
-    return BlockRows.of(rows_of_pages(sample.node_index, sample.ram, NOWHERE))
+    return BlockRows.of(rows_of_pages(sample.node_index, sample.ram, UNKNOWN))
 
 
 def seen_window(sample: RangeSample) -> SeenWindow:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from vmplace import native
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES, RamRange
@@ -38,9 +39,6 @@ COUNTED_WINDOWS = 16
 
 HOT, HOTTEST = 128, 256 - (1 << 8 - HEAT_WINDOWS)
 """Heat of a page touched in the last window is at least the first; in all of them, the second."""
-
-NOWHERE = -1
-"""The node index of a page that is not present, or whose node is not known."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class RangePages:
     counted: tuple[NodeHits, ...] = ()
     text: tuple[Indexes, ...] = ()
     pace: BlockRows | None = None
-    settled: int = NOWHERE
+    settled: int = UNKNOWN
 
     @property
     def blocks(self) -> int:
@@ -196,7 +194,7 @@ class RangePages:
     def _asked(self) -> Bools:
         """Return which blocks may have units."""
         where = self.nodes.value.view(np.int8)
-        asked: Bools = self.nodes.is_mixed | ((where != NOWHERE) & (where != self.settled))
+        asked: Bools = self.nodes.is_mixed | ((where != UNKNOWN) & (where != self.settled))
         return asked
 
     def by_node(self, nodes: int, *, hot_only: bool = False) -> Counts:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
-from vmplace.agent.telling_actuator import TellingActuator
+from vmplace.agent.telling_actuator import TellingActuator, telling
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.sampling.source_fused import FusedSource
+from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.guest import GuestTopology
 
 MOVE = Move(
@@ -49,3 +51,11 @@ def test_after_an_undo_all_is_looked_up() -> None:
     keeper = Keeper()
     TellingActuator(World([]), keeper).undo(None)
     assert keeper.looks == 1
+
+
+def test_only_a_source_that_keeps_places_is_told() -> None:
+    world = World([])
+    kvm = KvmSource.__new__(KvmSource)
+    assert isinstance(telling(world, kvm), TellingActuator)
+    assert isinstance(telling(world, FusedSource([kvm, world])), TellingActuator)
+    assert telling(world, world) is world

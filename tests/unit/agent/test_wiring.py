@@ -1,16 +1,19 @@
 """The agent does without what the host lacks, and says so."""
 
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from tests.unit.agent.agent_world import guest
+from tests.unit.agent.agent_world import World, guest
 from tests.unit.policy.test_policy_home import host
 from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
+from vmplace.agent.telling_actuator import TellingActuator
 from vmplace.policy.registry import policy_name
+from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.guest_finder import GuestScan
 from vmplace.topology.guests_kvm import Skipped
 
@@ -64,3 +67,11 @@ def test_what_could_not_be_looked_at_is_told():
         (guest("db1"),), (Skipped(7, "no permission"), Skipped(None, "domain x: bad")), "libvirt is away"
     )
     assert wiring.found_of(scan).notes == ("libvirt is away", "pid 7: no permission", "domain x: bad")
+
+
+def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPatch):
+    world, source = World([]), KvmSource.__new__(KvmSource)
+    monkeypatch.setattr(wiring, "best_source", lambda *_: SimpleNamespace(source=source, reasons=()))
+    monkeypatch.setattr(wiring, "guest_pace", lambda _: (None, ()))
+    parts = wiring.open_parts(Config(libvirt=False), world)
+    assert isinstance(parts.actuator, TellingActuator) and parts.source is source

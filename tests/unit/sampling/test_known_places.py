@@ -92,6 +92,19 @@ def looked_up(
     return sample, sum(count)
 
 
+def has_huge_pages(guest: GuestProcess) -> bool:
+    """Return what the kernel says of the range's mapping, in smaps."""
+    hva, huge = guest.topology.ram[0].hva, 0
+    inside = False
+    for line in Path(f"/proc/{guest.topology.pid}/smaps").read_text().splitlines():
+        first, _, rest = line.partition("-")
+        if rest and all(c in "0123456789abcdef" for c in first):
+            inside = int(first, 16) <= hva < int(rest.split()[0], 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            huge += int(line.split()[1])
+    return huge > 0
+
+
 @needs_root
 def test_what_is_not_due_is_as_it_was(walk: RangeWalk, guest: GuestProcess) -> None:
     """Both blocks are of the same turn: after the first two windows none is due."""
@@ -108,6 +121,15 @@ def test_what_is_not_due_is_as_it_was(walk: RangeWalk, guest: GuestProcess) -> N
     places.moved(guest.topology, np.array([guest.topology.ram[0].hva], np.uint64))
     sample, pages = looked_up(walk, guest.topology, places, [])
     assert pages == 512 and (sample.node_index[100:200] == -1).all()
+
+
+@needs_root
+@pytest.mark.parametrize("guest", [4096, 2 << 20], indirect=True)
+def test_huge_pages_are_told_from_small_ones(walk: RangeWalk, guest: GuestProcess) -> None:
+    guest.touch(0, 1024)
+    smaps_say = has_huge_pages(guest)
+    sample, _ = looked_up(walk, guest.topology, KnownPlaces(), [])
+    assert sample.huge.tolist() == [smaps_say] * 2
 
 
 @needs_root

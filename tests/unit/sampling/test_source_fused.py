@@ -126,3 +126,29 @@ def test_several_sources_need_each_of_them(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("vmplace.sampling.source_kvm.probe_features", lambda: 0)
     with pytest.raises(UnsupportedHostError, match="TDP MMU"):
         best_source(SourceSetup(HostTopology((), {}), sysfs=tmp_path), "kvm+ibs")
+
+
+class Keeper(Sensor):
+    """A source that keeps places."""
+
+    def __init__(self) -> None:
+        super().__init__("kvm", sample(9))
+        self.told: list[object] = []
+
+    def moved(self, guest: GuestTopology, hva: np.ndarray) -> None:
+        self.told.append((guest.name, hva.tolist()))
+
+    def look_again(self) -> None:
+        self.told.append("all")
+
+
+def test_what_moved_is_told_to_the_one_whose_places_count() -> None:
+    keeper = Keeper()
+    source = FusedSource([keeper, Sensor("ibs", sample(1))])
+    source.moved(GUEST, np.array([1 << 30], np.uint64))
+    source.look_again()
+    assert keeper.told == [("one", [1 << 30]), "all"]
+    other = FusedSource([Sensor("kvm", sample(1)), keeper])
+    other.moved(GUEST, np.array([1 << 30], np.uint64))
+    other.look_again()
+    assert len(keeper.told) == 2

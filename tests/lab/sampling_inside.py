@@ -4,6 +4,8 @@ window SOURCE KIND PAGE_KIB FIRST:END...   touch pages [FIRST, END) in each of t
                                            third; print per window the runs of pages that the source saw
 nodes CPU:r|w:FIRST:END...                 in one window, have a vCPU on each CPU read or write pages; print
                                            by node what source "kvm" saw, after a window that nobody counts
+places NID                                 move pages that nobody touches; print on which node source "kvm" has them
+                                           before, in the window after that, and once it was told
 pace FIRST_MS CPU:FIRST:END:PER_SECOND...   have a vCPU on each CPU touch each page so often, at random times,
                                            and an agent watch; print by range what its page statistics hold
 KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).
@@ -27,6 +29,7 @@ import numpy as np
 
 sys.path.insert(0, "/opt/vmplace")
 
+from vmplace import native
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import Config, LoadedConfig, ReadingsSection
 from vmplace.agent.dry_run import NoActuator
@@ -38,7 +41,7 @@ from vmplace.model.touched_blocks import touched_pages
 from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.registry import SOURCES
 from vmplace.sampling.sample import unpacked
-from vmplace.sampling.source import SourceSetup
+from vmplace.sampling.source import PlaceKeeper, SourceSetup
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.guest import Vcpu as GuestVcpu
 from vmplace.topology.host import HostTopology
@@ -230,6 +233,38 @@ def nodes(*texts: str) -> None:
     child.join()
 
 
+def places(nid: str) -> None:
+    """Print the nodes of 512 untouched pages: at first, once they moved, and once the source was told."""
+    orders, theirs = Pipe()
+    child = Process(target=moving_guest, args=(theirs,), daemon=True)
+    child.start()
+    hva, pid = orders.recv(), child.pid
+    assert pid
+    ram = RamRange(hva, NPAGES, None, 4096, Movability.MOVABLE, "test")
+    topology = GuestTopology("test", pid, read_start_time(pid), "kvm", (), (ram,))
+    source = SOURCES["kvm"](SourceSetup(read_host()))
+    assert isinstance(source, PlaceKeeper)
+    pages = slice(5 * 512, 6 * 512)
+    hvas = np.arange(pages.start, pages.stop, dtype=np.uint64) * np.uint64(4096) + np.uint64(hva)
+
+    def seen() -> list[int]:
+        source.arm(topology)
+        batch = source.harvest(topology)
+        return sorted({batch.nids[index] for index in batch.ranges[0].node_index[pages]})
+
+    # The first window looks all up, the second what its turn is: all of so small a range.
+    told = [seen() for _ in range(3)][-1:]
+    status = np.zeros(len(hvas), np.int32)
+    native.move_pages(pid, hvas, np.full(len(hvas), int(nid), np.int32), status)
+    told.append(seen())
+    source.moved(topology, hvas)
+    told.append(seen())
+    source.close()
+    print(json.dumps({"moved": int((status == int(nid)).sum()), "nodes": told}))
+    orders.send(None)
+    child.join()
+
+
 WINDOW_MS, WINDOWS = 8000, 5
 TOGETHER = 8
 """Pages that are touched together, so that the emulated host keeps up."""
@@ -341,5 +376,10 @@ def pace(first_ms: str, *texts: str) -> None:
 
 
 if __name__ == "__main__":
-    COMMANDS: dict[str, Callable[..., None]] = {"window": window, "nodes": nodes, "pace": pace}
+    COMMANDS: dict[str, Callable[..., None]] = {
+        "window": window,
+        "nodes": nodes,
+        "pace": pace,
+        "places": places,
+    }
     COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -4,8 +4,8 @@ window SOURCE KIND PAGE_KIB FIRST:END...   touch pages [FIRST, END) in each of t
                                            third; print per window the runs of pages that the source saw
 nodes CPU:r|w:FIRST:END...                 in one window, have a vCPU on each CPU read or write pages; print
                                            by node what source "kvm" saw, after a window that nobody counts
-places NID                                 move pages that nobody touches; print on which nodes source "kvm" has
-                                           them before, in the window after that, and once it was told
+places NID                                 move pages that nobody touches; print on which nodes "kvm" has them
+                                           before, in the window after that, and once it was told
 pace FIRST_MS CPU:FIRST:END:PER_SECOND...   have a vCPU on each CPU touch each page so often, at random times,
                                            and an agent watch; print by range what its page statistics hold
 KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).

@@ -204,16 +204,21 @@ def moving_guest(orders: Connection) -> None:
         orders.send("done")
 
 
-def nodes(*texts: str) -> None:
-    """Print the runs of pages that each node accessed and wrote."""
-    words = [text.split(":") for text in texts]
+def started_guest() -> tuple[Connection, Process, GuestTopology]:
+    """Return a guest that moves from CPU to CPU as it is told."""
     orders, theirs = Pipe()
     child = Process(target=moving_guest, args=(theirs,), daemon=True)
     child.start()
     hva, pid = orders.recv(), child.pid
     assert pid
     ram = RamRange(hva, NPAGES, None, 4096, Movability.MOVABLE, "test")
-    topology = GuestTopology("test", pid, read_start_time(pid), "kvm", (), (ram,))
+    return orders, child, GuestTopology("test", pid, read_start_time(pid), "kvm", (), (ram,))
+
+
+def nodes(*texts: str) -> None:
+    """Print the runs of pages that each node accessed and wrote."""
+    words = [text.split(":") for text in texts]
+    orders, child, topology = started_guest()
     source = SOURCES["kvm"](SourceSetup(read_host()))
     for _ in range(2):
         source.arm(topology)
@@ -235,17 +240,12 @@ def nodes(*texts: str) -> None:
 
 def places(nid: str) -> None:
     """Print the nodes of 512 untouched pages: at first, once they moved, and once the source was told."""
-    orders, theirs = Pipe()
-    child = Process(target=moving_guest, args=(theirs,), daemon=True)
-    child.start()
-    hva, pid = orders.recv(), child.pid
-    assert pid
-    ram = RamRange(hva, NPAGES, None, 4096, Movability.MOVABLE, "test")
-    topology = GuestTopology("test", pid, read_start_time(pid), "kvm", (), (ram,))
+    orders, child, topology = started_guest()
     source = SOURCES["kvm"](SourceSetup(read_host()))
     assert isinstance(source, PlaceKeeper)
     pages = slice(5 * 512, 6 * 512)
-    hvas = np.arange(pages.start, pages.stop, dtype=np.uint64) * np.uint64(4096) + np.uint64(hva)
+    hvas = np.arange(pages.start, pages.stop, dtype=np.uint64) * np.uint64(4096)
+    hvas += np.uint64(topology.ram[0].hva)
 
     def seen() -> list[int]:
         source.arm(topology)
@@ -255,7 +255,7 @@ def places(nid: str) -> None:
     # The first window looks all up, the second what its turn is: all of so small a range.
     told = [seen() for _ in range(3)][-1:]
     status = np.zeros(len(hvas), np.int32)
-    native.move_pages(pid, hvas, np.full(len(hvas), int(nid), np.int32), status)
+    native.move_pages(topology.pid, hvas, np.full(len(hvas), int(nid), np.int32), status)
     told.append(seen())
     source.moved(topology, hvas)
     told.append(seen())

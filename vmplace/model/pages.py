@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
+from vmplace.model.units import Units
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
@@ -28,7 +29,7 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 CHUNK_BLOCKS, CHUNK_BIT_ROWS = 1 << 7, 1 << 10
-UNIT_BLOCKS = 1 << 5
+UNIT_BLOCKS, CHUNK_RUNS = 1 << 5, 1 << 13
 
 HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
@@ -37,18 +38,11 @@ HISTORY_WINDOWS = 4
 COUNTED_WINDOWS = 16
 """Samples and sights of code are few, and kept for longer."""
 
+EVERY = 255
+"""A byte of pages that were all touched."""
+
 HOT, HOTTEST = 128, 256 - (1 << 8 - HEAT_WINDOWS)
 """Heat of a page touched in the last window is at least the first; in all of them, the second."""
-
-
-@dataclass(frozen=True)
-class Units:
-    """What can move, each as a whole: index of its page, whether it is a huge page, heat, node index."""
-
-    index: Indexes
-    huge: Bools
-    heat: Bytes
-    node_index: NodeIndexes
 
 
 @dataclass(frozen=True)
@@ -76,11 +70,17 @@ class SeenWindow:
                 found |= self.accessed.some(rows)
         return found
 
-    def first(self, some: Indexes, blocks: int) -> Bytes:
-        """Return 1 for those of some blocks whose first page anybody touched."""
-        planes = self.accessed.value.reshape(-1, blocks)[:, some]
-        touched: Bytes = np.bitwise_or.reduce(planes, axis=0) & 1
+    def first(self, blocks: int) -> Bytes:
+        """Return 1 for each block whose first page anybody touched."""
+        touched: Bytes = np.bitwise_or.reduce(self.accessed.value.reshape(-1, blocks), axis=0) & 1
         return touched
+
+    def alike(self, blocks: int) -> Bools:
+        """Return of which blocks each page was touched, or none."""
+        value, plain = self.accessed.value.reshape(-1, blocks), ~self.accessed.is_mixed.reshape(-1, blocks)
+        every, none = plain & (value == EVERY), plain & (value == 0)
+        found: Bools = every.any(axis=0) | none.all(axis=0)
+        return found
 
     def used(self, blocks: int) -> Bools:
         """Return of which blocks anything was seen."""
@@ -138,10 +138,6 @@ class RangePages:
         every = np.arange(self.blocks)
         return sum(int(np.count_nonzero(self.nodes_of(some) >= 0)) for some in chunks(every, CHUNK_BLOCKS))
 
-    def hva_of(self, pages: Indexes) -> Indexes:
-        """Return the address of each page, by its index in the range."""
-        return self.ram.hva + pages * PAGE_BYTES
-
     def nodes_of(self, some: Indexes) -> NodeIndexes:
         """Return the node indexes of the pages of some blocks [n, 512]."""
         return self.nodes.some(some).view(np.int8)
@@ -155,11 +151,11 @@ class RangePages:
         native.planes_heat(planes.reshape(-1), heat.reshape(-1))
         return heat
 
-    def first_heat(self, some: Indexes) -> Bytes:
-        """Return the heat of the first page of some blocks: of huge pages."""
-        heat = np.zeros(len(some), np.uint8)
+    def first_heat(self) -> Bytes:
+        """Return the heat of the first page of each block: that of huge pages."""
+        heat = np.zeros(self.blocks, np.uint8)
         for bit, window in enumerate(self.seen):
-            heat |= window.first(some, self.blocks) << (7 - bit)
+            heat |= window.first(self.blocks) << (7 - bit)
         return heat
 
     def part(self, start: int, stop: int) -> tuple[Bytes, NodeIndexes]:
@@ -172,20 +168,39 @@ class RangePages:
 
     def units(self) -> Iterator[Units]:
         """Yield what can move, in chunks: small pages, then huge ones whose first page is in the range."""
-        before, asked = block_offset(self.ram), self._asked()
-        for some in chunks(np.flatnonzero(asked & (self.huge[: self.blocks] == 0)), UNIT_BLOCKS):
-            index = (some[:, None] * BYTE_ROW + np.arange(BYTE_ROW)).reshape(-1) - before
-            nodes = self.nodes_of(some).reshape(-1)
-            there = np.flatnonzero((nodes >= 0) & (nodes != self.settled))
-            heat = self.heat_of(some).reshape(-1)[there]
-            yield Units(index[there], np.zeros(len(there), np.bool_), heat, nodes[there])
-        whole = asked & (self.huge[: self.blocks] != 0)
-        whole[0] &= not before
-        for some in chunks(np.flatnonzero(whole), CHUNK_BLOCKS):
-            nodes, heat = self.nodes.value[some].view(np.int8), self.first_heat(some)
-            there = np.flatnonzero((nodes >= 0) & (nodes != self.settled))
-            index = some[there] * BYTE_ROW - before
-            yield Units(index, np.ones(len(there), np.bool_), heat[there], nodes[there])
+        asked, is_huge = self._asked(), self.huge[: self.blocks] != 0
+        if not asked.any():
+            return
+        alike, heat = self._are_alike(), self.first_heat()
+        whole = asked & is_huge
+        whole[0] &= not block_offset(self.ram)
+        for some in _portions(np.flatnonzero(asked & ~is_huge), alike):
+            together = self._units_of(some[alike[some]], heat, huge=False)
+            yield together.joined(self._small_units(some[~alike[some]]))
+        for some in chunks(np.flatnonzero(whole), CHUNK_RUNS):
+            yield self._units_of(some, heat, huge=True)
+
+    def _small_units(self, some: Indexes) -> Units:
+        """Return the units of some blocks of small pages."""
+        heat, nodes = self.heat_of(some).reshape(-1), self.nodes_of(some).reshape(-1)
+        return Units.of_pages(self._hva_of(some), heat, nodes).movable(self.settled)
+
+    def _units_of(self, some: Indexes, heat: Bytes, *, huge: bool) -> Units:
+        """Return the units of some blocks whose pages are alike; ``heat`` is of all blocks."""
+        nodes = self.nodes.value[some].view(np.int8)
+        return Units.of_blocks(self._hva_of(some), heat[some], nodes, huge=huge).movable(self.settled)
+
+    def _are_alike(self) -> Bools:
+        """Return of which blocks all pages lie on one node and are equally hot."""
+        alike = ~self.nodes.is_mixed
+        for window in self.seen:
+            alike &= window.alike(self.blocks)
+        return alike
+
+    def _hva_of(self, some: Indexes) -> Indexes:
+        """Return the address of some blocks."""
+        hva: Indexes = self.ram.hva + (some * BYTE_ROW - block_offset(self.ram)) * PAGE_BYTES
+        return hva
 
     def elsewhere(self, node: int) -> "RangePages":
         """Return the same, whose units are the pages that are not on this node."""
@@ -242,3 +257,9 @@ class GuestPages:
         for pages in self.ranges:
             total += pages.by_node(len(self.nids), hot_only=hot_only)
         return dict(zip(self.nids, total.tolist(), strict=True))
+
+
+def _portions(some: Indexes, alike: Bools) -> list[Indexes]:
+    """Return blocks in portions: at most ``CHUNK_RUNS``, or ``UNIT_BLOCKS`` of pages that are not alike."""
+    upto = np.cumsum(np.where(alike[some], 1, CHUNK_RUNS // UNIT_BLOCKS)) // CHUNK_RUNS
+    return np.split(some, np.flatnonzero(np.diff(upto)) + 1) if len(some) else []

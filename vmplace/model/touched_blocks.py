@@ -22,7 +22,7 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
         np.concatenate([part.small, part.huge]),
         len(part.small),
         len(windows),
-        np.concatenate([pages.heat_of(part.small).reshape(-1), pages.first_heat(part.huge)]),
+        np.concatenate([pages.heat_of(part.small).reshape(-1), pages.first_heat()[part.huge]]),
         part.bytes_of(pages.nodes).view(np.int8),
         touches,
         seen,

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.page_pace import PER_SECOND
-from vmplace.model.pages import Units
+from vmplace.model.units import Units
+from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
@@ -136,8 +137,10 @@ class TouchedPages:
 
     def units(self) -> Iterator[Units]:
         """Yield what can move, in chunks."""
-        for start in range(0, len(self.heat), CHUNK_ENTRIES):
-            part = slice(start, start + CHUNK_ENTRIES)
-            there = np.flatnonzero(self.node_index[part] >= 0) + start
-            huge = there >= self.small * HUGE_PAGES
-            yield Units(there, huge, self.heat[there], self.node_index[there])
+        edge = self.small * HUGE_PAGES
+        for start in range(0, edge, CHUNK_ENTRIES):
+            part = slice(start, min(start + CHUNK_ENTRIES, edge))
+            hva = self.hva_of(np.arange(part.start, part.stop, HUGE_PAGES))
+            yield Units.of_pages(hva, self.heat[part], self.node_index[part]).movable(UNKNOWN)
+        hva = self.hva_of(np.arange(edge, len(self.heat)))
+        yield Units.of_blocks(hva, self.heat[edge:], self.node_index[edge:], huge=True).movable(UNKNOWN)

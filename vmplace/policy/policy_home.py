@@ -194,7 +194,7 @@ def range_wishes(
 def _move(wish: Wish, share: int) -> Move:
     picked = pick(wish.pages, wish.counts, wish.excess, wish.deficit, share)
     nids = np.array(wish.nids, np.int16)
-    hva = wish.pages.hva_of(picked.page).astype(np.uint64)
+    hva = picked.hva.astype(np.uint64)
     return Move(wish.guest, hva, picked.npages, nids[picked.source], nids[picked.target], wish.reason)
 
 

@@ -16,14 +16,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.pages import HOT, Units
+from vmplace.model.pages import HOT
+from vmplace.model.units import Units
+from vmplace.sampling.sample import Bytes, Indexes, NodeIndexes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 Counts = npt.NDArray[np.float64]
-Indexes = npt.NDArray[np.int64]
 
 HEAT_CLASSES = np.array([HOT, HOT // 2, 1])
 """Seen in the last window, in the one before, ever; what is below was never seen."""
+CLASS_OF_HEAT = np.searchsorted(-HEAT_CLASSES, -np.arange(256)).astype(np.uint8)
 STRATA = 2 * (len(HEAT_CLASSES) + 1)
 HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
 GOLDEN = 0.6180339887498949
@@ -38,10 +40,6 @@ class Placed(Protocol):
         """Yield what can move, in chunks."""
         ...
 
-    def hva_of(self, index: Indexes, /) -> Indexes:
-        """Return the address of each, by its index."""
-        ...
-
     def elsewhere(self, node: int, /) -> "Placed":
         """Return those that are not on the node of this index."""
         ...
@@ -49,31 +47,27 @@ class Placed(Protocol):
 
 @dataclass(frozen=True)
 class Picked:
-    """Pages to move: index among them, 4 KiB pages per entry, and node indexes before and after."""
+    """Units to move: address, 4 KiB pages per entry, and node indexes before and after."""
 
-    page: Indexes
+    hva: Indexes
     npages: npt.NDArray[np.uint16]
-    source: npt.NDArray[np.int8]
-    target: npt.NDArray[np.int8]
+    source: NodeIndexes
+    target: NodeIndexes
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """The movable units of one chunk: page index, stratum, node index."""
-
-    page: Indexes
-    stratum: Indexes
-    node: Indexes
+_Dealt = tuple[Indexes, npt.NDArray[np.uint16], NodeIndexes, NodeIndexes]
+"""What ``Picked`` has, of one stratum."""
 
 
 def count_strata(pages: Placed, nodes: int) -> Counts:
     """Return how many 4 KiB pages each (stratum, node index) holds; hottest strata first."""
-    counts = np.zeros((STRATA, nodes))
-    for chunk in _iter_chunks(pages):
-        flat = np.bincount(chunk.stratum * nodes + chunk.node, minlength=STRATA * nodes)
-        counts += flat.reshape(STRATA, nodes)
-    counts[1::2] *= HUGE_PAGES
-    return counts
+    counts = np.zeros(STRATA * nodes)
+    for units in pages.units():
+        flat = _stratum(units).astype(np.int64) * nodes + units.node_index
+        counts += np.bincount(flat, units.count, STRATA * nodes)
+    by_node: Counts = counts.reshape(STRATA, nodes)
+    by_node[1::2] *= HUGE_PAGES
+    return by_node
 
 
 def excess_and_deficit(counts: Counts, weights: Counts, room: Counts) -> tuple[Counts, Counts]:
@@ -97,23 +91,21 @@ def excess_and_deficit(counts: Counts, weights: Counts, room: Counts) -> tuple[C
 def pick(pages: Placed, counts: Counts, excess: Counts, deficit: Counts, limit: int) -> Picked:
     """Return the units that make up ``excess``, hottest stratum first, at most ``limit`` 4 KiB pages."""
     share = np.divide(excess, counts, out=np.zeros_like(excess), where=counts > 0)
-    allowed = _allowed_by_stratum(excess, limit)
-    seen, dealt = np.zeros_like(counts), np.zeros(STRATA)
-    found: list[tuple[Indexes, Indexes, Indexes]] = []
-    for chunk in _iter_chunks(pages):
-        chosen = _evenly(chunk, share, seen)
-        kept = _within(chunk.stratum[chosen], dealt, allowed)
-        where = np.flatnonzero(chosen)[kept]
-        found.append((chunk.page[where], chunk.stratum[where], chunk.node[where]))
-    page, stratum, source = (np.concatenate(part) for part in zip(*found, strict=True))
-    order = np.argsort(stratum, kind="stable")
-    return _dealt(page[order], stratum[order], source[order], deficit)
-
-
-def _iter_chunks(pages: Placed) -> Iterator[_Chunk]:
+    left, seen = _allowed_by_stratum(excess, limit), np.zeros_like(counts)
+    found: list[list[Units]] = [[] for _ in range(STRATA)]
     for units in pages.units():
-        heat_class = np.searchsorted(-HEAT_CLASSES, -units.heat.astype(np.int64))
-        yield _Chunk(units.index, 2 * heat_class + units.huge, units.node_index.astype(np.int64))
+        share[left <= 0] = 0.0
+        if not share.any():
+            break
+        for stratum, chosen in _iter_chosen(units, share, seen, left):
+            found[stratum].append(chosen)
+    dealt = [_dealt(one, found[one], deficit[one]) for one in range(STRATA)]
+    hva, npages, source, target = (np.concatenate(part) for part in zip(*dealt, strict=True))
+    return Picked(hva, npages, source, target)
+
+
+def _stratum(units: Units) -> Bytes:
+    return CLASS_OF_HEAT[units.heat] * np.uint8(2) + np.uint8(units.huge)
 
 
 def _allowed_by_stratum(excess: Counts, limit: int) -> Counts:
@@ -124,38 +116,57 @@ def _allowed_by_stratum(excess: Counts, limit: int) -> Counts:
     return allowed
 
 
-def _evenly(chunk: _Chunk, share: Counts, seen: Counts) -> npt.NDArray[np.bool_]:
-    """Return which units to take so that each (stratum, node) gives its share, at even distances."""
-    chosen = np.zeros(len(chunk.page), bool)
-    for stratum, node in zip(*np.nonzero(share), strict=True):
-        mine = np.flatnonzero((chunk.stratum == stratum) & (chunk.node == node))
-        rank = seen[stratum, node] + np.arange(len(mine) + 1)
-        chosen[mine] = np.diff(np.floor(rank * share[stratum, node] + 0.5)) > 0
-        seen[stratum, node] += len(mine)
-    return chosen
+def _iter_chosen(units: Units, share: Counts, seen: Counts, left: Counts) -> Iterator[tuple[int, Units]]:
+    """Yield by stratum what to take so that each node gives its share, at even distances.
+
+    ``seen``, units by stratum and node, and ``left``, what a stratum may still move, go on across chunks.
+    """
+    stratum = _stratum(units)
+    for one in np.flatnonzero(share.any(axis=1)).tolist():
+        mine = units.some(stratum == one)
+        rank = _ranks(mine, seen[one])
+        chosen = _evenly(mine, rank, share[one][mine.node_index], int(left[one]))
+        left[one] -= len(chosen.hva)
+        yield one, chosen
 
 
-def _within(stratum: Indexes, dealt: Counts, allowed: Counts) -> npt.NDArray[np.bool_]:
-    """Return which of the chosen fit what their stratum may move; ``dealt`` counts on across chunks."""
-    kept = np.zeros(len(stratum), bool)
-    for one in np.unique(stratum):
-        mine = np.flatnonzero(stratum == one)
-        fits = int(min(len(mine), allowed[one] - dealt[one]))
-        kept[mine[:fits]] = True
-        dealt[one] += fits
-    return kept
+def _ranks(units: Units, seen: Counts) -> Counts:
+    """Return how many units of its node come before each run; adds to ``seen``, by node."""
+    rank = np.zeros(len(units.hva))
+    for node in range(len(seen)):
+        mine = units.node_index == node
+        upto = seen[node] + np.cumsum(units.count[mine])
+        rank[mine] = upto - units.count[mine]
+        seen[node] = upto[-1] if len(upto) else seen[node]
+    return rank
 
 
-def _dealt(page: Indexes, stratum: Indexes, source: Indexes, deficit: Counts) -> Picked:
-    """Deal the pages out to the nodes of their stratum's deficit: exact shares, in golden-ratio order."""
-    target = np.zeros(len(page), np.int8)
-    for one in np.unique(stratum):
-        mine = np.flatnonzero(stratum == one)
-        point = (np.arange(1, len(mine) + 1) * GOLDEN) % 1.0
-        upto = np.rint(np.cumsum(deficit[one]) / deficit[one].sum() * len(mine))
-        target[mine[np.argsort(point)]] = np.searchsorted(upto, np.arange(len(mine)), side="right")
-    npages = np.where(stratum % 2, HUGE_PAGES, 1).astype(np.uint16)
-    return Picked(page, npages, source.astype(np.int8), target)
+def _evenly(units: Units, rank: Counts, share: Counts, most: int) -> Units:
+    """Return single units of the runs: of each node its ``share``, by run; the first ``most`` of them."""
+    number = _due(rank + units.count, share) - _due(rank, share)
+    some = np.flatnonzero((number > 0) & (np.cumsum(number) - number < most))
+    single, inside = units.some(some).singly()
+    rank, share = (np.repeat(one[some], units.count[some]) for one in (rank, share))
+    rank += inside
+    return single.some(np.flatnonzero(_due(rank + 1, share) > _due(rank, share))[:most])
+
+
+def _due(rank: Counts, share: Counts) -> Counts:
+    """Return how many of the first ``rank`` units are to be taken."""
+    due: Counts = np.floor(rank * share + 0.5)
+    return due
+
+
+def _dealt(stratum: int, found: list[Units], deficit: Counts) -> _Dealt:
+    """Deal the units of a stratum out to the nodes of its deficit: exact shares, in golden-ratio order."""
+    hva = np.concatenate([np.zeros(0, np.int64), *(one.hva for one in found)])
+    source = np.concatenate([np.zeros(0, np.int8), *(one.node_index for one in found)])
+    target = np.zeros(len(hva), np.int8)
+    if len(hva):
+        order = np.argsort(np.arange(1, len(hva) + 1) * GOLDEN % 1.0)
+        upto = np.rint(np.cumsum(deficit) / deficit.sum() * len(hva)).astype(np.int64)
+        target[order] = np.repeat(np.arange(len(deficit)), np.diff(upto, prepend=0))
+    return hva, np.full(len(hva), HUGE_PAGES if stratum % 2 else 1, np.uint16), source, target
 
 
 def weights_by_index(weights: Mapping[int, float], nids: tuple[int, ...]) -> Counts:

@@ -72,17 +72,40 @@ def test_a_page_takes_four_bytes_at_most_with_four_nodes_and_a_huge_one_less_tha
 
 
 @pytest.mark.parametrize("offset", [0, 37])
-def test_units_elsewhere_are_those_that_are_not_on_the_node(offset: int) -> None:
+def test_units_are_what_can_move_in_runs_of_what_is_alike(offset: int) -> None:
     chance, npages = np.random.default_rng(offset), 40 * 512 - offset
     block = (np.arange(npages) + offset) // 512
     huge = (chance.random(40) < 0.3).astype(np.uint8)
     nodes = np.where(chance.random(40)[block] < 0.3, chance.integers(-1, 3, npages), block % 3)
     nodes = np.where(huge[block], block % 4 - 1, nodes).astype(np.int8)
-    heat = chance.integers(0, 256, 40).astype(np.uint8)[block]
+    differs = (chance.random(40) < 0.3)[block] & (huge[block] == 0)
+    heat = np.where(differs, chance.integers(0, 256, npages), chance.integers(0, 256, 40)[block]) & 0xFE
     ram = RamRange((1 << 40) + offset * 4096, npages, None, 4096, Movability.MOVABLE, "")
-    pages = known_pages(ram, heat, nodes, huge)
-    units = np.array([unit for of in pages.elsewhere(1).units() for unit in of.index.tolist()])
-    unit = (huge[block] == 0) | ((np.arange(npages) + offset) % 512 == 0)
-    assert sorted(units.tolist()) == np.flatnonzero(unit & (nodes >= 0) & (nodes != 1)).tolist()
-    everywhere = sum(len(of.index) for of in pages.units())
-    assert everywhere - len(units) == np.count_nonzero(unit & (nodes == 1))
+    pages = known_pages(ram, heat.astype(np.uint8), nodes, huge)
+    first = (np.arange(npages) + offset) % 512 == 0
+    for settled, of in ((1, pages.elsewhere(1)), (-1, pages)):
+        unit = np.flatnonzero(((huge[block] == 0) | first) & (nodes >= 0) & (nodes != settled))
+        wanted = [(huge[block[i]], i, heat[i], nodes[i]) for i in unit.tolist()]
+        assert singly(of) == sorted(wanted, key=lambda one: one[:2])
+
+
+def test_memory_of_one_node_that_is_touched_as_a_whole_is_a_run_for_each_block() -> None:
+    npages = 40 * 512
+    ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "")
+    heat = np.repeat(np.arange(40, dtype=np.uint8) * 2, 512)
+    heat[7] += 2
+    runs = [*known_pages(ram, heat, np.zeros(npages, np.int8), np.zeros(40, np.uint8)).units()]
+    counts = np.concatenate([units.count for units in runs]).tolist()
+    assert counts == [7, 1, 504, *[512] * 39]
+
+
+def singly(pages: RangePages) -> list[tuple[int, int, int, int]]:
+    """Return each unit in the order in which they are told: huge, page, heat, node."""
+    return [
+        (int(units.huge), (hva - pages.ram.hva) // 4096 + i, heat, node)
+        for units in pages.units()
+        for hva, count, heat, node in zip(
+            *(one.tolist() for one in (units.hva, units.count, units.heat, units.node_index)), strict=True
+        )
+        for i in range(count)
+    ]

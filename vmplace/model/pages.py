@@ -217,22 +217,26 @@ class RangePages:
 
         By comparing: np.bincount would make eight bytes of each page's one.
         """
-        total, mixed = np.zeros(256, np.int64), self.nodes.is_mixed
-        for some in chunks(np.flatnonzero(~mixed), CHUNK_BIT_ROWS):
-            held = BITS[self._hot(some)].sum(axis=1) if hot_only else np.full(len(some), BYTE_ROW)
-            total += np.bincount(self.nodes.value[some], held, 256).astype(np.int64)
+        mixed = self.nodes.is_mixed
+        every = np.bincount(self.nodes.value[~mixed], minlength=256) * BYTE_ROW
+        total = self._hot_alike(~mixed) if hot_only else every
         for some in chunks(np.flatnonzero(mixed), CHUNK_BLOCKS):
             index = self.nodes_of(some).reshape(-1)
             hot = np.unpackbits(self._hot(some), bitorder="little").view(np.bool_) if hot_only else np.True_
             total[:nodes] += [np.count_nonzero((index == node) & hot) for node in range(nodes)]
         return total[:nodes]
 
+    def _hot_alike(self, rows: Bools) -> Counts:
+        """Return how many hot pages these blocks have on each node [256]."""
+        total = np.zeros(256, np.int64)
+        for some in chunks(np.flatnonzero(rows), CHUNK_BIT_ROWS):
+            held = BITS[self._hot(some)].sum(axis=1)
+            total += np.bincount(self.nodes.value[some], held, 256).astype(np.int64)
+        return total
+
     def touches_by_node(self) -> Floats:
         """Return how many pages each node touched in a window, on average over the history."""
-        sums = [
-            window.accessed.set_bits().reshape(-1, self.blocks).sum(axis=1)
-            for window in self.seen[: self.history]
-        ]
+        sums = [window.accessed.set_bits(window.planes(self.blocks)) for window in self.seen[: self.history]]
         touches: Floats = np.mean(sums, axis=0)[:-1]
         return touches
 

@@ -74,12 +74,12 @@ def iter_kinds(snapshot: Snapshot, guest: GuestView, room: dict[int, float]) -> 
     Where all vCPUs of a guest run on one node there is nothing to learn, and a range whose source does not
     see nodes tells nothing: both are policy "home"'s.
     """
-    if guest.pages is None or guest.settings.mode is Mode.MANUAL:
+    runs_on_one = len(worker_nids(snapshot, guest)) == 1
+    if guest.pages is None or guest.settings.mode is Mode.MANUAL or runs_on_one:
         yield from home.iter_wishes(snapshot.host, guest, room)
         return
-    runs_on_one = len(worker_nids(snapshot, guest)) == 1
     for pages in guest.pages.ranges:
-        learns = not runs_on_one and pages.ram.movability is Movability.MOVABLE
+        learns = pages.ram.movability is Movability.MOVABLE
         touched = touched_pages(pages) if learns else None
         one = replace(guest, pages=replace(guest.pages, ranges=(pages,)))
         if touched is None:

@@ -92,7 +92,7 @@ def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tupl
     if not workers:
         return None
     who = "the vCPUs run" if ram.cell is None else f"the vCPUs of cell {ram.cell} run"
-    nids = near_nids(host, guest, ram, allowed)
+    nids = _nearest(host, workers, allowed)
     where = f"{who} on node{'s' if len(workers) > 1 else ''} {_listed(workers)}"
     if nids != workers:
         where += f"; node{'s' if len(nids) > 1 else ''} {_listed(nids)} nearest that may hold the memory"
@@ -109,7 +109,11 @@ def near_nids(
     host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the nodes of ``allowed`` that are nearest to the vCPUs that use the range."""
-    return tuple(sorted({nearest(host, nid, allowed) for nid in _worker_nids(host, guest, ram)}))
+    return _nearest(host, _worker_nids(host, guest, ram), allowed)
+
+
+def _nearest(host: HostTopology, workers: tuple[int, ...], allowed: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({nearest(host, nid, allowed) for nid in workers}))
 
 
 def _worker_nids(host: HostTopology, guest: GuestView, ram: RamRange) -> tuple[int, ...]:
@@ -122,6 +126,8 @@ def _near_weights(
     host: HostTopology, workers: tuple[int, ...], near: tuple[int, ...], allowed: tuple[int, ...], dwp: float
 ) -> dict[int, float]:
     """Return the shares of nodes for vCPUs on ``workers``: of those ``near`` alone where ``dwp`` is 1."""
+    if dwp >= 1.0 and len(near) == 1:
+        return {near[0]: 1.0}
     if dwp >= 1.0:
         return bandwidth_weights(host, workers, near)
     canonical = bandwidth_weights(host, workers, allowed)
@@ -178,6 +184,8 @@ def range_wishes(
         # What is there already makes no difference.
         pages = pages.elsewhere(nids.index(home))
     counts = count_strata(pages, len(nids))
+    if not counts.any():
+        return
     weights, free = weights_by_index(target.weights, nids), weights_by_index(room, nids)
     wanted, _ = excess_and_deficit(counts, weights, np.full(len(nids), np.inf))
     excess, deficit = excess_and_deficit(counts, weights, free)

@@ -98,10 +98,14 @@ class BlockRows:
             found[there] = self.detail[self.before[byte] + earlier]
         return found
 
-    def set_bits(self) -> Counts:
-        """Return how many bits are set in each row."""
-        counts: Counts = BITS[self.value].astype(np.int64) * self.width
-        counts[self.is_mixed] = BITS[self.detail].sum(axis=1, dtype=np.int64)
+    def set_bits(self, planes: int) -> Counts:
+        """Return how many bits are set in each of so many planes."""
+        blocks, mixed = len(self.value) // planes, np.flatnonzero(self.is_mixed)
+        used = np.flatnonzero(self.value != 0)
+        used = used[~self._mixed(used)]
+        of_rows = np.bincount(used // blocks, BITS[self.value[used]], planes) * self.width
+        of_detail = np.bincount(mixed // blocks, BITS[self.detail].sum(axis=1), planes)
+        counts: Counts = (of_rows + of_detail).astype(np.int64)
         return counts
 
     def _mixed(self, which: Indexes) -> Bools:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ class HostTopology:
     latencies: Mapping[tuple[int, int], int] = field(default_factory=dict)
     worker_bandwidths: Mapping[tuple[int, ...], Mapping[tuple[int, int], int]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def nids(self) -> tuple[int, ...]:
         """Return all nids, ascending."""
         return tuple(node.nid for node in self.nodes)
 
-    @property
+    @cached_property
     def memory_nids(self) -> tuple[int, ...]:
         """Return the nids of nodes that have memory."""
         return tuple(node.nid for node in self.nodes if node.memory_bytes)
@@ -60,9 +61,13 @@ class HostTopology:
 
     def nid_of_cpu(self, cpu: int) -> int | None:
         """Return the node of host CPU ``cpu``, or None for a CPU that is offline or unknown."""
-        return next((node.nid for node in self.nodes if cpu in node.cpus), None)
+        return self._nid_by_cpu.get(cpu)
 
     def nids_of_cpus(self, cpus: tuple[int, ...]) -> tuple[int, ...]:
         """Return the nids that hold at least one of ``cpus``, ascending."""
-        wanted = set(cpus)
-        return tuple(node.nid for node in self.nodes if wanted.intersection(node.cpus))
+        known = self._nid_by_cpu
+        return tuple(sorted({known[cpu] for cpu in cpus if cpu in known}))
+
+    @cached_property
+    def _nid_by_cpu(self) -> Mapping[int, int]:
+        return {cpu: node.nid for node in self.nodes for cpu in node.cpus}

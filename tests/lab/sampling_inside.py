@@ -341,11 +341,14 @@ def told_of(pages: RangePages, nodes: int) -> "np.ndarray[tuple[int, int], np.dt
     """Return how much each node touches each page [node, page]: the pace, else the windows with touches."""
     touched = touched_pages(pages)
     assert touched
-    page = (touched.hva_of(np.arange(len(touched.heat))) - pages.ram.hva) // 4096
+    sizes = touched.sizes
+    entry = np.repeat(np.arange(len(sizes)), sizes)
+    inside = np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[entry]
+    page = (touched.hva_of(entry) - pages.ram.hva) // 4096 + inside
     told = np.zeros((nodes, pages.ram.npages))
     for node in range(nodes):
         pace = touched.pace_of(node)
-        told[node, page] = touched.touches[node] if pace is None else pace
+        told[node, page] = (touched.touches[node] if pace is None else pace)[entry]
     return told
 
 

@@ -75,7 +75,7 @@ def copy_order(pages: TouchedPages, wanted: Indexes) -> Indexes:
     block = pages.block_of(wanted)
     windows = seen.windows[wanted].astype(np.float64)
     worth = heat[block] * touches[wanted] / of_block[block] * (windows + 1) / (windows + 2)
-    order: Indexes = np.lexsort((-worth, ~is_text(pages)[wanted]))
+    order: Indexes = np.lexsort((block, -worth, ~is_text(pages)[wanted]))
     return wanted[order]
 
 

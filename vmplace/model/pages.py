@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.model.units import Units
+from vmplace.model.units import CHUNK_RUNS, Units, portions
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
@@ -29,7 +29,6 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 CHUNK_BLOCKS, CHUNK_BIT_ROWS = 1 << 7, 1 << 10
-UNIT_BLOCKS, CHUNK_RUNS = 1 << 5, 1 << 13
 
 HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
@@ -37,9 +36,6 @@ HISTORY_WINDOWS = 4
 
 COUNTED_WINDOWS = 16
 """Samples and sights of code are few, and kept for longer."""
-
-EVERY = 255
-"""A byte of pages that were all touched."""
 
 HOT, HOTTEST = 128, 256 - (1 << 8 - HEAT_WINDOWS)
 """Heat of a page touched in the last window is at least the first; in all of them, the second."""
@@ -77,10 +73,14 @@ class SeenWindow:
 
     def alike(self, blocks: int) -> Bools:
         """Return of which blocks each page was touched, or none."""
-        value, plain = self.accessed.value.reshape(-1, blocks), ~self.accessed.is_mixed.reshape(-1, blocks)
-        every, none = plain & (value == EVERY), plain & (value == 0)
-        found: Bools = every.any(axis=0) | none.all(axis=0)
-        return found
+        value, even = self.accessed.value.reshape(-1, blocks), self.accessed.is_even.reshape(-1, blocks)
+        every, nobody = even & (value != 0), even & (value == 0)
+        return np.asarray(every.any(axis=0) | nobody.all(axis=0), np.bool_)
+
+    def alike_by_node(self, blocks: int) -> Bools:
+        """Return of which blocks each node touched all pages, or none, and all were written, or none."""
+        of_nodes = np.asarray(self.accessed.is_even.reshape(-1, blocks).all(axis=0), np.bool_)
+        return of_nodes & self.written.is_even if self.written else of_nodes
 
     def used(self, blocks: int) -> Bools:
         """Return of which blocks anything was seen."""
@@ -174,7 +174,7 @@ class RangePages:
         alike, heat = self._are_alike(), self.first_heat()
         whole = asked & is_huge
         whole[0] &= not block_offset(self.ram)
-        for some in _portions(np.flatnonzero(asked & ~is_huge), alike):
+        for some in portions(np.flatnonzero(asked & ~is_huge), alike):
             together = self._units_of(some[alike[some]], heat, huge=False)
             yield together.joined(self._small_units(some[~alike[some]]))
         for some in chunks(np.flatnonzero(whole), CHUNK_RUNS):
@@ -261,9 +261,3 @@ class GuestPages:
         for pages in self.ranges:
             total += pages.by_node(len(self.nids), hot_only=hot_only)
         return dict(zip(self.nids, total.tolist(), strict=True))
-
-
-def _portions(some: Indexes, alike: Bools) -> list[Indexes]:
-    """Return blocks in portions: at most ``CHUNK_RUNS``, or ``UNIT_BLOCKS`` of pages that are not alike."""
-    upto = np.cumsum(np.where(alike[some], 1, CHUNK_RUNS // UNIT_BLOCKS)) // CHUNK_RUNS
-    return np.split(some, np.flatnonzero(np.diff(upto)) + 1) if len(some) else []

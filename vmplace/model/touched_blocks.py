@@ -19,10 +19,12 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
     touches, seen, wrote = part.seen_in(windows)
     return TouchedPages(
         pages.ram,
-        np.concatenate([part.small, part.huge]),
-        len(part.small),
+        part.every,
+        part.small,
+        part.places(part.apart),
+        part.places(part.whole),
         len(windows),
-        np.concatenate([pages.heat_of(part.small).reshape(-1), pages.first_heat()[part.huge]]),
+        np.concatenate([pages.heat_of(part.apart).reshape(-1), pages.first_heat()[part.whole]]),
         part.bytes_of(pages.nodes).view(np.int8),
         touches,
         seen,
@@ -37,12 +39,18 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some of ``blocks``, of small pages and huge ones; the range begins ``offset`` pages into the first."""
+    """Some of ``blocks``; the range begins ``offset`` pages into the first.
+
+    ``every``: ``small`` blocks of small pages, and then huge pages.  ``apart``: those whose pages have an
+    entry each.  ``whole``: the others.
+    """
 
     blocks: int
     offset: int
-    small: Indexes
-    huge: Indexes
+    every: Indexes
+    small: int
+    apart: Indexes
+    whole: Indexes
 
     @classmethod
     def of(cls, pages: RangePages) -> "_Part":
@@ -54,13 +62,22 @@ class _Part:
         for some in (*(hits.pages for hits in pages.counted), *pages.text):
             used[(some + offset) // HUGE_PAGES] = True
         begin, huge = np.arange(blocks) * HUGE_PAGES, pages.huge[:blocks] != 0
-        whole = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
-        return cls(blocks, offset, np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & whole))
+        inside = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
+        small, large = np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & inside)
+        alike = (inside & _are_alike(pages))[small]
+        every, whole = np.concatenate([small, large]), np.concatenate([small[alike], large])
+        return cls(blocks, offset, every, len(small), small[~alike], whole)
+
+    def places(self, some: Indexes) -> Indexes:
+        """Return where these blocks are in ``every``."""
+        place = np.empty(self.blocks, np.int64)
+        place[self.every] = np.arange(len(self.every))
+        return place[some]
 
     def seen_in(self, windows: tuple[SeenWindow, ...]) -> tuple[Bytes, Bytes, Bytes]:
         """Return ``touches``, ``seen`` and ``wrote`` (TouchedPages)."""
         nodes = windows[0].planes(self.blocks)
-        size = len(self.small) * HUGE_PAGES + len(self.huge)
+        size = len(self.apart) * HUGE_PAGES + len(self.whole)
         touches, seen, wrote = np.zeros((nodes, size), np.uint8), *np.zeros((2, size), np.uint8)
         for number, window in enumerate(windows):
             for node in self.users(window.accessed, nodes):
@@ -73,19 +90,18 @@ class _Part:
 
     def users(self, bits: BlockRows, nodes: int) -> list[int]:
         """Return the nodes that touched anything here."""
-        some = np.concatenate([self.small, self.huge])
-        return [node for node in range(nodes) if bits.used(node * self.blocks + some).any()]
+        return [node for node in range(nodes) if bits.used(node * self.blocks + self.every).any()]
 
     def marks(self, bits: BlockRows, plane: int = 0) -> Bytes:
         """Return 1 for each entry that has a bit."""
         at = plane * self.blocks
-        small = np.unpackbits(bits.some(at + self.small).reshape(-1), bitorder="little")
-        return np.concatenate([small, bits.used(at + self.huge).view(np.uint8)])
+        small = np.unpackbits(bits.some(at + self.apart).reshape(-1), bitorder="little")
+        return np.concatenate([small, bits.used(at + self.whole).view(np.uint8)])
 
     def bytes_of(self, rows: BlockRows, plane: int = 0) -> Bytes:
-        """Return for each entry what holds for its page, or for the first one of a huge page."""
+        """Return for each entry what holds for its page, or for the first one of a block."""
         at = plane * self.blocks
-        return np.concatenate([rows.some(at + self.small).reshape(-1), rows.value[at + self.huge]])
+        return np.concatenate([rows.some(at + self.apart).reshape(-1), rows.value[at + self.whole]])
 
     def codes(self, pace: BlockRows) -> Bytes:
         """Return the pace of each entry by node [N, E]."""
@@ -100,8 +116,22 @@ class _Part:
     def entries(self, some: Indexes) -> tuple[Indexes, Bools]:
         """Return the entries of pages, and which of the pages have one."""
         block, inside = np.divmod(some + self.offset, HUGE_PAGES)
-        among_small, among_huge = np.isin(block, self.small), np.isin(block, self.huge)
-        small = np.searchsorted(self.small, block) * HUGE_PAGES + inside
-        huge = len(self.small) * HUGE_PAGES + np.searchsorted(self.huge, block)
-        there = among_small | among_huge
-        return np.where(among_small, small, huge)[there], there
+        first, step = np.full(self.blocks, -1), np.zeros(self.blocks, np.int64)
+        first[self.apart], step[self.apart] = np.arange(len(self.apart)) * HUGE_PAGES, 1
+        first[self.whole] = len(self.apart) * HUGE_PAGES + np.arange(len(self.whole))
+        there = first[block] >= 0
+        return (first[block] + step[block] * inside)[there], there
+
+
+def _are_alike(pages: RangePages) -> Bools:
+    """Return of which blocks all that is known is the same of all pages."""
+    alike = ~pages.nodes.is_mixed
+    for window in pages.seen[: pages.history]:
+        alike &= window.alike_by_node(pages.blocks)
+    for window in pages.seen[pages.history :]:
+        alike &= window.alike(pages.blocks)
+    if pages.pace:
+        alike &= ~pages.pace.is_mixed.reshape(-1, pages.blocks).any(axis=0)
+    for some in pages.text:
+        alike[(some + block_offset(pages.ram)) // HUGE_PAGES] = False
+    return alike

@@ -4,12 +4,15 @@ Guests are large.  What they touch in a few windows may be little, and of a huge
 see.  So who uses which page is asked of *entries*, and costs what there is of these:
 
 * a 4 KiB page is one, in each 2 MiB block in which anything was seen;
-* a huge page is one, and counts as the 512 pages that it has.
+* a huge page is one, and counts as the 512 pages that it has;
+* the small pages of a block are one, too, if all that is known of them is the same, and no code was seen
+  there.  Each of them can move by itself.
 
-First come the blocks of small pages, ascending, then the huge pages, ascending.  Where the range has a part
-of a block, small pages that are not there have entries, too, of which nothing was seen; a huge page that is
-in the range in part cannot move, and has none.  Where the source sees some touches only, what was not seen
-may have been touched all the same: all blocks have entries.  touched_blocks.py finds them.
+First come the entries of single small pages, then those of blocks of small pages, then huge pages, each
+ascending.  Where the range has a part of a block, small pages that are not there have entries, too, of which
+nothing was seen; a huge page that is in the range in part cannot move, and has none.  Where the source sees
+some touches only, what was not seen may have been touched all the same: all blocks have entries.
+touched_blocks.py finds them.
 """
 
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.page_pace import PER_SECOND
-from vmplace.model.units import Units
+from vmplace.model.units import Units, portions
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
@@ -36,8 +39,10 @@ CHUNK_ENTRIES = 1 << 14
 class TouchedPages:
     """What was seen of a range in the last ``windows``: E entries in B blocks, N nodes.
 
-    ``blocks[B]``: their numbers in the range; the first ``small`` of them have small pages.  ``touches[N + 1,
-    E]``: in how many windows each node touched it; the last row is of nodes that are not known.
+    ``blocks[B]``: their numbers in the range; the first ``small`` of them have small pages.  ``apart``:
+    places in ``blocks`` of those whose pages have an entry each; ``whole``: of those that are an entry.
+    ``touches[N + 1, E]``: in how many windows each node touched it; the last row is of nodes that are not
+    known.
     ``seen[E]``, ``wrote[E]``: whether anybody touched it, and wrote; bit 0 of the newest window.
     ``all_written``: in one of them that could not be told.  ``codes[N, E]``: its pace (page_pace.py).
     ``sampled``, ``counted`` and ``text`` are those of ``RangePages``, with entries for pages.
@@ -46,6 +51,8 @@ class TouchedPages:
     ram: RamRange
     blocks: Indexes
     small: int
+    apart: Indexes
+    whole: Indexes
     windows: int
     heat: Bytes
     node_index: NodeIndexes
@@ -64,24 +71,29 @@ class TouchedPages:
         return len(self.touches) - 1
 
     @property
+    def edge(self) -> int:
+        """Return how many entries are small pages by themselves; they come first."""
+        return len(self.apart) * HUGE_PAGES
+
+    @property
     def is_huge(self) -> Bools:
         """Return which entries are huge pages."""
         huge = np.zeros(len(self.heat), np.bool_)
-        huge[self.small * HUGE_PAGES :] = True
+        huge[self.edge :] = self.whole >= self.small
         return huge
 
     @property
     def sizes(self) -> npt.NDArray[np.int32]:
         """Return how many 4 KiB pages each entry is."""
         sizes = np.ones(len(self.heat), np.int32)
-        sizes[self.small * HUGE_PAGES :] = HUGE_PAGES
+        sizes[self.edge :] = HUGE_PAGES
         return sizes
 
     @property
     def begins_block(self) -> Bools:
         """Return which entries are the first of their block."""
         begins = np.ones(len(self.heat), np.bool_)
-        begins[: self.small * HUGE_PAGES].reshape(-1, HUGE_PAGES)[:, 1:] = False
+        begins[: self.edge].reshape(-1, HUGE_PAGES)[:, 1:] = False
         return begins
 
     @property
@@ -91,30 +103,33 @@ class TouchedPages:
         if self.small:
             beyond = (int(self.blocks[self.small - 1]) + 1) * HUGE_PAGES - before - self.ram.npages
             there[: 0 if self.blocks[0] else before] = False
-            there[self.small * HUGE_PAGES - max(beyond, 0) : self.small * HUGE_PAGES] = False
+            there[self.edge - max(beyond, 0) : self.edge] = False
         return there
 
     def by_block(self, values: npt.NDArray[np.generic], *, huge_pages: int = HUGE_PAGES) -> Floats:
         """Return the sum over the pages of each block, where a huge page counts as so many."""
-        edge = self.small * HUGE_PAGES
-        sums = values[:edge].reshape(-1, HUGE_PAGES).sum(axis=1, dtype=np.float64)
-        return np.concatenate([sums, values[edge:].astype(np.float64) * huge_pages])
+        sums = np.empty(len(self.blocks))
+        pages = values[: self.edge].reshape(-1, HUGE_PAGES)
+        sums[self.apart] = pages.sum(axis=1, dtype=np.float64)
+        sums[self.whole] = values[self.edge :] * np.where(self.whole < self.small, HUGE_PAGES, huge_pages)
+        return sums
 
     def of_block(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
         """Return for each entry what holds for its block."""
-        edge, found = self.small * HUGE_PAGES, np.empty(len(self.heat), values.dtype)
-        found[:edge].reshape(-1, HUGE_PAGES)[:] = values[: self.small, None]
-        found[edge:] = values[self.small :]
+        found = np.empty(len(self.heat), values.dtype)
+        found[: self.edge].reshape(-1, HUGE_PAGES)[:] = values[self.apart, None]
+        found[self.edge :] = values[self.whole]
         return found
 
     def block_of(self, entries: Indexes) -> Indexes:
         """Return the place in ``blocks`` of each entry's block."""
-        edge = self.small * HUGE_PAGES
-        return np.where(entries < edge, entries // HUGE_PAGES, self.small + entries - edge)
+        nth = np.where(entries < self.edge, entries // HUGE_PAGES, len(self.apart) + entries - self.edge)
+        block: Indexes = np.concatenate([self.apart, self.whole])[nth]
+        return block
 
     def hva_of(self, entries: Indexes) -> Indexes:
         """Return the address of each entry."""
-        inside = np.where(entries < self.small * HUGE_PAGES, entries % HUGE_PAGES, 0)
+        inside = np.where(entries < self.edge, entries % HUGE_PAGES, 0)
         first = self.ram.hva - self.ram.hva % HUGE_BYTES
         hva: Indexes = first + self.blocks[self.block_of(entries)] * HUGE_BYTES + inside * PAGE_BYTES
         return hva
@@ -136,11 +151,23 @@ class TouchedPages:
         return self.only(self.node_index != node)
 
     def units(self) -> Iterator[Units]:
-        """Yield what can move, in chunks."""
-        edge = self.small * HUGE_PAGES
-        for start in range(0, edge, CHUNK_ENTRIES):
-            part = slice(start, min(start + CHUNK_ENTRIES, edge))
-            hva = self.hva_of(np.arange(part.start, part.stop, HUGE_PAGES))
-            yield Units.of_pages(hva, self.heat[part], self.node_index[part]).movable(UNKNOWN)
-        hva = self.hva_of(np.arange(edge, len(self.heat)))
-        yield Units.of_blocks(hva, self.heat[edge:], self.node_index[edge:], huge=True).movable(UNKNOWN)
+        """Yield what can move, in chunks: small pages, then huge ones."""
+        is_alike = np.ones(len(self.blocks), np.bool_)
+        is_alike[self.apart] = False
+        for some in portions(np.arange(self.small), is_alike):
+            ends = some[0], some[-1] + 1
+            pages, together = np.searchsorted(self.apart, ends), np.searchsorted(self.whole, ends)
+            yield self._whole_units(*together).joined(self._small_units(*pages))
+        yield self._whole_units(int(np.searchsorted(self.whole, self.small)), len(self.whole), huge=True)
+
+    def _small_units(self, start: int, stop: int) -> Units:
+        """Return the units of the blocks ``apart[start:stop]``."""
+        part = slice(start * HUGE_PAGES, stop * HUGE_PAGES)
+        hva = self.hva_of(np.arange(part.start, part.stop, HUGE_PAGES))
+        return Units.of_pages(hva, self.heat[part], self.node_index[part]).movable(UNKNOWN)
+
+    def _whole_units(self, start: int, stop: int, *, huge: bool = False) -> Units:
+        """Return the units of the blocks ``whole[start:stop]``."""
+        part = slice(self.edge + start, self.edge + stop)
+        hva = self.hva_of(np.arange(part.start, part.stop))
+        return Units.of_blocks(hva, self.heat[part], self.node_index[part], huge=huge).movable(UNKNOWN)

@@ -12,6 +12,9 @@ from vmplace.sampling.block_rows import BYTE_ROW
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES
 
+CHUNK_RUNS, CHUNK_BLOCKS = 1 << 13, 1 << 5
+"""What is looked at in one go: runs, or blocks of small pages that differ."""
+
 
 @dataclass(frozen=True)
 class Units:
@@ -69,3 +72,9 @@ class Units:
             np.concatenate([self.node_index, other.node_index]),
         )
         return both.some(np.argsort(both.hva, kind="stable"))
+
+
+def portions(some: Indexes, alike: Bools) -> list[Indexes]:
+    """Return blocks in portions: at most ``CHUNK_RUNS``, or ``CHUNK_BLOCKS`` whose pages are not alike."""
+    upto = np.cumsum(np.where(alike[some], 1, CHUNK_RUNS // CHUNK_BLOCKS)) // CHUNK_RUNS
+    return np.split(some, np.flatnonzero(np.diff(upto)) + 1) if len(some) else []

@@ -44,6 +44,7 @@ UNEVEN_STEP_RATIO = 0.02
 """Where the proximity is set: a step of it moves a tenth of what may lie on other nodes."""
 
 T = TypeVar("T")
+Sizes = npt.NDArray[np.int32]
 Answer = home.Wish | Stay | Replication | Collapse
 
 
@@ -105,7 +106,7 @@ def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]
     if kinds.copied.any():
         yield from _replication(snapshot, kinds, allowed)
     if kinds.written.any():
-        yield Collapse(name, *_runs(kinds.pages, kinds.written), "they are written")
+        yield Collapse(name, *_runs(kinds.pages, kinds.written, kinds.pages.sizes), "they are written")
 
 
 def spread_wishes(
@@ -172,21 +173,30 @@ def _replication(snapshot: Snapshot, kinds: PageKinds, allowed: tuple[int, ...])
         limit = min(limit, snapshot.budget_bytes // PAGE_BYTES // (len(nids) - 1))
     chosen, sizes = kinds.copied, pages.sizes
     if sizes[chosen].sum() > limit:
-        order = copy_order(pages, np.flatnonzero(chosen))
-        chosen = np.zeros_like(chosen)
-        chosen[order[np.cumsum(sizes[order]) <= limit]] = True
+        sizes = _worth_most(pages, chosen, limit)
+        chosen = sizes > 0
     if chosen.any():
         reason = f"nodes {', '.join(map(str, nids))} only read them"
-        yield Replication(guest.topology.name, *_runs(pages, chosen), nids, reason)
+        yield Replication(guest.topology.name, *_runs(pages, chosen, sizes), nids, reason)
 
 
-def _runs(pages: TouchedPages, chosen: Bools) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+def _worth_most(pages: TouchedPages, copied: Bools, limit: int) -> Sizes:
+    """Return how many pages of each entry make up the ``limit`` pages that are worth most."""
+    order, sizes = copy_order(pages, np.flatnonzero(copied)), np.zeros_like(pages.sizes)
+    each = pages.sizes[order]
+    fits = np.clip(limit - (np.cumsum(each) - each), 0, each)
+    # A huge page is copied as a whole, or not at all.
+    sizes[order] = np.where(pages.is_huge[order] & (fits < each), 0, fits)
+    return sizes
+
+
+def _runs(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:
     """Return the address and the length, in pages, of each run of neighbouring pages; there must be some."""
     begins = chosen & ~np.append(False, chosen[:-1])
     # Blocks that follow each other here need not be neighbours.
     begins |= chosen & pages.begins_block
     first = np.flatnonzero(begins)
-    length = np.add.reduceat(chosen, first, dtype=np.int32) * pages.sizes[first]
+    length = np.add.reduceat(chosen, first, dtype=np.int32) * sizes[first]
     hva = pages.hva_of(first)
     order = np.argsort(hva)
     hva, length = hva[order], length[order]

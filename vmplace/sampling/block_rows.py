@@ -76,6 +76,12 @@ class BlockRows:
         return mixed
 
     @property
+    def is_even(self) -> Bools:
+        """Return which rows of bits are all set, or all clear."""
+        even: Bools = ~self.is_mixed & ((self.value == 0) | (self.value == 255))
+        return even
+
+    @property
     def is_used(self) -> Bools:
         """Return which rows are not of zeros."""
         used: Bools = self.is_mixed | (self.value != 0)

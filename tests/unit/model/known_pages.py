@@ -6,6 +6,7 @@ import numpy as np
 
 from vmplace.model.page_windows import absorbed, places_of, seen_window
 from vmplace.model.pages import HEAT_WINDOWS, RangePages
+from vmplace.model.touched_pages import TouchedPages
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import RamRange
@@ -38,3 +39,12 @@ def with_nodes(pages: RangePages, nodes: np.ndarray) -> RangePages:
 def pace_codes(codes: np.ndarray, ram: RamRange) -> BlockRows:
     """Return the codes [node, page] as they are kept."""
     return BlockRows.of(np.concatenate([rows_of_pages(row, ram, 0) for row in codes]))
+
+
+def by_page(pages: TouchedPages, of_entries: np.ndarray) -> np.ndarray:
+    """Return what holds for each page of the range, which must all have entries."""
+    entry = np.repeat(np.arange(len(pages.heat)), pages.sizes)
+    inside = np.arange(len(entry)) - (np.cumsum(pages.sizes) - pages.sizes)[entry]
+    page = (pages.hva_of(entry) - pages.ram.hva) // 4096 + inside
+    assert sorted(page.tolist()) == list(range(pages.ram.npages))
+    return of_entries[entry][np.argsort(page)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.unit.model.known_pages import pace_codes
+from tests.unit.model.known_pages import by_page, pace_codes
 from tests.unit.policy.test_policy_home import HVA, NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
 from vmplace.model.fused_use import copy_order, fused_use
@@ -26,7 +26,7 @@ def range_of(seen: GuestView) -> RangePages:
 
 
 def touched(pages: RangePages) -> TouchedPages:
-    """Return what was touched: where that is all of a range of small pages, an entry is a page."""
+    """Return what was touched."""
     found = touched_pages(pages)
     assert found
     return found
@@ -45,8 +45,9 @@ def with_more(seen: GuestView, counted: dict[int, list[Row]], text: range = rang
 def test_written_pages_that_all_touch_go_to_the_node_with_nearly_all_samples() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = with_more(view(window, window), {100: [2] * 90 + [1]})
-    use = fused_use(touched(range_of(seen)))
-    assert (use.owner[:512] == 2).all() and (use.owner[512:] == -1).all()
+    pages = touched(range_of(seen))
+    owner = by_page(pages, fused_use(pages).owner)
+    assert (owner[:512] == 2).all() and (owner[512:] == -1).all()
 
 
 def test_samples_that_are_few_or_of_several_nodes_leave_a_page_shared() -> None:
@@ -130,8 +131,9 @@ def test_a_pace_that_was_seen_in_two_windows_gives_a_page_to_nobody() -> None:
 def test_samples_count_for_more_than_the_pace() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = with_more(view(window, window, window), {100: [1] * 90})
-    use = fused_use(touched(with_pace(seen, {400: {2: range(1024)}, 40: {1: range(1024)}})))
-    assert (use.owner[:512] == 1).all() and (use.owner[512:1024] == -1).all()
+    pages = touched(with_pace(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}))
+    owner = by_page(pages, fused_use(pages).owner)
+    assert (owner[:512] == 1).all() and (owner[512:1024] == -1).all()
 
 
 def test_copies_of_pages_that_are_touched_often_come_first() -> None:

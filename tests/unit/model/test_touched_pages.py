@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.model.known_pages import known_pages, pace_codes, with_history
 from tests.unit.policy.test_policy_home import guest_view, host
+from vmplace.model import touched_blocks
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
@@ -53,8 +54,9 @@ def some_range(seed: int, offset: int, npages: int) -> Declared:
     huge = chance.random(blocks) < 0.3
     huge[0] &= not offset
     huge[-1] &= (offset + npages) % BLOCK == 0
-    # A huge page is seen as a whole.
-    of_whole = np.where(huge[block], np.searchsorted(block, block), np.arange(npages))
+    # A huge page is seen as a whole, and so are some blocks of small ones.
+    alike = huge | (chance.random(blocks) < 0.4)
+    of_whole = np.where(alike[block], np.searchsorted(block, block), np.arange(npages))
     style = chance.integers(0, 4, blocks)[block]
     history = []
     for _ in range(4):
@@ -102,8 +104,8 @@ def touched(pages: RangePages) -> TouchedPages:
     return found
 
 
-def planned(pages: RangePages) -> PlacementPlan:
-    return policy_host.plan(Snapshot(HOST, (seen_in(pages),), 1 << 22, 0.25, huge_replicas=True))
+def planned(pages: RangePages, copies: float = 0.25) -> PlacementPlan:
+    return policy_host.plan(Snapshot(HOST, (seen_in(pages),), 1 << 22, copies, huge_replicas=True))
 
 
 def told(plan: PlacementPlan) -> list[object]:
@@ -131,14 +133,31 @@ def test_blocks_that_nobody_touched_change_nothing(declared: Declared) -> None:
     assert told(planned(pages)) == told(whole)
 
 
+@settings(max_examples=100, deadline=None)
+@given(RANGES, st.booleans(), st.sampled_from((0.25, 3e-4)))
+def test_blocks_whose_pages_are_alike_change_nothing(
+    declared: Declared, sampled: bool, copies: float
+) -> None:
+    pages = replace(declared.pages, sampled=sampled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(touched_blocks, "_are_alike", lambda some: np.zeros(some.blocks, np.bool_))
+        assert len(touched(pages).whole) == np.count_nonzero(touched(pages).is_huge)
+        page_by_page = planned(pages, copies)
+    assert told(planned(pages, copies)) == told(page_by_page)
+
+
 @settings(max_examples=60, deadline=None)
 @given(RANGES)
 def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> None:
     pages = declared.pages
     some = touched(pages)
-    page = (some.hva_of(np.arange(len(some.heat))) - pages.ram.hva) // 4096
+    # Each entry's own pages.
+    entry = np.repeat(np.arange(len(some.heat)), some.sizes)
+    inside = np.arange(len(entry)) - (np.cumsum(some.sizes) - some.sizes)[entry]
+    page = (some.hva_of(entry) - pages.ram.hva) // 4096 + inside
     there = (page >= 0) & (page < pages.ram.npages)
-    assert (there == some.exists).all() and not some.touches[:, ~there].any()
+    assert (there == some.exists[entry]).all() and not some.touches[:, entry[~there]].any()
+    page, entry = page[there], entry[there]
     anybody = [bits.anywhere(pages.ram.npages) for bits in declared.history]
     heat = declared.older + sum(of_window << 7 - window for window, of_window in enumerate(anybody))
     known = [(heat, some.heat), (declared.nodes, some.node_index)]
@@ -147,9 +166,9 @@ def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> No
         known += zip(declared.codes, some.codes, strict=True)
     for of_pages, of_range in zip((heat, declared.nodes), pages.part(0, pages.ram.npages), strict=True):
         assert (of_pages == of_range).all()
-    assert all((of_pages[page[there]] == of_entries[there]).all() for of_pages, of_entries in known)
+    assert all((of_pages[page] == of_entries[entry]).all() for of_pages, of_entries in known)
     touches = np.sum([unbit(bits.accessed) for bits in declared.history], axis=0)
-    assert (touches[:, page[there]] == some.touches[:, there]).all()
+    assert (touches[:, page] == some.touches[:, entry]).all()
     assert np.allclose(pages.touches_by_node(), touches[:NODES].sum(axis=1) / len(declared.history))
     # Nothing that was touched is left out.
     assert touches.sum() == (some.touches * some.sizes).sum()
@@ -163,8 +182,8 @@ def test_a_huge_page_is_one_entry_and_counts_as_all_its_pages() -> None:
     rows[0, : 2 * BLOCK], rows[2, :BLOCK] = True, True
     bits = NodeBits(packed(rows), None)
     some = touched(large(8, bits, bits, huge=1))
-    assert len(some.heat) == BLOCK + 1 and some.blocks.tolist() == [1, 0]
-    assert some.hva_of(np.array([0, BLOCK])).tolist() == [HVA + BLOCK * 4096, HVA]
+    assert len(some.heat) == 2 and some.blocks.tolist() == [1, 0] and some.is_huge.tolist() == [False, True]
+    assert some.hva_of(np.arange(2)).tolist() == [HVA + BLOCK * 4096, HVA]
     assert some.by_block(some.touches[2]).tolist() == [0, 2 * BLOCK] and some.sizes.sum() == 2 * BLOCK
 
 

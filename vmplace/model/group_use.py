@@ -54,29 +54,39 @@ def shared_groups(pages: TouchedPages, shared: Bools) -> SharedGroups:
 
 def touches_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
     """Return the touches a window [G, N] of the pages of each group; ``group[E]`` as in ``SharedGroups``."""
-    weights, sizes = _weights(pages), pages.sizes
-    total = np.zeros((groups + 1, pages.nodes))
-    for start in range(0, len(group), CHUNK_ENTRIES):
-        part = slice(start, start + CHUNK_ENTRIES)
-        key, block = group[part] + 1, pages.block_of(np.arange(start, min(start + CHUNK_ENTRIES, len(group))))
-        for index in np.flatnonzero(pages.touches[: pages.nodes, part].any(axis=1)).tolist():
-            each = (pages.touches[index, part] * sizes[part]).astype(np.float64)
-            if weights is not None:
-                each *= weights[block, index]
-            total[:, index] += np.bincount(key, each, groups + 1)
+    weights = _weights(pages)
+    total = _counted(pages, group, groups) if weights is None else _weighed(pages, group, groups, weights)
     by_window: Matrix = total[1:] / pages.windows
     return by_window
 
 
 def pages_by_group(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
     """Return how many pages of each group are on each node [G, N]."""
-    counts, sizes = np.zeros((groups + 1) * pages.nodes), pages.sizes
+    kinds = pages.nodes + 1
+    code = (group + 1) * kinds + np.maximum(pages.node_index, -1) + 1
+    return pages.by_code(code, (groups + 1) * kinds).reshape(-1, kinds)[1:, 1:]
+
+
+def _counted(pages: TouchedPages, group: Groups, groups: int) -> Matrix:
+    """Return the touches by group, first of no group, and node: of how many pages there are so many."""
+    kinds, total = pages.windows + 1, np.zeros((groups + 1, pages.nodes))
+    first = (group + 1) * kinds
+    for node in np.flatnonzero(pages.touches[: pages.nodes].any(axis=1)).tolist():
+        counts = pages.by_code(first + pages.touches[node], (groups + 1) * kinds)
+        total[:, node] = counts.reshape(-1, kinds) @ np.arange(kinds)
+    return total
+
+
+def _weighed(pages: TouchedPages, group: Groups, groups: int, weights: Matrix) -> Matrix:
+    """Return the same, where touches in each block [B, N] have their weight."""
+    total, sizes = np.zeros((groups + 1, pages.nodes)), pages.sizes
     for start in range(0, len(group), CHUNK_ENTRIES):
-        here = np.flatnonzero(pages.node_index[start : start + CHUNK_ENTRIES] >= 0) + start
-        flat = (group[here].astype(np.int64) + 1) * pages.nodes + pages.node_index[here]
-        counts += np.bincount(flat, sizes[here], len(counts))
-    by_node: Matrix = counts.reshape(groups + 1, pages.nodes)[1:]
-    return by_node
+        part = slice(start, start + CHUNK_ENTRIES)
+        key, block = group[part] + 1, pages.block_of(np.arange(start, min(start + CHUNK_ENTRIES, len(group))))
+        for node in np.flatnonzero(pages.touches[: pages.nodes, part].any(axis=1)).tolist():
+            each = pages.touches[node, part] * sizes[part] * weights[block, node]
+            total[:, node] += np.bincount(key, each, groups + 1)
+    return total
 
 
 def _users(touches: Matrix) -> Bools:

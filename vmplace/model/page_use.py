@@ -73,27 +73,34 @@ def page_use(pages: TouchedPages) -> PageUse:
     seen = seen_of(pages)
     touched, certain = seen.touched, seen.windows >= CERTAIN_WINDOWS
     private = _are_private(pages, seen)
-    owner = np.where(certain | pages.of_block(private), seen.alone, np.int8(-1))
-    owner = np.where(touched, owner, pages.of_block(np.where(private, _leader(pages, seen), -1)))
+    owner = _either(certain | pages.of_block(private), seen.alone, np.int8(-1))
+    of_block = np.where(private, _leader(pages, seen), np.int8(-1)).astype(np.int8)
+    owner = _either(touched, owner, pages.of_block(of_block))
     seen_of_block = pages.by_block(touched)
-    shared = np.where(touched, owner < 0, pages.of_block(~private & (seen_of_block >= LEAST_PAGES)))
+    around = pages.of_block(~private & (seen_of_block >= LEAST_PAGES))
+    shared = touched & (owner < 0) | ~touched & around
     in_use = touched | pages.of_block(seen_of_block >= HUGE_PAGES * IN_USE_RATIO)
     written = seen.written | pages.of_block(_are_written(pages, seen))
     unsure = written & ~seen.written & (pages.windows < CERTAIN_WINDOWS)
-    return PageUse(owner.astype(np.int8), shared, written, in_use, unsure)
+    return PageUse(owner, shared, written, in_use, unsure)
 
 
 def seen_of(pages: TouchedPages) -> Seen:
     """Return what was seen of each entry in all windows together."""
-    alone, several = np.full(len(pages.heat), -1, np.int8), np.zeros(len(pages.heat), np.bool_)
+    users, node = np.zeros((2, len(pages.heat)), np.uint8)
     for index, row in enumerate(pages.touches):
-        touched = row > 0
-        several |= touched & (alone >= 0)
-        alone[touched] = index
+        touched = (row > 0).view(np.uint8)
+        users += touched
+        node += touched * np.uint8(index)
     # Who is not known may be several.
-    alone[several | (alone == pages.nodes)] = -1
+    alone = _either((users == 1) & (node < pages.nodes), node.view(np.int8), np.int8(-1))
     written: Bools = np.logical_or(pages.wrote, pages.all_written)
     return Seen(alone, BITS[pages.seen], written)
+
+
+def _either(which: Bools, one: NodeIndexes, other: NodeIndexes | np.int8) -> NodeIndexes:
+    """Return ``one`` where ``which``, else the other: as np.where, which takes bytes one by one."""
+    return other ^ ((one ^ other) & -which.view(np.int8))
 
 
 def _are_private(pages: TouchedPages, seen: Seen) -> Bools:

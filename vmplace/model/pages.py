@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from vmplace import native
 from vmplace.model.units import CHUNK_RUNS, Units, portions
-from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks, joined_bits
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
@@ -144,12 +143,8 @@ class RangePages:
 
     def heat_of(self, some: Indexes) -> Bytes:
         """Return the heat of the pages of some blocks [n, 512]."""
-        planes = np.zeros((8, len(some), BIT_ROW), np.uint8)
-        for plane, window in zip(planes, self.seen, strict=False):
-            plane[:] = window.anybody(some, self.blocks)
-        heat = np.empty((len(some), BYTE_ROW), np.uint8)
-        native.planes_heat(planes.reshape(-1), heat.reshape(-1))
-        return heat
+        oldest_first = [window.anybody(some, self.blocks) for window in reversed(self.seen)]
+        return joined_bits(oldest_first, len(some)) << np.uint8(8 - len(self.seen))
 
     def first_heat(self) -> Bytes:
         """Return the heat of the first page of each block: that of huge pages."""
@@ -182,13 +177,12 @@ class RangePages:
 
     def _small_units(self, some: Indexes) -> Units:
         """Return the units of some blocks of small pages."""
-        heat, nodes = self.heat_of(some).reshape(-1), self.nodes_of(some).reshape(-1)
-        return Units.of_pages(self._hva_of(some), heat, nodes).movable(self.settled)
+        return Units.of_pages(self._hva_of(some), self.heat_of(some), self.nodes_of(some), self.settled)
 
     def _units_of(self, some: Indexes, heat: Bytes, *, huge: bool) -> Units:
         """Return the units of some blocks whose pages are alike; ``heat`` is of all blocks."""
         nodes = self.nodes.value[some].view(np.int8)
-        return Units.of_blocks(self._hva_of(some), heat[some], nodes, huge=huge).movable(self.settled)
+        return Units.of_blocks(self._hva_of(some), heat[some], nodes, self.settled, huge=huge)
 
     def _are_alike(self) -> Bools:
         """Return of which blocks all pages lie on one node and are equally hot."""

@@ -1,12 +1,13 @@
 """Which blocks of a range was anything seen of, and what do its page statistics tell of the pages there?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
-from vmplace.sampling.block_rows import BlockRows
+from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, joined_bits
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits
 
@@ -78,25 +79,27 @@ class _Part:
         """Return ``touches``, ``seen`` and ``wrote`` (TouchedPages)."""
         nodes = windows[0].planes(self.blocks)
         size = len(self.apart) * HUGE_PAGES + len(self.whole)
-        touches, seen, wrote = np.zeros((nodes, size), np.uint8), *np.zeros((2, size), np.uint8)
-        for number, window in enumerate(windows):
-            for node in self.users(window.accessed, nodes):
-                marks = self.marks(window.accessed, node)
-                touches[node] += marks
-                seen |= marks << number
-            if window.written:
-                wrote |= self.marks(window.written) << number
-        return touches, seen, wrote
+        touches, seen = np.zeros((nodes, size), np.uint8), np.zeros(size, np.uint8)
+        for node in range(nodes):
+            marks = self.marks([window.accessed for window in windows], node)
+            if marks is not None:
+                touches[node] = BITS[marks]
+                seen |= marks
+        wrote = self.marks([window.written for window in windows])
+        return touches, seen, np.zeros(size, np.uint8) if wrote is None else wrote
 
-    def users(self, bits: BlockRows, nodes: int) -> list[int]:
-        """Return the nodes that touched anything here."""
-        return [node for node in range(nodes) if bits.used(node * self.blocks + self.every).any()]
-
-    def marks(self, bits: BlockRows, plane: int = 0) -> Bytes:
-        """Return 1 for each entry that has a bit."""
+    def marks(self, windows: Sequence[BlockRows | None], plane: int = 0) -> Bytes | None:
+        """Return a bit for each window and entry that has one; None where nothing has."""
         at = plane * self.blocks
-        small = np.unpackbits(bits.some(at + self.apart).reshape(-1), bitorder="little")
-        return np.concatenate([small, bits.used(at + self.whole).view(np.uint8)])
+        known = [bits if bits and bits.used(at + self.every).any() else None for bits in windows]
+        if not any(known):
+            return None
+        none = np.zeros((len(self.apart), BIT_ROW), np.uint8)
+        pages = joined_bits([bits.some(at + self.apart) if bits else none for bits in known], len(self.apart))
+        whole = np.zeros(len(self.whole), np.uint8)
+        for number, bits in enumerate(known):
+            whole |= bits.used(at + self.whole).view(np.uint8) << number if bits else np.uint8(0)
+        return np.concatenate([pages.reshape(-1), whole])
 
     def bytes_of(self, rows: BlockRows, plane: int = 0) -> Bytes:
         """Return for each entry what holds for its page, or for the first one of a block."""

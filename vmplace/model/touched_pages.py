@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from vmplace.model.page_pace import PER_SECOND
 from vmplace.model.units import Units, portions
-from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
@@ -93,7 +92,7 @@ class TouchedPages:
     def begins_block(self) -> Bools:
         """Return which entries are the first of their block."""
         begins = np.ones(len(self.heat), np.bool_)
-        begins[: self.edge].reshape(-1, HUGE_PAGES)[:, 1:] = False
+        self._of_pages(begins)[:, 1:] = False
         return begins
 
     @property
@@ -108,16 +107,27 @@ class TouchedPages:
 
     def by_block(self, values: npt.NDArray[np.generic], *, huge_pages: int = HUGE_PAGES) -> Floats:
         """Return the sum over the pages of each block, where a huge page counts as so many."""
-        sums = np.empty(len(self.blocks))
-        pages = values[: self.edge].reshape(-1, HUGE_PAGES)
-        sums[self.apart] = pages.sum(axis=1, dtype=np.float64)
+        sums, pages = np.empty(len(self.blocks)), self._of_pages(values)
+        sums[self.apart] = pages.sum(axis=1, dtype=np.float64 if values.dtype.kind == "f" else np.int32)
         sums[self.whole] = values[self.edge :] * np.where(self.whole < self.small, HUGE_PAGES, huge_pages)
         return sums
+
+    def by_code(self, code: npt.NDArray[np.integer], codes: int) -> Floats:
+        """Return how many pages the entries of each code have; ``code[E]`` is from 0 to before ``codes``."""
+        total: Floats = np.bincount(code[self.edge :], minlength=codes) * np.float64(HUGE_PAGES)
+        for start in range(0, self.edge, CHUNK_ENTRIES):
+            part = code[start : min(start + CHUNK_ENTRIES, self.edge)]
+            total += np.bincount(part, minlength=codes)
+        return total
+
+    def by_node(self) -> Floats:
+        """Return how many pages are on each node [N]."""
+        return self.by_code(np.maximum(self.node_index, -1) + 1, self.nodes + 1)[1:]
 
     def of_block(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
         """Return for each entry what holds for its block."""
         found = np.empty(len(self.heat), values.dtype)
-        found[: self.edge].reshape(-1, HUGE_PAGES)[:] = values[self.apart, None]
+        self._of_pages(found)[:] = values[self.apart, None]
         found[self.edge :] = values[self.whole]
         return found
 
@@ -130,8 +140,12 @@ class TouchedPages:
     def hva_of(self, entries: Indexes) -> Indexes:
         """Return the address of each entry."""
         inside = np.where(entries < self.edge, entries % HUGE_PAGES, 0)
-        first = self.ram.hva - self.ram.hva % HUGE_BYTES
-        hva: Indexes = first + self.blocks[self.block_of(entries)] * HUGE_BYTES + inside * PAGE_BYTES
+        hva: Indexes = self._hva_of_blocks(self.block_of(entries)) + inside * PAGE_BYTES
+        return hva
+
+    def _hva_of_blocks(self, places: Indexes) -> Indexes:
+        """Return the address of blocks, by their place in ``blocks``."""
+        hva: Indexes = self.ram.hva - self.ram.hva % HUGE_BYTES + self.blocks[places] * HUGE_BYTES
         return hva
 
     def pace_of(self, node: int) -> npt.NDArray[np.float32] | None:
@@ -144,7 +158,8 @@ class TouchedPages:
 
     def only(self, wanted: Bools) -> "TouchedPages":
         """Return the same as if only the wanted entries were there."""
-        return replace(self, node_index=np.where(wanted, self.node_index, np.int8(-1)).astype(np.int8))
+        # All bits of those that are not: numpy chooses bytes one by one.
+        return replace(self, node_index=self.node_index | (wanted.view(np.int8) - np.int8(1)))
 
     def elsewhere(self, node: int) -> "TouchedPages":
         """Return the same as if only entries on other nodes than this were there."""
@@ -152,22 +167,27 @@ class TouchedPages:
 
     def units(self) -> Iterator[Units]:
         """Yield what can move, in chunks: small pages, then huge ones."""
-        is_alike = np.ones(len(self.blocks), np.bool_)
-        is_alike[self.apart] = False
-        for some in portions(np.arange(self.small), is_alike):
-            ends = some[0], some[-1] + 1
-            pages, together = np.searchsorted(self.apart, ends), np.searchsorted(self.whole, ends)
-            yield self._whole_units(*together).joined(self._small_units(*pages))
-        yield self._whole_units(int(np.searchsorted(self.whole, self.small)), len(self.whole), huge=True)
+        here, alike = self.node_index >= 0, np.zeros(len(self.blocks), np.bool_)
+        asked, alike[self.whole] = alike.copy(), True
+        asked[self.apart] = self._of_pages(here).any(axis=1)
+        asked[self.whole] = here[self.edge :]
+        for some in portions(np.flatnonzero(asked[: self.small]), alike):
+            together = self._whole_units(some[alike[some]], huge=False)
+            yield together.joined(self._small_units(some[~alike[some]]))
+        yield self._whole_units(self.small + np.flatnonzero(asked[self.small :]), huge=True)
 
-    def _small_units(self, start: int, stop: int) -> Units:
-        """Return the units of the blocks ``apart[start:stop]``."""
-        part = slice(start * HUGE_PAGES, stop * HUGE_PAGES)
-        hva = self.hva_of(np.arange(part.start, part.stop, HUGE_PAGES))
-        return Units.of_pages(hva, self.heat[part], self.node_index[part]).movable(UNKNOWN)
+    def _small_units(self, places: Indexes) -> Units:
+        """Return the units of blocks whose pages have an entry each."""
+        nth = np.searchsorted(self.apart, places)
+        heat, nodes = self._of_pages(self.heat)[nth], self._of_pages(self.node_index)[nth]
+        return Units.of_pages(self._hva_of_blocks(places), heat, nodes)
 
-    def _whole_units(self, start: int, stop: int, *, huge: bool = False) -> Units:
-        """Return the units of the blocks ``whole[start:stop]``."""
-        part = slice(self.edge + start, self.edge + stop)
-        hva = self.hva_of(np.arange(part.start, part.stop))
-        return Units.of_blocks(hva, self.heat[part], self.node_index[part], huge=huge).movable(UNKNOWN)
+    def _of_pages(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
+        """Return what single pages have, by block."""
+        return values[: self.edge].reshape(-1, HUGE_PAGES)
+
+    def _whole_units(self, places: Indexes, *, huge: bool) -> Units:
+        """Return the units of blocks that are an entry."""
+        entries = self.edge + np.searchsorted(self.whole, places)
+        hva = self._hva_of_blocks(places)
+        return Units.of_blocks(hva, self.heat[entries], self.node_index[entries], huge=huge)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vmplace.sampling.block_rows import BYTE_ROW
+from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES
 
-CHUNK_RUNS, CHUNK_BLOCKS = 1 << 13, 1 << 5
+CHUNK_RUNS, CHUNK_BLOCKS = 1 << 13, 1 << 7
 """What is looked at in one go: runs, or blocks of small pages that differ."""
 
 
@@ -30,29 +31,33 @@ class Units:
     node_index: NodeIndexes
 
     @classmethod
-    def of_blocks(cls, hva: Indexes, heat: Bytes, node_index: NodeIndexes, *, huge: bool) -> "Units":
-        """Return blocks of pages that are alike, or huge pages: an item for each."""
-        count = np.full(len(hva), 1 if huge else BYTE_ROW)
-        return cls(hva, count, huge, heat, node_index)
+    def of_pages(cls, hva: Indexes, heat: Bytes, node_index: NodeIndexes, settled: int = UNKNOWN) -> "Units":
+        """Return the small pages of blocks that begin at ``hva[n]``: heat[n, 512] and node[n, 512] of each.
+
+        Without those whose node is not known, or ``settled``.
+        """
+        there = np.flatnonzero((node_index >= 0) & (node_index != settled))
+        heats, nodes = heat.reshape(-1)[there], node_index.reshape(-1)[there]
+        begins = np.ones(len(there), np.bool_)
+        begins[1:] = (np.diff(there) != 1) | (heats[1:] != heats[:-1]) | (nodes[1:] != nodes[:-1])
+        begins |= there % BYTE_ROW == 0
+        first = np.flatnonzero(begins)
+        count, page = np.diff(first, append=len(there)), there[first]
+        at = hva[page // BYTE_ROW] + page % BYTE_ROW * PAGE_BYTES
+        return cls(at, count, False, heats[first], nodes[first])
 
     @classmethod
-    def of_pages(cls, hva: Indexes, heat: Bytes, node_index: NodeIndexes) -> "Units":
-        """Return the small pages of blocks that begin at ``hva[n]``: heat and node of 512 pages for each."""
-        heats, nodes = heat.reshape(-1, BYTE_ROW), node_index.reshape(-1, BYTE_ROW)
-        begins = np.ones(heats.shape, np.bool_)
-        begins[:, 1:] = (heats[:, 1:] != heats[:, :-1]) | (nodes[:, 1:] != nodes[:, :-1])
-        first = np.flatnonzero(begins)
-        count = np.diff(first, append=begins.size)
-        at = hva[first // BYTE_ROW] + first % BYTE_ROW * PAGE_BYTES
-        return cls(at, count, False, heat[first], node_index[first])
+    def of_blocks(
+        cls, hva: Indexes, heat: Bytes, node_index: NodeIndexes, settled: int = UNKNOWN, *, huge: bool
+    ) -> "Units":
+        """Return blocks of pages that are alike, or huge pages: an item for each; without the same."""
+        there = np.flatnonzero((node_index >= 0) & (node_index != settled))
+        count = np.full(len(there), 1 if huge else BYTE_ROW)
+        return cls(hva[there], count, huge, heat[there], node_index[there])
 
     def some(self, which: Bools | Indexes) -> "Units":
         """Return these runs."""
         return Units(self.hva[which], self.count[which], self.huge, self.heat[which], self.node_index[which])
-
-    def movable(self, settled: int) -> "Units":
-        """Return those whose node is known and another one than ``settled``."""
-        return self.some((self.node_index >= 0) & (self.node_index != settled))
 
     def singly(self) -> tuple["Units", Indexes]:
         """Return each unit by itself, and how many of its run come before it."""
@@ -64,6 +69,8 @@ class Units:
 
     def joined(self, other: "Units") -> "Units":
         """Return both, ascending."""
+        if not len(self.hva) or not len(other.hva):
+            return self if len(self.hva) else other
         both = Units(
             np.concatenate([self.hva, other.hva]),
             np.concatenate([self.count, other.count]),

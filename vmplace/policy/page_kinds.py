@@ -154,8 +154,7 @@ def _kinds(snapshot: Snapshot, guest: GuestView, pages: TouchedPages) -> PageKin
 
 def _excess_ratio(pages: TouchedPages, rest: Bools, nids: tuple[int, ...], target: home.Target) -> float:
     """Return which share of the pages is on nodes that have more of them than the target says."""
-    here = rest & (pages.node_index >= 0)
-    counts = np.bincount(pages.node_index[here], pages.sizes[here], len(nids))
+    counts = pages.only(rest).by_node()
     total = float(counts.sum())
     excess = np.maximum(counts - weights_by_index(target.weights, nids) * total, 0)
     return float(excess.sum()) / total if total else 0.0

@@ -187,8 +187,10 @@ def range_wishes(
     if not counts.any():
         return
     weights, free = weights_by_index(target.weights, nids), weights_by_index(room, nids)
-    wanted, _ = excess_and_deficit(counts, weights, np.full(len(nids), np.inf))
-    excess, deficit = excess_and_deficit(counts, weights, free)
+    wanted, deficit = excess_and_deficit(counts, weights, np.full(len(nids), np.inf))
+    excess = wanted
+    if (deficit.sum(axis=0) > free).any():
+        excess, deficit = excess_and_deficit(counts, weights, free)
     for nid, pages_in in zip(nids, deficit.sum(axis=0).tolist(), strict=True):
         room[nid] = room.get(nid, 0.0) - pages_in
     if lacking := round(float(wanted.sum() - excess.sum())):

@@ -99,7 +99,8 @@ def pick(pages: Placed, counts: Counts, excess: Counts, deficit: Counts, limit: 
             break
         for stratum, chosen in _iter_chosen(units, share, seen, left):
             found[stratum].append(chosen)
-    dealt = [_dealt(one, found[one], deficit[one]) for one in range(STRATA)]
+    strata = [one for one in range(STRATA) if found[one]] or [0]
+    dealt = [_dealt(one, found[one], deficit[one]) for one in strata]
     hva, npages, source, target = (np.concatenate(part) for part in zip(*dealt, strict=True))
     return Picked(hva, npages, source, target)
 

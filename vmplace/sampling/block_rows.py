@@ -6,7 +6,7 @@ differs.  Two kinds of rows: a bit per page (64 bytes), lowest first, and a byte
 planes of rows lie one after the other: row ``plane * blocks + block``.  Nothing changes in place.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,6 +118,16 @@ class BlockRows:
         """Return which of these rows have bytes that differ."""
         mixed: Bools = (self.mixed[which >> 3] << (which & 7).astype(np.uint8) & 128) != 0
         return mixed
+
+
+def joined_bits(planes: Sequence[Bytes], count: int) -> Bytes:
+    """Return a byte per page [count, 512]: bit k is the page's bit in rows ``planes[k]``, up to eight."""
+    highest_first = np.zeros((8, count, BIT_ROW), np.uint8)
+    for to, rows in zip(highest_first[::-1], planes, strict=False):
+        to[:] = rows
+    pages = np.empty((count, BYTE_ROW), np.uint8)
+    native.planes_heat(highest_first.reshape(-1), pages.reshape(-1))
+    return pages
 
 
 def chunks(some: Indexes, size: int) -> Iterator[Indexes]:

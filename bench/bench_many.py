@@ -1,8 +1,11 @@
 """What does a window of many guests cost the agent, beside sampling?  CPU seconds; JSON.
 
 GUESTS of 4 GiB on four nodes, an eighth of each touched, as source "kvm" tells it; every tenth guest spans
-all nodes, the others run where their memory is.  Measured: taking the window in, a plan of each policy, and
-what `vmplace status` shows.  The control: a tenth of the guests; the ratio is of the cost per guest.
+all nodes, the others run where their memory is.  Kinds: ``small`` and ``huge`` pages that one node touches as
+a whole; ``mixed``, small pages of which each node that the guest runs on touches half, at random.
+
+Measured: taking the window in, a plan of each policy, and what `vmplace status` shows.  The control: a tenth
+of the guests; the ratio is of the cost per guest.
 
     python3 -m bench.bench_many 200
 """
@@ -36,11 +39,14 @@ HOST = HostTopology(
 )
 
 
-def batch(node: int, *, huge: bool) -> SampleBatch:
-    """Return a window in which this node touched and wrote the first eighth of a guest's memory."""
-    bits = np.zeros((NODES + 1, NPAGES // 64), np.uint64)
-    bits[node, : NPAGES // 64 // 8] = ~np.uint64(0)
-    blocks, seen = np.full(NPAGES // 512, huge, np.uint8), NodeBits(bits, bits)
+def batch(node: int, kind: str, *, spans: bool = False) -> SampleBatch:
+    """Return a window in which the first eighth of a guest's memory on this node was touched and written."""
+    bits, words = np.zeros((NODES + 1, NPAGES // 64), np.uint64), NPAGES // 64 // 8
+    bits[node, :words] = ~np.uint64(0)
+    if kind == "mixed":
+        users = range(NODES) if spans else (node,)
+        bits[users, :words] = np.random.default_rng(node).integers(0, 1 << 64, (len(users), words), np.uint64)
+    blocks, seen = np.full(NPAGES // 512, kind == "huge", np.uint8), NodeBits(bits, bits)
     sample = RangeSample(RAM, seen.anywhere(NPAGES), np.full(NPAGES, node, np.int8), blocks, seen)
     return SampleBatch("g", "kvm", SourceSight(), 0, 10**9, tuple(range(NODES)), (sample,))
 
@@ -62,13 +68,14 @@ def seconds(work: Callable[[], object]) -> float:
     return min(taken)
 
 
-def measured(guests: int, *, huge: bool) -> dict[str, float]:
+def measured(guests: int, kind: str) -> dict[str, float]:
     """Return CPU seconds for all guests together."""
-    batches = [batch(node, huge=huge) for node in range(NODES)]
+    batches = [[batch(node, kind, spans=spans) for node in range(NODES)] for spans in (False, True)]
     known: dict[int, GuestPages] = {}
 
     def window() -> None:
-        known.update({n: absorbed(known.get(n), batches[n % NODES]) for n in range(guests)})
+        for n in range(guests):
+            known[n] = absorbed(known.get(n), batches[n % SPANS == 0][n % NODES])
 
     for _ in range(HEAT_WINDOWS):
         window()
@@ -87,9 +94,9 @@ def shown(view: GuestView) -> object:
     return counts, estimated_traffic(HOST, view.topology, pages)
 
 
-def compared(guests: int, *, huge: bool) -> dict[str, object]:
+def compared(guests: int, kind: str) -> dict[str, object]:
     """Return the figures, each with those of a tenth of the guests."""
-    all_of_them, few = measured(guests, huge=huge), measured(guests // 10, huge=huge)
+    all_of_them, few = measured(guests, kind), measured(guests // 10, kind)
     return {name: ratio(value, few[name]) for name, value in all_of_them.items()}
 
 
@@ -105,7 +112,7 @@ def main() -> None:
     )
     parser.add_argument("guests", type=int, nargs="?", default=200)
     guests = parser.parse_args().guests
-    found = {kind: compared(guests, huge=kind == "huge") for kind in ("small", "huge")}
+    found = {kind: compared(guests, kind) for kind in ("small", "huge", "mixed")}
     print(json.dumps({"guests": guests, **found}, indent=2))
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.units import CHUNK_RUNS, Units, portions
+from vmplace.model.units import CHUNK_BLOCKS, CHUNK_RUNS, Units, portions
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks, joined_bits
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_frames import block_offset
@@ -27,7 +27,7 @@ from vmplace.topology.guest import PAGE_BYTES, RamRange
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-CHUNK_BLOCKS, CHUNK_BIT_ROWS = 1 << 7, 1 << 10
+CHUNK_BIT_ROWS = 1 << 10
 
 HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4

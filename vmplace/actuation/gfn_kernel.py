@@ -1,11 +1,11 @@
 """Move a guest's pages by the placement fd of a patched KVM, in the shape of move_pages(2).
 
 KVM copies huge pages while the guest goes on using them, and empties no LRU batches.  A huge page that was
-written meanwhile is copied once more with the guest held up (INSIST), as move_pages(2) does with all.  It is
-not left for a second call, which would copy it three times.  Pages in LRU batches are busy until somebody
-empties these (DRAIN), at most once in DRAIN_PAUSE_NS, as that makes all CPUs of the host work.  Pages
-outside of the memslots, and guests without placement fd, move by move_pages(2).  Undo always does: what it
-needs is sure, not gentle.
+written meanwhile moves piece by piece (INSIST): vCPUs wait for 256 KiB to be copied, where move_pages(2) has
+them wait for 2 MiB.  It is not left for a second call, which might find it written again.  Pages in LRU
+batches are busy until somebody empties these (DRAIN), at most once in DRAIN_PAUSE_NS, as that makes all CPUs
+of the host work.  Pages outside of the memslots, and guests without placement fd, move by move_pages(2).
+Undo always does: what it needs is sure, not gentle.
 
 Interface: kvm-patches/kvm_placement.h and Documentation/virt/kvm/placement.rst in the patched kernel.
 """

@@ -7,22 +7,23 @@ out between two batches of moves.
 import logging
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace import __version__
-from vmplace.actuation.result import ActuationResult, MoveOutcome
-from vmplace.agent import climbs, cost
+from vmplace.actuation.result import ActuationResult
+from vmplace.agent import climbs, cost, decisions
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import LoadedConfig
+from vmplace.agent.desk import Desk
 from vmplace.agent.found import Found
 from vmplace.agent.guests import Roster, TrackedGuest
-from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
+from vmplace.agent.notes import Notes
+from vmplace.agent.orders import Inbox
 from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
 from vmplace.agent.readings import Readings
-from vmplace.agent.report import guest_status, guest_traffic, host_imbalance, told
-from vmplace.agent.state import AgentStatus, Decision, PlanSummary, summary
+from vmplace.agent.report import published, told
+from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
 from vmplace.errors import VmplaceError
 from vmplace.model.page_windows import absorbed
@@ -50,10 +51,8 @@ class Agent:
         self._bell = bell
         self._host: HostTopology | None = None
         self._kept: tuple[str, ...] = ()
-        self._before: tuple[str, ...] = ()
-        self._notes: tuple[str, ...] = ()
+        self._notes = Notes()
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
-        self._asked: list[Order] = []
         self._planned_at = time.monotonic()
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
@@ -64,6 +63,7 @@ class Agent:
         self._readings = Readings(reader, self._config.readings, self._config.window_ms)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
+        self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held)
         self.last_plan = PlanSummary()
 
     @property
@@ -77,7 +77,7 @@ class Agent:
         try:
             self._welcome()
             while not self._bell.stopping and (windows is None or self._status.windows < windows):
-                self._serve()
+                self._desk.serve()
                 self._window()
                 if windows is None or self._status.windows < windows:
                     self._rest(self._status.rest_ms / 1000, until_asked=True)
@@ -94,10 +94,7 @@ class Agent:
             self._kept = self._parts.actuator.undo(None)
 
     def _farewell(self) -> None:
-        for order in iter(self.inbox.take, None):
-            order.answer.set_exception(VmplaceError("the agent stops"))
-        for order in self._asked:
-            order.answer.set_exception(VmplaceError("the agent stops"))
+        self._desk.close()
         for part in (self._parts.source, self._parts.actuator, self._trials):
             try:
                 part.close()
@@ -123,7 +120,7 @@ class Agent:
         plan = self._plan()
         result = self._act(plan)
         self._judge(result)
-        self._settle(plan, result, busy_cpu, changed=changed)
+        self._settle(result, busy_cpu, changed=changed)
 
     def _armed(self) -> list[TrackedGuest]:
         """Arm all that are sampled; return those that could be."""
@@ -162,7 +159,7 @@ class Agent:
         except (VmplaceError, OSError) as err:
             # What was known a window ago is better than nothing; a guest that ended tells by itself.
             found = Found(tuple(guest.topology for guest in self.roster), (f"guests not looked up: {err}",))
-        self._before, self._notes = self._notes, found.notes
+        self._notes.renew(*found.notes)
         changed = self.roster.update(found.guests, self._host.nids if self._host else ())
         for gone in self.roster.take_gone():
             self._parts.source.forget(gone)
@@ -173,20 +170,11 @@ class Agent:
 
     def _own(self) -> None:
         """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
-        managing = any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._status.paused
+        managing = any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._desk.paused
         try:
-            self._remember(*self._parts.actuator.own(managing))
+            self._notes.add(*self._parts.actuator.own(managing))
         except (VmplaceError, OSError) as err:
-            self._complain(str(err))
-
-    def _remember(self, *notes: str) -> None:
-        self._notes = (*self._notes, *notes)
-
-    def _complain(self, note: str, err: BaseException | None = None) -> None:
-        """Keep a note on what went wrong; what went wrong in the last window, too, is no news to the log."""
-        if note not in self._before:
-            LOG.error("%s", note, exc_info=err)
-        self._remember(note)
+            self._notes.complain(str(err))
 
     def _harvest(self, guest: TrackedGuest) -> None:
         def step(topology: GuestTopology) -> None:
@@ -211,7 +199,7 @@ class Agent:
             # Memory belongs where the vCPUs will be.
             plan = self._parts.policy(with_vcpus(snapshot, vcpu_moves))
         except Exception as err:
-            self._complain(f"policy {self._parts.policy_name} failed, nothing moves: {err}", err)
+            self._notes.complain(f"policy {self._parts.policy_name} failed, nothing moves: {err}", err)
             return NO_PLAN
         plan = replace(plan, vcpu_moves=vcpu_moves)
         self.last_plan = summary(plan)
@@ -224,7 +212,7 @@ class Agent:
         return min(max(since_s, self._config.window_ms / 1000), LONGEST_SAVING_S)
 
     def _act(self, plan: PlacementPlan) -> ActuationResult:
-        self._serve()
+        self._desk.serve()
         plan = plan.only(self._may_move)
         if plan.is_empty:
             return ActuationResult()
@@ -245,9 +233,9 @@ class Agent:
             climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
             try:
-                self._remember(*self._parts.actuator.undo(name))
+                self._notes.add(*self._parts.actuator.undo(name))
             except (VmplaceError, OSError) as err:
-                self._complain(f"{name}: not undone: {err}")
+                self._notes.complain(f"{name}: not undone: {err}")
 
     def _is_interrupted(self) -> bool:
         return self._bell.stopping or self.inbox.waiting
@@ -256,18 +244,18 @@ class Agent:
         guest = self.roster.get(name)
         if guest is None or guest.settings.mode is Mode.MANUAL:
             return False
-        if any(order.guest in (None, name) for order in self._asked):
+        if self._desk.asked_to_move(name):
             return True
-        if guest.held or self._status.paused or not self._trials.may_move(guest, time.monotonic()):
+        if guest.held or self._desk.paused or not self._trials.may_move(guest, time.monotonic()):
             return False
         return guest.settings.mode is Mode.AUTO
 
-    def _settle(self, plan: PlacementPlan, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
+    def _settle(self, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}
         for guest in self.roster:
-            self._decide(guest, plan, outcomes.get(guest.name))
+            decisions.remember(guest, self._status.windows + 1, self.last_plan, outcomes.get(guest.name))
         for failure in result.failures:
-            self._complain(failure)
+            self._notes.complain(failure)
         if result.pinned_vcpus:
             self._parts.lookout.look_again()
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
@@ -277,7 +265,7 @@ class Agent:
         self._publish(
             replace(
                 self._status,
-                notes=self._notes,
+                notes=self._notes.now,
                 windows=self._status.windows + 1,
                 rest_ms=self._pace.rest_ms,
                 moved_bytes=self._status.moved_bytes + result.moved_pages * PAGE_BYTES,
@@ -286,100 +274,24 @@ class Agent:
                 sampling_cpu_seconds=self._status.sampling_cpu_seconds + cpu_s,
             )
         )
-        self._report_back(outcomes, result.failures)
-
-    def _decide(self, guest: TrackedGuest, plan: PlacementPlan, outcome: MoveOutcome | None) -> None:
-        mine = self.last_plan.of(guest.name)
-        reasons = self.last_plan.reasons(guest.name)
-        decision = Decision(self._status.windows + 1, time.time(), mine.size_bytes, reasons, outcome)
-        # The same reasons again for doing nothing are no news.
-        last = guest.decisions[-1] if guest.decisions else None
-        if outcome or last is None or last.outcome or last.reasons != reasons:
-            guest.decisions.append(decision)
-        if outcome:
-            guest.moved_bytes += outcome.moved * PAGE_BYTES
-            _log_moves(guest.name, mine, outcome)
+        self._desk.report(tuple(told(outcome) for outcome in outcomes.values()) + result.failures)
 
     def _publish(self, status: AgentStatus) -> None:
-        host = self._host
-        if host is None:
-            self._status = status
-            return
-        traffics = {guest.name: guest_traffic(guest, host) for guest in self.roster}
-        copies = self._parts.actuator.replica_bytes()
-        guests = {
-            guest.name: guest_status(
-                guest,
-                host,
-                self.last_plan,
-                traffics[guest.name],
-                replica_bytes=copies.get(guest.name, 0),
-                paused=status.paused,
-            )
-            for guest in self.roster
-        }
-        imbalance = host_imbalance(host, traffics.values())
-        self._status = replace(status, guests=guests, nids=host.nids, mc_imbalance_estimate=imbalance)
-
-    def _report_back(self, outcomes: dict[str, MoveOutcome], failures: tuple[str, ...]) -> None:
-        lines = tuple(told(outcome) for outcome in outcomes.values()) + failures
-        for order in self._asked:
-            order.answer.set_result(lines or ("nothing to move",))
-        self._asked = []
+        if self._host is not None:
+            copies = self._parts.actuator.replica_bytes()
+            status = published(status, self.roster, self._host, self.last_plan, copies)
+        self._status = status
 
     def _rest(self, seconds: float, *, until_asked: bool) -> None:
         """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
         end = time.monotonic() + seconds
         while not self._bell.stopping and (left := end - time.monotonic()) > 0:
             if self._bell.wait(left):
-                self._serve()
-            if until_asked and self._asked:
+                self._desk.serve()
+            if until_asked and self._desk.waits_for_window:
                 return
 
-    def _serve(self) -> None:
-        for order in iter(self.inbox.take, None):
-            try:
-                answer = self._obeyed(order)
-            except (VmplaceError, OSError) as err:
-                order.answer.set_exception(err)
-            else:
-                if answer is not None:
-                    order.answer.set_result(answer)
-
-    def _obeyed(self, order: Order) -> Answer | None:
-        """Carry an order out; None = it is answered at the end of the window."""
-        if order.guest is not None and self.roster.get(order.guest) is None:
-            raise UnknownGuestError(order.guest, self.roster.names())
-        LOG.info('order=%s guest=%s reason="asked by root"', order.verb, order.guest or "all")
-        if order.verb == "apply":
-            self._asked.append(order)
-            return None
-        if order.verb == "undo":
-            self._hold(order.guest, held=True)
-            return self._parts.actuator.undo(order.guest)
-        self._hold(order.guest, held=order.verb == "pause")
+    def _held(self) -> None:
+        """Follow an order to hold guests or let go of them: look again soon, and tell."""
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
-        return (f"{order.guest or 'all guests'}: {order.verb}d",)
-
-    def _hold(self, name: str | None, *, held: bool) -> None:
-        if name is None:
-            self._status = replace(self._status, paused=held)
-        for guest in self.roster:
-            # "resume" without a name also lets go of each guest that was held by name.
-            if guest.name == name or (name is None and not held):
-                guest.held = held
-        self._publish(self._status)
-
-
-def _log_moves(name: str, plan: PlanSummary, outcome: MoveOutcome) -> None:
-    """Log old -> new and why, a line for each reason."""
-    for move in plan.moves:
-        LOG.info(
-            'guest=%s planned_bytes=%d nid=%s->%s reason="%s"',
-            name, move.moved_bytes, _nids(move.from_bytes), _nids(move.to_bytes), move.reason,
-        )  # fmt: skip
-    LOG.info("%s", told(outcome))
-
-
-def _nids(by_nid: Mapping[int, int]) -> str:
-    return ",".join(str(nid) for nid in by_nid)
+        self._publish(replace(self._status, paused=self._desk.paused))

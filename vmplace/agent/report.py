@@ -1,15 +1,40 @@
 """How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from vmplace.actuation.result import MoveOutcome
-from vmplace.agent.guests import TrackedGuest
-from vmplace.agent.state import GuestStatus, PlanSummary
+from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.agent.state import AgentStatus, GuestStatus, PlanSummary
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import Mode
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
+
+
+def published(
+    status: AgentStatus,
+    roster: Roster,
+    host: HostTopology,
+    plan: PlanSummary,
+    replica_bytes: Mapping[str, int],
+) -> AgentStatus:
+    """Return ``status`` with how each guest and the host stand now; guests without copies have no bytes."""
+    traffics = {guest.name: guest_traffic(guest, host) for guest in roster}
+    guests = {
+        guest.name: guest_status(
+            guest,
+            host,
+            plan,
+            traffics[guest.name],
+            replica_bytes=replica_bytes.get(guest.name, 0),
+            paused=status.paused,
+        )
+        for guest in roster
+    }
+    imbalance = host_imbalance(host, traffics.values())
+    return replace(status, guests=guests, nids=host.nids, mc_imbalance_estimate=imbalance)
 
 
 def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many places

@@ -1,0 +1,79 @@
+"""What root ordered, carried out between two batches of moves or at the end of a window."""
+
+import logging
+from collections.abc import Callable
+
+from vmplace.agent.guests import Roster
+from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
+from vmplace.agent.parts import Actuator
+from vmplace.errors import VmplaceError
+
+LOG = logging.getLogger(__name__)
+
+
+class Desk:
+    """Serves the inbox; ``paused`` and guests that are held are what orders left behind.
+
+    ``changed`` is called when one of these did, before who asked for it is answered.
+    """
+
+    def __init__(self, inbox: Inbox, roster: Roster, actuator: Actuator, changed: Callable[[], None]) -> None:
+        self._inbox = inbox
+        self._roster = roster
+        self._actuator = actuator
+        self._changed = changed
+        self._applied: list[Order] = []
+        self.paused = False
+
+    @property
+    def waits_for_window(self) -> bool:
+        """Tell whether somebody asked for what the next window decides."""
+        return bool(self._applied)
+
+    def asked_to_move(self, name: str) -> bool:
+        """Tell whether somebody asked for this guest's moves, whatever its mode."""
+        return any(order.guest in (None, name) for order in self._applied)
+
+    def serve(self) -> None:
+        """Carry out what was ordered, or keep it for the end of the window."""
+        for order in iter(self._inbox.take, None):
+            try:
+                answer = self._obeyed(order)
+            except (VmplaceError, OSError) as err:
+                order.answer.set_exception(err)
+            else:
+                if answer is not None:
+                    order.answer.set_result(answer)
+
+    def report(self, lines: tuple[str, ...]) -> None:
+        """Answer those who waited for the end of the window."""
+        for order in self._applied:
+            order.answer.set_result(lines or ("nothing to move",))
+        self._applied = []
+
+    def close(self) -> None:
+        """Tell everybody who waits that nothing will be done."""
+        for order in (*iter(self._inbox.take, None), *self._applied):
+            order.answer.set_exception(VmplaceError("the agent stops"))
+
+    def _obeyed(self, order: Order) -> Answer | None:
+        """Carry an order out; None = it is answered at the end of the window."""
+        if order.guest is not None and self._roster.get(order.guest) is None:
+            raise UnknownGuestError(order.guest, self._roster.names())
+        LOG.info('order=%s guest=%s reason="asked by root"', order.verb, order.guest or "all")
+        if order.verb == "apply":
+            self._applied.append(order)
+            return None
+        self._hold(order.guest, held=order.verb != "resume")
+        if order.verb == "undo":
+            return self._actuator.undo(order.guest)
+        return (f"{order.guest or 'all guests'}: {order.verb}d",)
+
+    def _hold(self, name: str | None, *, held: bool) -> None:
+        if name is None:
+            self.paused = held
+        for guest in self._roster:
+            # "resume" without a name also lets go of each guest that was held by name.
+            if guest.name == name or (name is None and not held):
+                guest.held = held
+        self._changed()

@@ -17,7 +17,7 @@ from vmplace.lab.scenario_run import prepare_stage
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 SCENARIO = read_scenario("shared-text")
-WINDOW_S, PAUSE_S, STAYS_S = 2.0, 5.0, 20.0
+WINDOW_S, PAUSE_S, STAYS_S = 2.0, 3.0, 40.0
 LONGEST_S = 300.0
 
 
@@ -33,22 +33,25 @@ def fetch_lar(host: LabHost) -> float:
     return read_window(host, host.topology, WINDOW_S, len(SCENARIO.guests)).fetch_lar(1) or 0.0
 
 
-def await_local(host: LabHost) -> float:
-    """Return the share once it is above 0.9, or as it is in the end."""
-    ends = time.monotonic() + LONGEST_S
-    while (share := fetch_lar(host)) <= 0.9 and time.monotonic() < ends:
+def becomes_local(host: LabHost) -> bool:
+    """Tell whether the share gets above 0.9, and stays there, before LONGEST_S are over.
+
+    KVM takes a few writes beside the code for the begin of many, once.
+    """
+    since = begin = time.monotonic()
+    while time.monotonic() < min(since + STAYS_S, begin + LONGEST_S):
+        if fetch_lar(host) <= 0.9:
+            since = time.monotonic()
         # A metered guest is slow, and so is the agent beside it.
         time.sleep(PAUSE_S)
-    return share
+    return since + STAYS_S <= begin + LONGEST_S
 
 
 def test_each_node_executes_its_own_copy_of_code_as_long_as_the_agent_runs(host: LabHost) -> None:
     assert 0.2 < fetch_lar(host) < 0.3
     agent = VmplaceAgent(host, SCENARIO)
     agent.start()
-    assert await_local(host) > 0.9
-    time.sleep(STAYS_S)
-    assert fetch_lar(host) > 0.9
+    assert becomes_local(host)
     agent.stop()
     assert fetch_lar(host) < 0.4
     (answer,) = scenario_stage.ask_payloads(host, SCENARIO.guests, "verify", 120).values()

@@ -175,16 +175,19 @@ def test_vcpus_that_float_are_tied_to_their_memory_and_undo_lets_them_float(host
 
 @pytest.mark.parametrize("source", ["kvm", "hints"])
 def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Path, source: str):
-    before = {name: pages_by_nid(host, name) for name in ("one", "two")}
+    away = {"one": 1, "two": 2}
+    before = {name: pages_by_nid(host, name)[nid] for name, nid in away.items()}
     config = f'source = "{source}"\n' + CONFIG.format(mb_per_s=4096)
     host.put(config.encode(), "/etc/vmplace/vmplace.toml")
     said = json.loads(host.run("vmplace record /root/host.vmptrace --duration 6 --json", timeout=120).stdout)
     assert said["guests"] == 2 and said["windows"] >= 2
-    assert {name: pages_by_nid(host, name) for name in before} == before
+    # Nothing was moved; a guest may have touched memory for the first time meanwhile, where its vCPU is.
+    assert all(pages_by_nid(host, name)[nid] >= before[name] for name, nid in away.items())
+    assert all(is_away(host, name, nid) for name, nid in away.items())
     (tmp_path / "host.vmptrace").write_bytes(host.get("/root/host.vmptrace"))
     replay = ["replay", str(tmp_path / "host.vmptrace"), "--policy", "home", "--json"]
     told = json.loads(CliRunner().invoke(cli, replay, catch_exceptions=False).stdout)
-    for name in before:
+    for name in away:
         guest = told["guests"][name]
         assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9
         assert guest["moved_bytes"] > PRESENT * 4096

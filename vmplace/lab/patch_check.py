@@ -2,8 +2,9 @@
 
 The steps are built in a source tree of their own, outside of it (O=), an object tree per variant, so that a
 step compiles only what its patch changed.  What built once is not built again, as long as the patches up to
-it are the same.  Quick: the directories the patches touch instead of whole kernels,
-and the rarer variants only with all patches applied.
+it are the same but for those that add to no kernel: tests and documentation.  The rarer variants come last,
+at each step too.  Quick: the directories the patches touch instead of whole kernels, and the rarer variants
+only with all patches applied.
 """
 
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 from vmplace.lab import cache, trees
 from vmplace.lab.errors import LabError
 from vmplace.lab.kernel import FRAGMENT, SOURCE
-from vmplace.lab.patching import apply_series, series
+from vmplace.lab.patching import apply_series, series, touched_files
 from vmplace.lab.progress import Progress, log_path
 from vmplace.lab.toolbox import run_in_tree
 
@@ -23,6 +24,7 @@ CHECKPATCH = ("--terse", "--strict", "--ignore", "FILE_PATH_CHANGES")
 # mm/ whole: its files that a patch adds are no targets before that patch.
 QUICK_TARGETS = ("arch/x86/kvm/", "mm/", "kernel/ptrace.o", "kernel/sched/")
 FULL_TARGETS = ("bzImage", "modules")
+NEVER_BUILT = ("Documentation/", "tools/", "MAINTAINERS")
 
 
 @dataclass(frozen=True)
@@ -57,29 +59,49 @@ def check_patches(progress: Progress, patches: Path, *, quick: bool, last_only: 
     with cache.locked(work.name):
         _unpack(toolbox, work, progress)
         _checkpatch(work / SOURCE, files, progress)
-        for count in range(len(files) if last_only else 1, len(files) + 1):
-            log = log_path(f"patch-check-{count:02d}")
-            variants = MAIN_VARIANTS + (RARE_VARIANTS if count == len(files) or not quick else ())
-            marks = {one: _mark(work, files[:count], one, targets) for one in variants}
-            missing = [one for one, mark in marks.items() if not mark.exists()]
-            if not missing:
-                continue
-            with progress.step(f"patches: apply {count:02d}", log):
-                apply_series(toolbox, work, SOURCE, files[:count], log)
-            for variant in missing:
-                with progress.step(f"patches: build {count:02d} {variant.name}", log):
-                    _build(toolbox, work, variant, targets, log)
-                marks[variant].touch()
+        last = len(files)
+        for variants, first in ((MAIN_VARIANTS, 1), (RARE_VARIANTS, last if quick else 1)):
+            for count in range(last if last_only else first, last + 1):
+                _check_step(progress, toolbox, work, files[:count], variants, targets)
+
+
+def _check_step(  # noqa: PLR0913  (what a step is made of)
+    progress: Progress,
+    toolbox: Path,
+    work: Path,
+    files: list[Path],
+    variants: tuple[Variant, ...],
+    targets: tuple[str, ...],
+) -> None:
+    """Build what these patches come to in the variants that were not built yet."""
+    marks = {one: _mark(work, files, one, targets) for one in variants}
+    missing = [one for one, mark in marks.items() if not mark.exists()]
+    if not missing:
+        return
+    step = f"{len(files):02d}"
+    log = log_path(f"patch-check-{step}")
+    with progress.step(f"patches: apply {step}", log):
+        apply_series(toolbox, work, SOURCE, files, log)
+    for variant in missing:
+        with progress.step(f"patches: build {step} {variant.name}", log):
+            _build(toolbox, work, variant, targets, log)
+        marks[variant].touch()
 
 
 def _mark(work: Path, files: list[Path], variant: Variant, targets: tuple[str, ...]) -> Path:
     """Return the file that is there once the source with these patches was built so."""
     inputs = {
-        "patches": cache.content_hash(files),
+        "patches": cache.content_hash([path for path in files if _is_built(path)]),
         "fragment": variant.fragment,
         "targets": " ".join(targets),
     }
     return work / f"built-{cache.key_of(inputs)}"
+
+
+def _is_built(patch: Path) -> bool:
+    """Return whether a patch may change what is built."""
+    touched = touched_files([patch.read_text()])
+    return not touched or any(not name.startswith(NEVER_BUILT) for name in touched)
 
 
 def _unpack(toolbox: Path, work: Path, progress: Progress) -> None:

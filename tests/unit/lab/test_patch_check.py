@@ -79,6 +79,13 @@ def test_a_changed_patch_has_all_steps_from_it_on_built_anew(check: Check, patch
     assert {name.split()[0] for name in check()} == {"two", "three"}
 
 
+def test_a_patch_that_adds_tests_alone_is_not_built(check: Check, patches: Path) -> None:
+    (patches / "two").write_text("--- a/tools/testing/one.c\n+++ b/tools/testing/one.c\n")
+    assert not [name for name in check() if name.startswith("two")]
+    (patches / "two").write_text("--- a/tools/testing/one.c\n+++ b/mm/one.c\n")
+    assert {name.split()[0] for name in check()} == {"two", "three"}
+
+
 def test_what_a_killed_build_left_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = tmp_path / "objects-on"
     seen: list[bool] = []

@@ -1,10 +1,12 @@
 """How good are the policies?  All of them, on all traces and on mixes of guests: build/bench/policy.json.
 
-    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--cache DIR] [--out FILE]
+    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--price X] [--out FILE]
 
 One table: each row is one run of one policy with one source on one host, with the figures of ``vmplace
-simulate``.  Controls are in it: doing nothing (``none``) and knowing everything (``oracle``).  vmplace runs
-with three sources, each baseline with the one that its paper has.
+simulate``.  Controls are in it: doing nothing (``none``) and knowing everything (``oracle``, and
+``static-oracle``: each page's best place for the whole run).  vmplace runs with three sources, each baseline
+with the one that its paper has.  ``static_share`` of a row: its gain as a share of the static oracle's, which
+is the yardstick of kMAF.
 
 ``online_share`` of a row: its gain as a share of the online bound, which is what an oracle gains that loses
 the price of each move once more before it makes it (``oracle_break_even_share`` of the oracle's row).  Who
@@ -23,7 +25,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ import numpy as np
 import vmplace.simulate
 from bench.policy_cache import ResultCache, file_digest
 from bench.policy_notes import beaten
+from bench.policy_summary import summary
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost, read_host
@@ -61,8 +64,9 @@ RUNS = (
     ("vmplace", "ad+hints"),
     ("vmplace", "ibs"),
     ("oracle", "full"),
+    ("static-oracle", "full"),
 )
-CONTROLS = ("none", "oracle")
+CONTROLS = ("none", "oracle", "static-oracle")
 SINGLE_HOST = "carrefour-a"
 MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("carrefour-a", ("streamcluster,vcpus=8,nodes=0+1", "npb-mg-A,vcpus=8,nodes=2+3")),
@@ -103,9 +107,10 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Bench:
-    """How runs are made: from the cache, if they were made before."""
+    """How runs are made: from the cache, if they were made before; ``price`` multiplies what changes cost."""
 
     cache: ResultCache
+    price: float = 1.0
 
     def run(
         self,
@@ -115,9 +120,9 @@ class Bench:
         half_life_ns: float = HALF_LIFE_NS,
         price: float = 1.0,
     ) -> SimulationResult:
-        """Return what comes out; ``price`` multiplies the costs of moves."""
-        usual = PlacementCosts()
-        costs = PlacementCosts(usual.move_ns * price, usual.collapse_ns, usual.flush_ns * price)
+        """Return what comes out; ``price`` multiplies the costs of moves once more."""
+        move, collapse, flush, vcpu = (self.price * cost for cost in astuple(PlacementCosts()))
+        costs = PlacementCosts(move * price, collapse, flush * price, vcpu)
         key = (*scenario.inputs, str(scenario.windows), source, str(half_life_ns), str(costs))
         started = time.process_time()
         result = self.cache.result(
@@ -148,13 +153,14 @@ def main() -> int:
     parser.add_argument(
         "--windows", type=int, default=1 << 30, help="at most so many windows of single traces"
     )
-    parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracle")
+    parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracles")
+    parser.add_argument("--price", type=float, default=1.0, help="what changes of placement cost, times this")
     parser.add_argument("--jobs", type=int, default=1, help="run so many scenarios at a time")
     parser.add_argument("--no-leave-one-out", action="store_true")
     parser.add_argument("--cache", type=Path, default=Path("build/bench/cache"), help="folder of results")
     parser.add_argument("--out", type=Path, default=Path("build/bench/policy.json"))
     options = parser.parse_args()
-    bench = Bench(ResultCache(options.cache))
+    bench = Bench(ResultCache(options.cache), options.price)
     if options.jobs > 1:
         fill_cache(bench, options)
     rows: list[dict[str, Any]] = []
@@ -165,7 +171,7 @@ def main() -> int:
             write(options.out, rows, None)
     left_out = None if options.no_leave_one_out else leave_one_out(bench, options.traces, options.windows)
     write(options.out, rows, left_out)
-    print(summary(rows, left_out))
+    print(summary(rows, RUNS, left_out))
     return 0
 
 
@@ -243,6 +249,7 @@ def table_rows(bench: Bench, scenario: Scenario, policies: set[str]) -> list[dic
         if policy in {*policies, *CONTROLS}
     }
     none, oracle = results["none", "full"], results["oracle", "full"]
+    static = results["static-oracle", "full"].run_time_s
     dearer = bench.run(scenario, "oracle", "full", price=2.0)
     names = {"host": scenario.host.name, "mix": scenario.mix}
     rows = [
@@ -254,6 +261,7 @@ def table_rows(bench: Bench, scenario: Scenario, policies: set[str]) -> list[dic
         guests, still = one["guests"], none.guests
         slower = [guests[name].run_time_s / still[name].run_time_s - 1 for name in protected]
         one["worst_protected_slowdown"] = max(slower, default=None)
+        one["static_share"] = oracle_share(none.run_time_s, one["run_time_s"], static)
         one["online_share"] = oracle_share(none.run_time_s, one["run_time_s"], dearer.run_time_s)
         if one["policy"] == "oracle":
             one["oracle_break_even_share"] = oracle_share(
@@ -292,41 +300,6 @@ def write(path: Path, rows: list[dict[str, Any]], left_out: dict[str, Any] | Non
     """Write the table; what is there after a while is of use, too."""
     plain = msgspec.to_builtins({"rows": rows, "notes": [*beaten(rows)], "leave_one_out": left_out})
     path.write_text(json.dumps(plain, indent=1) + "\n")
-
-
-def mean_share(rows: list[dict[str, Any]], key: str) -> float | None:
-    """Return the mean of a share over the rows that have one."""
-    # The oracle moves no vCPUs: who does may gain more, but makes up for no other row with it.
-    shares = [min(one[key], 1.0) for one in rows if one[key] is not None]
-    return float(np.mean(shares)) if shares else None
-
-
-def summary(rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> str:
-    """Return the tables for a person: per policy, and each row of vmplace that a baseline beats."""
-    heads = f"{'mean share':>11}{'of online':>11}{'worst guest':>13}{'protected':>11}{'rows':>6}"
-    lines = [f"{'policy':24}{'source':10}{heads}"]
-    for policy, source in RUNS:
-        mine = [one for one in rows if (one["policy"], one["source"]) == (policy, source)]
-        worst = max((one["worst_guest_slowdown"] for one in mine), default=0.0)
-        guarded = [v for one in mine if (v := one["worst_protected_slowdown"]) is not None]
-        means = [mean_share(mine, key) for key in ("oracle_share", "online_share")]
-        mean, online = ("-" if one is None else f"{one:.3f}" for one in means)
-        shown = f"{max(guarded):+.2%}" if guarded else "-"
-        lines.append(f"{policy:24}{source:10}{mean:>11}{online:>11}{worst:>+13.2%}{shown:>11}{len(mine):>6}")
-    dearer = [v for one in rows if (v := one.get("oracle_break_even_share")) is not None]
-    if dearer:
-        lines += [f"{'oracle, each price twice':34}{np.mean(dearer):>11.3f}"]
-    lines += ["", "rows where a baseline is more than 1 % faster than vmplace with full information:"]
-    lines += [
-        f"  {one['host']} {one['mix']}: {one['policy']} by {one['lead']:.1%}: {one['reason']}"
-        for one in beaten(rows)
-    ] or ["none"]
-    if left_out:
-        lines += ["", f"{'left out':20}{'chosen ms':>10}{'gain':>8}{'own best':>10}"]
-        for one in left_out["rows"]:
-            with_others, own = one["gain_with_choice_of_others"], one["gain_with_own_best"]
-            lines.append(f"{one['left_out']:20}{one['half_life_ms']:>10.0f}{with_others:>8.1%}{own:>10.1%}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def beaten(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     }
     for one in rows:
         mine = best.get((one["host"], one["mix"]))
-        if mine is None or one["policy"] in ("vmplace", "oracle"):
+        if mine is None or one["policy"] in ("vmplace", "oracle", "static-oracle"):
             continue
         lead = 1 - one["run_time_s"] / mine["run_time_s"]
         if lead > NOISE:

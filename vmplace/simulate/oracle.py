@@ -14,7 +14,7 @@ the prices are those of the moments at which their windows met: a reference, not
 Limits: memory is taken to be large enough; vCPUs stay; what a move costs is reckoned as if no guest ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,17 +104,24 @@ class Replay:
         return float(np.mean(list(self.finished_ns.values())))
 
 
+Chooser = Callable[[Known, Matrix, PlacementCosts], Course]
+
+
 def oracle(
-    host: SimulatedHost, specs: Sequence[GuestSpec], windows: int, costs: PlacementCosts
+    host: SimulatedHost,
+    specs: Sequence[GuestSpec],
+    windows: int,
+    costs: PlacementCosts,
+    choose: Chooser,
 ) -> SimulationResult:
-    """Return what comes out when every window is known beforehand."""
+    """Return what comes out when every window is known beforehand, and ``choose`` tells courses at prices."""
     runs = [GuestRun(spec, host, windows) for spec in specs]
     share_cpus(runs, host)
     known = [_known(run, host.system) for run in runs]
     schedule = [_untouched(one) for one in known]
     best = _replayed(host, known, schedule)
     for _ in range(STEPS):
-        aims = [_best_course(one, prices, costs) for one, prices in zip(known, best.prices, strict=True)]
+        aims = [choose(one, prices, costs) for one, prices in zip(known, best.prices, strict=True)]
         step = _step(host, known, schedule, aims, best)
         if step is None:
             break
@@ -190,14 +197,14 @@ def _untouched(known: Known) -> Course:
     return Course(traffic, np.zeros(len(known.uses)))
 
 
-def _best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
+def best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
     """Return the schedule that is best at ``prices`` (ns of the guest's time per access)."""
     states = len(known.states)
     to_go = np.zeros((len(known.first), states + 1))
     chosen: list[npt.NDArray[np.int8]] = []
     for window in range(len(known.uses) - 1, -1, -1):
         use, move = known.uses[window], _move_ns(known.uses[window], costs)
-        value = _served(known, use, prices[window]) + to_go[use.pages]
+        value = served(known, use, prices[window]) + to_go[use.pages]
         # Whoever moves goes to the one best place: the way there costs the same from everywhere.
         rows, node = np.arange(len(value)), value[:, :states].argmin(axis=1)
         elsewhere, copies = value[rows, node] + move, value[:, states] + move * known.copies
@@ -207,10 +214,10 @@ def _best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
         chosen.append(np.where(stay, np.arange(states + 1), target[:, None]).astype(np.int8))
         to_go[use.pages] = np.where(stay, value, moved)
     chosen.reverse()
-    return _followed(known, chosen, costs)
+    return followed(known, chosen, costs)
 
 
-def _followed(known: Known, chosen: list[npt.NDArray[np.int8]], costs: PlacementCosts) -> Course:
+def followed(known: Known, chosen: list[npt.NDArray[np.int8]], costs: PlacementCosts) -> Course:
     """Return the traffic and the pauses of the courses that ``chosen`` tells, window by window."""
     states, count = len(known.states), known.uses[0].heat.shape[1]
     at = np.searchsorted(known.states, known.first)
@@ -229,7 +236,7 @@ def _followed(known: Known, chosen: list[npt.NDArray[np.int8]], costs: Placement
     return Course(traffic, pause)
 
 
-def _served(known: Known, use: WindowUse, prices: Matrix) -> Matrix:
+def served(known: Known, use: WindowUse, prices: Matrix) -> Matrix:
     """Return what the window's accesses to each page cost, by the page's place; the last place is copies."""
     cost = np.empty((len(use.pages), len(known.states) + 1))
     cost[:, :-1] = use.heat @ prices[:, known.states]

@@ -16,11 +16,12 @@ from vmplace.simulate.source_views import CLOCK_SCALE
 
 
 class Reach(Enum):
-    """What a policy acts on: new pages only, pages by what was watched, or the future."""
+    """What a policy acts on: new pages, pages by what was watched, or the future."""
 
     NEW = "new pages"
     WATCHED = "watched pages"
     FUTURE = "all windows, beforehand"
+    FIXED = "all windows, beforehand, for new pages only"
 
 
 class Planner(Protocol):
@@ -62,4 +63,5 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
     "bwap": SimulatedPolicy(BwapPlanner, Reach.WATCHED, every_wake=True),
     "vmplace": SimulatedPolicy(HostPlanner, Reach.WATCHED),
     "oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FUTURE),
+    "static-oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FIXED),
 }

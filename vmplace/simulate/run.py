@@ -33,8 +33,9 @@ from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS
 from vmplace.simulate.look import Look, Part
-from vmplace.simulate.oracle import oracle
-from vmplace.simulate.placement_costs import PlacementCosts
+from vmplace.simulate.oracle import best_course, oracle
+from vmplace.simulate.oracle_static import static_course
+from vmplace.simulate.placement_costs import FREE, PlacementCosts
 from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
 from vmplace.simulate.result import Meter, SimulationResult, result_of
 from vmplace.simulate.source_views import Source, looked
@@ -56,7 +57,9 @@ def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
     if not specs:
         raise VmplaceError("there is no guest to simulate")
     if policy.reach is Reach.FUTURE:
-        return oracle(host, specs, windows, costs or PlacementCosts())
+        return oracle(host, specs, windows, costs or PlacementCosts(), best_course)
+    if policy.reach is Reach.FIXED:
+        return oracle(host, specs, windows, FREE, static_course)
     guests = [GuestRun(spec, host, windows, half_life_ns) for spec in specs]
     share_cpus(guests, host)
     return _Simulation(host, guests, policy, source, costs or PlacementCosts()).run()

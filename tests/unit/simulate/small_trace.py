@@ -37,6 +37,12 @@ def private_pages(*, windows: int = 6, npages: int = 400, heat: int = 2000) -> d
     return arrays_of(records, pages=npages, threads=4, windows=windows)
 
 
+def handed_over_pages(*, windows: int = 6, npages: int = 400, heat: int = 2000) -> dict[str, Any]:
+    """Return a trace whose page p is used by thread p modulo 4, and by the next one in the second half."""
+    records = [(w, p, (p + (2 * w >= windows)) % 4, heat, 1) for w in range(windows) for p in range(npages)]
+    return arrays_of(records, pages=npages, threads=4, windows=windows)
+
+
 def lent_pages(*, windows: int = 8, npages: int = 400, heat: int = 2000) -> dict[str, Any]:
     """Return a trace whose page p is used by thread p modulo 4, and a fiftieth as much by the next one.
 

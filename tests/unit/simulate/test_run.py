@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.unit.simulate.small_trace import arrays_of, lent_pages, private_pages, shared_pages
+from tests.unit.simulate.small_trace import (
+    arrays_of,
+    handed_over_pages,
+    lent_pages,
+    private_pages,
+    shared_pages,
+)
 from vmplace.errors import VmplaceError
 from vmplace.simulate import source_views
 from vmplace.simulate.guest_option import guest_spec
@@ -71,6 +77,17 @@ def test_bits_tell_who_uses_a_page_all_the_time_from_who_does_now_and_then(monke
 
 def test_the_oracle_needs_no_window_to_learn():
     assert run(private_pages(), "oracle").lar == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_static_oracle_places_pages_once_and_pays_nothing():
+    dear = PlacementCosts(move_ns=1e8)
+    assert run(private_pages(), "static-oracle", costs=dear).lar == pytest.approx(1.0, abs=0.02)
+    # Where each page has one user and then another, one place serves half of the accesses at best.
+    once, followed = (run(handed_over_pages(), name) for name in ("static-oracle", "oracle"))
+    assert once.lar is not None
+    assert once.lar < 0.52
+    assert followed.lar == pytest.approx(1.0, abs=0.02)
+    assert followed.run_time_s < once.run_time_s < run(handed_over_pages(), "none").run_time_s
 
 
 def test_pages_that_all_read_get_copies_and_written_ones_get_spread():

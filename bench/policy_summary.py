@@ -1,0 +1,53 @@
+"""What does the table of policies come to?  For a person: means, worst cases, and who beats vmplace where."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bench.policy_notes import beaten
+
+Row = dict[str, Any]
+"""One of the table's rows; the shares are None where there is nothing to share."""
+
+
+def mean_share(rows: list[Row], key: str) -> float | None:
+    """Return the mean of a share over the rows that have one."""
+    # The oracle moves no vCPUs: who does may gain more, but makes up for no other row with it.
+    shares = [min(one[key], 1.0) for one in rows if one[key] is not None]
+    return float(np.mean(shares)) if shares else None
+
+
+def summary(rows: list[Row], runs: Iterable[tuple[str, str]], left_out: Row | None) -> str:
+    """Return the tables for a person: per policy, and each row of vmplace that a baseline beats."""
+    heads = f"{'mean share':>11}{'of online':>11}{'of static':>11}{'worst guest':>13}{'protected':>11}"
+    lines = [f"{'policy':24}{'source':10}{heads}{'rows':>6}"]
+    lines += [_policy_line(rows, policy, source) for policy, source in runs]
+    dearer = [v for one in rows if (v := one.get("oracle_break_even_share")) is not None]
+    if dearer:
+        lines += [f"{'oracle, each price twice':34}{np.mean(dearer):>11.3f}"]
+    lines += ["", "rows where a baseline is more than 1 % faster than vmplace with full information:"]
+    lines += [
+        f"  {one['host']} {one['mix']}: {one['policy']} by {one['lead']:.1%}: {one['reason']}"
+        for one in beaten(rows)
+    ] or ["none"]
+    return "\n".join(lines + (_left_out_lines(left_out["rows"]) if left_out else []))
+
+
+def _policy_line(rows: list[Row], policy: str, source: str) -> str:
+    mine = [one for one in rows if (one["policy"], one["source"]) == (policy, source)]
+    means = [mean_share(mine, key) for key in ("oracle_share", "online_share", "static_share")]
+    told = "".join(f"{'-' if one is None else f'{one:.3f}':>11}" for one in means)
+    worst = max((one["worst_guest_slowdown"] for one in mine), default=0.0)
+    guarded = [v for one in mine if (v := one["worst_protected_slowdown"]) is not None]
+    shown = f"{max(guarded):+.2%}" if guarded else "-"
+    return f"{policy:24}{source:10}{told}{worst:>+13.2%}{shown:>11}{len(mine):>6}"
+
+
+def _left_out_lines(rows: list[Row]) -> list[str]:
+    heads = ["", f"{'left out':20}{'chosen ms':>10}{'gain':>8}{'own best':>10}"]
+    return heads + [
+        f"{one['left_out']:20}{one['half_life_ms']:>10.0f}"
+        f"{one['gain_with_choice_of_others']:>8.1%}{one['gain_with_own_best']:>10.1%}"
+        for one in rows
+    ]

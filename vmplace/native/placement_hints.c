@@ -3,10 +3,7 @@
  * The structures are those of kvm-patches/kvm_placement.h, which is the kernel's own header.
  */
 #include "core.h"
-
-#include <errno.h>
-#include <kvm_placement.h>
-#include <sys/ioctl.h>
+#include "placement_ioctl.h"
 
 /* gpa, time in ns, vCPU id, nid, flags, level: a row each. */
 #define VMP_HINT_COLUMNS 6
@@ -80,7 +77,7 @@ PyObject *vmp_placement_hints(PyObject *module, PyObject *args)
 	hints.spans = (uintptr_t)spans.u64;
 	hints.nr_spans = (uint32_t)(spans.count / 2);
 	Py_BEGIN_ALLOW_THREADS
-	err = ioctl(fd, KVM_PLACEMENT_HINTS, &hints) < 0 ? -errno : 0;
+	err = vmp_ioctl(fd, KVM_PLACEMENT_HINTS, &hints);
 	Py_END_ALLOW_THREADS
 	if (err)
 		return vmp_result(err);

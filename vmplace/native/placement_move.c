@@ -1,16 +1,8 @@
 /* Move guest frames by the placement fd of a patched KVM: the guest runs on while its pages are copied. */
 #include "core.h"
+#include "placement_ioctl.h"
 
-#include <errno.h>
-#include <kvm_placement.h>
-#include <stdlib.h>
-#include <sys/ioctl.h>
 #include <time.h>
-
-static void vmp_free_entries(struct kvm_placement_move_entry **entries)
-{
-	free(*entries);
-}
 
 struct vmp_moves {
 	const uint64_t *gfns;
@@ -30,13 +22,13 @@ static int64_t vmp_monotonic_ns(void)
 
 static int64_t vmp_call_move(int fd, uint32_t flags, const struct vmp_moves *io)
 {
-	__attribute__((cleanup(vmp_free_entries))) struct kvm_placement_move_entry *entries =
-		calloc(io->count + 1, sizeof(*entries));
+	_cleanup_free_ struct kvm_placement_move_entry *entries = calloc(io->count + 1, sizeof(*entries));
 	struct kvm_placement_move arg = {
 		.entries = (uintptr_t)entries, .nr_entries = (uint32_t)io->count, .flags = flags,
 	};
 	int64_t started, duration;
 	size_t i;
+	int err;
 
 	if (!entries)
 		return -ENOMEM;
@@ -46,8 +38,9 @@ static int64_t vmp_call_move(int fd, uint32_t flags, const struct vmp_moves *io)
 	}
 
 	started = vmp_monotonic_ns();
-	if (ioctl(fd, KVM_PLACEMENT_MOVE, &arg) < 0)
-		return -errno;
+	err = vmp_ioctl(fd, KVM_PLACEMENT_MOVE, &arg);
+	if (err)
+		return err;
 	duration = vmp_monotonic_ns() - started;
 
 	for (i = 0; i < arg.nr_entries; i++) {

@@ -13,6 +13,8 @@ means is learnt from the pages around it.
 4. It counts as written if a write was seen; and if more than one in 20 of the pages around it without a
    write is likely to have been spared by chance (Carrefour replicates at 95 % reads).  Where pages are
    written in each window or never, the others are read only; where writes go to and fro, all are written.
+   Where most pages touched since the first write of a block were written, too, its use has changed: that
+   they were only read before says nothing.
 
 Around it: in the same 2 MiB block, or in the whole range where too few pages of the block were touched twice.
 A source that samples is judged otherwise (sampled_use.py); several at once by fused_use.py.
@@ -30,6 +32,8 @@ CERTAIN_WINDOWS = 3
 """By chance, one of four nodes makes three touches of a page in a row in 6 of 100 cases, two in 25."""
 LEAST_PAGES = 8
 """Fewer pages do not speak for their block: what they say changes from window to window."""
+SINCE = np.array([(1 << value.bit_length()) - 1 for value in range(256)], np.uint8)
+"""From windows as bits, 0 for the newest: the oldest of them and all after it."""
 WRITES_RATIO = 0.05
 IN_USE_RATIO = 0.25
 
@@ -127,11 +131,21 @@ def _are_written(pages: TouchedPages, seen: Seen) -> Bools:
     m = (1 - f)^w, and f is how often pages are written once more.
     """
     spared, like_it = 1 - _written_again(pages), np.zeros(len(pages.blocks))
+    times = BITS[pages.seen & pages.of_block(_telling_windows(pages, seen))]
     for windows in range(1, pages.windows + 1):
         missed = spared**windows
-        like_it += pages.by_block(seen.written & (seen.windows == windows)) * (missed / (1 - missed))
-    unwritten = pages.by_block(seen.touched & ~seen.written)
+        like_it += pages.by_block(seen.written & (times == windows)) * (missed / (1 - missed))
+    unwritten = pages.by_block((times > 0) & ~seen.written)
     return like_it > WRITES_RATIO * unwritten
+
+
+def _telling_windows(pages: TouchedPages, seen: Seen) -> Bytes:
+    """Return for each block, as bits, the windows that tell of writes: all, or those since its first one."""
+    since = SINCE[pages.any_by_block(pages.wrote)]
+    touched = (pages.seen & pages.of_block(since)) > 0
+    written = pages.by_block(touched & seen.written)
+    changed = (written >= LEAST_PAGES) & (2 * written > pages.by_block(touched))
+    return np.where(changed, since, np.uint8(255))
 
 
 def _written_again(pages: TouchedPages) -> Floats:

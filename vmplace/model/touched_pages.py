@@ -112,6 +112,13 @@ class TouchedPages:
         sums[self.whole] = values[self.edge :] * np.where(self.whole < self.small, HUGE_PAGES, huge_pages)
         return sums
 
+    def any_by_block(self, bits: Bytes) -> Bytes:
+        """Return the bits that any page of each block has."""
+        found = np.empty(len(self.blocks), np.uint8)
+        found[self.apart] = np.bitwise_or.reduce(self._of_pages(bits), axis=1)
+        found[self.whole] = bits[self.edge :]
+        return found
+
     def by_code(self, code: npt.NDArray[np.integer], codes: int) -> Floats:
         """Return how many pages the entries of each code have; ``code[E]`` is from 0 to before ``codes``."""
         total: Floats = np.bincount(code[self.edge :], minlength=codes) * np.float64(HUGE_PAGES)

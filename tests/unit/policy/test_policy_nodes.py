@@ -14,7 +14,7 @@ from vmplace.sampling.sample import Indexes, NodeBits
 NOTHING = range(0)
 
 
-def bits(touched: dict[int, range], written: range | Indexes = NOTHING) -> NodeBits:
+def bits(touched: dict[int, range] | dict[int, Indexes], written: range | Indexes = NOTHING) -> NodeBits:
     """Return which pages node indexes touched; node 0 did the writing."""
     rows = np.zeros((5, NPAGES), np.uint8)
     for index, pages in touched.items():
@@ -150,6 +150,21 @@ def test_pages_that_chance_has_spared_from_writes_get_no_copies(share: float) ->
     result = planned(view(*windows))
     (one,) = result.collapses
     assert not result.replications and one.hva.tolist() == [HVA] and one.npages.tolist() == [512]
+
+
+@pytest.mark.parametrize("written_windows", [1, 2, 3])
+def test_a_table_that_begins_to_be_written_gets_no_copies_for_what_was_only_read_before(
+    written_windows: int,
+) -> None:
+    # A sixth of the pages in each window, three in four of them written: each page was seen once or twice.
+    chance, windows = np.random.default_rng(1), []
+    for age in range(8):
+        touched = chance.choice(NPAGES, NPAGES // 6, replace=False)
+        parts = {index: touched[index::4] for index in range(4)}
+        windows.append(
+            bits(parts, chance.choice(touched, NPAGES // 8 * (age < written_windows), replace=False))
+        )
+    assert not planned(view(*windows)).replications
 
 
 def test_pages_that_may_be_copied_a_window_later_are_not_moved_before() -> None:

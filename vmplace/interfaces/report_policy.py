@@ -11,6 +11,8 @@ from vmplace.interfaces.traffic_picture import FAINT, INK
 
 MAX_CELLS = 4000
 """A larger picture than this many cells would be unreadable; the table tells all the same."""
+LABEL_INCHES = 0.07
+"""What a letter of a name takes beside the map."""
 
 
 class PolicyRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +71,8 @@ def _shares(rows: list[PolicyRow]) -> str:
     for row in rows:
         if row.oracle_share is not None:
             shares[mixes.index(f"{row.mix} on {row.host}"), policies.index(row.policy)] = row.oracle_share
-    figure = new_figure(3.6 + 0.9 * len(policies), 1.6 + 0.27 * len(mixes))
+    names = LABEL_INCHES * max(map(len, mixes))
+    figure = new_figure(1.6 + names + 0.9 * len(policies), 1.6 + 0.27 * len(mixes))
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="RdYlGn", vmin=-0.25, vmax=1, aspect="auto")
     axes.set_xticks(range(len(policies)), policies, rotation=30, ha="right", color=INK)
@@ -79,8 +82,8 @@ def _shares(rows: list[PolicyRow]) -> str:
     for (i, j), share in np.ndenumerate(shares):
         if not np.isnan(share):
             # Dark ends of the scale need light text.
-            ink = INK if 0.1 < share < 0.9 else "white"
-            axes.text(j, i, f"{share:.2f}", ha="center", va="center", fontsize=7, color=ink)
+            ink = INK if 0.1 < share < 0.8 else "white"
+            axes.text(j, i, f"{share:z.2f}", ha="center", va="center", fontsize=7, color=ink)
     figure.colorbar(image, ax=axes, extend="min", shrink=0.6).outline.set_edgecolor(FAINT)
     return svg_of(figure)
 

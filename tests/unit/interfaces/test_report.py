@@ -91,6 +91,14 @@ def test_the_oracles_shares_are_a_map_and_a_table(tmp_path: Path):
     assert not FOREIGN.search(page)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_map_has_room_for_the_names_of_many_guests(tmp_path: Path):
+    rows = [policy_row(mix="+".join(["streamcluster"] * 7), oracle_share=-0.001)]
+    result, page = reported(tmp_path, written(tmp_path, "p.json", {"rows": rows}))
+    assert result.exit_code == 0, result.output
+    assert ">0.00<" in page
+
+
 def test_where_nothing_can_be_gained_there_is_no_share(tmp_path: Path):
     _, page = reported(tmp_path, written(tmp_path, "p.json", {"rows": [policy_row(oracle_share=None)]}))
     assert "<svg" not in page and "<td>?</td>" in page

@@ -156,15 +156,24 @@ def test_pages_that_chance_has_spared_from_writes_get_no_copies(share: float) ->
 def test_a_table_that_begins_to_be_written_gets_no_copies_for_what_was_only_read_before(
     written_windows: int,
 ) -> None:
-    # A sixth of the pages in each window, three in four of them written: each page was seen once or twice.
-    chance, windows = np.random.default_rng(1), []
+    # Three in four of the touched pages are written: each page was seen once or twice.
+    assert not planned(read_before(3 / 4, written_windows)).replications
+
+
+def test_first_writes_to_a_few_pages_take_no_copies_from_those_around_them() -> None:
+    (one,) = planned(read_before(1 / 12, written_windows=1)).replications
+    assert one.pages > 0.9 * NPAGES
+
+
+def read_before(share: float, written_windows: int) -> GuestView:
+    """Return a table of which all nodes read a sixth a window, and write a share of it in the last ones."""
+    chance, windows, count = np.random.default_rng(1), [], NPAGES // 6
     for age in range(8):
-        touched = chance.choice(NPAGES, NPAGES // 6, replace=False)
+        touched = chance.choice(NPAGES, count, replace=False)
         parts = {index: touched[index::4] for index in range(4)}
-        windows.append(
-            bits(parts, chance.choice(touched, NPAGES // 8 * (age < written_windows), replace=False))
-        )
-    assert not planned(view(*windows)).replications
+        written = touched[: int(count * share)] if age < written_windows else NOTHING
+        windows.append(bits(parts, written))
+    return view(*windows)
 
 
 def test_pages_that_may_be_copied_a_window_later_are_not_moved_before() -> None:

@@ -12,6 +12,10 @@ written_table_later  the last windows
 ``written_table_n2_*``: on two nodes, whose four CPUs nothing else on the machine holds up.  Eight emulated
 CPUs on two real ones wait for each other more than the guest would on a real host.
 
+written_table_storm_executed  the instructions a second of all CPUs, guest, kernel and agent, in these two
+                     windows; control: with vmplace, too, before the first write.  What is more is what
+                     collapsing takes, whoever does it and whoever waits for it.
+
 How fast the guest is, in touches per second of the emulated host's time (it wants to make so many and no
 more), and ``_instructions`` per touch.  Prints {NAME: {value, control, ratio, unit}}, and on standard error
 each window: touches per second / instructions per touch / LAR.
@@ -54,12 +58,16 @@ for pid in $(pgrep -f 'vmplace agent'); do taskset -acp {others} $pid; done
 
 @dataclass(frozen=True)
 class Window:
-    """One window: the guest's touches per second, what each took, its stores, its local access ratio."""
+    """One window: the guest's touches per second, what each took, its stores, its local access ratio.
+
+    ``executed`` are the instructions per second of all CPUs, whoever had them execute these.
+    """
 
     touches_per_s: float
     instructions: float
     stores: float
     lar: float | None
+    executed: float
 
 
 def vcpu_cpus(stage: Stage) -> list[int]:
@@ -83,6 +91,7 @@ def window_of(growth: MeterReading, seconds: float, cpus: list[int]) -> Window:
         float(growth.instructions[:, cpus].sum()) / touches,
         float(growth.stores[GUEST].sum()) / touches,
         local_access_ratio(counted_traffic(growth, GUEST)),
+        float(growth.instructions.sum()) / seconds,
     )
 
 
@@ -149,11 +158,18 @@ def _compared(scenario: str, prefix: str, *, alone: bool) -> dict[str, Any]:
         told = (f"{one.touches_per_s:.0f}/{one.instructions:.0f}/{one.lar or 0:.2f}" for one in windows)
         print(scenario, name, *told, file=sys.stderr)
     value, control = (phases(seen[name]) for name in MANAGED)
-    return {
+    told_of = {
         key: one
         for name in value
         for key, one in figures(value[name], control[name], f"{prefix}{name}").items()
     }
+    return told_of | {f"written_table_{prefix}storm_executed": executed(value["storm"], value["read"])}
+
+
+def executed(storm: list[Window], read: list[Window]) -> dict[str, Any]:
+    """Return what all CPUs executed while pages collapse, beside what they executed before."""
+    mine, before = (statistics.mean(one.executed for one in windows) for windows in (storm, read))
+    return {"value": mine, "control": before, "ratio": mine / before, "unit": "instructions/s of all CPUs"}
 
 
 if __name__ == "__main__":

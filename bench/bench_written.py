@@ -1,24 +1,31 @@
 """What do replicas cost a guest that begins to write what it only read before?
 
-Scenarios shared-table-written (four nodes) and shared-table-written-n2, each once with vmplace and once with
-nobody, from the same start.  Windows of WINDOW_S run from before the guest begins to write until the replicas
-are long gone.  Each vCPU has a CPU for itself, the agent has the others: what these CPUs executed, for the
-guest and for its faults, over the touches that the guest made, is what a touch costs the guest.
+Scenarios shared-table-written (four nodes) and shared-table-written-n2, with vmplace and with nobody, from
+the same start.  Windows of WINDOW_S run from before the guest begins to write until the replicas are long
+gone.  Each vCPU has a CPU for itself, the agent has the others.
 
-written_table_read   windows before the first write
-written_table_storm  the two windows of the first writes: each page collapses, once
-written_table_later  the last windows
+Speed, in touches per second of the emulated host's time (the guest wants to make so many and no more), meter
+off: in a profile of the first writes with the meter on, the meter's work took three times as long as the
+guests' and the kernel's, and slowed most what touches memory most.  The guest counts its touches itself.
+
+written_table_slowest  the slowest window with vmplace; control: the median window with nobody
+written_table_mean     all windows, of both
+
+What a touch costs, in ``instructions`` that the vCPUs' CPUs execute, for the guest and for its faults, meter
+on:
+
+written_table_read_instructions   windows before the first write
+written_table_storm_instructions  the two windows of the first writes: each page collapses, once
+written_table_later_instructions  the last windows
+written_table_storm_executed      the instructions a second of all CPUs, guest, kernel and agent, in these
+                                  two windows; control: with vmplace, too, before the first write.  What is
+                                  more is what collapsing takes, whoever does it and whoever waits for it.
 
 ``written_table_n2_*``: on two nodes, whose four CPUs nothing else on the machine holds up.  Eight emulated
 CPUs on two real ones wait for each other more than the guest would on a real host.
 
-written_table_storm_executed  the instructions a second of all CPUs, guest, kernel and agent, in these two
-                     windows; control: with vmplace, too, before the first write.  What is more is what
-                     collapsing takes, whoever does it and whoever waits for it.
-
-How fast the guest is, in touches per second of the emulated host's time (it wants to make so many and no
-more), and ``_instructions`` per touch.  Prints {NAME: {value, control, ratio, unit}}, and on standard error
-each window: touches per second / instructions per touch / LAR.
+Prints {NAME: {value, control, ratio, unit}}, and on standard error each window: touches per second, and
+where the meter is on, instructions per touch / LAR.
 """
 
 import json
@@ -47,6 +54,7 @@ FIRST_S = 30.0
 """After the start: the agent has made the replicas by then, and the guest writes from 45 s on."""
 WINDOWS = 16
 LAST = 4
+SPEED = "touches/s"
 UNIT = "instructions of the vCPUs' CPUs per touch of the guest"
 TO_THEMSELVES = """set -e
 for cpu in {vcpus}; do virsh -q vcpupin {guest} $((cpu / 2)) $cpu --live; done
@@ -56,14 +64,17 @@ for pid in $(pgrep -f 'vmplace agent'); do taskset -acp {others} $pid; done
 """The scenarios' nodes have two CPUs each, their guests a vCPU on each node."""
 
 
+Reading = tuple[float, MeterReading]
+"""When, in seconds, and what was counted until then."""
+
+
 @dataclass(frozen=True)
 class Window:
-    """One window: the guest's touches per second, what each took, its stores, its local access ratio.
+    """One window, meter on: what each touch took, its stores, the guest's local access ratio.
 
     ``executed`` are the instructions per second of all CPUs, whoever had them execute these.
     """
 
-    touches_per_s: float
     instructions: float
     stores: float
     lar: float | None
@@ -83,20 +94,8 @@ def pin(host: LabHost, stage: Stage) -> None:
     host.run(TO_THEMSELVES.format(guest=guest, vcpus=" ".join(map(str, cpus)), others=others))
 
 
-def window_of(growth: MeterReading, seconds: float, cpus: list[int]) -> Window:
-    """Return what the meter's growth says."""
-    touches = int(growth.work[GUEST].sum())
-    return Window(
-        touches / seconds,
-        float(growth.instructions[:, cpus].sum()) / touches,
-        float(growth.stores[GUEST].sum()) / touches,
-        local_access_ratio(counted_traffic(growth, GUEST)),
-        float(growth.instructions.sum()) / seconds,
-    )
-
-
-def watch(stage: Stage, name: ManagerName, *, alone: bool) -> list[Window]:
-    """Return all windows under one manager."""
+def watch(stage: Stage, name: ManagerName, *, alone: bool, metered: bool) -> list[Reading]:
+    """Return what was counted at the ends of all windows under one manager."""
     with boot_host(
         stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files, artifacts=stage.artifacts
     ) as host:
@@ -107,15 +106,39 @@ def watch(stage: Stage, name: ManagerName, *, alone: bool) -> list[Window]:
         manager.start()
         pin(host, stage)
         time.sleep(max(0.0, started + FIRST_S - time.monotonic()))
-        host.run(["vmp-meter", "on"])
-        with MeterCounters(host.shared_memory) as meter:
-            readings = [(time.monotonic(), meter.read())]
-            for _ in range(WINDOWS):
-                time.sleep(WINDOW_S)
-                readings.append((time.monotonic(), meter.read()))
+        if metered:
+            host.run(["vmp-meter", "on"])
+        readings = _readings(host)
         manager.stop()
-    cpus = vcpu_cpus(stage)
-    return [window_of(new.since(old), at - before, cpus) for (before, old), (at, new) in pairwise(readings)]
+    return readings
+
+
+def _readings(host: LabHost) -> list[Reading]:
+    with MeterCounters(host.shared_memory) as meter:
+        readings = [(time.monotonic(), meter.read())]
+        for _ in range(WINDOWS):
+            time.sleep(WINDOW_S)
+            readings.append((time.monotonic(), meter.read()))
+    return readings
+
+
+def touches_per_s(readings: list[Reading]) -> list[float]:
+    """Return the guest's speed in each window, which it counts with the meter off, too."""
+    return [
+        int(new.since(old).work[GUEST].sum()) / (at - before)
+        for (before, old), (at, new) in pairwise(readings)
+    ]
+
+
+def window_of(growth: MeterReading, seconds: float, cpus: list[int]) -> Window:
+    """Return what the meter's growth says."""
+    touches = int(growth.work[GUEST].sum())
+    return Window(
+        float(growth.instructions[:, cpus].sum()) / touches,
+        float(growth.stores[GUEST].sum()) / touches,
+        local_access_ratio(counted_traffic(growth, GUEST)),
+        float(growth.instructions.sum()) / seconds,
+    )
 
 
 def first_written(windows: list[Window]) -> int:
@@ -131,45 +154,61 @@ def phases(windows: list[Window]) -> dict[str, list[Window]]:
     return {"read": windows[1:at], "storm": windows[at : at + 2], "later": windows[-LAST:]}
 
 
-def figures(value: list[Window], control: list[Window], name: str) -> dict[str, Any]:
-    """Return the guest's speed and the cost of its touches in one phase."""
-
-    def compared(of: Callable[[Window], float], unit: str) -> dict[str, Any]:
-        mine, theirs = (statistics.mean(of(window) for window in windows) for windows in (value, control))
-        return {"value": mine, "control": theirs, "ratio": mine / theirs, "unit": unit}
-
-    return {
-        f"written_table_{name}": compared(lambda window: window.touches_per_s, "touches/s"),
-        f"written_table_{name}_instructions": compared(lambda window: window.instructions, UNIT),
-    }
+def compared(value: float, control: float, unit: str) -> dict[str, Any]:
+    """Return one row."""
+    return {"value": value, "control": control, "ratio": value / control, "unit": unit}
 
 
 def written_table() -> dict[str, Any]:
     """Return the figures; tells the windows on standard error."""
-    return _compared("shared-table-written", "", alone=False) | _compared(
-        "shared-table-written-n2", "n2_", alone=True
-    )
+    rows: dict[str, Any] = {}
+    for scenario, prefix in (("shared-table-written", ""), ("shared-table-written-n2", "n2_")):
+        stage = prepare_stage(read_scenario(scenario), Progress())
+        alone = bool(prefix)
+        for name, row in (_speed(stage, alone=alone) | _instructions(stage, alone=alone)).items():
+            rows[f"written_table_{prefix}{name}"] = row
+    return rows
 
 
-def _compared(scenario: str, prefix: str, *, alone: bool) -> dict[str, Any]:
-    stage = prepare_stage(read_scenario(scenario), Progress())
-    seen = {name: watch(stage, name, alone=alone) for name in MANAGED}
-    for name, windows in seen.items():
-        told = (f"{one.touches_per_s:.0f}/{one.instructions:.0f}/{one.lar or 0:.2f}" for one in windows)
-        print(scenario, name, *told, file=sys.stderr)
-    value, control = (phases(seen[name]) for name in MANAGED)
-    told_of = {
-        key: one
-        for name in value
-        for key, one in figures(value[name], control[name], f"{prefix}{name}").items()
+def _speed(stage: Stage, *, alone: bool) -> dict[str, Any]:
+    value, control = (touches_per_s(watch(stage, name, alone=alone, metered=False)) for name in MANAGED)
+    for name, speeds in zip(MANAGED, (value, control), strict=True):
+        print(stage.scenario.name, name, *(f"{one:.0f}" for one in speeds), file=sys.stderr)
+    return {
+        "slowest": compared(min(value), statistics.median(control), SPEED),
+        "mean": compared(statistics.mean(value), statistics.mean(control), SPEED),
     }
-    return told_of | {f"written_table_{prefix}storm_executed": executed(value["storm"], value["read"])}
 
 
-def executed(storm: list[Window], read: list[Window]) -> dict[str, Any]:
-    """Return what all CPUs executed while pages collapse, beside what they executed before."""
-    mine, before = (statistics.mean(one.executed for one in windows) for windows in (storm, read))
-    return {"value": mine, "control": before, "ratio": mine / before, "unit": "instructions/s of all CPUs"}
+def _instructions(stage: Stage, *, alone: bool) -> dict[str, Any]:
+    value, control = (phases(_metered(stage, name, alone=alone)) for name in MANAGED)
+    rows = {
+        f"{phase}_instructions": compared(
+            _mean(value[phase], _touch_cost), _mean(control[phase], _touch_cost), UNIT
+        )
+        for phase in value
+    }
+    before, storm = (_mean(value[phase], lambda window: window.executed) for phase in ("read", "storm"))
+    return rows | {"storm_executed": compared(storm, before, "instructions/s of all CPUs")}
+
+
+def _metered(stage: Stage, name: ManagerName, *, alone: bool) -> list[Window]:
+    readings = watch(stage, name, alone=alone, metered=True)
+    cpus = vcpu_cpus(stage)
+    windows = [
+        window_of(new.since(old), at - before, cpus) for (before, old), (at, new) in pairwise(readings)
+    ]
+    told = (f"{one.instructions:.0f}/{one.lar or 0:.2f}" for one in windows)
+    print(stage.scenario.name, name, "metered", *told, file=sys.stderr)
+    return windows
+
+
+def _touch_cost(window: Window) -> float:
+    return window.instructions
+
+
+def _mean(windows: list[Window], of: Callable[[Window], float]) -> float:
+    return statistics.mean(of(window) for window in windows)
 
 
 if __name__ == "__main__":

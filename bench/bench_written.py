@@ -24,6 +24,8 @@ written_table_storm_executed      the instructions a second of all CPUs, guest, 
 ``written_table_n2_*``: on two nodes, whose four CPUs nothing else on the machine holds up.  Eight emulated
 CPUs on two real ones wait for each other more than the guest would on a real host.
 
+written_table_copies   MiB of replicas after the last window; control: before the first
+
 Prints {NAME: {value, control, ratio, unit}}, and on standard error each window: touches per second, and
 where the meter is on, instructions per touch / LAR.
 """
@@ -38,12 +40,14 @@ from itertools import pairwise
 from typing import Any
 
 from bench.undisturbed import undisturb
+from vmplace.lab.errors import LabError
 from vmplace.lab.machine import LabHost, boot_host
 from vmplace.lab.progress import Progress
 from vmplace.lab.scenario import ManagerName, read_scenario
 from vmplace.lab.scenario_managers import MANAGERS
 from vmplace.lab.scenario_run import Stage, prepare_stage
 from vmplace.model.counted import counted_traffic
+from vmplace.model.described_memory import MIB
 from vmplace.model.metrics import local_access_ratio
 from vmplace.sampling.counters_meter import MeterCounters, MeterReading
 
@@ -66,6 +70,14 @@ for pid in $(pgrep -f 'vmplace agent'); do taskset -acp {others} $pid; done
 
 Reading = tuple[float, MeterReading]
 """When, in seconds, and what was counted until then."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was counted at the ends of all windows, and the bytes of replicas before and after these."""
+
+    readings: list[Reading]
+    copies: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -94,8 +106,8 @@ def pin(host: LabHost, stage: Stage) -> None:
     host.run(TO_THEMSELVES.format(guest=guest, vcpus=" ".join(map(str, cpus)), others=others))
 
 
-def watch(stage: Stage, name: ManagerName, *, alone: bool, metered: bool) -> list[Reading]:
-    """Return what was counted at the ends of all windows under one manager."""
+def watch(stage: Stage, name: ManagerName, *, alone: bool, metered: bool) -> Watched:
+    """Return what was seen under one manager."""
     with boot_host(
         stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files, artifacts=stage.artifacts
     ) as host:
@@ -106,11 +118,13 @@ def watch(stage: Stage, name: ManagerName, *, alone: bool, metered: bool) -> lis
         manager.start()
         pin(host, stage)
         time.sleep(max(0.0, started + FIRST_S - time.monotonic()))
+        before = manager.figures().replica_bytes
         if metered:
             host.run(["vmp-meter", "on"])
         readings = _readings(host)
+        after = manager.figures().replica_bytes
         manager.stop()
-    return readings
+    return Watched(readings, (before, after))
 
 
 def _readings(host: LabHost) -> list[Reading]:
@@ -171,12 +185,17 @@ def written_table() -> dict[str, Any]:
 
 
 def _speed(stage: Stage, *, alone: bool) -> dict[str, Any]:
-    value, control = (touches_per_s(watch(stage, name, alone=alone, metered=False)) for name in MANAGED)
+    seen = [watch(stage, name, alone=alone, metered=False) for name in MANAGED]
+    value, control = (touches_per_s(one.readings) for one in seen)
     for name, speeds in zip(MANAGED, (value, control), strict=True):
         print(stage.scenario.name, name, *(f"{one:.0f}" for one in speeds), file=sys.stderr)
+    before, after = (count / MIB for count in seen[0].copies)
+    if not before:
+        raise LabError("no replicas were made before the guest wrote", hint="run it on an idle machine")
     return {
         "slowest": compared(min(value), statistics.median(control), SPEED),
         "mean": compared(statistics.mean(value), statistics.mean(control), SPEED),
+        "copies": compared(after, before, "MiB"),
     }
 
 
@@ -193,7 +212,7 @@ def _instructions(stage: Stage, *, alone: bool) -> dict[str, Any]:
 
 
 def _metered(stage: Stage, name: ManagerName, *, alone: bool) -> list[Window]:
-    readings = watch(stage, name, alone=alone, metered=True)
+    readings = watch(stage, name, alone=alone, metered=True).readings
     cpus = vcpu_cpus(stage)
     windows = [
         window_of(new.since(old), at - before, cpus) for (before, old), (at, new) in pairwise(readings)

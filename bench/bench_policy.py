@@ -89,7 +89,6 @@ MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("memory-expander", ("metis-pca,vcpus=12", "redis-ycsba,vcpus=8,priority=protected")),
     ("sparse-ids", ("splash-barnes,vcpus=8", "streamcluster,vcpus=8", "npb-ep-A,vcpus=8")),
 )
-MIX_WINDOWS = 14
 HALF_LIVES_NS = (60e6, 120e6, 240e6)
 
 
@@ -150,9 +149,7 @@ def main() -> int:
     )
     parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
     parser.add_argument("--only", default="", help="only scenarios whose mix contains this text")
-    parser.add_argument(
-        "--windows", type=int, default=1 << 30, help="at most so many windows of single traces"
-    )
+    parser.add_argument("--windows", type=int, default=1 << 30, help="at most so many windows")
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracles")
     parser.add_argument("--price", type=float, default=1.0, help="what changes of placement cost, times this")
     parser.add_argument("--jobs", type=int, default=1, help="run so many scenarios at a time")
@@ -177,42 +174,39 @@ def main() -> int:
 
 def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
     """Run what the table will ask for, several scenarios at a time; the results are in the cache then."""
-    named = scenario_names(options.traces, options.windows)
-    jobs = [
-        (host, guests, most) for host, guests, most in named if options.only in f"{host} {mix_of(guests)}"
-    ]
+    named = scenario_names(options.traces)
+    jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]
     with ProcessPoolExecutor(options.jobs) as pool:
         done = [pool.submit(fill_one, bench, options, *job) for job in jobs]
         for one in done:
             one.result()
 
 
-def fill_one(
-    bench: Bench, options: argparse.Namespace, host: str, guests: Sequence[str], windows: int
-) -> None:
+def fill_one(bench: Bench, options: argparse.Namespace, host: str, guests: Sequence[str]) -> None:
     """Run all that the table wants of one scenario."""
-    table_rows(bench, one := scenario(options.traces, host, guests, windows), set(options.policies))
+    one = scenario(options.traces, host, guests, options.windows)
+    table_rows(bench, one, set(options.policies))
     if len(guests) == 1 and not options.no_leave_one_out:
         gains_of(bench, one)
 
 
 def scenarios(folder: Path, windows: int) -> Iterator[Scenario]:
     """Yield each trace alone, then the mixes."""
-    for host_name, guests, most in scenario_names(folder, windows):
-        yield scenario(folder, host_name, guests, most)
+    for host_name, guests in scenario_names(folder):
+        yield scenario(folder, host_name, guests, windows)
 
 
-def scenario_names(folder: Path, windows: int) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Yield host, guests and windows of each; traces that are not in the folder are told and left out."""
+def scenario_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield host and guests of each; traces that are not in the folder are told and left out."""
     for path in sorted(folder.glob("*.npz")):
-        yield SINGLE_HOST, (path.stem,), windows
+        yield SINGLE_HOST, (path.stem,)
     for host_name, guests in MIXES:
         names = {text.partition(",")[0] for text in guests}
         missing = sorted(name for name in names if not (folder / f"{name}.npz").is_file())
         if missing:
             print(f"left out: a mix on {host_name}, for want of {', '.join(missing)}", file=sys.stderr)
             continue
-        yield host_name, guests, min(windows, MIX_WINDOWS)
+        yield host_name, guests
 
 
 def scenario(folder: Path, host_name: str, guests: Sequence[str], windows: int) -> Scenario:

@@ -26,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from bench.bench_policy import MIX_WINDOWS, MIXES, mix_of, scenario
+from bench.bench_policy import MIXES, mix_of, scenario
 from bench.host_lp import Limits, Stream, plan_weights
 from vmplace.model.memory_system import Load, MemorySystem, solved
 from vmplace.model.metrics import Matrix
@@ -56,8 +56,8 @@ def main() -> int:
 def iter_rows(traces: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows; a mix whose traces are not there is left out."""
     for host_name, guests in MIXES:
-        one = scenario(traces, host_name, guests, MIX_WINDOWS)
-        runs = [GuestRun(spec, one.host, MIX_WINDOWS) for spec in one.specs]
+        one = scenario(traces, host_name, guests, max(MOMENTS) + 1)
+        runs = [GuestRun(spec, one.host, one.windows) for spec in one.specs]
         share_cpus(runs, one.host)
         for window in range(max(MOMENTS) + 1):
             for run in runs:

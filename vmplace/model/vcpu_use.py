@@ -35,7 +35,10 @@ def sub_block_use(ram: RamRange, hits: VcpuHits, vcpu_ids: tuple[int, ...]) -> M
 
 
 def vcpu_sharing(use: Matrix) -> Matrix:
-    """Return, of a use [S, V], how much each two vCPUs access the same sub-blocks [V, V], 0 with itself."""
+    """Return, of a use [S, V] of sub-blocks or pages, how much each two vCPUs access the same ones [V, V].
+
+    Of a vCPU with itself: 0.
+    """
     touched = use[use.any(axis=1)]
     share = touched / np.maximum(touched.sum(axis=1, keepdims=True), 1.0)
     matrix: Matrix = touched.T @ share

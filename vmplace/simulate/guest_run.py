@@ -15,6 +15,7 @@ from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.described_memory import MLP
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
+from vmplace.model.vcpu_use import vcpu_sharing
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,
@@ -189,11 +190,8 @@ class GuestRun:
         count = self.spec.vcpus
         where = trace.page[records].astype(np.int64) * count + self.thread_vcpu[trace.thread[records]]
         counts = trace.loads[records].astype(np.float64) + trace.stores[records]
-        by_vcpu = np.bincount(where, weights=counts, minlength=trace.npages * count).reshape(-1, count)
-        by_vcpu = by_vcpu[by_vcpu.any(axis=1)]
-        share = by_vcpu / np.maximum(by_vcpu.sum(axis=1, keepdims=True), 1.0)
-        matrix: Matrix = by_vcpu.T @ share
-        return (matrix + matrix.T) / 2 * (1 - np.eye(count))
+        flat: Matrix = np.bincount(where, weights=counts, minlength=trace.npages * count).astype(np.float64)
+        return vcpu_sharing(flat.reshape(-1, count))
 
     def copy_nodes(self, system: MemorySystem) -> Bools:
         """Return on which nodes a replicated page of the guest lies: those of its vCPUs that have memory."""

@@ -3,7 +3,8 @@
 1. For each guest it is remembered where each page lay before anything was done.  At each look the model
    answers how long the time since the last one would have taken with all of them there: the gain so far.
 2. A guest's purse limits what may be spent on moves: a first credit, a small share of its time, and what was
-   gained.  So the worst case is known beforehand: credit and share are lost, and nothing more.
+   gained.  Copies are paid with the price of dropping them, a protected guest's credit is within its bound.
+   So the worst case is known beforehand: credit and share are lost, and little more.
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.
@@ -41,6 +42,8 @@ CREDIT_NS = 2e6
 CREDIT_SHARE = 0.006
 """The first credit grows by this share of the guest's time, so that a short life loses little, too."""
 TIME_SHARE = 0.003
+CREDIT_OF_BOUND = 0.5
+"""Of what a protected guest may lose at most, the share that is its credit: the rest is for errors."""
 HURDLE_RANGE = (0.25, 8.0)
 PRIORS_NS = ((3e5, 3e5), (12e5, 3e5))
 """Cost and gain that trials are taken to have had before the first one: of moves, and of copies.
@@ -105,10 +108,12 @@ class Memory:
         ratio = (cost + prior_cost) / (gain + prior_gain)
         return float(np.clip(np.sqrt(ratio), *HURDLE_RANGE))
 
-    def purse_ns(self, now_ns: float) -> float:
-        """Return how much time the guest may yet spend on moves."""
+    def purse_ns(self, now_ns: float, bound: float | None = None) -> float:
+        """Return how much time the guest may yet spend on moves; ``bound``: how much slower it may get."""
         lived = now_ns - self.born_ns
         credit = min(CREDIT_NS, CREDIT_SHARE * lived) + TIME_SHARE * lived
+        if bound is not None:
+            credit = min(credit, CREDIT_OF_BOUND * bound * lived)
         earned = credit + self.gained_ns - self.spent_ns
         return max(earned, 0.0) if now_ns >= self.alone_until_ns else 0.0
 
@@ -129,8 +134,7 @@ def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memo
         seen = tuple(
             replace(t, gained_ns=t.gained_ns + share * span) for t, share in zip(some, lost[1:], strict=True)
         )
-        paid = sum(t.cost_ns for t in seen) - sum(t.cost_ns for t in memory.trials)
-        memory = replace(memory, looked_ns=view.now_ns, spent_ns=memory.spent_ns + paid)
+        memory = replace(memory, looked_ns=view.now_ns)
         answers[guest.name] = _judged(memory, seen, span * lost[0])
     return answers
 

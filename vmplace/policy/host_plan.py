@@ -124,7 +124,7 @@ class HostPlanner:
             undone[pages[guest.node[pages] != ABSENT]] = back
             self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
             return undone
-        kept = _affordable(view, guest, plan, memory.purse_ns(view.now_ns))
+        kept = _affordable(view, guest, plan, memory.purse_ns(view.now_ns, guest.slowdown_bound))
         self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
         return kept
 
@@ -132,11 +132,11 @@ class HostPlanner:
 def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, purse_ns: float) -> NodeIndexes:
     """Return the plan's changes of the hottest pages, as far as the purse goes."""
     changed = np.flatnonzero(plan != guest.node)
-    costs = np.cumsum(_copies(guest, plan[changed]) * view.pause_ns(guest))
+    costs = np.cumsum(_stakes_ns(view, guest, plan[changed]))
     if not len(changed) or costs[-1] <= purse_ns:
         return plan
-    order = _hottest(guest, changed, 1 + int(purse_ns / view.pause_ns(guest)))
-    costs = np.cumsum(_copies(guest, plan[order]) * view.pause_ns(guest))
+    order = _hottest(guest, changed, 1 + int(purse_ns / max(view.pause_ns(guest), 1.0)))
+    costs = np.cumsum(_stakes_ns(view, guest, plan[order]))
     kept = guest.node.copy()
     chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]
     kept[chosen] = plan[chosen]
@@ -157,6 +157,12 @@ def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64
     return np.where(places == REPLICATED, max(int(guest.worker.sum()) - 1, 1), 1).astype(np.float64)
 
 
+def _stakes_ns(view: HostView, guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:
+    """Return what is staked on each page: its price and, for copies, that they may be dropped again."""
+    dropped = np.where(places == REPLICATED, view.collapse_ns / max(guest.parallelism, 1.0), 0.0)
+    return _copies(guest, places) * view.pause_ns(guest) + dropped
+
+
 def _noted(
     view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory, spans: Spans
 ) -> guard.Memory:
@@ -175,7 +181,7 @@ def _noted(
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
             trials = guard.with_trial(trials, guard.Trial(some, before, after, due, view.now_ns, copies))
-            spent += float(costs.sum())
+            spent += float(_stakes_ns(view, guest, plan[some]).sum())
     promise = None
     if guest.counters is not None:
         promise = guard.Promise(

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy import guard
 from vmplace.policy.host_plan import HostPlanner
-from vmplace.policy.host_view import Counters, GuestEvidence, HostView, traffic
+from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, traffic
 
 MS = 1e6
 
@@ -33,6 +34,11 @@ def test_a_purse_never_holds_a_hundredth_of_a_guests_time_unless_something_was_g
     assert first.purse_ns(0.0) == 0.0
     assert all(first.purse_ns(lived * MS) < 0.01 * lived * MS for lived in (1, 10, 100, 1000))
     assert first.purse_ns(1000 * MS) == guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
+
+
+def test_a_protected_guests_credit_is_within_its_bound():
+    first = looked(None, seen(1), 0)
+    assert all(0 < first.purse_ns(lived * MS, 0.005) < 0.005 * lived * MS for lived in (1, 10, 100, 1000))
 
 
 def test_what_moves_gained_is_told_from_where_the_pages_lay_before():
@@ -117,3 +123,16 @@ def test_no_more_is_spent_than_the_purse_holds():
     (plan,) = planner.plan(view(pages, now_ms=0, move_ns=dear)).pages
     # A page's pause is a quarter of its price (four vCPUs).
     assert int((plan == 0).sum()) == 20
+
+
+def test_copies_are_bought_only_if_dropping_them_could_be_paid_for_too():
+    purse_ns = guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
+    pages = replace(guest([[1e8, 1e8]] * 100, node=1, written=False), counters=seen(1).counters)
+    pages = replace(pages, recent=pages.heat)
+    for each_ns, drop_ns in ((purse_ns / 20, 0.0), (purse_ns / 40, purse_ns / 40), (0.0, purse_ns / 20)):
+        planner = HostPlanner()
+        for now_ms in (-1000, 0):
+            # What a page costs and what dropping it costs are shared by four vCPUs.
+            host = replace(view(pages, now_ms=now_ms, move_ns=4 * each_ns), collapse_ns=4 * drop_ns)
+            (plan,) = planner.plan(host).pages
+        assert int((plan == REPLICATED).sum()) == pytest.approx(20, abs=1)

@@ -106,6 +106,7 @@ bench-policy: venv ## all policies on recorded traces (TRACES=folder), against a
 	@mkdir -p build/bench
 	$(BIN)/python -m bench.bench_weighers --traces $(TRACES) | tee build/bench/weighers.json
 	$(BIN)/python -m bench.bench_decision | tee build/bench/decision.json
+	$(BIN)/python -m bench.bench_hostile | tee build/bench/hostile.json
 	$(BIN)/python -m bench.bench_policy --traces $(TRACES)
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)

@@ -10,6 +10,7 @@ Told is by which share of time the mean, a guest and a protected guest got slowe
 
 import argparse
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,8 @@ def users(kind: str, pages: int, threads: int, turn: int, chance: np.random.Gene
         return np.broadcast_to(np.arange(threads)[:, None], (threads, pages)).astype(np.int64)
     if kind == "handed on":
         return ((own + turn * (threads // 2)) % threads)[None]
-    return np.full((1, pages), turn % threads) if kind == "one at a time" else _dealt(pages, threads, chance)
-
-
-def _dealt(pages: int, threads: int, chance: np.random.Generator) -> Ints:
+    if kind == "one at a time":
+        return np.full((1, pages), turn % threads)
     return chance.integers(0, threads, (1, pages))
 
 
@@ -53,7 +52,7 @@ def records(kinds: list[str], shape: tuple[int, int, int], chance: np.random.Gen
     bounds = np.linspace(0, pages, len(kinds) + 1).astype(int)
     parts = []
     for window in range(windows):
-        for kind, first, end in zip(kinds, bounds, bounds[1:], strict=False):
+        for kind, (first, end) in zip(kinds, pairwise(bounds.tolist()), strict=True):
             who = users(kind, end - first, threads, window // period, chance)
             count = chance.poisson(accesses / len(kinds) / who.size, who.shape)
             often = WRITES.get(kind, 0.3) * (kind != "read, then written" or window // period % 2)
@@ -122,7 +121,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("first", type=int, nargs="?", default=0)
-    parser.add_argument("scenarios", type=int, nargs="?", default=40)
+    parser.add_argument("scenarios", type=int, nargs="?", default=16)
     options = parser.parse_args()
     found = [losses(number) for number in range(options.first, options.first + options.scenarios)]
     told: dict[str, Any] = {"scenarios": options.scenarios}

@@ -4,7 +4,7 @@
    answers how long the time since the last one would have taken with all of them there: the gain so far.
 2. A guest's purse limits what may be spent on moves: a first credit, a small share of its time, and what was
    gained.  Copies are paid with the price of dropping them, a protected guest's credit is within its bound.
-   So the worst case is known beforehand: credit and share are lost, and little more.
+   What lies wrong once a pattern changes is lost on top until it is seen (bench/bench_hostile.py).
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.

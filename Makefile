@@ -1,13 +1,14 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
-	bench-sources clean fuzz kvm-patches-check kvm-selftests kvm-selftests-intel kvm-stress qemu-patches-check
+	bench-sources clean dashboard fuzz kvm-patches-check kvm-selftests kvm-selftests-intel kvm-stress qemu-patches-check promtool
 QUICK ?=
 TRACES ?= ../shared/traces
 RUNS ?= 10000000
 
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := build/tools
 STAMP := $(VENV)/.stamp
 # What the targets need of a Debian 12 machine beyond git, make and python3; everything else lives in
 # trees of the lab's own (docs/lab.md).
@@ -42,7 +43,7 @@ lint: venv ## format, lint, types, shell scripts
 	$(BIN)/mypy
 	git grep -lE '^#!.*\b(ba|da)?sh$$' | xargs -r shellcheck
 
-test-unit: venv ## unit tests: no root, no lab
+test-unit: venv promtool ## unit tests: no root, no lab
 	$(BIN)/pytest tests/unit
 
 test-native: venv ## tests of the C core, the meter and the payload
@@ -60,7 +61,7 @@ fuzz: setup ## libFuzzer feeds the parser of perf rings, with sanitizers; what i
 	  tests/native/fuzz_perf_records.c vmplace/native/perf_records.c -o build/fuzz/perf_records
 	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -print_final_stats=1 found ../../tests/data/perf_records
 
-test: lint venv lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
+test: lint venv promtool lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
 	$(BIN)/pytest tests
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
@@ -108,6 +109,16 @@ bench-policy: venv ## all policies on recorded traces (TRACES=folder), against a
 	$(BIN)/python -m bench.bench_decision | tee build/bench/decision.json
 	$(BIN)/python -m bench.bench_hostile | tee build/bench/hostile.json
 	$(BIN)/python -m bench.bench_policy --traces $(TRACES)
+
+dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
+	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard
+
+# promtool alone: the package would start a server.
+promtool: $(TOOLS)/promtool ## unpack Prometheus' checker of metrics and rules, for the unit tests
+$(TOOLS)/promtool: | setup
+	@echo "promtool: unpacking it from Debian's package"
+	@mkdir -p $(TOOLS)/deb && cd $(TOOLS)/deb && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
+	@mv $(TOOLS)/deb/usr/bin/promtool $@ && rm -rf $(TOOLS)/deb && touch $@
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
 	rm -rf build .venv vmplace/native/*.so *.egg-info

@@ -64,6 +64,7 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
         reasons=(*plan.reasons(guest.name), *filter(None, (guest.climb.told, guest.trial.told))),
         problem=guest.problem,
         memory_use=guest.memory_use,
+        uuid=guest.topology.uuid,
     )
 
 

@@ -117,6 +117,7 @@ class GuestStatus:
     reasons: tuple[str, ...]
     problem: str | None = None
     memory_use: MemoryUse | None = None
+    uuid: str | None = None
 
 
 @dataclass(frozen=True)

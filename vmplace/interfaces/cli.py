@@ -22,6 +22,7 @@ COMMANDS = {
     "replay": "vmplace.interfaces.recording_commands:replay",
     "calibrate": "vmplace.interfaces.calibrate_command:calibrate",
     "report": "vmplace.interfaces.report_command:report",
+    "metrics": "vmplace.interfaces.metrics_command:metrics",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
     "lab": "vmplace.lab.commands:lab",

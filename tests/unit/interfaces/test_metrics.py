@@ -1,0 +1,204 @@
+"""Prometheus reads what the agent tells: checked by promtool, and by the parser of prometheus-client."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from vmplace.agent.state import AgentStatus, GuestStatus
+from vmplace.errors import VmplaceError
+from vmplace.interfaces import metrics
+from vmplace.interfaces.control import ControlServer
+from vmplace.interfaces.metrics_command import parse_listen, replace_file
+from vmplace.interfaces.prometheus.dashboard import built
+from vmplace.interfaces.protocol import Response
+
+ROOT = Path(__file__).parents[3]
+RULES = ROOT / "vmplace/interfaces/prometheus/vmplace.rules.yml"
+DASHBOARD = RULES.with_name("vmplace.dashboard.json")
+
+
+def guest(**changes: Any) -> GuestStatus:
+    told: dict[str, Any] = {
+        "mode": "auto", "state": "settled", "pid": 1, "origin": "libvirt", "vcpu_nids": (0,),
+        "memory_bytes": 4 << 20, "pages_by_node": {0: 768, 1: 256}, "hot_pages_by_node": {0: 1},
+        "estimated_lar": 0.75, "moved_bytes": 8192, "replica_bytes": 4096,
+        "movability": {"movable": 4 << 20}, "reasons": (), "uuid": "c0ffee",
+    }  # fmt: skip
+    return GuestStatus(**{**told, **changes})
+
+
+def told(**guests: GuestStatus) -> Any:
+    """Return what the control socket answers to "status", as a client reads it."""
+    status = AgentStatus("1", 1, "kvm", "auto", False, guests=guests, mc_imbalance_estimate=0.5)
+    return msgspec.to_builtins(status, str_keys=True)
+
+
+def samples(status: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    found = {}
+    for family in metrics.families(status):
+        for sample in family.samples:
+            found[sample.name, frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def test_memory_is_told_in_bytes_by_guest_and_node() -> None:
+    found = samples(told(db=guest()))
+    key = frozenset({("domain", "db"), ("numa_node", "0")})
+    assert found["vmplace_guest_memory_bytes", key] == 3 << 20
+
+
+def test_what_is_unknown_has_no_sample() -> None:
+    found = samples(told(db=guest(estimated_lar=None, pages_by_node=None)))
+    names = {name for name, _ in found}
+    assert "vmplace_guest_local_access_ratio" not in names
+    assert "vmplace_guest_memory_bytes" not in names
+
+
+def test_a_guest_is_in_exactly_one_state() -> None:
+    found = samples(told(db=guest(state="held")))
+    states = {
+        dict(labels)["state"]: value for (name, labels), value in found.items() if name.endswith("_state")
+    }
+    assert states.pop("held") == 1
+    assert set(states.values()) == {0}
+
+
+def test_info_joins_uuid_and_domain() -> None:
+    found = samples(told(db=guest()))
+    labels = frozenset({("domain", "db"), ("uuid", "c0ffee"), ("origin", "libvirt"), ("mode", "auto")})
+    assert found["vmplace_guest_info", labels] == 1
+
+
+@pytest.fixture
+def agent_socket(tmp_path: Path) -> Iterator[Path]:
+    """Serve a status of two guests on a real control socket."""
+    path = tmp_path / "run/control.sock"
+    path.parent.mkdir()
+    evil = 'a"b\\c\nd'
+    server = ControlServer(
+        path, lambda _peer, _request: Response(True, data=told(**{"db": guest(), evil: guest()}))
+    )
+    server.start()
+    yield path
+    server.close()
+
+
+def cli(*words: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-c", "from vmplace.interfaces.cli import main; main()", "metrics", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_print_is_what_prometheus_reads_back(agent_socket: Path) -> None:
+    done = cli("print", "--socket", str(agent_socket))
+    found = {family.name: family for family in text_string_to_metric_families(done.stdout)}
+    domains = {sample.labels["domain"] for sample in found["vmplace_guest_state"].samples}
+    assert domains == {"db", 'a"b\\c\nd'}
+
+
+def test_an_absent_agent_is_down_not_an_error(tmp_path: Path) -> None:
+    done = cli("print", "--socket", str(tmp_path / "none"))
+    assert done.returncode == 0
+    assert "vmplace_up 0.0" in done.stdout
+    assert "vmplace_guest" not in done.stdout
+
+
+def test_a_file_is_written_whole_and_readable(agent_socket: Path, tmp_path: Path) -> None:
+    target = tmp_path / "vmplace.prom"
+    assert cli("write", str(target), "--socket", str(agent_socket)).returncode == 0
+    assert target.stat().st_mode & 0o777 == 0o644
+    assert target.read_text().endswith("\n")
+    assert list(tmp_path.glob(".vmplace*")) == []
+
+
+def test_a_file_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
+    done = cli("write", str(tmp_path / "no/such.prom"), "--socket", str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "no/such.prom" in done.stderr
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (target := tmp_path / "x").write_text("old")
+    monkeypatch.setattr(os, "fchmod", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        replace_file(target, b"new")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_serve_answers_scrapes_until_sigterm(agent_socket: Path) -> None:
+    script = "from vmplace.interfaces.cli import main; main()"
+    argv = [sys.executable, "-c", script, "metrics", "serve", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*argv, "--socket", str(agent_socket)], stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stderr
+    url = process.stderr.readline().split()[-1]
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+        text = answer.read().decode()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert "vmplace_up 1.0" in text
+
+
+@pytest.mark.parametrize("text", ["9755", ":9755", "127.0.0.1:", "127.0.0.1:x", "[::1]:70000"])
+def test_a_bad_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(VmplaceError, match="not ADDRESS:PORT"):
+        parse_listen(text)
+
+
+def promtool() -> str:
+    found = shutil.which("promtool", path=f"{ROOT}/build/tools:{os.environ['PATH']}")
+    if found is None and os.environ.get("CI"):
+        pytest.fail("promtool is missing: make promtool")
+    return found or pytest.skip("promtool is missing: make promtool")
+
+
+def test_promtool_finds_no_fault_in_the_metrics(agent_socket: Path) -> None:
+    text = cli("print", "--socket", str(agent_socket)).stdout
+    checked = subprocess.run(
+        [promtool(), "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_rules_do_what_they_promise(tmp_path: Path) -> None:
+    for file in (RULES, ROOT / "tests/data/prometheus/rules_test.yml"):
+        shutil.copy(file, tmp_path)
+    argv = [promtool(), "test", "rules", "rules_test.yml"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_runbooks_are_headings_of_the_manual() -> None:
+    manual = (ROOT / "docs/operations.md").read_text()
+    headings = {re.sub(r"[^a-z0-9 -]", "", line.strip("# ").lower()).replace(" ", "-")
+                for line in manual.splitlines() if line.startswith("#")}  # fmt: skip
+    wanted = set(re.findall(r"docs/operations\.md#([a-z-]+)", RULES.read_text()))
+    assert wanted
+    assert wanted <= headings
+
+
+def test_every_query_of_the_dashboard_asks_for_what_exists() -> None:
+    exported = set(metrics.names(metrics.families(told(db=guest())))) | {"vmplace_resident_memory_bytes"}
+    recorded = set(re.findall(r"record: (\S+)", RULES.read_text()))
+    dashboard = json.loads(DASHBOARD.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            named = set(re.findall(r"[a-z_]*:?vmplace_[a-z_:0-9]+", target["expr"]))
+            assert named, panel["title"]
+            assert named <= exported | recorded, panel["title"]
+
+
+def test_the_shipped_dashboard_is_the_one_in_code() -> None:
+    assert DASHBOARD.read_text() == built(), "run make dashboard"

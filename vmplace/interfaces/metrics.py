@@ -1,0 +1,141 @@
+"""What does Prometheus get to see?  The agent's status as metric families; pure.
+
+Names follow Prometheus' conventions: base units, ``_total`` for counters, ratios from 0 to 1.  A guest is
+named by ``domain`` as libvirt and its exporters name it, a NUMA node by ``numa_node`` (``node`` is the
+machine for node_exporter's and KubeVirt's users).  ``vmplace_guest_info`` carries what is only joined with.
+
+What the agent does not know has no sample: absent is not zero.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+
+PAGE_BYTES = 4096
+STATES = ("new", "moving", "settled", "advised", "held", "manual", "failed")
+"""The states of vmplace/agent/state.py."""
+
+
+def families(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """Yield the metric families of one answer to ``status`` (JSON of agent.state.AgentStatus)."""
+    yield from _agent(status)
+    yield from _guests(status["guests"])
+
+
+def families_without_agent() -> Iterator[Metric]:
+    """Yield what is said while no agent answers: that it is down."""
+    yield _gauge("vmplace_up", "Whether the agent answers (1) or not (0).", 0)
+
+
+def _agent(status: Mapping[str, Any]) -> Iterator[Metric]:
+    yield _gauge("vmplace_up", "Whether the agent answers (1) or not (0).", 1)
+    told = {name: str(status[name]) for name in ("version", "source", "policy")}
+    yield InfoMetricFamily("vmplace_agent", "The agent's version, sensor and policy.", told)
+    yield _gauge("vmplace_paused", "Whether all moves are paused (1).", float(status["paused"]))
+    yield _gauge("vmplace_notes", "Notes that a person should read: vmplace status.", len(status["notes"]))
+    yield _counter("vmplace_windows", "Sampling windows since the agent began.", status["windows"])
+    yield _counter("vmplace_moved_bytes", "Guest memory moved between nodes.", status["moved_bytes"])
+    yield _counter("vmplace_cpu_seconds", "CPU time of the agent.", status["cpu_seconds"])
+    sampling = status["sampling_cpu_seconds"]
+    yield _counter("vmplace_sampling_cpu_seconds", "CPU time of reading what guests touched.", sampling)
+    longest = status["longest_move_call_ms"] / 1000
+    yield _gauge("vmplace_longest_move_call_seconds", "Longest move call since the agent began.", longest)
+    if status["rss_bytes"] is not None:
+        yield _gauge("vmplace_resident_memory_bytes", "Resident memory of the agent.", status["rss_bytes"])
+    if status["mc_imbalance_estimate"] is not None:
+        yield _gauge(
+            "vmplace_memory_controller_imbalance_ratio",
+            "Estimated standard deviation of the nodes' memory traffic over its mean; 0 is balanced.",
+            status["mc_imbalance_estimate"],
+        )
+
+
+def _guests(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    yield _info(guests)
+    yield _states(guests)
+    yield from _by_guest(guests)
+    yield _by_node(
+        guests, "pages_by_node", "vmplace_guest_memory_bytes", "Memory of a guest present on a node."
+    )
+    yield _by_node(
+        guests,
+        "hot_pages_by_node",
+        "vmplace_guest_hot_memory_bytes",
+        "Memory of a guest on a node that was touched lately.",
+    )
+
+
+def _info(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(
+        "vmplace_guest_info", "What a guest is; join on domain.", labels=("domain", "uuid", "origin", "mode")
+    )
+    for name, guest in guests.items():
+        family.add_metric((name, guest.get("uuid") or "", guest["origin"], guest["mode"]), 1)
+    return family
+
+
+def _states(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(
+        "vmplace_guest_state", "1 for the state that a guest is in.", labels=("domain", "state")
+    )
+    for name, guest in guests.items():
+        for state in STATES:
+            family.add_metric((name, state), float(guest["state"] == state))
+    return family
+
+
+def _by_guest(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield the families with one sample for each guest."""
+    lar = GaugeMetricFamily(
+        "vmplace_guest_local_access_ratio",
+        "Estimated share of a guest's memory accesses that stay on the vCPU's node.",
+        labels=("domain",),
+    )
+    copies = GaugeMetricFamily(
+        "vmplace_guest_replica_bytes", "Copies of a guest's pages on other nodes.", labels=("domain",)
+    )
+    moved = CounterMetricFamily(
+        "vmplace_guest_moved_bytes", "Memory of a guest moved between nodes.", labels=("domain",)
+    )
+    for name, guest in guests.items():
+        if guest["estimated_lar"] is not None:
+            lar.add_metric((name,), guest["estimated_lar"])
+        copies.add_metric((name,), guest["replica_bytes"])
+        moved.add_metric((name,), guest["moved_bytes"])
+    yield from (lar, copies, moved)
+    yield _unmovable(guests)
+
+
+def _unmovable(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(
+        "vmplace_guest_movability_bytes",
+        "Memory of a guest by whether it may move, and if not, why not.",
+        labels=("domain", "class"),
+    )
+    for name, guest in guests.items():
+        for kind, size in guest["movability"].items():
+            family.add_metric((name, kind), size)
+    return family
+
+
+def _by_node(guests: Mapping[str, Mapping[str, Any]], key: str, name: str, text: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=("domain", "numa_node"))
+    for domain, guest in guests.items():
+        for nid, pages in (guest[key] or {}).items():
+            family.add_metric((domain, str(nid)), pages * PAGE_BYTES)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def names(metrics: Iterable[Metric]) -> tuple[str, ...]:
+    """Return the names of all samples, each once, as queries spell them."""
+    return tuple(dict.fromkeys(sample.name for metric in metrics for sample in metric.samples))

@@ -1,0 +1,162 @@
+"""``vmplace metrics``: what Prometheus scrapes, served, printed or written to a file.
+
+The exporter is a process of its own.  The agent runs as root without a network; the exporter needs no
+right but the group vmplace, and asks the agent as ``vmplace status`` does.
+"""
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from socket import AF_INET6
+from types import FrameType
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import click
+from prometheus_client.core import CollectorRegistry
+from prometheus_client.exposition import ThreadingWSGIServer, generate_latest, make_wsgi_app
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.client import NoAgentError, ask
+from vmplace.interfaces.metrics import families, families_without_agent
+from vmplace.interfaces.options import examples, socket_option
+
+DEFAULT_LISTEN = "127.0.0.1:9755"
+ASK_S = 5.0
+SHIPPED = Path(__file__).with_name("prometheus")
+
+
+class AgentCollector(Collector):
+    """Ask the agent at each scrape; while none answers, say that it is down."""
+
+    def __init__(self, socket: Path | None) -> None:
+        self._socket = socket
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the agent's metrics as they are now."""
+        try:
+            status = ask("status", path=self._socket, timeout_s=ASK_S)
+        except NoAgentError:
+            yield from families_without_agent()
+        else:
+            yield from families(status)
+
+
+def registry(socket: Path | None) -> CollectorRegistry:
+    """Return a registry with the agent's metrics alone: not those of this process."""
+    # No describe: the families are known only once an agent answers.
+    found = CollectorRegistry(auto_describe=False)
+    found.register(AgentCollector(socket))
+    return found
+
+
+@click.group(
+    epilog=examples(
+        "vmplace metrics serve\n"
+        "vmplace metrics print | promtool check metrics\n"
+        "vmplace metrics write /var/lib/prometheus/node-exporter/vmplace.prom\n"
+        "vmplace metrics rules > /etc/prometheus/rules/vmplace.yml"
+    )
+)
+def metrics() -> None:
+    """Tell Prometheus what the agent knows: per guest and node, and of the agent itself."""
+
+
+@metrics.command("print")
+@socket_option
+def print_metrics(socket: Path | None) -> None:
+    """Print the metrics once, in Prometheus' text format."""
+    click.echo(generate_latest(registry(socket)).decode(), nl=False)
+
+
+@metrics.command("write")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@socket_option
+def write_metrics(file: Path, socket: Path | None) -> None:
+    """Write the metrics to FILE at once or not at all: for node_exporter's textfile collector."""
+    text = generate_latest(registry(socket))
+    try:
+        replace_file(file, text)
+    except OSError as err:
+        raise VmplaceError(f"{file}: {os.strerror(err.errno or 0)}", hint="may you write there?") from err
+
+
+@metrics.command("rules")
+def print_rules() -> None:
+    """Print recording and alert rules for Prometheus."""
+    click.echo((SHIPPED / "vmplace.rules.yml").read_text(), nl=False)
+
+
+@metrics.command("dashboard")
+def print_dashboard() -> None:
+    """Print a dashboard to import into Grafana."""
+    click.echo((SHIPPED / "vmplace.dashboard.json").read_text(), nl=False)
+
+
+@metrics.command("serve", epilog=examples("vmplace metrics serve --listen 127.0.0.1:9755"))
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, help="ADDRESS:PORT to listen on.")
+@socket_option
+def serve_metrics(listen: str, socket: Path | None) -> None:
+    """Serve /metrics until stopped.  Whoever reaches the port may read: the default is loopback."""
+    address, port = parse_listen(listen)
+    try:
+        server = make_server(
+            address, port, make_wsgi_app(registry(socket)), _server_class(address), _QuietHandler
+        )
+    except OSError as err:
+        hint = "another exporter may be there: choose one with --listen ADDRESS:PORT"
+        raise VmplaceError(f"cannot listen on {listen}: {err}", hint=hint) from err
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        # shutdown() waits for serve_forever(), which this thread runs.
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    host = listen.rpartition(":")[0]
+    click.echo(f"serving http://{host}:{server.server_port}/metrics", err=True)
+    with server:
+        server.serve_forever()
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Log no scrapes: there is one every few seconds."""
+
+    timeout = 10
+    """Seconds for a client to say what it wants."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class _Server6(ThreadingWSGIServer):
+    address_family = AF_INET6
+
+
+def _server_class(address: str) -> type[ThreadingWSGIServer]:
+    return _Server6 if ":" in address else ThreadingWSGIServer
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Parse ``ADDRESS:PORT``, the address of IPv6 in brackets; raises VmplaceError."""
+    address, _, port = text.rpartition(":")
+    if not address or not port.isdecimal() or int(port) > 65535:
+        raise VmplaceError(f"--listen {text}: not ADDRESS:PORT", hint=f"for example {DEFAULT_LISTEN}")
+    return address.strip("[]"), int(port)
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file that readers see whole: the old one, or the new one.  Raises OSError."""
+    fd, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(fd, "wb") as out:
+            out.write(content)
+            os.fchmod(out.fileno(), 0o644)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""Rules and a dashboard for whoever watches vmplace with Prometheus and Grafana."""

@@ -1,0 +1,113 @@
+"""What does an operator see in Grafana?  Eight panels, as code.
+
+Run ``make dashboard`` after a change: it writes vmplace.dashboard.json, which is what is shipped.  Only
+that needs grafana-foundation-sdk.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import DataSourceRef
+
+OUT = Path(__file__).with_name("vmplace.dashboard.json")
+SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+HEIGHT, WIDTH = 8, 12
+HOST = 'instance=~"$instance"'
+
+
+@dataclass(frozen=True)
+class View:
+    """One panel: a query, the name of its lines, and what it means."""
+
+    title: str
+    query: str
+    legend: str
+    unit: str
+    meaning: str
+
+
+VIEWS = (
+    View(
+        "Local access ratio by guest",
+        f"vmplace_guest_local_access_ratio{{{HOST}}}",
+        "{{domain}}",
+        "percentunit",
+        "Estimated share of accesses that stay on the vCPU's node. 1 is best.",
+    ),
+    View(
+        "Imbalance of memory controllers",
+        f"vmplace_memory_controller_imbalance_ratio{{{HOST}}}",
+        "{{instance}}",
+        "short",
+        "Standard deviation of the nodes' traffic over its mean. 0 is balanced.",
+    ),
+    View(
+        "Guest memory by node",
+        f"sum by (instance, numa_node) (vmplace_guest_memory_bytes{{{HOST}}})",
+        "{{instance}} node {{numa_node}}",
+        "bytes",
+        "Guest memory present on each node.",
+    ),
+    View(
+        "Hot guest memory by node",
+        f"sum by (instance, numa_node) (vmplace_guest_hot_memory_bytes{{{HOST}}})",
+        "{{instance}} node {{numa_node}}",
+        "bytes",
+        "Guest memory that was touched lately.",
+    ),
+    View(
+        "Moved",
+        f"instance:vmplace_moved_bytes:rate5m{{{HOST}}}",
+        "{{instance}}",
+        "Bps",
+        "Guest memory moved between nodes.",
+    ),
+    View(
+        "Copies",
+        f"sum by (instance, domain) (vmplace_guest_replica_bytes{{{HOST}}})",
+        "{{domain}}",
+        "bytes",
+        "Copies of read-only pages on other nodes.",
+    ),
+    View(
+        "Guests by state",
+        f"sum by (instance, state) (vmplace_guest_state{{{HOST}}})",
+        "{{state}}",
+        "short",
+        "What the agent does with each guest.",
+    ),
+    View(
+        "Cost of the agent",
+        f"instance:vmplace_cpu:rate5m{{{HOST}}}",
+        "{{instance}}",
+        "percentunit",
+        "Share of one CPU that the agent takes.",
+    ),
+)
+
+
+def panel(view: View) -> timeseries.Panel:
+    """Return the builder of one panel."""
+    query = prometheus.Dataquery().expr(view.query).legend_format(view.legend).ref_id("A")
+    found = timeseries.Panel().title(view.title).description(view.meaning).datasource(SOURCE)
+    return found.unit(view.unit).height(HEIGHT).span(WIDTH).with_target(query)
+
+
+def built() -> str:
+    """Return the dashboard as JSON."""
+    builder = dashboard.Dashboard("vmplace").uid("vmplace").tags(["kvm", "numa"]).refresh("30s")
+    builder = builder.time("now-6h", "now").readonly()
+    builder = builder.with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
+    hosts = dashboard.QueryVariable("instance").query("label_values(vmplace_up, instance)")
+    builder = builder.with_variable(hosts.datasource(SOURCE).multi(True).include_all(True))
+    for view in VIEWS:
+        builder = builder.with_panel(panel(view))
+    return JSONEncoder(sort_keys=True, indent=2).encode(builder.build()) + "\n"
+
+
+if __name__ == "__main__":
+    OUT.write_text(built())
+    sys.stdout.write(f"{OUT.name} written\n")

@@ -14,7 +14,7 @@ STAMP := $(VENV)/.stamp
 # trees of the lab's own (docs/lab.md).
 PACKAGES := ca-certificates debootstrap gcc libc6-dev libvirt-dev patch pkg-config python3-dev python3-venv shellcheck
 NATIVE := $(wildcard vmplace/native/*.c vmplace/native/*.h)
-PYTHON_FILES := vmplace tests bench setup.py
+PYTHON_FILES := vmplace lab tests bench setup.py
 
 help: ## show this
 	@echo "vmplace $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml): placement manager for KVM hosts"
@@ -31,10 +31,10 @@ setup: ## install the Debian packages that are missing (needs root)
 
 venv: $(STAMP) ## set up .venv with the C core built in place
 
-$(STAMP): pyproject.toml setup.py $(NATIVE) | setup
+$(STAMP): pyproject.toml lab/pyproject.toml setup.py $(NATIVE) | setup
 	@echo "venv: installing vmplace and its tools into $(VENV)"
 	@python3 -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lab,dev,libvirt]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,libvirt,report]' --editable ./lab
 	@touch $@
 
 lint: venv ## format, lint, types, shell scripts
@@ -65,25 +65,25 @@ test: lint venv promtool lab ## all tests: lint, unit, native, lab (needs root; 
 	$(BIN)/pytest tests
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
-	$(BIN)/vmplace lab build
+	$(BIN)/vmplace-lab build
 
 kvm-patches-check: venv ## the KVM series applies, is clean, builds at every step (QUICK=--quick: touched directories)
-	$(BIN)/vmplace lab check-patches $(QUICK)
+	$(BIN)/vmplace-lab check-patches $(QUICK)
 
 kvm-selftests: venv ## the kernel's KVM selftests have the same results on the stock and the patched kernel (lab)
-	$(BIN)/vmplace lab selftests --limit 60 --out kvm-patches/selftests.txt
+	$(BIN)/vmplace-lab selftests --limit 60 --out kvm-patches/selftests.txt
 
 kvm-stress: venv ## 10^6 light calls of the series' stress test in the emulated host
-	$(BIN)/vmplace lab selftests -k patched --only placement_stress --on n2-single --limit 7200 --stress-calls 1000000 --stress-light
+	$(BIN)/vmplace-lab selftests -k patched --only placement_stress --on n2-single --limit 7200 --stress-calls 1000000 --stress-light
 
 kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
-	$(BIN)/vmplace lab selftests --on intel -k patched --only placement_ --limit 300 --out kvm-patches/selftests-intel.txt
+	$(BIN)/vmplace-lab selftests --on intel -k patched --only placement_ --limit 300 --out kvm-patches/selftests-intel.txt
 
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
-	$(BIN)/vmplace lab check-qemu-patches
+	$(BIN)/vmplace-lab check-qemu-patches
 
 demo: venv ## five managers place seven guests in the emulated host: build/demo/result.json and pictures
-	$(BIN)/vmplace lab demo --out build/demo
+	$(BIN)/vmplace-lab demo --out build/demo
 
 bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests: build/bench
 	@mkdir -p build/bench
@@ -121,4 +121,4 @@ $(TOOLS)/promtool: | setup
 	@mv $(TOOLS)/deb/usr/bin/promtool $@ && rm -rf $(TOOLS)/deb && touch $@
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
-	rm -rf build .venv vmplace/native/*.so *.egg-info
+	rm -rf build lab/build .venv vmplace/native/*.so *.egg-info lab/*.egg-info

@@ -44,14 +44,14 @@ from msgspec.structs import replace
 from bench.ibs_heat import rank_correlation, samples_for
 from bench.ibs_ring import by_core, by_struct, records_per_s
 from bench.ibs_samples import INSIDE, Ints, Samples, sampled
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.page_counts import PAGES, PageCounts
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import Scenario, read_scenario
-from vmplace.lab.scenario_result import ManagerResult
-from vmplace.lab.scenario_run import prepare_stage, run_scenario
-from vmplace.lab.topology import cpu_nids
-from vmplace.sampling.counters_meter import GUEST_HOST, MeterReading
+from lab.counters_meter import GUEST_HOST, MeterReading
+from lab.machine import LabHost, boot_host
+from lab.page_counts import PAGES, PageCounts
+from lab.progress import Progress
+from lab.scenario import Scenario, read_scenario
+from lab.scenario_result import ManagerResult
+from lab.scenario_run import prepare_stage, run_scenario
+from lab.topology import cpu_nids
 from vmplace.sampling.ibs_pace import HIGH_RATE_PERIOD, LOW_RATE_PERIOD
 
 HERE = Path(__file__).parent

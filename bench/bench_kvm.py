@@ -29,11 +29,11 @@ from typing import Any
 
 from bench.bench_written import written_table
 from bench.undisturbed import undisturb
-from vmplace.lab.errors import LabError
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import ManagerName, read_scenario
-from vmplace.lab.scenario_run import run_scenario
+from lab.errors import LabError
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import ManagerName, read_scenario
+from lab.scenario_run import run_scenario
 
 HERE = Path(__file__).parent
 MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none", "kernel")

@@ -22,9 +22,9 @@ import numpy as np
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.known_places import KnownPlaces
+from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import Bytes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, Movability, RamRange
 from vmplace.topology.procfs import read_start_time
 from vmplace.topology.sysfs import read_host

@@ -40,16 +40,16 @@ from itertools import pairwise
 from typing import Any
 
 from bench.undisturbed import undisturb
-from vmplace.lab.errors import LabError
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import ManagerName, read_scenario
-from vmplace.lab.scenario_managers import MANAGERS
-from vmplace.lab.scenario_run import Stage, prepare_stage
-from vmplace.model.counted import counted_traffic
+from lab.counted import counted_traffic
+from lab.counters_meter import MeterCounters, MeterReading
+from lab.errors import LabError
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import ManagerName, read_scenario
+from lab.scenario_managers import MANAGERS
+from lab.scenario_run import Stage, prepare_stage
 from vmplace.model.described_memory import MIB
 from vmplace.model.metrics import local_access_ratio
-from vmplace.sampling.counters_meter import MeterCounters, MeterReading
 
 MANAGED: tuple[ManagerName, ManagerName] = ("vmplace", "none")
 GUEST = 1

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lab.channel import GuestProcess
+from lab.counters_meter import MeterCounters, MeterReading
+from lab.machine import LabHost
+from lab.page_counts import PageCounts, read_page_counts
+from lab.topology import cpu_nids
 from vmplace.errors import VmplaceError
-from vmplace.lab.channel import GuestProcess
-from vmplace.lab.machine import LabHost
-from vmplace.lab.page_counts import PageCounts, read_page_counts
-from vmplace.lab.topology import cpu_nids
-from vmplace.sampling.counters_meter import MeterCounters, MeterReading
 
 INSIDE = "/root/ibs_inside.py"
 OUT = "/root/samples.npz"

@@ -18,8 +18,8 @@ import numpy as np
 
 sys.path.insert(0, "/opt/vmplace")
 
+from lab.counters_meter import CPU, GUEST_HOST, HEADER, REGION_BYTES, find_device
 from vmplace import native
-from vmplace.sampling.counters_meter import CPU, GUEST_HOST, HEADER, REGION_BYTES, find_device
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.placement import Placement, open_placement
 from vmplace.topology.procfs import read_start_time

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from vmplace.lab.machine import LabHost
+from lab.machine import LabHost
 
 
 def undisturb(host: LabHost) -> None:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from vmplace.lab.build import build_all
-from vmplace.lab.machine import LabHost
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import parse_scenario
-from vmplace.lab.scenario_stage import apply_operator_pins, apply_start
-from vmplace.lab.snapshot import prepared_snapshot
-from vmplace.lab.topology import read_topology
+from lab.build import build_all
+from lab.machine import LabHost
+from lab.progress import Progress
+from lab.scenario import parse_scenario
+from lab.scenario_stage import apply_operator_pins, apply_start
+from lab.snapshot import prepared_snapshot
+from lab.topology import read_topology
 
 TOPOLOGY = "n4-full"
 # Guest "one" runs on node 0 with its memory on node 1, "two" on node 3 with its memory on node 2.

@@ -39,8 +39,8 @@ from vmplace.agent.parts import Parts
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.policy.plan import PlacementPlan
+from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.registry import SOURCES
-from vmplace.sampling.sample import unpacked
 from vmplace.sampling.source import PlaceKeeper, SourceSetup
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.guest import Vcpu as GuestVcpu

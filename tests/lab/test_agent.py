@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab.channel import GuestProcess
+from lab.machine import LabHost, boot_host
 from tests.lab.agent_scenario import misplaced_guests
 from vmplace.interfaces.cli import cli
-from vmplace.lab.channel import GuestProcess
-from vmplace.lab.machine import LabHost, boot_host
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
+from lab import scenario_stage
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import read_scenario
+from lab.scenario_judge import is_intact
+from lab.scenario_managers import VmplaceAgent
+from lab.scenario_meter import read_window
+from lab.scenario_run import prepare_stage
 from tests.lab.test_agent import status, until
-from vmplace.lab import scenario_stage
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import read_scenario
-from vmplace.lab.scenario_judge import is_intact
-from vmplace.lab.scenario_managers import VmplaceAgent
-from vmplace.lab.scenario_meter import read_window
-from vmplace.lab.scenario_run import prepare_stage
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 

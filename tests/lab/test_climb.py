@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from lab import scenario_stage
+from lab.counters_meter import MeterCounters
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import read_scenario
+from lab.scenario_meter import FULL_SPEED
+from lab.scenario_run import prepare_stage
+from lab.topology import cpu_nids
 from tests.lab.test_agent import pages_by_nid, until
-from vmplace.lab import scenario_stage
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import read_scenario
-from vmplace.lab.scenario_meter import FULL_SPEED
-from vmplace.lab.scenario_run import prepare_stage
-from vmplace.lab.topology import cpu_nids
 from vmplace.policy.proximity import STEP
-from vmplace.sampling.counters_meter import MeterCounters
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 

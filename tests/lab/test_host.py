@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.lab import cache
-from vmplace.lab.errors import LabCommandError, LabError
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.topology import ABOVE_HOLE, cpu_nids, memory_ranges, read_topology
+from lab import cache
+from lab.errors import LabCommandError, LabError
+from lab.machine import LabHost, boot_host
+from lab.topology import ABOVE_HOLE, cpu_nids, memory_ranges, read_topology
 
 pytestmark = [
     pytest.mark.lab,
@@ -126,7 +126,7 @@ def test_no_process_and_no_mount_outlives_us(how: signal.Signals) -> None:
     code = (
         # What starts us in the background may have Ctrl-C ignored, and a child inherits that.
         "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from vmplace.lab.machine import boot_host\n"
+        "from lab.machine import boot_host\n"
         "with boot_host('n3-sparse') as host: print(host.console_log.name, flush=True); time.sleep(600)"
     )
     ours = subprocess.Popen(

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab import scenario_stage
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import parse_scenario
+from lab.scenario_judge import is_intact
+from lab.scenario_managers import VmplaceAgent
+from lab.scenario_run import prepare_stage
 from tests.lab.test_agent import status, until
-from vmplace.lab import scenario_stage
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import parse_scenario
-from vmplace.lab.scenario_judge import is_intact
-from vmplace.lab.scenario_managers import VmplaceAgent
-from vmplace.lab.scenario_run import prepare_stage
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 

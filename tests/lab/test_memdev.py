@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from vmplace.lab.build import build_all
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
+from lab.build import build_all
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
 
 pytestmark = pytest.mark.lab
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmplace.lab import cache
-from vmplace.lab.emulated_time import emulated_memory
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.page_counts import PAGES, read_page_counts
+from lab import cache
+from lab.counters_meter import GUEST_HOST, GUEST_UNKNOWN, MeterCounters, MeterReading
+from lab.emulated_time import emulated_memory
+from lab.machine import LabHost, boot_host
+from lab.page_counts import PAGES, read_page_counts
 from vmplace.model.described_memory import MLP
 from vmplace.model.memory_system import Demand, MemorySystem, solved
 from vmplace.model.metrics import Matrix
-from vmplace.sampling.counters_meter import GUEST_HOST, GUEST_UNKNOWN, MeterCounters, MeterReading
 
 pytestmark = pytest.mark.lab
 
@@ -26,7 +26,7 @@ LINES = MIB * 2**20 // 64
 DILATION = 200.0
 INSIDE = """
 import json
-from vmplace.sampling.counters_meter import MeterCounters
+from lab.counters_meter import MeterCounters
 reading = MeterCounters().read()
 print(json.dumps([reading.nids, reading.cpu_nids, int(reading.reads.sum()), int(reading.instructions.sum())]))
 """
@@ -35,7 +35,7 @@ print(json.dumps([reading.nids, reading.cpu_nids, int(reading.reads.sum()), int(
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     probe = tmp_path_factory.mktemp("probe") / "meter_probe"
-    flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", f"-I{HERE.parents[1] / 'vmplace/lab/meter'}"]
+    flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", f"-I{HERE.parents[1] / 'lab/meter'}"]
     subprocess.run(["gcc", *flags, "-o", probe, HERE / "meter_probe.c"], check=True, timeout=60)
     files, slow = {"/usr/local/bin/meter_probe": probe}, {"dilation": repr(DILATION)} | PAGES
     with boot_host("n4-full", meter=True, plugin_args=slow, files=files) as booted:

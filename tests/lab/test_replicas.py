@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vmplace.lab.machine import LabHost, boot_host
+from lab.machine import LabHost, boot_host
 
 pytestmark = pytest.mark.lab
 

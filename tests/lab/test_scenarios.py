@@ -2,13 +2,13 @@
 
 import pytest
 
-from vmplace.lab import scenario_stage
-from vmplace.lab.machine import boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import Scenario, read_scenario
-from vmplace.lab.scenario_meter import read_window
-from vmplace.lab.scenario_result import ScenarioResult
-from vmplace.lab.scenario_run import prepare_stage, run_scenario
+from lab import scenario_stage
+from lab.machine import boot_host
+from lab.progress import Progress
+from lab.scenario import Scenario, read_scenario
+from lab.scenario_meter import read_window
+from lab.scenario_result import ScenarioResult
+from lab.scenario_run import prepare_stage, run_scenario
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 

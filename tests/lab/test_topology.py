@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.topology import cpu_nids
+from lab.machine import LabHost, boot_host
+from lab.topology import cpu_nids
 
 pytestmark = pytest.mark.lab
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab.channel import GuestProcess
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import read_scenario
+from lab.scenario_run import prepare_stage
+from lab.topology import cpu_nids
 from tests.lab.test_agent import pages_by_nid, status, until
-from vmplace.lab.channel import GuestProcess
-from vmplace.lab.machine import LabHost, boot_host
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import read_scenario
-from vmplace.lab.scenario_run import prepare_stage
-from vmplace.lab.topology import cpu_nids
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 

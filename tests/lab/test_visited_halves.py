@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from vmplace.lab.progress import Progress
-from vmplace.lab.scenario import Scenario, read_scenario
-from vmplace.lab.scenario_result import GuestResult
-from vmplace.lab.scenario_run import run_scenario
+from lab.progress import Progress
+from lab.scenario import Scenario, read_scenario
+from lab.scenario_result import GuestResult
+from lab.scenario_run import run_scenario
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmplace.lab.emulated_time import emulated_memory, time_options
-from vmplace.lab.topology import read_topology, topology_names
+from lab.emulated_time import emulated_memory, time_options
+from lab.topology import read_topology, topology_names
 from vmplace.model.memory_system import Demand, Link, MemorySystem, routed, solved
 from vmplace.model.metrics import Matrix
 from vmplace.model.published import CARREFOUR_2013
 
-METER = Path(__file__).parents[2] / "vmplace/lab/meter"
+METER = Path(__file__).parents[2] / "lab/meter"
 NODES = 16
 Pairs = c_double * (NODES * NODES)
 CYCLES_PER_NS = 2.3

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmplace.sampling import counters_meter
+from lab import counters_meter
 
-METER = Path(__file__).parents[2] / "vmplace/lab/meter"
+METER = Path(__file__).parents[2] / "lab/meter"
 STRUCTS = {
     "vmp_meter_level": counters_meter.LEVEL,
     "vmp_meter_machine": counters_meter.MACHINE,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.native.test_memory_model import Model
 
-METER = Path(__file__).parents[2] / "vmplace/lab/meter"
+METER = Path(__file__).parents[2] / "lab/meter"
 SOURCES = (
     "cache.c",
     "region.c",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "vmplace/lab/payload"
+SOURCE = Path(__file__).parents[2] / "lab/payload"
 pytestmark = pytest.mark.timeout(60)
 
 ONE_VCPU = ("arena=8", "vcpus=1", "verify=0")

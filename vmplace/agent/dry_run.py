@@ -11,7 +11,8 @@ from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
-from vmplace.sampling.sample import NodeIndexes, RangeSample, SampleBatch
+from vmplace.sampling.page_arrays import NodeIndexes
+from vmplace.sampling.sample import RangeSample, SampleBatch
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 

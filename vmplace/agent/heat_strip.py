@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from vmplace.model.pages import HOTTEST, GuestPages, RangePages
-from vmplace.sampling.sample import Bytes, NodeIndexes
+from vmplace.sampling.page_arrays import Bytes, NodeIndexes
 
 CELLS = 64
 """Cells of a strip: one line of a terminal."""

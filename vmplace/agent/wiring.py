@@ -10,9 +10,10 @@ from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.telling_actuator import telling
 from vmplace.errors import UnsupportedHostError
+from vmplace.extensions import extension
 from vmplace.model.host_memory import host_memory
 from vmplace.policy.registry import POLICIES, policy_name
-from vmplace.sampling.guest_pace import GuestPace, MeterPace, PerfPace
+from vmplace.sampling.guest_pace import GuestPace, PerfPace
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
@@ -82,7 +83,12 @@ def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
     """Return what tells whether moving helped, and why nothing does; raises if what was asked for lacks."""
     wanted = config.trial.counters
     if wanted == "meter":
-        return MeterPace(config.trial.meter_guests), ()
+        if (make := extension("vmplace.guest_pace", wanted)) is None:
+            raise UnsupportedHostError(
+                "the counters of an emulated host are not installed",
+                hint='they come with vmplace-lab; counters = "auto" takes those of the CPU',
+            )
+        return make(config.trial.meter_guests), ()
     try:
         return (None if wanted == "off" else PerfPace()), ()
     except UnsupportedHostError as err:

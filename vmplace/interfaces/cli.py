@@ -1,4 +1,7 @@
-"""The command line: ``vmplace COMMAND``; each command's code is imported only when it runs."""
+"""The command line: ``vmplace COMMAND``; each command's code is imported only when it runs.
+
+Installed extensions add commands of their own (extensions.py).
+"""
 
 import importlib
 import sys
@@ -7,7 +10,9 @@ import click
 
 from vmplace import __version__
 from vmplace.errors import VmplaceError
+from vmplace.extensions import extension, extension_names
 
+GROUP = "vmplace.commands"
 COMMANDS = {
     "agent": "vmplace.interfaces.agent_command:agent",
     "status": "vmplace.interfaces.look_commands:status",
@@ -25,7 +30,6 @@ COMMANDS = {
     "metrics": "vmplace.interfaces.metrics_command:metrics",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
-    "lab": "vmplace.lab.commands:lab",
 }
 
 
@@ -33,13 +37,18 @@ class LazyGroup(click.Group):
     """Import a command's module when it is asked for, so that ``vmplace status`` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order of the table."""
-        return list(COMMANDS)
+        """Return the names of all commands, in the order of the table, then those of extensions."""
+        return [*COMMANDS, *(name for name in extension_names(GROUP) if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, or None for a name that is not in the table."""
+        """Return the command, or None for a name that nobody has."""
         if cmd_name not in COMMANDS:
-            return None
+            added: click.Command | None = extension(GROUP, cmd_name)
+            if added is None and cmd_name == "lab":
+                raise VmplaceError(
+                    "the emulated host is not installed", hint="pip install ./lab in a checkout"
+                )
+            return added
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
@@ -52,9 +61,14 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors made for people are one sentence and a hint, exit code 1."""
+    """Run the command line."""
+    run_command(cli)
+
+
+def run_command(command: click.Command) -> None:
+    """Run a command; errors made for people are one sentence and a hint, exit code 1."""
     try:
-        cli()
+        command()
     except VmplaceError as err:
         click.echo(f"vmplace: {err}", err=True)
         if err.hint:

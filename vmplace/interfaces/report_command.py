@@ -7,9 +7,11 @@ import click
 import msgspec
 
 from vmplace.errors import VmplaceError
+from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.options import examples, socket_option
 from vmplace.interfaces.report_page import Section, html_page
 
+GROUP = "vmplace.reports"
 EXAMPLES = """\
 vmplace report build/demo/result.json --policy build/bench/policy.json
 vmplace report /tmp/host.vmptrace --out host.html
@@ -69,7 +71,6 @@ def _add_recording(path: Path, sections: list[Section]) -> str:
 
 def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
     from vmplace.interfaces.report_policy import parse_policy_table, policy_sections
-    from vmplace.interfaces.report_scenario import parse_scenario_result, scenario_sections
 
     try:
         keys = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
@@ -80,11 +81,15 @@ def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
     if "rows" in keys:
         sections += policy_sections(parse_policy_table(content, path))
         return "policies"
-    if "managers" not in keys:
-        raise VmplaceError(f"{path} is JSON of another kind", hint="vmplace lab demo, or make bench-policy")
-    figures = parse_scenario_result(content, path)
-    sections += scenario_sections(figures)
-    return f"{figures.scenario} on {figures.topology}"
+    for key in extension_names(GROUP):
+        if key in keys and (told := extension(GROUP, key)):
+            title, parts = told(content, path)
+            sections += parts
+            return str(title)
+    raise VmplaceError(
+        f"{path} is JSON of another kind",
+        hint="a result of `make bench-policy`, or of `vmplace lab demo` where the lab is installed",
+    )
 
 
 def _write(out: Path, page: str) -> None:

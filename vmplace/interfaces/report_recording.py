@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.report_page import NODE_COLOURS, Section, new_figure, node_colour, svg_of
-from vmplace.interfaces.report_scenario import svg_of_traffic
-from vmplace.interfaces.traffic_picture import INK, LEGEND, TrafficPicture
+from vmplace.interfaces.traffic_picture import INK, LEGEND, TrafficPicture, svg_of_traffic
 from vmplace.model.metrics import Matrix, TrafficMatrix, mc_imbalance
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HOT, GuestPages

@@ -5,11 +5,13 @@ as the share of all accesses that the node's memory serves, an arrow as wide as 
 CPUs of one node to the memory of another.  Colour tells local (green) from remote (orange).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vmplace.interfaces.report_page import new_figure, svg_of
 from vmplace.model.metrics import Matrix
 
 if TYPE_CHECKING:
@@ -43,6 +45,20 @@ class TrafficPicture:
     def largest(self) -> float:
         """Return the largest share between two different nodes."""
         return float((self.shares - np.diag(np.diag(self.shares))).max(initial=0.0))
+
+
+def svg_of_traffic(pictures: Sequence[TrafficPicture], columns: int = 5) -> str:
+    """Return traffic pictures side by side, all to one scale."""
+    rows = -(-len(pictures) // columns)
+    columns = min(columns, len(pictures))
+    figure = new_figure(2.8 * columns, 3.1 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    largest = max(picture.largest for picture in pictures)
+    for axes, picture in zip(grid, pictures, strict=False):
+        draw_traffic(axes, picture, largest)
+    for axes in grid[len(pictures) :]:
+        axes.axis("off")
+    return svg_of(figure)
 
 
 def draw_traffic(axes: "Axes", picture: TrafficPicture, largest: float) -> None:

@@ -25,7 +25,7 @@ from vmplace.model.fusion import Fused, fused
 from vmplace.model.page_use import CERTAIN_WINDOWS, PageUse, page_use, seen_of
 from vmplace.model.sampled_use import BLOCK_SAMPLES, SHARE
 from vmplace.model.touched_pages import Floats, TouchedPages
-from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 
 NEIGHBOUR_BLOCKS = 16
 """Blocks that tell of each other: 32 MiB."""

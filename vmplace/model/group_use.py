@@ -18,7 +18,7 @@ import numpy.typing as npt
 from vmplace.model.fused_use import block_heat
 from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import CHUNK_ENTRIES, TouchedPages
-from vmplace.sampling.sample import Bools
+from vmplace.sampling.page_arrays import Bools
 
 Groups = npt.NDArray[np.int16]
 NO_GROUP = -1

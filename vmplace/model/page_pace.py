@@ -21,8 +21,9 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.model.touch_rates import KINDS, kinds, touches_by_answer
 from vmplace.sampling.block_rows import BYTE_ROW, BlockRows, chunks, rows_of_bits
+from vmplace.sampling.page_arrays import Bits, Bytes, Indexes
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import Bits, Bytes, Indexes, NodeBits
+from vmplace.sampling.sample import NodeBits
 from vmplace.topology.guest import RamRange
 
 Floats = npt.NDArray[np.float64]

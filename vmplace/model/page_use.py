@@ -26,7 +26,7 @@ import numpy as np
 
 from vmplace.model.touched_pages import HUGE_PAGES, Floats, TouchedPages
 from vmplace.sampling.block_rows import BITS
-from vmplace.sampling.sample import Bools, Bytes, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, Bytes, NodeIndexes
 
 CERTAIN_WINDOWS = 3
 """By chance, one of four nodes makes three touches of a page in a row in 6 of 100 cases, two in 25."""

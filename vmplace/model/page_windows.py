@@ -17,7 +17,8 @@ from vmplace.model.pages import (
 )
 from vmplace.sampling.block_rows import BlockRows, rows_of_bits, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
-from vmplace.sampling.sample import Bits, Bytes, RangeSample, SampleBatch
+from vmplace.sampling.page_arrays import Bits, Bytes
+from vmplace.sampling.sample import RangeSample, SampleBatch
 from vmplace.topology.guest import RamRange
 
 T = TypeVar("T")

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from vmplace.model.units import CHUNK_BLOCKS, CHUNK_RUNS, Units, portions
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks, joined_bits
 from vmplace.sampling.frame_nodes import UNKNOWN
+from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import block_offset
-from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
+from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import PAGE_BYTES, RamRange
 
 Counts = npt.NDArray[np.int64]

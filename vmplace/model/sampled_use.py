@@ -17,7 +17,7 @@ import numpy as np
 
 from vmplace.model.page_use import CERTAIN_WINDOWS, PageUse, seen_of
 from vmplace.model.touched_pages import Floats, TouchedPages
-from vmplace.sampling.sample import NodeIndexes
+from vmplace.sampling.page_arrays import NodeIndexes
 
 BLOCK_SAMPLES = 8
 """Two nodes that share a block evenly are taken for one in 1 of 128 cases."""

@@ -8,8 +8,9 @@ import numpy as np
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, joined_bits
+from vmplace.sampling.page_arrays import Bools, Bytes, Indexes
 from vmplace.sampling.page_frames import block_offset
-from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits
+from vmplace.sampling.sample import NodeHits
 
 
 def touched_pages(pages: RangePages) -> TouchedPages | None:

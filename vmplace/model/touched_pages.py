@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from vmplace.model.page_pace import PER_SECOND
 from vmplace.model.units import Units, portions
+from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import block_offset
-from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeHits, NodeIndexes
+from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
 
 Floats = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy as np
 
 from vmplace.sampling.block_rows import BYTE_ROW
 from vmplace.sampling.frame_nodes import UNKNOWN
-from vmplace.sampling.sample import Bools, Bytes, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES
 
 CHUNK_RUNS, CHUNK_BLOCKS = 1 << 13, 1 << 7

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
-from vmplace.sampling.sample import Bytes, RangeSample, VcpuHits
+from vmplace.sampling.page_arrays import Bytes
+from vmplace.sampling.sample import RangeSample, VcpuHits
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
 
 SUB_BLOCK_PAGES = 16

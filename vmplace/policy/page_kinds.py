@@ -31,7 +31,7 @@ from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index
-from vmplace.sampling.sample import Bools, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES, Movability
 
 MIN_WINDOWS = 2

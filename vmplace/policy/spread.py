@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from vmplace.model.pages import HOT
 from vmplace.model.units import Units
-from vmplace.sampling.sample import Bytes, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bytes, Indexes, NodeIndexes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 Counts = npt.NDArray[np.float64]

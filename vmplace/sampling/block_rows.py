@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
+from vmplace.sampling.page_arrays import Bits, Bools, Bytes, Indexes, unpacked
 from vmplace.sampling.page_frames import PAGES_PER_HUGE, block_count, block_offset
-from vmplace.sampling.sample import Bits, Bools, Bytes, Indexes, unpacked
 from vmplace.topology.guest import RamRange
 
 Counts = npt.NDArray[np.int64]

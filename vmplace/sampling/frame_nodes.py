@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import UnsupportedHostError
-from vmplace.sampling.sample import NodeIndexes
+from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES
 
 Frames = npt.NDArray[np.uint64]

@@ -1,14 +1,12 @@
-"""What does an instruction of this guest take?  By perf events of its vCPUs, or by the lab's meter.
+"""What does an instruction of this guest take?  Cycles, by perf events of its vCPUs.
 
-perf: cycles per instruction.  meter: stall per instruction, in emulated time, where CPUs have no counters.
-Both are costs: they rise where memory gets slower, and hardly depend on how much a guest has to do.
+A cost: it rises where memory gets slower, and hardly depends on how much a guest has to do.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from vmplace.errors import UnsupportedHostError
-from vmplace.sampling.counters_meter import MeterCounters, MeterReading
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.topology.guest import GuestTopology
 
@@ -58,7 +56,7 @@ class PerfPace:
             self._tids[guest.identity] = tids
             return None
         counts = self._counters[tids].counts()
-        return _cost(counts["cycles"], counts["instructions"])
+        return cost_of(counts["cycles"], counts["instructions"])
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the guest's events off."""
@@ -72,35 +70,8 @@ class PerfPace:
         self._counters, self._tids = {}, {}
 
 
-class MeterPace:
-    """By the meter of the emulated host, for guests whose numbers are told."""
-
-    name = "meter"
-
-    def __init__(self, numbers: Mapping[str, int]) -> None:
-        """Raise UnsupportedHostError where there is no meter."""
-        self._meter, self._numbers = MeterCounters(), numbers
-        self._last: dict[str, MeterReading] = {}
-
-    def cost(self, guest: GuestTopology) -> float | None:
-        """Return emulated ns of stall per instruction; None while the meter keeps no time."""
-        number, now = self._numbers.get(guest.name), self._meter.read()
-        last, self._last[guest.name] = self._last.get(guest.name), now
-        if number is None or last is None or not (now.timed and last.timed):
-            return None
-        growth = now.since(last)
-        return _cost(float(growth.stall_ns[number].sum()), float(growth.instructions[number].sum()))
-
-    def forget(self, guest: GuestTopology) -> None:
-        """Drop the last reading."""
-        self._last.pop(guest.name, None)
-
-    def close(self) -> None:
-        """Unmap the meter."""
-        self._meter.close()
-
-
-def _cost(spent: float | None, instructions: float | None) -> float | None:
+def cost_of(spent: float | None, instructions: float | None) -> float | None:
+    """Return what an instruction took; None where it is not known, or the guest was idle."""
     if spent is None or instructions is None or instructions < LEAST_INSTRUCTIONS:
         return None
     return spent / instructions

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.sampling.block_rows import BlockRows
+from vmplace.sampling.page_arrays import Bools, Bytes
 from vmplace.sampling.page_frames import CHUNK_PAGES, PAGES_PER_HUGE, block_offset
-from vmplace.sampling.sample import Bools, Bytes, RangeSample
+from vmplace.sampling.sample import RangeSample
 from vmplace.topology.guest import HUGE_BYTES, GuestTopology, RamRange
 
 TURNS = 16

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
-from vmplace.sampling.sample import Bools, Bytes
+from vmplace.sampling.page_arrays import Bools, Bytes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.procfs import read_start_time
 

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import RecordingError
+from vmplace.sampling.page_arrays import Bits, NodeIndexes
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.perf_script import RecordedHeader, RecordedSamples, read_header, read_samples
-from vmplace.sampling.sample import Bits, NodeBits, NodeIndexes, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 

@@ -13,6 +13,7 @@ from vmplace import native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.frame_nodes import SEVERAL, UNKNOWN, FrameNodes, Frames, read_frame_nodes
 from vmplace.sampling.known_places import Before
+from vmplace.sampling.page_arrays import Bytes, NodeIndexes
 from vmplace.sampling.page_frames import (
     PAGES_PER_HUGE,
     FrameChunk,
@@ -21,7 +22,7 @@ from vmplace.sampling.page_frames import (
     block_offset,
     huge_blocks,
 )
-from vmplace.sampling.sample import Bytes, NodeIndexes, RangeSample
+from vmplace.sampling.sample import RangeSample
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 
 Touched = Callable[[FrameChunk, Bytes], None]

@@ -1,22 +1,13 @@
 """What does a source tell: which pages of a guest were touched in one window."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from vmplace.sampling.block_rows import BlockRows
+from vmplace.sampling.page_arrays import Bits, Bools, Bytes, Indexes, NodeIndexes, unpacked
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import RamRange
-
-if TYPE_CHECKING:
-    from vmplace.sampling.block_rows import BlockRows
-
-Bytes = npt.NDArray[np.uint8]
-Bits = npt.NDArray[np.uint64]
-NodeIndexes = npt.NDArray[np.int8]
-Indexes = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -82,11 +73,6 @@ class NodeHits:
     rows: Indexes
 
 
-def unpacked(words: Bits, npages: int) -> Bytes:
-    """Return a byte of 0 or 1 for each of the first ``npages`` bits."""
-    return np.unpackbits(words.view(np.uint8), count=npages, bitorder="little")
-
-
 @dataclass(frozen=True)
 class RangeSample:
     """One RAM range in one window; arrays hold one entry per 4 KiB page, page i at ``ram.hva + 4096 * i``.
@@ -109,7 +95,7 @@ class RangeSample:
     by_vcpu: VcpuHits | None = None
     counted: NodeHits | None = None
     text: Indexes | None = None
-    nodes: "BlockRows | None" = None
+    nodes: BlockRows | None = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ import numpy as np
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.sampling.damon_admin import DamonAdmin, Region
+from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import Bytes, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.hint_ring import MOST_SPANS, HintRing, Hints, Span
+from vmplace.sampling.page_arrays import Bits, Bytes
 from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk, block_offset
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import Bits, Bytes, NodeBits, RangeSample, SampleBatch, SourceSight, VcpuHits
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight, VcpuHits
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.placement import FEATURE_HINTS, Placement, Slot, open_placement, probe_features

@@ -24,20 +24,11 @@ import numpy.typing as npt
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.ibs_pace import LOW_RATE_PERIOD, SampleCost, next_period
+from vmplace.sampling.page_arrays import Bits, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import (
-    Bits,
-    Bytes,
-    Indexes,
-    NodeBits,
-    NodeHits,
-    NodeIndexes,
-    RangeSample,
-    SampleBatch,
-    SourceSight,
-)
+from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceSight
 from vmplace.sampling.served import Served, ServedTally, served_by
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange

@@ -21,9 +21,10 @@ import numpy as np
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
+from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import Bytes, SampleBatch, SourceSight
+from vmplace.sampling.sample import SampleBatch, SourceSight
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import GuestTopology
 

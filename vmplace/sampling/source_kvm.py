@@ -25,9 +25,10 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.known_places import KnownPlaces
+from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import Bytes, EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.placement import (

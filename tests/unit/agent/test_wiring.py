@@ -12,6 +12,7 @@ from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
 from vmplace.agent.telling_actuator import TellingActuator
+from vmplace.errors import UnsupportedHostError
 from vmplace.policy.registry import policy_name
 from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.guest_finder import GuestScan
@@ -36,6 +37,13 @@ def test_a_host_without_known_bandwidths_is_told_where_a_plan_needs_them():
     known = host(bandwidths={(nid, nid): 10**10 for nid in range(4)})
     assert wiring.policy_notes("host", known) == () == wiring.policy_notes("nodes", host())
     assert "vmplace calibrate" in wiring.policy_notes("host", host())[0]
+
+
+def test_counters_of_an_emulated_host_that_are_not_installed_are_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wiring, "extension", lambda *_: None)
+    config = msgspec.convert({"trial": {"counters": "meter"}}, Config)
+    with pytest.raises(UnsupportedHostError, match="not installed"):
+        wiring.guest_pace(config)
 
 
 def test_policy_auto_goes_page_by_page_only_where_the_source_misses_no_write():

@@ -20,26 +20,6 @@ pytest.importorskip("matplotlib")
 FOREIGN = re.compile(r"""(?:src|href)\s*=\s*["'](?!#|data:)|<script|@import|url\((?!#|"?data:)""")
 
 
-def scenario_guest(**told: Any) -> dict[str, Any]:
-    traffic = {"traffic_before": [[1.0, 90.0], [0.0, 9.0]], "traffic_after": [[99.0, 1.0], [0.0, 0.0]]}
-    return {
-        "lar_before": 0.1,
-        "lar_after": 0.98,
-        "intact": True,
-        "emulated_run_time_s": 4.07,
-        **traffic,
-        **told,
-    }
-
-
-def scenario(**told: Any) -> dict[str, Any]:
-    manager = {
-        **{"guests": {"web <0>": scenario_guest()}, "mc_imbalance_before": 1.4, "mc_imbalance_after": 0.1},
-        **{"moved_bytes": 1 << 20, "manager_cpu_seconds": 1.5, "longest_move_call_ms": None},
-    }
-    return {"scenario": "try", "topology": "n2", "nids": [0, 1], "managers": {"vmplace": manager}, **told}
-
-
 def policy_row(**told: Any) -> dict[str, Any]:
     row = {"host": "n4", "mix": "gups", "policy": "vmplace", "source": "full", "run_time_s": 1.0}
     return {**row, "oracle_share": 0.97, "worst_guest_slowdown": -0.1, **told}
@@ -54,33 +34,6 @@ def reported(tmp_path: Path, *arguments: object) -> tuple[Result, str]:
 def written(tmp_path: Path, name: str, data: object) -> Path:
     (tmp_path / name).write_text(json.dumps(data))
     return tmp_path / name
-
-
-def test_a_scenario_shows_traffic_and_figures_and_needs_no_other_file(tmp_path: Path):
-    result, page = reported(tmp_path, written(tmp_path, "r.json", scenario()))
-    assert result.exit_code == 0, result.output
-    assert page.count("<svg") == 1 and "after: vmplace" in page and "99% local" in page
-    assert "4.07" in page and "0.98" in page
-    assert not FOREIGN.search(page)
-    assert "web &lt;0&gt;" in page and "web <0>" not in page
-
-
-def test_a_column_in_which_nobody_has_an_answer_is_left_out(tmp_path: Path):
-    _, page = reported(tmp_path, written(tmp_path, "r.json", scenario()))
-    assert "CPU s" in page and "run time s, vmplace" in page
-    assert "longest call ms" not in page
-
-
-def test_what_did_not_come_out_is_told(tmp_path: Path):
-    _, page = reported(tmp_path, written(tmp_path, "r.json", scenario(failed_expectations=["too slow"])))
-    assert "not as expected: too slow" in page
-
-
-def test_a_lost_guest_is_told_beside_its_figures(tmp_path: Path):
-    told = scenario()
-    told["managers"]["vmplace"]["guests"]["web <0>"]["intact"] = False
-    _, page = reported(tmp_path, written(tmp_path, "r.json", told))
-    assert "no: vmplace" in page
 
 
 def test_the_oracles_shares_are_a_map_and_a_table(tmp_path: Path):
@@ -134,8 +87,6 @@ def test_guests_without_a_window_have_a_row_and_no_bar():
         ("{}", "JSON of another kind"),
         ('{"rows": []}', "holds no run"),
         ('{"rows": [{"host": 1}]}', "no table of policies"),
-        ('{"managers": {}, "scenario": "x", "topology": "y", "nids": []}', "holds no manager"),
-        ('{"managers": 7}', "no result of a scenario"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path: Path, content: str, said: str):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vmplace.lab.scenario_result import GuestResult, ManagerResult
+from lab.scenario_result import GuestResult, ManagerResult
 
 HOME: dict[str, Any] = {
     "vcpu_nids": (0, 0),

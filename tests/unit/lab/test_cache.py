@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.lab import cache
-from vmplace.lab.errors import LabError
+from lab import cache
+from lab.errors import LabError
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from vmplace.lab import machine
-from vmplace.lab.errors import LabError, LostTimersError
-from vmplace.lab.machine import BOOTS, LabHost
-from vmplace.lab.progress import Progress
-from vmplace.lab.standstill import SAID, STILL_S, Standstill
+from lab import emulated_host
+from lab.emulated_host import BOOTS, LabHost
+from lab.errors import LabError, LostTimersError
+from lab.progress import Progress
+from lab.standstill import SAID, STILL_S, Standstill
 
 STALL = f"[   23.462167] rcu: rcu_sched kthread {SAID} for 2105 jiffies! g-1159 f0x0\n"
 
@@ -28,7 +28,7 @@ def come_up(failures: int) -> tuple[object, list[str]]:
         yield len(told)
 
     with contextlib.ExitStack() as stack:
-        return machine._come_up(stack, host, Progress()), told
+        return emulated_host._come_up(stack, host, Progress()), told
 
 
 def test_a_host_with_its_timers_is_the_first() -> None:

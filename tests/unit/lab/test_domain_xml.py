@@ -5,10 +5,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from lab.domain_xml import Boot, domain_xml
+from lab.scenario import Guest, Scenario, read_scenario
+from lab.workload import Touch, Workload
 from vmplace.errors import VmplaceError
-from vmplace.lab.domain_xml import Boot, domain_xml
-from vmplace.lab.scenario import Guest, Scenario, read_scenario
-from vmplace.lab.workload import Touch, Workload
 
 GOLDEN = Path(__file__).parents[2] / "data/domains"
 CPUS = {0: (0, 1), 1: (2, 3), 2: (4, 5), 3: (6, 7)}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.lab.emulator import kernel_command_line
+from lab.emulator import kernel_command_line
 
 VIRTUAL = """processor\t: 0
 cpu MHz\t\t: 2596.144

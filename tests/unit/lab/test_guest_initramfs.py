@@ -1,6 +1,6 @@
 """The guests' larger initramfs holds what the loader asks for."""
 
-from vmplace.lab.guest_initramfs import parse_libraries
+from lab.guest_initramfs import parse_libraries
 
 # ldd in a trixie tree, shortened.
 LDD = """\

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.lab.errors import LabError
-from vmplace.lab.kernel import (
+from lab.errors import LabError
+from lab.kernel import (
     FLAVOUR_VARIABLE,
     FRAGMENT,
     chosen_flavour,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from vmplace.lab import build
-from vmplace.lab.build import GIB, check_machine
-from vmplace.lab.emulator import SHARED_MEMORY_BYTES, forget_shared_address
-from vmplace.lab.errors import LabError
+from lab import build
+from lab.build import GIB, check_machine
+from lab.emulator import SHARED_MEMORY_BYTES, forget_shared_address
+from lab.errors import LabError
 
 BLOCK = b"\x130000:00:04.0/shared" + SHARED_MEMORY_BYTES.to_bytes(8, "big")
 

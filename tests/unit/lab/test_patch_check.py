@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from vmplace.lab import patch_check
-from vmplace.lab.errors import LabError
-from vmplace.lab.progress import Progress
+from lab import patch_check
+from lab.errors import LabError
+from lab.progress import Progress
 
 Check = Callable[[], list[str]]
 
@@ -40,7 +40,7 @@ def check(patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Che
         built.append(f"{applied[-1].name} {variant.name}")
 
     monkeypatch.setenv("VMPLACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vmplace.lab.trees.toolbox", lambda _progress: tmp_path / "tree" / "root")
+    monkeypatch.setattr("lab.trees.toolbox", lambda _progress: tmp_path / "tree" / "root")
     monkeypatch.setattr(patch_check, "apply_series", apply)
     monkeypatch.setattr(
         patch_check, "_unpack", lambda _toolbox, work, _progress: work.mkdir(parents=True, exist_ok=True)

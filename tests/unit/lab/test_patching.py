@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.lab import patching
-from vmplace.lab.patching import apply_series, series, touched_files
+from lab import patching
+from lab.errors import LabError
+from lab.patching import apply_series, series, touched_files
 
 SOURCE = "linux"
 
@@ -69,7 +70,12 @@ def test_touched_files_are_those_of_both_sides() -> None:
     assert touched_files([CHANGE, CREATE, REMOVE]) == ["mm/a.c", "mm/b.c", "mm/made.c"]
 
 
-def test_series_skips_comments_and_may_be_absent(tmp_path: Path) -> None:
-    assert series(tmp_path) == []
+def test_without_the_folder_of_patches_nothing_is_built(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="series") as caught:
+        series(tmp_path / "kvm-patches")
+    assert "checkout" in (caught.value.hint or "")
+
+
+def test_series_skips_comments(tmp_path: Path) -> None:
     (tmp_path / "series").write_text("# first\n0001-x.patch  # why\n\n")
     assert series(tmp_path) == [tmp_path / "0001-x.patch"]

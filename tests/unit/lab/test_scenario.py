@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.scenario import SCENARIOS, check_on_nodes, parse_scenario, read_scenario
 from vmplace.errors import ConfigError, VmplaceError
-from vmplace.lab.scenario import SCENARIOS, check_on_nodes, parse_scenario, read_scenario
 
 GUEST = """
 [[guests]]

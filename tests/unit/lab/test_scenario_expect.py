@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.scenario import Expectation, Guest, Scenario
+from lab.scenario_expect import failed_expectations
+from lab.scenario_result import ManagerResult
+from lab.workload import Workload
 from tests.unit.lab.scenario_figures import manager
-from vmplace.lab.scenario import Expectation, Guest, Scenario
-from vmplace.lab.scenario_expect import failed_expectations
-from vmplace.lab.scenario_result import ManagerResult
-from vmplace.lab.workload import Workload
 
 
 def failures(expectation: Expectation, **results: ManagerResult) -> tuple[str, ...]:

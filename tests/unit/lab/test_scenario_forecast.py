@@ -2,8 +2,8 @@
 
 import pytest
 
-from vmplace.lab.scenario import Guest, Scenario, read_scenario
-from vmplace.lab.scenario_forecast import (
+from lab.scenario import Guest, Scenario, read_scenario
+from lab.scenario_forecast import (
     POLICY_OF,
     can_forecast,
     dirty_share,
@@ -11,8 +11,8 @@ from vmplace.lab.scenario_forecast import (
     misses_per_touch,
     numad_places,
 )
-from vmplace.lab.topology import read_topology
-from vmplace.lab.workload import Touch, Workload
+from lab.topology import read_topology
+from lab.workload import Touch, Workload
 from vmplace.model.described_memory import LOCAL_LATENCY_NS, MLP
 
 

@@ -1,6 +1,6 @@
 """What the kernel of the emulated host says is read right."""
 
-from vmplace.lab.scenario_probe import moved_bytes, parse_process_time, parse_vcpu_cpus, parse_vmstat
+from lab.scenario_probe import moved_bytes, parse_process_time, parse_vcpu_cpus, parse_vmstat
 
 # proc_pid_stat(5): fields 14, 15 are utime, stime in ticks of 10 ms; field 39 is the CPU.
 STAT = (

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from lab.scenario_managers import figures_of_status
+from lab.scenario_meter import MeteredWindow, elapsed_s
+from lab.scenario_result import ScenarioResult, write_result
+from lab.scenario_table import print_result
 from tests.unit.lab.scenario_figures import manager
-from vmplace.lab.scenario_managers import figures_of_status
-from vmplace.lab.scenario_meter import MeteredWindow, elapsed_s
-from vmplace.lab.scenario_result import ScenarioResult, write_result
-from vmplace.lab.scenario_table import print_result
 from vmplace.model.metrics import TrafficMatrix
 
 PROMISED_OF_GUEST = {"vcpu_nids", "lar_before", "lar_after", "intact"}
@@ -42,7 +42,7 @@ def test_the_json_has_the_promised_keys(result: ScenarioResult, tmp_path: Path) 
 
 def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from vmplace.lab.scenario_picture import draw_result
+    from lab.scenario_picture import draw_result
 
     svg, png = draw_result(result, tmp_path / "picture")
     assert "after: vmplace" in svg.read_text()

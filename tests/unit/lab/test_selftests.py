@@ -2,8 +2,8 @@
 
 import pytest
 
-from vmplace.lab.kernel import Flavour
-from vmplace.lab.selftests import (
+from lab.kernel import Flavour
+from lab.selftests import (
     SelftestRun,
     parse_line,
     parse_lines,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vmplace.lab.errors import LabError
-from vmplace.lab.selftests_intel import parse_console
+from lab.errors import LabError
+from lab.selftests_intel import parse_console
 
 FD, MOVE = "x86_64/placement_fd_test", "x86_64/placement_move_test"
 CONSOLE = (

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from vmplace.lab.errors import LabError
-from vmplace.lab.topology import (
+from lab.errors import LabError
+from lab.topology import (
     GIB,
     LabTopology,
     MemoryRange,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lab.workload import Touch, Workload, check_workload
 from vmplace.errors import VmplaceError
-from vmplace.lab.workload import Touch, Workload, check_workload
 
 
 def test_the_words_of_a_plain_workload() -> None:

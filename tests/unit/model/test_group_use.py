@@ -21,7 +21,8 @@ from vmplace.model.page_pace import PER_OCTAVE
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
-from vmplace.sampling.sample import Bools, NodeBits, NodeHits
+from vmplace.sampling.page_arrays import Bools
+from vmplace.sampling.sample import NodeBits, NodeHits
 
 ALL = np.ones(NPAGES, np.bool_)
 

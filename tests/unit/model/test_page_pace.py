@@ -8,8 +8,9 @@ from vmplace.model.page_pace import PER_SECOND
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
+from vmplace.sampling.page_arrays import Bits
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import Bits, EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import Movability, RamRange
 
 Floats = npt.NDArray[np.float64]

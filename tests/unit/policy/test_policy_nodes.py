@@ -9,7 +9,8 @@ from tests.unit.model.known_pages import with_history, with_nodes
 from tests.unit.policy.test_policy_home import HVA, NPAGES, guest_view, host
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.policy_nodes import plan
-from vmplace.sampling.sample import Indexes, NodeBits
+from vmplace.sampling.page_arrays import Indexes
+from vmplace.sampling.sample import NodeBits
 
 NOTHING = range(0)
 

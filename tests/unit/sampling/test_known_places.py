@@ -12,9 +12,10 @@ import pytest
 from tests.unit.sampling.guest_process import GuestProcess, ram_range
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.known_places import TURNS, KnownPlaces
+from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk, block_count
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import Bytes, RangeSample
+from vmplace.sampling.sample import RangeSample
 from vmplace.topology.guest import GuestTopology, RamRange
 from vmplace.topology.procfs import read_start_time
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from vmplace.errors import RecordingError, UnsupportedHostError
+from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.perf_recording import PerfRecording, perf_recording, read_perf_data
 from vmplace.sampling.perf_script import is_perf_data, parse_header, parse_samples
-from vmplace.sampling.sample import unpacked
 
 DATA = Path(__file__).parents[2] / "data/perf"
 # perf-script(1) prints loads that Intel's PEBS sampled in the same form.

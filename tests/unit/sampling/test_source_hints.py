@@ -7,7 +7,8 @@ import pytest
 
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.hint_ring import hints_of
-from vmplace.sampling.sample import VcpuHits, unpacked
+from vmplace.sampling.page_arrays import unpacked
+from vmplace.sampling.sample import VcpuHits
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_hints import HintsSource, _node_bits, _pages, _parts, _rows
 from vmplace.topology.guest import Movability, RamRange

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from tests.unit.simulate.small_trace import private_pages
 from vmplace.interfaces.cli import cli
 
-LAB = Path(__file__).parents[3] / "vmplace/lab/topologies"
+LAB = Path(__file__).parents[3] / "lab/topologies"
 
 
 def test_simulate_writes_a_row_of_the_benchs_shape(tmp_path: Path):

@@ -1,0 +1,46 @@
+"""QEMU's machine protocol (QMP), as far as the lab needs it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lab.errors import LabError
+from lab.json_socket import JsonSocket, connect
+
+
+class Monitor:
+    """A QMP connection; events are skipped."""
+
+    def __init__(self, path: Path, *, timeout: float = 30.0) -> None:
+        self._socket = JsonSocket(connect(path, timeout=timeout), "the emulator's monitor")
+        self._socket.receive(timeout=timeout)
+        self.command("qmp_capabilities")
+
+    def command(self, name: str, *, timeout: float = 120.0, **arguments: Any) -> Any:
+        """Run a command (underscores in argument names stand for dashes) and return its result."""
+        named = {key.replace("_", "-"): value for key, value in arguments.items()}
+        with self._socket.lock:
+            self._socket.send({"execute": name, "arguments": named})
+            while True:
+                answer = self._socket.receive(timeout=timeout)
+                if "return" in answer:
+                    return answer["return"]
+                if "error" in answer:
+                    raise LabError(f"QEMU refused {name}: {answer['error']['desc']}")
+
+    def wait_for_migration(self, *, timeout: float) -> None:
+        """Wait until the running migration (to or from a file) is complete."""
+        deadline = time.monotonic() + timeout
+        while True:
+            state = self.command("query-migrate")
+            if state.get("status") == "completed":
+                return
+            if state.get("status") in ("failed", "cancelled"):
+                raise LabError(f"machine state: {state.get('error-desc', state['status'])}")
+            if time.monotonic() > deadline:
+                raise LabError(f"machine state: still {state.get('status')} after {timeout:.0f} s")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()

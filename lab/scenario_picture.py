@@ -1,0 +1,152 @@
+"""The figures of a scenario as one picture.
+
+Above, for each manager, who accesses which node's memory (traffic_picture.py); the first square is the start,
+which is the same for all.  Below, each guest's local access ratio, how unevenly the memory controllers are
+used, what was moved and copied for it, and the emulated run times if the scenario measures them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lab.scenario_result import ManagerResult, ScenarioResult
+from vmplace.interfaces.traffic_picture import FAINT, INK, LEGEND, TrafficPicture, draw_traffic
+from vmplace.model.metrics import Matrix
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {
+    "start": "#e76f51",
+    "none": "#9aa5b1",
+    "numad": "#e9c46a",
+    "kernel": "#8ab4d8",
+    "interleave": "#b48ead",
+    "vmplace-nodes": "#9bc995",
+    "vmplace": "#2a9d8f",
+}
+GIB = 1 << 30
+Series = tuple[str, Sequence[float | None]]
+
+
+def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
+    """Write ``stem``.svg and ``stem``.png and return both paths."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    squares = _squares(result)
+    figure = plt.figure(figsize=(3.2 * len(squares), 8.4), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1.1, 1), squeeze=False)[:, 0]
+    for axes, square in zip(upper.subplots(1, len(squares), squeeze=False)[0], squares, strict=True):
+        draw_traffic(axes, square, max(one.largest for one in squares))
+    upper.suptitle(
+        f"{result.scenario} on {result.topology}: who accesses whose memory", fontsize=14, color=INK
+    )
+    upper.supxlabel(LEGEND, fontsize=9, color=INK)
+    timed = _first(result).emulated_run_time_s is not None
+    widths = (len(_guest_names(result)), 2.4, 2.4, *((2.4,) if timed else ()))
+    ratios, imbalances, sizes, *times = lower.subplots(1, len(widths), width_ratios=widths)
+    _draw_ratios(ratios, result)
+    _draw_imbalances(imbalances, result)
+    _draw_sizes(sizes, result)
+    for axes in times:
+        _draw_run_times(axes, result)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = (stem.with_suffix(".svg"), stem.with_suffix(".png"))
+    for path in paths:
+        figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return paths
+
+
+def _first(result: ScenarioResult) -> ManagerResult:
+    return next(iter(result.managers.values()))
+
+
+def _guest_names(result: ScenarioResult) -> list[str]:
+    return list(_first(result).guests)
+
+
+def _squares(result: ScenarioResult) -> list[TrafficPicture]:
+    first = _first(result)
+    squares = [TrafficPicture("start", result.nids, _total(first, after=False), first.mc_imbalance_before)]
+    for name, manager in result.managers.items():
+        total = _total(manager, after=True)
+        squares.append(TrafficPicture(f"after: {name}", result.nids, total, manager.mc_imbalance_after))
+    return squares
+
+
+def _total(manager: ManagerResult, *, after: bool) -> Matrix:
+    matrices = [guest.traffic_after if after else guest.traffic_before for guest in manager.guests.values()]
+    total: Matrix = np.sum([np.array(matrix, np.float64) for matrix in matrices], axis=0)
+    return total
+
+
+def _draw_ratios(axes: "Axes", result: ScenarioResult) -> None:
+    names, first = _guest_names(result), _first(result)
+    series: list[Series] = [("start", [first.guests[name].lar_before for name in names])]
+    for manager_name, manager in result.managers.items():
+        series.append((manager_name, [manager.guests[name].lar_after for name in names]))
+    ticks = [f"{name}\n{_told_nids(first.guests[name].vcpu_nids)}" for name in names]
+    _draw_bars(axes, series, ticks)
+    axes.set(ylim=(0, 1.1))
+    axes.set_title("local access ratio (1 is best), by guest and its nodes", fontsize=11, color=INK)
+    axes.legend(ncols=len(series), loc="upper left", bbox_to_anchor=(0.0, -0.13), frameon=False)
+
+
+def _draw_imbalances(axes: "Axes", result: ScenarioResult) -> None:
+    """Draw the imbalance of all guests together, and of each guest whose vCPUs span nodes."""
+    first = _first(result)
+    spanning = [name for name, guest in first.guests.items() if len(set(guest.vcpu_nids)) > 1]
+    starts = [first.mc_imbalance_before, *(first.guests[name].mc_imbalance_before for name in spanning)]
+    series: list[Series] = [("start", starts)]
+    for manager_name, manager in result.managers.items():
+        ends = [manager.guests[name].mc_imbalance_after for name in spanning]
+        series.append((manager_name, [manager.mc_imbalance_after, *ends]))
+    _draw_bars(axes, series, ["all\nguests", *spanning])
+    axes.set_title("MC imbalance (0 is best)", fontsize=11, color=INK)
+
+
+def _draw_sizes(axes: "Axes", result: ScenarioResult) -> None:
+    """Draw what was moved, and what copies of pages take at the end."""
+    series: list[Series] = []
+    for name, manager in result.managers.items():
+        moved = None if manager.moved_bytes is None else manager.moved_bytes / GIB
+        series.append((name, [moved, manager.replica_bytes / GIB]))
+    _draw_bars(axes, series, ["moved", "copies\nat the end"])
+    axes.set_title("memory, GiB", fontsize=11, color=INK)
+
+
+def _draw_run_times(axes: "Axes", result: ScenarioResult) -> None:
+    """Draw the mean of the guests and the slowest one: emulated time, a model."""
+    series: list[Series] = []
+    for name, manager in result.managers.items():
+        times = [guest.emulated_run_time_s for guest in manager.guests.values()]
+        slowest = max((time for time in times if time is not None), default=None)
+        series.append((name, [manager.emulated_run_time_s, slowest]))
+    _draw_bars(axes, series, ["mean of\nguests", "slowest\nguest"])
+    axes.set_title("emulated run time, s\n(modelled; 100 million touches)", fontsize=11, color=INK)
+
+
+def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> None:
+    width, x = 0.86 / len(series), np.arange(len(ticks))
+    for i, (label, values) in enumerate(series):
+        heights = [value if value is not None else 0.0 for value in values]
+        bars = axes.bar(x - 0.43 + width * (i + 0.5), heights, width * 0.9, label=label, color=COLOURS[label])
+        told = ["?" if value is None else f"{value:.2f}" for value in values]
+        axes.bar_label(bars, told, fontsize=7, color=INK, padding=1)
+    axes.set_xticks(x, ticks, color=INK, fontsize=9)
+    axes.set(xlim=(-0.5, len(ticks) - 0.5))
+    axes.tick_params(colors=INK, length=0)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _told_nids(vcpu_nids: tuple[int, ...]) -> str:
+    nids = sorted(set(vcpu_nids))
+    return f"node {nids[0]}" if len(nids) == 1 else "nodes " + ", ".join(map(str, nids))

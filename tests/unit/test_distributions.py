@@ -1,0 +1,51 @@
+"""Does what hosts install hold nothing of the instrument, and each distribution all that it needs?"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab import commands
+from lab.meter_pace import MeterPace
+from lab.report_scenario import scenario_report
+from vmplace.extensions import extension
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("lab", "meter", "managers")
+BUILD = "from setuptools import setup; setup()"
+
+
+def built(folder: Path, out: Path) -> set[str]:
+    """Return the files, C core aside, that setuptools puts into the wheel of a project."""
+    pytest.importorskip("setuptools")
+    command = [sys.executable, "-c", BUILD, "-q", "build_py", "--build-lib", str(out)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+
+
+def committed(folder: str) -> set[str]:
+    list_files = ["git", "ls-files", folder]
+    listed = subprocess.run(list_files, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    return set(listed.stdout.split())
+
+
+def test_the_product_is_installed_without_the_lab(tmp_path: Path):
+    files = built(ROOT, tmp_path)
+    assert {path.split("/")[0] for path in files} == {"vmplace"}
+    assert {path for path in committed("vmplace") if path.endswith(".py")} <= files
+
+
+def test_the_lab_is_installed_with_its_sources(tmp_path: Path):
+    files = built(ROOT / "lab", tmp_path)
+    assert {path.split("/")[0] for path in files} == {"lab"}
+    assert committed("lab") - {"lab/pyproject.toml"} <= files
+
+
+def test_vmplace_finds_the_lab_by_its_entry_points():
+    groups = ("vmplace.commands", "vmplace.guest_pace", "vmplace.reports")
+    found = [extension(group, name) for group, name in zip(groups, NAMES, strict=True)]
+    assert found == [commands.lab, MeterPace, scenario_report]

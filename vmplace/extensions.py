@@ -1,0 +1,22 @@
+"""Which parts that this package does not have are installed beside it?  Entry points of other distributions.
+
+``vmplace.commands``: NAME = a click command, run as ``vmplace NAME``.
+``vmplace.guest_pace``: NAME = a ``sampling.guest_pace.GuestPace``, made from ``[trial] meter_guests``.
+``vmplace.reports``: KEY = what ``vmplace report`` does with JSON that has this key: a function of the
+content and the path that returns a title and the page's sections.
+"""
+
+from importlib.metadata import entry_points
+from typing import Any
+
+
+def extension_names(group: str) -> tuple[str, ...]:
+    """Return the names that are registered in a group, sorted."""
+    return tuple(sorted({entry.name for entry in entry_points(group=group)}))
+
+
+def extension(group: str, name: str) -> Any | None:
+    """Return what is registered under a name, imported now; None if nothing is."""
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    return None

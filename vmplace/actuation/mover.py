@@ -41,11 +41,13 @@ class Mover:
         kernel: MoveKernel | None = None,
         by_gfn: bool = False,
         proc: Path = PROC,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._longest_call_ns = longest_call_ns
         self._journal = journal
         self._budget = budget
         self._clock = clock
+        self._sleep = sleep
         self._kernels = GuestKernels(kernel, proc, by_gfn=by_gfn)
         self._proc = proc
         self._memories: dict[tuple[int, int], GuestMemory] = {}
@@ -146,5 +148,5 @@ class Mover:
                 return True
             if wait_s is None or now + wait_s * 1e9 > until_ns:
                 return False
-            time.sleep(min(wait_s, 0.05))
+            self._sleep(min(wait_s, 0.05))
         return False

@@ -58,6 +58,15 @@ COPIES = "replica_copies"
 
 BUSY = STATUS.index("busy")
 Statuses = npt.NDArray[np.int32]
+Ask = Callable[[int, int, Gfns, Statuses, Statuses, Statuses], None]
+"""``native.placement_replicate``, or what stands for it on a simulated host."""
+
+
+def ask_kvm(  # noqa: PLR0913 - the ioctl's arguments
+    fd: int, nodes: int, gfns: Gfns, npages: Statuses, done: Statuses, status: Statuses
+) -> None:
+    """Ask the KVM under vmplace: fills ``done``, in pages, and ``status``, by range."""
+    native.placement_replicate(fd, nodes, gfns, npages, done, status)
 
 
 def can_replicate(*, huge: bool = False) -> bool:
@@ -71,10 +80,19 @@ def can_replicate(*, huge: bool = False) -> bool:
 class Replicator:
     """Replicates pages of guests and drops the copies again; ``budget`` counts the bytes copied."""
 
-    def __init__(self, budget: Budget, clock: Callable[[], int], proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        clock: Callable[[], int],
+        proc: Path = PROC,
+        opened: Callable[[GuestTopology, Path], Placement] = open_placement,
+        ask: Ask = ask_kvm,
+    ) -> None:
         self._budget = budget
         self._clock = clock
         self._proc = proc
+        self._opened = opened
+        self._ask = ask
         self._guests: dict[tuple[int, int], _Guest] = {}
 
     def apply(
@@ -114,7 +132,7 @@ class Replicator:
                 del self._guests[identity]
                 # EIO: the VM is dead, and its replicas are freed.
                 with contextlib.suppress(OSError):
-                    _collapse(mine.placement)
+                    _collapse(mine.placement, self._ask)
                     told.append(f"{mine.name}: replicas dropped")
                 mine.placement.close()
         return tuple(told)
@@ -140,14 +158,14 @@ class Replicator:
     def _known(self, guest: GuestTopology) -> "_Guest":
         mine = self._guests.get(guest.identity)
         if mine is None:
-            mine = self._guests[guest.identity] = _Guest(guest.name, open_placement(guest, self._proc))
+            mine = self._guests[guest.identity] = _Guest(guest.name, self._opened(guest, self._proc))
         return mine
 
     def _try(self, mine: "_Guest", nodes: int, asked: Gfns) -> ReplicaOutcome:
         """Ask KVM for as many copies as the budget allows."""
         cost = PAGE_BYTES * (nodes.bit_count() - 1)
         tried = affordable(asked, self._budget.available_bytes(self._clock()) // cost)
-        done, refused = replicated(mine.placement.fd, nodes, tried)
+        done, refused = replicated(mine.placement.fd, nodes, tried, self._ask)
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())
         return ReplicaOutcome(mine.name, new, len(asked) - len(tried), refused)
@@ -161,7 +179,7 @@ class Replicator:
         if mine is None or not mine.held.any():
             return 0
         gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
-        _collapse_runs(mine.placement.fd, *runs_of(gfns))
+        _collapse_runs(mine.placement.fd, *runs_of(gfns), self._ask)
         return len(gfns)
 
 
@@ -175,36 +193,36 @@ class _Guest:
     patience: Patience = field(default_factory=Patience)
 
 
-def replicated(fd: int, nodes: int, gfns: Gfns) -> tuple[Gfns, dict[str, int]]:
+def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfns, dict[str, int]]:
     """Replicate the frames; return those that have copies now, and how many were refused for what."""
-    done, status = _tried(fd, nodes, gfns)
+    done, status = _tried(fd, nodes, gfns, ask)
     # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
     busy = np.flatnonzero(status == BUSY)
-    done[busy], status[busy] = _tried(fd, nodes, gfns[busy])
+    done[busy], status[busy] = _tried(fd, nodes, gfns[busy], ask)
     codes, counts = np.unique(status[done == 0], return_counts=True)
     refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
     return gfns[done != 0], refused
 
 
-def _tried(fd: int, nodes: int, gfns: Gfns) -> tuple[Statuses, Statuses]:
+def _tried(fd: int, nodes: int, gfns: Gfns, ask: Ask) -> tuple[Statuses, Statuses]:
     """Ask for copies of each frame; return 1 for those that have them, and KVM's status."""
     first, npages = blocks_of(gfns)
-    count, why = _called(fd, nodes, first, npages)
+    count, why = _called(fd, nodes, first, npages, ask)
     done = np.repeat((count == npages).astype(np.int32), npages)
     status = np.repeat(why, npages)
     # Of a block of small pages KVM tells how many have copies, not which.
     again = np.flatnonzero(np.repeat((count > 0) & (count < npages), npages))
-    done[again], status[again] = _called(fd, nodes, gfns[again], np.ones(len(again), np.int32))
+    done[again], status[again] = _called(fd, nodes, gfns[again], np.ones(len(again), np.int32), ask)
     return done, status
 
 
-def _called(fd: int, nodes: int, gfns: Gfns, npages: Statuses) -> tuple[Statuses, Statuses]:
+def _called(fd: int, nodes: int, gfns: Gfns, npages: Statuses, ask: Ask) -> tuple[Statuses, Statuses]:
     """Ask for copies of ranges; return how many frames of each have them, and KVM's status."""
     done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
     most = MOST_BLOCKS if (npages > 1).any() else MOST_RANGES
     for first in range(0, len(gfns), most):
         part = slice(first, first + most)
-        native.placement_replicate(fd, nodes, gfns[part], npages[part], done[part], status[part])
+        ask(fd, nodes, gfns[part], npages[part], done[part], status[part])
     return done, status
 
 
@@ -212,16 +230,16 @@ def _word(code: int) -> str:
     return STATUS[code] if 0 <= code < len(STATUS) else "interrupted"
 
 
-def _collapse(placement: Placement) -> None:
+def _collapse(placement: Placement, ask: Ask) -> None:
     slots = [slot for slot in placement.info().slots if not slot.as_id]
     gfns = np.array([slot.base_gfn for slot in slots], np.uint64)
     npages = np.array([slot.npages for slot in slots], np.int32)
-    _collapse_runs(placement.fd, gfns, npages)
+    _collapse_runs(placement.fd, gfns, npages, ask)
 
 
-def _collapse_runs(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32]) -> None:
+def _collapse_runs(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask) -> None:
     """Drop the copies of runs of frames."""
     for first in range(0, len(gfns), MOST_RANGES):
         part = slice(first, first + MOST_RANGES)
         count = npages[part]
-        native.placement_replicate(fd, 0, gfns[part], count, np.zeros_like(count), np.zeros_like(count))
+        ask(fd, 0, gfns[part], count, np.zeros_like(count), np.zeros_like(count))

@@ -3,41 +3,72 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vmplace.actuation.batch import MoveKernel
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
+from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
 from vmplace.actuation.pinner import Pinner, pin_all
-from vmplace.actuation.replicator import Replicator, can_replicate
+from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
 from vmplace.actuation.result import ActuationResult, ReplicaOutcome
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.placement import Placement, open_placement
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HostCalls:
+    """The kernel and the clock under the actuator; a simulated host has its own (simulate/agent_host.py).
+
+    ``kernel`` None: the machine's.  ``clock`` in ns of CLOCK_MONOTONIC.
+    """
+
+    kernel: MoveKernel | None = None
+    proc: Path = PROC
+    clock: Callable[[], int] = time.monotonic_ns
+    sleep: Callable[[float], None] = time.sleep
+    opened: Callable[[GuestTopology, Path], Placement] = open_placement
+    ask: Ask = ask_kvm
 
 
 class HostActuator:
     """The real actuator.  ``killed_pid`` is that of an agent that did not end cleanly, or None."""
 
-    def __init__(self, config: Config, *, killed_pid: int | None = None) -> None:
+    def __init__(
+        self, config: Config, *, killed_pid: int | None = None, calls: HostCalls | None = None
+    ) -> None:
+        calls = calls or HostCalls()
+        self._calls = calls
         self._patience_s = config.window_ms / 1000
         self._killed_pid = killed_pid
-        self._journal = Journal(config.journal_path)
+        self._journal = Journal(config.journal_path, proc=calls.proc)
         self._ownership = ownership_of(config)
-        self._balancing = NumaBalancing(self._journal, self._ownership)
+        self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
         budget = Budget(config.budget.mb_per_s * 1e6)
         longest_call_ns = int(config.budget.call_ms * 1e6)
-        by_gfn = config.mover == "auto" and can_move()
-        self._mover = Mover(self._journal, budget, longest_call_ns=longest_call_ns, by_gfn=by_gfn)
-        self._pinner = Pinner(self._journal)
-        self._replicator = Replicator(budget, time.monotonic_ns)
+        by_gfn = calls.kernel is None and config.mover == "auto" and can_move()
+        self._mover = Mover(
+            self._journal,
+            budget,
+            calls.clock,
+            longest_call_ns=longest_call_ns,
+            kernel=calls.kernel,
+            by_gfn=by_gfn,
+            proc=calls.proc,
+            sleep=calls.sleep,
+        )
+        self._pinner = Pinner(self._journal, proc=calls.proc)
+        self._replicator = Replicator(budget, calls.clock, calls.proc, calls.opened, calls.ask)
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
@@ -85,10 +116,11 @@ class HostActuator:
 
     def undo(self, guest: str | None) -> tuple[str, ...]:
         """Undo one guest or all; return what was done."""
-        result = undo(self._journal, guests=None if guest is None else (guest,))
+        calls, guests = self._calls, None if guest is None else (guest,)
+        result = undo(self._journal, calls.proc, guests=guests, kernel=calls.kernel)
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
-            self._balancing = NumaBalancing(self._journal, self._ownership)
+            self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
         told = (*self._replicator.collapse(guest), *told_undo(result))
         for line in told:
             LOG.info("undo: %s", line)

@@ -1,7 +1,6 @@
 """What was decided about a guest, and what became of it: remembered for ``vmplace show``, and logged."""
 
 import logging
-import time
 from collections.abc import Mapping
 
 from vmplace.actuation.result import MoveOutcome
@@ -13,12 +12,14 @@ from vmplace.topology.guest import PAGE_BYTES
 LOG = logging.getLogger(__name__)
 
 
-def remember(guest: TrackedGuest, window: int, plan: PlanSummary, outcome: MoveOutcome | None) -> None:
+def remember(
+    guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary, outcome: MoveOutcome | None
+) -> None:
     """Add what was decided in a window; the same reasons again for doing nothing are no news."""
     mine, reasons = plan.of(guest.name), plan.reasons(guest.name)
     last = guest.decisions[-1] if guest.decisions else None
     if outcome or last is None or last.outcome or last.reasons != reasons:
-        guest.decisions.append(Decision(window, time.time(), mine.size_bytes, reasons, outcome))
+        guest.decisions.append(Decision(window, unix_s, mine.size_bytes, reasons, outcome))
     if outcome:
         guest.moved_bytes += outcome.moved * PAGE_BYTES
         _log_moves(guest.name, mine, outcome)

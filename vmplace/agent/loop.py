@@ -6,7 +6,6 @@ out between two batches of moves.
 
 import logging
 import os
-import time
 from dataclasses import replace
 
 from vmplace import __version__
@@ -53,14 +52,15 @@ class Agent:
         self._kept: tuple[str, ...] = ()
         self._notes = Notes()
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
-        self._planned_at = time.monotonic()
+        self._clock = parts.clock
+        self._planned_at = self._clock.monotonic()
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
         self._trials = Trials(parts.pace)
         source = parts.source
         reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
-        self._readings = Readings(reader, self._config.readings, self._config.window_ms)
+        self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
         self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held)
@@ -102,21 +102,21 @@ class Agent:
                 LOG.error("clean stop: %s", err)
 
     def _window(self) -> None:
-        started_cpu = time.process_time()
+        started_cpu = self._clock.cpu_s()
         changed = self._refresh()
         armed = self._armed()
         self._trials.begin(armed)
-        busy_cpu = time.process_time() - started_cpu
+        busy_cpu = self._clock.cpu_s() - started_cpu
         busy_cpu += self._watch()
         if self._bell.stopping:
             return
-        started_cpu = time.process_time()
+        started_cpu = self._clock.cpu_s()
         self._trials.end(armed)
         for guest in armed:
             self._harvest(guest)
         if self.roster.has_lost:
             self._parts.lookout.look_again()
-        busy_cpu += time.process_time() - started_cpu
+        busy_cpu += self._clock.cpu_s() - started_cpu
         plan = self._plan()
         result = self._act(plan)
         self._judge(result)
@@ -142,14 +142,14 @@ class Agent:
 
     def _watch(self) -> float:
         """Let the window pass, with the readings that fall due; return the CPU seconds that these took."""
-        end, cpu_s = time.monotonic() + self._config.window_ms / 1000, 0.0
+        end, cpu_s = self._clock.monotonic() + self._config.window_ms / 1000, 0.0
         while not self._bell.stopping and (due := self._readings.next_s()) is not None and due < end:
-            self._rest(due - time.monotonic(), until_asked=False)
-            started_cpu = time.process_time()
+            self._rest(due - self._clock.monotonic(), until_asked=False)
+            started_cpu = self._clock.cpu_s()
             self._readings.read_due(self.roster)
-            cpu_s += time.process_time() - started_cpu
+            cpu_s += self._clock.cpu_s() - started_cpu
         self._readings.end()
-        self._rest(end - time.monotonic(), until_asked=False)
+        self._rest(end - self._clock.monotonic(), until_asked=False)
         return cpu_s
 
     def _refresh(self) -> bool:
@@ -207,7 +207,7 @@ class Agent:
 
     def _since_plan_s(self) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         since_s, self._planned_at = now - self._planned_at, now
         return min(max(since_s, self._config.window_ms / 1000), LONGEST_SAVING_S)
 
@@ -228,7 +228,7 @@ class Agent:
 
     def _judge(self, result: ActuationResult) -> None:
         """Undo what made a guest slower, and let climbs go on."""
-        verdicts = self._trials.settle(self.roster, result, time.monotonic())
+        verdicts = self._trials.settle(self.roster, result, self._clock.monotonic())
         if self._host is not None:
             climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
@@ -246,14 +246,16 @@ class Agent:
             return False
         if self._desk.asked_to_move(name):
             return True
-        if guest.held or self._desk.paused or not self._trials.may_move(guest, time.monotonic()):
+        if guest.held or self._desk.paused or not self._trials.may_move(guest, self._clock.monotonic()):
             return False
         return guest.settings.mode is Mode.AUTO
 
     def _settle(self, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}
+        unix_s = self._clock.unix_s()
         for guest in self.roster:
-            decisions.remember(guest, self._status.windows + 1, self.last_plan, outcomes.get(guest.name))
+            outcome = outcomes.get(guest.name)
+            decisions.remember(guest, self._status.windows + 1, unix_s, self.last_plan, outcome)
         for failure in result.failures:
             self._notes.complain(failure)
         if result.pinned_vcpus:
@@ -284,8 +286,8 @@ class Agent:
 
     def _rest(self, seconds: float, *, until_asked: bool) -> None:
         """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
-        end = time.monotonic() + seconds
-        while not self._bell.stopping and (left := end - time.monotonic()) > 0:
+        end = self._clock.monotonic() + seconds
+        while not self._bell.stopping and (left := end - self._clock.monotonic()) > 0:
             if self._bell.wait(left):
                 self._desk.serve()
             if until_asked and self._desk.waits_for_window:

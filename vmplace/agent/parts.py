@@ -1,10 +1,11 @@
 """What does the loop drive?  The stages as the loop sees them; wiring.py builds the real ones."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from vmplace.actuation.result import ActuationResult
+from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.found import Found
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_pace import GuestPace
@@ -64,3 +65,4 @@ class Parts:
     replica_ratio: float = 0.0
     huge_replicas: bool = False
     pace: GuestPace | None = None
+    clock: Clock = field(default_factory=HostClock)

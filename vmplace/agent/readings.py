@@ -12,11 +12,11 @@ A reading that comes late counts for when it was made; one that the next is due 
 
 import heapq
 import itertools
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.config import ReadingsSection
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.model.touch_rates import reading_times
@@ -46,9 +46,16 @@ class _Purse:
 class Readings:
     """The readings of all guests, window after window; times in s of CLOCK_MONOTONIC."""
 
-    def __init__(self, reader: EarlyReader | None, section: ReadingsSection, window_ms: int) -> None:
+    def __init__(
+        self,
+        reader: EarlyReader | None,
+        section: ReadingsSection,
+        window_ms: int,
+        clock: Clock | None = None,
+    ) -> None:
         """Without a ``reader`` nothing is ever due."""
         self._reader = reader
+        self._clock = clock or HostClock()
         wanted = reader is not None and section.first_ms > 0
         times_ms = reading_times(section.first_ms, window_ms)[:-1].tolist() if wanted else []
         self._after_s = [ms / 1000 for ms in times_ms]
@@ -59,7 +66,7 @@ class Readings:
 
     def begin(self, guest: TrackedGuest, *, guests: int) -> None:
         """Plan the readings of a guest that was armed now, one of so many, if it can pay for them."""
-        purse, armed_s = self._purses.setdefault(guest.topology.identity, _Purse()), time.monotonic()
+        purse, armed_s = self._purses.setdefault(guest.topology.identity, _Purse()), self._clock.monotonic()
         purse.begin(self._allowance_ns // guests)
         for after_s in self._after_s if purse.is_read else ():
             heapq.heappush(self._due, (armed_s + after_s, next(self._order), guest))
@@ -73,7 +80,7 @@ class Readings:
         reader, due = self._reader, dict[str, TrackedGuest]()
         if reader is None:
             return
-        while self._due and self._due[0][0] <= time.monotonic():
+        while self._due and self._due[0][0] <= self._clock.monotonic():
             guest = heapq.heappop(self._due)[2]
             due[guest.name] = guest
         for guest in due.values():
@@ -87,12 +94,12 @@ class Readings:
     @contextmanager
     def charged(self, guest: TrackedGuest) -> Iterator[None]:
         """Have the guest pay for what is done inside, if it is read in this window."""
-        started_ns = time.thread_time_ns()
+        started_ns = self._clock.thread_cpu_ns()
         try:
             yield
         finally:
             if purse := self._purses.get(guest.topology.identity):
-                purse.spent += time.thread_time_ns() - started_ns
+                purse.spent += self._clock.thread_cpu_ns() - started_ns
 
     def forget(self, guest: GuestTopology) -> None:
         """Forget a guest that ended."""

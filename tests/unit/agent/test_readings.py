@@ -30,7 +30,13 @@ class Reader:
     def monotonic(self) -> float:
         return self.now_s
 
-    def thread_time_ns(self) -> int:
+    def unix_s(self) -> float:
+        return self.now_s
+
+    def cpu_s(self) -> float:
+        return self.cpu_ms / 1000
+
+    def thread_cpu_ns(self) -> int:
         return self.cpu_ms * 10**6
 
     def read_early(self, guest: GuestTopology) -> None:
@@ -41,10 +47,8 @@ class Reader:
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
-    one = Reader()
-    monkeypatch.setattr("vmplace.agent.readings.time", one)
-    return one
+def reader() -> Reader:
+    return Reader()
 
 
 def a_window(reader: Reader, readings: Readings, *names: str, late_ms: int = 0) -> list[tuple[str, int]]:
@@ -63,7 +67,7 @@ def a_window(reader: Reader, readings: Readings, *names: str, late_ms: int = 0) 
 
 
 def of(reader: Reader, first_ms: int = 10, share: float = 0.02) -> Readings:
-    return Readings(reader, ReadingsSection(first_ms, share), WINDOW_MS)
+    return Readings(reader, ReadingsSection(first_ms, share), WINDOW_MS, reader)
 
 
 def test_bits_are_read_whenever_four_times_as_long_has_passed(reader: Reader) -> None:
@@ -78,7 +82,7 @@ def test_a_first_reading_at_the_windows_end_or_none_is_the_harvest_alone(
 
 
 def test_a_source_that_cannot_read_early_is_never_asked(reader: Reader) -> None:
-    assert a_window(reader, Readings(None, ReadingsSection(), WINDOW_MS), "db1") == []
+    assert a_window(reader, Readings(None, ReadingsSection(), WINDOW_MS, reader), "db1") == []
 
 
 def test_readings_that_come_late_are_made_once(reader: Reader) -> None:

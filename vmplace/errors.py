@@ -23,6 +23,10 @@ class GuestGoneError(VmplaceError):
     """The guest's process ended; callers forget the guest and go on."""
 
 
+class OutsideError(VmplaceError, ValueError):
+    """What came from outside is not what it must be: too long, not of its form, out of range (outside.py)."""
+
+
 class ConfigError(VmplaceError):
     """A file written by a person is wrong; ``place`` is ``file:line:column``."""
 

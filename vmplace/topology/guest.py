@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from vmplace.outside import printable
+
 PAGE_BYTES = 4096
 HUGE_BYTES = 2 << 20
+MOST_VCPU_ID = (1 << 14) - 1
+"""KVM_MAX_VCPU_IDS at its largest (arch/x86/include/asm/kvm_host.h)."""
 
 
 class Movability(Enum):
@@ -62,7 +66,8 @@ class Cell:
 class GuestTopology:
     """One guest.  ``start_time`` (clock ticks since boot, field 22 of /proc/PID/stat) tells a pid's reuse.
 
-    ``origin`` is "libvirt" or "kvm" (a KVM process found without libvirt).
+    ``origin`` is "libvirt" or "kvm" (a KVM process found without libvirt).  ``name`` is printable and short:
+    whoever starts a guest chooses it, and it goes to logs, terminals and files.
     """
 
     name: str
@@ -73,6 +78,10 @@ class GuestTopology:
     ram: tuple[RamRange, ...]
     cells: tuple[Cell, ...] = ()
     uuid: str | None = None
+
+    def __post_init__(self) -> None:
+        """Make the name printable, wherever it came from."""
+        object.__setattr__(self, "name", printable(self.name))
 
     @property
     def identity(self) -> tuple[int, int]:

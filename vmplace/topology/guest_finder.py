@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
+from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
-from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped
+from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
 from vmplace.topology.monitor_layout import locate_exact
 from vmplace.topology.movability import find_process_pin
@@ -78,6 +78,9 @@ class GuestFinder:
                 continue
             except UnsupportedHostError as err:
                 skipped.append(Skipped(process.pid, str(err)))
+            except Exception as err:
+                # Names, arguments and mappings are the guest's own to choose: they spoil no other's.
+                skipped.append(unread(process.pid, err))
         skipped += [Skipped(None, f"domain {name}: {reason}") for name, reason in answer.rejected.items()]
         skipped += _missing_vcpus(guests) + _missing_processes(guests, answer.descriptions)
         identities = {guest.identity for guest in guests}
@@ -88,7 +91,8 @@ class GuestFinder:
         """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""
         try:
             return parse_qemu(read_command_line(process.pid, self._proc))
-        except VmplaceError:
+        except Exception:
+            # Unread arguments order nothing.
             return None
 
     def _read_guest(

@@ -5,15 +5,18 @@ every descriptor of every process is dear on a busy host, so a process without a
 after 1, 2, 4 … 60 seconds.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmplace.errors import GuestGoneError, UnsupportedHostError
-from vmplace.topology.procfs import PROC, iter_pids, read_descriptors, read_start_time
+from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
+from vmplace.outside import told
+from vmplace.topology.procfs import MOST_DESCRIPTORS, PROC, iter_pids, read_descriptors, read_start_time
 from vmplace.topology.vcpus import VCPU_DESCRIPTOR, VM_DESCRIPTOR
 
+LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0
 
 
@@ -55,6 +58,10 @@ class KvmProcesses:
             except UnsupportedHostError as err:
                 skipped.append(Skipped(pid, str(err)))
                 continue
+            except Exception as err:
+                # Whatever a process can do to its files concerns that process alone.
+                skipped.append(unread(pid, err))
+                continue
             if process is not None:
                 found.append(process)
         self._idle = {pid: idle for pid, idle in self._idle.items() if pid in set(pids)}
@@ -71,10 +78,20 @@ class KvmProcesses:
             self._idle[pid] = start_time, now + wait, wait
             return None
         self._idle.pop(pid, None)
+        if len(descriptors) >= MOST_DESCRIPTORS:
+            raise UnsupportedHostError(f"process {pid} has {MOST_DESCRIPTORS} files open, or more")
         # Read before the descriptors, so both are of one process unless the pid was used again.
         if read_start_time(pid, self._proc) != start_time:
             raise GuestGoneError(f"process {pid} ended")
         return KvmProcess(pid, start_time, descriptors)
+
+
+def unread(pid: int, err: Exception) -> Skipped:
+    """Return the note on a process that was left out because of ``err``."""
+    if isinstance(err, VmplaceError):
+        return Skipped(pid, f"left alone: {err}")
+    LOG.debug("pid=%d left alone", pid, exc_info=err)
+    return Skipped(pid, f"left alone: {type(err).__name__}: {told(err)}")
 
 
 def is_guest(descriptors: Mapping[int, str]) -> bool:

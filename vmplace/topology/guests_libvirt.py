@@ -6,7 +6,6 @@ last answer counts, with the reason told.
 """
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -14,9 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
+import msgspec
+
+from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError, VmplaceError
+from vmplace.outside import lines, parse_json, printable
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_xml import parse_domain
 
@@ -24,8 +25,18 @@ SYSTEM_URI = "qemu:///system"
 ANSWER_S = 2.0
 REFRESH_S = 30.0
 RETRY_S = 5.0
+MOST_BYTES = 64 << 20
 SILENCE = "libvirt does not answer"
 CURE = "systemctl status libvirtd"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What libvirt_worker.py prints: domains as (UUID, name, XML), the monitor's text, or an error."""
+
+    domains: tuple[tuple[str, str, str], ...] = ()
+    text: str = ""
+    error: str | None = None
+    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ class Libvirt:
         """
         worker = _Worker(self._uri, "monitor", uuid, command)
         try:
-            return str(worker.result(self._answer_s)["text"])
+            return worker.result(self._answer_s).text
         except TimeoutError:
             worker.kill()
             raise UnsupportedHostError(SILENCE, hint=CURE) from None
@@ -125,7 +136,7 @@ class _Worker:
         except OSError as err:
             raise UnsupportedHostError(f"libvirt cannot be asked: {err}") from err
 
-    def result(self, patience_s: float) -> dict[str, Any]:
+    def result(self, patience_s: float) -> Answer:
         """Return the answer.
 
         Raises TimeoutError while there is none, GuestGoneError or UnsupportedHostError if it is a refusal.
@@ -145,33 +156,36 @@ class _Worker:
     def _read_output(self) -> str:
         with self._output:
             self._output.seek(0)
-            return self._output.read().decode(errors="replace")
+            answer = self._output.read(MOST_BYTES + 1)
+        if len(answer) > MOST_BYTES:
+            raise OutsideError("libvirt's answer is too long")
+        return answer.decode(errors="replace")
 
 
-def _checked(returncode: int, output: str) -> dict[str, Any]:
+def _checked(returncode: int, output: str) -> Answer:
     """Return the object that a worker printed; raises for one that failed."""
     if returncode < 0:
         raise UnsupportedHostError(SILENCE, hint=CURE)
     try:
-        answer: dict[str, Any] = json.loads(output)
-    except ValueError:
-        told = output.strip().splitlines() or [f"exit code {returncode}"]
-        raise UnsupportedHostError(f"libvirt cannot be asked: {told[-1]}", hint=CURE) from None
-    if "error" not in answer:
+        answer = parse_json(output, Answer)
+    except OutsideError:
+        said = lines(output.strip())[-1:] or [f"exit code {returncode}"]
+        raise UnsupportedHostError(f"libvirt cannot be asked: {printable(said[0], 300)}", hint=CURE) from None
+    if answer.error is None:
         return answer
-    if answer["gone"]:
-        raise GuestGoneError(answer["error"])
-    raise UnsupportedHostError(answer["error"], hint=CURE)
+    if answer.gone:
+        raise GuestGoneError(printable(answer.error, 300))
+    raise UnsupportedHostError(printable(answer.error, 300), hint=CURE)
 
 
-def _answer_of(answer: Mapping[str, Any]) -> LibvirtAnswer:
+def _answer_of(answer: Answer) -> LibvirtAnswer:
     """Return the domains of a worker's answer."""
     descriptions, rejected = {}, {}
-    for uuid, name, text in answer["domains"]:
+    for uuid, name, text in answer.domains:
         try:
             descriptions[uuid] = parse_domain(text)
         except VmplaceError as err:
-            rejected[name] = str(err)
+            rejected[printable(name)] = str(err)
     return LibvirtAnswer(descriptions, None, rejected)
 
 

@@ -9,6 +9,9 @@ Documentation/ABI/stable/sysfs-devices-node: MB/s and ns.
 from collections.abc import Iterator
 from pathlib import Path
 
+from vmplace.errors import OutsideError
+from vmplace.outside import read_whole, whole
+
 Pairs = dict[tuple[int, int], int]
 MEGABYTE = 1_000_000
 
@@ -32,7 +35,7 @@ def _iter_initiators(cpu_nids: set[int], mem_nids: list[int], sysfs: Path) -> It
         for access in ("access1", "access0"):
             directory = sysfs / f"devices/system/node/node{mem_nid}/{access}/initiators"
             for link in sorted(directory.glob("node[0-9]*")):
-                cpu_nid = int(link.name.removeprefix("node"))
+                cpu_nid = whole(link.name.removeprefix("node"))
                 if cpu_nid in cpu_nids:
                     yield cpu_nid, mem_nid, directory
 
@@ -40,6 +43,6 @@ def _iter_initiators(cpu_nids: set[int], mem_nids: list[int], sysfs: Path) -> It
 def _read_figure(path: Path) -> int | None:
     """Return the figure, or None where firmware told none (absent file, or 0)."""
     try:
-        return int(path.read_text()) or None
-    except (OSError, ValueError):
+        return read_whole(path, 1 << 40) or None
+    except (OSError, OutsideError):
         return None

@@ -8,16 +8,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vmplace.errors import OutsideError
+from vmplace.outside import lines
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.procfs import Vma
 from vmplace.topology.ram import SMALLEST_RAM_BYTES, PlacedBlock
 
 RAMBLOCK_LINE = re.compile(
-    r"\s*(?P<name>\S+)\s+\d+ \w+\s+0x[0-9a-f]+\s+0x(?P<used>[0-9a-f]+)"
-    r"\s+0x[0-9a-f]+\s+0x(?P<hva>[0-9a-f]+)\s+rw\s*"
+    r" *(?P<name>\S+) +\d+ \w+ +0x[0-9a-f]+ +0x(?P<used>[0-9a-f]{1,16})"
+    r" +0x[0-9a-f]+ +0x(?P<hva>[0-9a-f]{1,16}) +rw\s*"
 )
 FLAT_LINE = re.compile(r"\s+([0-9a-f]{16})-([0-9a-f]{16}) \(prio -?\d+, ram\): (\S+)(?: @([0-9a-f]{16}))?.*")
-CELL_BACKEND = re.compile(r"(?:/objects/)?ram-node(\d+)")
+CELL_BACKEND = re.compile(r"(?:/objects/)?ram-node([0-9]{1,5})")
+MOST_CHARACTERS = 4 << 20
+LONGEST_LINE = 512
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class MonitorBlock:
 def parse_ramblocks(text: str) -> dict[str, MonitorBlock]:
     """Parse ``info ramblock``, writable blocks by name, without those of devices and of firmware."""
     blocks = {}
-    for match in filter(None, map(RAMBLOCK_LINE.fullmatch, text.splitlines())):
+    for match in filter(None, map(RAMBLOCK_LINE.fullmatch, _bounded_lines(text))):
         block = MonitorBlock(match["name"], int(match["hva"], 16), int(match["used"], 16))
         # "0000:00:01.0/vga.vram", "/rom@etc/acpi/tables"
         of_device = re.match(r"[0-9a-f]{4}:|/rom@", block.name)
@@ -48,7 +52,7 @@ def parse_flat_view(text: str) -> dict[tuple[str, int], tuple[int, int]]:
     """
     runs: dict[tuple[str, int], tuple[int, int]] = {}
     system = False
-    for line in text.splitlines():
+    for line in _bounded_lines(text):
         if line.startswith("FlatView"):
             system = False
         elif line.startswith(" AS "):
@@ -59,6 +63,13 @@ def parse_flat_view(text: str) -> dict[tuple[str, int], tuple[int, int]]:
             old = runs.get(key, (start, end))
             runs[key] = min(start, old[0]), max(end, old[1])
     return runs
+
+
+def _bounded_lines(text: str) -> list[str]:
+    """Return the lines of a monitor's answer, with QEMU's own ends."""
+    if len(text) > MOST_CHARACTERS:
+        raise OutsideError("the monitor's answer is too long")
+    return [line.removesuffix("\r")[:LONGEST_LINE] for line in lines(text)]
 
 
 def locate_exact(

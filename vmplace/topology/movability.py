@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from vmplace.outside import printable
 from vmplace.topology.guest import Movability
-from vmplace.topology.procfs import Vma
+from vmplace.topology.procfs import Vma, status_bytes
 
 # Devices of these files reach guest memory by host-physical address, so its frames must stay.
+# From the first character: anybody may have a file called x/dev/vfio/y.
 DMA_DESCRIPTOR = re.compile(r"/dev/vfio/|/dev/iommu$|anon_inode:\[vfio-device\]|/dev/vhost-vdpa-|/dev/sev$")
 GUEST_MEMFD_DESCRIPTOR = re.compile(r"kvm-gmem|guest_memfd")
 # Kernel interfaces (io_uring, perf, RDMA control) pin a few pages of any process: these come back as
@@ -31,9 +33,9 @@ def find_process_pin(
         if GUEST_MEMFD_DESCRIPTOR.search(target):
             return Immovable(Movability.GUEST_MEMFD, "guest_memfd: the kernel cannot move private memory")
     for target in descriptors.values():
-        if DMA_DESCRIPTOR.search(target):
-            return Immovable(Movability.PINNED, f"pinned for device access ({target} is open)")
-    pinned = _kib(status, "VmPin") + max(0, _kib(status, "VmLck") - _mlocked_bytes(vmas))
+        if DMA_DESCRIPTOR.match(target):
+            return Immovable(Movability.PINNED, f"pinned for device access ({printable(target)} is open)")
+    pinned = status_bytes(status, "VmPin") + max(0, status_bytes(status, "VmLck") - _mlocked_bytes(vmas))
     if pinned and pinned >= ram_bytes * PINNED_SHARE:
         return Immovable(Movability.PINNED, f"{pinned >> 20} MiB are pinned by the kernel for a device")
     return None
@@ -49,17 +51,18 @@ def classify(vma: Vma) -> tuple[Movability, str]:
             f"hugetlb pages of {vma.page_size_bytes >> 10} KiB come from per-node pools",
         )
     if vma.is_shared:
-        return Movability.SHARED, f"shared memory ({vma.path or 'anonymous'}): others may map it, too"
+        return (
+            Movability.SHARED,
+            f"shared memory ({printable(vma.path) or 'anonymous'}): others may map it, too",
+        )
     if vma.path.startswith("/"):
-        return Movability.SHARED, f"private mapping of the file {vma.path}: its page cache is shared"
+        return (
+            Movability.SHARED,
+            f"private mapping of the file {printable(vma.path)}: its page cache is shared",
+        )
     return Movability.MOVABLE, "anonymous private memory"
 
 
 def _mlocked_bytes(vmas: Iterable[Vma]) -> int:
     # VFIO charges VmLck without any mlocked mapping, so the difference is what VFIO pinned.
     return sum(vma.size_bytes for vma in vmas if "lo" in vma.flags)
-
-
-def _kib(status: Mapping[str, str], name: str) -> int:
-    value = status.get(name, "0 kB").split()[0]
-    return int(value) << 10

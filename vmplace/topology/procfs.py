@@ -1,22 +1,38 @@
 """Read what one process is made of from procfs: identity, threads, descriptors, mappings.
 
 Processes end while they are read: every reader raises GuestGoneError then, and UnsupportedHostError
-where the kernel refuses to show the file, so that a caller skips this one process.
+where the kernel refuses to show the file, so that a caller skips this one process.  What is read is the
+process's own to choose (file names, thread names, arguments): it is bounded, and OutsideError says what is
+out of bounds.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError
+from vmplace.outside import MOST_BYTES, lines, read_text, whole
 
 T = TypeVar("T")
 
 PROC = Path("/proc")
-MAPS_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ \S+ \d+ *(.*)")
+PAGE_BYTES = 4096
+# The path may hold anything but a line's end; what is before it is the kernel's.
+MAPS_LINE = re.compile(
+    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([rwxsp-]{4}) [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [0-9]+ *(.*)"
+)
+HEX_DIGITS = frozenset("0123456789abcdef")
+MOST_MAPPINGS = 10_000
+"""QEMU has some hundreds; the kernel allows 65,530 (vm.max_map_count), which take seconds to read."""
+MOST_SMAPS_BYTES = 32 << 20
+MOST_COMMAND_LINE_BYTES = 1 << 20
+MOST_DESCRIPTORS = 1 << 16
+MOST_THREADS = 1 << 15
+MOST_PAGE_KIB = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -27,7 +43,7 @@ class Vma:
     end: int
     perms: str
     path: str
-    page_size_bytes: int = 4096
+    page_size_bytes: int = PAGE_BYTES
     flags: frozenset[str] = frozenset()
 
     @property
@@ -50,8 +66,7 @@ def iter_pids(proc: Path = PROC) -> Iterator[int]:
 
 def parse_start_time(text: str) -> int:
     """Parse /proc/PID/stat: field 22, clock ticks since boot."""
-    # The second field, the command in brackets, may hold blanks and brackets.
-    return int(text.rpartition(")")[2].split()[19])
+    return _stat_field(text, 22)
 
 
 def read_start_time(pid: int, proc: Path = PROC) -> int:
@@ -61,13 +76,21 @@ def read_start_time(pid: int, proc: Path = PROC) -> int:
 
 def read_cpu_seconds(pid: int, proc: Path = PROC) -> float:
     """Return the CPU seconds that the process has used, those of its children not counted."""
-    user, system = _read(pid, "stat", proc).rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    text = _read(pid, "stat", proc)
+    return (_stat_field(text, 14) + _stat_field(text, 15)) / os.sysconf("SC_CLK_TCK")
+
+
+def read_guest_ticks(pid: int, tid: int, proc: Path = PROC) -> int:
+    """Return for how many clock ticks a thread ran its guest, 0 for one that ended."""
+    try:
+        return _stat_field(read_text(proc / f"{pid}/task/{tid}/stat"), 43)
+    except OSError:
+        return 0
 
 
 def read_command_line(pid: int, proc: Path = PROC) -> list[str]:
     """Return the arguments of the process, as it shows them now."""
-    return _read(pid, "cmdline", proc).split("\0")[:-1]
+    return _read(pid, "cmdline", proc, MOST_COMMAND_LINE_BYTES).split("\0")[:-1]
 
 
 def read_comm(pid: int, proc: Path = PROC) -> str:
@@ -78,25 +101,45 @@ def read_comm(pid: int, proc: Path = PROC) -> str:
 def read_status(pid: int, proc: Path = PROC, *, tid: int | None = None) -> dict[str, str]:
     """Return the lines of /proc/PID/status, or those of one thread."""
     text = _read(pid, "status" if tid is None else f"task/{tid}/status", proc)
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    return parse_status(text)
+
+
+def parse_status(text: str) -> dict[str, str]:
+    """Parse /proc/PID/status; of two lines of one name the first counts."""
+    fields: dict[str, str] = {}
+    for line in lines(text):
+        name, _, value = line.partition(":")
+        fields.setdefault(name, value.strip())
+    return fields
+
+
+def status_bytes(status: Mapping[str, str], name: str) -> int:
+    """Return a figure of /proc/PID/status that is told in kB, in bytes; 0 where it is not told."""
+    value, _, unit = status.get(name, "0 kB").partition(" ")
+    if unit.strip() != "kB":
+        raise OutsideError(f"{name} of a process is not in kB")
+    return whole(value, most=1 << 52, what=name) << 10
 
 
 def read_thread_names(pid: int, proc: Path = PROC) -> dict[int, str]:
     """Return the names of all threads by tid; threads that end meanwhile are left out."""
     names = {}
-    for path in _guarded(pid, lambda: list((proc / f"{pid}/task").iterdir())):
+    for path in _guarded(pid, lambda: list(islice((proc / f"{pid}/task").iterdir(), MOST_THREADS + 1))):
         try:
-            names[int(path.name)] = (path / "comm").read_text(errors="replace").rstrip("\n")
+            names[int(path.name)] = read_text(path / "comm").rstrip("\n")
         except OSError:
             continue
+    if len(names) > MOST_THREADS:
+        raise OutsideError(f"process {pid} has more than {MOST_THREADS} threads")
     return names
 
 
 def read_descriptors(pid: int, proc: Path = PROC) -> dict[int, str]:
-    """Return what each open descriptor is, e.g. ``anon_inode:kvm-vm``."""
+    """Return what each open descriptor is, e.g. ``anon_inode:kvm-vm``; the first MOST_DESCRIPTORS."""
     root = proc / f"{pid}/fd"
     targets = {}
-    for name in _guarded(pid, lambda: os.listdir(root)):  # noqa: PTH208 - a Path per descriptor is slow
+    listed = _guarded(pid, lambda: os.listdir(root))  # noqa: PTH208 - a Path per descriptor is slow
+    for name in islice(listed, MOST_DESCRIPTORS):
         try:
             targets[int(name)] = os.readlink(f"{root}/{name}")  # noqa: PTH115
         except FileNotFoundError:
@@ -108,38 +151,74 @@ def read_descriptors(pid: int, proc: Path = PROC) -> dict[int, str]:
 
 def read_maps(pid: int, proc: Path = PROC) -> list[Vma]:
     """Return the mappings without page size and flags; cheap, no page table is walked."""
-    return [vma for line in _read(pid, "maps", proc).splitlines() if (vma := _parse_maps_line(line))]
+    return parse_maps(_read(pid, "maps", proc))
 
 
 def read_smaps(pid: int, proc: Path = PROC) -> list[Vma]:
     """Return the mappings with page size and flags; the kernel walks all page tables for it."""
-    return parse_smaps(_read(pid, "smaps", proc))
+    return parse_smaps(_read(pid, "smaps", proc, MOST_SMAPS_BYTES))
+
+
+def parse_maps(text: str) -> list[Vma]:
+    """Parse /proc/PID/maps."""
+    told = lines(text)
+    _check_count(len(told))
+    return [_parse_head(line) for line in told]
 
 
 def parse_smaps(text: str) -> list[Vma]:
-    """Parse /proc/PID/smaps."""
+    """Parse /proc/PID/smaps: of each mapping its line of maps, then lines with names, the flags last."""
     vmas: list[Vma] = []
     head: Vma | None = None
-    page_size = 4096
-    for line in text.splitlines():
-        if line.startswith("KernelPageSize:"):
-            page_size = int(line.split()[1]) << 10
+    page_size = PAGE_BYTES
+    for line in lines(text):
+        # Names begin with a capital letter: only the kernel's own lines begin with a digit.
+        if line[:1] in HEX_DIGITS:
+            head = _parse_head(line)
+        elif line.startswith("KernelPageSize:"):
+            page_size = _parse_page_size(line)
         elif line.startswith("VmFlags:") and head is not None:
-            flags = frozenset(line.split()[1:])
-            vmas.append(Vma(head.start, head.end, head.perms, head.path, page_size, flags))
-        elif vma := _parse_maps_line(line):
-            head = vma
+            vmas.append(replace(head, page_size_bytes=page_size, flags=frozenset(line.split()[1:])))
+            _check_count(len(vmas))
+            head = None
     return vmas
 
 
-def _parse_maps_line(line: str) -> Vma | None:
-    if match := MAPS_LINE.fullmatch(line):
-        return Vma(int(match[1], 16), int(match[2], 16), match[3], match[4])
-    return None
+def _parse_head(line: str) -> Vma:
+    """Parse a line of maps, which are the first lines of the mappings in smaps, too."""
+    match = MAPS_LINE.fullmatch(line)
+    if match is None:
+        raise OutsideError("a line of maps is not understood")
+    start, end = int(match[1], 16), int(match[2], 16)
+    if not start < end or start % PAGE_BYTES or end % PAGE_BYTES:
+        raise OutsideError(f"a mapping is from {start:#x} to {end:#x}")
+    return Vma(start, end, match[3], match[4])
 
 
-def _read(pid: int, name: str, proc: Path) -> str:
-    return _guarded(pid, lambda: (proc / f"{pid}/{name}").read_text(errors="replace"))
+def _parse_page_size(line: str) -> int:
+    _, kib, *_ = (*line.split(), "")
+    size = whole(kib, least=4, most=MOST_PAGE_KIB, what="page size") << 10
+    if size & (size - 1):
+        raise OutsideError(f"a mapping has pages of {size} bytes")
+    return size
+
+
+def _check_count(mappings: int) -> None:
+    if mappings > MOST_MAPPINGS:
+        raise OutsideError(f"it has more than {MOST_MAPPINGS} mappings", hint="guests have some hundreds")
+
+
+def _stat_field(text: str, number: int) -> int:
+    """Return a field of /proc/PID/stat, counted from 1 as in proc_pid_stat(5)."""
+    # The second field, the command in brackets, may hold blanks and brackets.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) < number - 2:
+        raise OutsideError(f"a stat of a process has no field {number}")
+    return whole(fields[number - 3], what=f"field {number} of stat")
+
+
+def _read(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
+    return _guarded(pid, lambda: read_text(proc / f"{pid}/{name}", most))
 
 
 def _guarded(pid: int, read: Callable[[], T]) -> T:

@@ -1,23 +1,32 @@
 """What was a QEMU process ordered to be, when nobody else (libvirt) can say?
 
 Source: qemu-options.hx of QEMU 10.0 (-name, -uuid, -machine, -m, -object, -numa).  A command line is
-an order, not the truth: sizes count only where a mapping of that size exists (ram.py).
+an order, not the truth: sizes count only where a mapping of that size exists (ram.py).  Any process may have
+one that QEMU would refuse: what is out of bounds is not understood.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import msgspec
-
+from vmplace.errors import OutsideError
+from vmplace.outside import parse_json, whole, within
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.description import GuestDescription, RamBlock
-from vmplace.topology.guest import Cell
+from vmplace.topology.guest import MOST_VCPU_ID, Cell
 
 PROGRAM = re.compile(r"(?:.*/)?(?:qemu-system-x86_64|qemu-kvm|kvm)")
-SIZE = re.compile(r"(\d+)([bkmgt]?)b?", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,20})([bkmgt]?)b?", re.IGNORECASE)
 SHIFTS = {"": 20, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 DEFAULT_RAM = "128M"
+MOST_BYTES = 1 << 52
+"""What x86 can address physically."""
+MOST_CELLS = 128
+"""MAX_NODES of QEMU (include/sysemu/numa.h)."""
+MOST_OPTION = 1 << 16
+"""Characters of one argument that is parsed: libvirt's longest have some thousands."""
 Options = list[tuple[str, str]]
+Plain = str | int | bool | float | None | list[Any] | dict[str, Any]
 
 
 def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
@@ -35,7 +44,7 @@ def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
             blocks=_parse_blocks(options, memdevs),
             cells=cells,
         )
-    except (ValueError, KeyError, msgspec.DecodeError):
+    except (ValueError, KeyError):
         return None
 
 
@@ -43,8 +52,8 @@ def parse_size(text: str) -> int:
     """Parse a size in bytes; MiB where no unit is told, as -m does."""
     match = SIZE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no size")
-    return int(match[1]) << SHIFTS[match[2].lower()]
+        raise OutsideError("a size of the command line is none")
+    return within(int(match[1]) << SHIFTS[match[2].lower()], 0, MOST_BYTES, "size")
 
 
 def _iter_options(args: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -55,8 +64,10 @@ def _iter_options(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _parse_fields(value: str, first: str = "") -> Options:
     """Parse ``a,b=c``; the first field may lack its name, which is ``first``."""
+    if len(value) > MOST_OPTION:
+        raise OutsideError("an argument is too long")
     if value.startswith("{"):
-        return [(key, str(item)) for key, item in msgspec.json.decode(value, type=dict[str, object]).items()]
+        return [(key, str(item)) for key, item in parse_json(value, dict[str, Plain]).items()]
     fields: Options = []
     # A doubled comma is a comma of the value.
     for index, field in enumerate(value.replace(",,", "\0").split(",")):
@@ -88,14 +99,19 @@ def _parse_numa(options: Options) -> tuple[tuple[Cell, ...], dict[int, str]]:
     """Return the cells and the memory backend of each."""
     backends = _parse_backends(options)
     cells: list[Cell] = []
+    vcpus = 0
     memdevs: dict[int, str] = {}
     for value in (value for name, value in options if name == "numa"):
         fields = _parse_fields(value, "kind")
         last = dict(fields)
         if last.get("kind", last.get("type")) != "node":
             continue
-        cell_id = int(last.get("nodeid", len(cells)))
-        cpus = {cpu for key, text in fields if key == "cpus" for cpu in parse_cpulist(text)}
+        cell_id = whole(last.get("nodeid", str(len(cells))), most=MOST_CELLS - 1, what="cell")
+        cpus = {cpu for key, text in fields if key == "cpus" for cpu in parse_cpulist(text, MOST_VCPU_ID)}
+        vcpus += len(cpus)
+        # Cells share no vCPU.
+        if len(cells) == MOST_CELLS or vcpus > MOST_VCPU_ID + 1:
+            raise OutsideError("there are too many cells, or vCPUs in them")
         size = backends[last["memdev"]] if "memdev" in last else parse_size(last.get("mem", "0"))
         cells.append(Cell(cell_id, tuple(sorted(cpus)), size))
         if "memdev" in last:
@@ -109,15 +125,11 @@ def _parse_backends(options: Options) -> dict[str, int]:
     for value in (value for name, value in options if name == "object"):
         fields = dict(_parse_fields(value, "qom-type"))
         if fields["qom-type"].startswith("memory-backend-"):
-            # JSON has plain bytes; the short form has units, MiB without.
-            size = int(fields["size"]) if value.startswith("{") else _parse_backend_size(fields["size"])
+            # JSON has plain bytes, and so has the short form without a unit (visit_type_size), unlike -m.
+            is_plain = value.startswith("{") or fields["size"].isdecimal()
+            size = whole(fields["size"], most=MOST_BYTES) if is_plain else parse_size(fields["size"])
             backends[fields["id"]] = size
     return backends
-
-
-def _parse_backend_size(text: str) -> int:
-    # visit_type_size: bytes without a unit, unlike -m.
-    return int(text) if text.isdigit() else parse_size(text)
 
 
 def _parse_blocks(options: Options, memdevs: Mapping[int, str]) -> tuple[RamBlock, ...]:

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.distance import read_distances, read_nids
 from vmplace.topology.hmat import read_hmat
 from vmplace.topology.host import HostTopology, HugepagePool, Node
 
-MEMINFO_LINE = re.compile(r"Node \d+ (\w+):\s+(\d+) kB")
+MEMINFO_LINE = re.compile(r"Node [0-9]+ (\w+): +([0-9]{1,15}) kB")
 
 
 def read_host(sysfs: Path = Path("/sys")) -> HostTopology:
@@ -40,13 +41,13 @@ def parse_node_meminfo(text: str) -> dict[str, int]:
 def read_free_bytes(nid: int, sysfs: Path = Path("/sys")) -> int:
     """Return the free memory of one node, now; cheap enough for every window."""
     path = sysfs / f"devices/system/node/node{nid}/meminfo"
-    return parse_node_meminfo(path.read_text()).get("MemFree", 0)
+    return parse_node_meminfo(read_text(path)).get("MemFree", 0)
 
 
 def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
     root = sysfs / f"devices/system/node/node{nid}"
-    memory = parse_node_meminfo((root / "meminfo").read_text())
-    cpus = parse_cpulist((root / "cpulist").read_text())
+    memory = parse_node_meminfo(read_text(root / "meminfo"))
+    cpus = parse_cpulist(read_text(root / "cpulist"))
     return Node(
         nid=nid,
         cpus=tuple(cpu for cpu in cpus if online is None or cpu in online),
@@ -59,7 +60,7 @@ def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
 def _read_online_cpus(sysfs: Path) -> frozenset[int] | None:
     """Return the online CPUs, or None where the kernel cannot take CPUs offline."""
     try:
-        return frozenset(parse_cpulist((sysfs / "devices/system/cpu/online").read_text()))
+        return frozenset(parse_cpulist(read_text(sysfs / "devices/system/cpu/online")))
     except FileNotFoundError:
         return None
 
@@ -67,9 +68,9 @@ def _read_online_cpus(sysfs: Path) -> frozenset[int] | None:
 def _read_hugepages(root: Path) -> tuple[HugepagePool, ...]:
     pools = []
     for pool in root.glob("hugepages/hugepages-*kB"):
-        size = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) << 10
-        total = int((pool / "nr_hugepages").read_text())
-        pools.append(HugepagePool(size, total, int((pool / "free_hugepages").read_text())))
+        size = whole(pool.name.removeprefix("hugepages-").removesuffix("kB")) << 10
+        total = read_whole(pool / "nr_hugepages")
+        pools.append(HugepagePool(size, total, read_whole(pool / "free_hugepages")))
     return tuple(sorted(pools, key=lambda pool: pool.page_size_bytes))
 
 
@@ -78,7 +79,7 @@ def _read_smt_siblings(nodes: tuple[Node, ...], sysfs: Path) -> Mapping[int, tup
     for cpu in (cpu for node in nodes for cpu in node.cpus):
         path = sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         try:
-            siblings[cpu] = parse_cpulist(path.read_text())
+            siblings[cpu] = parse_cpulist(read_text(path))
         except OSError:
             # The directory goes with the CPU: taken offline since the list was read.
             continue

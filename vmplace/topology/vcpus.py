@@ -7,21 +7,25 @@
    time in its stat (field 43), and VMMs make these threads in the order of the vCPUs.
 
 Names are complete or absent; 2 and 3 count only when they explain every vCPU, for a guest whose
-vCPUs are half known would be placed for this half.
+vCPUs are half known would be placed for this half.  Anybody may name threads: more names than KVM has
+vCPUs for this process are no answer.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from vmplace.errors import OutsideError
+from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.cpulist import parse_cpulist
-from vmplace.topology.procfs import PROC, read_status
+from vmplace.topology.procfs import PROC, read_guest_ticks, read_status
 
-THREAD_NAME = re.compile(r"CPU (\d+)/KVM|(?:fc_vcpu |crosvm_vcpu|vcpu[-_ ]?)(\d+)")
-VCPU_DESCRIPTOR = re.compile(r"anon_inode:kvm-vcpu:(\d+)")
+THREAD_NAME = re.compile(r"CPU ([0-9]{1,5})/KVM|(?:fc_vcpu |crosvm_vcpu|vcpu[-_ ]?)([0-9]{1,5})")
+VCPU_DESCRIPTOR = re.compile(r"anon_inode:kvm-vcpu:([0-9]{1,5})")
 VM_DESCRIPTOR = "anon_inode:kvm-vm"
 IOCTL_NUMBER = "16"  # x86-64
 KVM_RUN = 0xAE80
+MOST = (1 << 64) - 1
 
 
 def find_vcpu_tids(
@@ -37,7 +41,8 @@ def find_vcpu_tids(
         for tid, name in threads.items()
         if (match := THREAD_NAME.fullmatch(name))
     }
-    if named:
+    vcpus = sum(1 for target in descriptors.values() if VCPU_DESCRIPTOR.fullmatch(target))
+    if 0 < len(named) <= vcpus:
         return dict(sorted(named.items()))
     vcpu_fds = {
         fd: int(match[1])
@@ -65,12 +70,12 @@ def _ask_debugfs(descriptors: Mapping[int, str], threads: Mapping[int, str], deb
     for fd in (fd for fd, target in descriptors.items() if target == VM_DESCRIPTOR):
         for path in (debugfs / "kvm").glob(f"*-{fd}/vcpu*/pid"):
             try:
-                tid = int(path.read_text())
-            except (OSError, ValueError):
+                tid, vcpu_id = read_whole(path), whole(path.parts[-2].removeprefix("vcpu"))
+            except (OSError, OutsideError):
                 continue
             # Descriptors of two VMMs may bear one number: the thread tells whose it is.
             if tid in threads:
-                found[int(path.parts[-2].removeprefix("vcpu"))] = tid
+                found[vcpu_id] = tid
     return found
 
 
@@ -78,17 +83,10 @@ def _ask_threads(
     pid: int, vcpu_fds: Mapping[int, int], threads: Mapping[int, str], proc: Path
 ) -> dict[int, int]:
     found = _ask_waiting_threads(pid, vcpu_fds, threads, proc)
-    busy = sorted(tid for tid in threads if tid not in found.values() and _read_guest_ticks(pid, tid, proc))
+    busy = sorted(tid for tid in threads if tid not in found.values() and read_guest_ticks(pid, tid, proc))
     missing = sorted(set(vcpu_fds.values()) - set(found))
     # Fewer: some have not run long enough for a tick.  More: one halted since the first look.
     return found | dict(zip(missing, busy, strict=True)) if len(busy) == len(missing) else found
-
-
-def _read_guest_ticks(pid: int, tid: int, proc: Path) -> int:
-    try:
-        return int((proc / f"{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[40])
-    except OSError:
-        return 0
 
 
 def _ask_waiting_threads(
@@ -97,15 +95,16 @@ def _ask_waiting_threads(
     found: dict[int, int] = {}
     for tid in threads:
         try:
-            fields = (proc / f"{pid}/task/{tid}/syscall").read_text().split()
+            fields = read_text(proc / f"{pid}/task/{tid}/syscall").split()
         except OSError:
             continue
         # "running" instead of a number: no answer this time.  KVM's own worker inherits the registers
         # of the vCPU that made it (kernel/vhost_task.c), but has no stack pointer.
-        if len(fields) != 9 or int(fields[7], 16) == 0:
+        if len(fields) != 9 or fields[0] != IOCTL_NUMBER:
             continue
-        if fields[0] == IOCTL_NUMBER and int(fields[2], 16) == KVM_RUN:
-            vcpu_id = vcpu_fds.get(int(fields[1], 16))
+        fd, request, stack = (whole(fields[at].removeprefix("0x"), base=16, most=MOST) for at in (1, 2, 7))
+        if request == KVM_RUN and stack:
+            vcpu_id = vcpu_fds.get(fd)
             if vcpu_id is not None:
                 found[vcpu_id] = tid
     return found

@@ -1,7 +1,8 @@
 """A small real KVM guest: ``kvm_child.py MEMORY VCPUS [NAMES]``; prints hva and tids, runs until killed.
 
-MEMORY is private, mlocked, memfd, or hugetlb.  NAMES is a format such as ``CPU {}/KVM``.  The guest
-halts at once, so its vCPU threads sleep inside KVM_RUN; with ``busy`` for MEMORY vCPU 0 spins.
+MEMORY is private, mlocked, memfd, or hugetlb.  NAMES is a format such as ``CPU {}/KVM``.  A file that MAPFILE
+(environment) names is opened and mapped, and NORESERVE_TIB of memory are mapped that hardly is touched.
+The guest halts at once, so its vCPU threads sleep inside KVM_RUN; with ``busy`` for MEMORY vCPU 0 spins.
 Nothing of vmplace is used here: this is the truth that the tests compare with.
 """
 
@@ -19,7 +20,7 @@ KVM_CREATE_VM, KVM_CREATE_IRQCHIP, KVM_CREATE_VCPU, KVM_RUN = 0xAE01, 0xAE60, 0x
 KVM_SET_USER_MEMORY_REGION = 0x4020AE46
 KVM_SET_REGS, KVM_GET_SREGS, KVM_SET_SREGS = 0x4090AE82, 0x8138AE83, 0x4138AE84
 HALT_FOREVER, SPIN = b"\xf4\xeb\xfd", b"\xeb\xfe"
-MAP_HUGETLB = 0x40000
+MAP_HUGETLB, MAP_NORESERVE = 0x40000, 0x4000
 
 
 def make_ram(kind: str) -> mmap.mmap:
@@ -45,6 +46,25 @@ def address_of(ram: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(ram))
 
 
+def map_file() -> list[object]:
+    """Open and map the file that MAPFILE names."""
+    if b"MAPFILE" not in os.environb:
+        return []
+    fd = os.open(os.environb[b"MAPFILE"], os.O_RDWR)
+    return [mmap.mmap(fd, 0, mmap.MAP_PRIVATE)]
+
+
+def map_untouched() -> list[object]:
+    """Map NORESERVE_TIB of memory, and touch a page of each quarter."""
+    size = int(os.environ.get("NORESERVE_TIB", "0")) << 40
+    if not size:
+        return []
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    for quarter in range(4):
+        room[quarter * size // 4] = 1
+    return [room]
+
+
 def run_vcpu(fd: int, vcpu_id: int, tids: dict[int, int], names: str | None) -> None:
     """Start the vCPU at address 0 in real mode and stay in it."""
     tids[vcpu_id] = threading.get_native_id()
@@ -61,6 +81,7 @@ def run_vcpu(fd: int, vcpu_id: int, tids: dict[int, int], names: str | None) -> 
 
 def main(kind: str, vcpus: int, names: str | None = None) -> None:
     """Make the guest, print ``hva`` and the tids, wait."""
+    kept = [*map_file(), *map_untouched()]
     vm = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC), KVM_CREATE_VM, 0)
     ram = make_ram(kind)
     fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("<IIQQQ", 0, 0, 0, RAM_BYTES, address_of(ram)))
@@ -75,6 +96,7 @@ def main(kind: str, vcpus: int, names: str | None = None) -> None:
         pass
     print(address_of(ram), *(tids[vcpu_id] for vcpu_id in range(vcpus)), flush=True)
     threading.Event().wait()
+    del kept
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Carry out a plan for all guests of the host, within the budget, and tell what became of each page."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -20,6 +21,7 @@ from vmplace.errors import GuestGoneError, JournalError, VmplaceError
 from vmplace.policy.plan import Move, PlacementPlan
 from vmplace.topology.guest import HUGE_BYTES, GuestTopology
 
+LOG = logging.getLogger(__name__)
 _CHUNK_BYTES = 16 << 20
 
 
@@ -106,7 +108,14 @@ class Mover:
             if guest is None:
                 failures.append(f"guest {name}: ended before its pages were moved")
                 continue
-            yield self._mover(guest, WantedPages.of_moves(mine), tools)
+            try:
+                mover = self._mover(guest, WantedPages.of_moves(mine), tools)
+            except VmplaceError as err:
+                failures.append(f"guest {name}: {err}")
+            except Exception as err:
+                failures.append(f"guest {name}: {type(err).__name__}: {err}")
+            else:
+                yield mover
 
     def _mover(self, guest: GuestTopology, wanted: WantedPages, tools: Tools) -> GuestMover:
         memory = self._memories.get(guest.identity)
@@ -137,6 +146,10 @@ class Mover:
                 mover.end("gone")
             except VmplaceError as err:
                 failures.append(f"guest {mover.tally.guest}: {err}" + (f" ({err.hint})" if err.hint else ""))
+                mover.end()
+            except Exception as err:
+                LOG.error("guest %s cannot be moved", mover.tally.guest, exc_info=err)
+                failures.append(f"guest {mover.tally.guest}: {type(err).__name__}: {err}")
                 mover.end()
 
     def _await_budget(self, size_bytes: int, tools: Tools, until_ns: int) -> bool:

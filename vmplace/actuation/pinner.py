@@ -13,7 +13,7 @@ from pathlib import Path
 from vmplace.actuation.affinity import LibvirtConnection, read_thread_start, set_cpus, set_cpus_by_libvirt
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal
-from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.errors import GuestGoneError
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -71,7 +71,7 @@ def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, Gues
     for move in moves:
         try:
             _pin_together(pinner, guests[move.guest], move)
-        except VmplaceError as err:
+        except Exception as err:
             refused.add(move.guest)
             failures.append(f"guest {move.guest}: {err}")
         else:
@@ -85,9 +85,9 @@ def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> None:
     try:
         for vcpu in mine:
             pinner.pin(guest, vcpu, move.cpus[vcpu.vcpu_id])
-    except VmplaceError:
+    except Exception:
         for vcpu in mine:
-            with contextlib.suppress(VmplaceError):
+            with contextlib.suppress(Exception):
                 pinner.pin(guest, vcpu, vcpu.cpus)
         raise
 

@@ -111,7 +111,7 @@ class Replicator:
                 continue
             try:
                 outcomes.append(self._replicate(guest, replication))
-            except (VmplaceError, OSError) as err:
+            except Exception as err:
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
         return tuple(outcomes), tuple(failures)
 
@@ -119,8 +119,8 @@ class Replicator:
         """Return by guest what its copies take now, as KVM counts them; absent: it never had any."""
         told = {}
         for mine in self._guests.values():
-            # EIO: the VM is dead, and its replicas are freed.
-            with contextlib.suppress(OSError):
+            # EIO: the VM is dead, and its replicas are freed.  Whatever it is, others' are counted.
+            with contextlib.suppress(Exception):
                 told[mine.name] = mine.placement.statistics()[COPIES] * PAGE_BYTES
         return told
 

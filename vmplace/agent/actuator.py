@@ -98,7 +98,7 @@ class HostActuator:
                     LOG.info(
                         'guest=%s collapsed_pages=%d reason="%s"', unwanted.guest, count, unwanted.reason
                     )
-            except (VmplaceError, OSError) as err:
+            except Exception as err:
                 failures.append(f"guest {unwanted.guest}: copies not dropped: {err}")
         return tuple(failures)
 

@@ -17,6 +17,7 @@ class Bell:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.stopping = False
+        self.failure: str | None = None
 
     def ring(self) -> None:
         """Wake the waiter, now or at its next wait."""
@@ -27,6 +28,11 @@ class Bell:
         """Ask the loop to end; batches look at ``stopping`` between their calls."""
         self.stopping = True
         self.ring()
+
+    def fail(self, reason: str) -> None:
+        """Ask the loop to end because something that it cannot do without is gone."""
+        self.failure = self.failure or reason
+        self.stop()
 
     def wait(self, seconds: float) -> bool:
         """Sleep until rung or for ``seconds``; return True if rung."""

@@ -39,7 +39,8 @@ class Desk:
         for order in iter(self._inbox.take, None):
             try:
                 answer = self._obeyed(order)
-            except (VmplaceError, OSError) as err:
+            except Exception as err:
+                # Whoever asked is told; nobody's order ends the loop.
                 order.answer.set_exception(err)
             else:
                 if answer is not None:

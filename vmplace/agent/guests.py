@@ -8,8 +8,9 @@ from functools import reduce
 from operator import add
 
 from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
-from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.errors import GuestGoneError
 from vmplace.model.memory_use import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
@@ -43,6 +44,13 @@ class TrackedGuest:
     def name(self) -> str:
         """Return the guest's name."""
         return self.topology.name
+
+    def note(self, err: Exception) -> None:
+        """Keep what went wrong for this guest as its problem; log it if it is news."""
+        told = described(err) or type(err).__name__
+        if told != self.problem:
+            LOG.warning('guest=%s reason="%s"', self.name, told, exc_info=unexpected(err))
+        self.problem = told
 
     @property
     def view(self) -> GuestView:
@@ -87,11 +95,12 @@ class Roster:
         before = set(known)
         after: dict[str, TrackedGuest] = {}
         for topology in found:
-            guest = known.get(topology.identity)
-            if guest is None:
-                guest = self._newcomer(topology, host_nids)
-            else:
-                self._renew(guest, topology, host_nids)
+            guest = known.get(topology.identity) or TrackedGuest(topology)
+            try:
+                self._take_up(guest, topology, host_nids, is_new=topology.identity not in known)
+            except Exception as err:
+                guest.settings = GuestSettings(Mode.MANUAL)
+                guest.note(err)
             after[guest.name] = guest
         for guest in self:
             if after.get(guest.name) is not guest:
@@ -123,20 +132,23 @@ class Roster:
         except GuestGoneError as err:
             self.forget(guest, str(err))
         except Exception as err:
-            _note(guest, err)
+            guest.note(err)
         else:
             guest.problem = None
             return True
         return False
 
-    def _newcomer(self, topology: GuestTopology, host_nids: tuple[int, ...]) -> TrackedGuest:
-        guest = TrackedGuest(topology)
+    def _take_up(
+        self, guest: TrackedGuest, topology: GuestTopology, host_nids: tuple[int, ...], *, is_new: bool
+    ) -> None:
+        if not is_new:
+            self._renew(guest, topology, host_nids)
+            return
         self._apply_rule(guest, host_nids)
         LOG.info(
             'guest=%s pid=%d state=unknown->known mode=%s reason="found by %s"',
             topology.name, topology.pid, guest.settings.mode.value, topology.origin,
         )  # fmt: skip
-        return guest
 
     def _renew(self, guest: TrackedGuest, topology: GuestTopology, host_nids: tuple[int, ...]) -> None:
         before, guest.topology = guest.name, merged(guest.topology, topology)
@@ -171,11 +183,3 @@ def merged(before: GuestTopology, now: GuestTopology) -> GuestTopology:
     cpus = {vcpu.tid: vcpu.cpus for vcpu in now.vcpus}
     vcpus = tuple(replace(vcpu, cpus=cpus.get(vcpu.tid, vcpu.cpus)) for vcpu in before.vcpus)
     return replace(before, vcpus=vcpus)
-
-
-def _note(guest: TrackedGuest, err: Exception) -> None:
-    told = str(err) or type(err).__name__
-    if told != guest.problem:
-        is_ours = isinstance(err, (VmplaceError, OSError))
-        LOG.warning('guest=%s reason="%s"', guest.name, told, exc_info=None if is_ours else err)
-    guest.problem = told

@@ -6,6 +6,7 @@ out between two batches of moves.
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace import __version__
@@ -16,7 +17,8 @@ from vmplace.agent.config import LoadedConfig
 from vmplace.agent.desk import Desk
 from vmplace.agent.found import Found
 from vmplace.agent.guests import Roster, TrackedGuest
-from vmplace.agent.notes import Notes
+from vmplace.agent.heartbeat import Heartbeat
+from vmplace.agent.notes import Notes, described, unexpected
 from vmplace.agent.orders import Inbox
 from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
@@ -24,7 +26,6 @@ from vmplace.agent.readings import Readings
 from vmplace.agent.report import published, told
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
-from vmplace.errors import VmplaceError
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
 from vmplace.policy.registry import BY_NODE
@@ -44,10 +45,13 @@ lets run seldom must not grow."""
 class Agent:
     """The loop.  ``run`` belongs to one thread; ``status``, ``last_plan`` and ``inbox`` to everybody."""
 
-    def __init__(self, loaded: LoadedConfig, parts: Parts, bell: Bell) -> None:
+    def __init__(
+        self, loaded: LoadedConfig, parts: Parts, bell: Bell, heartbeat: Heartbeat | None = None
+    ) -> None:
         self._config = loaded.config
         self._parts = parts
         self._bell = bell
+        self._heartbeat = heartbeat or Heartbeat()
         self._host: HostTopology | None = None
         self._kept: tuple[str, ...] = ()
         self._notes = Notes()
@@ -76,6 +80,7 @@ class Agent:
         """Run until the bell says stop, or for ``windows`` windows."""
         try:
             self._welcome()
+            self._heartbeat.ready()
             while not self._bell.stopping and (windows is None or self._status.windows < windows):
                 self._desk.serve()
                 self._window()
@@ -91,15 +96,15 @@ class Agent:
         LOG.warning("%s", left)
         self._kept = (f"{left}; `vmplace undo` restores it",)
         if self._config.on_leftover == "undo":
-            self._kept = self._parts.actuator.undo(None)
+            with self._notes.fenced("what a killed agent left is not undone"):
+                self._kept = self._parts.actuator.undo(None)
+            self._kept += self._notes.now
 
     def _farewell(self) -> None:
-        self._desk.close()
-        for part in (self._parts.source, self._parts.actuator, self._trials):
-            try:
+        self._heartbeat.stopping()
+        for part in (self._desk, self._parts.source, self._parts.actuator, self._trials):
+            with self._notes.fenced("clean stop"):
                 part.close()
-            except (VmplaceError, OSError) as err:
-                LOG.error("clean stop: %s", err)
 
     def _window(self) -> None:
         started_cpu = self._clock.cpu_s()
@@ -128,6 +133,7 @@ class Agent:
         spread = {guest.name for guest in sampled if self._is_spread(guest)}
         armed = []
         for guest in sampled:
+            self._heartbeat.beat()
             if self.roster.tried(guest, self._parts.source.arm):
                 armed.append(guest)
                 if guest.name in spread:
@@ -153,31 +159,31 @@ class Agent:
         return cpu_s
 
     def _refresh(self) -> bool:
-        try:
+        self._notes.renew()
+        # What was known a window ago is better than nothing; a guest that ended tells by itself.
+        found = Found(tuple(guest.topology for guest in self.roster))
+        with self._notes.fenced("nodes not looked up"):
             self._host = self._parts.lookout.host()
+        with self._notes.fenced("guests not looked up"):
             found = self._parts.lookout.guests()
-        except (VmplaceError, OSError) as err:
-            # What was known a window ago is better than nothing; a guest that ended tells by itself.
-            found = Found(tuple(guest.topology for guest in self.roster), (f"guests not looked up: {err}",))
-        self._notes.renew(*found.notes)
+        self._notes.add(*found.notes)
         changed = self.roster.update(found.guests, self._host.nids if self._host else ())
         for gone in self.roster.take_gone():
-            self._parts.source.forget(gone)
-            self._trials.forget(gone)
-            self._readings.forget(gone)
+            for part in (self._parts.source, self._trials, self._readings):
+                with self._notes.fenced(f"guest {gone.name} is not forgotten"):
+                    part.forget(gone)
         self._own()
         return changed
 
     def _own(self) -> None:
         """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
         managing = any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._desk.paused
-        try:
+        with self._notes.fenced("kernel NUMA balancing"):
             self._notes.add(*self._parts.actuator.own(managing))
-        except (VmplaceError, OSError) as err:
-            self._notes.complain(str(err))
 
     def _harvest(self, guest: TrackedGuest) -> None:
         def step(topology: GuestTopology) -> None:
+            self._heartbeat.beat()
             batch = self._parts.source.harvest(topology)
             with self._readings.charged(guest):
                 guest.pages = absorbed(guest.pages, batch)
@@ -223,21 +229,24 @@ class Agent:
                 topologies,
                 self._is_interrupted,
             )
-        except VmplaceError as err:
-            return ActuationResult(failures=(f"{err}{f' ({err.hint})' if err.hint else ''}",))
+        except Exception as err:
+            if unexpected(err):
+                LOG.error("the plan was not carried out to its end", exc_info=err)
+            return ActuationResult(failures=(described(err),))
 
     def _judge(self, result: ActuationResult) -> None:
         """Undo what made a guest slower, and let climbs go on."""
-        verdicts = self._trials.settle(self.roster, result, self._clock.monotonic())
-        if self._host is not None:
-            climbs.advance(self.roster, verdicts, self._host, self._may_move)
+        verdicts: Mapping[str, Verdict] = {}
+        with self._notes.fenced("what moved is not judged"):
+            verdicts = self._trials.settle(self.roster, result, self._clock.monotonic())
+            if self._host is not None:
+                climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
-            try:
+            with self._notes.fenced(f"guest {name} is not undone"):
                 self._notes.add(*self._parts.actuator.undo(name))
-            except (VmplaceError, OSError) as err:
-                self._notes.complain(f"{name}: not undone: {err}")
 
     def _is_interrupted(self) -> bool:
+        self._heartbeat.beat()
         return self._bell.stopping or self.inbox.waiting
 
     def _may_move(self, name: str) -> bool:
@@ -254,8 +263,9 @@ class Agent:
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}
         unix_s = self._clock.unix_s()
         for guest in self.roster:
-            outcome = outcomes.get(guest.name)
-            decisions.remember(guest, self._status.windows + 1, unix_s, self.last_plan, outcome)
+            with self._notes.fenced(f"guest {guest.name}: its decision is not kept"):
+                outcome = outcomes.get(guest.name)
+                decisions.remember(guest, self._status.windows + 1, unix_s, self.last_plan, outcome)
         for failure in result.failures:
             self._notes.complain(failure)
         if result.pinned_vcpus:
@@ -267,7 +277,6 @@ class Agent:
         self._publish(
             replace(
                 self._status,
-                notes=self._notes.now,
                 windows=self._status.windows + 1,
                 rest_ms=self._pace.rest_ms,
                 moved_bytes=self._status.moved_bytes + result.moved_pages * PAGE_BYTES,
@@ -280,15 +289,19 @@ class Agent:
 
     def _publish(self, status: AgentStatus) -> None:
         if self._host is not None:
-            copies = self._parts.actuator.replica_bytes()
-            status = published(status, self.roster, self._host, self.last_plan, copies)
-        self._status = status
+            copies: Mapping[str, int] = {}
+            with self._notes.fenced("copies are not counted"):
+                copies = self._parts.actuator.replica_bytes()
+            with self._notes.fenced("the figures are those of an earlier window"):
+                status = published(status, self.roster, self._host, self.last_plan, copies)
+        self._status = replace(status, notes=self._notes.now)
 
     def _rest(self, seconds: float, *, until_asked: bool) -> None:
         """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
         end = self._clock.monotonic() + seconds
         while not self._bell.stopping and (left := end - self._clock.monotonic()) > 0:
-            if self._bell.wait(left):
+            self._heartbeat.beat()
+            if self._bell.wait(min(left, self._heartbeat.interval_s)):
                 self._desk.serve()
             if until_asked and self._desk.waits_for_window:
                 return

@@ -1,5 +1,6 @@
 """How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are told."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -21,18 +22,25 @@ def published(
     replica_bytes: Mapping[str, int],
 ) -> AgentStatus:
     """Return ``status`` with how each guest and the host stand now; guests without copies have no bytes."""
-    traffics = {guest.name: guest_traffic(guest, host) for guest in roster}
-    guests = {
-        guest.name: guest_status(
-            guest,
-            host,
-            plan,
-            traffics[guest.name],
-            replica_bytes=replica_bytes.get(guest.name, 0),
-            paused=status.paused,
+    traffics: dict[str, TrafficMatrix | None] = {}
+    guests: dict[str, GuestStatus] = {}
+
+    def tell(guest: TrackedGuest) -> None:
+        traffics[guest.name] = guest_traffic(guest, host)
+        copies = replica_bytes.get(guest.name, 0)
+        guests[guest.name] = guest_status(
+            guest, host, plan, traffics[guest.name], replica_bytes=copies, paused=status.paused
         )
-        for guest in roster
-    }
+
+    for guest in roster:
+        try:
+            tell(guest)
+        except Exception as err:
+            # Without figures of its pages, which are learnt anew; never in the others' way.
+            guest.note(err)
+            guest.pages = None
+            with contextlib.suppress(Exception):
+                tell(guest)
     imbalance = host_imbalance(host, traffics.values())
     return replace(status, guests=guests, nids=host.nids, mc_imbalance_estimate=imbalance)
 

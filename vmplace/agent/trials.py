@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
-from vmplace.errors import VmplaceError
 from vmplace.policy.trial import Verdict
 from vmplace.sampling.guest_pace import GuestPace
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -70,7 +69,7 @@ class Trials:
     def _cost(self, guest: TrackedGuest) -> float | None:
         try:
             return None if self._pace is None else self._pace.cost(guest.topology)
-        except (VmplaceError, OSError) as err:
+        except Exception as err:
             if self._unmeasured.get(guest.name) != str(err):
                 LOG.warning('guest=%s reason="nothing tells whether moving helped: %s"', guest.name, err)
             self._unmeasured[guest.name] = str(err)

@@ -4,15 +4,18 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import config_option, examples
 
 if TYPE_CHECKING:
+    from vmplace.agent.bell import Bell
     from vmplace.agent.config import Config, LoadedConfig
     from vmplace.agent.parts import Actuator, Parts
 
@@ -48,6 +51,7 @@ def run_agent(
     from vmplace.agent.actuator import HostActuator
     from vmplace.agent.bell import Bell
     from vmplace.agent.cost import limit_heap
+    from vmplace.agent.heartbeat import Heartbeat
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
     from vmplace.interfaces.answers import AgentAnswers
@@ -64,13 +68,36 @@ def run_agent(
     killed_pid = lock.take()
     try:
         with contextlib.closing(HostActuator(config, killed_pid=killed_pid)) as actuator:
-            running = Agent(loaded, open_parts(config, actuator), bell)
-            with contextlib.closing(ControlServer(Path(config.socket), AgentAnswers(running))) as server:
+            running = Agent(loaded, open_parts(config, actuator), bell, Heartbeat.from_environment())
+            with (
+                threads_end_the_agent(bell),
+                contextlib.closing(ControlServer(Path(config.socket), AgentAnswers(running))) as server,
+            ):
                 server.start()
                 running.run(windows=windows)
     finally:
         # Only an agent that could not get here leaves its pid, and what it held, to the next.
         lock.release()
+    if bell.failure:
+        raise VmplaceError(bell.failure, hint="see the log; systemd starts the agent again")
+
+
+@contextlib.contextmanager
+def threads_end_the_agent(bell: "Bell") -> Iterator[None]:
+    """While inside, a thread that dies of an exception ends the agent: nothing goes on half alive."""
+    before = threading.excepthook
+
+    def on_death(args: threading.ExceptHookArgs) -> None:
+        name = args.thread.name if args.thread else "unknown"
+        err = args.exc_value
+        LOG.critical("thread %s died", name, exc_info=err)
+        bell.fail(f"the thread {name} died: {type(err).__name__}: {err}")
+
+    threading.excepthook = on_death
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def start_log(*, verbose: bool) -> None:

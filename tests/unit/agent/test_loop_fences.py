@@ -1,0 +1,124 @@
+"""Whatever goes wrong on a guest's or the host's behalf is a note; the loop goes on for the others."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.pinner import Pinner, pin_all
+from vmplace.agent import report
+from vmplace.agent.bell import Bell
+from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.orders import Order
+from vmplace.agent.parts import Parts
+from vmplace.interfaces.agent_command import run_agent
+from vmplace.interfaces.control import ControlServer
+from vmplace.policy.plan import VcpuMove
+from vmplace.policy.registry import POLICIES
+from vmplace.topology.guest import GuestTopology
+
+WRONG = [ValueError("bad data"), MemoryError(), RecursionError("deep"), OSError(24, "too many open files")]
+
+
+class Failing(World):
+    """A world in which calls of one name, ``broken``, fail."""
+
+    broken: str = ""
+    error: Exception = ValueError()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != object.__getattribute__(self, "broken"):
+            return object.__getattribute__(self, name)
+
+        def fail(*_: object) -> None:
+            raise object.__getattribute__(self, "error")
+
+        return fail
+
+
+@pytest.mark.parametrize("error", WRONG, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("call", ["host", "guests", "own", "apply", "replica_bytes"])
+def test_a_part_that_fails_is_a_note_and_the_loop_goes_on(call: str, error: Exception):
+    world = Failing([guest("db1"), guest("web")])
+    agent = world.agent()
+    agent.run(windows=1)
+    # Their memory is away again, so that there is something to move.
+    world.nid_of.clear()
+    world.broken, world.error = call, error
+    agent.run(windows=3)
+    assert agent.status.windows == 3
+    assert set(agent.status.guests) == {"db1", "web"}
+    told = str(error) or type(error).__name__
+    assert any(told in note for note in agent.status.notes)
+
+
+def test_a_part_that_cannot_forget_a_guest_stops_nobody():
+    class Unforgetting(World):
+        def forget(self, guest: GuestTopology) -> None:
+            raise KeyError(guest.name)
+
+    world = Unforgetting([guest("db1"), guest("web")])
+    agent = world.agent()
+    agent.run(windows=1)
+    world.running.pop(0)
+    agent.run(windows=3)
+    assert agent.status.windows == 3 and set(agent.status.guests) == {"web"}
+
+
+def test_a_guest_whose_figures_cannot_be_told_hides_nobody_elses(monkeypatch: pytest.MonkeyPatch):
+    count = report.bytes_by_movability
+
+    def counted(one: GuestTopology) -> dict[str, int]:
+        if one.name == "bad":
+            raise ZeroDivisionError("page size 0")
+        return count(one)
+
+    monkeypatch.setattr(report, "bytes_by_movability", counted)
+    agent = World([guest("bad"), guest("good")]).agent()
+    agent.run(windows=2)
+    assert agent.status.guests["good"].estimated_lar == 1.0
+    assert agent.roster.get("bad").problem == "ZeroDivisionError: page size 0"  # type: ignore[union-attr]
+
+
+def test_an_order_that_fails_is_told_to_who_gave_it_and_ends_nothing():
+    class Broken(World):
+        def undo(self, guest: str | None) -> tuple[str, ...]:
+            raise IndexError("cut journal")
+
+    agent = Broken([guest("db1")]).agent()
+    order = Order("undo")
+    agent.inbox.submit(order)
+    agent.run(windows=1)
+    assert isinstance(order.answer.exception(0), IndexError)
+
+
+def test_a_guest_whose_vcpus_cannot_be_pinned_stops_no_other(tmp_path: Path):
+    class Odd(Pinner):
+        def pin(self, guest: GuestTopology, *_: object) -> bool:
+            if guest.name == "bad":
+                raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte")
+            return True
+
+    moves = [VcpuMove(name, {0: (0,)}, (0,), 0, "test") for name in ("bad", "good")]
+    guests: Mapping[str, GuestTopology] = {name: guest(name) for name in ("bad", "good")}
+    with Journal(tmp_path / "journal") as journal:
+        outcome = pin_all(Odd(journal), moves, guests)
+    assert outcome.refused == {"bad"} and [move.guest for move in outcome.pinned] == ["good"]
+
+
+def test_a_thread_that_dies_ends_the_agent_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def dies(_self: ControlServer, _longest_s: float = 60.0) -> None:
+        raise ZeroDivisionError("in the thread")
+
+    monkeypatch.setattr(ControlServer, "_turn", dies)
+    monkeypatch.setattr(Bell, "stop_on_signals", lambda _self: None)
+    world = World([guest("db1")])
+    config = Config(
+        state_dir=str(tmp_path), socket=str(tmp_path / "run/control.sock"), numa_balancing="leave"
+    )
+    parts = Parts(world, world, POLICIES["home"], "home", world)
+    with pytest.raises(Exception, match="thread control died: ZeroDivisionError: in the thread"):
+        run_agent(LoadedConfig(config), lambda *_: parts)

@@ -191,4 +191,5 @@ def _trace(guest: Guest, by_vcpu: Matrix) -> Trace:
         raw=busy[None, :],
         window_starts=np.array([0, len(page)]),
         near=tuple(np.arange(pages) // max(size * TRACE_PAGE_BYTES // PAGE_BYTES, 1) for size in NEAR_PAGES),
+        frame=np.arange(pages),
     )

@@ -94,10 +94,16 @@ def test_no_module_imports_itself_by_way_of_others():
     tuple(TopologicalSorter(graph).static_order())
 
 
-def test_the_simulator_knows_no_machine_and_only_the_lab_asks_it_for_forecasts():
-    simulator = {path for path in MODULES if path.relative_to(PACKAGE).parts[0] == "simulate"}
-    used = {stage_of(name) for path in simulator for name in iter_imports(path)}
+def test_of_the_simulator_only_the_agents_run_knows_the_agent():
+    """The models and planners under it stay free of sources, actuators and the loop."""
+    runs_agent = {"agent_host.py", "agent_source.py", "agent_run.py"}
+    rest = {path for path in MODULES if path.parent.name == "simulate" and path.name not in runs_agent}
+    used = {stage_of(name) for path in rest for name in iter_imports(path)}
     assert used <= {"simulate", "topology", "model", "policy", "interfaces", None} | FOR_ALL
+
+
+def test_only_the_lab_asks_the_simulator_for_forecasts():
+    simulator = {path for path in MODULES if path.relative_to(PACKAGE).parts[0] == "simulate"}
     others = set(MODULES) - simulator
     asking = {path for path in others if any(stage_of(n) == "simulate" for n in iter_imports(path))}
     assert not asking

@@ -100,6 +100,7 @@ class GuestRun:
         self._written: Bools = row_sums(stores) > 0
         self._traffic = self._sharing = None
         vcpu_raw = np.bincount(self.thread_vcpu, weights=trace.raw[self.window], minlength=self.spec.vcpus)
+        self.raw_accesses = float(vcpu_raw.sum())
         busiest = max(float(vcpu_raw.max()), 1.0)
         self.side_by_side = max(float(vcpu_raw.sum()) / busiest, 1.0)
         hits = max(float(self.truth.touches.sum()) - self.accesses, 0.0)

@@ -12,6 +12,8 @@ from vmplace.policy.policy_bwap import BwapPlanner
 from vmplace.policy.policy_carrefour import CarrefourPlanner
 from vmplace.policy.policy_kmaf import KmafPlanner
 from vmplace.policy.policy_stock import BalancingPlanner, NumadPlanner
+from vmplace.policy.registry import AUTO
+from vmplace.policy.registry import POLICIES as AGENT_POLICIES
 from vmplace.simulate.source_views import CLOCK_SCALE
 
 
@@ -20,6 +22,7 @@ class Reach(Enum):
 
     NEW = "new pages"
     WATCHED = "watched pages"
+    AGENT = "watched pages, through the agent's own loop"
     FUTURE = "all windows, beforehand"
     FIXED = "all windows, beforehand, for new pages only"
 
@@ -44,12 +47,17 @@ class Plain:
 
 @dataclass(frozen=True)
 class SimulatedPolicy:
-    """How to begin a policy on a host, and what it acts on."""
+    """How to begin a policy on a host, and what it acts on; ``agent_policy``: the agent's name for it."""
 
     planner: Callable[[], Planner]
     reach: Reach
     wants_sharing: bool = False
     every_wake: bool = False
+    agent_policy: str = ""
+
+
+def _agent(name: str) -> SimulatedPolicy:
+    return SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.AGENT, agent_policy=name)
 
 
 POLICIES: Mapping[str, SimulatedPolicy] = {
@@ -62,6 +70,7 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
     "kmaf": SimulatedPolicy(lambda: KmafPlanner(CLOCK_SCALE), Reach.WATCHED, wants_sharing=True),
     "bwap": SimulatedPolicy(BwapPlanner, Reach.WATCHED, every_wake=True),
     "vmplace": SimulatedPolicy(HostPlanner, Reach.WATCHED),
+    **{f"agent:{name}": _agent(name) for name in (AUTO, *AGENT_POLICIES)},
     "oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FUTURE),
     "static-oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FIXED),
 }

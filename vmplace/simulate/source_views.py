@@ -87,6 +87,11 @@ def see_bits(look: Look, chance: np.random.Generator) -> Seen:
     return Seen(_scaled(heat, look), row_sums(dirty.astype(np.float64)) > 0)
 
 
+def see_idle(look: Look, chance: np.random.Generator) -> Seen:
+    """Refuse: accessed bits of the host's own page tables tell of no node, and these policies need them."""
+    raise VmplaceError("source idle shows no nodes", hint="it is for policies agent:NAME")
+
+
 def see_hints(look: Look, chance: np.random.Generator) -> Seen:
     """Return what the faults on a few unmapped pages tell: a node, and a heat from the delay."""
     nodes, counts, armed = _hints(look, chance)
@@ -148,6 +153,7 @@ SAMPLING: Mapping[str, Callable[..., Seen]] = {
 SOURCES: Mapping[str, Source] = {
     "full": see_full,
     "ad": see_bits,
+    "idle": see_idle,
     "hints": see_hints,
     "ad+hints": see_bits,
     **SAMPLING,
@@ -163,3 +169,35 @@ def source_named(text: str) -> Source:
         known = ", ".join([*SOURCES, *(f"{one}:PERIOD" for one in SAMPLING)])
         raise VmplaceError(f"there is no source {text!r}", hint=f"known: {known}")
     return SOURCES[name]
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """What an agent's source reads: node bits, samples of one DRAM access in ``period``, both, or neither.
+
+    Neither: idle page tracking, which knows no nodes.
+    """
+
+    name: str
+    bits: bool = False
+    period: int | None = None
+
+
+def sensor_of(source: Source) -> Sensor:
+    """Return the agent's source that sees what ``source`` shows; raises VmplaceError where there is none."""
+    function = source.func if isinstance(source, partial) else source
+    period = source.keywords["period"] if isinstance(source, partial) else IBS_PERIOD
+    if function is see_bits:
+        return Sensor("kvm", bits=True)
+    if function is see_idle:
+        return Sensor("idle")
+    if function is see_samples:
+        return Sensor("ibs", period=period)
+    if function is see_bits_and_samples:
+        return Sensor("kvm+ibs", bits=True, period=period)
+    if function is see_full:
+        # The most that a sensor could tell: who touched and wrote each page, and each single access.
+        return Sensor("kvm+ibs", bits=True, period=1)
+    raise VmplaceError(
+        "the agent has no source that sees this", hint="--source full, ad, ibs, ad+ibs or idle"
+    )

@@ -37,7 +37,8 @@ class Trace:
 
     ``raw[W, T]``: accesses before any cache.  ``window_starts[W + 1]``: the first record of each window.
     ``first_worker``, ``workers``: the thread range that does the work.  ``near``: for
-    each of NEAR_PAGES, the number of the run that each page lies in.
+    each of NEAR_PAGES, the number of the run that each page lies in.  ``frame``: the number of each page's
+    address among all; pages that follow each other at one address share it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Trace:
     raw: Ints
     window_starts: Ints
     near: tuple[Ints, ...]
+    frame: Ints
 
     @property
     def npages(self) -> int:
@@ -119,6 +121,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
         raw=whole["totals_raw_loads"].astype(np.int64) + whole["totals_raw_stores"].astype(np.int64),
         window_starts=np.searchsorted(records["epoch"], np.arange(windows + 1)),
         near=tuple(np.unique(whole["vpn"] // size, return_inverse=True)[1] for size in NEAR_PAGES),
+        frame=np.unique(whole["vpn"], return_inverse=True)[1],
     )
 
 

@@ -1,0 +1,141 @@
+"""The agent's own loop on a simulated host: what it sees, does, undoes, and that a run can be repeated."""
+
+import errno
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
+from vmplace.sampling.page_arrays import unpacked
+from vmplace.simulate.agent_host import HVA, SimulatedMachine, VirtualClock
+from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet
+from vmplace.simulate.agent_source import TraceSource
+from vmplace.simulate.guest_option import guest_spec
+from vmplace.simulate.guest_run import GuestRun, share_cpus
+from vmplace.simulate.host_file import parse_host
+from vmplace.simulate.placement_costs import PlacementCosts
+from vmplace.simulate.registry import POLICIES
+from vmplace.simulate.run import simulate
+from vmplace.simulate.simulation import Simulation
+from vmplace.simulate.source_views import CLOCK_SCALE, Sensor, source_named
+from vmplace.simulate.trace import parse_trace
+
+HOST = parse_host(
+    """
+    distances = [[10, 20, 20, 20], [20, 10, 20, 20], [20, 20, 10, 20], [20, 20, 20, 10]]
+    bandwidth_mib_per_s = [[8000, 4000, 4000, 4000], [4000, 8000, 4000, 4000],
+                           [4000, 4000, 8000, 4000], [4000, 4000, 4000, 8000]]
+    node = [{nid = 0, cpus = 2, memory_mib = 64}, {nid = 2, cpus = 2, memory_mib = 64},
+            {nid = 3, cpus = 2, memory_mib = 64}, {nid = 5, cpus = 2, memory_mib = 64}]
+    """,
+    name="four",
+)
+KVM = Sensor("kvm", bits=True)
+LONG = 60_000
+"""Accesses of a page in a window: so many that the agent sees several windows of its own."""
+
+
+def spec_of(arrays: dict[str, Any], name: str = "g", **options: str):
+    return guest_spec(name, parse_trace(arrays, name=name), options, HOST)
+
+
+def simulation_of(*specs, policy: str = "agent:nodes") -> Simulation:
+    guests = [GuestRun(spec, HOST, 1 << 30) for spec in specs]
+    share_cpus(guests, HOST)
+    return Simulation(HOST, guests, POLICIES[policy], source_named("ad"), PlacementCosts())
+
+
+def run(arrays: dict[str, Any], policy: str, source: str = "ad", **options: str):
+    return simulate(HOST, [spec_of(arrays, **options)], POLICIES[policy], source_named(source))
+
+
+def machine_of(simulation: Simulation, tmp_path) -> SimulatedMachine:
+    return SimulatedMachine(simulation, VirtualClock(simulation, CLOCK_SCALE), tmp_path / "proc")
+
+
+def test_the_agent_brings_private_pages_to_their_nodes():
+    """All pages lie on node 0 at first; a quarter of them is used from there."""
+    none, placed = (run(private_pages(heat=LONG), policy) for policy in ("none", "agent:nodes"))
+    assert none.lar == 0.25 and placed.lar > 0.8
+    assert placed.run_time_s < none.run_time_s
+
+
+def test_pages_that_all_only_read_get_copies_and_keep_them():
+    result = run(shared_pages(heat=LONG), "agent:nodes")
+    assert result.guests["g"].replicated_bytes > 0 and result.lar > 0.8
+
+
+def test_a_stock_kernel_makes_no_copies():
+    assert run(shared_pages(heat=LONG), "agent:home", "idle").guests["g"].replicated_bytes == 0
+
+
+def test_two_runs_are_the_same_to_the_last_digit():
+    assert run(private_pages(heat=LONG), "agent:nodes") == run(private_pages(heat=LONG), "agent:nodes")
+
+
+def test_watching_and_planning_cost_the_guest_time():
+    """Nothing is to be moved: what is left is the price of looking."""
+    records = [(w, p, 0, LONG, 0) for w in range(4) for p in range(400)]
+    arrays = arrays_of(records, pages=400, threads=1, windows=4)
+    none, watched = (run(arrays, policy, nodes="0") for policy in ("none", "agent:nodes"))
+    assert watched.guests["g"].moved_bytes == 0
+    assert 1.0 < watched.run_time_s / none.run_time_s < 1.001
+
+
+def test_node_bits_tell_who_touched_what(tmp_path):
+    simulation = simulation_of(spec_of(private_pages(heat=LONG)))
+    machine = machine_of(simulation, tmp_path)
+    source = TraceSource(machine, KVM, seed=1)
+    (guest,) = machine.topologies()
+    source.arm(guest)
+    machine.clock.sleep(0.5)
+    source.read_early(guest)
+    machine.clock.sleep(0.5)
+    batch = source.harvest(guest)
+    (sample,) = batch.ranges
+    assert sample.by_node is not None
+    bits = np.stack([unpacked(row, 400) for row in sample.by_node.accessed])
+    assert (bits[:4] == (np.arange(400) % 4 == np.arange(4)[:, None])).all() and not bits[4].any()
+    assert len(sample.by_node.early) == 1 and batch.nids == (0, 2, 3, 5)
+    assert (sample.node_index == 0).all()
+
+
+def test_undo_puts_every_page_back(tmp_path):
+    simulation = simulation_of(spec_of(private_pages(heat=LONG)))
+    before = simulation.guests[0].node.copy()
+    host = AgentHost(simulation, AgentSetup("nodes", KVM), tmp_path)
+    with quiet(), closing(host.actuator()) as actuator:
+        host.agent(actuator).run(windows=8)
+    assert (simulation.guests[0].node != before).sum() > 200
+    with quiet(), closing(host.actuator()) as another:
+        another.undo(None)
+    assert (simulation.guests[0].node == before).all()
+
+
+def test_a_full_node_refuses_as_the_kernel_does(tmp_path):
+    simulation = simulation_of(spec_of(private_pages(heat=LONG)))
+    machine = machine_of(simulation, tmp_path)
+    (guest,) = machine.topologies()
+    HOST.capacity_pages[1], kept = 10, HOST.capacity_pages[1]
+    try:
+        hvas = np.uint64(HVA) + np.arange(20, dtype=np.uint64) * np.uint64(4096)
+        status = np.full(20, -1000, np.int32)
+        with pytest.raises(OSError) as refused:
+            machine.move_pages(guest.pid, hvas, np.full(20, 2, np.int32), status)
+    finally:
+        HOST.capacity_pages[1] = kept
+    assert refused.value.errno == errno.ENOMEM
+    assert (simulation.guests[0].node[:10] == 1).all() and (simulation.guests[0].node[10:] == 0).all()
+
+
+def test_a_guest_that_ended_is_gone_for_the_kernel(tmp_path):
+    simulation = simulation_of(spec_of(private_pages(heat=100)))
+    machine = machine_of(simulation, tmp_path)
+    (guest,) = machine.topologies()
+    simulation.go_on(np.inf)
+    assert machine.topologies() == ()
+    with pytest.raises(OSError) as gone:
+        machine.page_nids(guest.pid, np.array([HVA], np.uint64), np.zeros(1, np.int32))
+    assert gone.value.errno == errno.ESRCH

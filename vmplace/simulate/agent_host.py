@@ -1,0 +1,411 @@
+"""The host under an agent in virtual time: clock, bell, processes, memory and KVM, all of them simulated.
+
+1. Time passes only when the agent waits or works: the simulation goes on by that much.  The agent's seconds
+   are ``scale`` times the trace's (source_views.CLOCK_SCALE), as the programs run so much longer.
+2. What the agent does takes CPU time by fixed prices, not by this machine's clock: a run is the same each
+   time.  The time is taken from the host's CPUs, and all guests lose their part of it.
+3. Pages move and get copies by the calls that the real actuator makes: move_pages(2), and the ioctl of KVM's
+   placement fd; each guest pays for its own (placement_costs.py).
+
+Not real: the kernel behind the calls.  What it refuses is told by ``Faults`` (faults.py), and else only for
+want of room.
+"""
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.agent.bell import Bell
+from vmplace.policy.host_view import ABSENT, HUGE_PAGES, REPLICATED, Indexes, NodeIndexes
+from vmplace.simulate.guest_run import GuestRun
+from vmplace.simulate.simulation import Simulation
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
+from vmplace.topology.host import HostTopology, Node
+from vmplace.topology.placement import Placement, PlacementInfo, Slot
+
+FIRST_PID = 1 << 23
+"""Beyond the kernel's limit of 2^22: what takes one of these for a process of this machine finds none."""
+HVA = 1 << 40
+BOOT_ID = "simulated"
+MOVE_CALL_NS, MOVE_PAGE_NS = 20_000, 1000
+"""What a call of move_pages(2) works, and for each page (docs/architecture.md)."""
+NO_MEMORY, NOT_PRESENT, BACKING_OFF = 8, 2, 9
+"""KVM_PLACEMENT_*, as the replicator knows them."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 1024.0
+"""How long KVM lets a page wait that lost its copies, doubling each time."""
+UNIX_EPOCH_S = 1.7e9
+
+Numbers = npt.NDArray[np.int32]
+Gfns = npt.NDArray[np.uint64]
+
+
+class Trouble(Protocol):
+    """What may go wrong: called before each step, and may raise what the kernel would."""
+
+    def before(self, step: str, guest: "SimulatedGuest | None") -> None:
+        """Let ``step`` of the host go wrong, or not."""
+
+
+class NoTrouble:
+    """Nothing goes wrong."""
+
+    def before(self, step: str, guest: "SimulatedGuest | None") -> None:
+        """Let it pass."""
+
+
+class VirtualClock:
+    """The agent's clocks; they go on with the simulation."""
+
+    def __init__(self, simulation: Simulation, scale: float) -> None:
+        self._simulation, self.scale = simulation, scale
+        self._cpu_ns = 0.0
+
+    def monotonic(self) -> float:
+        """Return the agent's seconds since the simulation began."""
+        return self._simulation.now * self.scale / 1e9
+
+    def monotonic_ns(self) -> int:
+        """Return the same in ns."""
+        return round(self._simulation.now * self.scale)
+
+    def unix_s(self) -> float:
+        """Return a time of day."""
+        return UNIX_EPOCH_S + self.monotonic()
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the agent's work took."""
+        return self._cpu_ns / 1e9
+
+    def thread_cpu_ns(self) -> int:
+        """Return the same: it has one thread."""
+        return round(self._cpu_ns)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self._simulation.go_on(self._simulation.now + max(seconds, 0.0) * 1e9 / self.scale)
+
+    def work(self, ns: float) -> None:
+        """Let the agent work for ``ns`` of a CPU, which the guests do not get."""
+        simulation = self._simulation
+        self._cpu_ns += ns
+        lost = ns / self.scale / max(float(simulation.host.cpus.sum()), 1.0)
+        for guest in simulation.active:
+            simulation.pause[guest.spec.name] += lost
+        self.sleep(ns / 1e9)
+
+
+class VirtualBell(Bell):
+    """Nobody rings but the end of the last guest."""
+
+    def __init__(self, clock: VirtualClock, simulation: Simulation) -> None:
+        self._clock, self._simulation = clock, simulation
+        self._fd, self._told = -1, False
+
+    @property
+    def stopping(self) -> bool:  # type: ignore[override]
+        """Return whether all guests are at their end."""
+        return self._told or not self._simulation.active
+
+    def stop(self) -> None:
+        """Ask the loop to end."""
+        self._told = True
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass."""
+        self._clock.sleep(seconds)
+        return False
+
+
+@dataclass
+class SimulatedGuest:
+    """One guest as a process: page frames by address, which the pages of its trace use in turn.
+
+    ``home[F]``: of a frame with copies, the index of the node that it was on before them.
+    """
+
+    run: GuestRun
+    pid: int
+    home: NodeIndexes = field(init=False)
+    wait_until_s: npt.NDArray[np.float64] = field(init=False)
+    wait_s: npt.NDArray[np.float64] = field(init=False)
+    held: npt.NDArray[np.bool_] = field(init=False)
+    replicated: int = 0
+    collapsed: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with no copies."""
+        frames = self.frames
+        self.home = np.full(frames, ABSENT, np.int8)
+        self.wait_until_s, self.wait_s = np.zeros(frames), np.full(frames, FIRST_WAIT_S)
+        self.held = np.zeros(frames, np.bool_)
+
+    @property
+    def name(self) -> str:
+        """Return the guest's name."""
+        return self.run.spec.name
+
+    @property
+    def frames(self) -> int:
+        """Return how many page frames the guest has."""
+        frame = self.run.spec.trace.frame
+        return int(frame.max()) + 1 if len(frame) else 0
+
+    def page_of(self) -> Indexes:
+        """Return the trace's page in each frame now [F], ABSENT where there is none."""
+        pages = np.full(self.frames, ABSENT, np.intp)
+        here = np.flatnonzero(self.run.node != ABSENT)
+        pages[self.run.spec.trace.frame[here]] = here
+        return pages
+
+    def nodes(self) -> NodeIndexes:
+        """Return the index of the node of each frame [F], of one with copies that of the original."""
+        pages = self.page_of()
+        nodes = np.where(pages >= 0, self.run.node[np.maximum(pages, 0)], ABSENT)
+        return np.where(nodes == REPLICATED, self.home, nodes).astype(np.int8)
+
+    def topology(self, nids: tuple[int, ...], cpus: Mapping[int, tuple[int, ...]]) -> GuestTopology:
+        """Return the guest as the agent finds it."""
+        vcpus = tuple(
+            Vcpu(number, self.pid + 1 + number, cpus[nids[node]])
+            for number, node in enumerate(self.run.vcpu_node.tolist())
+        )
+        ram = RamRange(HVA, self.frames, 0, PAGE_BYTES, Movability.MOVABLE, "anonymous memory")
+        return GuestTopology(self.name, self.pid, self.pid, "kvm", vcpus, (ram,))
+
+    def note_lost(self, now_s: float) -> None:
+        """Let frames wait whose copies are gone since the last call."""
+        pages = self.page_of()
+        still = (pages >= 0) & (self.run.node[np.maximum(pages, 0)] == REPLICATED)
+        lost = np.flatnonzero(self.held & ~still)
+        self.collapsed += len(lost)
+        self.wait_until_s[lost] = now_s + self.wait_s[lost]
+        self.wait_s[lost] = np.minimum(2 * self.wait_s[lost], LONGEST_WAIT_S)
+        self.held = still
+
+
+class SimulatedMachine:
+    """Host and guests as the agent's parts see and change them; ``proc``: an empty folder for /proc."""
+
+    def __init__(
+        self, simulation: Simulation, clock: VirtualClock, proc: Path, trouble: Trouble | None = None
+    ) -> None:
+        self.simulation, self.clock, self.proc = simulation, clock, proc
+        self.trouble = trouble or NoTrouble()
+        self.nids = simulation.host.system.nids
+        self.guests = {
+            guest.spec.name: SimulatedGuest(guest, FIRST_PID + 1000 * (number + 1))
+            for number, guest in enumerate(simulation.guests)
+        }
+        self.by_pid = {guest.pid: guest for guest in self.guests.values()}
+        self._cpus = _cpus(simulation)
+        boot = proc / "sys/kernel/random"
+        boot.mkdir(parents=True)
+        (boot / "boot_id").write_text(BOOT_ID)
+        for guest in self.guests.values():
+            (proc / str(guest.pid)).mkdir()
+            state = f"{guest.pid} (qemu) S {'0 ' * 18}{guest.pid} 0"
+            (proc / str(guest.pid) / "stat").write_text(state)
+
+    def alive(self, pid: int) -> SimulatedGuest | None:
+        """Return the guest with that pid if it still runs, and take its process away if not."""
+        guest = self.by_pid.get(pid)
+        if guest is not None and guest.run in self.simulation.active:
+            return guest
+        (self.proc / str(pid) / "stat").unlink(missing_ok=True)
+        return None
+
+    def host(self) -> HostTopology:
+        """Return the host as a calibrated agent knows it, with the memory that is free now."""
+        self.trouble.before("host", None)
+        system, free = self.simulation.host.system, self.simulation.free_pages()
+        capacity = self.simulation.host.capacity_pages
+        nodes = tuple(
+            Node(nid, self._cpus[nid], int(capacity[i]) * PAGE_BYTES, int(max(free[i], 0)) * PAGE_BYTES)
+            for i, nid in enumerate(self.nids)
+        )
+        local = system.latency.diagonal().min()
+        pairs = [(i, j) for i in range(len(self.nids)) for j in range(len(self.nids))]
+        return HostTopology(
+            nodes,
+            {(self.nids[i], self.nids[j]): round(float(system.latency[i, j] / local * 10)) for i, j in pairs},
+            bandwidths={
+                (self.nids[i], self.nids[j]): _bandwidth(self.simulation, i, j)
+                for i, j in pairs
+                if system.controller[j] > 0
+            },
+        )
+
+    def free_bytes(self, nid: int) -> int:
+        """Return the free memory of a node."""
+        self.trouble.before("host", None)
+        return int(max(self.simulation.free_pages()[self.nids.index(nid)], 0)) * PAGE_BYTES
+
+    def topologies(self) -> tuple[GuestTopology, ...]:
+        """Return the guests that run."""
+        self.trouble.before("guests", None)
+        running = [self.alive(pid) for pid in self.by_pid]
+        return tuple(guest.topology(self.nids, self._cpus) for guest in running if guest is not None)
+
+    # The kernel, as actuation/batch.py asks it.
+
+    def page_nids(self, pid: int, hvas: Gfns, status: Numbers) -> None:
+        """Fill ``status`` with each page's node, as move_pages(2) tells it."""
+        guest = self._guest(pid, "page_nids")
+        nodes = guest.nodes()[_frames(hvas)]
+        status[:] = np.where(nodes >= 0, np.array(self.nids)[nodes], -errno.ENOENT)
+
+    def move_pages(self, pid: int, hvas: Gfns, nids: Numbers, status: Numbers) -> int:
+        """Move pages to their one node; OSError ENOMEM once it is full.  Returns the ns of work."""
+        guest = self._guest(pid, "move_pages")
+        target, frames = self.nids.index(int(nids[0])), _frames(hvas)
+        pages, there = guest.page_of()[frames], guest.nodes()[frames]
+        room = max(int(self.simulation.free_pages()[target]), 0)
+        away = (pages >= 0) & ((there != target) | (guest.run.node[pages] == REPLICATED))
+        fits = ~away | (np.cumsum(away) <= room)
+        chosen = pages[away & fits]
+        self._move(guest, chosen, target)
+        status[fits] = np.where(pages >= 0, int(nids[0]), -errno.ENOENT)[fits]
+        took = MOVE_CALL_NS + MOVE_PAGE_NS * len(chosen)
+        self.clock.work(took)
+        if not fits.all():
+            raise OSError(errno.ENOMEM, "no memory on the node")
+        return took
+
+    def _move(self, guest: SimulatedGuest, pages: Indexes, target: int) -> None:
+        guest.run.put(pages, target)
+        guest.run.counts.moved += len(pages)
+        self._pay(guest, len(pages))
+
+    def _pay(self, guest: SimulatedGuest, written: int) -> None:
+        """Hold the guest up for pages that were copied."""
+        costs, parallelism = self.simulation.costs, max(guest.run.parallelism, 1.0)
+        batches = -(-written // HUGE_PAGES)
+        pause = written * costs.move_ns / parallelism + batches * costs.flush_ns
+        self.simulation.pause[guest.name] += pause
+
+    # KVM's placement fd, as actuation/replicator.py asks it; the fd is the pid.
+
+    def opened(self, guest: GuestTopology, proc: Path) -> Placement:
+        """Return what stands for the guest's placement fd."""
+        self._guest(guest.pid, "open")
+        return SimulatedPlacement(self, guest.pid)
+
+    def replicate(  # noqa: PLR0913 - the ioctl's arguments
+        self, fd: int, nodes: int, gfns: Gfns, npages: Numbers, done: Numbers, status: Numbers
+    ) -> None:
+        """Make copies of ranges of frames, or drop them where ``nodes`` is 0."""
+        guest = self._guest(fd, "replicate")
+        guest.note_lost(self.clock.monotonic())
+        for number, (first, count) in enumerate(zip(gfns.tolist(), npages.tolist(), strict=True)):
+            frames = np.arange(first, min(first + count, guest.frames))
+            if nodes:
+                done[number], status[number] = self._copy(guest, frames)
+            else:
+                done[number] = self._drop(guest, frames)
+        self.clock.work(MOVE_CALL_NS + MOVE_PAGE_NS * int(done.sum()))
+        # A page that the present window writes to does not keep its copies, whenever the write comes.
+        self.simulation.collapse(guest.run)
+        guest.note_lost(self.clock.monotonic())
+
+    def _copy(self, guest: SimulatedGuest, frames: Indexes) -> tuple[int, int]:
+        pages = guest.page_of()[frames]
+        there = pages >= 0
+        has = there & (guest.run.node[pages] == REPLICATED)
+        ready = there & ~has & (guest.wait_until_s[frames] <= self.clock.monotonic())
+        copy_nodes = guest.run.copy_nodes(self.simulation.host.system)
+        room = max(int(self.simulation.free_pages()[copy_nodes].min()), 0)
+        fits = ready & (np.cumsum(ready) <= room)
+        chosen = pages[fits]
+        guest.home[frames[fits]] = guest.run.node[chosen]
+        guest.run.put(chosen, REPLICATED)
+        guest.held[frames[fits]] = True
+        guest.replicated += len(chosen)
+        copies = len(chosen) * max(int(copy_nodes.sum()) - 1, 1)
+        guest.run.counts.replicated += copies
+        self._pay(guest, copies)
+        why = NOT_PRESENT if not there.all() else BACKING_OFF if (there & ~has & ~ready).any() else NO_MEMORY
+        count = int(np.count_nonzero(has | fits))
+        return count, 0 if count == len(frames) else why
+
+    def _drop(self, guest: SimulatedGuest, frames: Indexes) -> int:
+        pages = guest.page_of()[frames]
+        has = (pages >= 0) & (guest.run.node[pages] == REPLICATED)
+        guest.run.put(pages[has], guest.home[frames[has]])
+        guest.held[frames] = False
+        if has.any():
+            self.simulation.pause[guest.name] += self.simulation.costs.flush_ns
+        return int(np.count_nonzero(has))
+
+    def statistics(self, pid: int) -> dict[str, int]:
+        """Return what KVM counts of the guest's copies."""
+        guest = self._guest(pid, "statistics")
+        guest.note_lost(self.clock.monotonic())
+        copies = int(guest.run.copy_nodes(self.simulation.host.system).sum()) - 1
+        return {
+            "replicated_pages": guest.replicated,
+            "collapsed_pages": guest.collapsed,
+            "released_pages": 0,
+            "replica_copies": int(guest.held.sum()) * max(copies, 1),
+        }
+
+    def info(self, pid: int) -> PlacementInfo:
+        """Return the guest's memory slot, and node roots on all nodes."""
+        guest = self._guest(pid, "info")
+        every = sum(1 << nid for nid in self.nids)
+        return PlacementInfo(0, every, every, (Slot(0, guest.frames, HVA, 0),))
+
+    def _guest(self, pid: int, step: str) -> SimulatedGuest:
+        guest = self.alive(pid)
+        self.trouble.before(step, guest)
+        guest = self.alive(pid)
+        if guest is None:
+            raise OSError(errno.ESRCH if step in ("page_nids", "move_pages") else errno.EIO, "it ended")
+        return guest
+
+
+class SimulatedPlacement(Placement):
+    """A placement fd of a guest of the machine."""
+
+    def __init__(self, machine: SimulatedMachine, pid: int) -> None:
+        super().__init__(pid)
+        self._machine = machine
+
+    def info(self) -> PlacementInfo:
+        """Return what the VM is now."""
+        return self._machine.info(self.fd)
+
+    def statistics(self) -> dict[str, int]:
+        """Return what KVM counted."""
+        return self._machine.statistics(self.fd)
+
+    def close(self) -> None:
+        """Let go; there is no descriptor."""
+
+
+def _frames(hvas: Gfns) -> Indexes:
+    frames: Indexes = ((hvas - np.uint64(HVA)) // np.uint64(PAGE_BYTES)).astype(np.intp)
+    return frames
+
+
+def _cpus(simulation: Simulation) -> dict[int, tuple[int, ...]]:
+    """Return the CPUs of each node, numbered in order."""
+    ends = np.cumsum(simulation.host.cpus).astype(int).tolist()
+    starts = [0, *ends[:-1]]
+    nids = simulation.host.system.nids
+    return {nid: tuple(range(a, b)) for nid, a, b in zip(nids, starts, ends, strict=True)}
+
+
+def _bandwidth(simulation: Simulation, i: int, j: int) -> int:
+    """Return the bytes/s that a lone reader on node i gets from node j: its narrowest part of the way."""
+    system = simulation.host.system
+    passes = system.visits[i, j]
+    lines_per_ns = float((system.capacities[passes > 0] / passes[passes > 0]).min())
+    return round(lines_per_ns * 64e9)
+
+
+MachineCalls = Callable[[], SimulatedMachine]

@@ -1,0 +1,150 @@
+"""The agent itself on a simulated host: its loop, its budgets, trials, vetoes and journal, in virtual time.
+
+Nothing of the agent is rewritten here: loop.py runs as on a real host, and so do the actuator with mover,
+replicator and journal, the readings, the trials.  Only what lies under them is simulated (agent_host.py,
+agent_source.py).  Runs are the same each time for the same seed.
+"""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vmplace.agent.actuator import HostActuator, HostCalls
+from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.found import Found
+from vmplace.agent.lookout import Lookout
+from vmplace.agent.loop import Agent
+from vmplace.agent.parts import Parts
+from vmplace.policy.plan import GuestSettings
+from vmplace.policy.registry import POLICIES, policy_name
+from vmplace.sampling.guest_pace import cost_of
+from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualBell, VirtualClock
+from vmplace.simulate.agent_source import TraceSource
+from vmplace.simulate.simulation import SEED, Done, Simulation
+from vmplace.simulate.source_views import CLOCK_SCALE, Sensor
+from vmplace.topology.guest import GuestTopology
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of the run's own is made in it
+
+
+@dataclass(frozen=True)
+class AgentSetup:
+    """How the agent is set up; ``scale``: its seconds for one of the trace's, ``config``: what differs."""
+
+    policy: str
+    sensor: Sensor
+    scale: float = CLOCK_SCALE
+    seed: int = SEED
+    config: dict[str, object] = field(default_factory=dict)
+    trouble: Trouble | None = None
+
+
+class SimulatedPace:
+    """Cycles per instruction of the simulated vCPUs, by exact counts."""
+
+    name = "simulated"
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._done, self._last = simulation.done, dict[str, Done]()
+
+    def cost(self, guest: GuestTopology) -> float | None:
+        """Return vCPU ns per instruction since the last call."""
+        now, last = self._done[guest.name], self._last.get(guest.name)
+        self._last[guest.name] = Done(now.instructions, now.vcpu_ns, now.dram, now.span_ns)
+        if last is None:
+            return None
+        return cost_of(now.vcpu_ns - last.vcpu_ns, now.instructions - last.instructions)
+
+    def forget(self, guest: GuestTopology) -> None:
+        """Drop the last reading."""
+        self._last.pop(guest.name, None)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class AgentHost:
+    """A simulated host on which an agent can be started, and again: its journal stays in ``folder``."""
+
+    def __init__(self, simulation: Simulation, setup: AgentSetup, folder: Path) -> None:
+        self.simulation, self.setup = simulation, setup
+        clock = VirtualClock(simulation, setup.scale)
+        self.machine = SimulatedMachine(simulation, clock, folder / "proc", setup.trouble)
+        self.config = Config(
+            policy=setup.policy,
+            source=setup.sensor.name,
+            state_dir=str(folder),
+            journal=str(folder / "journal"),
+            **setup.config,  # type: ignore[arg-type]
+        )
+
+    def actuator(self, *, killed_pid: int | None = None) -> HostActuator:
+        """Return the real actuator, over the simulated kernel."""
+        machine, clock = self.machine, self.machine.clock
+        calls = HostCalls(
+            machine, machine.proc, clock.monotonic_ns, clock.sleep, machine.opened, machine.replicate
+        )
+        return HostActuator(self.config, killed_pid=killed_pid, calls=calls)
+
+    def agent(self, actuator: HostActuator) -> Agent:
+        """Return an agent that was not started yet."""
+        bell = VirtualBell(self.machine.clock, self.simulation)
+        return Agent(LoadedConfig(self.config, _rules(self.simulation)), self._parts(actuator), bell)
+
+    def _parts(self, actuator: HostActuator) -> Parts:
+        machine, setup = self.machine, self.setup
+        name = policy_name(setup.policy, setup.sensor.name)
+        find = lambda: Found(machine.topologies())  # noqa: E731
+        return Parts(
+            lookout=Lookout(machine.host, machine.free_bytes, find, machine.clock.monotonic),
+            source=TraceSource(machine, setup.sensor, setup.seed),
+            policy=POLICIES[name],
+            policy_name=name,
+            actuator=actuator,
+            # A stock kernel makes no copies.
+            replica_ratio=0.0 if setup.sensor.name == "idle" else self.config.budget.replica_ratio,
+            pace=SimulatedPace(self.simulation),
+            clock=machine.clock,
+        )
+
+
+def run_agent(simulation: Simulation, setup: AgentSetup) -> Agent:
+    """Let the agent manage the simulation's guests until the last one ended; return what it knows then."""
+    with own_folder() as folder, quiet():
+        host = AgentHost(simulation, setup, folder)
+        with contextlib.closing(host.actuator()) as actuator:
+            agent = host.agent(actuator)
+            agent.run()
+    return agent
+
+
+def _rules(simulation: Simulation) -> tuple[GuestRule, ...]:
+    """Return the operator's word on protected guests."""
+    return tuple(
+        GuestRule(guest.spec.name, GuestSettings(protected=True))
+        for guest in simulation.guests
+        if guest.spec.slowdown_bound is not None
+    )
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """Make a folder in memory where there is one: a journal is written for each batch."""
+    where = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="vmplace-simulate-", dir=where) as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what the agent logs of each move to itself."""
+    log = logging.getLogger("vmplace")
+    before, log.level = log.level, max(log.level, logging.ERROR + 1)
+    try:
+        yield
+    finally:
+        log.level = before

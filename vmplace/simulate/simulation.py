@@ -1,0 +1,290 @@
+"""How long do the guests take on this host under this policy?  Recorded traces, moment by moment.
+
+1. Every guest is in a window of its own: a number of accesses.  The memory system is solved for all of
+   them together; time goes on to the next moment at which a guest ends its window or its pause, or the
+   agent wakes.
+2. The agent wakes every ``WAKE_NS`` and reads the counters.  If these changed, or if it did not look for a
+   while, the source shows what was touched since the last look and the policy plans for all guests.
+3. What it changes holds the guest up: a vCPU per page moved or copied, all of them for the TLB flush of
+   each batch; a write to a page with copies collapses these, as soon as the window with the write begins.
+4. New pages are placed where they are first touched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace.errors import VmplaceError
+from vmplace.model.memory_system import Load, solved
+from vmplace.model.metrics import Matrix
+from vmplace.policy.host_view import (
+    ABSENT,
+    HUGE_PAGES,
+    REPLICATED,
+    Counters,
+    Decision,
+    HostView,
+    Indexes,
+    NodeIndexes,
+    demand,
+)
+from vmplace.simulate.agent_clock import AgentClock
+from vmplace.simulate.guest_run import GuestRun, share_cpus
+from vmplace.simulate.host_file import SimulatedHost
+from vmplace.simulate.look import Look, Part
+from vmplace.simulate.placement_costs import PlacementCosts
+from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
+from vmplace.simulate.result import Meter, SimulationResult, result_of
+from vmplace.simulate.source_views import Source, looked
+
+SEED = 1
+INSTRUCTIONS_PER_ACCESS = 3.0
+"""Of an access before any cache (guest_run.py, ACCESS_NS)."""
+
+
+@dataclass
+class Done:
+    """What one guest did so far, as counters of its vCPUs tell: exact sums, times in ns of the trace."""
+
+    instructions: float = 0.0
+    vcpu_ns: float = 0.0
+    dram: float = 0.0
+    span_ns: float = 0.0
+
+    def add(self, guest: GuestRun, share: float, span: float) -> None:
+        """Count ``share`` of the guest's present window, which took ``span``."""
+        self.instructions += guest.raw_accesses * share * INSTRUCTIONS_PER_ACCESS
+        self.vcpu_ns += guest.parallelism * span
+        self.dram += guest.accesses * share
+        self.span_ns += span
+
+
+class Simulation:
+    """Guests on a host, and what time it is there; ``go_on`` lets it pass."""
+
+    def __init__(
+        self,
+        host: SimulatedHost,
+        guests: list[GuestRun],
+        policy: SimulatedPolicy,
+        source: Source,
+        costs: PlacementCosts,
+    ) -> None:
+        self.host, self.guests, self.policy, self.source, self.costs = host, guests, policy, source, costs
+        self.planner: Planner = policy.planner()
+        self.chance = np.random.default_rng(SEED)
+        self.meter = Meter(host)
+        self.left = {guest.spec.name: 1.0 for guest in guests}
+        self.pause = {guest.spec.name: 0.0 for guest in guests}
+        self.shown: dict[str, list[Part]] = {guest.spec.name: [] for guest in guests}
+        self.clock = AgentClock()
+        self.now = self.looked_at = 0.0
+        self.solved_for: tuple[list[Matrix], list[tuple[float, float]], Load] | None = None
+        self.watched = policy.reach is Reach.WATCHED
+        self.recorded = policy.reach in (Reach.WATCHED, Reach.AGENT)
+        self.done = {guest.spec.name: Done() for guest in guests}
+        self.active = list(guests)
+        self.finished: dict[str, float] = {}
+        for guest in guests:
+            self._begin_window(guest)
+
+    def run(self) -> SimulationResult:
+        """Return what came out when all guests are at their end."""
+        self.go_on(np.inf)
+        return result_of(self.guests, self.finished, self.meter)
+
+    def rates_after(self, span_ns: float) -> dict[str, float]:
+        """Return the accesses per ns of the guests that still run then."""
+        self.go_on(span_ns)
+        return self.rates()
+
+    def rates(self) -> dict[str, float]:
+        """Return the accesses per ns of the guests that run at this moment."""
+        names = [guest.spec.name for guest in self.active]
+        return dict(zip(names, self._load(self.active).rates.tolist(), strict=True)) if names else {}
+
+    def go_on(self, end_ns: float) -> None:
+        """Let time pass until ``end_ns``, or until no guest runs any more."""
+        active = self.active
+        while active and self.now < end_ns:
+            for guest in self._pass_time(active, end_ns - self.now):
+                if not self._end_window(guest):
+                    self.finished[guest.spec.name] = self.now
+                    active.remove(guest)
+                    # Whoever is done leaves its CPUs to the others.
+                    share_cpus(active, self.host)
+            if self.watched and active and self.now >= self.clock.next_wake_ns:
+                self._wake(active)
+
+    def _pass_time(self, active: list[GuestRun], most_ns: float) -> list[GuestRun]:
+        """Let time pass until something has to be done, ``most_ns`` at most; return who ended a window."""
+        running = [guest for guest in active if self.pause[guest.spec.name] == 0.0]
+        resting = {guest.spec.name: self.pause[guest.spec.name] for guest in active if guest not in running}
+        marks = [*resting.values(), most_ns] + ([self.clock.next_wake_ns - self.now] if self.watched else [])
+        if not running:
+            self._advance(resting, max(min(marks), 0.0))
+            return []
+        load = self._load(running)
+        paces = [rate / guest.accesses for rate, guest in zip(load.rates, running, strict=True)]
+        ends = [self.left[guest.spec.name] / pace for guest, pace in zip(running, paces, strict=True)]
+        span = max(min([*ends, *marks]), 0.0)
+        total = np.sum([g.traffic * pace for g, pace in zip(running, paces, strict=True)], axis=0) * span
+        self.meter.add(total, load, span)
+        for guest, pace in zip(running, paces, strict=True):
+            self.left[guest.spec.name] -= pace * span
+            self._show(guest, pace * span, span)
+            self.done[guest.spec.name].add(guest, pace * span, span)
+        self._advance(resting, span)
+        return [guest for guest, end in zip(running, ends, strict=True) if end <= span * (1 + 1e-12)]
+
+    def _load(self, running: list[GuestRun]) -> Load:
+        """Solve the memory system for these guests, but for the second time only if something changed."""
+        traffics = [guest.traffic for guest in running]
+        pace = [(guest.parallelism, guest.think_ns) for guest in running]
+        if self.solved_for is None or self.solved_for[1] != pace or not _same(self.solved_for[0], traffics):
+            asked = demand(tuple(guest.pace_evidence() for guest in running), traffics)
+            self.solved_for = (traffics, pace, solved(self.host.system, asked))
+        return self.solved_for[2]
+
+    def _show(self, guest: GuestRun, share: float, span: float) -> None:
+        if not self.recorded:
+            return
+        parts = self.shown[guest.spec.name]
+        before = parts.pop() if parts and parts[-1].truth is guest.truth else Part(guest.truth, 0.0, 0.0)
+        parts.append(Part(guest.truth, before.share + share, before.span_ns + span))
+
+    def _advance(self, resting: dict[str, float], span: float) -> None:
+        self.now += span
+        for name, pause in resting.items():
+            # What is below a picosecond is rounding: a guest that rests for it would end no window.
+            self.pause[name] = pause - span if pause - span > 1e-3 else 0.0
+
+    def _wake(self, active: list[GuestRun]) -> None:
+        """Read the counters; look and plan if there may be something new."""
+        load = self._load(active)
+        counters = [self._counters(guest, load, index) for index, guest in enumerate(active)]
+        due = self.clock.wake(self.now, [(c.accesses, c.latency_ns) for c in counters])
+        if not (due or self.policy.every_wake):
+            return
+        span = self.now - self.looked_at
+        for guest in active:
+            name = guest.spec.name
+            if parts := self.shown[name]:
+                look = Look(parts, guest.learnt.shown)
+                guest.learnt.absorb(looked(self.source, look, self.chance), span)
+                if self.policy.wants_sharing:
+                    guest.learnt.share(guest.sharing())
+            self.shown[name] = []
+        self.looked_at = self.now
+        decision = self.planner.plan(self._view(active, counters))
+        changed = self._carry_out(active, decision)
+        self.clock.looked(changed)
+
+    def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:
+        rate, latency = float(load.rates[index]), float(load.latencies[index])
+        return Counters(
+            accesses=guest.traffic * (rate / guest.accesses),
+            latency_ns=latency,
+            busy_share=guest.think_ns / (guest.think_ns + latency / guest.spec.mlp),
+            read_ratio=guest.read_ratio,
+            faults_per_s=len(guest.fresh) * rate / guest.accesses * 1e9,
+        )
+
+    def _carry_out(self, active: list[GuestRun], decision: Decision) -> bool:
+        if decision.vcpu_node:
+            for guest, nodes in zip(active, decision.vcpu_node, strict=True):
+                if nodes is not None and (nodes != guest.vcpu_node).any():
+                    self.pause[guest.spec.name] += self.costs.vcpu_move_ns
+                    guest.run_on(nodes)
+            share_cpus(active, self.host)
+        before = sum(guest.counts.moved + guest.counts.replicated for guest in active)
+        for guest, plan in zip(active, decision.pages, strict=True):
+            self._apply(guest, plan)
+        return sum(guest.counts.moved + guest.counts.replicated for guest in active) > before
+
+    def _end_window(self, guest: GuestRun) -> bool:
+        """Begin the next window; False if it was the guest's last."""
+        if not guest.advance():
+            guest.put(np.arange(len(guest.node)), ABSENT)
+            return False
+        self.left[guest.spec.name] = 1.0
+        self._begin_window(guest)
+        return True
+
+    def _begin_window(self, guest: GuestRun) -> None:
+        self._place_fresh(guest)
+        self.collapse(guest)
+
+    def collapse(self, guest: GuestRun) -> None:
+        collapsed = guest.collapse()
+        self.pause[guest.spec.name] += collapsed * self.costs.collapse_ns / max(guest.parallelism, 1.0)
+
+    def _place_fresh(self, guest: GuestRun) -> None:
+        fresh = guest.fresh
+        guest.put(fresh, guest.first_touch_nodes(fresh))
+        if self.policy.reach is Reach.NEW:
+            guest.put(fresh, self.planner.plan(self._view([guest], None)).pages[0][fresh])
+        for index in np.flatnonzero(self.free_pages() < 0):
+            self._spill(guest, fresh, int(index))
+
+    def _spill(self, guest: GuestRun, fresh: Indexes, full: int) -> None:
+        """Put the latest of the new pages that a node has no room for on the nearest ones that have."""
+        system = self.host.system
+        for target in np.argsort(system.latency[full] + 1e9 * (system.controller == 0), kind="stable"):
+            free = self.free_pages()
+            over, room = int(max(-free[full], 0)), int(max(free[target], 0))
+            here = fresh[guest.node[fresh] == full]
+            guest.put(here[max(len(here) - min(over, room), 0) :], int(target))
+        if self.free_pages()[full] < 0:
+            raise VmplaceError(f"host {self.host.name} has too little memory for the guests")
+
+    def free_pages(self) -> Matrix:
+        """Return the 4 KiB pages that each node has left; below zero what is too much."""
+        free = self.host.capacity_pages.copy()
+        for guest in self.guests:
+            by_place = np.bincount(guest.node.astype(np.intp) + 2, minlength=len(free) + 2)
+            free = free - by_place[2:] - guest.copy_nodes(self.host.system) * by_place[0]
+        return free
+
+    def _apply(self, guest: GuestRun, plan: NodeIndexes) -> None:
+        """Move and copy pages as planned, as far as there is room, and let the guest pay for it."""
+        wanted = (plan != guest.node) & (guest.node != ABSENT) & (plan != ABSENT)
+        copy_nodes = guest.copy_nodes(self.host.system)
+        written, parallelism = 0, max(guest.parallelism, 1.0)
+        for target in np.unique(plan[wanted]):
+            pages = np.flatnonzero(wanted & (plan == target))
+            free = self.free_pages()
+            room = int(free[copy_nodes].min() if target == REPLICATED else free[target])
+            kept = pages[: max(room, 0)]
+            guest.counts.refused += len(pages) - len(kept)
+            # Giving up copies needs no copying, but for a page that goes to a node without one.
+            copies = max(int(copy_nodes.sum()) - 1, 1) if target == REPLICATED else 1
+            guest.put(kept, int(target))
+            guest.learnt.moved(kept)
+            guest.counts.replicated += len(kept) * copies if target == REPLICATED else 0
+            guest.counts.moved += len(kept) if target != REPLICATED else 0
+            written += len(kept) * copies
+        # A page that the present window writes to does not keep its copies, whenever the write comes.
+        self.collapse(guest)
+        batches = -(-written // HUGE_PAGES)
+        self.pause[guest.spec.name] += (
+            written * self.costs.move_ns / parallelism + batches * self.costs.flush_ns
+        )
+
+    def _view(self, active: list[GuestRun], counters: list[Counters] | None) -> HostView:
+        told: Sequence[Counters | None] = counters or [None] * len(active)
+        return HostView(
+            self.host.system,
+            self.host.capacity_pages,
+            tuple(guest.evidence(one) for guest, one in zip(active, told, strict=True)),
+            self.costs.move_ns,
+            self.costs.flush_ns / HUGE_PAGES,
+            self.now,
+            self.host.cpus,
+            self.costs.collapse_ns,
+        )
+
+
+def _same(some: list[Matrix], others: list[Matrix]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))

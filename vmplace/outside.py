@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 MOST_BYTES = 16 << 20
 """What a text file that nobody bounds more closely may have."""
+CHUNK_BYTES = 1 << 17
 SMALL_BYTES = 1 << 16
 """Of files of the kernel that hold a figure or a line."""
 LONGEST_NAME = 64
@@ -37,12 +38,15 @@ MOST_BITS = (1 << 63) - 1
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return what the file holds; raises OutsideError for one of more than ``most`` bytes, OSError."""
-    with path.open("rb") as file:
-        # /proc and sysfs tell no size: one byte more than allowed shows what is too long.
-        content = file.read(most + 1)
+    content, there = bytearray(), most + 1
+    # /proc and sysfs tell no size, and a read of all that is allowed would take as much memory first.
+    with path.open("rb", buffering=0) as file:
+        while there > 0 and (part := file.read(min(there, CHUNK_BYTES))):
+            content += part
+            there -= len(part)
     if len(content) > most:
         raise OutsideError(f"{printable(str(path), 200)} holds more than {most} bytes")
-    return content
+    return bytes(content)
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

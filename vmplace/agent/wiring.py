@@ -20,6 +20,7 @@ from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
 from vmplace.topology.host import HostTopology
+from vmplace.topology.memory_budget import affordable, guests_budget_bytes
 from vmplace.topology.sysfs import read_free_bytes
 
 
@@ -32,7 +33,8 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     choice = best_source(setup, config.source)
     source = choice.source
     name = policy_name(config.policy, source.name)
-    find, notes = guest_finder(config)
+    memory_bytes = sum(node.memory_bytes for node in host.nodes)
+    find, notes = guest_finder(config, guests_budget_bytes(memory_bytes))
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     pace, unmeasured = guest_pace(config)
     sensing = tuple(f"source {source.name}: {reason}" for reason in choice.reasons)
@@ -66,8 +68,8 @@ def policy_notes(name: str, host: HostTopology) -> tuple[str, ...]:
     )
 
 
-def guest_finder(config: Config) -> tuple[Callable[[], Found], tuple[str, ...]]:
-    """Return how guests are found, and why libvirt is not asked if it is not."""
+def guest_finder(config: Config, budget_bytes: int) -> tuple[Callable[[], Found], tuple[str, ...]]:
+    """Return how guests are found that so much memory is enough for, and why libvirt is not asked if not."""
     libvirt: Libvirt | None = None
     notes: tuple[str, ...] = ()
     if config.libvirt:
@@ -76,7 +78,7 @@ def guest_finder(config: Config) -> tuple[Callable[[], Found], tuple[str, ...]]:
         except UnsupportedHostError as err:
             notes = (f"guests are found without libvirt: {err}",)
     finder = GuestFinder(libvirt)
-    return lambda: found_of(finder.find()), notes
+    return lambda: found_of(finder.find(), budget_bytes), notes
 
 
 def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
@@ -97,9 +99,11 @@ def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
         return None, (f"nothing tells whether moving memory helped a guest: {err}",)
 
 
-def found_of(scan: GuestScan) -> Found:
-    """Return a scan's guests and what a person should know of it."""
+def found_of(scan: GuestScan, budget_bytes: int) -> Found:
+    """Return a scan's guests, those that the agent can afford, and what a person should know of it."""
+    guests, left = affordable(scan.guests, budget_bytes)
     skipped = tuple(
         skip.reason if skip.pid is None else f"pid {skip.pid}: {skip.reason}" for skip in scan.skipped
     )
-    return Found(scan.guests, (*((scan.libvirt_problem,) if scan.libvirt_problem else ()), *skipped))
+    problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
+    return Found(guests, (*problem, *skipped, *(reason for _, reason in left)))

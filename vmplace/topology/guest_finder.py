@@ -26,9 +26,11 @@ from vmplace.topology.procfs import (
     read_start_time,
     read_status,
     read_thread_names,
+    status_bytes,
 )
 from vmplace.topology.qemu_command_line import parse_qemu
 from vmplace.topology.ram import PlacedBlock, build_ranges, locate_ram, select_candidates
+from vmplace.topology.resident import ResidentRam
 from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 DEBUGFS = Path("/sys/kernel/debug")
@@ -63,6 +65,7 @@ class GuestFinder:
         self._exact = exact
         self._processes = KvmProcesses(proc)
         self._layouts: dict[tuple[int, int], tuple[object, tuple[RamRange, ...]]] = {}
+        self._resident = ResidentRam(proc)
 
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
@@ -85,6 +88,7 @@ class GuestFinder:
         skipped += _missing_vcpus(guests) + _missing_processes(guests, answer.descriptions)
         identities = {guest.identity for guest in guests}
         self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
+        self._resident.keep(identities)
         return GuestScan(_with_unique_names(guests), tuple(skipped), answer.problem)
 
     def _read_order(self, process: KvmProcess) -> GuestDescription | None:
@@ -128,6 +132,18 @@ class GuestFinder:
         self, process: KvmProcess, description: GuestDescription, *, is_domain: bool
     ) -> tuple[RamRange, ...]:
         status = read_status(process.pid, self._proc)
+        whole = self._read_whole_ram(process, description, status, is_domain=is_domain)
+        there = status_bytes(status, "VmRSS") + status_bytes(status, "HugetlbPages")
+        return self._resident.ranges((process.pid, process.start_time), whole, there)
+
+    def _read_whole_ram(
+        self,
+        process: KvmProcess,
+        description: GuestDescription,
+        status: Mapping[str, str],
+        *,
+        is_domain: bool,
+    ) -> tuple[RamRange, ...]:
         cheap = select_candidates(read_maps(process.pid, self._proc))
         # Everything that the ranges follow from; VmLck changes when a mapping is mlocked.
         key = (

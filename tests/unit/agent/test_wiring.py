@@ -23,14 +23,14 @@ def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "libvirt", None)
-    find, notes = wiring.guest_finder(Config())
+    find, notes = wiring.guest_finder(Config(), 1 << 30)
     assert len(notes) == 1 and "without libvirt" in notes[0]
     assert all(found.origin == "kvm" for found in find().guests)
 
 
 def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wiring, "Libvirt", lambda: pytest.fail("libvirt was asked"))
-    assert wiring.guest_finder(Config(libvirt=False))[1] == ()
+    assert wiring.guest_finder(Config(libvirt=False), 1 << 30)[1] == ()
 
 
 def test_a_host_without_known_bandwidths_is_told_where_a_plan_needs_them():
@@ -74,7 +74,11 @@ def test_what_could_not_be_looked_at_is_told():
     scan = GuestScan(
         (guest("db1"),), (Skipped(7, "no permission"), Skipped(None, "domain x: bad")), "libvirt is away"
     )
-    assert wiring.found_of(scan).notes == ("libvirt is away", "pid 7: no permission", "domain x: bad")
+    assert wiring.found_of(scan, 1 << 30).notes == (
+        "libvirt is away",
+        "pid 7: no permission",
+        "domain x: bad",
+    )
 
 
 def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,160 @@
+"""What a guest may cost follows from what it has resident, not from what it mapped."""
+
+import mmap
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vmplace.topology.guest import GuestTopology, Movability, RamRange
+from vmplace.topology.guest_finder import GuestFinder
+from vmplace.topology.memory_budget import GIB, MIB, affordable, guests_budget_bytes, host_limit_bytes
+from vmplace.topology.resident import MOST_RUNS, PIECE_BYTES, ResidentRam, parts, present_pieces
+
+CHILD = Path(__file__).with_name("kvm_child.py")
+MAP_NORESERVE = 0x4000
+TIB = 1 << 40
+needs_kvm = pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="no usable /dev/kvm")
+
+
+def ram(npages: int, hva: int = 0, base_gfn: int | None = None) -> RamRange:
+    return RamRange(hva, npages, base_gfn, 4096, Movability.MOVABLE, "")
+
+
+def guest(name: str, gib: float) -> GuestTopology:
+    return GuestTopology(name, sum(name.encode()), 1, "kvm", (), (ram(int(gib * GIB) // 4096),))
+
+
+@pytest.fixture
+def huge() -> Iterator[tuple[mmap.mmap, int]]:
+    """A mapping of 1 TiB, its address, and three pages that are there."""
+    try:
+        room = mmap.mmap(-1, TIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    except OSError:
+        pytest.skip("this machine overcommits no memory (vm.overcommit_memory = 2)")
+    room.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in (0, 5 * PIECE_BYTES, TIB - 1):
+        room[at] = 1
+    # To read a page maps the zero page, which takes no memory.
+    assert room[TIB // 2] == 0
+    address = next(vma for vma in Path("/proc/self/maps").read_text().splitlines() if _is_tib(vma))
+    yield room, int(address.partition("-")[0], 16)
+    room.close()
+
+
+def _is_tib(line: str) -> bool:
+    start, end = (int(part, 16) for part in line.split()[0].split("-"))
+    return end - start >= TIB
+
+
+@pytest.fixture
+def pagemap() -> Iterator[int]:
+    fd = os.open("/proc/self/pagemap", os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+def test_of_a_tebibyte_those_pieces_count_that_have_a_page(huge: tuple[mmap.mmap, int], pagemap: int):
+    try:
+        found = present_pieces(pagemap, huge[1], TIB)
+    except OSError:
+        pytest.skip("this kernel (before 6.7) has no PAGEMAP_SCAN")
+    assert found.tolist() == [0, 5, TIB // PIECE_BYTES - 1]
+
+
+def test_a_guest_with_little_of_it_there_is_cut_down_and_only_grows(huge: tuple[mmap.mmap, int]):
+    room, hva = huge
+    now, me = 0.0, (os.getpid(), 1)
+    resident = ResidentRam(clock=lambda: now)
+    whole = (ram(TIB // 4096, hva, base_gfn=1 << 20),)
+    before = resident.ranges(me, whole, 0)
+    if before == whole:
+        pytest.skip("this kernel (before 6.7) has no PAGEMAP_SCAN")
+    assert [part.hva - hva for part in before] == [0, 5 * PIECE_BYTES, TIB - PIECE_BYTES]
+    assert [part.base_gfn for part in before] == [(1 << 20) + (part.hva - hva) // 4096 for part in before]
+    room.madvise(mmap.MADV_DONTNEED, 0, PIECE_BYTES)
+    room[9 * PIECE_BYTES] = 1
+    assert resident.ranges(me, whole, 0) == before
+    now = 31.0
+    assert [part.hva - hva for part in resident.ranges(me, whole, 0)] == [
+        0, 5 * PIECE_BYTES, 9 * PIECE_BYTES, TIB - PIECE_BYTES,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mapped", "there"), [(GIB, 0), (16 * GIB, 4 * GIB)])
+def test_a_guest_that_is_small_or_mostly_there_stays_whole(mapped: int, there: int):
+    whole = (ram(mapped // 4096),)
+    assert ResidentRam().ranges((1, 1), whole, there) == whole
+
+
+def test_scattered_pages_make_no_more_than_so_many_ranges():
+    chosen = np.unique(np.random.default_rng(1).integers(0, 1 << 20, 5000))
+    found = list(parts(ram(32 * TIB // 4096), chosen))
+    assert len(found) <= MOST_RUNS
+    held = [(part.hva // PIECE_BYTES, (part.hva + part.size_bytes) // PIECE_BYTES) for part in found]
+    assert all(any(first <= piece < end for first, end in held) for piece in chosen[::50].tolist())
+
+
+@needs_kvm
+@pytest.mark.parametrize("tib", [1, 32])
+def test_a_process_with_tebibytes_mapped_costs_next_to_nothing(tib: int):
+    process = subprocess.Popen(
+        [sys.executable, str(CHILD), "private", "1", "CPU {}/KVM"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NORESERVE_TIB": str(tib)},
+    )
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            pytest.skip("this machine overcommits no memory (vm.overcommit_memory = 2)")
+        tracemalloc.start()
+        scan = GuestFinder().find()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        found = next(guest for guest in scan.guests if guest.pid == process.pid)
+        mapped = sum(one.size_bytes for one in found.ram)
+        if mapped >= TIB:
+            pytest.skip("this kernel (before 6.7) has no PAGEMAP_SCAN")
+        # 4 pages in 32 MiB each; the guest's own 96 MiB are no part of the largest mapping.
+        assert mapped <= GIB
+        assert peak < 32 * MIB
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_the_agent_needs_follows_from_the_host():
+    # docs/architecture.md: up to 1,540 MiB of statistics for 1 TiB; one guest may have all of it.
+    assert 1540 * MIB < host_limit_bytes(1 << 40) - host_limit_bytes(0) < 4 * GIB
+    assert host_limit_bytes(4 * GIB) < 256 * MIB
+
+
+def test_the_largest_guest_that_does_not_fit_is_left_alone_with_the_reason():
+    kept, left = affordable([guest("a", 4), guest("b", 1024), guest("c", 8)], 160 * MIB)
+    assert [one.name for one in kept] == ["a", "c"]
+    assert [one.name for one, _ in left] == ["b"]
+    assert left[0][1].startswith("guest b: left alone, its 1024.0 GiB need 3072 MiB")
+    assert "160 MiB of memory" in left[0][1]
+
+
+def test_guests_that_fit_are_all_kept():
+    guests = [guest("a", 4), guest("b", 8)]
+    assert affordable(guests, 160 * MIB) == (tuple(guests), ())
+
+
+def test_limits_of_the_control_group_and_of_those_above_it_are_kept_to(tmp_path: Path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("1:name=systemd:/\n0::/system.slice/vmplace.service\n")
+    group = tmp_path / "sys/fs/cgroup/system.slice/vmplace.service"
+    group.mkdir(parents=True)
+    free = guests_budget_bytes(1 << 40, tmp_path / "proc", tmp_path / "sys")
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text(f"{256 * MIB}\n")
+    assert guests_budget_bytes(1 << 40, tmp_path / "proc", tmp_path / "sys") == 160 * MIB < free

@@ -1,0 +1,101 @@
+"""How much memory may the agent take on this host, and which guests can it afford?
+
+1. It needs BASE_BYTES, and for each 4 KiB page of guests STATE_BYTES of statistics (docs/architecture.md),
+   and READING_BYTES more while it reads one guest.
+2. A host needs ``host_limit_bytes``: as if one guest had all of its memory.  More is never asked for.
+3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
+   RLIMIT_DATA.
+4. If not all guests fit, the one that costs most is left alone, and so on: told, rather than ended by the
+   kernel with all others.
+
+The unit's MemoryMax is a net under that, not the budget: 5% of a host's memory is more than 2 from 4 GiB on.
+"""
+
+import resource
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from vmplace.errors import OutsideError
+from vmplace.outside import lines, read_text, read_whole
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+
+BASE_BYTES = 96 << 20
+SPARE_BYTES = 96 << 20
+STATE_BYTES, READING_BYTES = 6, 6
+"""What eight nodes take, all pages differing; and a byte each for touches and nodes, bits by node."""
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def host_limit_bytes(memory_bytes: int) -> int:
+    """Return the memory that the agent of a host with so much takes at the most."""
+    return BASE_BYTES + SPARE_BYTES + memory_bytes // PAGE_BYTES * (STATE_BYTES + READING_BYTES)
+
+
+def guests_budget_bytes(memory_bytes: int, proc: Path = Path("/proc"), sysfs: Path = Path("/sys")) -> int:
+    """Return what is left for guests on a host with so much memory, within the limits that were set."""
+    limits = [host_limit_bytes(memory_bytes), *_group_limits(proc, sysfs), *_process_limits()]
+    return max(min(limits) - BASE_BYTES, 0)
+
+
+def affordable(
+    guests: Iterable[GuestTopology], budget_bytes: int
+) -> tuple[tuple[GuestTopology, ...], tuple[tuple[GuestTopology, str], ...]]:
+    """Return the guests that fit, in their order, and those to be left alone, each with the reason."""
+    guests = tuple(guests)
+    ascending = sorted(guests, key=lambda guest: (_pages(guest), guest.pid))
+    while ascending and needed_bytes(ascending) > budget_bytes:
+        ascending.pop()
+    kept = {guest.identity for guest in ascending}
+    why = f"the agent has {budget_bytes // MIB} MiB of memory for all guests"
+    left = tuple(
+        (guest, f"guest {guest.name}: left alone, its {_pages(guest) * PAGE_BYTES / GIB:.1f} GiB need "
+                f"{needed_bytes([guest]) // MIB} MiB, and {why}")
+        for guest in guests
+        if guest.identity not in kept
+    )  # fmt: skip
+    return tuple(guest for guest in guests if guest.identity in kept), left
+
+
+def needed_bytes(guests: Sequence[GuestTopology]) -> int:
+    """Return what the agent needs for all of ``guests``, read one after the other."""
+    pages = [_pages(guest) for guest in guests]
+    return STATE_BYTES * sum(pages) + READING_BYTES * max(pages, default=0)
+
+
+def _pages(guest: GuestTopology) -> int:
+    return sum(ram.npages for ram in guest.ram)
+
+
+def _process_limits() -> list[int]:
+    soft = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return [limit for limit in soft if limit != resource.RLIM_INFINITY]
+
+
+def _group_limits(proc: Path, sysfs: Path) -> list[int]:
+    """Return the limits of this process's control group and of those above it; none where there are none."""
+    try:
+        told = lines(read_text(proc / "self/cgroup"))
+    except OSError:
+        return []
+    limits = []
+    for _, controllers, path in (line.split(":", 2) for line in told if line.count(":") >= 2):
+        if controllers == "":
+            limits += _limits_upwards(sysfs / "fs/cgroup", path, ("memory.max", "memory.high"))
+        elif "memory" in controllers.split(","):
+            limits += _limits_upwards(sysfs / "fs/cgroup/memory", path, ("memory.limit_in_bytes",))
+    return limits
+
+
+def _limits_upwards(root: Path, path: str, names: tuple[str, ...]) -> list[int]:
+    group = root / path.lstrip("/")
+    limits = []
+    for folder in (group, *group.parents):
+        if not folder.is_relative_to(root):
+            break
+        for name in names:
+            try:
+                limits.append(read_whole(folder / name))
+            except (OSError, OutsideError):
+                # "max", or no such controller here.
+                continue
+    return limits

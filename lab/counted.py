@@ -15,6 +15,11 @@ def counted_traffic(reading: MeterReading, guest: int | None = None) -> TrafficM
     return _by_nodes(reading, reading.accesses.sum(axis=0) if guest is None else reading.accesses[guest])
 
 
+def counted_by_programs(reading: MeterReading, guest: int) -> TrafficMatrix:
+    """Return what of the guest's traffic its programs did, without its kernel."""
+    return _by_nodes(reading, reading.user_accesses[guest])
+
+
 def counted_fetches(reading: MeterReading, guest: int) -> TrafficMatrix:
     """Return the instructions of the guest by (CPU node, node of their code), before any cache."""
     return _by_nodes(reading, reading.fetched[guest])

@@ -24,8 +24,8 @@ GUEST_UNKNOWN = 63
 """Guest number of all guests that did not (yet) say which they are."""
 
 MAGIC = int.from_bytes(b"VMPMETER", "little")
-ABI = 3
-REGION_BYTES = 2 << 20
+ABI = 4
+REGION_BYTES = 4 << 20
 MAX_CPUS, MAX_NODES, MAX_GUESTS = 64, 16, 64
 
 LEVEL = np.dtype([("bytes", "<u4"), ("ways", "<u4")])
@@ -68,6 +68,7 @@ GUEST = np.dtype(
         ("work", "<u8"),
         ("reserved", "<u8", 3),
         ("fetched", "<u8", MAX_NODES),
+        ("kernel", DRAM, MAX_NODES),
     ]
 )
 CPU = np.dtype(
@@ -76,7 +77,8 @@ CPU = np.dtype(
         ("guest", "<u4"),
         ("pad", "<u4"),
         ("unplaced", "<u8"),
-        ("reserved", "<u8", 5),
+        ("unseen", "<u8"),
+        ("reserved", "<u8", 4),
         ("guests", GUEST, MAX_GUESTS),
     ]
 )
@@ -87,8 +89,10 @@ class MeterReading:
     """The counters at one moment, or what they grew by between two.
 
     ``reads`` and ``writes`` hold lines of 64 bytes by [guest, cpu, index in ``nids``]; ``instructions``,
-    ``loads`` and ``stores`` (before the modelled caches) are by [guest, cpu].  ``unplaced`` [cpu] are DRAM
-    accesses outside all nodes' memory.  Guests are numbered as they said themselves (magic.h).
+    ``loads`` and ``stores`` (before the modelled caches) are by [guest, cpu].  ``kernel_reads`` and
+    ``kernel_writes`` are those of them for which a guest's kernel was to blame, by its address.  ``unplaced``
+    [cpu] are DRAM accesses outside all nodes' memory, ``unseen`` [cpu] accesses (before caches) whose address
+    is not known.  Guests are numbered as they said themselves (magic.h).
 
     ``fetched`` [guest, cpu, index in ``nids``] are instructions by the node that their code lies on.
 
@@ -109,6 +113,9 @@ class MeterReading:
     loads: Counts
     stores: Counts
     unplaced: Counts
+    unseen: Counts
+    kernel_reads: Counts
+    kernel_writes: Counts
     stall_ns: Counts
     work: Counts
     fetched: Counts
@@ -117,6 +124,23 @@ class MeterReading:
     def accesses(self) -> Counts:
         """Return DRAM reads and writes together, by [guest, cpu, index in ``nids``]."""
         return self.reads + self.writes
+
+    @property
+    def user_accesses(self) -> Counts:
+        """Return what of ``accesses`` programs did: a kernel's ticks say nothing of what its guest is for."""
+        return self.accesses - self.kernel_reads - self.kernel_writes
+
+    @property
+    def unattributed_share(self) -> float:
+        """Return how much of what happened has no place or no owner: the largest of three shares.
+
+        Accesses whose address is not known, of all; fetched or written lines outside all nodes' memory, and
+        lines of guests that did not say who they are, of all.
+        """
+        lines = max(int(self.accesses.sum()), 1)
+        made = max(int(self.loads.sum() + self.stores.sum()), 1)
+        nobodys = int(self.accesses[GUEST_UNKNOWN].sum())
+        return max(int(self.unseen.sum()) / made, int(self.unplaced.sum()) / lines, nobodys / lines)
 
     @property
     def seen_guests(self) -> tuple[int, ...]:
@@ -141,7 +165,20 @@ class MeterReading:
         return MeterReading(self.nids, self.cpu_nids, **flags, **grown)
 
 
-_COUNTERS = ("reads", "writes", "instructions", "loads", "stores", "unplaced", "stall_ns", "work", "fetched")
+_COUNTERS = (
+    "reads",
+    "writes",
+    "instructions",
+    "loads",
+    "stores",
+    "unplaced",
+    "unseen",
+    "kernel_reads",
+    "kernel_writes",
+    "stall_ns",
+    "work",
+    "fetched",
+)
 
 
 def find_device(sysfs: Path = Path("/sys")) -> Path:
@@ -174,6 +211,7 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
     # Copied, because the counters go on while these are looked at; signed, so that differences are safe.
     rows = np.frombuffer(region, CPU, count=cpus, offset=int(header["cpus_offset"])).copy()
     dram = rows["guests"]["dram"][:, :, :nodes].swapaxes(0, 1)
+    kernel = rows["guests"]["kernel"][:, :, :nodes].swapaxes(0, 1)
     guests = rows["guests"]
     return MeterReading(
         nids=tuple(machine["nids"][:nodes].tolist()),
@@ -189,6 +227,9 @@ def parse_region(region: bytes | mmap.mmap) -> MeterReading:
         loads=guests["loads"].T.astype(np.int64),
         stores=guests["stores"].T.astype(np.int64),
         unplaced=rows["unplaced"].astype(np.int64),
+        unseen=rows["unseen"].astype(np.int64),
+        kernel_reads=kernel["reads"].astype(np.int64),
+        kernel_writes=kernel["writes"].astype(np.int64),
         stall_ns=guests["stall_ns"].T.astype(np.int64),
         work=guests["work"].T.astype(np.int64),
         fetched=guests["fetched"][:, :, :nodes].swapaxes(0, 1).astype(np.int64),

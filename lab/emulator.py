@@ -11,7 +11,7 @@ from lab.qemu import FIRMWARE
 from lab.toolbox import inside
 from lab.topology import CPU_MODEL, LabTopology, cpu_nids, memory_ranges, qemu_arguments
 
-SHARED_MEMORY_BYTES = 2 << 20
+SHARED_MEMORY_BYTES = 4 << 20
 # The TSCs of emulated CPUs are one clock, which the kernel cannot know.  Without the word it reads the HPET
 # at every look at the time: a device access, under the emulator's one lock.  The HPET stays, to calibrate by.
 # Emulated interrupts look slow, and the kernel would have perf sample ever less.

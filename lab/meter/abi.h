@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define VMP_METER_MAGIC		0x524554454d504d56ULL	/* "VMPMETER", little endian */
-#define VMP_METER_ABI		3
+#define VMP_METER_ABI		4
 
 #define VMP_METER_CPUS		64
 #define VMP_METER_NODES		16
@@ -81,6 +81,7 @@ struct vmp_meter_guest {
 	uint64_t work;		/* what the guest says it has done (VMP_MAGIC_WORK), in units of its own */
 	uint64_t reserved[3];
 	uint64_t fetched[VMP_METER_NODES];	/* instructions, by the memory-node index of their code */
+	struct vmp_meter_dram kernel[VMP_METER_NODES];	/* of @dram, for addresses in the upper half: a kernel's */
 };
 
 /* Row of one CPU. */
@@ -89,7 +90,8 @@ struct vmp_meter_cpu {
 	uint32_t guest;		/* whom accesses count for now */
 	uint32_t pad;
 	uint64_t unplaced;	/* DRAM accesses outside all nodes' memory: ROM, device memory */
-	uint64_t reserved[5];
+	uint64_t unseen;	/* accesses whose address is not known: lines that they fetched are not counted */
+	uint64_t reserved[4];
 	struct vmp_meter_guest guests[VMP_METER_GUESTS];
 };
 
@@ -101,7 +103,7 @@ struct vmp_meter_region {
 };
 
 /* The size of the ivshmem BAR and of its backing file; a PCI BAR is a power of two. */
-#define VMP_METER_REGION_BYTES	(2UL << 20)
+#define VMP_METER_REGION_BYTES	(4UL << 20)
 
 _Static_assert(sizeof(struct vmp_meter_cpu) % 64 == 0, "rows share no line of the real machine");
 _Static_assert(sizeof(struct vmp_meter_region) <= VMP_METER_REGION_BYTES, "region fits its BAR");

@@ -27,20 +27,27 @@ static const struct vmp_memory_range *find_range(uint64_t address)
 	return NULL;
 }
 
+static void count_line(struct vmp_meter_dram *dram, bool write)
+{
+	vmp_add(write ? &dram->writes : &dram->reads, 1);
+}
+
 static void count_dram(struct vmp_cpu *cpu, const struct vmp_dram_access *access)
 {
 	const struct vmp_memory_range *range = find_range(access->line * VMP_METER_LINE_BYTES);
-	struct vmp_meter_dram *dram;
+	uint32_t guest;
 
 	if (!range) {
 		vmp_add(&cpu->row->unplaced, 1);
 		return;
 	}
-	dram = &cpu->row->guests[access->guest].dram[range->node_index];
-	vmp_add(access->write ? &dram->writes : &dram->reads, 1);
+	guest = VMP_GUEST_OF(access->guest);
+	count_line(&cpu->row->guests[guest].dram[range->node_index], access->write);
+	if (access->guest & VMP_OF_KERNEL)
+		count_line(&cpu->row->guests[guest].kernel[range->node_index], access->write);
 	/* The host's clock is not dilated: its ticks would weigh so many times what they do. */
 	if (meter.region->header.timed)
-		vmp_stall_charge(cpu, range->nid, !access->write && access->guest != VMP_GUEST_HOST);
+		vmp_stall_charge(cpu, range->nid, !access->write && guest != VMP_GUEST_HOST);
 }
 
 static void fetch_line(struct vmp_cpu *cpu, uint64_t line, uint32_t guest, bool store)
@@ -54,16 +61,18 @@ static void fetch_line(struct vmp_cpu *cpu, uint64_t line, uint32_t guest, bool 
 
 /*
  * Of an access that goes on in the next line, count that one, too.  Over a page's end it is another page,
- * whose address is not known; that half is left out.
+ * whose address is not known.
  */
-static void access_next_line(struct vmp_cpu *cpu, uint64_t address, unsigned int bytes, bool store)
+static void access_next_line(struct vmp_cpu *cpu, uint64_t address, unsigned int bytes, uint32_t who, bool store)
 {
 	uint64_t line = (address + bytes - 1) / VMP_METER_LINE_BYTES;
-	uint32_t guest = cpu->row->guest % VMP_METER_GUESTS;
 
-	if (line != address / VMP_METER_LINE_BYTES && line % (PAGE_BYTES / VMP_METER_LINE_BYTES) &&
-	    !vmp_cache_touch(&cpu->private_cache, line, guest, store))
-		fetch_line(cpu, line, guest, store);
+	if (line == address / VMP_METER_LINE_BYTES)
+		return;
+	if (line % (PAGE_BYTES / VMP_METER_LINE_BYTES) == 0)
+		vmp_add(&cpu->row->unseen, 1);
+	else if (!vmp_cache_touch(&cpu->private_cache, line, who, store))
+		fetch_line(cpu, line, who, store);
 }
 
 /* The path of every access: its nanoseconds are what metering costs. */
@@ -73,21 +82,24 @@ static inline void on_access(unsigned int index, qemu_plugin_meminfo_t info, uin
 	struct vmp_cpu *cpu = &meter.cpus[index];
 	uint32_t guest = cpu->row->guest % VMP_METER_GUESTS;
 	struct vmp_meter_guest *counters = &cpu->row->guests[guest];
+	uint32_t who = guest | (vaddr >> 63 ? VMP_OF_KERNEL : 0);
 	uint64_t address;
 
-	if (!hwaddr)
+	if (!hwaddr) {
+		vmp_add(&cpu->row->unseen, 1);
 		return;
+	}
 
 	address = qemu_plugin_hwaddr_phys_addr(hwaddr);
 	if (meter.pages.counts)
 		vmp_page_counts_add(&meter.pages, &meter.arguments, index, address);
-	if (!vmp_cache_touch(&cpu->private_cache, address / VMP_METER_LINE_BYTES, guest, store)) {
+	if (!vmp_cache_touch(&cpu->private_cache, address / VMP_METER_LINE_BYTES, who, store)) {
 		if (qemu_plugin_hwaddr_is_io(hwaddr))
 			return;
-		fetch_line(cpu, address / VMP_METER_LINE_BYTES, guest, store);
+		fetch_line(cpu, address / VMP_METER_LINE_BYTES, who, store);
 	}
 	if (address % VMP_METER_LINE_BYTES > VMP_METER_LINE_BYTES - ACCESS_BYTES_MAX)
-		access_next_line(cpu, address, 1U << qemu_plugin_mem_size_shift(info), store);
+		access_next_line(cpu, address, 1U << qemu_plugin_mem_size_shift(info), who, store);
 
 	vmp_add(store ? &counters->stores : &counters->loads, 1);
 	if (++cpu->accesses % PUBLISH_EVERY == 0)

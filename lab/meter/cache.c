@@ -9,17 +9,18 @@
 #define RECENT 256
 
 /*
- * An entry: line + 1 from bit 8 (so that 0 is an empty one), the guest that dirtied it from bit 2, the two
+ * An entry: line + 1 from bit 9 (so that 0 is an empty one), who dirtied it from bit 2 (cache.h), the two
  * flags below it.
  */
 #define ENTRY_TOUCHED	1ULL
 #define ENTRY_DIRTY	2ULL
-#define ENTRY_GUEST(e)	((uint32_t)((e) >> 2 & 63))
-#define ENTRY_LINE(e)	(((e) >> 8) - 1)
+#define ENTRY_LINE_SHIFT 9
+#define ENTRY_GUEST(e)	((uint32_t)((e) >> 2 & 127))
+#define ENTRY_LINE(e)	(((e) >> ENTRY_LINE_SHIFT) - 1)
 
 static uint64_t entry_of(uint64_t line, uint32_t guest, bool dirty)
 {
-	return (line + 1) << 8 | (dirty ? (uint64_t)guest << 2 | ENTRY_DIRTY : 0);
+	return (line + 1) << ENTRY_LINE_SHIFT | (dirty ? (uint64_t)guest << 2 | ENTRY_DIRTY : 0);
 }
 
 int vmp_cache_init(struct vmp_cache *cache, const struct vmp_meter_level *level, bool shared)
@@ -73,7 +74,7 @@ static bool is_recent(const struct vmp_cache *cache, uint64_t line, uint32_t gue
 {
 	uint64_t entry = cache->recent ? cache->recent[line % RECENT] : 0;
 
-	return store ? entry == (entry_of(line, guest, true) | ENTRY_TOUCHED) : entry >> 8 == line + 1;
+	return store ? entry == (entry_of(line, guest, true) | ENTRY_TOUCHED) : entry >> ENTRY_LINE_SHIFT == line + 1;
 }
 
 /* Keep a copy of an entry that is touched, so that nothing more can happen to it by being touched. */
@@ -86,7 +87,7 @@ static void note_recent(struct vmp_cache *cache, uint64_t entry)
 /* The entry is touched no more: to touch it will make a difference again. */
 static void forget_recent(struct vmp_cache *cache, uint64_t entry)
 {
-	if (cache->recent && cache->recent[ENTRY_LINE(entry) % RECENT] >> 8 == entry >> 8)
+	if (cache->recent && cache->recent[ENTRY_LINE(entry) % RECENT] >> ENTRY_LINE_SHIFT == entry >> ENTRY_LINE_SHIFT)
 		cache->recent[ENTRY_LINE(entry) % RECENT] = 0;
 }
 
@@ -101,7 +102,7 @@ bool vmp_cache_touch(struct vmp_cache *cache, uint64_t line, uint32_t guest, boo
 		uint64_t entry = atomic_load_explicit(&set[way], memory_order_relaxed);
 		uint64_t touched;
 
-		if (entry >> 8 != line + 1)
+		if (entry >> ENTRY_LINE_SHIFT != line + 1)
 			continue;
 
 		touched = (store ? entry_of(line, guest, true) : entry) | ENTRY_TOUCHED;

@@ -18,6 +18,12 @@
 
 #include "abi.h"
 
+/*
+ * Who accesses: the guest's number, and this bit for its kernel.  Called guest below.
+ */
+#define VMP_OF_KERNEL		64U
+#define VMP_GUEST_OF(who)	((who) % VMP_OF_KERNEL)
+
 struct vmp_cache {
 	_Atomic uint64_t *entries;	/* sets * ways */
 	_Atomic uint8_t *hands;		/* next victim of each set */

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lab.counted import counted_fetches, counted_traffic
-from lab.counters_meter import MeterReading
+from lab.counted import counted_by_programs, counted_fetches, counted_traffic
+from lab.counters_meter import GUEST_UNKNOWN, MeterReading
 from vmplace.model.metrics import local_access_ratio
 
 
@@ -24,6 +24,9 @@ def reading(nids: tuple[int, ...], cpu_nids: tuple[int, ...]) -> MeterReading:
         loads=np.zeros(plain, np.int64),
         stores=np.zeros(plain, np.int64),
         unplaced=np.zeros(len(cpu_nids), np.int64),
+        unseen=np.zeros(len(cpu_nids), np.int64),
+        kernel_reads=np.zeros(dram, np.int64),
+        kernel_writes=np.zeros(dram, np.int64),
         stall_ns=np.zeros(plain, np.int64),
         work=np.zeros(plain, np.int64),
         fetched=np.zeros(dram, np.int64),
@@ -49,6 +52,25 @@ def test_a_guests_traffic_leaves_out_that_of_others() -> None:
     counted.reads[1, 0, 0], counted.reads[2, 1, 1] = 5, 6
     assert counted_traffic(counted, 1).accesses.sum() == 5
     assert counted_traffic(counted).accesses.sum() == 11
+
+
+def test_what_a_guests_kernel_did_is_told_apart() -> None:
+    counted = reading((0, 2), (0, 2))
+    counted.reads[1, 0, 0], counted.writes[1, 0, 1] = 50, 9
+    counted.kernel_reads[1, 0, 0], counted.kernel_writes[1, 0, 1] = 20, 8
+    assert counted_by_programs(counted, 1).accesses.tolist() == [[30, 1], [0, 0]]
+
+
+def test_what_has_no_place_or_no_owner_is_told() -> None:
+    counted = reading((0, 2), (0, 2))
+    counted.loads[1, 0], counted.reads[1, 0, 0] = 10_000, 1000
+    assert counted.unattributed_share == 0
+    counted.unseen[1] = 10
+    assert counted.unattributed_share == 0.001
+    counted.reads[GUEST_UNKNOWN, 1, 1] = 1000
+    assert counted.unattributed_share == 0.5
+    counted.unplaced[0] = 1200
+    assert counted.unattributed_share == 0.6
 
 
 def test_nodes_without_cpus_or_without_memory_are_kept() -> None:

@@ -1,6 +1,6 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo bench bench-ibs bench-kvm bench-policy \
+.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo demo-full bench bench-ibs bench-kvm bench-policy \
 	bench-sources clean dashboard fuzz kvm-patches-check kvm-selftests kvm-selftests-intel kvm-stress qemu-patches-check promtool
 QUICK ?=
 TRACES ?= ../shared/traces
@@ -82,8 +82,11 @@ kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace-lab check-qemu-patches
 
-demo: venv ## five managers place seven guests in the emulated host: build/demo/result.json and pictures
+demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0: its claims hold, 5: too slow to judge: build/demo
 	$(BIN)/vmplace-lab demo --out build/demo
+
+demo-full: venv ## the same with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
+	$(BIN)/vmplace-lab demo --full --out build/demo
 
 bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests: build/bench
 	@mkdir -p build/bench

@@ -49,8 +49,9 @@ from lab.machine import LabHost, boot_host
 from lab.page_counts import PAGES, PageCounts
 from lab.progress import Progress
 from lab.scenario import Scenario, read_scenario
+from lab.scenario_prepare import prepare_stage
 from lab.scenario_result import ManagerResult
-from lab.scenario_run import prepare_stage, run_scenario
+from lab.scenario_run import run_scenario
 from lab.topology import cpu_nids
 from vmplace.sampling.ibs_pace import HIGH_RATE_PERIOD, LOW_RATE_PERIOD
 

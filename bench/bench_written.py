@@ -47,7 +47,7 @@ from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import ManagerName, read_scenario
 from lab.scenario_managers import MANAGERS
-from lab.scenario_run import Stage, prepare_stage
+from lab.scenario_prepare import Stage, prepare_stage
 from vmplace.model.described_memory import MIB
 from vmplace.model.metrics import local_access_ratio
 

@@ -22,3 +22,10 @@ class LabCommandError(LabError):
         super().__init__(f"{what} ended with {returncode}:\n    {tail}", hint=hint)
         self.returncode = returncode
         self.output = output
+
+
+class TooSlowError(LabError):
+    """This machine did not let the guests do their work: nothing can be said of who placed them."""
+
+    exit_code = 5
+    """Of the lab's commands: neither "not as expected" (1) nor one of vmplace's own (exit_codes.py)."""

@@ -14,7 +14,9 @@ from lab.workload import Workload, check_workload
 from vmplace.errors import ConfigError, VmplaceError
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-ManagerName = Literal["none", "numad", "kernel", "interleave", "vmplace-nodes", "vmplace"]
+ManagerName = Literal[
+    "none", "numad", "numad-advice", "kernel", "interleave", "vmplace-stock", "vmplace-nodes", "vmplace"
+]
 Backing = Literal["anonymous", "memfd", "hugetlb", "locked"]
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -35,7 +37,9 @@ class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     No memory policy is set: kernel balancing leaves memory with an explicit one alone, and a start that
     shuts one manager out is no comparison.
 
-    Without ``huge_pages`` the host backs the guest by 4 KiB pages alone, which KVM replicates one by one.
+    ``cpu_percent`` of a CPU is what each vCPU may use, by the host's scheduler: a load that does not
+    depend on how fast code is emulated.  Without ``huge_pages`` the host backs the guest by 4 KiB pages
+    alone, which KVM replicates one by one.
     """
 
     name: GuestName
@@ -45,6 +49,7 @@ class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     nids: tuple[int, ...] = ()
     backing: Backing = "anonymous"
     huge_pages: bool = True
+    cpu_percent: Positive | None = None
     cells: tuple[Cell, ...] = ()
 
     @property
@@ -56,9 +61,11 @@ class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How long, in seconds of the emulated host's own clock.
 
-    A manager has come to rest when no page moved for ``quiet_s``, but it gets at least ``least_s`` and at
-    most ``most_s``.  With ``dilation`` a last window of ``emulated_s`` is in emulated time, so many times
-    slower than real time, and the guests work as fast as they can in it: it tells their run times.
+    Windows are so many seconds of the guests' declared work (scenario_meter.py). A manager has come to
+    rest when no page moved for ``quiet_s``, but it gets at least ``least_s`` and at most ``most_s``.
+    ``cost_s`` is the length of each turn in which its cost is measured; 0: it is not. With ``dilation`` a
+    last window of ``emulated_s`` is in emulated time, so many times slower than real time, and the guests
+    work as fast as they can in it: it tells their run times.
     """
 
     settle_s: Seconds = 2.0
@@ -69,6 +76,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     after_s: Seconds = 4.0
     dilation: Annotated[float, msgspec.Meta(ge=1)] | None = None
     emulated_s: Seconds = 4.0
+    cost_s: Seconds = 0.0
 
 
 class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -78,7 +86,9 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     all nodes alike is compared by MC imbalance: its LAR grows only where one node serves more than others.
     ``run_time`` is the emulated one, and its tolerance a share of the rival's.  ``fastest_of`` compares the
     mean over all guests with those managers', with the same tolerance.  ``forecast_within`` is how far the
-    emulated run time, mean over all guests, may be from the simulator's forecast, as a share of it.
+    emulated run time, mean over all guests, may be from the simulator's forecast, as a share of it.  A
+    negative tolerance asks for so much better.  ``declared_lines_within``: how far lines per touch may be
+    from what follows from the declared pattern, as a share of that.
     """
 
     managers: tuple[ManagerName, ...]
@@ -90,11 +100,13 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     mc_imbalance_after_max: float | None = None
     host_mc_imbalance_after_max: float | None = None
     longest_move_call_ms_max: float | None = None
+    cost_share_max: float | None = None
+    declared_lines_within: float | None = None
     forecast_within: float | None = None
     intact: bool | None = None
     as_good_as: tuple[ManagerName, ...] = ()
     fastest_of: tuple[ManagerName, ...] = ()
-    compare: Literal["lar", "mc_imbalance", "run_time"] = "lar"
+    compare: Literal["lar", "mc_imbalance", "host_mc_imbalance", "run_time"] = "lar"
     tolerance: float = 0.02
 
 

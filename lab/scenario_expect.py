@@ -33,6 +33,11 @@ def _failures(
                 expectation.tolerance, f"{name}: all guests", result.emulated_run_time_s, (rival, theirs)
             )
     yield from _far_from_forecast(expectation.forecast_within, name, result)
+    limit = expectation.cost_share_max
+    yield from _above(f"{name}: share of the guests' work that it costs", result.cost_share, limit)
+    if expectation.compare == "host_mc_imbalance":
+        yield from _more_uneven(expectation, name, managers)
+        return
     for guest_name in expectation.guests or tuple(result.guests):
         guest = result.guests[guest_name]
         yield from _guest_failures(expectation, f"{name}: {guest_name}", guest)
@@ -49,6 +54,7 @@ def _guest_failures(expectation: Expectation, who: str, guest: GuestResult) -> I
     yield from _above(f"{who}: LAR of code before", guest.fetch_lar_before, limit)
     yield from _below(f"{who}: LAR of code after", guest.fetch_lar_after, expectation.fetch_lar_after_min)
     yield from _above(f"{who}: MC imbalance", guest.mc_imbalance_after, expectation.mc_imbalance_after_max)
+    yield from _far_from_declared(expectation.declared_lines_within, who, guest)
     if expectation.intact is not None and guest.intact != expectation.intact:
         yield f"{who}: memory intact is {guest.intact}, expected {expectation.intact}"
 
@@ -82,6 +88,23 @@ def _worse(
         ours, theirs, sign = guest.mc_imbalance_after, other.mc_imbalance_after, -1
     if theirs is not None and (ours is None or sign * (theirs - ours) > expectation.tolerance):
         yield f"{who}: {expectation.compare} after is {_show(ours)}, {rival_name} reached {_show(theirs)}"
+
+
+def _more_uneven(
+    expectation: Expectation, name: ManagerName, managers: dict[ManagerName, ManagerResult]
+) -> Iterator[str]:
+    """Compare the load of the host's memory controllers under all guests with that under rivals."""
+    ours = managers[name].mc_imbalance_after
+    for rival in expectation.as_good_as:
+        theirs = managers[rival].mc_imbalance_after if rival in managers else None
+        if theirs is not None and (ours is None or ours - theirs > expectation.tolerance):
+            yield f"{name}: MC imbalance of all guests is {_show(ours)}, {rival} reached {_show(theirs)}"
+
+
+def _far_from_declared(within: float | None, who: str, guest: GuestResult) -> Iterator[str]:
+    seen, told = guest.lines_per_touch, guest.declared_lines_per_touch
+    if within is not None and (seen is None or told is None or abs(seen - told) > within * told):
+        yield f"{who}: the meter saw {_show(seen)} lines per touch, {_show(told)} follow from its pattern"
 
 
 def _far_from_forecast(within: float | None, name: str, result: ManagerResult) -> Iterator[str]:

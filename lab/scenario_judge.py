@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lab.scenario import Guest, ManagerName, Scenario
+from lab.scenario import ManagerName, Scenario
 from lab.scenario_forecast import POLICY_OF, can_forecast, forecast_run_times
+from lab.scenario_lines import declared_lines
 from lab.scenario_managers import ManagerFigures
-from lab.scenario_meter import MeteredWindow
+from lab.scenario_meter import MeteredWindow, WindowSet
 from lab.scenario_probe import VMSTAT, moved_bytes
 from lab.scenario_result import GuestResult, ManagerResult
 from lab.topology import LabTopology, cpu_nids
@@ -18,12 +19,14 @@ from vmplace.topology.guest import PAGE_BYTES
 class Observed:
     """What was seen of one manager's run.
 
-    ``cpu_loads``: CPUs that each guest used while the manager acted; empty if it got no time.
+    ``cpu_loads``: CPUs that each guest used while the manager acted.  ``rates``: touches a second that guests
+    declare, by number, and ``pace`` the share of them that they were to make.  ``waits``: by step, the share
+    of their time that emulated CPUs waited for one of the machine.
     """
 
     manager: ManagerName
-    before: MeteredWindow
-    after: MeteredWindow
+    before: WindowSet
+    after: WindowSet
     emulated: MeteredWindow | None
     cpu_loads: dict[str, float]
     vmstat: tuple[dict[str, int], dict[str, int]]
@@ -31,25 +34,28 @@ class Observed:
     figures: ManagerFigures
     vcpu_cpus: dict[str, dict[int, int]]
     verified: dict[str, Any]
+    rates: dict[int, float]
+    pace: float | None
+    cost: float | None
+    waits: dict[str, float | None]
+    versions: dict[str, str]
 
 
-def judged(
-    scenario: Scenario, topology: LabTopology, seen: Observed, run_time_s: float, attempts: int
-) -> ManagerResult:
-    """Return the figures of a manager that took ``run_time_s`` and so many attempts."""
-    before, after, figures = seen.before, seen.after, seen.figures
+def judged(scenario: Scenario, topology: LabTopology, seen: Observed, run_time_s: float) -> ManagerResult:
+    """Return the figures of a manager that took ``run_time_s``."""
+    before, after, figures, rates = seen.before, seen.after, seen.figures, seen.rates
     forecast = _forecast(scenario, topology, seen)
     guests = {
-        guest.name: _judged_guest(topology, guest, guest_id, seen, forecast.get(guest.name))
+        guest.name: _judged_guest(scenario, topology, guest_id, seen, forecast.get(guest.name))
         for guest_id, guest in enumerate(scenario.guests, start=1)
     }
     first, last = seen.vmstat
     return ManagerResult(
         guests=guests,
-        mc_imbalance_before=mc_imbalance(before.total, before.memory_nids),
-        mc_imbalance_after=mc_imbalance(after.total, after.memory_nids),
-        link_imbalance_before=link_imbalance(before.total),
-        link_imbalance_after=link_imbalance(after.total),
+        mc_imbalance_before=before.median(lambda w: mc_imbalance(w.total_of_work(rates), w.memory_nids)),
+        mc_imbalance_after=after.median(lambda w: mc_imbalance(w.total_of_work(rates), w.memory_nids)),
+        link_imbalance_before=before.median(lambda w: link_imbalance(w.total_of_work(rates))),
+        link_imbalance_after=after.median(lambda w: link_imbalance(w.total_of_work(rates))),
         moved_bytes=moved_bytes(first, last),
         moved_bytes_own=figures.moved_bytes_own,
         replica_bytes=figures.replica_bytes,
@@ -62,7 +68,11 @@ def judged(
         run_time_s=run_time_s,
         emulated_run_time_s=_mean([guest.emulated_run_time_s for guest in guests.values()]),
         forecast_run_time_s=_mean([guest.forecast_run_time_s for guest in guests.values()]),
-        attempts=attempts,
+        retakes=after.retakes,
+        cost_share=seen.cost,
+        waited_share={step: share for step, share in seen.waits.items() if share is not None},
+        notes=figures.notes,
+        versions=seen.versions,
         kernel_counters={key: last[key] - first[key] for key in VMSTAT if key in first and key in last},
         unknown=figures.unknown,
     )
@@ -75,17 +85,22 @@ def _forecast(scenario: Scenario, topology: LabTopology, seen: Observed) -> dict
 
 
 def _judged_guest(
-    topology: LabTopology, guest: Guest, guest_id: int, seen: Observed, forecast_s: float | None
+    scenario: Scenario, topology: LabTopology, guest_id: int, seen: Observed, forecast_s: float | None
 ) -> GuestResult:
+    guest = scenario.guests[guest_id - 1]
+    before, after = seen.before, seen.after
     cpus, nids = seen.vcpu_cpus.get(guest.name, {}), cpu_nids(topology)
     answer = seen.verified.get(guest.name)
     return GuestResult(
         vcpu_nids=guest.vcpu_nids,
         vcpu_nids_after=tuple(nids[cpus[i]] if i in cpus else None for i in range(len(guest.vcpu_nids))),
-        lar_before=seen.before.lar(guest_id),
-        lar_after=seen.after.lar(guest_id),
-        mc_imbalance_before=seen.before.mc_imbalance(guest_id),
-        mc_imbalance_after=seen.after.mc_imbalance(guest_id),
+        lar_before=before.median(lambda w: w.lar(guest_id)),
+        lar_after=after.median(lambda w: w.lar(guest_id)),
+        lar_after_spread=after.spread(lambda w: w.lar(guest_id)),
+        mc_imbalance_before=before.median(lambda w: w.mc_imbalance(guest_id)),
+        mc_imbalance_after=after.median(lambda w: w.mc_imbalance(guest_id)),
+        lines_per_touch=after.median(lambda w: w.lines_per_touch(guest_id)) if seen.rates else None,
+        declared_lines_per_touch=declared_lines(scenario, guest, seen.pace or 1.0) if seen.rates else None,
         # Only the answer to "verify" is the exact check of every byte.
         intact=is_intact(answer) if answer and answer["event"] == "verified" else None,
         verified_bytes=answer["arena_pages"] * PAGE_BYTES if answer else None,
@@ -95,10 +110,10 @@ def _judged_guest(
         emulated_run_time_s=seen.emulated.emulated_run_time_s(guest_id) if seen.emulated else None,
         forecast_run_time_s=forecast_s,
         cpu_load=seen.cpu_loads.get(guest.name),
-        traffic_before=seen.before.accesses_per_s(guest_id),
-        traffic_after=seen.after.accesses_per_s(guest_id),
-        fetch_lar_before=seen.before.fetch_lar(guest_id),
-        fetch_lar_after=seen.after.fetch_lar(guest_id),
+        traffic_before=before.windows[0].accesses_per_s(guest_id),
+        traffic_after=after.windows[-1].accesses_per_s(guest_id),
+        fetch_lar_before=before.median(lambda w: w.fetch_lar(guest_id)),
+        fetch_lar_after=after.median(lambda w: w.fetch_lar(guest_id)),
     )
 
 

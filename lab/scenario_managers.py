@@ -1,17 +1,21 @@
-"""Who places memory in a scenario?  Each manager as its users run it, set to act as fast as it can.
+"""Who places memory in a scenario?  Each manager as its users run it.
 
 =============  ==================================================================================
 none           nobody: the control
-numad          the daemon of that name, with its shortest interval.  It considers processes with more than
+numad          the daemon of that name, at its default interval.  It considers processes with more than
                300 MB resident and more than half a CPU of load (numad.c: MEMORY_THRESHOLD, CPU_THRESHOLD),
-               one per interval, and binds all their threads and memory to the nodes it picks.  In the first
-               five minutes after boot it takes every process for one that it has just bound
+               one per interval, and binds all their threads and memory to the nodes it picks.  Hosts that run
+               it pin nothing, so the operator's pins are taken off: libvirt's cpusets would refuse its own.
+               In the first five minutes after boot it takes every process for one that it has just bound
                (MIN_DELAY_FOR_REEVALUATION counts from 0): it runs with the clock of a host up for a day.
+numad-advice   what libvirt does with placement='auto': `numad -w` advises nodes from a guest's size alone,
+               its vCPUs are pinned there and its memory follows.  Once, guest by guest.
 kernel         automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
                0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
                (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
 interleave     all memory of all guests dealt out over all nodes, as numactl --interleave=all does from a
                guest's start; done by the agent of this project with the policy of that name.
+vmplace-stock  the agent of this project on a kernel without its patches, as a user installs it first.
 vmplace-nodes  the agent of this project with policy "nodes" in place of the scenario's: each guest by itself.
 vmplace        the agent of this project.
 =============  ==================================================================================
@@ -21,11 +25,12 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from lab.channel import GuestProcess
 from lab.errors import LabError
+from lab.kernel import Flavour
 from lab.machine import LabHost
 from lab.scenario import ManagerName, Scenario
 from lab.scenario_probe import read_process_time
@@ -37,7 +42,22 @@ NO_DAEMON = "works in the context of the guests' own threads; it has no process 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 600.0, 300.0
 CONTROL_SOCKET = "/run/vmplace/control.sock"
 UP_FOR_A_DAY = "unshare --time --monotonic=86400 --boottime=86400 --fork"
-NOT_TOLD = "the manager does not say, and outside it cannot be told from the guests' own time"
+NUMAD_LOG = "/var/log/numad.log"
+UNPIN = """last=$(($(nproc --all) - 1))
+for guest in $(virsh -q list --name); do
+	for vcpu in $(virsh -q vcpuinfo $guest | awk '/^VCPU:/ { print $2 }'); do
+		virsh -q vcpupin $guest $vcpu 0-$last --live
+	done
+	virsh -q emulatorpin $guest 0-$last --live
+done"""
+ADVISE = """set -e
+guest=$1 vcpus=$2 mib=$3
+nodes=$(numad -w $vcpus:$mib)
+cd /sys/devices/system/node
+cpus=$(for nid in $(echo $nodes | tr , ' '); do cat node$nid/cpulist; done | paste -sd,)
+for vcpu in $(seq 0 $((vcpus - 1))); do virsh -q vcpupin $guest $vcpu $cpus --live; done
+migratepages $(cat /run/libvirt/qemu/$guest.pid) all $nodes
+echo "$guest: nodes $nodes" """
 
 
 @dataclass(frozen=True)
@@ -56,19 +76,30 @@ class ManagerFigures:
     replica_bytes: int = 0
     guest_lar: dict[str, float] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def with_longest_call(self, longest_ms: float | None, why_not: str) -> "ManagerFigures":
+        """Return the same with what the kernel's tracepoints say of calls."""
+        unknown = {key: why for key, why in self.unknown.items() if key != "longest_move_call_ms"}
+        if longest_ms is None:
+            unknown["longest_move_call_ms"] = why_not
+        return replace(self, longest_move_call_ms=longest_ms, unknown=unknown)
 
 
 class Manager(Protocol):
     """One way of placing memory, in one emulated host."""
 
     def start(self) -> None:
-        """Let it act."""
+        """Let it act; it does when this returns."""
 
     def figures(self) -> ManagerFigures:
         """Return its figures; it still runs."""
 
     def pause(self) -> None:
         """Let it do nothing until it is stopped: its clock is not that of emulated time."""
+
+    def resume(self) -> None:
+        """Let it go on."""
 
     def stop(self) -> None:
         """End it, also when paused; raises LabError if it had died on its own."""
@@ -85,9 +116,12 @@ class NoManager:
 
     def figures(self) -> ManagerFigures:
         """Return no cost."""
-        return ManagerFigures(cpu_seconds=0.0, unknown={"longest_move_call_ms": "nothing is moved"})
+        return ManagerFigures(cpu_seconds=0.0)
 
     def pause(self) -> None:
+        """Do nothing."""
+
+    def resume(self) -> None:
         """Do nothing."""
 
     def stop(self) -> None:
@@ -102,26 +136,50 @@ class Numad:
         self._host = host
 
     def start(self) -> None:
-        """Start the daemon with intervals of one to two seconds (its default: 5 to 15)."""
-        self._host.run(f"rm -f /var/log/numad.log; {UP_FOR_A_DAY} numad -i 1:2 -l 6", timeout=60)
+        """Take off the pins and start the daemon."""
+        self._host.run(UNPIN, timeout=300)
+        self._host.run(f"rm -f {NUMAD_LOG}; {UP_FOR_A_DAY} numad -l 6", timeout=60)
 
     def figures(self) -> ManagerFigures:
         """Return the daemon's CPU time, which contains its migrate_pages(2) calls."""
         pid = self._host.run("cat /run/numad.pid", check=False).stdout.strip()
         used = read_process_time(self._host, int(pid)) if pid.isdigit() else None
+        log = self._host.run(["cat", NUMAD_LOG], check=False).stdout
         if used is None:
-            log = self._host.run("tail -5 /var/log/numad.log", check=False).stdout
-            raise LabError("numad is not running", hint=log)
-        return ManagerFigures(cpu_seconds=used.total_s, unknown={"longest_move_call_ms": NOT_TOLD})
+            raise LabError("numad is not running", hint=log[-500:])
+        return ManagerFigures(cpu_seconds=used.total_s, notes=notes_of_numad(log))
 
     def pause(self) -> None:
         """Stop the process."""
         self._host.run("kill -STOP $(cat /run/numad.pid)")
 
+    def resume(self) -> None:
+        """Let the process go on."""
+        self._host.run("kill -CONT $(cat /run/numad.pid)")
+
     def stop(self) -> None:
         """Stop the daemon the way its manual says."""
         self._host.run("kill -CONT $(cat /run/numad.pid)", check=False)
         self._host.run("numad -i 0", check=False, timeout=60)
+
+
+class NumadAdvice(NoManager):
+    """numad's advice for each guest by its size, as libvirt takes it where placement is "auto"."""
+
+    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+        self._host, self._guests = host, scenario.guests
+        self._advice: list[str] = []
+
+    def start(self) -> None:
+        """Ask for each guest, pin its vCPUs there and have its memory follow."""
+        for guest in self._guests:
+            sizes = [str(len(guest.vcpu_nids)), str(guest.memory_mib)]
+            told = self._host.run(["sh", "-c", ADVISE, "sh", guest.name, *sizes], timeout=300)
+            self._advice.append(told.stdout.strip())
+
+    def figures(self) -> ManagerFigures:
+        """Return the advice."""
+        return ManagerFigures(notes=tuple(self._advice), unknown={"manager_cpu_seconds": "it ran once"})
 
 
 class KernelBalancing:
@@ -141,11 +199,15 @@ class KernelBalancing:
 
     def figures(self) -> ManagerFigures:
         """Return nothing: its cost is inside the guests' threads."""
-        return ManagerFigures(unknown={"manager_cpu_seconds": NO_DAEMON, "longest_move_call_ms": NO_DAEMON})
+        return ManagerFigures(unknown={"manager_cpu_seconds": NO_DAEMON})
 
     def pause(self) -> None:
         """Switch it off."""
         self._host.run("echo 0 >/proc/sys/kernel/numa_balancing")
+
+    def resume(self) -> None:
+        """Switch it on."""
+        self._host.run("echo 1 >/proc/sys/kernel/numa_balancing")
 
     def stop(self) -> None:
         """Switch it off."""
@@ -168,38 +230,43 @@ class VmplaceAgent:
         self._host.run("mkdir -p /etc/vmplace")
         self._host.put(self._config().encode(), self.PLACE)
         self._process = self._host.spawn(["vmplace", "agent", "--config", self.PLACE])
-        self._await_guests(len(self._scenario.guests))
+        self._await_ready()
         used = read_process_time(self._host, self._process.pid)
         self._start_cpu_s = used.total_s if used else None
 
     def _config(self) -> str:
         return self._scenario.agent_config
 
-    def _await_guests(self, count: int) -> None:
-        """Wait until the agent has found all guests: Python takes its time to start under emulation."""
+    def _await_ready(self) -> None:
+        """Wait until the agent is up: Python takes its time to start under emulation."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             self._running()
-            # Another Python that starts takes the CPU that the agent needs: ask only who can answer.
-            result = self._host.run(f"test -S {CONTROL_SOCKET} && vmplace status --json", check=False)
-            if result.stdout and len(json.loads(result.stdout)["guests"]) >= count:
+            if not self._host.run(["test", "-S", CONTROL_SOCKET], check=False).returncode:
                 return
-            time.sleep(2)
-        raise LabError(
-            f"the agent found no {count} guests in {START_TIMEOUT_S:.0f} s", hint=self._process_output()
-        )
+            time.sleep(0.5)
+        raise LabError(f"the agent was not up in {START_TIMEOUT_S:.0f} s", hint=self._process_output())
 
     def figures(self) -> ManagerFigures:
         """Return the agent's CPU time by the kernel, and its own account of moves and guests."""
         process = self._running()
         used = read_process_time(self._host, process.pid)
         # A guest without a finished window makes the exit code 3; the JSON is whole all the same.
-        status = json.loads(self._host.run(["vmplace", "status", "--json"], check=False).stdout)
-        return figures_of_status(status, used.total_s if used else None, self._start_cpu_s)
+        said = self._host.run(["vmplace", "status", "--json"], check=False, timeout=START_TIMEOUT_S)
+        figures = figures_of_status(
+            json.loads(said.stdout), used.total_s if used else None, self._start_cpu_s
+        )
+        lacking = {guest.name for guest in self._scenario.guests} - set(json.loads(said.stdout)["guests"])
+        notes = (f"not found yet: {', '.join(sorted(lacking))}",) if lacking else ()
+        return replace(figures, notes=notes)
 
     def pause(self) -> None:
         """Stop the process."""
         self._running().kill("STOP")
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        self._running().kill("CONT")
 
     def stop(self) -> None:
         """Stop the agent cleanly."""
@@ -251,11 +318,25 @@ def figures_of_status(
     )
 
 
+def notes_of_numad(log: str) -> tuple[str, ...]:
+    """Return what numad's log says: whom it moved where, what was refused, or that it did not act."""
+    moved = re.findall(r"Advising pid (\d+) .*? move from nodes \((\S+)\) to nodes \((\S+)\)", log)
+    refused = len(re.findall(r"Bad sched_setaffinity", log))
+    notes = [f"it moved process {pid} from nodes {old} to {new}" for pid, old, new in moved]
+    notes += [f"{refused} of its changes of affinity were refused"] if refused else []
+    return tuple(notes or ["it did not act"])
+
+
+KERNEL_OF: dict[ManagerName, Flavour] = {"vmplace-stock": "stock"}
+"""Managers that have a kernel of their own (kernel.py)."""
+
 MANAGERS: dict[ManagerName, Callable[[LabHost, Scenario], Manager]] = {
     "none": NoManager,
     "numad": Numad,
+    "numad-advice": NumadAdvice,
     "kernel": KernelBalancing,
     "interleave": InterleavingAgent,
+    "vmplace-stock": VmplaceAgent,
     "vmplace-nodes": GuestByGuestAgent,
     "vmplace": VmplaceAgent,
 }

@@ -18,6 +18,7 @@ VMSTAT = (
     "numa_hint_faults",
     "numa_pages_migrated",
 )
+COPIES = "/sys/kernel/debug/kvm/replica_copies"
 CLOCK_TICKS_PER_S = 100
 """USER_HZ: the unit of times in /proc/PID/stat on x86."""
 
@@ -46,6 +47,12 @@ def read_vmstat(host: LabHost) -> dict[str, int]:
     return parse_vmstat(host.run(["cat", "/proc/vmstat"]).stdout)
 
 
+def read_progress(host: LabHost) -> tuple[int, ...]:
+    """Return the pages moved since the host's boot, and the copies of guests' pages that KVM holds now."""
+    told = host.run("awk '/^pgmigrate_success/ { print $2 }' /proc/vmstat; cat " + COPIES, check=False).stdout
+    return tuple(int(word) for word in told.split())
+
+
 def parse_vmstat(text: str) -> dict[str, int]:
     """Return what /proc/vmstat says about VMSTAT's names; absent ones are absent."""
     pairs = (line.split() for line in text.splitlines())
@@ -58,6 +65,22 @@ def moved_bytes(before: dict[str, int], after: dict[str, int]) -> int | None:
         return (after["pgmigrate_success"] - before["pgmigrate_success"]) * PAGE_BYTES
     except KeyError:
         return None
+
+
+VERSIONS = """echo "host_kernel $(uname -rv)"
+for package in libvirt-daemon qemu-system-x86 numad; do
+	echo "host_$package $(dpkg-query -W -f '${Version}' $package)"
+done"""
+
+
+def read_versions(host: LabHost) -> dict[str, str]:
+    """Return the exact versions of what runs in the emulated host, and of the emulator."""
+    lines = host.run(VERSIONS).stdout.splitlines()
+    told = {name: version for name, _, version in (line.partition(" ") for line in lines)}
+    emulator = host.qmp("query-version")
+    numbers = emulator["qemu"]
+    told["emulator_qemu"] = f"{numbers['major']}.{numbers['minor']}.{numbers['micro']}{emulator['package']}"
+    return told
 
 
 def read_process_time(host: LabHost, pid: int) -> ProcessTime | None:

@@ -32,6 +32,9 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     the scenario does not measure it.  ``forecast_run_time_s`` is what the simulator says of it
     (scenario_forecast.py).  ``cpu_load``: CPUs that the guest used while the manager acted.
     ``fetch_lar_*``: the share of its instructions whose code lies on the node that executes them.
+    Figures "after" are medians of three windows, ``lar_after_spread`` how far these are apart.
+    ``lines_per_touch`` is what the meter counted, ``declared_lines_per_touch`` what follows from the declared
+    pattern.
     """
 
     vcpu_nids: tuple[int, ...]
@@ -52,18 +55,24 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     traffic_after: tuple[tuple[float, ...], ...] = ()
     fetch_lar_before: float | None = None
     fetch_lar_after: float | None = None
+    lar_after_spread: float | None = None
+    lines_per_touch: float | None = None
+    declared_lines_per_touch: float | None = None
 
 
 class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     """One manager.  The imbalances are over the traffic of all guests together.
 
     ``moved_bytes`` is the kernel's own count (pgmigrate_success), the same for all managers;
-    ``moved_bytes_own`` the manager's.  ``replica_bytes``: what copies of guests' pages take in
-    the end, by KVM's count.  ``manager_cpu_seconds`` contains what its start took
-    (``manager_start_cpu_seconds``, for the agent).  ``active_s`` is how long it moved pages, by the
-    host's clock.  ``longest_move_call_ms`` contains waiting for a CPU and for others to drain their
-    page lists, ``longest_move_call_cpu_ms`` is the most that a call worked.  ``emulated_run_time_s`` and
-    ``forecast_run_time_s`` are the means of the guests'; None if one has none.
+    ``moved_bytes_own`` the manager's. ``replica_bytes``: what copies of guests' pages take in the end, by
+    KVM's count. ``manager_cpu_seconds`` contains what its start took (``manager_start_cpu_seconds``, for
+    the agent). ``active_s`` is how long it moved pages, by the host's clock. ``longest_move_call_ms``
+    contains waiting for a CPU and for others to drain their page lists, ``longest_move_call_cpu_ms`` is
+    the most that a call worked. ``emulated_run_time_s`` and ``forecast_run_time_s`` are the means of the
+    guests'; None if one has none. ``retakes``: windows that were taken again as a guest came to less than
+    80 % of its touches. ``cost_share``: which share of what guests do at full speed the running manager
+    costs when all is placed. ``waited_share``: which share of each step emulated CPUs waited for the
+    machine outside.
     """
 
     guests: dict[str, GuestResult]
@@ -84,18 +93,28 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     emulated_run_time_s: float | None = None
     forecast_run_time_s: float | None = None
     attempts: int = 1
+    retakes: int = 0
+    cost_share: float | None = None
+    waited_share: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
     kernel_counters: dict[str, int] = {}
     unknown: dict[str, str] = {}
 
 
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario under several managers, each from the same snapshot of host and guests."""
+    """One scenario under several managers, each from the same snapshot of host and guests.
+
+    ``pace``: at which share of their declared rates guests worked.  ``too_slow``: why nothing was judged.
+    """
 
     scenario: str
     topology: str
     nids: tuple[int, ...]
     managers: dict[ManagerName, ManagerResult]
     failed_expectations: tuple[str, ...] = ()
+    too_slow: str | None = None
+    pace: float | None = None
     seed: int
     versions: dict[str, str] = {}
     truth: dict[str, str] = msgspec.field(default_factory=lambda: dict(TRUTH))

@@ -24,6 +24,8 @@ RUN_DIR = PurePosixPath("/var/lib/vmplace-lab")
 # A guest boots in some 15 s of a CPU of the machine outside; others may want that, too.
 BOOT_TIMEOUT_S = 900.0
 GROWN_S = 6.0
+PERIOD_US = 100_000
+"""Of the bandwidth that a vCPU gets: the default of Linux."""
 VERIFY_TIMEOUT_S = 60
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 # Polling spares real hardware a wake-up; here it burns CPU time that other emulated CPUs need.
@@ -68,6 +70,9 @@ def apply_operator_pins(host: LabHost, scenario: Scenario, topology: LabTopology
             for vcpu, nid in enumerate(guest.nids)
         ]
         everywhere = sorted({cpu for nid in guest.vcpu_nids for cpu in cpus[nid]})
+        if guest.cpu_percent:
+            quota = f"vcpu_period={PERIOD_US} vcpu_quota={guest.cpu_percent * PERIOD_US // 100}"
+            lines.append(f"virsh -q schedinfo {guest.name} --live {quota} >/dev/null")
         lines.append(f"virsh -q emulatorpin {guest.name} {cpu_list(tuple(everywhere))} --live")
     host.run("\n".join(lines), timeout=BOOT_TIMEOUT_S)
 

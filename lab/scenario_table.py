@@ -17,6 +17,11 @@ def print_result(result: ScenarioResult, console: Console) -> None:
     for name, manager in result.managers.items():
         for figure, reason in manager.unknown.items():
             console.print(f"[dim]{name}: no {figure}: {reason}[/dim]", highlight=False)
+        for note in manager.notes:
+            console.print(f"[dim]{name}: {note}[/dim]", highlight=False)
+    if result.too_slow:
+        console.print(f"[yellow]{result.too_slow}[/yellow]", highlight=False)
+        return
     for sentence in result.failed_expectations:
         console.print(f"[red]not as expected:[/red] {sentence}", highlight=False)
     if not result.failed_expectations:
@@ -69,11 +74,25 @@ def _guest_rows(result: ScenarioResult, guest_name: str) -> Iterator[tuple[str, 
 
 
 def manager_table(result: ScenarioResult) -> Table:
-    """Return a row per manager: imbalances of all guests together, bytes moved and copied, what it cost."""
+    """Return a row per manager: imbalances of all guests together, bytes moved and copied, what it cost.
+
+    "costs" is the share of the guests' work that the running manager costs when all is placed, "waited" the
+    largest share of a step that emulated CPUs waited for the machine, "retakes" windows taken again.
+    """
     table = Table(title="managers: all guests together, and the cost", title_justify="left")
     table.add_column("manager")
     headings = ("emulated s", "forecast", "MC imbalance before", "after", "link imbalance before", "after")
-    for heading in (*headings, "moved MiB", "copies MiB", "CPU s", "longest call ms", "moving for s"):
+    for heading in (
+        *headings,
+        "moved MiB",
+        "copies MiB",
+        "CPU s",
+        "costs",
+        "longest call ms",
+        "moving for s",
+        "retakes",
+        "waited",
+    ):
         table.add_column(heading, justify="right")
     for name, manager in result.managers.items():
         table.add_row(name, *_manager_cells(manager))
@@ -91,8 +110,11 @@ def _manager_cells(manager: ManagerResult) -> tuple[str, ...]:
         "?" if manager.moved_bytes is None else f"{manager.moved_bytes / MIB:.0f}",
         f"{manager.replica_bytes / MIB:.0f}",
         _number(manager.manager_cpu_seconds, 2),
+        _share(manager.cost_share),
         _number(manager.longest_move_call_ms, 1),
         _number(manager.active_s, 1),
+        str(manager.retakes),
+        _share(max(manager.waited_share.values(), default=None)),
     )
 
 
@@ -102,6 +124,10 @@ def _ratio(value: float | None) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "?" if value is None else f"{value:.{digits}f}"
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0%}"
 
 
 def _intact(guest: GuestResult) -> str:

@@ -137,8 +137,8 @@ static void obey(struct vmp_control *control, const char *command)
 		report(control, "verified");
 	} else if (!strncmp(command, "phase ", 6)) {
 		set_phase(control, atoi(command + 6));
-	} else if (!strncmp(command, "speed ", 6) && atoi(command + 6) > 0) {
-		control->team->speed = (unsigned int)atoi(command + 6);
+	} else if (!strncmp(command, "speed ", 6) && atof(command + 6) > 0) {
+		control->team->speed = atof(command + 6);
 		report(control, "speed");
 	} else if (!strncmp(command, "corrupt ", 8)) {
 		corrupt(control, command + 8);

@@ -34,7 +34,7 @@ struct vmp_team {
 	unsigned int nworkers;
 	_Atomic int phase;
 	_Atomic int going;
-	_Atomic unsigned int speed;	/* factor of all declared rates */
+	_Atomic double speed;	/* factor of all declared rates */
 	_Atomic unsigned int populated;
 	_Atomic unsigned int halts_asked;
 	pthread_barrier_t halted;

@@ -15,7 +15,7 @@ from lab.scenario import read_scenario
 from lab.scenario_judge import is_intact
 from lab.scenario_managers import VmplaceAgent
 from lab.scenario_meter import read_window
-from lab.scenario_run import prepare_stage
+from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import status, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]

@@ -15,7 +15,7 @@ from lab.progress import Progress
 from lab.scenario import parse_scenario
 from lab.scenario_judge import is_intact
 from lab.scenario_managers import VmplaceAgent
-from lab.scenario_run import prepare_stage
+from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import status, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]

@@ -12,7 +12,7 @@ from lab.channel import GuestProcess
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import read_scenario
-from lab.scenario_run import prepare_stage
+from lab.scenario_prepare import prepare_stage
 from lab.topology import cpu_nids
 from tests.lab.test_agent import pages_by_nid, status, until
 

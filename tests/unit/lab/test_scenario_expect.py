@@ -93,3 +93,27 @@ def test_a_forecast_that_did_not_come_true_is_told(
 def test_a_rival_without_a_run_time_is_no_rival() -> None:
     expectation = Expectation(managers=("vmplace",), fastest_of=("numad",))
     assert failures(expectation, vmplace=timed(4.0), numad=timed(None)) == ()
+
+
+def test_the_hosts_imbalance_is_compared_with_a_rivals() -> None:
+    better = Expectation(
+        managers=("vmplace",), as_good_as=("kernel",), compare="host_mc_imbalance", tolerance=-0.1
+    )
+    ours, theirs = manager(), msgspec.structs.replace(manager(), mc_imbalance_after=0.25)
+    told = failures(better, vmplace=ours, kernel=theirs)
+    assert told == ("vmplace: MC imbalance of all guests is 0.200, kernel reached 0.250",)
+    theirs = msgspec.structs.replace(theirs, mc_imbalance_after=0.31)
+    assert failures(better, vmplace=ours, kernel=theirs) == ()
+
+
+def test_lines_that_do_not_follow_from_the_pattern_are_told() -> None:
+    near = Expectation(managers=("vmplace",), declared_lines_within=0.05)
+    seen = {"lines_per_touch": 1.06, "declared_lines_per_touch": 1.0}
+    assert failures(near, vmplace=manager(**seen)) != ()
+    assert failures(near, vmplace=manager(**seen | {"lines_per_touch": 1.04})) == ()
+
+
+def test_a_manager_that_costs_too_much_is_told() -> None:
+    cheap = Expectation(managers=("vmplace",), cost_share_max=0.05)
+    assert failures(cheap, vmplace=msgspec.structs.replace(manager(), cost_share=0.06))
+    assert not failures(cheap, vmplace=msgspec.structs.replace(manager(), cost_share=0.04))

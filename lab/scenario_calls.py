@@ -1,0 +1,46 @@
+"""How long was the longest call that moved pages?  By the kernel's tracepoints, for all managers alike.
+
+Kernel balancing moves pages as tasks fault: it makes no calls.
+"""
+
+from lab.machine import LabHost
+
+TRACING = "/sys/kernel/tracing"
+CALLS = ("move_pages", "migrate_pages", "mbind")
+_EVENTS = " ".join(
+    f"{TRACING}/events/syscalls/sys_{end}_{call}" for call in CALLS for end in ("enter", "exit")
+)
+START = f"""mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING} || exit 0
+echo 8192 >{TRACING}/buffer_size_kb; echo >{TRACING}/trace
+for event in {_EVENTS}; do [ ! -d $event ] || echo 1 >$event/enable; done"""
+# A line: "   python3-512     [003] .....   30.125: sys_move_pages(pid: ...", or "... sys_move_pages -> 0x0".
+LONGEST = f"""awk '
+match($0, /-[0-9]+ +\\[/) {{ tid = substr($0, RSTART + 1) + 0 }}
+match($0, / [0-9]+\\.[0-9]+: sys_/) {{ at = substr($0, RSTART + 1) + 0 }}
+/: sys_[a-z_]+\\(/ {{ began[tid] = at }}
+/: sys_[a-z_]+ -> / && (tid in began) {{
+	took = at - began[tid]; delete began[tid]; calls++
+	if (took > longest) longest = took
+}}
+END {{ printf "%d %.6f\\n", calls, longest }}' {TRACING}/trace
+for event in {_EVENTS}; do [ ! -d $event ] || echo 0 >$event/enable; done"""
+NO_TRACEPOINTS = "this kernel has no tracepoints of system calls"
+NO_CALLS = "it made no call that moves pages"
+
+
+def start_tracing(host: LabHost) -> None:
+    """Have the kernel note each call that moves pages, where it can."""
+    host.run(START)
+
+
+def longest_call_ms(host: LabHost) -> tuple[float | None, str]:
+    """Return the longest call since then in ms, or None and why there is no answer."""
+    if host.run(["test", "-d", f"{TRACING}/events/syscalls"], check=False).returncode:
+        return None, NO_TRACEPOINTS
+    return parse_longest(host.run(LONGEST).stdout)
+
+
+def parse_longest(said: str) -> tuple[float | None, str]:
+    """Return what "COUNT SECONDS" says."""
+    count, seconds = said.split()
+    return (float(seconds) * 1e3, "") if int(count) else (None, NO_CALLS)

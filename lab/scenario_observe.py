@@ -1,0 +1,201 @@
+"""What is seen of one manager's run, from the start that all have in common to the last byte verified?
+
+1. Guests work at the pace of this machine.  Three metered windows before, once for all managers.
+2. The manager is let act from when it is ready, until nothing moves any more; nobody gets less time than
+   ``least_s``, and the control as much as the longest of the others.
+3. It is stopped: where memory lies is judged without it.  Three metered windows, and one in emulated time.
+4. It runs again, in turns with being stopped: what it costs.
+5. Every guest verifies all its memory, exactly.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lab.emulator_waits import CpuTimes, read_cpu_times, waited_share
+from lab.machine import LabHost, boot_host
+from lab.progress import Progress
+from lab.scenario import ManagerName
+from lab.scenario_ask import ask_all, ask_patiently
+from lab.scenario_calls import longest_call_ms, start_tracing
+from lab.scenario_cost import measured_cost
+from lab.scenario_judge import Observed
+from lab.scenario_managers import MANAGERS, Manager
+from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
+from lab.scenario_pace import declared_rates, measured_pace
+from lab.scenario_prepare import Stage
+from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
+from lab.scenario_stage import VERIFY_TIMEOUT_S
+
+POLL_S = 1.0
+SPREAD = """last=$(($(nproc --all) - 1))
+for pid in $(pidof qemu-system-x86_64); do taskset -acp 0-$last $pid; done"""
+
+
+@dataclass
+class SharedStart:
+    """What the first manager's run finds out for all: they start from the same snapshot.
+
+    ``longest_s``: the longest time that a manager was let act so far; the control gets it, too.
+    """
+
+    pace: float | None = None
+    before: WindowSet | None = None
+    longest_s: float = 0.0
+
+
+def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progress) -> Observed:
+    """Run one manager and return what was seen; raises LabError, TooSlowError where nothing can be said."""
+    dilation = stage.scenario.time.dilation
+    with boot_host(
+        stage.topology,
+        meter=True,
+        plugin_args={} if dilation is None else {"dilation": repr(dilation)},
+        snapshot=stage.snapshot,
+        files=stage.files,
+        artifacts=stage.artifacts,
+        progress=progress,
+    ) as host:
+        return _Run(stage, name, start, progress, host).observed()
+
+
+class _Run:
+    """One manager in one host."""
+
+    def __init__(
+        self, stage: Stage, name: ManagerName, start: SharedStart, progress: Progress, host: LabHost
+    ) -> None:
+        self._stage, self._scenario, self._host = stage, stage.scenario, host
+        self._name, self._start, self._progress = name, start, progress
+        self._manager: Manager = MANAGERS[name](host, stage.scenario)
+        self._waits: dict[str, float | None] = {}
+        self._rates: dict[int, float] = {}
+
+    def observed(self) -> Observed:
+        """Go through all steps."""
+        host, manager, scenario = self._host, self._manager, self._scenario
+        self._settle_pace()
+        before = self._start.before = self._start.before or self._windows("before", scenario.time.before_s)
+        vmstat, clock = read_vmstat(host), LoadClock(host, scenario)
+        start_tracing(host)
+        with self._step("starts"):
+            manager.start()
+        with self._step("acts"):
+            active_s = self._await_rest()
+        manager.pause()
+        cpu_loads, (longest_ms, why_not), vmstat_after = (
+            clock.loads(),
+            longest_call_ms(host),
+            read_vmstat(host),
+        )
+        after = self._windows("after", scenario.time.after_s)
+        cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
+        emulated = self._emulated_window()
+        manager.resume()
+        figures, cost = manager.figures(), self._cost()
+        versions = read_versions(host)
+        manager.stop()
+        with self._step("guests verify all their memory"):
+            verified = self._verify()
+        return Observed(
+            manager=self._name,
+            before=before,
+            after=after,
+            emulated=emulated,
+            cpu_loads=cpu_loads,
+            vmstat=(vmstat, vmstat_after),
+            active_s=active_s,
+            figures=figures.with_longest_call(longest_ms, why_not),
+            vcpu_cpus=cpus,
+            verified=verified,
+            rates=declared_rates(scenario),
+            pace=self._start.pace,
+            cost=cost,
+            waits=self._waits,
+            versions=versions,
+        )
+
+    @contextlib.contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        with self._progress.step(f"{self._name}: {what}", self._host.console_log):
+            before = self._cpu_times()
+            yield
+            self._waits[what] = waited_share(before, self._cpu_times())
+
+    def _cpu_times(self) -> CpuTimes:
+        return read_cpu_times(self._host.emulator_pid)
+
+    def _settle_pace(self) -> None:
+        """Let the guests work at the pace that the first run found."""
+        declared = declared_rates(self._scenario)
+        if declared and self._start.pace is None:
+            with self._step("what guests can do on this machine"):
+                self._start.pace = measured_pace(self._host, declared, self._set_speed)
+            self._progress.note(f"guests work at {self._start.pace:.0%} of what they declare")
+        elif declared and self._start.pace != 1.0:
+            self._set_speed(self._start.pace or 1.0)
+        self._rates = {guest: rate * (self._start.pace or 1.0) for guest, rate in declared.items()}
+
+    def _windows(self, what: str, seconds: float) -> WindowSet:
+        count = len(self._scenario.guests)
+        with self._step(f"metered windows {what}"):
+            return read_windows(self._host, self._stage.topology, seconds, count, self._rates)
+
+    def _set_speed(self, factor: float) -> None:
+        ask_all(self._host, self._scenario.guests, f"speed {factor:g}")
+
+    def _emulated_window(self) -> MeteredWindow | None:
+        """Return a window in emulated time, in which the guests work as fast as they can."""
+        if self._scenario.time.dilation is None:
+            return None
+        with self._step("window in emulated time"):
+            return read_window(
+                self._host,
+                self._stage.topology,
+                self._scenario.time.emulated_s,
+                len(self._scenario.guests),
+                lambda speed: self._set_speed(speed if speed > 1 else self._start.pace or 1.0),
+            )
+
+    def _cost(self) -> float | None:
+        """Return the share of the guests' work that the manager costs when all is placed."""
+        seconds = self._scenario.time.cost_s
+        if not seconds or not self._rates or self._name == "none":
+            return None
+        with self._step("what it costs, in turns"):
+            self._set_speed(FULL_SPEED)
+            cost = measured_cost(self._host, self._manager, seconds, self._rates)
+            self._set_speed(self._start.pace or 1.0)
+            return cost
+
+    def _await_rest(self) -> float | None:
+        """Wait until no page has moved or got a copy for a while.
+
+        Return the seconds to the last one, None without any.
+        """
+        least_s, most_s = self._time_to_act()
+        started = quiet_since = time.monotonic()
+        moved_until, moved = None, read_progress(self._host)
+        while (now := time.monotonic()) - started < most_s:
+            if now - started >= least_s and now - quiet_since >= self._scenario.time.quiet_s:
+                break
+            time.sleep(POLL_S)
+            if (latest := read_progress(self._host)) != moved:
+                moved, quiet_since = latest, time.monotonic()
+                moved_until = quiet_since - started
+        self._start.longest_s = max(self._start.longest_s, time.monotonic() - started)
+        return moved_until
+
+    def _time_to_act(self) -> tuple[float, float]:
+        """Return the least and the most: as many touches for all, also where guests are slowed down."""
+        timing, pace = self._scenario.time, self._start.pace or 1.0
+        if self._name == "none" and self._start.longest_s:
+            return self._start.longest_s, self._start.longest_s
+        return timing.least_s / pace, max(timing.least_s, timing.most_s) / pace
+
+    def _verify(self) -> dict[str, Any]:
+        # All is measured by now; the vCPUs that a manager packed on one node would take minutes.
+        self._host.run(SPREAD)
+        return ask_patiently(self._host, self._scenario.guests, "verify", VERIFY_TIMEOUT_S)

@@ -1,0 +1,35 @@
+"""What do the kernel's tracepoints say of calls?  On lines as Linux 6.12 writes them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.scenario_calls import LONGEST, NO_CALLS, TRACING, parse_longest
+
+TRACE = """\
+# tracer: nop
+#
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+         vmplace-512     [003] .....   130.125000: sys_move_pages(pid: 1c2, nr_pages: 200, pages: 7f)
+    CPU 0/KVM-tcg-77     [001] .....   130.126000: sys_migrate_pages(pid: 1c2, maxnode: 401, old_nodes: 1)
+         vmplace-512     [002] .....   130.165500: sys_move_pages -> 0x0
+    CPU 0/KVM-tcg-77     [001] .....   130.126500: sys_migrate_pages -> 0x12
+         vmplace-512     [002] .....   130.300000: sys_move_pages -> 0x0
+"""
+
+
+def longest(tmp_path: Path, trace: str) -> tuple[float | None, str]:
+    (tmp_path / "trace").write_text(trace)
+    script = LONGEST.replace(TRACING, str(tmp_path))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    return parse_longest(done.stdout)
+
+
+def test_a_calls_length_is_from_its_entry_to_its_exit_on_one_thread(tmp_path: Path):
+    assert longest(tmp_path, TRACE)[0] == pytest.approx(40.5)
+
+
+def test_no_calls_are_no_answer(tmp_path: Path):
+    assert longest(tmp_path, TRACE[:60]) == (None, NO_CALLS)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.emulator_waits import CpuTimes, read_cpu_times, waited_share
+from lab.errors import TooSlowError
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import ManagerName
@@ -24,7 +25,7 @@ from lab.scenario_cost import measured_cost
 from lab.scenario_judge import Observed
 from lab.scenario_managers import MANAGERS, Manager
 from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
-from lab.scenario_pace import declared_rates, measured_pace
+from lab.scenario_pace import LEAST_PACE, declared_rates, measured_pace
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
 from lab.scenario_stage import VERIFY_TIMEOUT_S
@@ -133,15 +134,28 @@ class _Run:
         if declared and self._start.pace is None:
             with self._step("what guests can do on this machine"):
                 self._start.pace = measured_pace(self._host, declared, self._set_speed)
-            self._progress.note(f"guests work at {self._start.pace:.0%} of what they declare")
         elif declared and self._start.pace != 1.0:
             self._set_speed(self._start.pace or 1.0)
         self._rates = {guest: rate * (self._start.pace or 1.0) for guest, rate in declared.items()}
 
     def _windows(self, what: str, seconds: float) -> WindowSet:
+        """Return windows at the pace that the machine allows now: it may do other things than at first."""
         count = len(self._scenario.guests)
         with self._step(f"metered windows {what}"):
-            return read_windows(self._host, self._stage.topology, seconds, count, self._rates)
+            while True:
+                try:
+                    return read_windows(self._host, self._stage.topology, seconds, count, self._rates)
+                except TooSlowError:
+                    slower = (self._start.pace or 1.0) / 2
+                    if slower < LEAST_PACE:
+                        raise
+                    self._change_pace(slower)
+
+    def _change_pace(self, pace: float) -> None:
+        self._progress.note(f"guests work at {pace:.0%} of what they declare")
+        self._start.pace = pace
+        self._set_speed(pace)
+        self._rates = {guest: rate * pace for guest, rate in declared_rates(self._scenario).items()}
 
     def _set_speed(self, factor: float) -> None:
         ask_all(self._host, self._scenario.guests, f"speed {factor:g}")

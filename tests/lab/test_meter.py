@@ -85,7 +85,7 @@ def test_what_the_kernel_copies_is_the_kernels(host: LabHost) -> None:
         host.run("vmp-meter off")
     kernel = counted.kernel_reads[GUEST_HOST, cpu].sum()
     # It copies each line once to the program's buffer, which fits the cache and is never read.
-    assert kernel > LINES
+    assert kernel > 0.95 * LINES
     assert counted.user_accesses[GUEST_HOST, cpu].sum() < 0.1 * kernel
 
 

@@ -5,6 +5,7 @@
 QUICK ?=
 TRACES ?= ../shared/traces
 RUNS ?= 10000000
+BENCH = bench/run $(BIN)/python
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -89,29 +90,19 @@ demo-full: venv ## the same with all rivals, numad among them, and vmplace on a 
 	$(BIN)/vmplace-lab demo --full --out build/demo
 
 bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests: build/bench
-	@mkdir -p build/bench
-	$(BIN)/python -m bench.bench_pages 1024 | tee build/bench/pages.json
-	$(BIN)/python bench/bench_sampling.py 16 --pages mapped | tee build/bench/sampling.json
-	$(BIN)/python -m bench.bench_places 4 | tee build/bench/places.json
-	$(BIN)/python -m bench.bench_many 200 | tee build/bench/many.json
+	@$(BENCH) "pages 1024" "sampling 16 --pages mapped" "places 4" "many 200"
 
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
-	@mkdir -p build/bench
-	$(BIN)/python -m bench.bench_kvm | tee build/bench/kvm.json
+	@$(BENCH) kvm
 
 bench-ibs: venv lab ## samples of IBS against the meter's exact counts, their cost and use: build/bench/ibs.json
-	@mkdir -p build/bench
-	$(BIN)/python -m bench.bench_ibs | tee build/bench/ibs.json
+	@$(BENCH) ibs
 
 bench-sources: venv ## what each source of page statistics adds, on a few traces (TRACES=folder): build/bench/sources.json
-	$(BIN)/python -m bench.bench_sources --traces $(TRACES)
+	@$(BENCH) "sources --traces $(TRACES)"
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
-	@mkdir -p build/bench
-	$(BIN)/python -m bench.bench_weighers --traces $(TRACES) | tee build/bench/weighers.json
-	$(BIN)/python -m bench.bench_decision | tee build/bench/decision.json
-	$(BIN)/python -m bench.bench_hostile | tee build/bench/hostile.json
-	$(BIN)/python -m bench.bench_policy --traces $(TRACES)
+	@$(BENCH) "weighers --traces $(TRACES)" decision hostile "policy --traces $(TRACES)"
 
 dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
 	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard

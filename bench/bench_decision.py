@@ -15,11 +15,13 @@ guest of ``LARGE_GIB`` that touches one GiB; controls: every page of it (``host_
 one of its huge pages (``host_s_of_huge_touched``).
 """
 
-import json
+import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,6 +29,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 import vmplace.simulate
+from bench.record import Figures, Part, add_record_options, measure
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
@@ -178,10 +181,33 @@ def measured(guests: int) -> dict[str, float]:
     }
 
 
+def by_gib() -> Figures:
+    """Return what an agent's policies take for each GiB that is touched."""
+    return {f"{name}_s_per_gib": agent_seconds(POLICIES[name], 1, 1) for name in ("host", "nodes")}
+
+
+def of_large_guest() -> Iterator[Figures]:
+    """Yield what policy "host" takes for a large guest that touches a GiB, all, and all in huge pages."""
+    host = POLICIES["host"]
+    yield {"host_s_of_gib_touched": agent_seconds(host, LARGE_GIB, 1)}
+    yield {"host_s_of_all_touched": agent_seconds(host, LARGE_GIB, LARGE_GIB)}
+    yield {"host_s_of_huge_touched": agent_seconds(host, LARGE_GIB, LARGE_GIB, huge=True)}
+
+
+def main() -> int:
+    """Run the bench; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("guests", type=int, nargs="?", default=200)
+    add_record_options(parser)
+    options = parser.parse_args()
+    parts: dict[str, Part] = {
+        "guests": partial(measured, options.guests),
+        "control": partial(measured, options.guests // 10),
+        "by_gib": by_gib,
+        "large_guest": of_large_guest,
+    }
+    return measure("decision", parts, options)
+
+
 if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    by_gib = {f"{name}_s_per_gib": agent_seconds(POLICIES[name], 1, 1) for name in ("host", "nodes")}
-    large = [agent_seconds(POLICIES["host"], LARGE_GIB, touched) for touched in (1, LARGE_GIB)]
-    by_gib |= {"host_s_of_gib_touched": large[0], "host_s_of_all_touched": large[1]}
-    by_gib["host_s_of_huge_touched"] = agent_seconds(POLICIES["host"], LARGE_GIB, LARGE_GIB, huge=True)
-    print(json.dumps({**measured(count), **by_gib, "control": measured(count // 10)}))
+    sys.exit(main())

@@ -10,6 +10,8 @@ Told is by which share of time the mean, a guest and a protected guest got slowe
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import vmplace.simulate
+from bench.record import Figures, add_record_options, measure
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost, read_host
@@ -115,23 +118,34 @@ def losses(number: int) -> dict[str, dict[str, float]]:
     return answer
 
 
-def main() -> None:
-    """Run the scenarios and print the worst of them, and how many are beyond 1, 2 and 0.5 %."""
+def worst(first: int, scenarios: int) -> Iterator[Figures]:
+    """Yield the worst of the scenarios so far, and how many are beyond 1, 2 and 0.5 %."""
+    found: list[dict[str, dict[str, float]]] = []
+    for number in range(first, first + scenarios):
+        found.append(losses(number))
+        yield {"scenarios": len(found)} | {
+            f"{source} {name}": beyond([one[source][name] for one in found], bound)
+            for source in SOURCES
+            for name, bound in (("mean", 0.01), ("guest", 0.02), ("protected", 0.005))
+        }
+
+
+def beyond(each: list[float], bound: float) -> dict[str, float]:
+    """Return the worst of some losses, and how many are larger than the bound."""
+    return {"worst": round(max(each), 4), "bound": bound, "beyond": sum(value > bound for value in each)}
+
+
+def main() -> int:
+    """Run the bench; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("first", type=int, nargs="?", default=0)
     parser.add_argument("scenarios", type=int, nargs="?", default=16)
+    add_record_options(parser)
     options = parser.parse_args()
-    found = [losses(number) for number in range(options.first, options.first + options.scenarios)]
-    told: dict[str, Any] = {"scenarios": options.scenarios}
-    for source in SOURCES:
-        for name, bound in (("mean", 0.01), ("guest", 0.02), ("protected", 0.005)):
-            each = [one[source][name] for one in found]
-            beyond = sum(value > bound for value in each)
-            told[f"{source} {name}"] = {"worst": round(max(each), 4), "bound": bound, "beyond": beyond}
-    print(json.dumps(told, indent=2))
+    return measure("hostile", {"losses": lambda: worst(options.first, options.scenarios)}, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """How true, how cheap and how useful are the samples of IBS?  Each figure with its control.
 
 Guests of skewed access (ibs.toml) run in the emulated host; the truth is what the meter counts exactly: every
-access by CPU and page.  Prints {NAME: {value, control, unit}}:
+access by CPU and page.  Each figure is {value, control, unit}:
 
 heat_rank_correlation    Spearman's, of the hottest tenth of a guest's 4 KiB pages, 10 s at the low rate.
                          Control: as many samples drawn from the exact counts: the ceiling.
@@ -30,8 +30,8 @@ Times are the emulated host's: a second of it holds fewer ops than one of a real
 """
 
 import argparse
-import json
 import statistics
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +44,7 @@ from msgspec.structs import replace
 from bench.ibs_heat import rank_correlation, samples_for
 from bench.ibs_ring import by_core, by_struct, records_per_s
 from bench.ibs_samples import INSIDE, Ints, Samples, sampled
+from bench.record import Figures, Part, add_record_options, measure
 from lab.counters_meter import GUEST_HOST, MeterReading
 from lab.machine import LabHost, boot_host
 from lab.page_counts import PAGES, PageCounts
@@ -198,25 +199,21 @@ def vcpus_of(scenario: Scenario) -> int:
     return sum(len(guest.nids) for guest in scenario.guests)
 
 
-def of_pages() -> dict[str, Figure]:
-    """Return the figures that the meter judges, of guests in small ranges."""
+def of_pages() -> Iterator[Figures]:
+    """Yield the figures that the meter judges, of guests in small ranges."""
     scenario = read_scenario(str(HERE / "ibs.toml"))
     vcpus = vcpus_of(scenario)
     with guests_of(scenario) as host:
         nids = np.array(cpu_nids(host.topology))
         short, long = short_and_long(host, vcpus)
-        costs = slowdowns(host, nids)
-    per_sample = float(long.exact.counts.sum()) / long.accesses
-    return {
-        **heat("heat_rank_correlation", short, "4 KiB"),
-        **heat("heat_rank_correlation_at_1_op_per_ns", long, "4 KiB"),
-        "seconds_to_0_9_at_1_op_per_ns": time_to_goal(long, vcpus),
-        "attribution_error_points": attribution(long, nids),
-        "accesses_per_sample": figure(
-            per_sample, HIGH_RATE_PERIOD, f"loads and stores; {short.lost + long.lost} samples lost"
-        ),
-        **costs,
-    }
+        per_sample = float(long.exact.counts.sum()) / long.accesses
+        unit = f"loads and stores; {short.lost + long.lost} samples lost"
+        yield heat("heat_rank_correlation", short, "4 KiB")
+        yield heat("heat_rank_correlation_at_1_op_per_ns", long, "4 KiB")
+        yield {"seconds_to_0_9_at_1_op_per_ns": time_to_goal(long, vcpus)}
+        yield {"attribution_error_points": attribution(long, nids)}
+        yield {"accesses_per_sample": figure(per_sample, HIGH_RATE_PERIOD, unit)}
+        yield slowdowns(host, nids)
 
 
 def of_blocks() -> dict[str, Figure]:
@@ -266,16 +263,25 @@ def gaps(scenario: Scenario) -> dict[str, Figure]:
     }
 
 
-def main() -> None:
-    """Print the figures as JSON."""
+def of_ring() -> Figures:
+    """Return how fast samples come out of a ring."""
+    return {"ring_records_per_s": figure(records_per_s(by_core), records_per_s(by_struct), "records/s")}
+
+
+def main() -> int:
+    """Run the bench; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", default="wrong-node", help="the one of lar_gap_points")
-    placed = read_scenario(parser.parse_args().scenario)
-    figures = {"ring_records_per_s": figure(records_per_s(by_core), records_per_s(by_struct), "records/s")}
-    figures |= of_pages() | of_blocks()
-    figures |= gaps(placed)
-    print(json.dumps(figures, indent=1))
+    add_record_options(parser)
+    options = parser.parse_args()
+    parts: dict[str, Part] = {
+        "ring": of_ring,
+        "pages": of_pages,
+        "blocks": of_blocks,
+        "gaps": lambda: gaps(read_scenario(options.scenario)),
+    }
+    return measure("ibs", parts, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

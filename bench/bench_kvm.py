@@ -1,6 +1,6 @@
 """What do harvests, node roots, replicas, moves cost, beside what a stock kernel offers for the same?
 
-Boots the emulated 4-node host with the kernel of kvm-patches/, prints {NAME: {value, control, ratio, unit}}:
+Boots the emulated 4-node host with the kernel of kvm-patches/; figures are {value, control, ratio, unit}:
 controls are the stock mechanisms in the same boot.  ``_instructions`` are counted by the meter; times
 are the emulated host's: only ratios carry over.
 
@@ -23,11 +23,12 @@ written_table_*         replicas that the guest begins to write to; control: no 
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.bench_written import written_table
+from bench.record import Figures, Part, add_record_options, measure
 from bench.undisturbed import undisturb
 from lab.errors import LabError
 from lab.machine import LabHost, boot_host
@@ -41,30 +42,35 @@ MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_readings", "kvm_moves", "kv
 FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in MODULES} | {
     "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py"
 }
-INSIDE = ("kvm_inside", "kvm_readings", "kvm_damon", "kvm_guest_speed harvest", "kvm_guest_speed hints")
-MOVES = ("kvm_moves 4", "kvm_moves 2048")
+INSIDE = {
+    "inside": "kvm_inside",
+    "readings": "kvm_readings",
+    "damon": "kvm_damon",
+    "speed-harvest": "kvm_guest_speed harvest",
+    "speed-hints": "kvm_guest_speed hints",
+}
+"""What runs inside the host of four nodes, by the name of its part."""
+MOVES = {"moves-4k": "kvm_moves 4", "moves-2m": "kvm_moves 2048"}
 TIMEOUT_S = 3600
 
 
-def costs() -> dict[str, Any]:
-    """Return the costs measured inside the emulated host."""
+def costs(module: str) -> Figures:
+    """Return the costs that a module measures inside the emulated host."""
     with boot_host("n4-full", meter=True, files=FILES) as host:
-        return _figures(host, INSIDE)
+        return _figures(host, module)
 
 
-def moves() -> dict[str, Any]:
+def moves(module: str) -> Figures:
     """Return the costs of moves."""
     with boot_host("n2-single", meter=True, files=FILES) as host:
         undisturb(host)
-        return _figures(host, MOVES)
+        return _figures(host, module)
 
 
-def _figures(host: LabHost, modules: tuple[str, ...]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    for one in modules:
-        found = host.run(f"cd /root && python3 -m bench.{one}", timeout=TIMEOUT_S).stdout
-        told |= json.loads(found)
-        print(f"{one}: {found.strip()}", file=sys.stderr)
+def _figures(host: LabHost, module: str) -> Figures:
+    told: dict[str, Any] = json.loads(
+        host.run(f"cd /root && python3 -m bench.{module}", timeout=TIMEOUT_S).stdout
+    )
     return told
 
 
@@ -78,26 +84,25 @@ def replica_lar() -> dict[str, Any]:
     return told | {"control_kernel": balancing}
 
 
-PARTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "costs": costs,
-    "moves": moves,
+PARTS: dict[str, Part] = {
+    **{name: partial(costs, module) for name, module in INSIDE.items()},
+    **{name: partial(moves, module) for name, module in MOVES.items()},
     "lar": lambda: {"replica_lar": replica_lar()},
     "written": written_table,
 }
-"""Groups of rows, each measured in boots of its own; ``costs`` has all that the others have not."""
+"""Groups of rows, each measured in boots of its own."""
 
 
-def main() -> None:
-    """Print the figures of all parts, or of those that are asked for, as JSON."""
+def main() -> int:
+    """Run all parts, or those that are asked for; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part (again for more)")
-    told: dict[str, Any] = {}
-    for name in parser.parse_args().only or PARTS:
-        told |= PARTS[name]()
-    print(json.dumps(told, indent=1))
+    add_record_options(parser)
+    options = parser.parse_args()
+    return measure("kvm", {name: PARTS[name] for name in options.only or PARTS}, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,13 +11,14 @@ of the guests; the ratio is of the cost per guest.
 """
 
 import argparse
-import json
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from bench.record import add_record_options, measure
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HEAT_WINDOWS, GuestPages
 from vmplace.model.traffic import estimated_traffic
@@ -105,16 +106,17 @@ def ratio(value: float, few: float) -> dict[str, float]:
     return {"value": round(value, 4), "control": round(few, 4), "ratio": round(value / few / 10, 2)}
 
 
-def main() -> None:
-    """Run the bench and print one JSON object."""
+def main() -> int:
+    """Run the bench; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("guests", type=int, nargs="?", default=200)
-    guests = parser.parse_args().guests
-    found = {kind: compared(guests, kind) for kind in ("small", "huge", "mixed")}
-    print(json.dumps({"guests": guests, **found}, indent=2))
+    add_record_options(parser)
+    options = parser.parse_args()
+    parts = {kind: partial(compared, options.guests, kind) for kind in ("small", "huge", "mixed")}
+    return measure("many", parts, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

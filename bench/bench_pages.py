@@ -11,13 +11,15 @@ few machines can spare what a host of 1 TiB takes.
 """
 
 import argparse
-import json
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from bench.record import add_record_options, measure
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import HEAT_WINDOWS
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
@@ -95,21 +97,20 @@ def measured(npages: int, nodes: int, share: int, *, whole: bool) -> dict[str, f
     }
 
 
-def main() -> None:
-    """Run the bench and print one JSON object."""
+def main() -> int:
+    """Run the bench; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("size_gib", type=int, nargs="?", default=1024)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--share", type=int, default=16)
+    add_record_options(parser)
     options = parser.parse_args()
     npages = options.size_gib * GIB_PAGES // options.share // BLOCK_PAGES * BLOCK_PAGES
-    result: dict[str, object] = {"size_gib": options.size_gib, "nodes": options.nodes, "share": options.share}
-    result["4k"] = measured(npages, options.nodes, options.share, whole=False)
-    result["2m"] = measured(npages, options.nodes, options.share, whole=True)
-    print(json.dumps(result, indent=2))
+    host = partial(measured, npages, options.nodes, options.share)
+    return measure("pages", {"4k": partial(host, whole=False), "2m": partial(host, whole=True)}, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,16 +9,18 @@ the whole pagemap.
 """
 
 import argparse
-import json
 import mmap
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from bench.record import add_record_options, measure
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.known_places import KnownPlaces
@@ -95,16 +97,17 @@ def measured(gib: int, *, huge: bool) -> dict[str, object]:
     return found
 
 
-def main() -> None:
-    """Run the bench and print one JSON object."""
+def main() -> int:
+    """Run the bench; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("gib", type=int, nargs="?", default=2)
-    gib = parser.parse_args().gib
-    found = {kind: measured(gib, huge=kind == "huge") for kind in ("small", "huge")}
-    print(json.dumps({"gib": gib, **found}, indent=2))
+    add_record_options(parser)
+    options = parser.parse_args()
+    parts = {kind: partial(measured, options.gib, huge=kind == "huge") for kind in ("small", "huge")}
+    return measure("places", parts, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

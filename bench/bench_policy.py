@@ -19,12 +19,11 @@ that was chosen by looking (the half life of page statistics) be another one if 
 """
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,13 @@ from typing import Any
 # Small matrices: threads of the linear algebra library only get in each other's way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import msgspec
 import numpy as np
 
 import vmplace.simulate
 from bench.policy_cache import ResultCache, file_digest
-from bench.policy_notes import beaten
 from bench.policy_summary import summary
+from bench.policy_table import Table
+from bench.record import told_failures
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost, read_host
@@ -160,26 +159,31 @@ def main() -> int:
     bench = Bench(ResultCache(options.cache), options.price)
     if options.jobs > 1:
         fill_cache(bench, options)
-    rows: list[dict[str, Any]] = []
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    for scenario in scenarios(options.traces, options.windows):
-        if options.only in f"{scenario.host.name} {scenario.mix}":
-            rows += table_rows(bench, scenario, set(options.policies))
-            write(options.out, rows, None)
-    left_out = None if options.no_leave_one_out else leave_one_out(bench, options.traces, options.windows)
-    write(options.out, rows, left_out)
-    print(summary(rows, RUNS, left_out))
-    return 0
+    table = Table(options.out)
+    for host_name, guests in scenario_names(options.traces):
+        name = f"{host_name} {mix_of(guests)}"
+        if options.only in name:
+            with table.part(name):
+                one = scenario(options.traces, host_name, guests, options.windows)
+                table.rows += table_rows(bench, one, set(options.policies))
+    if not options.no_leave_one_out:
+        with table.part("leave one out"):
+            table.left_out = leave_one_out(bench, options.traces, options.windows)
+    if table.rows:
+        print(summary(table.rows, RUNS, table.left_out))
+    return told_failures("policy", table.failed)
 
 
 def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
-    """Run what the table will ask for, several scenarios at a time; the results are in the cache then."""
+    """Run what the table will ask for, several scenarios at a time; the results are in the cache then.
+
+    What fails here is not told: the table comes to it again.
+    """
     named = scenario_names(options.traces)
     jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]
     with ProcessPoolExecutor(options.jobs) as pool:
         done = [pool.submit(fill_one, bench, options, *job) for job in jobs]
-        for one in done:
-            one.result()
+        wait(done)
 
 
 def fill_one(bench: Bench, options: argparse.Namespace, host: str, guests: Sequence[str]) -> None:
@@ -190,14 +194,11 @@ def fill_one(bench: Bench, options: argparse.Namespace, host: str, guests: Seque
         gains_of(bench, one)
 
 
-def scenarios(folder: Path, windows: int) -> Iterator[Scenario]:
-    """Yield each trace alone, then the mixes."""
-    for host_name, guests in scenario_names(folder):
-        yield scenario(folder, host_name, guests, windows)
-
-
 def scenario_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield host and guests of each; traces that are not in the folder are told and left out."""
+    """Yield host and guests of each trace alone, then of the mixes.
+
+    Traces that are not in the folder are told and left out.
+    """
     for path in sorted(folder.glob("*.npz")):
         yield SINGLE_HOST, (path.stem,)
     for host_name, guests in MIXES:
@@ -288,12 +289,6 @@ def gains_of(bench: Bench, one: Scenario) -> list[float]:
     """Return by which share the trace gets faster with full information, for each half life."""
     none = bench.run(one, "none", "full").run_time_s
     return [1 - bench.run(one, "vmplace", "full", value).run_time_s / none for value in HALF_LIVES_NS]
-
-
-def write(path: Path, rows: list[dict[str, Any]], left_out: dict[str, Any] | None) -> None:
-    """Write the table; what is there after a while is of use, too."""
-    plain = msgspec.to_builtins({"rows": rows, "notes": [*beaten(rows)], "leave_one_out": left_out})
-    path.write_text(json.dumps(plain, indent=1) + "\n")
 
 
 if __name__ == "__main__":

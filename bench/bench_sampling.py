@@ -4,7 +4,7 @@ The guest is a process with SIZE GiB of present pages: private memory of its own
 with --pages mapped one file of 64 MiB mapped over and over, so that 16 GiB need no 16 GiB of the machine.
 The control is what no sampler can avoid: reading the guest's pagemap, and nothing else.
 
-    python3 bench/bench_sampling.py 16 --pages mapped
+    python3 -m bench.bench_sampling 16 --pages mapped
 
 Without idle-page tracking in the kernel the bitmap is an ordinary file ("bitmap": "file" in the result): the
 cost of this process is real then, but for the kernel's walk over the reverse mappings.
@@ -12,18 +12,20 @@ cost of this process is real then, but for the kernel's walk over the reverse ma
 
 import argparse
 import ctypes
-import json
 import mmap
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
+from bench.record import Figures, add_record_options, measure
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
 from vmplace.model.page_windows import absorbed
@@ -141,17 +143,23 @@ def measured(topology: GuestTopology, setup: SourceSetup, size_gib: float) -> di
     }
 
 
-def main() -> None:
-    """Run the bench and print one JSON object."""
+def main() -> int:
+    """Run the bench; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("size_gib", type=float)
     parser.add_argument("--pages", choices=["small", "huge", "mapped"], default="mapped")
+    add_record_options(parser)
     options = parser.parse_args()
-    size_bytes = int(options.size_gib * (1 << 30)) // FILE_BYTES * FILE_BYTES
+    return measure("sampling", {options.pages: partial(of_guest, options.size_gib, options.pages)}, options)
+
+
+def of_guest(size_gib: float, pages: str) -> Figures:
+    """Return the figures of a guest of this size."""
+    size_bytes = int(size_gib * (1 << 30)) // FILE_BYTES * FILE_BYTES
     told, theirs = Pipe()
-    child = Process(target=guest, args=(size_bytes, options.pages, theirs), daemon=True)
+    child = Process(target=guest, args=(size_bytes, pages, theirs), daemon=True)
     child.start()
     hva, pid = told.recv(), child.pid or 0
     with_libvirt = load_the_agent()
@@ -160,13 +168,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         setup, bitmap = setup_with_bitmap(Path(scratch))
         control = cpu_seconds(lambda: read_pagemap_only(topology))
-        result = measured(topology, setup, options.size_gib)
-    result |= {"control_pagemap_cpu_s_per_gib": round(control / options.size_gib, 5), "bitmap": bitmap}
-    result["libvirt_asked"] = with_libvirt
-    print(json.dumps({"size_gib": options.size_gib, "pages": options.pages} | result, indent=2))
+        result = measured(topology, setup, size_gib)
+    result |= {"control_pagemap_cpu_s_per_gib": round(control / size_gib, 5), "bitmap": bitmap}
     told.send(None)
     child.join()
+    return {"size_gib": size_gib, "libvirt_asked": with_libvirt} | result
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,9 +7,8 @@ it: ``full`` is what there is to know, ``none`` and ``oracle`` are behind each s
 """
 
 import argparse
-import json
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from bench.bench_policy import SINGLE_HOST, Bench, scenario
 from bench.policy_cache import ResultCache
+from bench.record import provenance, told_failures, write_atomically
 from vmplace.simulate.result import row
 
 TRACES = (
@@ -46,17 +46,28 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench/sources.json"))
     options = parser.parse_args()
     work = partial(rows_of, Bench(ResultCache(options.cache)), options.traces, options.windows)
-    with ProcessPoolExecutor(options.jobs) as pool:
-        rows = [one for of_trace in pool.map(work, options.only) for one in of_trace]
-    told = {
+    told: dict[str, Any] = {
         "subset": f"{len(options.only)} traces, {options.windows} windows",
-        "mean": means(rows),
-        "rows": rows,
+        "record": provenance(),
+        "rows": [],
+        "failed": {},
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(msgspec.to_builtins(told), indent=1) + "\n")
-    print(table(rows))
-    return 0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(work, trace): trace for trace in options.only}
+        for done, trace in running.items():
+            note(told, trace, done)
+            write_atomically(options.out, msgspec.to_builtins(told))
+    print(table(told["rows"]))
+    return told_failures("sources", told["failed"])
+
+
+def note(told: dict[str, Any], trace: str, done: Future[list[dict[str, Any]]]) -> None:
+    """Add the rows of a trace to what is told, or why there are none."""
+    try:
+        told["rows"] += done.result()
+    except Exception as err:  # whatever it is, the other traces are of use
+        told["failed"][trace] = f"{type(err).__name__}: {err}"
+    told["mean"] = means(told["rows"])
 
 
 def rows_of(bench: Bench, folder: Path, windows: int, trace: str) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ a share of it: a certificate, for the objective is convex.  ``utilisation``: of 
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ import numpy as np
 
 from bench.bench_policy import MIXES, mix_of, scenario
 from bench.host_lp import Limits, Stream, plan_weights
+from bench.record import Figures, add_record_options, measure
 from vmplace.model.memory_system import Load, MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.corner_mix import CornerMix
@@ -41,16 +41,28 @@ ROUNDS = 4
 
 
 def main() -> int:
-    """Print a row for each mix and moment, and the worst of all."""
+    """Measure a row for each mix and moment, and the worst of all; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, required=True)
-    rows = list(iter_rows(parser.parse_args().traces))
-    worst = {
-        key: max(row[key] / row["descent"] for row in rows) - 1 for key in ("program", "program_then_descent")
-    }
-    best = {key: min(row[key] / row["descent"] for row in rows) - 1 for key in worst}
-    print(json.dumps({"rows": rows, "above_descent": worst, "below_descent": best}, indent=1))
-    return 0
+    add_record_options(parser)
+    options = parser.parse_args()
+    return measure("weighers", {"mixes": lambda: of_mixes(options.traces)}, options)
+
+
+def of_mixes(traces: Path) -> Iterator[Figures]:
+    """Yield the rows so far, and how far the program's are from the descent's at most."""
+    rows: list[dict[str, Any]] = []
+    for row in iter_rows(traces):
+        rows.append(row)
+        away = {
+            key: [one[key] / one["descent"] - 1 for one in rows]
+            for key in ("program", "program_then_descent")
+        }
+        yield {
+            "rows": [*rows],
+            "above_descent": {key: max(values) for key, values in away.items()},
+            "below_descent": {key: min(values) for key, values in away.items()},
+        }
 
 
 def iter_rows(traces: Path) -> Iterator[dict[str, Any]]:

@@ -26,19 +26,20 @@ CPUs on two real ones wait for each other more than the guest would on a real ho
 
 written_table_copies   MiB of replicas after the last window; control: before the first
 
-Prints {NAME: {value, control, ratio, unit}}, and on standard error each window: touches per second, and
+Figures are {value, control, ratio, unit}; standard error tells each window: touches per second, and
 where the meter is on, instructions per touch / LAR.
 """
 
-import json
+import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from bench.record import Figures, add_record_options, measure
 from bench.undisturbed import undisturb
 from lab.counted import counted_traffic
 from lab.counters_meter import MeterCounters, MeterReading
@@ -173,15 +174,13 @@ def compared(value: float, control: float, unit: str) -> dict[str, Any]:
     return {"value": value, "control": control, "ratio": value / control, "unit": unit}
 
 
-def written_table() -> dict[str, Any]:
-    """Return the figures; tells the windows on standard error."""
-    rows: dict[str, Any] = {}
+def written_table() -> Iterator[Figures]:
+    """Yield the figures of each stage; tells the windows on standard error."""
     for scenario, prefix in (("shared-table-written", ""), ("shared-table-written-n2", "n2_")):
         stage = prepare_stage(read_scenario(scenario), Progress())
-        alone = bool(prefix)
-        for name, row in (_speed(stage, alone=alone) | _instructions(stage, alone=alone)).items():
-            rows[f"written_table_{prefix}{name}"] = row
-    return rows
+        for measured in (_speed, _instructions):
+            rows = measured(stage, alone=bool(prefix))
+            yield {f"written_table_{prefix}{name}": row for name, row in rows.items()}
 
 
 def _speed(stage: Stage, *, alone: bool) -> dict[str, Any]:
@@ -230,5 +229,12 @@ def _mean(windows: list[Window], of: Callable[[Window], float]) -> float:
     return statistics.mean(of(window) for window in windows)
 
 
+def main() -> int:
+    """Run the bench alone; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_record_options(parser)
+    return measure("written", {"written": written_table}, parser.parse_args())
+
+
 if __name__ == "__main__":
-    json.dump(written_table(), sys.stdout, indent=1)
+    sys.exit(main())

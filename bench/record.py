@@ -1,0 +1,154 @@
+"""One file for each bench: what was measured, on which machine and commit, and which parts failed.
+
+A bench is some named *parts*.  Each returns its figures, or yields them piece by piece; what it had told when
+it failed is kept.  The file is written anew after each part, in one step, so that it is whole at any time:
+
+    {"bench": NAME, "record": {machine, date, commit, command, load},
+     "parts": {PART: {"figures": {...}, "runs": N, "took_s": [...], "spread": {...}}},
+     "failed": {PART: "what happened"}}
+
+With ``--runs N`` a part is measured N times: ``figures`` are then the medians, and ``spread`` has the least
+and the largest of each.  Controls are figures of the part, measured in the same run.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Figures = Mapping[str, Any]
+Part = Callable[[], Figures | Iterable[Figures]]
+FAILED = 1
+
+
+def add_record_options(parser: argparse.ArgumentParser) -> None:
+    """Let the parser know ``--out`` and ``--runs``."""
+    parser.add_argument("--out", type=Path, help="write the record to this file, too")
+    parser.add_argument("--runs", type=int, default=1, help="measure each part so many times")
+
+
+def measure(bench: str, parts: Mapping[str, Part], options: argparse.Namespace) -> int:
+    """Measure all parts, print the record as JSON, and return the exit code: 1 if a part failed.
+
+    What comes from outside (KeyboardInterrupt, SystemExit) ends the bench; the file has the parts before.
+    """
+    record: dict[str, Any] = {"bench": bench, "record": provenance(), "parts": {}, "failed": {}}
+    for name, part in parts.items():
+        samples, took, why = _measured(part, options.runs)
+        if samples:
+            record["parts"][name] = summary(samples) | {"took_s": took}
+        if why:
+            record["failed"][name] = why
+        if options.out:
+            write_atomically(options.out, record)
+    print(json.dumps(record, indent=1))
+    return told_failures(bench, record["failed"])
+
+
+def told_failures(bench: str, failed: Mapping[str, str]) -> int:
+    """Tell on standard error which parts failed; return the exit code."""
+    for name, why in failed.items():
+        print(f"{bench}: part {name!r} failed: {why}", file=sys.stderr)
+    return FAILED if failed else 0
+
+
+def _measured(part: Part, runs: int) -> tuple[list[dict[str, Any]], list[float], str | None]:
+    """Return the samples that there are, the seconds that each took, and why there are no more."""
+    samples: list[dict[str, Any]] = []
+    took: list[float] = []
+    for _ in range(runs):
+        sample: dict[str, Any] = {}
+        started = time.monotonic()
+        why = _fill(sample, part)
+        if why:
+            return samples or ([sample] if sample else []), took, why
+        samples.append(sample)
+        took.append(round(time.monotonic() - started, 3))
+    return samples, took, None
+
+
+def _fill(sample: dict[str, Any], part: Part) -> str | None:
+    """Add the part's figures; return why they are not complete."""
+    try:
+        told = part()
+        for piece in [told] if isinstance(told, Mapping) else told:
+            sample.update(piece)
+    except Exception as err:  # whatever it is, the other parts are of use
+        traceback.print_exc()
+        return f"{type(err).__name__}: {err}"
+    return None
+
+
+def summary(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return median figures, how many runs they are of, and, of several runs, their spread."""
+    if len(samples) == 1:
+        return {"figures": samples[0], "runs": 1}
+    told = {"figures": _joined(samples, statistics.median), "runs": len(samples)}
+    return told | {"spread": _joined(samples, lambda values: [min(values), max(values)])}
+
+
+def _joined(samples: list[Any], of: Callable[[list[float]], Any]) -> Any:
+    """Return the samples, alike trees of dicts, as one whose numbers are ``of`` theirs."""
+    first = samples[0]
+    if isinstance(first, Mapping):
+        alike = [one for one in samples if isinstance(one, Mapping)]
+        return {key: _joined([one[key] for one in alike if key in one], of) for key in first}
+    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in samples):
+        return of(samples)
+    return first
+
+
+def provenance() -> dict[str, Any]:
+    """Return what the figures are of: machine, time, commit, command line."""
+    return {
+        "machine": {
+            "cpu": _line("/proc/cpuinfo", "model name"),
+            "cpus": len(os.sched_getaffinity(0)),
+            "memory": _line("/proc/meminfo", "MemTotal"),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "command": sys.argv,
+        "load": os.getloadavg(),
+    }
+
+
+def _line(path: str, name: str) -> str | None:
+    """Return the value of "NAME: VALUE" in a file of /proc."""
+    for line in Path(path).read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+def _commit() -> str | None:
+    """Return the commit of this tree, "-dirty" behind it if files differ; None outside of a checkout."""
+    argv = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def write_atomically(path: Path, told: Mapping[str, Any]) -> None:
+    """Write JSON so that the file is always whole: the old one, or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(told, indent=1) + "\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

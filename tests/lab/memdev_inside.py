@@ -1,9 +1,10 @@
 """Runs inside the emulated host: a guest of the lab's own QEMU, whose memory policy is changed as it runs.
 
 Reads steps from standard input, a JSON list: ``{"policy": {...}}`` are arguments of set-memdev-policy,
-``{"touch": [first, end]}`` has the guest touch its memory, in units of 4 MiB.  Prints a JSON list: after
-each step, the pages of guest RAM by node as numa_maps counts them, and how many of those that were there
-before are on another node now.
+``{"touch": [first, end]}`` has the guest touch its memory, in units of 4 MiB, ``{"migrate": [from, to]}`` has
+migratepages(8) move it from outside, ``{"add": {...}}`` plugs eight memory backends with these properties.
+Prints a JSON list: after each step, the pages of guest RAM by node as numa_maps counts them, how many of
+those that were there before are on another node now, and how many mappings the process has.
 """
 
 import json
@@ -91,6 +92,19 @@ class Guest:
         native.page_nids(self._process.pid, hvas, status)
         return status
 
+    def migrate(self, source: int, target: int) -> None:
+        """Have its memory moved by another process."""
+        subprocess.run(["migratepages", str(self._process.pid), str(source), str(target)], check=True)
+
+    def add(self, properties: dict[str, Any]) -> None:
+        """Plug eight memory backends."""
+        for number in range(8):
+            self.qmp("object-add", **{"qom-type": "memory-backend-ram", "id": f"more{number}", **properties})
+
+    def mappings(self) -> int:
+        """Return how many mappings the process has."""
+        return len(Path(f"/proc/{self._process.pid}/maps").read_text().splitlines())
+
     def end(self) -> None:
         """End it."""
         self._process.kill()
@@ -105,10 +119,14 @@ def main() -> None:
         before = guest.nids()
         if "touch" in step:
             guest.touch(*step["touch"])
+        elif "migrate" in step:
+            guest.migrate(*step["migrate"])
+        elif "add" in step:
+            guest.add(step["add"])
         else:
             guest.qmp("set-memdev-policy", id="ram0", **step["policy"])
         moved = int(((before >= 0) & (before != guest.nids())).sum())
-        told.append({"numa_maps": guest.numa_maps(), "moved": moved})
+        told.append({"numa_maps": guest.numa_maps(), "moved": moved, "mappings": guest.mappings()})
     guest.end()
     print(json.dumps(told))
 

@@ -73,13 +73,20 @@ def test_new_memory_of_a_running_guest_follows_weights_set_by_qmp_and_nothing_mo
     assert [step["moved"] for step in seen] == [0] * 6
 
 
-def test_what_is_there_follows_only_when_asked(host: LabHost) -> None:
-    here = {"policy": {"policy": "bind", "host-nodes": [1]}}
-    there = {"policy": "bind", "host-nodes": [0]}
-    seen = after(host, here, {"touch": SOME}, {"policy": there}, {"policy": there | {"move": True}})
+def test_what_is_there_stays_and_can_be_moved_by_another_process(host: LabHost) -> None:
+    here, there = ({"policy": {"policy": "bind", "host-nodes": [nid]}} for nid in (1, 0))
+    seen = after(host, here, {"touch": SOME}, there, {"migrate": [1, 0]})
     assert [step["moved"] for step in seen[:3]] == [0, 0, 0]
     assert seen[3]["moved"] >= UNIT_PAGES * (SOME[1] - SOME[0])
     assert pages(seen[3])[1] == 0
+
+
+def test_backends_with_weights_leave_most_of_a_process_mappings_to_others(host: LabHost) -> None:
+    """Eight of 128 GiB, each cut into parts of 64 MiB, would take 32,768 of the 65,530 that there are."""
+    allowed = int(host.run("cat /proc/sys/vm/max_map_count").stdout)
+    more: dict[str, Any] = {"size": 128 << 30, "reserve": False} | interleaved(3, 1)["policy"]
+    (seen,) = after(host, {"add": more})
+    assert 8 * 2 < seen["mappings"] < allowed // 4
 
 
 def test_the_hosts_weights_hold_where_a_backend_has_none(host: LabHost) -> None:

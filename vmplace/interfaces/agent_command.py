@@ -26,10 +26,11 @@ LOG = logging.getLogger(__name__)
     epilog=examples("vmplace agent\nvmplace agent --config my.toml --once\nsystemctl enable --now vmplace")
 )
 @config_option
+@click.option("--check", is_flag=True, help="Only check the configuration; exit code 1 if it is wrong.")
 @click.option("--once", is_flag=True, help="One window, then end.")
 @click.option("--windows", type=click.IntRange(min=1), help="End after so many windows.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
-def agent(config: Path | None, once: bool, windows: int | None, verbose: bool) -> None:
+def agent(config: Path | None, check: bool, once: bool, windows: int | None, verbose: bool) -> None:
     """Run the agent in the foreground: place the guests of this host until it is stopped.
 
     SIGTERM or Ctrl-C ends it after the present batch of moves.  What was moved stays moved; `vmplace
@@ -38,10 +39,22 @@ def agent(config: Path | None, once: bool, windows: int | None, verbose: bool) -
     # numpy's linear algebra starts a thread with buffers of its own for each CPU; nothing here needs it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from vmplace.agent.config import read_config
+
+    if check:
+        check_config(read_config(config))
+        return
     from vmplace.agent.wiring import open_parts
 
     start_log(verbose=verbose)
     run_agent(read_config(config), open_parts, windows=1 if once else windows)
+
+
+def check_config(loaded: "LoadedConfig") -> None:
+    """Say that the configuration is right, or raise VmplaceError with all that is wrong."""
+    wrong = [f"guests {rule.pattern!r}: {rule.error}" for rule in loaded.rules if rule.error]
+    if wrong:
+        raise VmplaceError("; ".join(wrong), hint="these guests would be left alone")
+    click.echo("the configuration is right")
 
 
 def run_agent(

@@ -28,6 +28,7 @@ COMMANDS = {
     "calibrate": "vmplace.interfaces.calibrate_command:calibrate",
     "report": "vmplace.interfaces.report_command:report",
     "metrics": "vmplace.interfaces.metrics_command:metrics",
+    "completion": "vmplace.interfaces.completion_command:completion",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
 }

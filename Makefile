@@ -1,7 +1,8 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup venv check lint test test-unit test-native test-lab lab demo demo-full bench bench-ibs bench-kvm bench-policy \
-	bench-sources clean dashboard fuzz kvm-patches-check kvm-selftests kvm-selftests-intel kvm-stress qemu-patches-check promtool
+	bench-sources clean dashboard deb fuzz kvm-patches-check lint-ansible test-ansible kvm-selftests kvm-selftests-intel kvm-stress \
+	qemu-patches-check promtool
 QUICK ?=
 TRACES ?= ../shared/traces
 RUNS ?= 10000000
@@ -62,7 +63,7 @@ fuzz: setup ## libFuzzer feeds the parser of perf rings, with sanitizers; what i
 	  tests/native/fuzz_perf_records.c vmplace/native/perf_records.c -o build/fuzz/perf_records
 	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -print_final_stats=1 found ../../tests/data/perf_records
 
-test: lint venv promtool lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
+test: lint lint-ansible venv promtool lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
 	$(BIN)/pytest tests
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
@@ -103,6 +104,33 @@ bench-sources: venv ## what each source of page statistics adds, on a few traces
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
 	@$(BENCH) "weighers --traces $(TRACES)" decision hostile "policy --traces $(TRACES)"
+
+ANSIBLE := .venv-ansible
+ANSIBLE_BIN := $(CURDIR)/$(ANSIBLE)/bin
+$(ANSIBLE)/.stamp: ansible/requirements.txt | setup
+	@echo "ansible: installing ansible-lint and molecule into $(ANSIBLE)"
+	@python3 -m venv $(ANSIBLE)
+	@$(ANSIBLE_BIN)/pip install --quiet --disable-pip-version-check -r ansible/requirements.txt
+	@touch $@
+
+# The collection's way into a booted tree comes with the package ansible, of which nothing else is wanted.
+$(ANSIBLE)/collections: $(ANSIBLE)/.stamp
+	@$(ANSIBLE_BIN)/pip download --quiet --disable-pip-version-check --no-deps -d $(ANSIBLE)/wheel 'ansible==12.*'
+	@mkdir -p $@ && cd $@ && python3 -c "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); \
+	  z.extractall(members=[n for n in z.namelist() if n.startswith('ansible_collections/community/docker/')])" ../wheel/*.whl
+	@rm -rf $(ANSIBLE)/wheel
+
+lint-ansible: $(ANSIBLE)/.stamp ## the role, by ansible-lint's profile for production
+	cd ansible && PATH=$(ANSIBLE_BIN):$$PATH ansible-lint -q --nocolor
+
+test-ansible: $(ANSIBLE)/collections deb ## the role on a booted Debian 13 tree: converge, idempotence, verify, removal (needs root)
+	@mkdir -p build/molecule
+	cd ansible/roles/vmplace && PATH=$(ANSIBLE_BIN):$$PATH ANSIBLE_ROLES_PATH=$(CURDIR)/ansible/roles ANSIBLE_COLLECTIONS_PATH=$(CURDIR)/$(ANSIBLE)/collections \
+	  VMPLACE_DEB=$$(ls $(CURDIR)/build/deb/vmplace_*.deb) VMPLACE_MOLECULE=$(CURDIR)/build/molecule \
+	  VMPLACE_TREE=$$($(CURDIR)/$(BIN)/vmplace-lab tree managed-host) molecule test
+
+deb: venv ## the Debian package (for Debian 13), built and checked by Debian's tools: build/deb
+	$(BIN)/vmplace-lab deb --out build/deb
 
 dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
 	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from lab import cache
+from lab import cache, trees
 from lab.build import build_all, patches_folder
 from lab.console import attach
 from lab.kernel import FLAVOURS, Flavour
 from lab.machine import boot_host
+from lab.package import build_package
 from lab.patch_check import check_patches
 from lab.progress import Progress
 from lab.qemu_check import check_qemu_patches
@@ -28,6 +29,7 @@ from lab.selftests_intel import INTEL, run_selftests_on_intel
 from lab.topology import read_topology, topology_names
 from vmplace.interfaces.cli import run_command
 
+TREES = {"host-root": trees.host_root, "managed-host": trees.managed_host, "packaging": trees.packaging}
 TOPOLOGY = click.argument("topology", default="n4-full")
 
 
@@ -54,6 +56,21 @@ def build(as_json: bool) -> None:
         return
     for name, path in parts.items():
         click.echo(f"{name:13} {path}")
+
+
+@lab.command("deb")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("build/deb"), show_default=True)
+def deb_command(out: Path) -> None:
+    """Build the Debian package in a tree of Debian 13, and have lintian check it."""
+    for path in build_package(Progress(), out):
+        click.echo(path)
+
+
+@lab.command("tree")
+@click.argument("name", type=click.Choice(sorted(TREES)))
+def tree_command(name: str) -> None:
+    """Build one of the lab's Debian trees, if it is not there, and print its path."""
+    click.echo(TREES[name](Progress()))
 
 
 @lab.command("check-patches")

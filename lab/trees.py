@@ -34,6 +34,11 @@ HOST_PACKAGES = (
     " stress-ng python3 python3-numpy python3-click python3-msgspec python3-rich python3-libvirt"
     " qemu-guest-agent busybox-static procps iproute2 strace less"
 )
+# Debian's own tools, and what the build runs of vmplace: debian/control, Build-Depends.
+PACKAGING_PACKAGES = (
+    "build-essential click-man debhelper dh-python fakeroot lintian pybuild-plugin-pyproject python3-all-dev"
+    " python3-click python3-msgspec python3-numpy python3-prometheus-client python3-rich python3-setuptools"
+)
 
 
 def package_uri(label: str = "Debian") -> str | None:
@@ -153,3 +158,14 @@ def host_root(progress: Progress) -> Path:
     return _grown(
         "host-root", HOST_PACKAGES, progress, ["rm -rf /usr/share/doc /usr/share/man /usr/share/locale"]
     )
+
+
+def packaging(progress: Progress) -> Path:
+    """Return the tree in which the Debian package is built."""
+    return _grown("packaging", PACKAGING_PACKAGES, progress, [])
+
+
+def managed_host(progress: Progress) -> Path:
+    """Return the emulated host's tree with what Ansible wants of a host it manages."""
+    packages = "python3-apt python3-prometheus-client"
+    return _grown("managed-host", packages, progress, [], onto=host_root(progress))

@@ -20,8 +20,8 @@ class Observed:
     """What was seen of one manager's run.
 
     ``cpu_loads``: CPUs that each guest used while the manager acted.  ``rates``: touches a second that guests
-    declare, by number, and ``pace`` the share of them that they were to make.  ``waits``: by step, the share
-    of their time that emulated CPUs waited for one of the machine.
+    declare, by number, and ``pace`` the share of them that they were to make.  ``shares``: by step, what
+    of the machine others left to the emulated host.
     """
 
     manager: ManagerName
@@ -37,7 +37,7 @@ class Observed:
     rates: dict[int, float]
     pace: float | None
     cost: float | None
-    waits: dict[str, float | None]
+    shares: dict[str, float]
     versions: dict[str, str]
 
 
@@ -70,7 +70,7 @@ def judged(scenario: Scenario, topology: LabTopology, seen: Observed, run_time_s
         forecast_run_time_s=_mean([guest.forecast_run_time_s for guest in guests.values()]),
         retakes=after.retakes,
         cost_share=seen.cost,
-        waited_share={step: share for step, share in seen.waits.items() if share is not None},
+        machine_share=seen.shares,
         notes=figures.notes,
         versions=seen.versions,
         kernel_counters={key: last[key] - first[key] for key in VMSTAT if key in first and key in last},

@@ -78,16 +78,24 @@ class ManagerFigures:
     unknown: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def with_longest_call(self, longest_ms: float | None, why_not: str) -> "ManagerFigures":
-        """Return the same with what the kernel's tracepoints say of calls."""
+    def with_longest_call(
+        self, longest_ms: float | None, why_not: str, notes: tuple[str, ...]
+    ) -> "ManagerFigures":
+        """Return the same with what the kernel's tracepoints say of calls, and with more notes."""
         unknown = {key: why for key, why in self.unknown.items() if key != "longest_move_call_ms"}
         if longest_ms is None:
             unknown["longest_move_call_ms"] = why_not
-        return replace(self, longest_move_call_ms=longest_ms, unknown=unknown)
+        all_notes = (*self.notes, *notes)
+        return replace(self, longest_move_call_ms=longest_ms, unknown=unknown, notes=all_notes)
 
 
 class Manager(Protocol):
-    """One way of placing memory, in one emulated host."""
+    """One way of placing memory, in one emulated host.
+
+    ``comes_to_rest``: it stops moving pages once all are placed, if guests go on as they do.
+    """
+
+    comes_to_rest: bool
 
     def start(self) -> None:
         """Let it act; it does when this returns."""
@@ -107,6 +115,8 @@ class Manager(Protocol):
 
 class NoManager:
     """The control: nothing acts."""
+
+    comes_to_rest = False
 
     def __init__(self, host: LabHost, scenario: Scenario) -> None:
         del host, scenario
@@ -130,6 +140,8 @@ class NoManager:
 
 class Numad:
     """The numad daemon."""
+
+    comes_to_rest = False
 
     def __init__(self, host: LabHost, scenario: Scenario) -> None:
         del scenario
@@ -183,7 +195,9 @@ class NumadAdvice(NoManager):
 
 
 class KernelBalancing:
-    """Automatic NUMA balancing."""
+    """Automatic NUMA balancing, which goes on moving what several nodes use."""
+
+    comes_to_rest = False
 
     def __init__(self, host: LabHost, scenario: Scenario) -> None:
         self._host = host
@@ -216,6 +230,8 @@ class KernelBalancing:
 
 class VmplaceAgent:
     """The vmplace agent."""
+
+    comes_to_rest = True
 
     PLACE = "/etc/vmplace/scenario.toml"
 

@@ -22,6 +22,8 @@ FULL_SPEED = 64
 """Times its declared rate is more than emulated memory lets any guest do."""
 WARM_UP_S = 1.0
 """After switching on, code is translated anew and the modelled caches fill: not the workload's doing."""
+FULL_AFTER_S = 1.5
+"""By then guests at declared rates have filled the modelled caches of each node, 36,864 lines."""
 LATEST = 1.25
 """A guest that needs more time than this for its work has less than 80 % of its declared rate."""
 RETAKES = 4
@@ -169,7 +171,7 @@ def read_windows(
     with MeterCounters(host.shared_memory) as meter:
         host.run(["vmp-meter", "on"])
         try:
-            time.sleep(WARM_UP_S)
+            _warm_up(meter, rates)
             while len(sound) < 3:
                 growth, passed = _grown(meter, seconds, rates)
                 if late := late_guests(growth, passed, rates):
@@ -183,6 +185,17 @@ def read_windows(
     if (worst := max(window.unattributed for window in sound)) > UNATTRIBUTED_MAX:
         raise LabError(f"the meter could not tell of {worst:.2%} of all accesses whose or where they were")
     return WindowSet(tuple(sound), retakes)
+
+
+def _warm_up(meter: MeterCounters, rates: Mapping[int, float]) -> None:
+    """Wait until the modelled caches are full, so that as much is written back as is fetched dirty."""
+    earlier, start = meter.read(), time.monotonic()
+    while True:
+        time.sleep(WARM_UP_S)
+        work = meter.read().since(earlier).work
+        is_warm = all(work[guest].sum() >= rate * FULL_AFTER_S for guest, rate in rates.items())
+        if is_warm or time.monotonic() - start > 5 * FULL_AFTER_S:
+            return
 
 
 def _grown(meter: MeterCounters, seconds: float, rates: Mapping[int, float]) -> tuple[MeterReading, float]:

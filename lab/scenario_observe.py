@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lab.emulator_waits import CpuTimes, read_cpu_times, waited_share
 from lab.errors import TooSlowError
 from lab.machine import LabHost, boot_host
+from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
 from lab.scenario import ManagerName
 from lab.scenario_ask import ask_all, ask_patiently
@@ -28,6 +28,7 @@ from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window
 from lab.scenario_pace import LEAST_PACE, declared_rates, measured_pace
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
+from lab.scenario_rest import Acting
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
 POLL_S = 1.0
@@ -71,8 +72,9 @@ class _Run:
         self._stage, self._scenario, self._host = stage, stage.scenario, host
         self._name, self._start, self._progress = name, start, progress
         self._manager: Manager = MANAGERS[name](host, stage.scenario)
-        self._waits: dict[str, float | None] = {}
+        self._shares: dict[str, float] = {}
         self._rates: dict[int, float] = {}
+        self._notes: list[str] = []
 
     def observed(self) -> Observed:
         """Go through all steps."""
@@ -108,25 +110,25 @@ class _Run:
             cpu_loads=cpu_loads,
             vmstat=(vmstat, vmstat_after),
             active_s=active_s,
-            figures=figures.with_longest_call(longest_ms, why_not),
+            figures=figures.with_longest_call(longest_ms, why_not, tuple(self._notes)),
             vcpu_cpus=cpus,
             verified=verified,
             rates=declared_rates(scenario),
             pace=self._start.pace,
             cost=cost,
-            waits=self._waits,
+            shares=self._shares,
             versions=versions,
         )
 
     @contextlib.contextmanager
     def _step(self, what: str) -> Iterator[None]:
         with self._progress.step(f"{self._name}: {what}", self._host.console_log):
-            before = self._cpu_times()
+            before = self._machine_times()
             yield
-            self._waits[what] = waited_share(before, self._cpu_times())
+            self._shares[what] = machine_share(before, self._machine_times())
 
-    def _cpu_times(self) -> CpuTimes:
-        return read_cpu_times(self._host.emulator_pid)
+    def _machine_times(self) -> MachineTimes:
+        return read_machine_times(self._host.emulator_pid)
 
     def _settle_pace(self) -> None:
         """Let the guests work at the pace that the first run found."""
@@ -185,29 +187,26 @@ class _Run:
             return cost
 
     def _await_rest(self) -> float | None:
-        """Wait until no page has moved or got a copy for a while.
+        """Let the manager act; return the seconds until a page moved or got a copy last, None without any.
 
-        Return the seconds to the last one, None without any.
+        Raises TooSlowError where a manager that comes to rest did not, on a machine that was mostly others'.
         """
-        least_s, most_s = self._time_to_act()
-        started = quiet_since = time.monotonic()
-        moved_until, moved = None, read_progress(self._host)
-        while (now := time.monotonic()) - started < most_s:
-            if now - started >= least_s and now - quiet_since >= self._scenario.time.quiet_s:
-                break
+        acting = Acting(self._scenario.time, read_progress(self._host))
+        times, now = self._machine_times(), time.monotonic()
+        while not self._is_over(acting):
             time.sleep(POLL_S)
-            if (latest := read_progress(self._host)) != moved:
-                moved, quiet_since = latest, time.monotonic()
-                moved_until = quiet_since - started
-        self._start.longest_s = max(self._start.longest_s, time.monotonic() - started)
-        return moved_until
+            before, then = times, now
+            times, now = self._machine_times(), time.monotonic()
+            acting.look(now - then, machine_share(before, times), read_progress(self._host))
+        self._start.longest_s = max(self._start.longest_s, acting.passed_s)
+        if self._manager.comes_to_rest:
+            self._notes += acting.note(self._name)
+        return acting.moved_until_s
 
-    def _time_to_act(self) -> tuple[float, float]:
-        """Return the least and the most: as many touches for all, also where guests are slowed down."""
-        timing, pace = self._scenario.time, self._start.pace or 1.0
+    def _is_over(self, acting: Acting) -> bool:
         if self._name == "none" and self._start.longest_s:
-            return self._start.longest_s, self._start.longest_s
-        return timing.least_s / pace, max(timing.least_s, timing.most_s) / pace
+            return acting.passed_s >= self._start.longest_s
+        return acting.is_over
 
     def _verify(self) -> dict[str, Any]:
         # All is measured by now; the vCPUs that a manager packed on one node would take minutes.

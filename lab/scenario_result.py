@@ -71,8 +71,8 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     the most that a call worked. ``emulated_run_time_s`` and ``forecast_run_time_s`` are the means of the
     guests'; None if one has none. ``retakes``: windows that were taken again as a guest came to less than
     80 % of its touches. ``cost_share``: which share of what guests do at full speed the running manager
-    costs when all is placed. ``waited_share``: which share of each step emulated CPUs waited for the
-    machine outside.
+    costs when all is placed. ``machine_share``: what of the machine others left to the emulated host in
+    each step.
     """
 
     guests: dict[str, GuestResult]
@@ -95,7 +95,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 1
     retakes: int = 0
     cost_share: float | None = None
-    waited_share: dict[str, float] = {}
+    machine_share: dict[str, float] = {}
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     kernel_counters: dict[str, int] = {}

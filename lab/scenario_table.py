@@ -76,8 +76,8 @@ def _guest_rows(result: ScenarioResult, guest_name: str) -> Iterator[tuple[str, 
 def manager_table(result: ScenarioResult) -> Table:
     """Return a row per manager: imbalances of all guests together, bytes moved and copied, what it cost.
 
-    "costs" is the share of the guests' work that the running manager costs when all is placed, "waited" the
-    largest share of a step that emulated CPUs waited for the machine, "retakes" windows taken again.
+    "costs" is the share of the guests' work that the running manager costs when all is placed, "machine" the
+    least that others left of it in a step, "retakes" windows that were taken again.
     """
     table = Table(title="managers: all guests together, and the cost", title_justify="left")
     table.add_column("manager")
@@ -91,7 +91,7 @@ def manager_table(result: ScenarioResult) -> Table:
         "longest call ms",
         "moving for s",
         "retakes",
-        "waited",
+        "machine",
     ):
         table.add_column(heading, justify="right")
     for name, manager in result.managers.items():
@@ -114,7 +114,7 @@ def _manager_cells(manager: ManagerResult) -> tuple[str, ...]:
         _number(manager.longest_move_call_ms, 1),
         _number(manager.active_s, 1),
         str(manager.retakes),
-        _share(max(manager.waited_share.values(), default=None)),
+        _share(min(manager.machine_share.values(), default=None)),
     )
 
 

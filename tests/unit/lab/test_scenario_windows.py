@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.emulator_waits import CpuTimes, read_cpu_times, waited_share
 from lab.errors import LabError, TooSlowError
+from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.scenario import read_scenario
 from lab.scenario_cost import Spell, cost_of
 from lab.scenario_meter import MeteredWindow, WindowSet, late_guests, too_slow
@@ -109,12 +109,12 @@ def test_a_managers_cost_is_work_lost_per_cpu_second_of_the_emulator():
     assert cost_of([Spell(0.0, 1.0)], [Spell(0.0, 1.0)]) is None
 
 
-def test_waits_are_those_of_all_threads_of_the_emulator(tmp_path: Path):
-    for tid, told in ((1, "1000000000 0 9"), (2, "2000000000 1000000000 7")):
-        task = tmp_path / f"42/task/{tid}"
-        task.mkdir(parents=True)
-        (task / "schedstat").write_text(f"{told}\n")
-    after = read_cpu_times(42, tmp_path)
-    assert after == CpuTimes(3.0, 1.0)
-    assert waited_share(CpuTimes(0.0, 0.0), after) == 0.25
-    assert waited_share(after, after) is None
+def test_what_others_use_of_the_machine_is_not_there_for_the_emulated_host(tmp_path: Path):
+    (tmp_path / "42").mkdir()
+    (tmp_path / "stat").write_text("cpu  1000 200 300 400 100 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    (tmp_path / "42/stat").write_text(f"42 (qemu) S {'0 ' * 10}400 100 {'0 ' * 30}\n")
+    assert read_machine_times(42, tmp_path) == MachineTimes(all_s=20.0, used_s=15.0, own_s=5.0)
+    before = MachineTimes(0.0, 0.0, 0.0)
+    assert machine_share(before, MachineTimes(20.0, 15.0, 5.0)) == 0.5
+    assert machine_share(before, MachineTimes(20.0, 5.0, 5.0)) == 1.0
+    assert machine_share(before, before) == 1.0

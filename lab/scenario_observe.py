@@ -32,6 +32,9 @@ from lab.scenario_rest import Acting
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
 POLL_S = 1.0
+FEW = 0.005
+"""Of the guests' memory: less than that moved or copied for a while is rest."""
+PAGES_PER_MIB = 256
 SPREAD = """last=$(($(nproc --all) - 1))
 for pid in $(pidof qemu-system-x86_64); do taskset -acp 0-$last $pid; done"""
 
@@ -191,7 +194,8 @@ class _Run:
 
         Raises TooSlowError where a manager that comes to rest did not, on a machine that was mostly others'.
         """
-        acting = Acting(self._scenario.time, read_progress(self._host))
+        few = int(FEW * sum(guest.memory_mib for guest in self._scenario.guests) * PAGES_PER_MIB)
+        acting = Acting(self._scenario.time, read_progress(self._host), few)
         times, now = self._machine_times(), time.monotonic()
         while not self._is_over(acting):
             time.sleep(POLL_S)

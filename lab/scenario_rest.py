@@ -18,29 +18,34 @@ SLOW = 0.7
 class Acting:
     """A manager at work, as it is looked at now and then.
 
-    ``progress``: what grows as pages are moved or copied.  ``passed_s`` is real time, ``had_s`` what of it
-    others left, ``quiet_s`` the same since progress was last seen, ``moved_until_s`` real time until then.
+    ``progress``: pages moved so far, and copies there are.  ``passed_s`` is real time, ``had_s`` what of it
+    others left, ``moved_until_s`` the real time until a page was last moved or copied.  Fewer than ``few``
+    pages in ``quiet_s`` are rest: kernel balancing never ends to move what several nodes use.
     """
 
     timing: Timing
     progress: tuple[int, ...]
+    few: int
     passed_s: float = 0.0
     had_s: float = 0.0
-    quiet_s: float = field(default=0.0)
     moved_until_s: float | None = None
+    moves: list[tuple[float, int]] = field(default_factory=list)
 
     def look(self, seconds: float, share: float, progress: tuple[int, ...]) -> None:
         """Take in that so many seconds passed, in which others left that share of the machine."""
         self.passed_s += seconds
         self.had_s += seconds * share
-        self.quiet_s += seconds * share
-        if progress != self.progress:
-            self.progress, self.quiet_s, self.moved_until_s = progress, 0.0, self.passed_s
+        moved = sum(abs(now - then) for now, then in zip(progress, self.progress, strict=True))
+        self.progress = progress
+        if moved:
+            self.moves.append((self.had_s, moved))
+            self.moved_until_s = self.passed_s
 
     @property
     def is_at_rest(self) -> bool:
-        """Tell whether nothing has moved for long enough."""
-        return self.quiet_s >= self.timing.quiet_s
+        """Tell whether next to nothing has moved for long enough."""
+        since = self.had_s - self.timing.quiet_s
+        return since >= 0 and sum(moved for at, moved in self.moves if at > since) < self.few
 
     @property
     def is_over(self) -> bool:

@@ -6,16 +6,17 @@ from lab.errors import TooSlowError
 from lab.scenario import Timing
 from lab.scenario_rest import Acting
 
+FEW = 100
 TIMING = Timing(least_s=10, quiet_s=5, most_s=30)
 
 
 def acting(*, moves: int, share: float = 1.0) -> Acting:
     """Return a manager that moves pages at the first so many looks, one a second, and has its time."""
-    seen = Acting(TIMING, (0, 0))
+    seen = Acting(TIMING, (0, 0), FEW)
     for second in range(1, 1000):
         if seen.is_over:
             break
-        seen.look(1.0, share, (min(second, moves), 0))
+        seen.look(1.0, share, (1000 * min(second, moves) + second, 0))
     return seen
 
 
@@ -34,9 +35,16 @@ def test_a_machine_that_is_all_others_does_not_keep_it_for_ever():
 
 
 def test_copies_count_as_moves():
-    seen = Acting(TIMING, (7, 0))
+    seen = Acting(TIMING, (7, 5000), FEW)
     seen.look(6.0, 1.0, (7, 4096))
     assert not seen.is_at_rest and seen.moved_until_s == 6.0
+
+
+def test_a_few_pages_now_and_then_are_rest():
+    seen = Acting(TIMING, (0, 0), FEW)
+    for second in range(1, 11):
+        seen.look(1.0, 1.0, (10 * second, 0))
+    assert seen.is_at_rest
 
 
 def test_one_that_never_rests_is_told_on_a_free_machine_and_not_judged_on_a_busy_one():

@@ -199,12 +199,12 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
 
 
 def _check_names(config: Config, tell: "_Teller") -> None:
-    from vmplace.policy.registry import AUTO, POLICIES
+    from vmplace.policy.registry import AUTO, policy_names
     from vmplace.sampling.registry import ADDED, EXACT, SENSORS, is_source
 
     sources = ["auto", *SENSORS, "+".join((EXACT, *ADDED))]
     for key, value, known, is_known in (
-        ("policy", config.policy, [AUTO, *POLICIES], config.policy in {AUTO, *POLICIES}),
+        ("policy", config.policy, [AUTO, *policy_names()], config.policy in {AUTO, *policy_names()}),
         ("source", config.source, sources, config.source == "auto" or is_source(config.source)),
     ):
         if not is_known:

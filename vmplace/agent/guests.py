@@ -16,6 +16,7 @@ from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
 from vmplace.policy.proximity import Climb
 from vmplace.policy.trial import Trial
+from vmplace.sampling.guest_pace import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import GuestTopology
 
@@ -35,6 +36,7 @@ class TrackedGuest:
     served: deque[ServedAccesses] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT))
     moved_bytes: int = 0
     held: bool = False
+    rate: MemoryRate | None = None
     trial: Trial = field(default_factory=Trial)
     climb: Climb = field(default_factory=Climb)
     problem: str | None = None
@@ -61,7 +63,8 @@ class TrackedGuest:
             self.pages,
             self.settings,
             proximity=self.climb.dwp if fixed is None else fixed,
-            dram_per_us=use.dram_per_us if use else None,
+            dram_per_us=use.dram_per_us if use else self.rate.dram_per_us if self.rate else None,
+            cpus=self.rate.cpus if self.rate else None,
         )
 
     @property

@@ -28,7 +28,7 @@ from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
-from vmplace.policy.registry import BY_NODE
+from vmplace.policy.registry import BY_NODE, JOINT
 from vmplace.policy.trial import Verdict
 from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
 from vmplace.sampling.source import EarlyReader
@@ -61,7 +61,7 @@ class Agent:
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
-        self._trials = Trials(parts.pace)
+        self._trials = Trials(parts.pace, judges=parts.policy_name != JOINT)
         source = parts.source
         reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
@@ -198,7 +198,13 @@ class Agent:
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
         views = tuple(guest.view for guest in self.roster)
         snapshot = Snapshot(
-            self._host, views, budget_bytes, self._parts.replica_ratio, self._parts.huge_replicas
+            self._host,
+            views,
+            budget_bytes,
+            self._parts.replica_ratio,
+            self._parts.huge_replicas,
+            now_ns=self._clock.monotonic() * 1e9,
+            window_s=self._config.window_ms / 1000,
         )
         try:
             vcpu_moves = plan_vcpus(snapshot)
@@ -301,10 +307,19 @@ class Agent:
         end = self._clock.monotonic() + seconds
         while not self._bell.stopping and (left := end - self._clock.monotonic()) > 0:
             self._heartbeat.beat()
-            if self._bell.wait(min(left, self._heartbeat.interval_s)):
+            longest_s = min(self._heartbeat.interval_s, self._config.window_ms / 1000)
+            if self._bell.wait(min(left, longest_s)):
                 self._desk.serve()
-            if until_asked and self._desk.waits_for_window:
+            if until_asked and (self._desk.waits_for_window or self._is_stirred()):
                 return
+
+    def _is_stirred(self) -> bool:
+        """Return whether a guest does something else than in its last window: then a rest is over."""
+        with self._notes.fenced("whether guests changed is not known"):
+            if self._trials.stirred(self.roster):
+                self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
+                return True
+        return False
 
     def _held(self) -> None:
         """Follow an order to hold guests or let go of them: look again soon, and tell."""

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
 from vmplace.policy.trial import Verdict
-from vmplace.sampling.guest_pace import GuestPace
+from vmplace.sampling.guest_pace import CountsMemory, GuestPace
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
 LOG = logging.getLogger(__name__)
+STIRRED = 0.05
+"""A cost that changed by this share since the last window is another phase of the program."""
 LEAST_SHARE = 0.001
 """Of a guest's pages: moves of fewer change nothing that could be measured, and begin no trial."""
 
@@ -17,8 +19,10 @@ LEAST_SHARE = 0.001
 class Trials:
     """Measures guests and tells what becomes of what was moved for them; without counters it keeps all."""
 
-    def __init__(self, pace: GuestPace | None) -> None:
+    def __init__(self, pace: GuestPace | None, *, judges: bool = True) -> None:
+        """``judges`` False: measure, and leave the verdict to a policy that has a guard of its own."""
         self._pace = pace
+        self._judges = judges and pace is not None
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
 
@@ -29,14 +33,18 @@ class Trials:
     def end(self, guests: Iterable[TrackedGuest]) -> None:
         """End it."""
         begun = self._costs
+        guests = tuple(guests)
         self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
+        if isinstance(self._pace, CountsMemory):
+            for guest in guests:
+                guest.rate = self._pace.rate(guest.topology)
 
     def settle(
         self, guests: Iterable[TrackedGuest], result: ActuationResult, now_s: float
     ) -> Mapping[str, Verdict]:
         """Take in what moved after the window; return the verdicts by guest."""
         verdicts: dict[str, Verdict] = {}
-        if self._pace is None:
+        if not self._judges:
             return verdicts
         moved = _moved_pages(result)
         for guest in guests:
@@ -52,8 +60,21 @@ class Trials:
 
     def may_move(self, guest: TrackedGuest, now_s: float) -> bool:
         """Return whether the guest's memory may move: it is measured, and no trial went wrong lately."""
+        if not self._judges:
+            return True
         cost = self._costs.get(guest.name)
         return guest.trial.is_measured(cost) and not guest.trial.is_left_alone(now_s)
+
+    def stirred(self, guests: Iterable[TrackedGuest]) -> bool:
+        """Return whether a guest began to do something else since its window: its cost changed by STIRRED."""
+        if self._pace is None:
+            return False
+        changed = False
+        for guest in guests:
+            before, now = self._costs.get(guest.name), self._cost(guest)
+            if before is not None and now is not None and abs(now - before) > STIRRED * before:
+                changed = True
+        return changed
 
     def forget(self, guest: GuestTopology) -> None:
         """Let go of a guest that ended."""

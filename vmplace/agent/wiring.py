@@ -12,7 +12,7 @@ from vmplace.agent.telling_actuator import telling
 from vmplace.errors import UnsupportedHostError
 from vmplace.extensions import extension
 from vmplace.model.host_memory import host_memory
-from vmplace.policy.registry import POLICIES, policy_name
+from vmplace.policy.registry import begun, policy_name
 from vmplace.sampling.guest_pace import GuestPace, PerfPace
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup
@@ -41,7 +41,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     return Parts(
         lookout=Lookout(lambda: read_calibrated_host(bandwidth_file)[0], read_free_bytes, find),
         source=source,
-        policy=POLICIES[name],
+        policy=begun(name),
         policy_name=name,
         actuator=telling(actuator, source),
         notes=(

@@ -150,15 +150,17 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
 
     from vmplace.agent.config import read_config
     from vmplace.agent.dry_run import rehearse
-    from vmplace.policy.registry import POLICIES, policy_name
+    from vmplace.policy.registry import begun, policy_name, policy_names
     from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import iter_recording
 
     loaded = read_config(config)
     # What a recording does not tell of nodes, "nodes" leaves to "home" anyway.
     name = policy_name(loaded.config.policy if policy is None else policy, "kvm")
-    if name not in POLICIES:
-        raise click.BadParameter(f"no policy {name!r}; known: {', '.join(POLICIES)}", param_hint="--policy")
+    if name not in policy_names():
+        raise click.BadParameter(
+            f"no policy {name!r}; known: {', '.join(policy_names())}", param_hint="--policy"
+        )
     budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000
     if is_perf_data(file):
         from vmplace.sampling.perf_recording import read_perf_data
@@ -166,7 +168,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
         events = read_perf_data(file).iter_events(loaded.config.window_ms)
     else:
         events = iter_recording(file, tolerant=tolerant)
-    result = rehearse(events, POLICIES[name], lambda guest: loaded.rule(guest).settings, budget_bytes)
+    result = rehearse(events, begun(name), lambda guest: loaded.rule(guest).settings, budget_bytes)
     if as_json:
         print_json({"policy": name, **msgspec.to_builtins(result, str_keys=True)})
     else:

@@ -87,6 +87,7 @@ class PageTask:
                 written=guest.written[pages],
                 node=np.ascontiguousarray(guest.node[pages]),
                 windows=guest.windows[pages],
+                sizes=None if guest.sizes is None else guest.sizes[pages],
             ),
             replicable=self.replicable[pages],
             move_price=self.move_price[pages] * each,

@@ -8,7 +8,9 @@
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.
-4. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
+4. If all of it together lost time, as when the program does something else now, every page goes back to
+   where it was, whatever is in the purse: a loss that was measured must end.
+5. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
    was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
 
@@ -55,6 +57,8 @@ MEASURED_RISE = 0.005
 """Latency that rises by more than this share after a plan that promised less is no noise."""
 SAME_WORK = 0.01
 """Work between two accesses that differs by less is the same phase of the program."""
+LOSS_NS, LOSS_SHARE = 1e6, 0.003
+"""If all that was moved lost more than this, and this share of the guest's time, it goes back."""
 LONELY_NS = 40e6
 """How long a guest is left alone if its first plan did harm."""
 LONELY_LEAST_NS = 2.5e6
@@ -161,6 +165,16 @@ def _judged(memory: Memory, trials: tuple[Trial, ...], gained_ns: float) -> Memo
     return replace(
         memory, trials=kept, records_ns=(records[0], records[1]), gained_ns=memory.gained_ns + gained_ns
     )
+
+
+def is_lost(memory: Memory, now_ns: float) -> bool:
+    """Return whether the guest would be better off had nothing ever been moved, noise aside."""
+    return memory.gained_ns < -(LOSS_NS + LOSS_SHARE * (now_ns - memory.born_ns))
+
+
+def given_up(memory: Memory, now_ns: float) -> Memory:
+    """Return the memory of a guest whose pages go back to where they were: what was lost is lost."""
+    return replace(left_alone(memory, now_ns), gained_ns=0.0)
 
 
 def measured_rise(memory: Memory, guest: GuestEvidence) -> float | None:

@@ -32,6 +32,7 @@ from vmplace.policy.host_view import (
     HostView,
     Indexes,
     NodeIndexes,
+    Room,
     row_sums,
 )
 from vmplace.policy.steadiness import Spans, Steadiness
@@ -89,9 +90,12 @@ class HostPlanner:
             return self._moved(view, layout)
         spans = {name: one.spans(view.now_ns) for name, one in self.steady.items()}
         plans = plan_host(view, {name: self._hurdles(name, one) for name, one in spans.items()})
-        return Decision(
-            [self._guarded(view, g, plan, spans[g.name]) for g, plan in zip(view.guests, plans, strict=True)]
-        )
+        left = view.room
+        kept = []
+        for guest, plan in zip(view.guests, plans, strict=True):
+            places, left = self._guarded(view, guest, plan, spans[guest.name], left)
+            kept.append(places)
+        return Decision(kept)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
         before = self.steady.get(guest.name) or Steadiness.unknown(len(guest.node))
@@ -112,8 +116,14 @@ class HostPlanner:
                 self.memories[guest.name] = guard.resettled(self.memories[guest.name], guest)
         return Decision([guest.node for guest in view.guests], moves)
 
-    def _guarded(self, view: HostView, guest: GuestEvidence, plan: NodeIndexes, spans: Spans) -> NodeIndexes:
+    def _guarded(
+        self, view: HostView, guest: GuestEvidence, plan: NodeIndexes, spans: Spans, room: Room | None
+    ) -> tuple[NodeIndexes, Room | None]:
         memory = self.memories[guest.name]
+        if guard.is_lost(memory, view.now_ns):
+            self.memories[guest.name] = guard.given_up(memory, view.now_ns)
+            here = (guest.node != ABSENT) & (memory.origin != ABSENT)
+            return np.where(here, memory.origin, guest.node).astype(np.int8), room
         rise = guard.measured_rise(memory, guest)
         if rise is not None and rise < -guard.MEASURED_RISE:
             memory = self.memories[guest.name] = guard.trusted(memory)
@@ -123,29 +133,59 @@ class HostPlanner:
             back = memory.promise.before[guest.node[pages] != ABSENT]
             undone[pages[guest.node[pages] != ABSENT]] = back
             self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
-            return undone
+            return undone, room
         kept = _affordable(view, guest, plan, memory.purse_ns(view.now_ns, guest.slowdown_bound))
+        kept, room = _fitting(guest, kept, room)
         self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
-        return kept
+        return kept, room
 
 
 def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, purse_ns: float) -> NodeIndexes:
     """Return the plan's changes of the hottest pages, as far as the purse goes."""
     changed = np.flatnonzero(plan != guest.node)
-    costs = np.cumsum(_stakes_ns(view, guest, plan[changed]))
+    costs = np.cumsum(_stakes_ns(view, guest, changed, plan[changed]))
     if not len(changed) or costs[-1] <= purse_ns:
         return plan
     order = _hottest(guest, changed, 1 + int(purse_ns / max(view.pause_ns(guest), 1.0)))
-    costs = np.cumsum(_stakes_ns(view, guest, plan[order]))
+    costs = np.cumsum(_stakes_ns(view, guest, order, plan[order]))
     kept = guest.node.copy()
     chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]
     kept[chosen] = plan[chosen]
     return kept
 
 
+def _fitting(guest: GuestEvidence, plan: NodeIndexes, room: Room | None) -> tuple[NodeIndexes, Room | None]:
+    """Return the plan's changes of the hottest pages, as far as there is room, and the room left then."""
+    changed = np.flatnonzero(plan != guest.node)
+    if room is None or not len(changed):
+        return plan, room
+    kept, free, copies, churn = guest.node.copy(), room.free.copy(), room.copies.copy(), room.churn
+    order = changed[np.argsort(-row_sums(guest.heat[changed]) / guest.sizes_of(changed), kind="stable")]
+    sizes = guest.sizes_of(order)
+    for target in np.unique(plan[order]).tolist():
+        mine = plan[order] == target
+        upto = np.cumsum(sizes[mine])
+        if target == REPLICATED:
+            near = guest.worker
+            times = max(int(near.sum()) - 1, 1)
+            fits = (upto <= float(copies[near].min(initial=np.inf))) & (upto * times <= churn)
+            used = float(upto[fits][-1]) if fits.any() else 0.0
+            copies[near] -= used
+            free[near] -= used
+            churn -= used * times
+        else:
+            fits = (upto <= free[target]) & (upto <= churn)
+            used = float(upto[fits][-1]) if fits.any() else 0.0
+            free[target] -= used
+            churn -= used
+        chosen = order[mine][fits]
+        kept[chosen] = plan[chosen]
+    return kept, Room(churn, free, copies)
+
+
 def _hottest(guest: GuestEvidence, pages: Indexes, most: int) -> Indexes:
     """Return the hottest of the pages, at most so many, hottest first."""
-    cold = -row_sums(guest.heat[pages])
+    cold = -row_sums(guest.heat[pages]) / guest.sizes_of(pages)
     chosen: Indexes = np.arange(len(pages))
     if most < len(pages):
         chosen = np.sort(np.argpartition(cold, most)[:most])
@@ -157,10 +197,12 @@ def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64
     return np.where(places == REPLICATED, max(int(guest.worker.sum()) - 1, 1), 1).astype(np.float64)
 
 
-def _stakes_ns(view: HostView, guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:
+def _stakes_ns(
+    view: HostView, guest: GuestEvidence, pages: Indexes, places: NodeIndexes
+) -> npt.NDArray[np.float64]:
     """Return what is staked on each page: its price and, for copies, that they may be dropped again."""
     dropped = np.where(places == REPLICATED, view.collapse_ns / max(guest.parallelism, 1.0), 0.0)
-    return _copies(guest, places) * view.pause_ns(guest) + dropped
+    return (_copies(guest, places) * view.pause_ns(guest) + dropped) * guest.sizes_of(pages)
 
 
 def _noted(
@@ -176,12 +218,12 @@ def _noted(
     trials, spent = memory.trials, memory.spent_ns
     for copies in (False, True):
         some = pages[(plan[pages] == REPLICATED) == copies]
-        costs = _copies(guest, plan[some]) * view.pause_ns(guest)
+        costs = _copies(guest, plan[some]) * view.pause_ns(guest) * guest.sizes_of(some)
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
             trials = guard.with_trial(trials, guard.Trial(some, before, after, due, view.now_ns, copies))
-            spent += float(_stakes_ns(view, guest, plan[some]).sum())
+            spent += float(_stakes_ns(view, guest, some, plan[some]).sum())
     promise = None
     if guest.counters is not None:
         promise = guard.Promise(
@@ -196,11 +238,13 @@ def _noted(
 
 def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:
     part = guest.of_pages(pages)
-    near = bool((view.system.controller[guest.worker] > 0).all())
+    holds = view.system.controller > 0
+    holds = holds if guest.allowed is None else holds & guest.allowed
+    near = bool(holds[guest.worker].all())
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
-    pause = view.pause_ns(guest) * guest.mlp * guest.parallelism
+    pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * guest.sizes_of(pages)
     price = pause / np.maximum(part.windows, 1)
     reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
     heed = PROTECTED_HEED if guest.slowdown_bound is not None else 1.0
     moves, copies = (price * np.broadcast_to(one, guest.node.shape)[pages] for one in hurdles)
-    return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, heed)
+    return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, heed, guest.allowed)

@@ -55,7 +55,8 @@ class GuestEvidence:
     The rest is None where nobody looked: ``recent[P, N]``, the accesses seen since the last look;
     ``samples[P, N]`` and ``samples_recent``, how many observations were made lately and since the last look;
     ``sharing[V, V]``, accesses of two vCPUs to the same pages; ``vcpu_node[V]``.  ``slowdown_bound``: the
-    guest is protected, and may not get slower than by this share.
+    guest is protected, and may not get slower than by this share.  ``sizes[P]``: 4 KiB pages in each,
+    where an entry stands for several.  ``allowed[N]``: nodes that may hold the pages, None: all with memory.
     """
 
     name: str
@@ -75,13 +76,18 @@ class GuestEvidence:
     vcpu_node: Indexes | None = None
     counters: Counters | None = None
     slowdown_bound: float | None = None
-    movable: Bools | None = None
+    sizes: Matrix | None = None
+    allowed: Bools | None = None
 
     @property
     def present(self) -> Bools:
         """Return which pages are in memory."""
         here: Bools = self.node != ABSENT
         return here
+
+    def sizes_of(self, pages: Indexes) -> Matrix:
+        """Return how many 4 KiB pages each of ``pages`` is."""
+        return np.ones(len(pages)) if self.sizes is None else self.sizes[pages]
 
     def of_pages(self, pages: Indexes) -> "GuestEvidence":
         """Return the evidence of some pages: what a plan needs, the rest stays that of all."""
@@ -91,7 +97,18 @@ class GuestEvidence:
             written=self.written[pages],
             node=self.node[pages],
             windows=self.windows[pages],
+            sizes=None if self.sizes is None else self.sizes[pages],
         )
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one plan may use, in 4 KiB pages: to be moved or copied in all; free on each node [N], of that for
+    copies."""
+
+    churn: float
+    free: Matrix
+    copies: Matrix
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,7 @@ class HostView:
     ``move_ns`` is what moving a page costs one vCPU, ``flush_ns`` all of a guest's vCPUs at once: their
     share of
     a batch's TLB flush; ``collapse_ns``: a vCPU, when copies of a page are dropped.  ``cpus[N]``: CPUs of
-    each node.
+    each node.  ``room``: what a plan may use, None: whatever it wants.
     """
 
     system: MemorySystem
@@ -112,6 +129,7 @@ class HostView:
     now_ns: float = 0.0
     cpus: Matrix | None = None
     collapse_ns: float = 0.0
+    room: "Room | None" = None
 
     @property
     def memory(self) -> npt.NDArray[np.intp]:

@@ -106,7 +106,7 @@ def settled_answers(snapshot: Snapshot, kinds: PageKinds, room: dict[int, float]
     if kinds.copied.any():
         yield from _replication(snapshot, kinds, allowed)
     if kinds.written.any():
-        yield Collapse(name, *_runs(kinds.pages, kinds.written, kinds.pages.sizes), "they are written")
+        yield Collapse(name, *runs_of(kinds.pages, kinds.written, kinds.pages.sizes), "they are written")
 
 
 def spread_wishes(
@@ -176,7 +176,7 @@ def _replication(snapshot: Snapshot, kinds: PageKinds, allowed: tuple[int, ...])
         chosen = sizes > 0
     if chosen.any():
         reason = f"nodes {', '.join(map(str, nids))} only read them"
-        yield Replication(guest.topology.name, *_runs(pages, chosen, sizes), nids, reason)
+        yield Replication(guest.topology.name, *runs_of(pages, chosen, sizes), nids, reason)
 
 
 def _worth_most(pages: TouchedPages, copied: Bools, limit: int) -> Sizes:
@@ -189,7 +189,7 @@ def _worth_most(pages: TouchedPages, copied: Bools, limit: int) -> Sizes:
     return sizes
 
 
-def _runs(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:
+def runs_of(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:
     """Return the address and the length, in pages, of each run of neighbouring pages; there must be some."""
     begins = chosen & ~np.append(False, chosen[:-1])
     # Blocks that follow each other here need not be neighbours.

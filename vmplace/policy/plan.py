@@ -46,7 +46,8 @@ class GuestView:
     """All that a policy knows of one guest; ``pages`` is None until the first window is in.
 
     ``proximity``: DWP at this moment, from 0 (memory on all nodes) to 1 (on those of the vCPUs).
-    ``dram_per_us``: accesses to DRAM a microsecond, None where nothing counts them.
+    ``dram_per_us``: accesses to DRAM a microsecond, ``cpus``: vCPUs that run at once; None where nothing
+    counts them.
     """
 
     topology: GuestTopology
@@ -54,6 +55,7 @@ class GuestView:
     settings: GuestSettings = GuestSettings()
     proximity: float = 1.0
     dram_per_us: float | None = None
+    cpus: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Snapshot:
     """The whole host at one moment; ``budget_bytes`` may be moved until the next one (None: no limit).
 
     ``replica_ratio``: share of a node's free memory that replicas may take, 0 where there can be none.
-    ``huge_replicas``: huge pages can have them, too.
+    ``huge_replicas``: huge pages can have them, too.  ``now_ns``: of a clock that never goes back;
+    ``window_s``: how long a window is.
     """
 
     host: HostTopology
@@ -69,6 +72,8 @@ class Snapshot:
     budget_bytes: int | None = None
     replica_ratio: float = 0.0
     huge_replicas: bool = False
+    now_ns: float = 0.0
+    window_s: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from vmplace.policy import policy_home, policy_host, policy_interleave, policy_nodes
 from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy, Horizon
 
 Policy = Callable[[Snapshot], PlacementPlan]
 
@@ -13,8 +14,10 @@ POLICIES: Mapping[str, Policy] = {
     "host": policy_host.plan,
     "interleave": policy_interleave.plan,
 }
+"""Those that remember nothing."""
 AUTO = "auto"
-BY_NODE = ("nodes", "host")
+JOINT = "joint"
+BY_NODE = ("nodes", "host", JOINT)
 """Those that ask which node uses a page, and how often; the others know the guests' vCPUs alone."""
 
 
@@ -26,3 +29,13 @@ def policy_name(wanted: str, source: str) -> str:
     if wanted != AUTO:
         return wanted
     return "nodes" if source.partition("+")[0] == "kvm" else "home"
+
+
+def policy_names() -> tuple[str, ...]:
+    """Return the names of all policies."""
+    return (*POLICIES, JOINT)
+
+
+def begun(name: str, horizon: Horizon | None = None) -> Policy:
+    """Return the policy called ``name``, with nothing to remember yet."""
+    return AutoPolicy(horizon) if name == JOINT else POLICIES[name]

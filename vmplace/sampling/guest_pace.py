@@ -3,17 +3,39 @@
 A cost: it rises where memory gets slower, and hardly depends on how much a guest has to do.
 """
 
+import time
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.counters_perf import PerfCounters
+from vmplace.sampling.dram_events import dram_events
 from vmplace.topology.guest import GuestTopology
 
 EVENTS = {"cycles": (0, 0), "instructions": (0, 1)}
 """linux/perf_event.h: PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES and _INSTRUCTIONS."""
+TASK_CLOCK = "task clock"
+CLOCK_EVENT = {TASK_CLOCK: (1, 1)}
+"""PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK: ns that the threads ran."""
 LEAST_INSTRUCTIONS = 1e6
 """A guest that did less in a window was idle: what its kernel does then says nothing of its memory."""
+
+
+@dataclass(frozen=True)
+class MemoryRate:
+    """How busy a guest's vCPUs were: CPUs at once, DRAM accesses a microsecond; None: not counted here."""
+
+    cpus: float
+    dram_per_us: float | None
+
+
+@runtime_checkable
+class CountsMemory(Protocol):
+    """A pace that counts accesses to memory, too."""
+
+    def rate(self, guest: GuestTopology) -> MemoryRate | None:
+        """Return what the guest did in the window that the last call of ``cost`` ended."""
 
 
 class GuestPace(Protocol):
@@ -36,9 +58,19 @@ class PerfPace:
 
     name = "perf"
 
-    def __init__(self, events: Mapping[str, tuple[int, int]] = EVENTS) -> None:
-        """Raise UnsupportedHostError where CPUs count no cycles or perf is not permitted."""
-        self._events = events
+    def __init__(
+        self,
+        events: Mapping[str, tuple[int, int]] = EVENTS,
+        dram: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        """Raise UnsupportedHostError where CPUs count no cycles or perf is not permitted.
+
+        ``dram``: events that add up to the accesses that DRAM served, those of this CPU if not told.
+        """
+        self._dram = dram_events() if dram is None else dram
+        self._events = {**events, **CLOCK_EVENT, **self._dram}
+        self._rates: dict[object, MemoryRate] = {}
+        self._counted_ns: dict[object, int] = {}
         probe = PerfCounters((0,), events)
         missing = [event for event, count in probe.counts().items() if count is None]
         probe.close()
@@ -54,12 +86,30 @@ class PerfPace:
             self.forget(guest)
             self._counters[tids] = PerfCounters(tids, self._events)
             self._tids[guest.identity] = tids
+            self._counted_ns[guest.identity] = time.monotonic_ns()
             return None
         counts = self._counters[tids].counts()
+        self._note_rate(guest, counts)
         return cost_of(counts["cycles"], counts["instructions"])
+
+    def rate(self, guest: GuestTopology) -> MemoryRate | None:
+        """Return how busy the vCPU threads were, None before the second call of ``cost``."""
+        return self._rates.get(guest.identity)
+
+    def _note_rate(self, guest: GuestTopology, counts: Mapping[str, float | None]) -> None:
+        now = time.monotonic_ns()
+        before, self._counted_ns[guest.identity] = self._counted_ns.get(guest.identity), now
+        ran_ns, served = counts[TASK_CLOCK], [counts[name] for name in self._dram]
+        if before is None or ran_ns is None or now == before:
+            return
+        known = [count for count in served if count is not None]
+        dram_per_us = sum(known) * 1000 / (now - before) if known and len(known) == len(served) else None
+        self._rates[guest.identity] = MemoryRate(ran_ns / (now - before), dram_per_us)
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the guest's events off."""
+        self._rates.pop(guest.identity, None)
+        self._counted_ns.pop(guest.identity, None)
         if tids := self._tids.pop(guest.identity, None):
             self._counters.pop(tids).close()
 

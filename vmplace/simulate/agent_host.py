@@ -282,10 +282,14 @@ class SimulatedMachine:
         self._pay(guest, len(pages))
 
     def _pay(self, guest: SimulatedGuest, written: int) -> None:
-        """Hold the guest up for pages that were copied."""
+        """Hold the guest up for pages that were copied.
+
+        Pages cost what they cost in a trace's time, a full batch with its flush.  That a call carries
+        fewer is a cost of the agent's second, like watching.
+        """
         costs, parallelism = self.simulation.costs, max(guest.run.parallelism, 1.0)
-        batches = -(-written // HUGE_PAGES)
-        pause = written * costs.move_ns / parallelism + batches * costs.flush_ns
+        flushes = written / HUGE_PAGES + 1 / self.clock.scale
+        pause = written * costs.move_ns / parallelism + flushes * costs.flush_ns
         self.simulation.pause[guest.name] += pause
 
     # KVM's placement fd, as actuation/replicator.py asks it; the fd is the pid.
@@ -338,7 +342,7 @@ class SimulatedMachine:
         guest.run.put(pages[has], guest.home[frames[has]])
         guest.held[frames] = False
         if has.any():
-            self.simulation.pause[guest.name] += self.simulation.costs.flush_ns
+            self._pay(guest, 0)
         return int(np.count_nonzero(has))
 
     def statistics(self, pid: int) -> dict[str, int]:

@@ -20,8 +20,9 @@ from vmplace.agent.lookout import Lookout
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.policy.plan import GuestSettings
-from vmplace.policy.registry import POLICIES, policy_name
-from vmplace.sampling.guest_pace import cost_of
+from vmplace.policy.policy_auto import Horizon
+from vmplace.policy.registry import begun, policy_name
+from vmplace.sampling.guest_pace import MemoryRate, cost_of
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualBell, VirtualClock
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.simulation import SEED, Done, Simulation
@@ -50,14 +51,23 @@ class SimulatedPace:
 
     def __init__(self, simulation: Simulation) -> None:
         self._done, self._last = simulation.done, dict[str, Done]()
+        self._rates: dict[str, MemoryRate] = {}
 
     def cost(self, guest: GuestTopology) -> float | None:
         """Return vCPU ns per instruction since the last call."""
         now, last = self._done[guest.name], self._last.get(guest.name)
         self._last[guest.name] = Done(now.instructions, now.vcpu_ns, now.dram, now.span_ns)
-        if last is None:
+        if last is None or now.span_ns == last.span_ns:
             return None
+        span_ns = now.span_ns - last.span_ns
+        self._rates[guest.name] = MemoryRate(
+            (now.vcpu_ns - last.vcpu_ns) / span_ns, (now.dram - last.dram) / span_ns * 1000
+        )
         return cost_of(now.vcpu_ns - last.vcpu_ns, now.instructions - last.instructions)
+
+    def rate(self, guest: GuestTopology) -> MemoryRate | None:
+        """Return CPUs in use and DRAM accesses, in the trace's time: it is the program's own."""
+        return self._rates.get(guest.name)
 
     def forget(self, guest: GuestTopology) -> None:
         """Drop the last reading."""
@@ -102,7 +112,7 @@ class AgentHost:
         return Parts(
             lookout=Lookout(machine.host, machine.free_bytes, find, machine.clock.monotonic),
             source=TraceSource(machine, setup.sensor, setup.seed),
-            policy=POLICIES[name],
+            policy=begun(name, Horizon(setup.scale, 1.0)),
             policy_name=name,
             actuator=actuator,
             # A stock kernel makes no copies.
@@ -143,8 +153,9 @@ def own_folder() -> Iterator[Path]:
 def quiet() -> Iterator[None]:
     """Keep what the agent logs of each move to itself."""
     log = logging.getLogger("vmplace")
-    before, log.level = log.level, max(log.level, logging.ERROR + 1)
+    before = log.level
+    log.setLevel(max(before, logging.ERROR + 1))
     try:
         yield
     finally:
-        log.level = before
+        log.setLevel(before)

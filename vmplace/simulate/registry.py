@@ -12,8 +12,7 @@ from vmplace.policy.policy_bwap import BwapPlanner
 from vmplace.policy.policy_carrefour import CarrefourPlanner
 from vmplace.policy.policy_kmaf import KmafPlanner
 from vmplace.policy.policy_stock import BalancingPlanner, NumadPlanner
-from vmplace.policy.registry import AUTO
-from vmplace.policy.registry import POLICIES as AGENT_POLICIES
+from vmplace.policy.registry import AUTO, policy_names
 from vmplace.simulate.source_views import CLOCK_SCALE
 
 
@@ -70,7 +69,7 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
     "kmaf": SimulatedPolicy(lambda: KmafPlanner(CLOCK_SCALE), Reach.WATCHED, wants_sharing=True),
     "bwap": SimulatedPolicy(BwapPlanner, Reach.WATCHED, every_wake=True),
     "vmplace": SimulatedPolicy(HostPlanner, Reach.WATCHED),
-    **{f"agent:{name}": _agent(name) for name in (AUTO, *AGENT_POLICIES)},
+    **{f"agent:{name}": _agent(name) for name in (AUTO, *policy_names())},
     "oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FUTURE),
     "static-oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FIXED),
 }

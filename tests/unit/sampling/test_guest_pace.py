@@ -16,6 +16,8 @@ from vmplace.topology.guest import GuestTopology, Vcpu
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK, both in ns.
 CLOCKS = {"cycles": (1, 0), "instructions": (1, 1)}
+DRAM = {"dram": (1, 1)}
+"""The task clock stands for accesses, too: few virtual machines count these."""
 BUSY_NS = 20_000_000
 
 
@@ -37,7 +39,7 @@ def work(ns: int) -> None:
 @pytest.fixture
 def pace() -> Iterator[PerfPace]:
     try:
-        opened = PerfPace(CLOCKS)
+        opened = PerfPace(CLOCKS, dram=DRAM)
     except UnsupportedHostError:
         pytest.skip("perf events are not permitted")
     yield opened
@@ -52,6 +54,18 @@ def test_a_window_costs_what_its_thread_spent(pace: PerfPace) -> None:
     assert pace.cost(me) == pytest.approx(1.0, rel=0.2)
 
 
+def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfPace) -> None:
+    me = guest(threading.get_native_id())
+    pace.cost(me)
+    assert pace.rate(me) is None
+    work(BUSY_NS)
+    pace.cost(me)
+    rate = pace.rate(me)
+    # Of an access each ns that the thread ran, a thousand make a microsecond.
+    assert rate is not None and rate.dram_per_us == pytest.approx(1000 * rate.cpus, rel=0.05)
+    assert 0 < rate.cpus < 1.2
+
+
 def test_an_idle_window_has_no_cost(pace: PerfPace) -> None:
     me = guest(threading.get_native_id())
     pace.cost(me)
@@ -62,10 +76,10 @@ def test_an_idle_window_has_no_cost(pace: PerfPace) -> None:
 def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(pace: PerfPace) -> None:
     before, tid = descriptors(), threading.get_native_id()
     pace.cost(guest(tid))
-    assert descriptors() == before + 2
+    assert descriptors() == before + 4
     work(BUSY_NS)
     assert pace.cost(guest(tid, tid)) is None
-    assert descriptors() == before + 4
+    assert descriptors() == before + 8
     pace.forget(guest(tid, tid))
     assert descriptors() == before
 

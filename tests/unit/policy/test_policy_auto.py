@@ -1,0 +1,116 @@
+"""The joint plan from the agent's evidence: what it moves, leaves alone and remembers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.model.test_touched_pages import large
+from tests.unit.policy.test_policy_home import NPAGES, guest_view, host
+from tests.unit.policy.test_policy_nodes import bits, moved, view
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
+from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy, Horizon, State, entries_before, plan_auto
+from vmplace.sampling.sample import NodeBits
+
+REAL = Horizon()
+S = 1e9
+
+
+def after(
+    guest: GuestView, *, seconds: int = 12, policy: AutoPolicy | None = None, **more: object
+) -> PlacementPlan:
+    """Return the plan once the same was seen for so long: by then a guest may stake something."""
+    policy = policy or AutoPolicy()
+    plan = PlacementPlan()
+    for now in range(1, seconds + 1):
+        snapshot = Snapshot(host(), (guest,), None, 0.25, True, now_ns=now * S)
+        plan = policy(replace(snapshot, **more))  # type: ignore[arg-type]
+    return plan
+
+
+def busy(*windows: NodeBits, **settings: object) -> GuestView:
+    guest = view(*windows)
+    return replace(guest, dram_per_us=200.0, cpus=4.0, settings=GuestSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_a_guest_that_spans_nodes_is_left_alone_where_nobody_sees_nodes() -> None:
+    spanning = guest_view([0, 2, 4, 6], 0)
+    assert after(spanning).moves == ()
+
+
+def test_memory_goes_home_if_all_vcpus_run_on_one_node() -> None:
+    """That needs no knowledge of pages."""
+    assert moved(after(guest_view([2, 3], 0))) == {1: set(range(NPAGES))}
+
+
+def test_pages_go_to_the_node_that_uses_them() -> None:
+    window = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
+    assert moved(after(busy(*[window] * 4))) == {2: set(range(200, 300))}
+
+
+def test_pages_that_all_only_read_get_copies_while_there_may_be_some() -> None:
+    window = bits({index: range(100) for index in range(4)})
+    (copies,) = after(busy(*[window] * 4)).replications
+    assert copies.pages == 100 and copies.nids == (0, 1, 2, 3)
+    assert after(busy(*[window] * 4), replica_ratio=0.0).replications == ()
+
+
+def test_nothing_goes_to_a_node_that_the_operator_excludes() -> None:
+    window = bits({2: range(200, 300)}, range(200, 300))
+    assert 2 not in moved(after(busy(*[window] * 4, allowed_nids=(0, 1))))
+    assert after(busy(*[window] * 4, mode=Mode.MANUAL)).moves == ()
+
+
+def test_no_more_is_moved_than_the_budget_allows() -> None:
+    window = bits({2: range(200, 300)}, range(200, 300))
+    assert after(busy(*[window] * 4), budget_bytes=10 * 4096).size_bytes <= 10 * 4096
+
+
+def test_nothing_is_moved_to_a_full_node() -> None:
+    window = bits({2: range(200, 300)}, range(200, 300))
+    nodes = tuple(replace(one, free_bytes=0) if one.nid == 2 else one for one in host().nodes)
+    assert 2 not in moved(after(busy(*[window] * 4), host=replace(host(), nodes=nodes)))
+
+
+def test_a_plan_depends_on_evidence_and_state_alone() -> None:
+    window = bits({2: range(200, 300)}, range(200, 300))
+    snapshot = Snapshot(host(), (busy(*[window] * 4),), None, 0.25, now_ns=20 * S)
+    _, state = plan_auto(replace(snapshot, now_ns=10 * S), State(), REAL)
+    before = {name: memory.spent_ns for name, memory in state.memories.items()}
+    first, second = (plan_auto(snapshot, state, REAL)[0] for _ in range(2))
+    assert moved(first) == moved(second)
+    assert {name: memory.spent_ns for name, memory in state.memories.items()} == before
+
+
+def test_each_move_says_what_is_expected_of_it() -> None:
+    window = bits({2: range(200, 300)}, range(200, 300))
+    (move,) = after(busy(*[window] * 4)).moves
+    assert "0.4 MiB" in move.reason and "ms" in move.reason
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_known_of_a_page_is_found_again_however_its_block_is_told(seed: int) -> None:
+    """Blocks are entries as a whole in one window, page by page in the next, or not there at all."""
+    chance = np.random.default_rng(seed)
+
+    def window() -> NodeBits:
+        rows = np.zeros((5, 4 * 512), np.uint8)
+        for block in range(4):
+            kind = chance.integers(3)
+            rows[0, block * 512 : block * 512 + 512] = kind == 1
+            rows[1, block * 512 : block * 512 + 512] = (kind == 2) & (chance.random(512) < 0.5)
+        packed = np.packbits(rows, axis=1, bitorder="little").view(np.uint64)
+        return NodeBits(packed, packed)
+
+    def page_of(pages: TouchedPages) -> list[int]:
+        hvas = pages.hva_of(np.arange(len(pages.heat))).tolist()
+        return [(hva - pages.ram.hva) // 4096 for hva in hvas]
+
+    old, now = touched_pages(large(4, window(), window())), touched_pages(large(4, window(), window()))
+    assert old is not None and now is not None
+    sizes = old.sizes.tolist()
+    for page, at in zip(page_of(now), entries_before((now,), (old,)).tolist(), strict=True):
+        holding = [i for i, first in enumerate(page_of(old)) if first <= page < first + sizes[i]]
+        assert holding == ([at] if at >= 0 else [])

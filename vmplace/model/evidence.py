@@ -1,0 +1,137 @@
+"""What do a guest's page statistics tell a plan: which entries are used from where, how hotly, and written?
+
+1. Asked are entries (touched_pages.py): small pages, huge pages, and blocks of small pages that are alike.
+2. Heat is accesses expected within ``HORIZON_S``, the time that the pace of a page remembers: from the pace
+   where bits are read several times a window, else from the windows in which each node touched it.  Where a
+   source samples accesses it comes from these, each entry's own as far as chance explains no more
+   (credibility.py).
+3. Whether a page is written is what fused_use.py makes of bits, and of the pages around.  A sampling source
+   misses most writes: there a page counts as written if one write is to be expected by its samples.
+
+A source that sees no nodes gives no evidence (None): a plan that cannot know better leaves pages alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace.model.credibility import credible
+from vmplace.model.fused_use import block_heat, fused_use
+from vmplace.model.metrics import Matrix
+from vmplace.model.pages import GuestPages, RangePages
+from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.touched_pages import TouchedPages
+from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
+from vmplace.topology.guest import Movability
+
+HORIZON_S = 6.0
+"""What was seen lately is expected once more: a mean life of 8.7 s of accesses that fade (ln 2: 6 s)."""
+MIN_WINDOWS = 2
+"""Fewer say nothing: what was touched once, nobody knows to be touched again."""
+NEAR_PAGES = 16
+"""64 KiB: pages that are taken to be more alike than those of a block (credibility.py)."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Evidence of one guest with E entries on N nodes; ``pages`` are their ranges, entries in their order.
+
+    ``heat[E, N]``: accesses expected within HORIZON_S.  ``recent[E, N]``: those of the last window."""
+
+    pages: tuple[TouchedPages, ...]
+    heat: Matrix
+    recent: Matrix
+    written: Bools
+    node: NodeIndexes
+    sizes: Matrix
+
+    @property
+    def starts(self) -> list[int]:
+        """Return where the entries of each range begin, and the end."""
+        return [0, *np.cumsum([len(one.heat) for one in self.pages]).tolist()]
+
+
+def entries_of(guest: GuestPages, window_s: float) -> Entries | None:
+    """Return the evidence of what can move, None where the source does not see nodes or saw too little."""
+    parts = [part for one in guest.ranges if (part := _of_range(one, window_s)) is not None]
+    if not parts:
+        return None
+    return Entries(
+        tuple(page for one in parts for page in one.pages),
+        np.concatenate([one.heat for one in parts]),
+        np.concatenate([one.recent for one in parts]),
+        np.concatenate([one.written for one in parts]),
+        np.concatenate([one.node for one in parts]),
+        np.concatenate([one.sizes for one in parts]),
+    )
+
+
+def _of_range(one: RangePages, window_s: float) -> Entries | None:
+    if one.ram.movability is not Movability.MOVABLE or one.history < MIN_WINDOWS:
+        return None
+    pages = touched_pages(one)
+    if pages is None:
+        return None
+    sizes = pages.sizes.astype(np.float64)
+    use = fused_use(pages) if not pages.sampled else None
+    by_samples = pages.counted and pages.sampled
+    heat = _sampled_heat(pages) if by_samples else _heat_of_bits(pages, window_s)
+    if pages.counted and not pages.sampled:
+        heat = _weighed(pages, heat)
+    written = _written_by_samples(pages, heat) if use is None else use.written | use.unsure
+    node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
+    recent = heat * (window_s / HORIZON_S)
+    newest = (pages.seen & 1) > 0
+    recent[~newest] = 0.0
+    heat[node < 0] = 0.0
+    return Entries((pages,), heat, recent, written, node, sizes)
+
+
+def _heat_of_bits(pages: TouchedPages, window_s: float) -> Matrix:
+    heat = np.empty((len(pages.heat), pages.nodes))
+    for node in range(pages.nodes):
+        pace = pages.pace_of(node)
+        if pace is None:
+            pace = (pages.touches[node] / (pages.windows * window_s)).astype(np.float32)
+        heat[:, node] = pace
+    heat *= HORIZON_S * pages.sizes[:, None]
+    return heat
+
+
+def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
+    """Return the heat with the weight that samples give each block; who uses a page is the bits' to tell."""
+    told = block_heat(pages).heat.sum(axis=1)
+    by_bits = np.stack([pages.by_block(heat[:, node] / pages.sizes) for node in range(pages.nodes)], axis=1)
+    total = by_bits.sum(axis=1)
+    scale = np.divide(told, total, out=np.zeros_like(told), where=total > 0)
+    # In all as hot as bits say: samples tell what is hotter than what.
+    scale *= total.sum() / max(float((scale * total).sum()), 1e-300)
+    weighed: Matrix = heat * pages.of_block(scale)[:, None]
+    return weighed
+
+
+def _sampled_heat(pages: TouchedPages) -> Matrix:
+    """Return what counted samples imply, in samples per horizon."""
+    counts = np.zeros((len(pages.heat), pages.nodes))
+    for hits in pages.counted:
+        known = hits.rows < pages.nodes
+        np.add.at(counts, (hits.pages[known], hits.rows[known]), 1.0)
+    block = pages.block_of(np.arange(len(counts)))
+    place = pages.node_index.astype(np.intp) + 1
+    near = np.arange(len(counts)) // NEAR_PAGES
+    within = _numbered(block * (pages.nodes + 1) + place)
+    inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
+    return credible(counts, counts, [inner, within])
+
+
+def _numbered(keys: Indexes) -> Indexes:
+    numbers: Indexes = np.unique(keys, return_inverse=True)[1]
+    return numbers
+
+
+def _written_by_samples(pages: TouchedPages, heat: Matrix) -> Bools:
+    """Return which entries count as written: seen to be, or in a block of which one page in 20 was."""
+    wrote = (pages.wrote > 0) | pages.all_written
+    touched = pages.by_block((pages.seen > 0).astype(np.uint8))
+    share = pages.by_block(wrote.astype(np.uint8)) / np.maximum(touched, 1.0)
+    return wrote | pages.of_block(share > 0.05)

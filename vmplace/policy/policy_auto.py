@@ -1,0 +1,426 @@
+"""Where ought the memory of all guests lie, together?  The joint plan, from what the agent's sources see.
+
+1. Evidence by entries (model/evidence.py) goes to the planner of host_plan.py: pages of all guests go where
+   the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
+2. A guest whose source sees no nodes is left alone, but for one thing that needs no knowledge of pages: if
+   all its vCPUs run on one node, its memory belongs there (policy_home.py).  That a guest spans nodes is no
+   reason to interleave it.
+3. What the planner remembers is kept by entry from plan to plan, and follows pages whose block is told apart
+   or together in another way.
+
+Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as fast as real ones
+(docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.described_memory import MIB, MLP, described_memory
+from vmplace.model.evidence import HORIZON_S, Entries, entries_of
+from vmplace.model.host_memory import host_memory
+from vmplace.model.memory_system import MemorySystem
+from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
+from vmplace.policy import guard
+from vmplace.policy import policy_home as home
+from vmplace.policy.corner_mix import asked_of
+from vmplace.policy.host_plan import HostPlanner
+from vmplace.policy.host_view import (
+    ABSENT,
+    REPLICATED,
+    Bools,
+    GuestEvidence,
+    HostView,
+    Indexes,
+    NodeIndexes,
+    Room,
+    row_sums,
+    traffic,
+)
+from vmplace.policy.page_kinds import runs_of
+from vmplace.policy.plan import (
+    Collapse,
+    GuestView,
+    Mode,
+    Move,
+    PlacementPlan,
+    Replication,
+    Snapshot,
+    Stay,
+)
+from vmplace.policy.steadiness import NOBODY, Steadiness
+from vmplace.topology.guest import PAGE_BYTES, RamRange
+from vmplace.topology.host import HostTopology
+
+T = TypeVar("T", bound=np.generic)
+MOVE_NS, FLUSH_NS, COLLAPSE_NS = 2000.0, 5000.0, 8000.0
+"""Of a vCPU per page; of all vCPUs per batch of 512; of a vCPU per page whose copies collapse."""
+BOUND = 0.005
+"""By how much a protected guest may get slower for the others' sake."""
+FREE_MIB_PER_S = 1e6
+"""Where no bandwidth is known, nodes are taken to serve whatever is asked: then distance alone counts."""
+LEAST_CPUS = 0.05
+"""Of an idle guest: it has some work now and then."""
+THINK_NS = 50.0
+"""Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How the agent's time relates to the planner's.
+
+    ``scale``: seconds of the agent for one of the planner's.  ``price``: what changes cost, in the planner's
+    time, as a share of their price in real ns: 1 in a simulation whose programs are as short as the planner
+    thinks; 1 / scale where programs run as long as the agent.
+    """
+
+    scale: float = 50.0
+    price: float = 1 / 50.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Where one guest's entries were at the last plan; ``copied``: which have copies, as far as is known."""
+
+    pages: tuple[TouchedPages, ...]
+    copied: Bools
+
+
+@dataclass(frozen=True)
+class State:
+    """What is remembered between two plans."""
+
+    known: dict[str, Known] = field(default_factory=dict)
+    memories: dict[str, guard.Memory] = field(default_factory=dict)
+    steady: dict[str, Steadiness] = field(default_factory=dict)
+    planned_s: float = 0.0
+
+
+class AutoPolicy:
+    """The plan with its state, as the agent holds it."""
+
+    def __init__(self, horizon: Horizon | None = None) -> None:
+        self._horizon = horizon or Horizon()
+        self.state = State()
+
+    def __call__(self, snapshot: Snapshot) -> PlacementPlan:
+        """Return the plan, and remember."""
+        plan, self.state = plan_auto(snapshot, self.state, self._horizon)
+        return plan
+
+
+def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[PlacementPlan, State]:
+    """Return the plan for all guests, and the state after it; pure."""
+    system = memory_of(snapshot.host)
+    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot)}
+    state = _carried_over(state, seen)
+    guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
+    evidence = tuple(_evidence(snapshot, guest, seen, state, horizon) for guest in guests)
+    evidence = _with_think(system, evidence, guests)
+    if not guests:
+        return _by_vcpus(snapshot, seen), State(planned_s=snapshot.now_ns / 1e9)
+    planner = HostPlanner(dict(state.memories), steady=dict(state.steady))
+    view = _view(snapshot, system, evidence, horizon)
+    decision = planner.plan(view)
+    answers = [
+        _changes(snapshot, guest, seen[guest.topology.name], before, places, system)
+        for guest, before, places in zip(guests, evidence, decision.pages, strict=True)
+    ]
+    plan = _joined(answers, _by_vcpus(snapshot, seen))
+    known = {
+        guest.topology.name: Known(seen[guest.topology.name].pages, places == REPLICATED)
+        for guest, places in zip(guests, decision.pages, strict=True)
+    }
+    return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9)
+
+
+def memory_of(host: HostTopology) -> MemorySystem:
+    """Return the host's memory system; where no bandwidth is known, one in which only distance counts."""
+    known = host_memory(host)
+    if known is not None:
+        return known
+    distances = np.array([[host.distances[a, b] for b in host.nids] for a in host.nids], float)
+    memory = np.array([node.memory_bytes for node in host.nodes], float)
+    return described_memory(host.nids, distances, np.full(distances.shape, FREE_MIB_PER_S), memory / MIB)
+
+
+def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
+    """Yield the guests of which pages are known by node, and what is known."""
+    for guest in snapshot.guests:
+        pages = guest.pages
+        if pages is None or guest.settings.mode is Mode.MANUAL or pages.nids != snapshot.host.nids:
+            continue
+        if not home.allowed_nids(snapshot.host, guest):
+            continue
+        entries = entries_of(pages, snapshot.window_s)
+        if entries is not None:
+            yield guest, entries
+
+
+def _by_vcpus(snapshot: Snapshot, seen: dict[str, Entries]) -> PlacementPlan:
+    """Return what the others' vCPUs alone tell."""
+    rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
+    return home.plan_for(replace(snapshot, guests=rest), _one_home)
+
+
+def _one_home(
+    host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]
+) -> home.Target | None:
+    """Return the one node that the range belongs to, or where it is if there are several."""
+    target = home.target_of(host, replace(guest, proximity=1.0), ram, allowed)
+    return target if target is not None and len(target.weights) == 1 else None
+
+
+def _evidence(
+    snapshot: Snapshot, guest: GuestView, seen: dict[str, Entries], state: State, horizon: Horizon
+) -> GuestEvidence:
+    """Return what the planner may know of one guest."""
+    name, host = guest.topology.name, snapshot.host
+    entries = seen[name]
+    copied = state.known[name].copied & ~entries.written if name in state.known else np.False_
+    node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
+    allowed = home.allowed_nids(host, guest)
+    worker = np.array([nid in _worker_nids(host, guest) for nid in host.nids])
+    vcpus = max(len(guest.topology.vcpus), 1)
+    parallelism = float(vcpus if guest.cpus is None else np.clip(guest.cpus, LEAST_CPUS, vcpus))
+    can_copy = snapshot.replica_ratio > 0
+    fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
+    weight = _weight(entries, guest, horizon)
+    return GuestEvidence(
+        name=name,
+        heat=np.ascontiguousarray(entries.heat * weight),
+        written=entries.written | ~fits if can_copy else np.ones(len(node), np.bool_),
+        node=node,
+        worker=worker,
+        windows=np.ones(len(node), np.int64),
+        read_ratio=None,
+        parallelism=parallelism,
+        think_ns=THINK_NS,
+        mlp=MLP,
+        recent=np.ascontiguousarray(entries.recent * weight),
+        slowdown_bound=BOUND if guest.settings.protected else None,
+        sizes=entries.sizes,
+        allowed=np.array([nid in allowed for nid in host.nids]),
+    )
+
+
+def _weight(entries: Entries, guest: GuestView, horizon: Horizon) -> float:
+    """Return what one of the evidence's touches counts for, beside prices that are ``horizon.price``."""
+    if guest.dram_per_us is None:
+        return horizon.price
+    # Samples tell how many accesses there are: so many in the planner's horizon.
+    expected = guest.dram_per_us * 1e6 * HORIZON_S / horizon.scale
+    return expected / max(float(entries.heat.sum()), 1e-300)
+
+
+def _with_think(
+    system: MemorySystem, evidence: tuple[GuestEvidence, ...], guests: list[GuestView]
+) -> tuple[GuestEvidence, ...]:
+    """Return the evidence with the work between two accesses that explains the rates that were counted.
+
+    A vCPU's time between two accesses is work and latency / mlp (memory_system.py).  Where nothing counts, a
+    guest is taken to work half of its time.
+    """
+    if not evidence:
+        return ()
+    traffics = [traffic(one.heat, one.node) for one in evidence]
+    shares = np.stack([one / max(float(one.sum()), 1e-300) for one in traffics])
+    told = [guest.dram_per_us for guest in guests]
+    usual = [one.parallelism / (2 * THINK_NS) for one in evidence]
+    rates = np.array([u if t is None else t / 1000 for t, u in zip(told, usual, strict=True)])
+    waits = system.visits @ system.waits(asked_of(system, rates, shares))
+    latency = np.einsum("gkj,kj->g", shares, system.latency + waits)
+    return tuple(
+        one
+        if counted is None
+        else replace(one, think_ns=max(one.parallelism / max(rate, 1e-6) - wait / one.mlp, 0.1))
+        for one, counted, rate, wait in zip(evidence, told, rates.tolist(), latency.tolist(), strict=True)
+    )
+
+
+def _worker_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
+    return host.nids_of_cpus(tuple({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
+
+
+def _huge(entries: Entries) -> Bools:
+    return np.concatenate([one.is_huge for one in entries.pages])
+
+
+def _view(
+    snapshot: Snapshot, system: MemorySystem, evidence: tuple[GuestEvidence, ...], horizon: Horizon
+) -> HostView:
+    host = snapshot.host
+    room, free = home.room_pages(host), {node.nid: node.free_bytes for node in host.nodes}
+    copies = [snapshot.replica_ratio * free[nid] / PAGE_BYTES for nid in host.nids]
+    churn = np.inf if snapshot.budget_bytes is None else snapshot.budget_bytes / PAGE_BYTES
+    return HostView(
+        system,
+        np.array([node.memory_bytes / PAGE_BYTES for node in host.nodes]),
+        evidence,
+        MOVE_NS * horizon.price,
+        FLUSH_NS / HUGE_PAGES * horizon.price,
+        snapshot.now_ns / horizon.scale,
+        None,
+        COLLAPSE_NS * horizon.price,
+        Room(float(churn), np.array([room[nid] for nid in host.nids]), np.array(copies)),
+    )
+
+
+# What the planner remembers, from the entries of one plan to those of the next.
+
+
+def _carried_over(state: State, seen: dict[str, Entries]) -> State:
+    """Return the state with what is remembered of each guest by its entries of now."""
+    known, memories, steady = {}, {}, {}
+    for name, entries in seen.items():
+        before = state.known.get(name)
+        if before is None or name not in state.memories:
+            continue
+        at = entries_before(entries.pages, before.pages)
+        known[name] = Known(entries.pages, _taken(before.copied, at, False))
+        memories[name] = _memory_of(state.memories[name], at)
+        old = state.steady[name]
+        steady[name] = Steadiness(
+            _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
+        )
+    return State(known, memories, steady, state.planned_s)
+
+
+def _memory_of(memory: guard.Memory, at: Indexes) -> guard.Memory:
+    trials = tuple(_trial_of(trial, len(memory.origin), at) for trial in memory.trials)
+    return replace(memory, origin=_taken(memory.origin, at, ABSENT), trials=trials, promise=None)
+
+
+def _trial_of(trial: guard.Trial, count: int, at: Indexes) -> guard.Trial:
+    places = np.full((2, count), ABSENT, np.int8)
+    member = np.zeros(count, np.bool_)
+    places[0, trial.pages], places[1, trial.pages], member[trial.pages] = trial.before, trial.after, True
+    pages: Indexes = np.flatnonzero(_taken(member, at, False))
+    return replace(trial, pages=pages, before=places[0][at[pages]], after=places[1][at[pages]])
+
+
+def _taken(values: npt.NDArray[T], at: Indexes, default: object) -> npt.NDArray[T]:
+    """Return ``values[at]``, and ``default`` where ``at`` is below zero."""
+    taken = np.full(len(at), default, values.dtype)
+    there = at >= 0
+    taken[there] = values[at[there]]
+    return taken
+
+
+def entries_before(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> Indexes:
+    """Return which entry of ``before`` each entry of ``now`` was (part of), -1 for those that had none."""
+    starts = np.cumsum([0, *(len(one.heat) for one in before)]).tolist()
+    old = {one.ram.hva: (one, start) for one, start in zip(before, starts[:-1], strict=True)}
+    found = []
+    for one in now:
+        known = old.get(one.ram.hva)
+        if known is None or known[0].ram.npages != one.ram.npages:
+            found.append(np.full(len(one.heat), -1, np.intp))
+        else:
+            at = _within(one, known[0])
+            found.append(np.where(at >= 0, at + known[1], -1))
+    return np.concatenate([np.zeros(0, np.intp), *found])
+
+
+def _within(now: TouchedPages, before: TouchedPages) -> Indexes:
+    blocks = 1 + int(max(now.blocks.max(initial=0), before.blocks.max(initial=0)))
+    first, step = np.full(blocks, -1, np.intp), np.zeros(blocks, np.intp)
+    apart, whole = before.blocks[before.apart], before.blocks[before.whole]
+    first[apart], step[apart] = np.arange(len(apart)) * HUGE_PAGES, 1
+    first[whole] = before.edge + np.arange(len(whole))
+    block = np.concatenate([np.repeat(now.blocks[now.apart], HUGE_PAGES), now.blocks[now.whole]])
+    inside = np.zeros(len(block), np.intp)
+    inside[: now.edge] = np.tile(np.arange(HUGE_PAGES), len(now.apart))
+    return np.where(first[block] >= 0, first[block] + step[block] * inside, -1)
+
+
+# What the decision means for the actuator.
+
+_Answer = tuple[tuple[Move, ...], tuple[Replication, ...], tuple[Collapse, ...], tuple[Stay, ...]]
+
+
+def _changes(  # noqa: PLR0913 - a decision, and all it refers to
+    snapshot: Snapshot,
+    guest: GuestView,
+    entries: Entries,
+    before: GuestEvidence,
+    places: NodeIndexes,
+    system: MemorySystem,
+) -> _Answer:
+    """Return the changes of one guest's pages, hottest first."""
+    name, nids = guest.topology.name, snapshot.host.nids
+    moves, copies, drops = [], [], []
+    for pages, start, end in zip(entries.pages, entries.starts, entries.starts[1:], strict=False):
+        mine = slice(start, end)
+        here, there, home_node = before.node[mine], places[mine], entries.node[mine]
+        for target in np.unique(there[(there != home_node) & (there >= 0)]).tolist():
+            some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
+            moves.append(_move(name, nids, pages, some, home_node, target, before, start, system))
+        wanted = there == REPLICATED
+        if wanted.any():
+            near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
+            told = (
+                f"nodes {', '.join(map(str, near))} only read them: {_saved(before, start, wanted, system)}"
+            )
+            copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, told))
+        written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
+        if snapshot.replica_ratio and written.any():
+            drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))
+    if moves or copies:
+        return tuple(moves), tuple(copies), tuple(drops), ()
+    return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
+
+
+def _move(  # noqa: PLR0913 - as above
+    name: str,
+    nids: tuple[int, ...],
+    pages: TouchedPages,
+    some: Indexes,
+    node: NodeIndexes,
+    target: int,
+    before: GuestEvidence,
+    start: int,
+    system: MemorySystem,
+) -> Move:
+    """Return the move of entries to one node; small pages of a block that are alike move one by one."""
+    heat = before.heat[start + some]
+    some = some[np.argsort(-row_sums(heat) / pages.sizes[some], kind="stable")]
+    single = np.where(pages.is_huge[some], 1, pages.sizes[some])
+    hva = np.repeat(pages.hva_of(some), single)
+    inside = np.arange(len(hva)) - np.repeat(np.cumsum(single) - single, single)
+    gain = float(
+        (before.heat[start + some] @ (system.latency[:, :] - system.latency[:, [target]]))[
+            np.arange(len(some)), node[some]
+        ].sum()
+    )
+    size_mib = float(pages.sizes[some].sum()) * PAGE_BYTES / MIB
+    reason = (
+        f"to node {nids[target]}, which is nearer to its users or less busy: "
+        f"{size_mib:.1f} MiB, {gain / 1e6:+.2f} ms of latency expected"
+    )
+    return Move(
+        name,
+        (hva + inside * PAGE_BYTES).astype(np.uint64),
+        np.repeat(np.where(pages.is_huge[some], HUGE_PAGES, 1), single).astype(np.uint16),
+        np.repeat(np.array(nids, np.int16)[node[some]], single),
+        np.full(len(hva), nids[target], np.int16),
+        reason,
+    )
+
+
+def _saved(before: GuestEvidence, start: int, wanted: Bools, system: MemorySystem) -> str:
+    some = start + np.flatnonzero(wanted)
+    size_mib = float(before.sizes_of(some).sum()) * PAGE_BYTES / MIB
+    return f"{size_mib:.1f} MiB"
+
+
+def _joined(answers: list[_Answer], rest: PlacementPlan) -> PlacementPlan:
+    return PlacementPlan(
+        (*(move for one in answers for move in one[0]), *rest.moves),
+        (*(stay for one in answers for stay in one[3]), *rest.stays),
+        tuple(copy for one in answers for copy in one[1]),
+        tuple(drop for one in answers for drop in one[2]),
+    )

@@ -1,0 +1,41 @@
+"""Which events of this CPU count, per thread, the accesses that DRAM served?
+
+AMD: ls_dmnd_fills_from_sys (Zen 2: ls_refills_from_sys), loads and stores of the thread that memory of its
+own node, or of another, filled.  Intel servers: mem_load_l3_miss_retired.local_dram and .remote_dram, loads
+only.  Elsewhere perf's generic node-loads, which few CPUs have.
+
+Source: tools/perf/pmu-events/arch/x86 of Linux 6.12: amdzen2 to amdzen5 cache.json (0x43, umasks 0x08 and
+0x40); skylakex, cascadelakex, icelakex and sapphirerapids cache.json (0xd3, umasks 0x01 and 0x02).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+RAW, HW_CACHE = 4, 3
+"""linux/perf_event.h: PERF_TYPE_RAW and PERF_TYPE_HW_CACHE."""
+AMD_ZEN2 = 0x17
+GENERIC = {"dram": (HW_CACHE, 6)}
+AMD = {"dram local": (RAW, 0x0843), "dram remote": (RAW, 0x4043)}
+INTEL = {"dram local": (RAW, 0x01D3), "dram remote": (RAW, 0x02D3)}
+INTEL_SERVERS = frozenset({0x55, 0x6A, 0x6C, 0x8F, 0xCF})
+"""Models of family 6: Skylake and Cascade Lake, Ice Lake, Sapphire and Emerald Rapids."""
+
+
+def dram_events(cpuinfo: Path = Path("/proc/cpuinfo")) -> Mapping[str, tuple[int, int]]:
+    """Return perf's type and config of each event, by name; they add up to what DRAM served."""
+    told = _first_cpu(cpuinfo)
+    family, model = int(told.get("cpu family", "0")), int(told.get("model", "0"))
+    if told.get("vendor_id") == "AuthenticAMD" and family >= AMD_ZEN2:
+        return AMD
+    if told.get("vendor_id") == "GenuineIntel" and family == 6 and model in INTEL_SERVERS:
+        return INTEL
+    return GENERIC
+
+
+def _first_cpu(cpuinfo: Path) -> dict[str, str]:
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return {}
+    lines = text.partition("\n\n")[0].splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

@@ -51,6 +51,11 @@ test-unit: venv promtool ## unit tests: no root, no lab
 test-native: venv ## tests of the C core, the meter and the payload
 	$(BIN)/pytest tests/native
 
+FAULTS ?= 1000
+.PHONY: faults
+faults: venv ## 1,000 failures and 1,000 kills at the calls that the journal makes (FAULTS=1000)
+	FAULTS=$(FAULTS) $(BIN)/pytest tests/native/test_journal_faults.py
+
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 	$(BIN)/pytest tests/lab
 

@@ -5,16 +5,17 @@ written but not changed yet is simply found at home by ``undo``.
 """
 
 import contextlib
-import errno
-import fcntl
+import itertools
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from vmplace.actuation.identity import PROC, GuestIdentity, is_alive, read_boot_id
+from vmplace.actuation.journal_file import JournalFile, locked, unusable
 from vmplace.actuation.journal_records import (
     MAGIC,
     AffinityRecord,
@@ -30,6 +31,7 @@ from vmplace.actuation.journal_records import (
 from vmplace.actuation.page_runs import OriginMap, PageRuns, decode_runs
 from vmplace.errors import JournalError
 
+LOG = logging.getLogger(__name__)
 DEFAULT_PATH = Path("/var/lib/vmplace/journal")
 _COMPACT_BYTES = 4 << 20
 
@@ -119,7 +121,10 @@ def parse_journal(data: bytes) -> JournalContents:
         if start != contents.end:
             contents.damage.append(f"bytes {contents.end} to {start} are damaged and were skipped")
         contents.end = end
-        contents.fold(record)
+        try:
+            contents.fold(record)
+        except ValueError as err:
+            contents.damage.append(f"bytes {start} to {end} hold no sound record: {err}")
     if len(data) > contents.end:
         contents.damage.append(f"the last {len(data) - contents.end} bytes are an unfinished record")
     return contents
@@ -132,7 +137,7 @@ def read_journal(path: Path = DEFAULT_PATH) -> JournalContents:
     except FileNotFoundError:
         return JournalContents()
     except OSError as err:
-        raise JournalError(f"cannot read the journal {path}: {err.strerror}") from err
+        raise unusable(path, err, "read") from err
 
 
 class Journal:
@@ -141,13 +146,15 @@ class Journal:
     def __init__(self, path: Path = DEFAULT_PATH, *, proc: Path = PROC) -> None:
         self.path = path
         self._proc = proc
-        self._fd = -1
-        self._lock = _locked(path)
+        self._file: JournalFile | None = None
+        self._lock = locked(path)
         try:
-            found = read_journal(path)
+            self._file = JournalFile(path)
+            found = _opened(self._file)
             self.damage: tuple[str, ...] = tuple(found.damage)
-            self._open(found)
-            pruned = found.pruned(proc)
+            self._compacted = self._file.end
+            with self._reading_proc():
+                pruned = found.pruned(proc)
             if len(pruned.guests) + len(pruned.sysctls) < len(found.guests) + len(found.sysctls):
                 self._tidy()
         except BaseException:
@@ -164,10 +171,11 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file and its lock; the contents stay."""
-        for fd in (self._fd, self._lock):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._lock = -1
+        if self._file is not None:
+            self._file.close()
+        lock, self._file, self._lock = self._lock, None, -1
+        if lock >= 0:
+            os.close(lock)
 
     def record_pages(self, identity: GuestIdentity, runs: PageRuns) -> None:
         """Note the present nodes of pages that are about to be moved."""
@@ -189,7 +197,9 @@ class Journal:
 
     def record_sysctl(self, name: str, before: str, after: str) -> None:
         """Note the value of a sysctl that is about to be set."""
-        self._append(SysctlRecord(name, before, after, read_boot_id(self._proc)))
+        with self._reading_proc():
+            boot_id = read_boot_id(self._proc)
+        self._append(SysctlRecord(name, before, after, boot_id))
 
     def record_sysctl_returned(self, name: str) -> None:
         """Note that a sysctl is no longer ours."""
@@ -207,7 +217,10 @@ class Journal:
 
     def contents(self) -> JournalContents:
         """Return the sum of all that was written."""
-        return read_journal(self.path)
+        if self._file is None:
+            return read_journal(self.path)
+        # By the descriptor: somebody may have put another file in its place.
+        return parse_journal(self._file.read())
 
     def origins(self, identity: GuestIdentity) -> OriginMap:
         """Return the earliest node of every page of one guest that was ever moved."""
@@ -215,102 +228,47 @@ class Journal:
 
     def compact(self) -> None:
         """Rewrite the file as its sum; guests that ended drop out."""
-        self._rewrite(self.contents().pruned(self._proc))
+        with self._reading_proc():
+            pruned = self.contents().pruned(self._proc)
+        self._rewrite(pruned)
 
     def _append(self, record: Record) -> None:
-        if self._fd < 0:
+        if self._file is None:
             raise JournalError("the journal is closed")
-        try:
-            _write_all(self._fd, frame(record))
-            os.fdatasync(self._fd)
-        except OSError as err:
-            self._cut_back()
-            raise _unwritable(self.path, err) from err
-        self._end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        if self._end > max(_COMPACT_BYTES, 4 * self._compacted):
+        self._file.append(frame(record))
+        if self._file.is_lost():
+            LOG.warning("the journal %s was removed: it is written anew", self.path)
+            self._rewrite(self.contents())
+        if self._file.end > max(_COMPACT_BYTES, 4 * self._compacted):
             self._tidy()
 
     def _tidy(self) -> None:
         # A full disk must not keep an undo from reading what is there; appending still fails loudly.
         with contextlib.suppress(JournalError):
             self.compact()
-        self._compacted = self._end
-
-    def _open(self, found: JournalContents) -> None:
-        try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if os.fstat(self._fd).st_size < len(MAGIC):
-                os.ftruncate(self._fd, 0)
-                _write_all(self._fd, MAGIC)
-                os.fsync(self._fd)
-                _sync_directory(self.path.parent)
-        except OSError as err:
-            raise _unwritable(self.path, err) from err
-        self._end = self._compacted = max(found.end, len(MAGIC))
-        self._cut_back()
-
-    def _cut_back(self) -> None:
-        # Without this a later record would follow half of one; readers would skip it, but report damage.
-        os.ftruncate(self._fd, self._end)
-        os.lseek(self._fd, self._end, os.SEEK_SET)
+        self._compacted = self._file.end if self._file else 0
 
     def _rewrite(self, contents: JournalContents) -> None:
-        new = self.path.with_name(self.path.name + ".new")
+        if self._file is None:
+            raise JournalError("the journal is closed")
+        self._file.replace(itertools.chain([MAGIC], map(frame, contents.records())))
+        self._compacted = self._file.end
+
+    @contextlib.contextmanager
+    def _reading_proc(self) -> Iterator[None]:
+        """Which boot this is and who is alive stands in /proc, which needs descriptors."""
         try:
-            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                _write_all(fd, MAGIC)
-                for record in contents.records():
-                    _write_all(fd, frame(record))
-                os.fsync(fd)
-                new.rename(self.path)
-                _sync_directory(self.path.parent)
-            except BaseException:
-                os.close(fd)
-                raise
+            yield
         except OSError as err:
-            new.unlink(missing_ok=True)
-            raise _unwritable(self.path, err) from err
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = fd
-        self._end = self._compacted = os.lseek(fd, 0, os.SEEK_CUR)
+            raise unusable(self.path, err) from err
 
 
-def _locked(path: Path) -> int:
-    # A file of its own: compaction replaces the journal's inode.  The kernel drops the lock on kill -9.
-    lock = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as err:
-        raise _unwritable(path, err) from err
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as err:
-        os.close(fd)
-        raise JournalError(
-            f"the journal {path} is in use by another vmplace",
-            hint="stop the other agent, or ask it through its control socket",
-        ) from err
-    return fd
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _unwritable(path: Path, err: OSError) -> JournalError:
-    full = err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    hint = f"free some space on the file system of {path}" if full else f"make {path.parent} writable"
-    return JournalError(f"cannot write the journal {path}, nothing is moved: {err.strerror}", hint=hint)
+def _opened(file: JournalFile) -> JournalContents:
+    """Return what the file holds, and make it ready for more."""
+    data = file.read()
+    found = parse_journal(data)
+    if len(data) < len(MAGIC):
+        file.begin(MAGIC)
+    else:
+        file.resume(found.end)
+    return found

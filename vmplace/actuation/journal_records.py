@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from vmplace.errors import JournalError
+
 MAGIC = b"VMPJRNL\x01"
 _MARK = b"\xa5VMR"
 _HEAD = struct.Struct("<4sII")
@@ -75,6 +77,8 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 def frame(record: Record) -> bytes:
     """Return ``record`` as one frame."""
     payload = msgspec.msgpack.encode(record)
+    if len(payload) > _LONGEST:
+        raise JournalError(f"a record of {len(payload)} bytes is too long: nothing is moved")
     return _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
 
 
@@ -100,5 +104,6 @@ def _parse_frame(data: bytes, offset: int) -> tuple[Record | None, int]:
         return None, offset
     try:
         return _decoder.decode(payload), body + length
-    except msgspec.MsgspecError:
+    # msgspec lets bad UTF-8 through as Python's own error.
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None, offset

@@ -17,6 +17,8 @@ BLOCK_PAGES = 16384
 """Pages in one block of the OriginMap: 64 MiB."""
 
 NOWHERE = -1
+_MOST_RUNS, _MOST_PAGES = 1 << 24, 1 << 28
+"""Of one record that is believed: memory of a TiB.  What is written has a batch, or a block, in one."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,24 @@ def encode_pages(
 def decode_runs(data: bytes) -> PageRuns:
     """Return the runs that ``PageRuns.encoded`` wrote; ValueError for anything else."""
     count = int.from_bytes(data[:8], "little")
+    if count > _MOST_RUNS:
+        raise ValueError(f"{count} page runs are too many")
+    unpacking = zlib.decompressobj()
     try:
-        raw = zlib.decompress(data[8:])
+        raw = unpacking.decompress(data[8:], count * 14 + 1)
     except zlib.error as err:
         raise ValueError("page runs are damaged") from err
+    if not unpacking.eof:
+        raise ValueError("page runs are damaged")
     if len(raw) != count * 14:
         raise ValueError("page runs have the wrong length")
     distances = np.frombuffer(raw, "<u8", count)
     npages = np.frombuffer(raw, "<u4", count, count * 8).astype(np.uint32)
     nid = np.frombuffer(raw, "<i2", count, count * 12).astype(np.int16)
-    return PageRuns(np.cumsum(distances, dtype=np.uint64), npages, nid)
+    runs = PageRuns(np.cumsum(distances, dtype=np.uint64), npages, nid)
+    if runs.total_pages > _MOST_PAGES:
+        raise ValueError(f"page runs of {runs.total_pages} pages are too long")
+    return runs
 
 
 class OriginMap:

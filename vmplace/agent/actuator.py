@@ -42,15 +42,25 @@ class HostCalls:
 
 
 class HostActuator:
-    """The real actuator.  ``killed_pid`` is that of an agent that did not end cleanly, or None."""
+    """The real actuator.
+
+    ``killed_pid`` is that of an agent that did not end cleanly, or None; ``settled`` is called once what
+    that one left is told.
+    """
 
     def __init__(
-        self, config: Config, *, killed_pid: int | None = None, calls: HostCalls | None = None
+        self,
+        config: Config,
+        *,
+        killed_pid: int | None = None,
+        settled: Callable[[], None] = lambda: None,
+        calls: HostCalls | None = None,
     ) -> None:
         calls = calls or HostCalls()
         self._calls = calls
         self._patience_s = config.window_ms / 1000
         self._killed_pid = killed_pid
+        self._settled = settled
         self._journal = Journal(config.journal_path, proc=calls.proc)
         self._ownership = ownership_of(config)
         self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
@@ -138,6 +148,7 @@ class HostActuator:
         ]
         taken = [f"{name.replace('/', '.')} was {record.before}" for name, record in contents.sysctls.items()]
         found = "; ".join((*moved, *taken, *self._journal.damage)) or "nothing is left of it"
+        self._settled()
         return f"the agent with pid {self._killed_pid} was killed; its journal holds {found}"
 
     def close(self) -> None:

@@ -16,12 +16,14 @@ class AgentBusyError(VmplaceError):
 class AgentLock:
     """An flock'ed file in the state directory that holds the agent's pid while it runs.
 
-    The kernel drops the lock of a killed agent but leaves the pid: that is how the next one knows.
+    The kernel drops the lock of a killed agent but leaves the pid: that is how the next one knows.  It stays
+    there beside that of the next until what it left is taken over (``settled``).
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
+        self._killed: int | None = None
 
     def take(self) -> int | None:
         """Take the lock; return the pid of an agent that did not end cleanly, or None.
@@ -29,31 +31,42 @@ class AgentLock:
         Raises AgentBusyError while another agent holds it.
         """
         self._open()
-        killed = self._pid()
-        self._write(str(os.getpid()))
-        return killed
+        try:
+            # An agent that was killed before it took over what an earlier one left tells of that one.
+            self._killed = next(reversed(self._pids()), None)
+            self._write(os.getpid(), self._killed)
+        except BaseException:
+            self._close()
+            raise
+        return self._killed
+
+    def settled(self) -> None:
+        """Say that what a killed agent left is known: the next one need not be told again."""
+        self._killed = None
+        self._write(os.getpid())
 
     def release(self) -> None:
         """Say that this agent ended cleanly, and let the next one in."""
         if self._fd >= 0:
-            self._write("")
-            os.close(self._fd)
-            self._fd = -1
+            try:
+                self._write(self._killed)
+            finally:
+                self._close()
 
     def _open(self) -> None:
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self._path, flags, 0o640)
         except OSError as err:
             raise VmplaceError(f"cannot open {self._path}: {err.strerror}", hint="run it as root") from err
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
-            holder = self._pid()
-            os.close(self._fd)
-            self._fd = -1
+            holder = next(iter(self._pids()), "unknown")
+            self._close()
             raise AgentBusyError(
-                f"an agent runs (pid {holder or 'unknown'})",
+                f"an agent runs (pid {holder})",
                 hint="ask it with `vmplace status`, or stop it: systemctl stop vmplace",
             ) from err
 
@@ -64,13 +77,26 @@ class AgentLock:
         try:
             yield
         finally:
-            os.close(self._fd)
-            self._fd = -1
+            self._close()
 
-    def _pid(self) -> int | None:
-        text = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else None
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
-    def _write(self, text: str) -> None:
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, text.encode(), 0)
+    def _pids(self) -> tuple[int, ...]:
+        """Return the pids of the first line: of the agent that wrote it, and of a killed one before it."""
+        line, _, _ = os.pread(self._fd, 64, 0).partition(b"\n")
+        return tuple(int(word) for word in line.split() if word.isdigit())
+
+    def _write(self, *pids: int | None) -> None:
+        """Put the pids in the place of those that are there; a full disk costs none of them."""
+        line = " ".join(str(pid) for pid in pids if pid is not None).encode()
+        try:
+            # Written before anything is cut off, and in one piece: readers heed the first line alone.
+            if line:
+                os.pwrite(self._fd, line + b"\n", 0)
+            os.ftruncate(self._fd, len(line) + 1 if line else 0)
+        except OSError as err:
+            raise VmplaceError(
+                f"cannot write {self._path}: {err.strerror}", hint="free some space, or make it writable"
+            ) from err

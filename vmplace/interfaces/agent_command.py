@@ -80,14 +80,16 @@ def run_agent(
     lock = AgentLock(config.lock_path)
     killed_pid = lock.take()
     try:
-        with contextlib.closing(HostActuator(config, killed_pid=killed_pid)) as actuator:
+        with (
+            # First, for it says whether this agent may work here at all.
+            contextlib.closing(ControlServer(Path(config.socket), lambda *asked: answers(*asked))) as server,
+            contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,
+            threads_end_the_agent(bell),
+        ):
             running = Agent(loaded, open_parts(config, actuator), bell, Heartbeat.from_environment())
-            with (
-                threads_end_the_agent(bell),
-                contextlib.closing(ControlServer(Path(config.socket), AgentAnswers(running))) as server,
-            ):
-                server.start()
-                running.run(windows=windows)
+            answers = AgentAnswers(running)
+            server.start()
+            running.run(windows=windows)
     finally:
         # Only an agent that could not get here leaves its pid, and what it held, to the next.
         lock.release()

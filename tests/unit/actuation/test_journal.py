@@ -1,17 +1,21 @@
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.unit.actuation.child_guest import guest_of
 from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
 from vmplace.actuation.journal import Journal, read_journal
+from vmplace.actuation.journal_records import GuestId, PagesRecord
 from vmplace.actuation.page_runs import OriginMap, PageRuns, encode_pages
 from vmplace.errors import JournalError
 
@@ -181,3 +185,64 @@ def test_kill_9_loses_nothing_that_was_acted_upon(tmp_path: Path, me: GuestIdent
     nids = first_nids(read_journal(tmp_path / "journal").guest(me).pages)
     assert len(nids) in (acted, acted + 1)
     assert nids == {frame: frame % 5 for frame in range(len(nids))}
+
+
+def test_a_journal_that_was_removed_is_written_anew_with_all_that_was_in_it(
+    tmp_path: Path, me: GuestIdentity
+):
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.record_pages(me, one_run(1, 0))
+        path.unlink()
+        journal.record_pages(me, one_run(2, 1))
+        assert first_nids(read_journal(path).guest(me).pages) == {1: 0, 2: 1}
+
+
+def test_a_directory_that_cannot_be_synced_lets_nothing_be_appended_and_loses_nothing(
+    tmp_path: Path, me: GuestIdentity, monkeypatch: pytest.MonkeyPatch
+):
+    path, sync = tmp_path / "journal", os.fsync
+
+    def fails(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink() == tmp_path:
+            raise OSError(5, "input/output error")
+        sync(fd)
+
+    with Journal(path) as journal:
+        journal.record_pages(me, one_run(1, 0))
+        monkeypatch.setattr(os, "fsync", fails)
+        for step in (journal.compact, lambda: journal.record_pages(me, one_run(2, 1))):
+            with pytest.raises(JournalError, match="nothing is moved"):
+                step()
+        monkeypatch.setattr(os, "fsync", sync)
+        journal.record_pages(me, one_run(3, 2))
+    assert first_nids(read_journal(path).guest(me).pages) == {1: 0, 3: 2}
+
+
+@pytest.mark.parametrize("name", ["journal", "journal.lock"])
+def test_a_symbolic_link_is_not_followed(tmp_path: Path, name: str):
+    (tmp_path / "precious").write_bytes(b"")
+    (tmp_path / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(JournalError):
+        Journal(tmp_path / "journal")
+    assert (tmp_path / "precious").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        msgspec.msgpack.encode(PagesRecord(GuestId("db1", 1, 1, "boot"), b"")).replace(b"db1", b"\xff" * 3),
+        msgspec.msgpack.encode(PagesRecord(GuestId("db1", 1, 1, "boot"), b"\xff" * 8 + b"no deflate")),
+        msgspec.msgpack.encode(PagesRecord(GuestId("db1", 1, 1, "boot"), bytes(8) + b"no deflate")),
+    ],
+    ids=["bad UTF-8", "too many runs", "no runs"],
+)
+def test_a_record_that_is_wrong_though_its_sum_is_right_is_damage(
+    tmp_path: Path, me: GuestIdentity, payload: bytes
+):
+    path = tmp_path / "journal"
+    sound = written(path, me, 1)
+    head = struct.pack("<4sII", b"\xa5VMR", len(payload), zlib.crc32(payload))
+    path.write_bytes(sound + head + payload)
+    contents = read_journal(path)
+    assert contents.damage and first_nids(contents.guest(me).pages) == {0: 0}

@@ -53,3 +53,49 @@ def test_a_clean_end_leaves_nothing_to_report(path: Path):
     assert lock.take() is None
     lock.release()
     assert AgentLock(path).take() is None
+
+
+def test_an_agent_that_cannot_start_leaves_the_killed_ones_pid_for_the_next(
+    path: Path, holder: "subprocess.Popen[bytes]"
+):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    failing = AgentLock(path)
+    assert failing.take() == holder.pid
+    failing.release()
+    following = AgentLock(path)
+    assert following.take() == holder.pid
+    following.settled()
+    following.release()
+    assert AgentLock(path).take() is None
+
+
+def test_an_agent_killed_at_its_start_leaves_the_pid_of_the_one_before_it(
+    path: Path, holder: "subprocess.Popen[bytes]"
+):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    killed = HOLDER.replace("time.sleep(60)", "import os; os.kill(os.getpid(), 9)")
+    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
+    assert AgentLock(path).take() == holder.pid
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from vmplace.agent.lock import AgentLock
+from vmplace.errors import VmplaceError
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    AgentLock(Path(sys.argv[1])).take()
+except VmplaceError as err:
+    print(err)
+"""
+
+
+def test_a_full_disk_costs_the_killed_agents_pid_nothing(path: Path, holder: "subprocess.Popen[bytes]"):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    told = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], stdout=subprocess.PIPE, check=True)
+    assert b"cannot write" in told.stdout
+    assert AgentLock(path).take() == holder.pid

@@ -16,6 +16,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def work(path: Path, kernel: SharedKernel, me: GuestIdentity, seed: int) -> tupl
     for step in range(6):
         first, nid = noise.randrange(NPAGES - 64), noise.randrange(3)
         plan = plan_of(BASE + first * PAGE, 64, nid)
-        tried(lambda plan=plan: mover.apply(plan, {GUEST.name: GUEST}))
+        tried(partial(mover.apply, plan, {GUEST.name: GUEST}))
 
         def pin(tid: int = step) -> None:
             journal.record_affinity(

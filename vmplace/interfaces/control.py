@@ -6,8 +6,6 @@ dropped by deadline; it never holds up another client, nor the loop.
 """
 
 import contextlib
-import errno
-import grp
 import logging
 import os
 import selectors
@@ -20,19 +18,30 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.protocol import MAX_REQUEST_BYTES, Request, Response, parse_request, refusal
+from vmplace.interfaces.control_place import SocketPlace
+from vmplace.interfaces.protocol import (
+    MAX_REQUEST_BYTES,
+    Request,
+    Response,
+    encoded,
+    parse_request,
+    refusal,
+)
 
 LOG = logging.getLogger(__name__)
 
-GROUP = "vmplace"
 MAX_CONNECTIONS = 32
 MAX_CONNECTIONS_PER_UID = 8
 REQUEST_S = 5.0
 ANSWER_S = 300.0
 RESPONSE_S = 10.0
+LOOK_S = 10.0
+"""How often it is seen whether the socket is still there."""
+REQUESTS_PER_S, MOST_REQUESTS = 20.0, 60.0
+"""Of one user but root, in the long run and at once; who asks more often is sent away."""
+SENT_AWAY_S = 0.005
+"""Time out for each who is sent away: a flood of them may take a percent of a CPU, not all of it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,22 @@ class _Connection:
     is_answered: bool = False
 
 
+@dataclass
+class _Allowance:
+    """How often a user may still ask now (a token bucket)."""
+
+    left: float = MOST_REQUESTS
+    at_s: float = 0.0
+
+    def take(self, now_s: float) -> bool:
+        self.left = min(self.left + (now_s - self.at_s) * REQUESTS_PER_S, MOST_REQUESTS)
+        self.at_s = now_s
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
 class ControlServer:
     """Serve ``path`` from ``start`` until ``close``; ``answer`` is called on the server's thread."""
 
@@ -66,8 +91,8 @@ class ControlServer:
         self._answer = answer
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
-        self._listener = listening(path)
-        self._inode = path.stat().st_ino
+        self._place = SocketPlace(path)
+        self._allowances: dict[int, _Allowance] = {}
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closing = False
         self._finished: list[tuple[_Connection, Response]] = []
@@ -76,7 +101,7 @@ class ControlServer:
 
     def start(self) -> None:
         """Begin to serve."""
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._place.listener, selectors.EVENT_READ)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._thread.start()
 
@@ -86,16 +111,14 @@ class ControlServer:
         os.eventfd_write(self._bell, 1)
         if self._thread.is_alive():
             self._thread.join(timeout=2 * RESPONSE_S)
-        self._listener.close()
+        self._place.close()
         self._selector.close()
-        with contextlib.suppress(OSError):
-            if self._path.stat().st_ino == self._inode:
-                self._path.unlink()
 
     def _run(self) -> None:
         try:
             while not self._is_closing:
-                self._turn()
+                self._turn(LOOK_S)
+                self._stay_findable()
             # Orders that the stopping loop refused are still told so.
             end = time.monotonic() + 1
             while time.monotonic() < end and any(
@@ -106,34 +129,66 @@ class ControlServer:
             for connection in tuple(self._connections.values()):
                 self._drop(connection)
 
-    def _turn(self, longest_s: float = 60.0) -> None:
+    def _stay_findable(self) -> None:
+        """Serve under the path again if somebody removed it; raises VmplaceError where that cannot be."""
+        if self._is_closing or self._place.is_ours():
+            return
+        LOG.warning("the socket %s was removed: it is made anew", self._path)
+        self._selector.unregister(self._place.listener)
+        self._place.listener.close()
+        self._place.take()
+        self._selector.register(self._place.listener, selectors.EVENT_READ)
+
+    def _turn(self, longest_s: float) -> None:
         now = time.monotonic()
         deadlines = (connection.deadline - now for connection in self._connections.values())
         for key, _ in self._selector.select(max(0.0, min([longest_s, *deadlines]))):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fd == self._bell:
-                self._deliver()
-            elif key.fd in self._connections:
-                self._exchange(self._connections[key.fd])
+            try:
+                self._serve(key)
+            except Exception as err:
+                # Whatever one connection can do costs that connection.
+                LOG.error("a connection failed", exc_info=err)
+                if connection := self._connections.get(key.fd):
+                    self._drop(connection)
         now = time.monotonic()
         for connection in [c for c in self._connections.values() if c.deadline <= now]:
             self._drop(connection)
 
+    def _serve(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._place.listener:
+            self._accept()
+        elif key.fd == self._bell:
+            self._deliver()
+        elif key.fd in self._connections:
+            self._exchange(self._connections[key.fd])
+
     def _accept(self) -> None:
         try:
-            sock, _ = self._listener.accept()
-        except OSError as err:
+            sock, _ = self._place.listener.accept()
+        except OSError:
             # Out of descriptors: the pending client stays in the queue, so do not spin on it.
-            if err.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(0.05)
+            time.sleep(0.05)
             return
         sock.setblocking(False)
-        connection = _Connection(sock, peer_of(sock), time.monotonic() + REQUEST_S)
+        peer = peer_of(sock)
+        if not self._may_ask(peer.uid):
+            with contextlib.suppress(OSError), sock:
+                sock.send(encoded(refusal("busy", "too many requests", "ask less often")))
+            time.sleep(SENT_AWAY_S)
+            return
+        connection = _Connection(sock, peer, time.monotonic() + REQUEST_S)
         self._connections[sock.fileno()] = connection
         self._selector.register(sock, selectors.EVENT_READ)
         if self._is_crowded(connection.peer.uid):
             self._send(connection, refusal("busy", "too many connections", "try again in a few seconds"))
+
+    def _may_ask(self, uid: int) -> bool:
+        """Tell whether the user has not asked too often; root always may."""
+        if uid == 0:
+            return True
+        if len(self._allowances) > 1000:
+            self._allowances.clear()
+        return self._allowances.setdefault(uid, _Allowance()).take(time.monotonic())
 
     def _is_crowded(self, uid: int) -> bool:
         of_uid = sum(connection.peer.uid == uid for connection in self._connections.values())
@@ -199,7 +254,7 @@ class ControlServer:
                 self._send(connection, response)
 
     def _send(self, connection: _Connection, response: Response) -> None:
-        connection.unsent = memoryview(msgspec.json.encode(response) + b"\n")
+        connection.unsent = memoryview(encoded(response))
         connection.is_answered = True
         connection.deadline = time.monotonic() + RESPONSE_S
         with contextlib.suppress(KeyError):
@@ -224,30 +279,6 @@ def peer_of(sock: socket.socket) -> Peer:
     """Return who connected, as the kernel noted at connect(2)."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return Peer(*struct.unpack("3i", credentials))
-
-
-def listening(path: Path) -> socket.socket:
-    """Return a listening socket at ``path``, 0660 root:vmplace, or 0600 where the group does not exist.
-
-    A stale socket is replaced: the agent's lock, taken before, says that nobody serves it.
-    """
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if path.exists() and not path.is_socket():
-        raise VmplaceError(f"{path} is not a socket", hint="give another path in vmplace.toml, key socket")
-    path.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    try:
-        # No umask games: a process has one umask for all threads.  Nobody can connect before listen().
-        sock.bind(str(path))
-        path.chmod(0o600)
-        with contextlib.suppress(KeyError, PermissionError):
-            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)
-            path.chmod(0o660)
-        sock.listen(MAX_CONNECTIONS)
-    except OSError as err:
-        sock.close()
-        raise VmplaceError(f"cannot serve {path}: {err.strerror}", hint="run the agent as root") from err
-    return sock
 
 
 def _failure(err: BaseException) -> Response:

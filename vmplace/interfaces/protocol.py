@@ -6,9 +6,14 @@ Response:  ``{"version": 1, "ok": true, "data": ...}``, or ``ok`` false with ``e
 Keys may be added within a version; a reader ignores those it does not know.
 """
 
+import logging
 from typing import Any, Literal
 
 import msgspec
+
+from vmplace.outside import printable
+
+LOG = logging.getLogger(__name__)
 
 VERSION = 1
 DEFAULT_SOCKET = "/run/vmplace/control.sock"
@@ -45,6 +50,37 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True):
 def refusal(kind: Kind, error: str, hint: str | None = None) -> Response:
     """Return the answer that says no."""
     return Response(False, error=error, hint=hint, kind=kind)
+
+
+def encoded(response: Response) -> bytes:
+    """Return the line that says ``response``, whatever is in it; what cannot be said is refused instead."""
+    for is_printed in (False, True):
+        try:
+            return msgspec.json.encode(_printed(response) if is_printed else response) + b"\n"
+        except Exception as err:
+            LOG.error("an answer cannot be encoded: %s", printable(f"{type(err).__name__}: {err}", 200))
+    told = refusal("failed", "the answer cannot be encoded", "see the agent's log")
+    return msgspec.json.encode(told) + b"\n"
+
+
+def _printed(response: Response) -> Response:
+    """Return the response with "?" for what is no Unicode, such as parts of file names that are no UTF-8."""
+    return msgspec.structs.replace(
+        response,
+        data=_plain(response.data),
+        error=_plain(response.error),
+        hint=_plain(response.hint),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
 
 
 def parse_request(line: bytes) -> Request | Response:

@@ -1,0 +1,186 @@
+"""Nothing that is asked, answered or done to its socket silences the agent."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.interfaces.test_control import connected, echo, talk
+from tests.unit.nobody import NOBODY, needs_nobody
+from vmplace.errors import VmplaceError
+from vmplace.interfaces import control
+from vmplace.interfaces.client import ask
+from vmplace.interfaces.control import ControlServer, Peer
+from vmplace.interfaces.protocol import Request, Response
+
+STATUS = b'{"command": "status"}\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run/control.sock"
+
+
+@pytest.fixture
+def serve(path: Path) -> Iterator[Callable[..., ControlServer]]:
+    servers: list[ControlServer] = []
+
+    def start(answer: control.Answerer = echo) -> ControlServer:
+        servers.append(ControlServer(path, answer))
+        servers[-1].start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_a_name_that_is_no_unicode_is_told_with_question_marks(
+    path: Path, serve: Callable[..., ControlServer]
+):
+    serve(lambda *_: Response(True, data={"notes": ["/pub/dev/vfio/\udcff is open"]}))
+    for _ in range(2):
+        assert talk(path, STATUS)["data"] == {"notes": ["/pub/dev/vfio/? is open"]}
+
+
+def deep() -> Any:
+    nested: Any = []
+    for _ in range(100_000):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize("data", [object(), {(1, 2): 3}, "deep"], ids=str)
+def test_an_answer_that_cannot_be_encoded_is_refused_and_the_next_is_given(
+    path: Path, serve: Callable[..., ControlServer], data: Any
+):
+    told = deep() if data == "deep" else data
+    serve(lambda _peer, request: Response(True, data=told if request.command == "status" else "sound"))
+    refused = talk(path, STATUS)
+    assert not refused["ok"] and "cannot be encoded" in refused["error"]
+    assert talk(path, b'{"command": "plan"}\n')["data"] == "sound"
+
+
+@pytest.mark.parametrize("method", ["_hear", "_flush", "_ask"])
+def test_an_exception_costs_the_one_connection(
+    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch, method: str
+):
+    server, sound, calls = serve(), getattr(ControlServer, method), iter([True])
+
+    def once(self: ControlServer, *args: Any) -> Any:
+        if next(calls, False):
+            raise ZeroDivisionError(method)
+        return sound(self, *args)
+
+    monkeypatch.setattr(ControlServer, method, once)
+    with connected(path) as sock:
+        sock.sendall(STATUS)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.makefile("rb").read() == b""
+    assert talk(path, STATUS)["ok"] and server._thread.is_alive()
+
+
+def test_a_second_agent_with_another_state_leaves_the_first_ones_socket_alone(
+    path: Path, serve: Callable[..., ControlServer]
+):
+    serve(lambda *_: Response(True, data="first"))
+    inode = path.stat().st_ino
+    with pytest.raises(VmplaceError, match="another agent serves"):
+        ControlServer(path, echo)
+    assert path.stat().st_ino == inode and ask("status", path=path) == "first"
+
+
+def test_a_socket_that_somebody_else_serves_is_left_alone_though_nobody_locked_it(path: Path):
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(VmplaceError, match="another agent serves"):
+            ControlServer(path, echo)
+        assert path.is_socket()
+
+
+def test_a_killed_agents_socket_and_lock_are_taken_over(path: Path):
+    code = (
+        "import os, sys; from pathlib import Path; from vmplace.interfaces.control import ControlServer\n"
+        "ControlServer(Path(sys.argv[1]), print).start(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert path.is_socket()
+    server = ControlServer(path, echo)
+    server.start()
+    assert ask("status", path=path)
+    server.close()
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["socket", "directory"])
+def test_a_socket_that_was_removed_comes_back(
+    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch, whole: bool
+):
+    monkeypatch.setattr(control, "LOOK_S", 0.05)
+    serve()
+    for file in list(path.parent.iterdir()) if whole else [path]:
+        file.unlink()
+    if whole:
+        path.parent.rmdir()
+    deadline = time.monotonic() + 10
+    while not path.is_socket() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert ask("status", path=path)
+
+
+FLOOD = """
+import socket, sys
+busy = 0
+for _ in range(int(sys.argv[2])):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(sys.argv[1])
+        try:
+            sock.sendall(b'{"command": "status"}\\n')
+        except BrokenPipeError:
+            pass
+        busy += b"too many requests" in sock.makefile("rb").readline()
+print(busy)
+"""
+
+
+@needs_nobody
+def test_a_user_who_asks_all_the_time_is_sent_away_and_root_is_answered():
+    path = Path(f"/tmp/vmplace-flood-{os.getpid()}.sock")
+
+    def tell(peer: Peer, _request: Request) -> Response:
+        return Response(True, data=peer.uid)
+
+    server = ControlServer(path, tell)
+    server.start()
+    path.chmod(0o666)
+    argv = ["/usr/bin/env", "python3", "-c", FLOOD, str(path), "300"]
+    try:
+        with subprocess.Popen(argv, user=NOBODY, stdout=subprocess.PIPE) as flood:
+            for _ in range(20):
+                assert ask("status", path=path, timeout_s=20) == 0
+            busy = int(flood.communicate(timeout=60)[0])
+    finally:
+        server.close()
+    # At first 60, then 20 a second: the 300 take longer than 2 s only on a machine that hardly runs.
+    assert busy > 100
+
+
+def test_nonsense_after_nonsense_changes_nothing(path: Path, serve: Callable[..., ControlServer]):
+    serve()
+    for sent in (b"\n", b"\0" * 100 + b"\n", b'{"command": "show", "guest": "\\ud800"}\n', STATUS[:-1]):
+        with connected(path) as sock:
+            sock.sendall(sent)
+            sock.shutdown(socket.SHUT_WR)
+            answer = sock.makefile("rb").readline()
+            assert not answer or not json.loads(answer)["ok"]
+    assert ask("status", path=path)

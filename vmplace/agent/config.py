@@ -9,7 +9,7 @@ import fnmatch
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -68,7 +68,12 @@ class ReadingsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """``[guests."PATTERN"]``: the operator's word on guests by name."""
+    """``[guests."PATTERN"]``: the operator's word on guests by name, and by who vouches for the name."""
+
+    origin: Annotated[
+        Literal["any", "libvirt", "kvm"],
+        msgspec.Meta(description='"libvirt" (libvirt tells the name), "kvm" (the guest does) or "any"'),
+    ] = "any"
 
     mode: Annotated[
         Literal["manual", "advise", "auto"],
@@ -151,6 +156,21 @@ class GuestRule:
     pattern: str
     settings: GuestSettings
     error: ConfigError | None = None
+    origin: str = "any"
+
+    def is_for(self, guest: str, origin: str) -> bool:
+        """Tell whether the section is about a guest of this name and origin."""
+        return self.origin in ("any", origin) and fnmatch.fnmatchcase(guest, self.pattern)
+
+    def granted(self, origin: str) -> "GuestRule":
+        """Return the rule as a guest of this origin gets it.
+
+        A guest that libvirt does not vouch for chooses its own name.  So it may choose what it gives up, but
+        not that others make way for it, unless the section is for such guests by its word.
+        """
+        if origin != "kvm" or self.origin == "kvm" or not self.settings.protected:
+            return self
+        return replace(self, settings=replace(self.settings, protected=False))
 
 
 @dataclass(frozen=True)
@@ -161,9 +181,9 @@ class LoadedConfig:
     rules: tuple[GuestRule, ...] = ()
     path: Path | None = None
 
-    def rule(self, guest: str) -> GuestRule:
-        """Return the first rule whose pattern matches; guests that no rule names are managed."""
-        matches = (rule for rule in self.rules if fnmatch.fnmatchcase(guest, rule.pattern))
+    def rule(self, guest: str, origin: str = "libvirt") -> GuestRule:
+        """Return the first rule that is for the guest; guests that no rule is for are managed."""
+        matches = (rule.granted(origin) for rule in self.rules if rule.is_for(guest, origin))
         return next(matches, GuestRule("*", GuestSettings()))
 
 
@@ -221,7 +241,7 @@ def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
     dwp = None if parsed.proximity == "tuned" else parsed.proximity
     is_protected = parsed.priority == "protected"
     settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", dwp, is_protected)
-    return GuestRule(pattern, settings)
+    return GuestRule(pattern, settings, origin=parsed.origin)
 
 
 def _syntax_error(told: str, text: str, path: Path) -> ConfigError:

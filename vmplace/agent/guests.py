@@ -154,13 +154,13 @@ class Roster:
         )  # fmt: skip
 
     def _renew(self, guest: TrackedGuest, topology: GuestTopology, host_nids: tuple[int, ...]) -> None:
-        before, guest.topology = guest.name, merged(guest.topology, topology)
-        if guest.name != before:
-            LOG.info('guest=%s->%s reason="libvirt tells its name"', before, guest.name)
+        before, guest.topology = guest.topology, merged(guest.topology, topology)
+        if (guest.name, guest.topology.origin) != (before.name, before.origin):
+            LOG.info('guest=%s->%s reason="%s tells its name"', before.name, guest.name, topology.origin)
             self._apply_rule(guest, host_nids)
 
     def _apply_rule(self, guest: TrackedGuest, host_nids: tuple[int, ...]) -> None:
-        rule = self._loaded.rule(guest.name)
+        rule = self._loaded.rule(guest.name, guest.topology.origin)
         wrong = str(rule.error) if rule.error else unknown_nids(rule, host_nids)
         guest.settings = GuestSettings(Mode.MANUAL) if wrong else rule.settings
         guest.problem = wrong

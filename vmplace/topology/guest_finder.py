@@ -4,13 +4,13 @@ A guest is a process that runs KVM.  libvirt, where it is there, adds name, UUID
 the command line has to say.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.description import GuestDescription
+from vmplace.topology.domain_owner import RUN, is_of_domain
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
@@ -34,6 +34,7 @@ from vmplace.topology.resident import ResidentRam
 from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 DEBUGFS = Path("/sys/kernel/debug")
+Identity = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,17 @@ class GuestFinder:
         *,
         proc: Path = PROC,
         debugfs: Path = DEBUGFS,
+        run: Path = RUN,
         exact: bool = False,
     ) -> None:
         self._libvirt = libvirt
         self._proc = proc
         self._debugfs = debugfs
+        self._run = run
         self._exact = exact
         self._processes = KvmProcesses(proc)
-        self._layouts: dict[tuple[int, int], tuple[object, tuple[RamRange, ...]]] = {}
+        self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
+        self._names: Mapping[Identity, str] = {}
         self._resident = ResidentRam(proc)
 
     def find(self) -> GuestScan:
@@ -89,7 +93,9 @@ class GuestFinder:
         identities = {guest.identity for guest in guests}
         self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
         self._resident.keep(identities)
-        return GuestScan(_with_unique_names(guests), tuple(skipped), answer.problem)
+        named = with_unique_names(guests, self._names)
+        self._names = {guest.identity: guest.name for guest in named}
+        return GuestScan(named, tuple(skipped), answer.problem)
 
     def _read_order(self, process: KvmProcess) -> GuestDescription | None:
         """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""
@@ -106,6 +112,11 @@ class GuestFinder:
         domains: Mapping[str, GuestDescription],
     ) -> GuestTopology:
         domain = domains.get(ordered.uuid) if ordered is not None and ordered.uuid else None
+        if domain is not None and not is_of_domain(process.pid, domain.name, run=self._run, proc=self._proc):
+            # The real one goes on as it is; this one is neither that nor to be believed in anything else.
+            raise UnsupportedHostError(
+                f"it says that it is domain {domain.name}, which libvirt does not run in it: left alone"
+            )
         description = domain or ordered or GuestDescription("")
         guest = GuestTopology(
             name=description.name or f"{read_comm(process.pid, self._proc)}-{process.pid}",
@@ -210,13 +221,24 @@ def _missing_processes(
     ]
 
 
-def _with_unique_names(guests: Iterable[GuestTopology]) -> tuple[GuestTopology, ...]:
-    """Return the guests; of equal names, those that libvirt does not know get their pid added."""
+def with_unique_names(
+    guests: Iterable[GuestTopology], known: Mapping[Identity, str]
+) -> tuple[GuestTopology, ...]:
+    """Return the guests, each with a name of its own.
+
+    Those that libvirt knows have theirs.  Another one keeps the name in ``known``, whatever it says of itself
+    later; of several newcomers that ask for a name, the oldest gets it.  Who comes late has its pid added.
+    """
     guests = tuple(guests)
-    count = Counter(guest.name for guest in guests)
-    return tuple(
-        replace(guest, name=f"{guest.name}-{guest.pid}")
-        if count[guest.name] > 1 and guest.origin == "kvm"
-        else guest
-        for guest in guests
-    )
+    taken = {guest.name for guest in guests if guest.origin == "libvirt"}
+    names: dict[Identity, str] = {}
+    others = [guest for guest in guests if guest.origin != "libvirt"]
+    for guest in sorted(others, key=lambda one: (one.identity not in known, one.start_time, one.pid)):
+        wanted = known.get(guest.identity, guest.name)
+        name, count = wanted, 0
+        while name in taken:
+            name = f"{wanted[:40]}-{guest.pid}" + (f"-{count}" if count else "")
+            count += 1
+        taken.add(name)
+        names[guest.identity] = name
+    return tuple(replace(guest, name=names.get(guest.identity, guest.name)) for guest in guests)

@@ -98,3 +98,33 @@ m = true
     assert places["h", "i", "j"] == (7, 1)
     assert places["l", 0, "m"] == (9, 1)
     assert ("b",) not in places
+
+
+RULES = """
+[guests."db*"]
+origin = "libvirt"
+mode = "manual"
+[guests."*"]
+priority = "protected"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "mode", "protected"),
+    [
+        ("db1", "libvirt", Mode.MANUAL, False),
+        ("db1", "kvm", Mode.AUTO, False),
+        ("web", "libvirt", Mode.AUTO, True),
+        ("web", "kvm", Mode.AUTO, False),
+    ],
+)
+def test_a_guest_that_names_itself_gets_no_rule_of_libvirts_guests_and_nobodys_way_made(
+    name: str, origin: str, mode: Mode, protected: bool
+):
+    settings = parse_config(RULES, FILE).rule(name, origin).settings
+    assert (settings.mode, settings.protected) == (mode, protected)
+
+
+def test_a_section_may_protect_guests_that_name_themselves_by_its_word():
+    text = '[guests."*"]\norigin = "kvm"\npriority = "protected"\n'
+    assert parse_config(text, FILE).rule("web", "kvm").settings.protected

@@ -143,6 +143,16 @@ def test_libvirts_name_outlives_its_restart():
     assert tracked and tracked.topology.vcpus[0].cpus == (0,)
 
 
+def test_a_guest_that_libvirt_vouches_for_later_gets_the_rule_of_such_guests():
+    bare = guest("db1", pid=77, origin="kvm")
+    world = World([bare])
+    agent = world.agent(GuestRule("db1", GuestSettings(Mode.MANUAL), origin="libvirt"))
+    agent.roster.update([bare], (0, 1))
+    assert [one.settings.mode for one in agent.roster] == [Mode.AUTO]
+    agent.roster.update([guest("db1", pid=77)], (0, 1))
+    assert [one.settings.mode for one in agent.roster] == [Mode.MANUAL]
+
+
 def test_orders_are_obeyed_between_windows():
     world = World([guest("db1")])
     agent = world.agent(rule("db1", Mode.ADVISE))

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.errors import GuestGoneError
 from vmplace.topology.guest import GuestTopology, Movability
-from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity
+from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity, with_unique_names
 from vmplace.topology.guests_kvm import KvmProcesses, is_guest
 from vmplace.topology.procfs import parse_start_time
 from vmplace.topology.vcpus import find_vcpu_tids
@@ -195,8 +195,16 @@ def test_idle_processes_are_looked_at_ever_more_seldom(tmp_path: Path):
 
 
 def test_equal_names_stay_apart():
-    from vmplace.topology.guest_finder import _with_unique_names
-
     bare = GuestTopology("db", 7, 1, "kvm", (), ())
     named = replace(bare, pid=8, origin="libvirt")
-    assert [guest.name for guest in _with_unique_names([bare, named])] == ["db-7", "db"]
+    assert [guest.name for guest in with_unique_names([bare, named], {})] == ["db-7", "db"]
+
+
+def test_a_name_stays_with_who_had_it_first():
+    first, second = GuestTopology("db", 9, 1, "kvm", (), ()), GuestTopology("db", 7, 2, "kvm", (), ())
+    named = with_unique_names([second, first], {})
+    assert [guest.name for guest in named] == ["db-7", "db"]
+    known = {guest.identity: guest.name for guest in named}
+    # The older one says that it is another now, an older newcomer says that it is "db-7".
+    posing = [replace(first, name="web"), replace(second), GuestTopology("db-7", 5, 0, "kvm", (), ())]
+    assert [guest.name for guest in with_unique_names(posing, known)] == ["db", "db-7", "db-7-5"]

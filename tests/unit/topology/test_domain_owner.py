@@ -1,0 +1,112 @@
+"""A guest is who libvirt started, not who says so."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from vmplace.topology.description import GuestDescription
+from vmplace.topology.domain_owner import is_of_domain
+from vmplace.topology.guest_finder import GuestFinder, GuestScan
+from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
+
+UUID = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0"
+
+
+class Told(Libvirt):
+    """A libvirt that runs one domain; there is no libvirtd on this machine, in the lab there is."""
+
+    def __init__(self) -> None:
+        self.domains = {UUID: GuestDescription("db1", uuid=UUID)}
+
+    def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
+        """Tell of it."""
+        return LibvirtAnswer(self.domains)
+
+
+@pytest.fixture
+def claim() -> Iterator[Callable[[], int]]:
+    """Start real KVM guests whose command line is that of the domain."""
+    started = []
+
+    def start() -> int:
+        argv = ["qemu-system-x86_64", str(CHILD), "private", "1", "CPU {}/KVM", "-uuid", UUID]
+        argv += ["-name", "guest=db1"]
+        process = subprocess.Popen(argv, executable=sys.executable, stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout and process.stdout.readline()
+        return process.pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def found(scan: GuestScan, *pids: int) -> dict[int, tuple[str, str]]:
+    return {guest.pid: (guest.name, guest.origin) for guest in scan.guests if guest.pid in pids}
+
+
+@needs_kvm
+def test_a_second_process_with_the_uuid_is_told_and_left_alone(tmp_path: Path, claim: Callable[[], int]):
+    real, other = claim(), claim()
+    (tmp_path / "db1.pid").write_text(f"{real}\n")
+    scan = GuestFinder(Told(), run=tmp_path).find()
+    assert found(scan, real, other) == {real: ("db1", "libvirt")}
+    (told,) = [skip.reason for skip in scan.skipped if skip.pid == other]
+    assert "says that it is domain db1" in told and "left alone" in told
+
+
+@needs_kvm
+def test_nobody_is_the_domain_whose_process_libvirt_does_not_tell(tmp_path: Path, claim: Callable[[], int]):
+    pid = claim()
+    scan = GuestFinder(Told(), run=tmp_path).find()
+    assert found(scan, pid) == {}
+
+
+@needs_kvm
+def test_without_libvirt_the_name_is_the_first_ones(tmp_path: Path, claim: Callable[[], int]):
+    finder = GuestFinder(run=tmp_path)
+    first = claim()
+    assert found(finder.find(), first) == {first: ("db1", "kvm")}
+    second = claim()
+    assert found(finder.find(), first, second) == {
+        first: ("db1", "kvm"), second: (f"db1-{second}", "kvm"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "is_so"),
+    [
+        ("0::/machine.slice/machine-qemu\\x2d7\\x2ddb1.scope/libvirt/emulator", "db1", True),
+        ("4:cpuset:/machine/qemu-7-db1.libvirt-qemu/vcpu0", "db1", True),
+        ("0::/machine.slice/machine-qemu\\x2d7\\x2dweb\\x2d1.scope", "web 1!", True),
+        ("0::/machine.slice/machine-qemu\\x2d7\\x2d" + "a" * 50 + ".scope", "a" * 80, True),
+        ("0::/machine.slice/machine-qemu\\x2d7\\x2ddb.scope", "db1", False),
+        ("0::/machine.slice/machine-qemu\\x2d7\\x2ddb1.scope", "db", False),
+        ("0::/user.slice/machine-qemu", "db1", False),
+        ("0::/user.slice/db1", "db1", False),
+    ],
+)
+def test_the_cgroup_tells_where_there_is_no_file_of_the_pid(
+    tmp_path: Path, group: str, name: str, is_so: bool
+):
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12/cgroup").write_text(group + "\n")
+    assert is_of_domain(12, name, run=tmp_path / "run", proc=tmp_path) == is_so
+
+
+@pytest.mark.parametrize("text", ["13", "", "12 12", "x" * 100_000, "1_2"])
+def test_a_file_that_tells_another_pid_or_nothing_is_no_proof(tmp_path: Path, text: str):
+    (tmp_path / "db1.pid").write_text(text)
+    assert not is_of_domain(12, "db1", run=tmp_path, proc=tmp_path)
+
+
+def test_a_name_leads_out_of_the_folder_nowhere(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "db1.pid").write_text(f"{os.getpid()}")
+    assert not is_of_domain(os.getpid(), "../db1", run=tmp_path / "run", proc=tmp_path)

@@ -1,0 +1,55 @@
+"""Which process did libvirt start for a domain?  What a process says of itself is no answer.
+
+Anybody reads a guest's UUID off its command line and may start a process with the same.  Asked, in turn:
+
+1. /run/libvirt/qemu/NAME.pid, which libvirtd writes and nobody but root can;
+2. where there is no such file, the cgroup that libvirt put the process into: only root moves a process there.
+   Its name holds the domain's, without some signs and cut (virDomainGenerateMachineName).
+"""
+
+import re
+from pathlib import Path
+
+from vmplace.errors import OutsideError
+from vmplace.outside import MOST_BITS, lines, read_text, read_whole
+from vmplace.topology.procfs import PROC
+
+RUN = Path("/run/libvirt/qemu")
+# machine-qemu\x2d7\x2ddb1.scope by systemd, qemu-7-db1.libvirt-qemu without.
+MACHINE = re.compile(r"(?:machine-)?qemu-\d+-(.+)\.(?:scope|libvirt-qemu)")
+ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+CUT_LETTERS = 40
+"""A machine's name has 64 characters at most: of a domain's, at least so many remain."""
+
+
+def is_of_domain(pid: int, name: str, *, run: Path = RUN, proc: Path = PROC) -> bool:
+    """Tell whether process ``pid`` is the one that libvirt started for the domain called ``name``."""
+    if not name or "/" in name:
+        return False
+    try:
+        return read_whole(run / f"{name}.pid", MOST_BITS) == pid
+    except FileNotFoundError:
+        return _in_cgroup_of(pid, name, proc)
+    except (OSError, OutsideError):
+        return False
+
+
+def _in_cgroup_of(pid: int, name: str, proc: Path) -> bool:
+    try:
+        text = read_text(proc / str(pid) / "cgroup")
+    except (OSError, OutsideError):
+        return False
+    return any(_is_machine_of(part, name) for line in lines(text) for part in line.split("/"))
+
+
+def _is_machine_of(part: str, name: str) -> bool:
+    plain = ESCAPED.sub(lambda match: chr(int(match[1], 16)), part)
+    machine = MACHINE.fullmatch(plain)
+    if machine is None:
+        return False
+    found, wanted = _letters(machine[1]), _letters(name)
+    return found == wanted or (len(found) >= CUT_LETTERS and wanted.startswith(found))
+
+
+def _letters(name: str) -> str:
+    return "".join(char for char in name if char.isascii() and char.isalnum())

@@ -26,6 +26,14 @@ class LibvirtConnection(Protocol):
         """Find a domain."""
 
 
+def read_cpus(tid: int) -> set[int]:
+    """Return the CPUs that thread ``tid`` may run on."""
+    try:
+        return os.sched_getaffinity(tid)
+    except ProcessLookupError as err:
+        raise GuestGoneError(f"thread {tid} ended") from err
+
+
 def set_cpus(tid: int, cpus: Iterable[int]) -> None:
     """Let thread ``tid`` run on ``cpus`` only."""
     try:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from vmplace.actuation.identity import PROC, GuestIdentity, is_alive, read_boot_id
 from vmplace.actuation.journal_file import JournalFile, locked, unusable
 from vmplace.actuation.journal_records import (
@@ -69,13 +71,25 @@ class JournalContents:
             case PagesRecord():
                 self.guest(_identity(record.guest)).pages.add(decode_runs(record.runs))
             case AffinityRecord():
-                self.guest(_identity(record.guest)).affinities.setdefault(record.tid, record)
+                self._fold_affinity(record)
             case SysctlRecord():
                 self.sysctls.setdefault(record.name, record)
             case SysctlReturnedRecord():
                 self.sysctls.pop(record.name, None)
             case GuestUndoneRecord():
                 self._fold_undone(record)
+
+    def _fold_affinity(self, record: AffinityRecord) -> None:
+        pins = self.guest(_identity(record.guest)).affinities
+        first = pins.setdefault(record.tid, record)
+        if first is record or record.set_to is None:
+            return
+        if first.thread_start_time == record.thread_start_time and first.set_to in (None, record.cpus):
+            # From what vmplace had set: undo still leads to what was before that.
+            pins[record.tid] = msgspec.structs.replace(first, set_to=record.set_to)
+        else:
+            # From what somebody else has set meanwhile.
+            pins[record.tid] = record
 
     def _fold_undone(self, record: GuestUndoneRecord) -> None:
         identity = _identity(record.guest)
@@ -190,10 +204,11 @@ class Journal:
         thread_start_time: int,
         cpus: tuple[int, ...],
         by_libvirt: bool,
+        set_to: tuple[int, ...] | None = None,
     ) -> None:
-        """Note the CPUs of a vCPU thread that is about to be pinned."""
+        """Note the CPUs of a vCPU thread that is about to be pinned, and to which."""
         guest = _guest_id(identity)
-        self._append(AffinityRecord(guest, vcpu_id, tid, thread_start_time, cpus, by_libvirt))
+        self._append(AffinityRecord(guest, vcpu_id, tid, thread_start_time, cpus, by_libvirt, set_to))
 
     def record_sysctl(self, name: str, before: str, after: str) -> None:
         """Note the value of a sysctl that is about to be set."""

@@ -36,7 +36,10 @@ class PagesRecord(msgspec.Struct, frozen=True, tag="pages"):
 
 
 class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
-    """The CPUs a vCPU thread may use before it is pinned; ``by_libvirt`` = pinned through libvirt."""
+    """The CPUs a vCPU thread may use before it is pinned to ``set_to``; ``by_libvirt`` = through libvirt.
+
+    ``set_to`` is None in what an earlier version wrote.
+    """
 
     guest: GuestId
     vcpu_id: int
@@ -44,6 +47,7 @@ class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
     thread_start_time: int
     cpus: tuple[int, ...]
     by_libvirt: bool
+    set_to: tuple[int, ...] | None = None
 
 
 class SysctlRecord(msgspec.Struct, frozen=True, tag="sysctl"):

@@ -5,15 +5,20 @@ as they are, and undo finds them so.
 """
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from vmplace.actuation.affinity import LibvirtConnection, read_thread_start, set_cpus, set_cpus_by_libvirt
+from vmplace.actuation.affinity import (
+    LibvirtConnection,
+    read_cpus,
+    read_thread_start,
+    set_cpus,
+    set_cpus_by_libvirt,
+)
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal
-from vmplace.errors import GuestGoneError
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -32,22 +37,27 @@ class Pinner:
         """Let ``vcpu`` run on ``cpus`` only; False if that was so already."""
         wanted = set(cpus)
         thread_start = read_thread_start(guest.pid, vcpu.tid, self._proc)
-        before = _read_cpus(vcpu.tid)
+        before = read_cpus(vcpu.tid)
         if before == wanted:
             return False
         by_libvirt = self._libvirt is not None and guest.origin == "libvirt"
-        self._journal.record_affinity(
+        record = partial(
+            self._journal.record_affinity,
             read_identity(guest, self._proc),
             vcpu_id=vcpu.vcpu_id,
             tid=vcpu.tid,
             thread_start_time=thread_start,
-            cpus=tuple(sorted(before)),
             by_libvirt=by_libvirt,
         )
+        record(cpus=tuple(sorted(before)), set_to=tuple(sorted(wanted)))
         if self._libvirt is not None and by_libvirt:
             set_cpus_by_libvirt(self._libvirt, guest.name, vcpu.vcpu_id, wanted)
         else:
             set_cpus(vcpu.tid, wanted)
+        became = read_cpus(vcpu.tid)
+        if became != wanted:
+            # A cpuset, or CPUs that are offline: undo must know what vmplace's doing looks like.
+            record(cpus=tuple(sorted(wanted)), set_to=tuple(sorted(became)))
         return True
 
 
@@ -90,10 +100,3 @@ def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> None:
             with contextlib.suppress(Exception):
                 pinner.pin(guest, vcpu, vcpu.cpus)
         raise
-
-
-def _read_cpus(tid: int) -> set[int]:
-    try:
-        return os.sched_getaffinity(tid)
-    except ProcessLookupError as err:
-        raise GuestGoneError(f"thread {tid} ended") from err

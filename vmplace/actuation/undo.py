@@ -1,5 +1,7 @@
 """Put everything back: every page still there to its node, every vCPU to its CPUs, every sysctl to its value.
 
+What somebody else has set since, CPUs or sysctls, is left as it is and told.
+
 Safe to run again, also after kill -9 in its middle: what is at home already is left alone, and the journal is
 settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
 """
@@ -8,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.actuation.affinity import LibvirtConnection, set_cpus, set_cpus_by_libvirt
+from vmplace.actuation.affinity import LibvirtConnection, read_cpus, set_cpus, set_cpus_by_libvirt
 from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
@@ -33,7 +36,8 @@ class GuestUndo:
     """What became of one guest, in 4 KiB pages and vCPUs.
 
     ``restored`` went back; ``at_home`` were there already; ``gone`` are no longer mapped; ``stuck`` would
-    not go back, by reason (errno name, or "stopped").
+    not go back, by reason (errno name, or "stopped").  ``others_vcpus`` were given other CPUs by
+    somebody else since vmplace tied them, and keep these.
     """
 
     guest: str
@@ -42,20 +46,35 @@ class GuestUndo:
     gone: int = 0
     stuck: Mapping[str, int] = field(default_factory=dict)
     vcpus: int = 0
+    others_vcpus: int = 0
 
 
 @dataclass(frozen=True)
 class UndoResult:
-    """The undo of all guests that still run; ``failures`` in words, ``sysctls`` what was done to each."""
+    """The undo of all guests that still run; ``failures`` in words, ``sysctls`` what was done to each.
+
+    ``ended``: guests that do not run any more; the journal forgets them.
+    """
 
     guests: tuple[GuestUndo, ...] = ()
     sysctls: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Tell whether everything is as it was."""
         return not self.failures and not any(guest.stuck for guest in self.guests)
+
+
+class Allowance(Protocol):
+    """What an undo may move; asked before each call, told after some of them."""
+
+    def wait(self, size_bytes: int) -> int:
+        """Wait until so much, or a part of it, may be moved; return how much, 0 if that will never be."""
+
+    def refund(self, size_bytes: int) -> None:
+        """Take back what was not moved after all."""
 
 
 def undo(  # noqa: PLR0913 - all but the journal are seams
@@ -66,22 +85,41 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     kernel: MoveKernel | None = None,
     libvirt: LibvirtConnection | None = None,
     stop: Callable[[], bool] = lambda: False,
+    allowance: Allowance | None = None,
 ) -> UndoResult:
-    """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are)."""
+    """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are).
+
+    ``stop`` is asked before each call that moves pages, and each is within the ``allowance``, if there is
+    one.  What is not moved stays in the journal.
+    """
     contents = journal.contents()
     done: list[GuestUndo] = []
     failures: list[str] = []
+    ended: list[str] = []
     for origins in contents.guests.values():
-        if guests is None or origins.identity.name in guests:
-            undoing = _GuestUndoing(journal, origins, kernel or NativeKernel(), libvirt, proc, stop)
+        if guests is not None and origins.identity.name not in guests:
+            continue
+        undoing = _GuestUndoing(journal, origins, kernel or NativeKernel(), libvirt, proc, stop, allowance)
+        try:
             done.append(undoing.run(failures))
+        except GuestGoneError:
+            ended.append(origins.identity.name)
+            _forget(journal, origins, failures)
     sysctls = []
     for taken in contents.sysctls.values() if guests is None else ():
         try:
             sysctls.append(restore_sysctl(journal, taken, proc))
         except VmplaceError as err:
             failures.append(str(err))
-    return UndoResult(tuple(done), tuple(sysctls), tuple(failures))
+    return UndoResult(tuple(done), tuple(sysctls), tuple(failures), tuple(ended))
+
+
+def _forget(journal: Journal, origins: GuestOrigins, failures: list[str]) -> None:
+    """Settle a guest that ended, so that the next undo need not tell of it again."""
+    try:
+        journal.record_undone(origins.identity)
+    except VmplaceError as err:
+        failures.append(f"guest {origins.identity.name}: {err}")
 
 
 class _GuestUndoing:
@@ -95,6 +133,7 @@ class _GuestUndoing:
         libvirt: LibvirtConnection | None,
         proc: Path,
         stop: Callable[[], bool],
+        allowance: Allowance | None,
     ) -> None:
         self._journal = journal
         self._origins = origins
@@ -102,12 +141,13 @@ class _GuestUndoing:
         self._libvirt = libvirt
         self._proc = proc
         self._stop = stop
+        self._allowance = allowance
         self._counts: Counter[str] = Counter()
         self._stuck: Counter[str] = Counter()
         self._sizes = BatchSizes()
 
     def run(self, failures: list[str]) -> GuestUndo:
-        """Undo what can be undone and settle the journal."""
+        """Undo what can be undone and settle the journal; GuestGoneError if the guest ended."""
         identity = self._origins.identity
         try:
             if not is_alive(identity, self._proc):
@@ -116,8 +156,9 @@ class _GuestUndoing:
             rest = [runs for block in self._origins.pages.iter_runs() if (runs := self._restore(block))]
             self._journal.record_undone(identity, rest, pinned)
         except GuestGoneError:
-            failures.append(f"guest {identity.name} ended; there is nothing left of it to undo")
-        except VmplaceError as err:
+            raise
+        except Exception as err:
+            # The other guests are undone all the same.
             failures.append(f"guest {identity.name}: {err}")
         return GuestUndo(identity.name, **self._counts, stuck=dict(self._stuck))
 
@@ -138,11 +179,20 @@ class _GuestUndoing:
         pid = self._origins.identity.pid
         if read_start_time(pid, self._proc, tid=record.tid) != record.thread_start_time:
             return
+        if record.set_to is not None and not self._is_as_set(record):
+            return
         if record.by_libvirt and self._libvirt is not None:
             set_cpus_by_libvirt(self._libvirt, record.guest.name, record.vcpu_id, record.cpus)
         else:
             set_cpus(record.tid, record.cpus)
         self._counts["vcpus"] += 1
+
+    def _is_as_set(self, record: AffinityRecord) -> bool:
+        """Tell whether a thread has the CPUs that vmplace gave it, or still those it had before."""
+        now = tuple(sorted(read_cpus(record.tid)))
+        if now not in (record.set_to, record.cpus):
+            self._counts["others_vcpus"] += 1
+        return now == record.set_to
 
     def _restore(self, runs: PageRuns) -> PageRuns | None:
         """Move the pages of one block home; return those that would not go."""
@@ -178,6 +228,26 @@ class _GuestUndoing:
         self._move(hva, nids, self._sizes.small, reasons)
         return self._still_away(hva, nids)
 
+    def _allowed(self, count: int, each: int) -> int:
+        """Wait until ``count`` of ``each`` so many bytes may be moved, or fewer; return how many."""
+        if self._allowance is None:
+            return count
+        granted = self._allowance.wait(count * each)
+        self._allowance.refund(granted % each)
+        return granted // each
+
+    def _refund(
+        self, pages: npt.NDArray[np.uint64], moved: npt.NDArray[np.bool_], nid: int, each: int
+    ) -> None:
+        """Take from the allowance only what moved: a head of 2 MiB may be a small page now."""
+        if self._allowance is None:
+            return
+        moved_bytes = int(np.count_nonzero(moved)) * PAGE_BYTES
+        if each == HUGE_BYTES:
+            last = pages[moved] + np.uint64(HUGE_BYTES - PAGE_BYTES)
+            moved_bytes += int(np.count_nonzero(self._nids(last) == nid)) * (HUGE_BYTES - PAGE_BYTES)
+        self._allowance.refund(len(pages) * each - moved_bytes)
+
     def _move(
         self,
         hva: npt.NDArray[np.uint64],
@@ -189,8 +259,13 @@ class _GuestUndoing:
             pages = hva[nids == nid]
             while len(pages) and not self._stop():
                 count = size.pages
+                each = HUGE_BYTES if size is self._sizes.huge else PAGE_BYTES
+                count = self._allowed(min(count, len(pages)), each)
+                if not count:
+                    return
                 outcome = move_batch(self._kernel, self._origins.identity.pid, pages[:count], nid)
                 size.took(min(count, len(pages)), outcome.duration_ns)
+                self._refund(pages[:count], outcome.status == nid, nid, each)
                 errors = outcome.status[(outcome.status < 0) & (outcome.status != UNTRIED)]
                 if outcome.error or len(errors):
                     reasons[nid] = errno_name(outcome.error or -int(errors[0]))

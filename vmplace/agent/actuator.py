@@ -12,18 +12,20 @@ from vmplace.actuation.gfn_kernel import can_move
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
-from vmplace.actuation.ownership import NumaBalancing, Ownership
+from vmplace.actuation.ownership import NumaBalancing, Ownership, restore_sysctl
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
 from vmplace.actuation.result import ActuationResult, ReplicaOutcome
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
-from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
+from vmplace.sampling.damon_admin import DamonAdmin
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.placement import Placement, open_placement
 
 LOG = logging.getLogger(__name__)
+UNDO_S = 240.0
+"""The longest undo in one go: whoever ordered it waits for 300 s (control.py)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class HostActuator:
         self._journal = Journal(config.journal_path, proc=calls.proc)
         self._ownership = ownership_of(config)
         self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
-        budget = Budget(config.budget.mb_per_s * 1e6)
+        self._budget = budget = Budget(config.budget.mb_per_s * 1e6)
         longest_call_ns = int(config.budget.call_ms * 1e6)
         by_gfn = calls.kernel is None and config.mover == "auto" and can_move()
         self._mover = Mover(
@@ -124,10 +126,25 @@ class HostActuator:
         LOG.info('%s reason="%s"', told, "guests are managed" if is_managing else "no guest is managed")
         return (told,)
 
-    def undo(self, guest: str | None) -> tuple[str, ...]:
-        """Undo one guest or all; return what was done."""
+    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+        """Undo one guest or all within the budget; return what was done.
+
+        It ends early once ``is_stopping()``, and after ``UNDO_S``: then the journal keeps what is left.
+        """
         calls, guests = self._calls, None if guest is None else (guest,)
-        result = undo(self._journal, calls.proc, guests=guests, kernel=calls.kernel)
+        until_ns = calls.clock() + int(UNDO_S * 1e9)
+
+        def stop() -> bool:
+            return is_stopping() or calls.clock() > until_ns
+
+        result = undo(
+            self._journal,
+            calls.proc,
+            guests=guests,
+            kernel=calls.kernel,
+            stop=stop,
+            allowance=_Allowance(self._budget, calls, stop),
+        )
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
             self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
@@ -162,6 +179,32 @@ class HostActuator:
             self._journal.close()
 
 
+@dataclass(frozen=True)
+class _Allowance:
+    """Undo takes from the budget that moves take from."""
+
+    budget: Budget
+    calls: HostCalls
+    stop: Callable[[], bool]
+
+    def wait(self, size_bytes: int) -> int:
+        """Wait until so much, or as much as is ever there at once, may be moved."""
+        size_bytes = min(size_bytes, int(self.budget.capacity_bytes))
+        while not self.stop():
+            now_ns = self.calls.clock()
+            if self.budget.take(size_bytes, now_ns):
+                return size_bytes
+            wait_s = self.budget.wait_s(size_bytes, now_ns)
+            if wait_s is None:
+                return 0
+            self.calls.sleep(min(wait_s, 0.05))
+        return 0
+
+    def refund(self, size_bytes: int) -> None:
+        """Take back what was not moved."""
+        self.budget.refund(size_bytes)
+
+
 def ownership_of(config: Config) -> Ownership:
     """Return what becomes of kernel NUMA balancing: a KVM that replicates keeps it off the guests by itself.
 
@@ -185,22 +228,44 @@ def told_replicas(outcome: ReplicaOutcome) -> str:
     return f"guest={outcome.guest} replicated_bytes={outcome.replicated * PAGE_BYTES}{rest}"
 
 
-def undo_without_agent(journal_path: Path, guest: str | None) -> UndoResult:
+def undo_without_agent(
+    journal_path: Path, guest: str | None, stop: Callable[[], bool] = lambda: False
+) -> UndoResult:
     """Undo what the journal holds, where no agent runs; raises JournalError if one does."""
     if not journal_path.exists():
-        raise VmplaceError(f"there is no journal {journal_path}", hint="nothing was ever moved with it")
+        return UndoResult()
     with Journal(journal_path) as journal:
-        return undo(journal, guests=None if guest is None else (guest,))
+        return undo(journal, guests=None if guest is None else (guest,), stop=stop)
+
+
+def give_back_without_agent(config: Config, proc: Path = PROC, sysfs: Path = Path("/sys")) -> tuple[str, ...]:
+    """Give the kernel what a killed agent had taken of it; no guest is touched.  Says what was done.
+
+    Raises JournalError if an agent runs.
+    """
+    told: list[str] = []
+    if config.journal_path.exists():
+        with Journal(config.journal_path, proc=proc) as journal:
+            told += [restore_sysctl(journal, taken, proc) for taken in journal.contents().sysctls.values()]
+    if DamonAdmin.give_back(sysfs, Path(config.socket).parent):
+        told.append("DAMON watches nothing any more")
+    return tuple(told)
 
 
 def told_undo(result: UndoResult) -> tuple[str, ...]:
     """Return what an undo did, in words."""
     guests = tuple(_told_guest(guest) for guest in result.guests)
-    return (*guests, *result.sysctls, *result.failures) or ("nothing to undo",)
+    ended = tuple(f"{name}: it ended, there is nothing left of it to undo" for name in result.ended)
+    return (*guests, *ended, *result.sysctls, *result.failures) or ("nothing to undo",)
 
 
 def _told_guest(guest: GuestUndo) -> str:
     stuck = "".join(f", {count} pages would not move ({reason})" for reason, count in guest.stuck.items())
     restored = guest.restored * PAGE_BYTES / 2**20
     vcpus = f", {guest.vcpus} vCPUs given their CPUs back" if guest.vcpus else ""
-    return f"{guest.guest}: {restored:.1f} MiB moved back{vcpus}{stuck}"
+    others = (
+        f", {guest.others_vcpus} vCPUs were given other CPUs by somebody else and keep these"
+        if guest.others_vcpus
+        else ""
+    )
+    return f"{guest.guest}: {restored:.1f} MiB moved back{vcpus}{others}{stuck}"

@@ -14,14 +14,23 @@ LOG = logging.getLogger(__name__)
 class Desk:
     """Serves the inbox; ``paused`` and guests that are held are what orders left behind.
 
-    ``changed`` is called when one of these did, before who asked for it is answered.
+    ``changed`` is called when one of these did, before who asked for it is answered.  An undo is given up
+    once ``is_stopping()``.
     """
 
-    def __init__(self, inbox: Inbox, roster: Roster, actuator: Actuator, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        roster: Roster,
+        actuator: Actuator,
+        changed: Callable[[], None],
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._inbox = inbox
         self._roster = roster
         self._actuator = actuator
         self._changed = changed
+        self._is_stopping = is_stopping
         self._applied: list[Order] = []
         self.paused = False
 
@@ -67,7 +76,7 @@ class Desk:
             return None
         self._hold(order.guest, held=order.verb != "resume")
         if order.verb == "undo":
-            return self._actuator.undo(order.guest)
+            return self._actuator.undo(order.guest, self._is_stopping)
         return (f"{order.guest or 'all guests'}: {order.verb}d",)
 
     def _hold(self, name: str | None, *, held: bool) -> None:

@@ -67,7 +67,7 @@ class Agent:
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
-        self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held)
+        self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held, self._is_stopping)
         self.last_plan = PlanSummary()
 
     @property
@@ -79,8 +79,8 @@ class Agent:
     def run(self, *, windows: int | None = None) -> None:
         """Run until the bell says stop, or for ``windows`` windows."""
         try:
-            self._welcome()
             self._heartbeat.ready()
+            self._welcome()
             while not self._bell.stopping and (windows is None or self._status.windows < windows):
                 self._desk.serve()
                 self._window()
@@ -97,7 +97,7 @@ class Agent:
         self._kept = (f"{left}; `vmplace undo` restores it",)
         if self._config.on_leftover == "undo":
             with self._notes.fenced("what a killed agent left is not undone"):
-                self._kept = self._parts.actuator.undo(None)
+                self._kept = self._parts.actuator.undo(None, self._is_stopping)
             self._kept += self._notes.now
 
     def _farewell(self) -> None:
@@ -249,11 +249,14 @@ class Agent:
                 climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
             with self._notes.fenced(f"guest {name} is not undone"):
-                self._notes.add(*self._parts.actuator.undo(name))
+                self._notes.add(*self._parts.actuator.undo(name, self._is_stopping))
+
+    def _is_stopping(self) -> bool:
+        self._heartbeat.beat()
+        return self._bell.stopping
 
     def _is_interrupted(self) -> bool:
-        self._heartbeat.beat()
-        return self._bell.stopping or self.inbox.waiting
+        return self._is_stopping() or self.inbox.waiting
 
     def _may_move(self, name: str) -> bool:
         guest = self.roster.get(name)

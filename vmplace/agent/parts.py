@@ -41,8 +41,11 @@ class Actuator(Protocol):
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take or give back what must not interfere with managed guests; return notes."""
 
-    def undo(self, guest: str | None) -> tuple[str, ...]:
-        """Restore what the journal holds of one guest, or of all; return what was done, in words."""
+    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+        """Restore what the journal holds of one guest, or of all; return what was done, in words.
+
+        It ends early once ``is_stopping()``, and leaves the rest in the journal.
+        """
 
     def leftover(self) -> str | None:
         """Return what an earlier agent moved and the journal still holds, in words, or None."""

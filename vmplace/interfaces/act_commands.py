@@ -81,24 +81,36 @@ def apply(guest: str | None, as_json: bool, socket: Path | None) -> None:
     _print_lines(ask("apply", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
 
 
-@click.command(epilog=examples("vmplace undo db1\nvmplace undo"))
+@click.command(epilog=examples("vmplace undo db1\nvmplace undo\nvmplace undo --settings"))
 @click.argument("guest", required=False)
+@click.option(
+    "--settings",
+    is_flag=True,
+    help="After a killed agent: give the kernel's settings back (NUMA balancing, DAMON), and no more.",
+)
 @json_option
 @socket_option
 @config_option
-def undo(guest: str | None, as_json: bool, socket: Path | None, config: Path | None) -> None:
+def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, config: Path | None) -> None:
     """Put the memory and vCPUs of GUEST, or of all guests, back where they were before vmplace.
 
     The agent then leaves them alone until `vmplace resume`.  Works from the journal, so also without
     an agent, and after one that was killed.  Only root may.
     """
+    if settings:
+        _give_settings_back(guest, config, as_json=as_json)
+        return
     try:
         lines = ask("undo", guest, path=socket, timeout_s=ORDER_S)
     except NoAgentError:
         from vmplace.agent.actuator import told_undo, undo_without_agent
+        from vmplace.agent.bell import Bell
         from vmplace.agent.config import read_config
 
-        result = undo_without_agent(read_config(config).config.journal_path, guest)
+        bell = Bell()
+        bell.stop_on_signals()
+        path = read_config(config).config.journal_path
+        result = undo_without_agent(path, guest, lambda: bell.stopping)
         _print_lines(told_undo(result), as_json=as_json)
         if not result.is_complete:
             raise VmplaceError(
@@ -108,6 +120,18 @@ def undo(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
             raise NothingError("nothing to undo") from None
         return
     _print_lines(lines, as_json=as_json)
+
+
+def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool) -> None:
+    from vmplace.agent.actuator import give_back_without_agent
+    from vmplace.agent.config import read_config
+
+    if guest is not None:
+        raise click.UsageError("--settings are the host's: give no GUEST")
+    told = give_back_without_agent(read_config(config).config)
+    if not told:
+        raise NothingError("nothing to give back")
+    _print_lines(told, as_json=as_json)
 
 
 @click.command(epilog=examples("vmplace pause\nvmplace pause db1"))

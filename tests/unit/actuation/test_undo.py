@@ -8,7 +8,9 @@ import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.actuation.fake_kernel import HUGE, PAGE, FakeKernel
+from vmplace.actuation.affinity import read_thread_start
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal, read_journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.pinner import Pinner, pin_all
@@ -109,7 +111,9 @@ def test_a_guest_that_ended_has_nothing_to_undo(journal: Journal, tmp_path: Path
         Pinner(journal).pin(child.guest, child.guest.vcpus[0], {0})
         child.kill()
         result = undo(journal)
-    assert "ended" in result.failures[0]
+    assert result.ended == ("db1",) and result.is_complete
+    # It is told once.
+    assert undo(journal).ended == ()
 
 
 def test_real_threads_get_their_cpus_back(journal: Journal, tmp_path: Path):
@@ -160,3 +164,82 @@ def test_only_the_named_guest_is_undone(journal: Journal, tmp_path: Path):
     scatter(journal, kernel, 8)
     assert undo(journal, kernel=kernel, guests={"other"}).guests == ()
     assert len(read_journal(tmp_path / "journal").guests) == 1
+
+
+needs_two_cpus = pytest.mark.skipif(os.cpu_count() == 1, reason="needs two CPUs")
+
+
+@needs_two_cpus
+def test_a_pin_that_somebody_else_made_later_is_left_and_told(journal: Journal):
+    with child_guest(8) as child:
+        vcpu = child.guest.vcpus[0]
+        assert Pinner(journal).pin(child.guest, vcpu, {0})
+        os.sched_setaffinity(vcpu.tid, {1})
+        (undone,) = undo(journal).guests
+        assert (undone.vcpus, undone.others_vcpus) == (0, 1)
+        assert os.sched_getaffinity(vcpu.tid) == {1}
+        assert undo(journal).guests == ()
+
+
+@needs_two_cpus
+def test_undo_leads_to_what_somebody_else_set_between_two_pins(journal: Journal):
+    with child_guest(8) as child:
+        vcpu = child.guest.vcpus[0]
+        Pinner(journal).pin(child.guest, vcpu, {0})
+        os.sched_setaffinity(vcpu.tid, {1})
+        Pinner(journal).pin(child.guest, vcpu, {0, 1})
+        journal.compact()
+        assert undo(journal).guests[0].vcpus == 1
+        assert os.sched_getaffinity(vcpu.tid) == {1}
+
+
+def test_a_pin_that_was_journaled_but_not_carried_out_is_no_ones(journal: Journal):
+    with child_guest(8) as child:
+        vcpu, before = child.guest.vcpus[0], os.sched_getaffinity(child.guest.vcpus[0].tid)
+        with pytest.raises(VmplaceError):
+            Pinner(journal).pin(child.guest, vcpu, {1000})
+        (undone,) = undo(journal).guests
+        assert (undone.vcpus, undone.others_vcpus) == (0, 0)
+        assert os.sched_getaffinity(vcpu.tid) == before
+
+
+def test_a_journal_of_an_earlier_version_gives_all_pins_back(journal: Journal):
+    with child_guest(8) as child:
+        vcpu, before = child.guest.vcpus[0], os.sched_getaffinity(child.guest.vcpus[0].tid)
+        journal.record_affinity(
+            read_identity(child.guest), vcpu_id=0, tid=vcpu.tid,
+            thread_start_time=read_thread_start(child.guest.pid, vcpu.tid),
+            cpus=tuple(before), by_libvirt=False,
+        )  # fmt: skip
+        os.sched_setaffinity(vcpu.tid, {0})
+        assert undo(journal).guests[0].vcpus == 1
+        assert os.sched_getaffinity(vcpu.tid) == before
+
+
+def test_an_undo_that_is_stopped_goes_on_the_next_time(journal: Journal):
+    kernel = mixed_ram(4096)
+    before = dict(kernel.nid_of)
+    scatter(journal, kernel, 4096)
+    calls = len(kernel.calls)
+    stopped = undo(journal, kernel=kernel, stop=lambda: len(kernel.calls) > calls + 3)
+    assert len(kernel.calls) <= calls + 5 and not stopped.is_complete
+    assert kernel.nid_of != before
+    assert undo(journal, kernel=kernel).is_complete and kernel.nid_of == before
+
+
+def test_an_undo_asks_for_its_budget_before_each_call(journal: Journal):
+    kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(4096)})
+    scatter(journal, kernel, 4096)
+    asked: list[int] = []
+
+    class Granted:
+        def wait(self, size_bytes: int) -> int:
+            asked.append(size_bytes)
+            return size_bytes if sum(asked) <= 8 << 20 else 0
+
+        def refund(self, size_bytes: int) -> None:
+            asked.append(-size_bytes)
+
+    result = undo(journal, kernel=kernel, allowance=Granted())
+    assert 0 < result.guests[0].restored * PAGE <= 8 << 20
+    assert not result.is_complete

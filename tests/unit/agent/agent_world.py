@@ -129,7 +129,7 @@ class World:
         self.owning = is_managing
         return ()
 
-    def undo(self, guest: str | None) -> tuple[str, ...]:
+    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Put guests back on node 0."""
         self.undone.append(guest)
         self.nid_of = {name: nid for name, nid in self.nid_of.items() if guest not in (None, name)}

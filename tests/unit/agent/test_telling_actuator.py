@@ -49,7 +49,7 @@ def test_what_was_to_move_is_told(world: type[World]) -> None:
 
 def test_after_an_undo_all_is_looked_up() -> None:
     keeper = Keeper()
-    TellingActuator(World([]), keeper).undo(None)
+    TellingActuator(World([]), keeper).undo(None, lambda: False)
     assert keeper.looks == 1
 
 

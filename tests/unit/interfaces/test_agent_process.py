@@ -143,3 +143,22 @@ def test_the_agent_stays_below_60_mb_with_16_gib_of_guests(config: Path, start: 
     text = Path(f"/proc/{agent.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", text)
     assert peak and int(peak[1]) * 1024 < 60e6
+
+
+def test_undo_where_nothing_was_ever_moved_is_nothing_there(config: Path):
+    for words in (["undo"], ["undo", "db1"], ["undo", "--settings"]):
+        undone = cli(config, *words, "--config", str(config))
+        assert undone.returncode == 3, undone.stderr
+        assert "nothing to" in undone.stderr
+    assert cli(config, "undo", "db1", "--settings", "--config", str(config)).returncode == 2
+
+
+def test_a_second_agent_with_another_state_takes_nothing_of_the_first(
+    config: Path, start: Start, child: Child, tmp_path: Path
+):
+    first = start(child)
+    other = tmp_path / "other.toml"
+    other.write_text(config.read_text().replace("/state", "/other"))
+    second = cli(config, "agent", "--config", str(other), timeout=30)
+    assert second.returncode == 1 and "another agent serves" in second.stderr
+    assert look(config)["pid"] == first.pid

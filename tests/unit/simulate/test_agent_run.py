@@ -110,7 +110,7 @@ def test_undo_puts_every_page_back(tmp_path):
         host.agent(actuator).run(windows=8)
     assert (simulation.guests[0].node != before).sum() > 200
     with quiet(), closing(host.actuator()) as another:
-        another.undo(None)
+        another.undo(None, lambda: False)
     assert (simulation.guests[0].node == before).all()
 
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.outside import lines, read_text
 
 ADMIN = "kernel/mm/damon/admin/kdamonds"
 UNLIMITED = 2**63 - 1
+MARK = "damon-kdamond-pid"
+"""Says in the agent's folder which kdamond is its own, and how it is set."""
 MIN_REGIONS, MAX_REGIONS = 200, 1000
 UPDATES = 4
 """An update gives up after two aggregations by the clock (damon_sysfs_schemes_update_regions_start, 6.8 to
@@ -37,20 +40,33 @@ class DamonAdmin:
     ):
         """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands."""
         self._root = sysfs / ADMIN
-        self._owned = state_dir / "damon-kdamond-pid"
+        self._owned = state_dir / MARK
         self._sample_us = sample_us
         self.aggregation_us = aggregation_us
         self._probe()
+
+    @classmethod
+    def give_back(cls, sysfs: Path, state_dir: Path) -> bool:
+        """Stop what a killed agent left watching, if it did; return whether there was anything."""
+        left = cls.__new__(cls)
+        left._root, left._owned = sysfs / ADMIN, state_dir / MARK
+        if not left._root.is_dir() or not left._owned.exists():
+            return False
+        left.stop()
+        return True
 
     def start(self, targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
         """Watch processes (pid, ranges of addresses); replaces what was watched.  Raises OSError."""
         self.stop()
         self._create_context()
-        for path, value in _settings(targets, self._sample_us, self.aggregation_us):
+        settings = _settings(targets, self._sample_us, self.aggregation_us)
+        for path, value in settings:
             self._write(f"0/contexts/0/{path}", value)
-        self._write("0/state", "on")
         self._owned.parent.mkdir(parents=True, exist_ok=True)
-        self._owned.write_text(self._read("0/pid"))
+        # Before it runs, too: an agent may be killed in between.
+        self._note("", settings)
+        self._write("0/state", "on")
+        self._note(self._read("0/pid").strip(), settings)
 
     def regions(self, count: int) -> tuple[tuple[Region, ...], ...]:
         """Return the touched regions of each of the ``count`` targets, in the order of ``start``.
@@ -107,7 +123,23 @@ class DamonAdmin:
     def _is_owned(self) -> bool:
         if not int(self._read("nr_kdamonds")):
             return False
-        return self._read("0/pid").strip() in (self._owned.read_text().strip(), "-1")
+        pid, *settings = lines(read_text(self._owned)) or [""]
+        now = self._read("0/pid").strip()
+        if "-1" != now == pid:
+            return True
+        # One that ended has no pid any more, one that just began has none yet: the settings tell whose it is.
+        return "-1" in (now, pid or "-1") and bool(settings) and all(map(self._is_set, settings))
+
+    def _note(self, pid: str, settings: Sequence[tuple[str, object]]) -> None:
+        told = [f"{path}={value}" for path, value in settings]
+        self._owned.write_text("\n".join([pid, *told]) + "\n")
+
+    def _is_set(self, setting: str) -> bool:
+        path, _, value = setting.partition("=")
+        try:
+            return self._read(f"0/contexts/0/{path}").strip() == value
+        except OSError:
+            return False
 
     def _create_context(self) -> None:
         self._write("nr_kdamonds", 1)

@@ -1,0 +1,67 @@
+"""Whose is the kdamond?  In a copy of its files; the lab has the real one (tests/lab/test_sampling.py)."""
+
+from pathlib import Path
+
+import pytest
+
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.damon_admin import ADMIN, MARK, DamonAdmin, _settings
+
+TARGETS = [(12, [(0x1000, 0x3000)])]
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    """A tree like the kernel's with one kdamond that runs as an agent has set it."""
+    root = tmp_path / "sys" / ADMIN
+    for name, text in [("nr_kdamonds", "1"), ("0/state", "on"), ("0/pid", "77")]:
+        put(root / name, text)
+    put(root / "0/contexts/nr_contexts", "1")
+    put(root / "0/contexts/0/avail_operations", "vaddr\nfvaddr\npaddr\n")
+    for path, value in _settings(TARGETS, 25_000, 250_000):
+        put(root / f"0/contexts/0/{path}", str(value))
+    return tmp_path / "sys"
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def noted(sysfs: Path, tmp_path: Path, pid: str) -> Path:
+    """Leave the mark of a killed agent whose kdamond had ``pid``."""
+    told = [f"{path}={value}" for path, value in _settings(TARGETS, 25_000, 250_000)]
+    put(tmp_path / "run" / MARK, "\n".join([pid, *told]) + "\n")
+    return tmp_path / "run"
+
+
+def kdamonds(sysfs: Path) -> str:
+    return (sysfs / ADMIN / "nr_kdamonds").read_text()
+
+
+@pytest.mark.parametrize(("noted_pid", "pid"), [("77", "77"), ("77", "-1"), ("", "77"), ("", "-1")])
+def test_what_a_killed_agent_left_is_taken_over(sysfs: Path, tmp_path: Path, noted_pid: str, pid: str):
+    put(sysfs / ADMIN / "0/pid", pid)
+    DamonAdmin(sysfs, noted(sysfs, tmp_path, noted_pid))
+    assert kdamonds(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
+
+
+@pytest.mark.parametrize("pid", ["78", "-1"], ids=["runs", "stopped"])
+def test_what_somebody_else_set_up_since_is_left_alone(sysfs: Path, tmp_path: Path, pid: str):
+    put(sysfs / ADMIN / "0/pid", pid)
+    put(sysfs / ADMIN / "0/contexts/0/targets/0/pid_target", "999")
+    with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
+        DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"))
+    assert kdamonds(sysfs) == "1"
+
+
+def test_after_a_crash_it_is_stopped_once(sysfs: Path, tmp_path: Path):
+    state = noted(sysfs, tmp_path, "77")
+    assert DamonAdmin.give_back(sysfs, state) and kdamonds(sysfs) == "0"
+    assert not DamonAdmin.give_back(sysfs, state)
+
+
+def test_a_mark_of_an_earlier_version_tells_by_its_pid_alone(sysfs: Path, tmp_path: Path):
+    put(tmp_path / "run" / MARK, "77\n")
+    put(sysfs / ADMIN / "0/pid", "-1")
+    assert DamonAdmin.give_back(sysfs, tmp_path / "run") and kdamonds(sysfs) == "1"

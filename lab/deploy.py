@@ -54,7 +54,8 @@ def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path
     with tarfile.open(path, "w") as archive:
         for name, source in sorted(files.items()):
             archive.add(source, name, recursive=False)
-        _add_text(archive, "usr/local/bin/vmplace", WRAPPER, mode=0o755)
+        for name in ("usr/local/bin/vmplace", f"{PACKAGE_ROOT}/bin/vmplace"):
+            _add_text(archive, name, WRAPPER, mode=0o755)
         _add_text(archive, "usr/lib/python3/dist-packages/vmplace.pth", f"/{PACKAGE_ROOT}\n", mode=0o644)
     size = path.stat().st_size
     if size > DISK_BYTES:

@@ -22,6 +22,23 @@ def rss_bytes(proc: Path = Path("/proc")) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
+LEAST_BYTES, BYTES_A_PAGE = 256 << 20, 8
+"""Page statistics take up to 6 bytes per 4 KiB of guests that differ everywhere (docs/architecture.md)."""
+
+
+def limit_memory() -> int:
+    """Keep this process to what the host's memory is worth; return the limit in bytes.
+
+    Who asks for more gets a MemoryError, which costs one guest its window; the kernel's OOM killer would cost
+    all guests their agent.  RLIMIT_DATA counts private memory that may be written, touched or not.
+    """
+    limit = LEAST_BYTES + BYTES_A_PAGE * os.sysconf("SC_PHYS_PAGES")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return limit
+
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """<malloc.h>"""
 

@@ -43,9 +43,11 @@ def agent(config: Path | None, check: bool, once: bool, windows: int | None, ver
     if check:
         check_config(read_config(config))
         return
+    from vmplace.agent.cost import limit_memory
     from vmplace.agent.wiring import open_parts
 
     start_log(verbose=verbose)
+    limit_memory()
     run_agent(read_config(config), open_parts, windows=1 if once else windows)
 
 

@@ -1,0 +1,105 @@
+"""Under systemd the agent comes back by itself, whatever ended it, and takes over what it had."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from lab.machine import LabHost
+from tests.lab.test_agent import CONFIG, balance, balancing, host, snapshot, status, until
+
+__all__ = ["host", "snapshot"]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+DROP_IN = """
+[Unit]
+StartLimitBurst=50
+[Service]
+RestartSec=3
+# An emulated host is slow; the unit has 180.
+WatchdogSec=40
+TimeoutAbortSec=5
+"""
+KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds"
+
+
+@pytest.fixture
+def service(host: LabHost) -> Iterator[LabHost]:
+    balance(host, "1")
+    host.run("mkdir -p /etc/systemd/system/vmplace.service.d")
+    host.put(DROP_IN.encode(), "/etc/systemd/system/vmplace.service.d/test.conf")
+    host.run(
+        "cp /opt/vmplace/vmplace/interfaces/vmplace.service /etc/systemd/system/; systemctl daemon-reload"
+    )
+    try:
+        yield host
+    finally:
+        print(host.run("journalctl -u vmplace --no-pager | tail -80", check=False).stdout)
+
+
+def start(host: LabHost, source: str) -> int:
+    config = f'source = "{source}"\n' + CONFIG.format(mb_per_s=512)
+    host.put(config.encode(), "/etc/vmplace/vmplace.toml")
+    host.run("systemctl start vmplace", timeout=120)
+    return works(host, source)
+
+
+def works(host: LabHost, source: str, *, other_than: int = 0) -> int:
+    """Wait for an agent that samples both guests and has taken the balancing; return its pid."""
+
+    def is_so() -> bool:
+        told = status(host)
+        looked = [guest.get("pages_by_node") for guest in told["guests"].values()]
+        return (
+            told.get("pid", other_than) != other_than
+            and len(looked) == 2
+            and all(looked)
+            and balancing(host) == "0"
+        )
+
+    until(is_so, f"an agent with source {source} works")
+    told = status(host)
+    assert told["source"] == source
+    return int(told["pid"])
+
+
+def ended(host: LabHost) -> str:
+    """Return how systemd says that the agent ended, newest last."""
+    return host.run("journalctl -u vmplace --no-pager | grep -E 'result|Watchdog|given back'").stdout
+
+
+@pytest.mark.parametrize("source", ["damon", "idle", "kvm"])
+def test_a_killed_agent_comes_back_and_takes_over(service: LabHost, source: str):
+    pid = start(service, source)
+    service.run("systemctl kill -s KILL --kill-whom=main vmplace")
+    second = works(service, source, other_than=pid)
+    assert any(f"pid {pid} was killed" in note for note in status(service)["notes"])
+    # In between the kernel had its own back, and it has so after the last one.
+    assert "kernel.numa_balancing=0->1: given back" in ended(service)
+    service.run("sed -i 's/^RestartSec=.*/Restart=no/' /etc/systemd/system/vmplace.service.d/test.conf")
+    service.run(f"systemctl daemon-reload; kill -9 {second}")
+    until(lambda: balancing(service) == "1", "the kernel has its balancing back")
+    if source == "damon":
+        until(lambda: service.run(f"cat {KDAMONDS}/nr_kdamonds").stdout.strip() == "0", "DAMON is free again")
+
+
+def test_an_agent_without_memory_or_that_hangs_comes_back(service: LabHost):
+    pid = start(service, "idle")
+    service.run("systemctl set-property --runtime vmplace MemoryMax=16M")
+    until(lambda: "oom-kill" in ended(service), "the agent is out of memory")
+    service.run("systemctl set-property --runtime vmplace MemoryMax=infinity")
+    second = works(service, "idle", other_than=pid)
+    service.run(f"kill -STOP {second}")
+    until(lambda: "Watchdog timeout" in ended(service), "the watchdog bites")
+    works(service, "idle", other_than=second)
+
+
+def test_the_service_is_limited_by_the_hosts_size(service: LabHost):
+    start(service, "idle")
+    shown = service.run("systemctl show vmplace -p MemoryMax -p MemoryHigh -p WatchdogUSec").stdout
+    limits = dict(line.split("=") for line in shown.splitlines())
+    memory = int(service.run("awk '/MemTotal/ {print $2 * 1024}' /proc/meminfo").stdout)
+    assert abs(int(limits["MemoryMax"]) / memory - 0.06) < 0.01
+    limit = service.run("grep 'Max data size' /proc/$(pidof -x vmplace | cut -d' ' -f1)/limits").stdout
+    assert 256 << 20 < int(limit.split()[3]) < (256 << 20) + memory / 256
+    assert json.loads(service.run("vmplace status --json").stdout)["windows"] >= 1

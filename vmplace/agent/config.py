@@ -67,6 +67,14 @@ class ReadingsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = 0.02
 
 
+class DecisionsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[decisions]``: what planning for all guests, and telling people of them, may cost."""
+
+    share: Annotated[
+        float, msgspec.Meta(ge=0.01, le=1, description="the share of a CPU that it may take, 0.01 to 1")
+    ] = 0.25
+
+
 class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """``[guests."PATTERN"]``: the operator's word on guests by name, and by who vouches for the name."""
 
@@ -135,6 +143,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     socket: FilePath = "/run/vmplace/control.sock"
     budget: BudgetSection = BudgetSection()
     readings: ReadingsSection = ReadingsSection()
+    decisions: DecisionsSection = DecisionsSection()
     trial: TrialSection = TrialSection()
     guests: dict[str, Any] = {}
 

@@ -92,6 +92,16 @@ class Roster:
         """Return all names."""
         return tuple(self._guests)
 
+    def views(self) -> tuple[GuestView, ...]:
+        """Return what the policy may know of each guest; one that cannot be told is left out, with a note."""
+        views = []
+        for guest in self:
+            try:
+                views.append(guest.view)
+            except Exception as err:
+                guest.note(err)
+        return tuple(views)
+
     def update(self, found: Iterable[GuestTopology], host_nids: tuple[int, ...]) -> bool:
         """Make the roster that of ``found``; return whether a guest came or went."""
         known = {guest.topology.identity: guest for guest in self}

@@ -22,6 +22,7 @@ from vmplace.agent.notes import Notes, described, unexpected
 from vmplace.agent.orders import Inbox
 from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
+from vmplace.agent.planning import CpuBudget, planned
 from vmplace.agent.readings import Readings
 from vmplace.agent.report import published, told
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
@@ -30,7 +31,6 @@ from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
 from vmplace.policy.registry import BY_NODE, JOINT
 from vmplace.policy.trial import Verdict
-from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
 from vmplace.sampling.source import EarlyReader
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -65,6 +65,7 @@ class Agent:
         source = parts.source
         reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
+        self._decisions = CpuBudget(self._config.decisions.share, self._clock)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
         self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held, self._is_stopping)
@@ -122,7 +123,11 @@ class Agent:
         if self.roster.has_lost:
             self._parts.lookout.look_again()
         busy_cpu += self._clock.cpu_s() - started_cpu
-        plan = self._plan()
+        self._decisions.begin(is_asked=self._desk.waits_for_window)
+        if not self._decisions.allows:
+            self._notes.add(self._decisions.told)
+        with self._decisions.charged():
+            plan = self._plan()
         result = self._act(plan)
         self._judge(result)
         self._settle(result, busy_cpu, changed=changed)
@@ -193,29 +198,28 @@ class Agent:
         self.roster.tried(guest, step)
 
     def _plan(self) -> PlacementPlan:
-        if self._host is None:
+        if self._host is None or not self._decisions.allows:
             return NO_PLAN
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
-        views = tuple(guest.view for guest in self.roster)
         snapshot = Snapshot(
             self._host,
-            views,
+            self.roster.views(),
             budget_bytes,
             self._parts.replica_ratio,
             self._parts.huge_replicas,
             now_ns=self._clock.monotonic() * 1e9,
             window_s=self._config.window_ms / 1000,
         )
-        try:
-            vcpu_moves = plan_vcpus(snapshot)
-            # Memory belongs where the vCPUs will be.
-            plan = self._parts.policy(with_vcpus(snapshot, vcpu_moves))
-        except Exception as err:
-            self._notes.complain(f"policy {self._parts.policy_name} failed, nothing moves: {err}", err)
-            return NO_PLAN
-        plan = replace(plan, vcpu_moves=vcpu_moves)
-        self.last_plan = summary(plan)
+        plan = NO_PLAN
+        with self._notes.fenced(f"policy {self._parts.policy_name} failed, nothing moves"):
+            plan = planned(self._parts.policy, snapshot, self._blame)
+            self.last_plan = summary(plan)
         return plan
+
+    def _blame(self, name: str, err: Exception) -> None:
+        if guest := self.roster.get(name):
+            guest.note(err)
+        self._notes.add(f"guest {name} is planned for no more: {described(err)}")
 
     def _since_plan_s(self) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""
@@ -280,7 +284,8 @@ class Agent:
         if result.pinned_vcpus:
             self._parts.lookout.look_again()
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
-        self._pace = self._pace.after(moved=changed or did > 0)
+        if self._decisions.allows:
+            self._pace = self._pace.after(moved=changed or did > 0)
         longest_ms = max((one.longest_call_ns for one in result.outcomes), default=0) / 1e6
         cpu_ms = max((one.longest_call_cpu_ns for one in result.outcomes), default=0) / 1e6
         self._publish(
@@ -294,14 +299,20 @@ class Agent:
                 sampling_cpu_seconds=self._status.sampling_cpu_seconds + cpu_s,
             )
         )
-        self._desk.report(tuple(told(outcome) for outcome in outcomes.values()) + result.failures)
+        if self._decisions.allows:
+            self._desk.report(tuple(told(outcome) for outcome in outcomes.values()) + result.failures)
+        self._decisions.end()
 
     def _publish(self, status: AgentStatus) -> None:
-        if self._host is not None:
+        if not self._decisions.allows:
+            known = self.roster.names()
+            guests = {name: one for name, one in status.guests.items() if name in known}
+            status = replace(status, guests=guests)
+        elif self._host is not None:
             copies: Mapping[str, int] = {}
             with self._notes.fenced("copies are not counted"):
                 copies = self._parts.actuator.replica_bytes()
-            with self._notes.fenced("the figures are those of an earlier window"):
+            with self._notes.fenced("the figures are those of an earlier window"), self._decisions.charged():
                 status = published(status, self.roster, self._host, self.last_plan, copies)
         self._status = replace(status, notes=self._notes.now)
 

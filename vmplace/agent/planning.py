@@ -1,0 +1,89 @@
+"""What is planned for all guests, without those it fails for, and within a share of a CPU?
+
+1. A policy that fails is asked for each guest alone: whom it fails for is told and left out.
+2. Decisions (plans, and the figures that people are told) have a budget: a share of a CPU.  What is not used
+   is saved, until it is the price: what they took the last time.  Where it is not, nothing new is decided.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from vmplace.agent.clock import Clock
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
+
+Policy = Callable[[Snapshot], PlacementPlan]
+Blame = Callable[[str, Exception], None]
+
+
+def planned(policy: Policy, snapshot: Snapshot, blame: Blame) -> PlacementPlan:
+    """Return the plan; ``blame`` is told of guests that it is made without.
+
+    Raises what the policy raises if it fails for all of them, or for none of them alone.
+    """
+    try:
+        return _planned(policy, snapshot)
+    except Exception:
+        sound = tuple(view for view in snapshot.guests if _is_planned(policy, snapshot, view, blame))
+        if len(sound) in (0, len(snapshot.guests)):
+            raise
+    return _planned(policy, replace(snapshot, guests=sound))
+
+
+def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
+    vcpu_moves = plan_vcpus(snapshot)
+    # Memory belongs where the vCPUs will be.
+    return replace(policy(with_vcpus(snapshot, vcpu_moves)), vcpu_moves=vcpu_moves)
+
+
+def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:
+    try:
+        _planned(policy, replace(snapshot, guests=(view,)))
+    except Exception as err:
+        blame(view.topology.name, err)
+        return False
+    return True
+
+
+class CpuBudget:
+    """CPU time for decisions: ``share`` of a CPU, in the long run; times in s and CPU ns of ``clock``."""
+
+    def __init__(self, share: float, clock: Clock) -> None:
+        self._share = share
+        self._clock = clock
+        self._saved_ns = self._price_ns = self._spent_ns = 0
+        self._at_s = clock.monotonic()
+        self.allows = True
+
+    def begin(self, *, is_asked: bool) -> None:
+        """Begin a window; ``allows`` then tells whether decisions can be paid for, or are asked for."""
+        now_s = self._clock.monotonic()
+        earned_ns = round((now_s - self._at_s) * 1e9 * self._share)
+        self._at_s = now_s
+        self._saved_ns = min(self._saved_ns, self._price_ns) + earned_ns
+        self.allows = is_asked or self._saved_ns >= self._price_ns
+
+    @contextmanager
+    def charged(self) -> Iterator[None]:
+        """Charge what is done inside."""
+        started_ns = self._clock.thread_cpu_ns()
+        try:
+            yield
+        finally:
+            self._spent_ns += self._clock.thread_cpu_ns() - started_ns
+
+    def end(self) -> None:
+        """End a window: what decisions took is their price from now on."""
+        if self.allows:
+            self._saved_ns, self._price_ns = self._saved_ns - self._spent_ns, self._spent_ns
+        self._spent_ns = 0
+
+    @property
+    def told(self) -> str:
+        """Return what is told while the budget does not allow decisions."""
+        cost_ms, wait_s = self._price_ns / 1e6, self._price_ns / 1e9 / self._share
+        return (
+            f"a decision takes {cost_ms:.0f} ms of CPU: one in {wait_s:.1f} s keeps within {self._share:.0%} "
+            "of a CPU ([decisions] share)"
+        )

@@ -1,0 +1,32 @@
+"""The real agent that finds its guests by itself, beside whoever else runs; only the sensor is made up.
+
+Run as: found_agent.py CONFIG.  What no guest touched says that all of it was touched on node 0.
+"""
+
+import sys
+from pathlib import Path
+
+from tests.unit.agent.agent_world import HOST, World
+from vmplace.agent.config import Config, read_config
+from vmplace.agent.lookout import Lookout
+from vmplace.agent.parts import Actuator, Parts
+from vmplace.agent.wiring import found_of
+from vmplace.interfaces.agent_command import run_agent, start_log
+from vmplace.policy.registry import POLICIES
+from vmplace.topology.guest_finder import GuestFinder
+
+
+def main() -> None:
+    """Run the agent until stopped."""
+    world, finder = World([]), GuestFinder()
+    lookout = Lookout(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find()))
+
+    def open_parts(_config: Config, actuator: Actuator) -> Parts:
+        return Parts(lookout, world, POLICIES["home"], "home", actuator)
+
+    start_log(verbose=False)
+    run_agent(read_config(Path(sys.argv[1])), open_parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Users who may run KVM guests neither end, nor silence, nor mislead the agent of all others.
+
+They are real processes of another user (a real setuid), with real VMs, beside the agent's process.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.nobody import NOBODY, needs_nobody
+from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from vmplace.interfaces.client import ask
+
+pytestmark = [needs_nobody, needs_kvm]
+ROOT = Path(__file__).parents[3]
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin") or "python3"
+FORGED = b"\x0b100000000000-500000000000 rw-p 00000000 00:00 0 "
+QEMU = "qemu-system-x86_64"
+MAPPED = {
+    "forged page size": b"x\x0bKernelPageSize: evil",
+    "forged range": b"x" + FORGED,
+    "all line ends": b"x\x0b\x0c\r\x1c\x1d\x1e\xc2\x85\xe2\x80\xa8VmFlags: lo",
+    "no Unicode": b"pub/dev/vfio/\xff\xfe",
+    "escapes": b"\x1b]0;pwned\x07\x1b[2J",
+}
+SAID = {
+    "many CPUs": ["-numa", "node,cpus=0-9999999999"],
+    "deep JSON": ["-object", '{"qom-type":' + "[" * 20_000],
+    "forged log": ["-name", 'guest=a\n<3>order=undo guest=all reason="asked by root"\x1b]0;pwned\x07'],
+    "long name": ["-name", "guest=" + "n" * 100_000],
+    "huge number": ["-m", "9" * 5000],
+}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder where anybody may read and write; the tests' own is root's."""
+    made = Path(tempfile.mkdtemp(prefix="vmplace-hostile-", dir="/tmp"))
+    made.chmod(0o755)
+    for source in (CHILD, Path(__file__).with_name("hostile_guest.py")):
+        shutil.copy(source, made)
+        (made / source.name).chmod(0o644)
+    (made / "files").mkdir(mode=0o777)
+    (made / "files").chmod(0o777)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    started = []
+
+    def start(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(argv, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def hostile(
+    run: Callable[..., Any], folder: Path, *, mapped: bytes = b"", said: list[str] | None = None
+) -> int:
+    """Start a hostile guest of another user; return its pid."""
+    argv = [QEMU, str(folder / "hostile_guest.py"), str(folder / CHILD.name), "private", "1", "CPU {}/KVM"]
+    environ = {b"PATH": b"/usr/bin:/bin"}
+    if mapped:
+        environ[b"HOSTILE_FILE"] = bytes(folder / "files") + b"/" + mapped
+    process = run(
+        argv + (said or []),
+        executable=SYSTEM_PYTHON,
+        env=environ,
+        stdout=subprocess.PIPE,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[os.stat("/dev/kvm").st_gid],  # noqa: PTH116
+    )
+    assert process.stdout.readline(), "the guest did not start"
+    return int(process.pid)
+
+
+def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], folder: Path, tmp_path: Path):
+    socket = tmp_path / "run/control.sock"
+    config = tmp_path / "vmplace.toml"
+    config.write_text(
+        f'state_dir = "{tmp_path}/state"\nsocket = "{socket}"\nwindow_ms = 100\nlongest_rest_ms = 100\n'
+        'numa_balancing = "leave"\nlibvirt = false\n'
+    )
+    victim = run([sys.executable, str(CHILD), "private", "1"], stdout=subprocess.PIPE)
+    assert victim.stdout.readline()
+    pids = [hostile(run, folder, mapped=name) for name in MAPPED.values()]
+    pids += [hostile(run, folder, said=words) for words in SAID.values()]
+    assert {int(Path(f"/proc/{pid}").stat().st_uid) for pid in pids} == {NOBODY}
+
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        agent = run([sys.executable, "-m", "tests.unit.interfaces.found_agent", str(config)],
+                    cwd=ROOT, stderr=stderr)  # fmt: skip
+    until = time.monotonic() + 60
+    while not socket.exists():
+        assert agent.poll() is None and time.monotonic() < until, log.read_text(errors="replace")[-3000:]
+        time.sleep(0.05)
+    answers: list[dict[str, Any]] = []
+    # Guests are looked up every 3 s.
+    while len(answers) < 2 or (answers[-1]["windows"] < 5 or time.monotonic() < until - 50):
+        assert agent.poll() is None, log.read_text(errors="replace")[-3000:]
+        answers.append(ask("status", path=socket, timeout_s=20))
+        assert time.monotonic() < until + 60
+        time.sleep(0.1)
+
+    guests = {guest["pid"]: (name, guest) for name, guest in answers[-1]["guests"].items()}
+    assert victim.pid in guests and guests[victim.pid][1]["state"] != "failed"
+    told = " ".join(answers[-1]["notes"])
+    for pid, what in zip(pids, [*MAPPED, *SAID], strict=True):
+        assert pid in guests or f"pid {pid}" in told or str(pid) in told, f"{what}: neither a guest nor told"
+    # No range of 64 TiB came of a file's name, and no name of a guest is longer than a line.
+    assert all(guest["memory_bytes"] < 1 << 30 for _, guest in guests.values())
+    assert all(len(name) <= 80 and name.isprintable() for name, _ in guests.values())
+    said = log.read_text(errors="surrogateescape")
+    assert not re.search(r"^<\d>order=undo", said, re.M) and "\x1b" not in said
+    assert max(map(len, said.splitlines())) < 2000
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert peak and int(peak[1]) < 150_000

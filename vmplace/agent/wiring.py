@@ -1,5 +1,6 @@
 """Which real parts does the loop drive on this host?"""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from vmplace.topology.guests_libvirt import Libvirt
 from vmplace.topology.host import HostTopology
 from vmplace.topology.memory_budget import affordable, guests_budget_bytes
 from vmplace.topology.sysfs import read_free_bytes
+
+PIDS_NAMED = 5
 
 
 def open_parts(config: Config, actuator: Actuator) -> Parts:
@@ -102,8 +105,20 @@ def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
 def found_of(scan: GuestScan, budget_bytes: int) -> Found:
     """Return a scan's guests, those that the agent can afford, and what a person should know of it."""
     guests, left = affordable(scan.guests, budget_bytes)
-    skipped = tuple(
-        skip.reason if skip.pid is None else f"pid {skip.pid}: {skip.reason}" for skip in scan.skipped
-    )
+    pids: dict[str, list[int]] = {}
+    for skip in scan.skipped:
+        # What differs by the process alone is one thing to know, however many processes there are.
+        reason = skip.reason if skip.pid is None else re.sub(rf"\b{skip.pid}\b", "N", skip.reason)
+        pids.setdefault(reason, []).extend(() if skip.pid is None else (skip.pid,))
+    skipped = tuple(f"{_told_pids(found)}{reason}" for reason, found in pids.items())
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
     return Found(guests, (*problem, *skipped, *(reason for _, reason in left)))
+
+
+def _told_pids(pids: list[int]) -> str:
+    """Return whom a reason is about: nobody, one process, or several of which a few are named."""
+    if len(pids) < 2:
+        return f"pid {pids[0]}: " if pids else ""
+    named = ", ".join(map(str, pids[:PIDS_NAMED]))
+    more = f" and {len(pids) - PIDS_NAMED} more" if len(pids) > PIDS_NAMED else ""
+    return f"pids {named}{more}: "

@@ -133,4 +133,10 @@ class _PriorityFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         priority = PRIORITIES.get(record.levelno, 3)
-        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
+        lines = super().format(record).split("\n")
+        return "\n".join(f"<{priority}>{_shown(line)}" for line in lines)
+
+
+def _shown(line: str) -> str:
+    """Return a line with what would move a terminal's cursor, or colour it, as escapes."""
+    return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in line)

@@ -28,11 +28,11 @@ class AgentAnswers:
                 return refusal("denied", message, f"run `sudo vmplace {request.command}`")
             return self._ordered(request)
         try:
-            return Response(True, data=self._look(request))
+            return Response(True, data=self._look(request, may_see_addresses=peer.uid == 0))
         except UnknownGuestError as err:
             return refusal("guest", str(err), err.hint)
 
-    def _look(self, request: Request) -> Any:
+    def _look(self, request: Request, *, may_see_addresses: bool) -> Any:
         if request.command == "status":
             return msgspec.to_builtins(self._agent.status, str_keys=True)
         if request.command == "plan":
@@ -40,8 +40,10 @@ class AgentAnswers:
             return msgspec.to_builtins(plan.of(request.guest) if request.guest else plan, str_keys=True)
         if request.guest is None:
             raise VmplaceError(f"{request.command} needs the name of a guest")
-        show = self.show if request.command == "show" else self.why
-        return msgspec.to_builtins(show(request.guest), str_keys=True)
+        if request.command == "why":
+            return msgspec.to_builtins(self.why(request.guest), str_keys=True)
+        shown = msgspec.to_builtins(self.show(request.guest), str_keys=True)
+        return shown if may_see_addresses else without_addresses(shown)
 
     def show(self, name: str) -> dict[str, Any]:
         """Return all that is known of one guest."""
@@ -86,3 +88,13 @@ class AgentAnswers:
         order.answer.add_done_callback(on_done)
         self._agent.inbox.submit(order)
         return response
+
+
+def without_addresses(shown: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``show`` tells with offsets from the lowest address in place of addresses.
+
+    Where QEMU's memory lies is what address space randomisation hides from whoever may only look.
+    """
+    lowest = min((ram["hva"] for ram in shown["ram"]), default=0)
+    moved = {key: [one | {"hva": one["hva"] - lowest} for one in shown[key]] for key in ("ram", "strips")}
+    return shown | moved

@@ -28,7 +28,9 @@ def main(uri: str, question: str, *words: str) -> dict[str, Any]:
     # The default handler prints each error to stderr.
     libvirt.registerErrorHandler(lambda *_: None, None)
     try:
-        connection = libvirt.open(uri)
+        # Only QEMU's monitor is asked by a connection that could also change something.
+        opened = libvirt.open if question == "monitor" else libvirt.openReadOnly
+        connection = opened(uri)
         return QUESTIONS[question](connection, *words)
     except libvirt.libvirtError as err:
         return {"error": f"libvirt: {err}", "gone": err.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN}

@@ -81,6 +81,13 @@ def test_what_could_not_be_looked_at_is_told():
     )
 
 
+def test_many_processes_that_cannot_be_read_are_one_note():
+    skipped = tuple(Skipped(pid, f"process {pid} cannot be read: denied") for pid in range(100, 109))
+    assert wiring.found_of(GuestScan((), skipped)).notes == (
+        "pids 100, 101, 102, 103, 104 and 4 more: process N cannot be read: denied",
+    )
+
+
 def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPatch):
     world, source = World([]), KvmSource.__new__(KvmSource)
     monkeypatch.setattr(wiring, "best_source", lambda *_: SimpleNamespace(source=source, reasons=()))

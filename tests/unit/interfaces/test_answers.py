@@ -1,0 +1,28 @@
+"""Who may only look is told all but what helps to attack a guest."""
+
+import logging
+
+import pytest
+
+from tests.unit.agent.agent_world import HVA, World, guest
+from vmplace.interfaces.agent_command import _PriorityFormatter
+from vmplace.interfaces.answers import AgentAnswers
+from vmplace.interfaces.control import Peer
+from vmplace.interfaces.protocol import Request, Response
+
+
+@pytest.mark.parametrize(("uid", "hva"), [(0, HVA), (1000, 0)])
+def test_addresses_of_a_guests_memory_are_for_root(uid: int, hva: int):
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    told = AgentAnswers(agent)(Peer(1, uid, uid), Request("show", "db1"))
+    assert isinstance(told, Response)
+    assert [one["hva"] for key in ("ram", "strips") for one in told.data[key]] == [hva, hva]
+
+
+def test_a_line_of_the_log_stays_a_line_and_moves_no_cursor():
+    record = logging.LogRecord(
+        "x", logging.INFO, "", 0, "guest=\x1b]0;pwned\x07\r\x85\u2028 ok\nnext", (), None
+    )
+    told = _PriorityFormatter().format(record)
+    assert told == "<6>guest=\\x1b]0;pwned\\x07\\r\\x85\\u2028 ok\n<6>next"

@@ -64,8 +64,8 @@ def works(host: LabHost, source: str, *, other_than: int = 0) -> int:
 
 
 def ended(host: LabHost) -> str:
-    """Return how systemd says that the agent ended, newest last."""
-    return host.run("journalctl -u vmplace --no-pager | grep -E 'result|Watchdog|given back'").stdout
+    """Return what systemd and the agent say of the agent's ends, newest last."""
+    return host.run("journalctl -u vmplace --no-pager", check=False).stdout
 
 
 @pytest.mark.parametrize("source", ["damon", "idle", "kvm"])
@@ -86,7 +86,7 @@ def test_a_killed_agent_comes_back_and_takes_over(service: LabHost, source: str)
 def test_an_agent_without_memory_or_that_hangs_comes_back(service: LabHost):
     pid = start(service, "idle")
     service.run("systemctl set-property --runtime vmplace MemoryMax=16M")
-    until(lambda: "oom-kill" in ended(service), "the agent is out of memory")
+    until(lambda: "killed by the OOM killer" in ended(service), "the agent is out of memory")
     service.run("systemctl set-property --runtime vmplace MemoryMax=infinity")
     second = works(service, "idle", other_than=pid)
     service.run(f"kill -STOP {second}")
@@ -99,7 +99,7 @@ def test_the_service_is_limited_by_the_hosts_size(service: LabHost):
     shown = service.run("systemctl show vmplace -p MemoryMax -p MemoryHigh -p WatchdogUSec").stdout
     limits = dict(line.split("=") for line in shown.splitlines())
     memory = int(service.run("awk '/MemTotal/ {print $2 * 1024}' /proc/meminfo").stdout)
-    assert abs(int(limits["MemoryMax"]) / memory - 0.06) < 0.01
+    assert abs(int(limits["MemoryMax"]) / memory - 0.05) < 0.01
     limit = service.run("grep 'Max data size' /proc/$(pidof -x vmplace | cut -d' ' -f1)/limits").stdout
     assert 256 << 20 < int(limit.split()[3]) < (256 << 20) + memory / 256
     assert json.loads(service.run("vmplace status --json").stdout)["windows"] >= 1

@@ -83,7 +83,7 @@ def test_what_could_not_be_looked_at_is_told():
 
 def test_many_processes_that_cannot_be_read_are_one_note():
     skipped = tuple(Skipped(pid, f"process {pid} cannot be read: denied") for pid in range(100, 109))
-    assert wiring.found_of(GuestScan((), skipped)).notes == (
+    assert wiring.found_of(GuestScan((), skipped), 1 << 30).notes == (
         "pids 100, 101, 102, 103, 104 and 4 more: process N cannot be read: denied",
     )
 

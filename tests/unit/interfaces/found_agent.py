@@ -19,7 +19,7 @@ from vmplace.topology.guest_finder import GuestFinder
 def main() -> None:
     """Run the agent until stopped."""
     world, finder = World([]), GuestFinder()
-    lookout = Lookout(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find()))
+    lookout = Lookout(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
 
     def open_parts(_config: Config, actuator: Actuator) -> Parts:
         return Parts(lookout, world, POLICIES["home"], "home", actuator)

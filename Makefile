@@ -95,6 +95,10 @@ demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0
 demo-full: venv ## the same with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
 	$(BIN)/vmplace-lab demo --full --out build/demo
 
+.PHONY: demo-recording
+demo-recording: venv lab ## record anew, in the emulated host, what `vmplace demo` replays
+	$(BIN)/python -m lab.demo_recording vmplace/interfaces/demo.vmptrace
+
 bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests: build/bench
 	@$(BENCH) "pages 1024" "sampling 16 --pages mapped" "places 4" "many 200"
 

@@ -36,7 +36,7 @@ def committed(folder: str) -> set[str]:
 def test_the_product_is_installed_without_the_lab(tmp_path: Path):
     files = built(ROOT, tmp_path)
     assert {path.split("/")[0] for path in files} == {"vmplace"}
-    assert {path for path in committed("vmplace") if path.endswith(".py")} <= files
+    assert {path for path in committed("vmplace") if path.endswith((".py", ".vmptrace"))} <= files
 
 
 def test_the_lab_is_installed_with_its_sources(tmp_path: Path):

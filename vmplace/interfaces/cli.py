@@ -14,6 +14,7 @@ from vmplace.extensions import extension, extension_names
 
 GROUP = "vmplace.commands"
 COMMANDS = {
+    "demo": "vmplace.interfaces.demo_command:demo",
     "agent": "vmplace.interfaces.agent_command:agent",
     "status": "vmplace.interfaces.look_commands:status",
     "show": "vmplace.interfaces.look_commands:show",

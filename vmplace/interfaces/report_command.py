@@ -44,7 +44,7 @@ def report(
     if not sections:
         raise click.UsageError("nothing to report: name a file, or --status")
     made = time.strftime("made %Y-%m-%d %H:%M by vmplace report")
-    _write(out, html_page(f"vmplace: {', '.join(titles)}", made, sections))
+    write_page(out, f"vmplace: {', '.join(titles)}", made, sections)
     click.echo(f"written: {out} ({out.stat().st_size >> 10} KiB)")
 
 
@@ -92,9 +92,10 @@ def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
     )
 
 
-def _write(out: Path, page: str) -> None:
+def write_page(out: Path, title: str, subtitle: str, sections: list[Section]) -> None:
+    """Write the page; raises VmplaceError where that is impossible."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page)
+        out.write_text(html_page(title, subtitle, sections))
     except OSError as err:
         raise VmplaceError(f"{out} cannot be written: {err.strerror}") from err

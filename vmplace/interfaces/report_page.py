@@ -23,7 +23,7 @@ h1 { margin-bottom: 0 } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d9d9d
 svg { max-width: 100%; height: auto } p.note { color: #5c6b73 } p.bad { color: #b3261e }
 table { border-collapse: collapse; margin: 1rem 0 } caption { text-align: left; color: #5c6b73 }
 th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid #eee }
-th:first-child, td:first-child, td.words { text-align: left }
+th:first-child, td:first-child, .words { text-align: left }
 thead th { border-bottom: 2px solid #264653 }
 """
 UNKNOWN = "?"
@@ -103,12 +103,22 @@ def _section(section: Section) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in table.headings)
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.headings)
+    head = "".join(_heading(*one) for one in zip(table.headings, columns, strict=True))
     rows = "\n".join("<tr>" + "".join(_cell(text) for text in row) + "</tr>" for row in table.rows)
     caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
     return f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
 
 
+def _heading(text: str, column: Sequence[str]) -> str:
+    words = ' class="words"' if column and all(map(_is_words, column)) else ""
+    return f"<th{words}>{html.escape(text)}</th>"
+
+
 def _cell(text: str) -> str:
-    words = "" if text[:1].isdigit() or text[:1] in "-+?" else ' class="words"'
+    words = ' class="words"' if _is_words(text) else ""
     return f"<td{words}>{html.escape(text)}</td>"
+
+
+def _is_words(text: str) -> bool:
+    return not (text[:1].isdigit() or text[:1] in "-+?")

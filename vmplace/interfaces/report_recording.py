@@ -45,7 +45,7 @@ def recording_sections(events: Iterable[Event]) -> list[Section]:
             guests.setdefault(event.name, _Watched(event)).topology = event
         elif isinstance(event, SampleBatch) and host is not None and event.guest in guests:
             _take(host, guests[event.guest], event)
-    watched = {name: guest for name, guest in guests.items() if guest.rows}
+    watched = {name: guest for name, guest in sorted(guests.items()) if guest.rows}
     if host is None or not watched:
         raise VmplaceError("the recording holds no window")
     return [
@@ -98,13 +98,15 @@ def _total(traffics: list[TrafficMatrix]) -> TrafficMatrix:
 
 def _heat_section(guest: _Watched) -> Section:
     from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
     nids = guest.traffics[0].nids
     rows = [row for row in guest.rows if len(row) == len(guest.rows[-1])]
-    figure = new_figure(11, 1.5 + min(0.16 * len(rows), 5))
+    figure = new_figure(11, 1.5 + min(0.1 * len(rows), 5))
     axes = figure.subplots()
     axes.imshow(np.stack(rows), aspect="auto", interpolation="nearest")
     axes.set_xticks([])
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.set_xlabel("guest memory, from its lowest address to its highest", color=INK)
     axes.set_ylabel("window", color=INK)
     axes.tick_params(colors=INK)

@@ -43,9 +43,15 @@ COMPRESSION = 1
 class Recorder:
     """Writes a recording; use as a context manager."""
 
-    def __init__(self, path: Path, host: HostTopology, *, overwrite: bool = False) -> None:
-        """Start the file; raises RecordingError if it exists or cannot be written."""
+    def __init__(
+        self, path: Path, host: HostTopology, *, overwrite: bool = False, compression: int = COMPRESSION
+    ) -> None:
+        """Start the file; raises RecordingError if it exists or cannot be written.
+
+        ``compression`` is zlib's level, of 1 to 9.
+        """
         self._path = path
+        self._compression = compression
         self._guests: dict[str, GuestTopology] = {}
         try:
             self._file: BinaryIO = path.open("wb" if overwrite else "xb")
@@ -61,7 +67,7 @@ class Recorder:
         if self._guests.get(guest.name) != guest:
             self._append(GuestFrame(guest), b"")
             self._guests[guest.name] = guest
-        packer = zlib.compressobj(COMPRESSION)
+        packer = zlib.compressobj(self._compression)
         body = [packer.compress(array.data) for sample in batch.ranges for array in _arrays(sample)]
         self._append(batch_frame(batch), b"".join([*body, packer.flush()]))
 

@@ -1,0 +1,108 @@
+"""The page of ``vmplace demo``: guests as they were recorded, and where a policy would have put them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.dry_run import Rehearsal, RehearsedGuest, rehearse
+from vmplace.errors import RecordingError
+from vmplace.interfaces.report_page import Section, Table, number
+from vmplace.interfaces.report_recording import recording_sections
+from vmplace.interfaces.traffic_picture import LEGEND, TrafficPicture, svg_of_traffic
+from vmplace.model.described_memory import MIB
+from vmplace.model.metrics import TrafficMatrix, mc_imbalance
+from vmplace.model.traffic import estimated_traffic
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.policy.registry import AUTO, POLICIES, policy_name
+from vmplace.sampling.recording import iter_recording
+
+SOURCE = "kvm"
+"""What the recording was made with."""
+ABOUT = (
+    "Recorded on an emulated host with four NUMA nodes.  Its guests run on other nodes than the ones "
+    "their memory was first touched on, as after a restart or a migration: most accesses cross the links "
+    "between nodes.  vmplace watched which pages the guests touch; below is what its agent would have "
+    "moved, had it been running.  On a host of yours: vmplace doctor, then vmplace plan."
+)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A recording with the agent's policy run over it: ``first`` and ``last`` are what the policy saw."""
+
+    policy: str
+    rehearsal: Rehearsal
+    first: Snapshot
+    last: Snapshot
+
+
+def rehearsed(path: Path, config: LoadedConfig) -> Rehearsed:
+    """Run the default policy over the recording; raises RecordingError for one without a window."""
+    name, seen = policy_name(AUTO, SOURCE), []
+
+    def watched(snapshot: Snapshot) -> PlacementPlan:
+        seen.append(snapshot)
+        return POLICIES[name](snapshot)
+
+    result = rehearse(iter_recording(path), watched, lambda guest: config.rule(guest).settings)
+    if not seen:
+        raise RecordingError(f"{path} holds no window")
+    return Rehearsed(name, result, seen[0], seen[-1])
+
+
+def demo_sections(path: Path, told: Rehearsed) -> list[Section]:
+    """Return the parts of the page."""
+    _traffic, *heat = recording_sections(iter_recording(path))
+    return [Section("What you see", ABOUT, tables=(guest_table(told),)), traffic_section(told), *heat]
+
+
+def guest_table(told: Rehearsed) -> Table:
+    """Return a row for each guest: where it runs, where its memory is, what would change."""
+    headings = ("guest", "runs on nodes", "memory on node: MiB", "LAR", "with vmplace", "moves, MiB", "why")
+    views = sorted(told.first.guests, key=lambda view: view.topology.name)
+    rows = [_row(view, told.rehearsal.guests[view.topology.name], told.first) for view in views]
+    caption = (
+        "LAR: local access ratio, the share of accesses that stay on the node of the CPU (estimated).  "
+        "Memory that vCPUs on several nodes use is interleaved over these, so that no memory "
+        f"controller is busier than another.  Policy: {told.policy}."
+    )
+    return Table(headings, tuple(rows), caption)
+
+
+def _row(view: GuestView, guest: RehearsedGuest, snapshot: Snapshot) -> tuple[str, ...]:
+    cpus = {cpu: node.nid for node in snapshot.host.nodes for cpu in node.cpus}
+    runs_on = sorted({cpus[cpu] for vcpu in view.topology.vcpus for cpu in vcpu.cpus if cpu in cpus})
+    counts = view.pages.pages_by_node() if view.pages else {}
+    memory = ", ".join(
+        f"{nid}: {count * 4096 // MIB}" for nid, count in counts.items() if count * 4096 >= MIB
+    )
+    return (
+        view.topology.name,
+        ", ".join(map(str, runs_on)),
+        memory,
+        number(guest.lar_before),
+        number(guest.lar_after),
+        number(guest.moved_bytes / MIB, 0),
+        "; ".join(guest.reasons),
+    )
+
+
+def traffic_section(told: Rehearsed) -> Section:
+    """Return who accesses whose memory, as recorded and with what the policy moved."""
+    pictures = []
+    for title, snapshot in (("as recorded", told.first), ("with vmplace", told.last)):
+        traffic = total_traffic(snapshot)
+        imbalance = mc_imbalance(traffic, snapshot.host.memory_nids)
+        pictures.append(TrafficPicture(title, traffic.nids, traffic.accesses, imbalance))
+    note = "Estimated: each page touched in the window counts once for the nodes of the guest's vCPUs.  "
+    return Section("Who accesses whose memory", note + LEGEND, svg_of_traffic(pictures))
+
+
+def total_traffic(snapshot: Snapshot) -> TrafficMatrix:
+    """Return the estimated accesses of all guests together."""
+    traffics = [
+        estimated_traffic(snapshot.host, view.topology, view.pages) for view in snapshot.guests if view.pages
+    ]
+    return TrafficMatrix(traffics[0].nids, np.sum([one.accesses for one in traffics], axis=0))

@@ -22,8 +22,9 @@ FULL_SPEED = 64
 """Times its declared rate is more than emulated memory lets any guest do."""
 WARM_UP_S = 1.0
 """After switching on, code is translated anew and the modelled caches fill: not the workload's doing."""
-FULL_AFTER_S = 1.5
-"""By then guests at declared rates have filled the modelled caches of each node, 36,864 lines."""
+WARM_UP_MOST_S = 30.0
+NODE_CACHE_LINES = 40_960
+"""Of a node of two CPUs: 256 KiB each and 2 MiB in common (docs/meter.md)."""
 LATEST = 1.25
 """A guest that needs more time than this for its work has less than 80 % of its declared rate."""
 RETAKES = 4
@@ -188,14 +189,23 @@ def read_windows(
 
 
 def _warm_up(meter: MeterCounters, rates: Mapping[int, float]) -> None:
-    """Wait until the modelled caches are full, so that as much is written back as is fetched dirty."""
+    """Wait until the modelled caches are full: before that, next to nothing is written back."""
     earlier, start = meter.read(), time.monotonic()
     while True:
         time.sleep(WARM_UP_S)
-        work = meter.read().since(earlier).work
-        is_warm = all(work[guest].sum() >= rate * FULL_AFTER_S for guest, rate in rates.items())
-        if is_warm or time.monotonic() - start > 5 * FULL_AFTER_S:
+        is_full = not rates or caches_are_full(meter.read().since(earlier))
+        if is_full or time.monotonic() - start > WARM_UP_MOST_S:
             return
+
+
+def caches_are_full(growth: MeterReading) -> bool:
+    """Tell whether the CPUs of each node on which guests worked have fetched what their caches hold."""
+    fetched: dict[int, int] = {}
+    lines, work = growth.reads.sum(axis=(0, 2)), growth.work.sum(axis=0)
+    for cpu, nid in enumerate(growth.cpu_nids):
+        fetched[nid] = fetched.get(nid, 0) + int(lines[cpu])
+    worked = {nid for cpu, nid in enumerate(growth.cpu_nids) if work[cpu]}
+    return all(fetched[nid] >= NODE_CACHE_LINES for nid in worked)
 
 
 def _grown(meter: MeterCounters, seconds: float, rates: Mapping[int, float]) -> tuple[MeterReading, float]:

@@ -10,7 +10,14 @@ from lab.errors import LabError, TooSlowError
 from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.scenario import read_scenario
 from lab.scenario_cost import Spell, cost_of
-from lab.scenario_meter import MeteredWindow, WindowSet, late_guests, too_slow
+from lab.scenario_meter import (
+    NODE_CACHE_LINES,
+    MeteredWindow,
+    WindowSet,
+    caches_are_full,
+    late_guests,
+    too_slow,
+)
 from lab.scenario_pace import declared_rates, pace_of
 from tests.unit.lab.test_counted import reading
 from vmplace.model.metrics import TrafficMatrix
@@ -36,6 +43,17 @@ def test_a_guest_with_less_than_four_fifths_of_its_touches_makes_a_window_void(
     second: int, late: tuple[int, ...]
 ):
     assert late_guests(made(4000, second), 2.0, RATES) == late
+
+
+def test_caches_are_full_where_guests_work():
+    counted = made(1, 0)
+    counted.reads[1, 0, 1] = NODE_CACHE_LINES
+    assert caches_are_full(counted)
+    counted.work[2, 1] = 1
+    assert not caches_are_full(counted)
+    # What other guests and the host fetch fills the node's caches as well.
+    counted.reads[0, 1, 0] = NODE_CACHE_LINES
+    assert caches_are_full(counted)
 
 
 def test_slow_guests_are_the_machines_doing():

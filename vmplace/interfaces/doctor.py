@@ -1,6 +1,7 @@
 """``vmplace doctor``: what the host can do, what it cannot, why, and the cure."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -8,6 +9,9 @@ import msgspec
 from vmplace.topology.capabilities import can_work, probe_host
 from vmplace.topology.capability import Capability
 from vmplace.topology.guests_libvirt import SYSTEM_URI
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 EXAMPLES = """\b
 Exit code: 0 the agent can work, 1 it cannot (the needed lines say why).
@@ -17,6 +21,8 @@ Examples:
   vmplace doctor --json | jq '.capabilities[] | select(.answer != true)'
 """
 MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
+NAME_WIDTH = 21
+"""Of "transparent huge pages"; what was seen has the rest of 80 columns, where most paths fit."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -34,31 +40,43 @@ def doctor(as_json: bool, libvirt_uri: str) -> None:
 
 
 def print_capabilities(capabilities: list[Capability]) -> None:
-    """Print the table and one sentence with the verdict."""
+    """Print what is needed, what is there, and what would help with its cure; then the verdict."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "needed", "capability", "what was seen", "cure"):
-        table.add_column(column, overflow="fold")
-    for capability in capabilities:
-        mark, colour = MARKS[capability.answer]
-        needed = "needed" if capability.needed else ""
-        style = colour if capability.needed or capability.answer else "yellow"
-        table.add_row(
-            f"[{style}]{mark}[/]",
-            needed,
-            capability.name,
-            escape(capability.why),
-            escape(capability.cure or ""),
-        )
     console = Console(highlight=False)
-    console.print(table)
+    groups = {
+        "Needed": [one for one in capabilities if one.needed],
+        "Also there": [one for one in capabilities if not one.needed and one.answer],
+        "Better with": [one for one in capabilities if not one.needed and not one.answer],
+    }
+    for title, group in groups.items():
+        if group:
+            console.print(f"[bold]{title}[/]")
+            console.print(_table(group))
+            console.print()
+    console.print(_verdict(capabilities))
+
+
+def _table(group: list[Capability]) -> "Table":
+    """Return a line for each capability: mark, name, and what was seen; the cure below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=3)
+    table.add_column(width=NAME_WIDTH)
+    table.add_column(overflow="fold", ratio=1)
+    for one in group:
+        mark, colour = MARKS[one.answer]
+        style = colour if one.needed or one.answer else "yellow"
+        table.add_row(Text(mark, style), one.name, Text(one.why))
+        if one.cure and not one.answer:
+            table.add_row("", "", Text(f"-> {one.cure}", "dim"))
+    return table
+
+
+def _verdict(capabilities: list[Capability]) -> str:
     lacking = [capability.name for capability in capabilities if capability.needed and not capability.answer]
-    verdict = (
-        f"The agent cannot work here; it lacks: {', '.join(lacking)}."
-        if lacking
-        else "The agent can work here."
-    )
-    console.print(f"\n{verdict}")
+    if lacking:
+        return f"The agent cannot work here; it lacks: {', '.join(lacking)}."
+    return "The agent can work here.  Next: vmplace plan"

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.interfaces.cli import cli
+from vmplace.interfaces.doctor import print_capabilities
 from vmplace.topology import capabilities
 from vmplace.topology.capabilities import can_work, probe_host
 from vmplace.topology.capability import Capability, Roots
@@ -108,3 +109,24 @@ def test_the_table_shows_brackets_of_names_as_they_are(monkeypatch: pytest.Monke
 def test_every_probe_runs_here():
     names = [capability.name for capability in probe_host(libvirt_uri=NOWHERE)]
     assert len(names) == len(set(names)) == len(capabilities.PROBES) + 1
+
+
+def test_people_read_groups_that_fit_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_capabilities(
+        [
+            Capability("KVM", True, "/dev/kvm is there", needed=True),
+            Capability("pagemap", False, "hides frame numbers " * 5, needed=True, cure="run it as root"),
+            Capability("HMAT", False, "firmware tells no bandwidth", cure="distances are used instead"),
+            Capability("transparent huge pages", True, "madvise"),
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    found = [line.strip() for line in printed.splitlines()]
+    titles = [found.index(title) for title in ("Needed", "Also there", "Better with")]
+    assert titles == sorted(titles)
+    assert "-> run it as root" in found
+    assert found[-1] == "The agent cannot work here; it lacks: pagemap."

@@ -15,9 +15,10 @@ from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership, restore_sysctl
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
-from vmplace.actuation.result import ActuationResult, ReplicaOutcome
+from vmplace.actuation.result import ActuationResult
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
+from vmplace.agent.report import told_copies
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.sampling.damon_admin import DamonAdmin
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -97,7 +98,7 @@ class HostActuator:
         replicas, refused = self._replicator.apply(plan.replications, guests, is_stopping)
         for outcome in replicas:
             if outcome.replicated:
-                LOG.info("%s", told_replicas(outcome))
+                LOG.info("%s", told_copies(outcome))
         failures = (*pinned.failures, *failures, *result.failures, *refused)
         return replace(result, failures=failures, replicas=replicas, pinned_vcpus=pinned.vcpus)
 
@@ -220,12 +221,6 @@ def told_vcpus(move: VcpuMove) -> str:
     """Return which vCPUs were tied to which node, and why."""
     vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
     return f'guest={move.guest} vcpus={vcpus} nid={before}->{move.nid} reason="{move.reason}"'
-
-
-def told_replicas(outcome: ReplicaOutcome) -> str:
-    """Return what became of a guest's replications, in words."""
-    rest = "".join(f" {reason.replace(' ', '_')}_pages={count}" for reason, count in outcome.refused.items())
-    return f"guest={outcome.guest} replicated_bytes={outcome.replicated * PAGE_BYTES}{rest}"
 
 
 def undo_without_agent(

@@ -24,7 +24,7 @@ from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
 from vmplace.agent.planning import CpuBudget, planned
 from vmplace.agent.readings import Readings
-from vmplace.agent.report import published, told
+from vmplace.agent.report import published, told_result
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
 from vmplace.model.page_windows import absorbed
@@ -300,7 +300,7 @@ class Agent:
             )
         )
         if self._decisions.allows:
-            self._desk.report(tuple(told(outcome) for outcome in outcomes.values()) + result.failures)
+            self._desk.report(told_result(result))
         self._decisions.end()
 
     def _publish(self, status: AgentStatus) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vmplace.actuation.result import MoveOutcome
+from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.state import AgentStatus, GuestStatus, PlanSummary
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
@@ -58,7 +58,7 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
     cpus = tuple(sorted({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
     return GuestStatus(
         mode=guest.settings.mode.value,
-        state=_state(guest, plan, paused=paused),
+        state=_state(guest, plan, replica_bytes, paused=paused),
         pid=guest.topology.pid,
         origin=guest.topology.origin,
         vcpu_nids=host.nids_of_cpus(cpus),
@@ -110,7 +110,21 @@ def told(outcome: MoveOutcome) -> str:
     return f"{moved}{rest} {longest}"
 
 
-def _state(guest: TrackedGuest, plan: PlanSummary, *, paused: bool) -> str:
+def told_copies(outcome: ReplicaOutcome) -> str:
+    """Return what became of a guest's replications, in words."""
+    rest = "".join(f" {reason.replace(' ', '_')}_pages={count}" for reason, count in outcome.refused.items())
+    return f"guest={outcome.guest} replicated_bytes={outcome.replicated * PAGE_BYTES}{rest}"
+
+
+def told_result(result: ActuationResult) -> tuple[str, ...]:
+    """Return all that was done of a plan, and what went wrong, in words."""
+    moves = tuple(told(outcome) for outcome in result.outcomes)
+    copies = tuple(told_copies(outcome) for outcome in result.replicas if outcome.replicated)
+    vcpus = (f"pinned_vcpus={result.pinned_vcpus}",) if result.pinned_vcpus else ()
+    return (*vcpus, *moves, *copies, *result.failures)
+
+
+def _state(guest: TrackedGuest, plan: PlanSummary, replica_bytes: int, *, paused: bool) -> str:
     if guest.problem:
         return "failed"
     if guest.settings.mode is Mode.MANUAL:
@@ -119,6 +133,8 @@ def _state(guest: TrackedGuest, plan: PlanSummary, *, paused: bool) -> str:
         return "held"
     if guest.pages is None:
         return "new"
-    if not plan.of(guest.name).moves:
+    mine = plan.of(guest.name)
+    # Copies are wanted in each plan for as long as they are of use: those that are there are no change.
+    if not (mine.moves or mine.vcpu_moves or (mine.copies and not replica_bytes)):
         return "settled"
     return "advised" if paused or guest.settings.mode is Mode.ADVISE else "moving"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vmplace.actuation.result import MoveOutcome
 from vmplace.model.memory_use import MemoryUse
 from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.topology.guest import PAGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,25 @@ class VcpuSummary:
 
 
 @dataclass(frozen=True)
+class CopySummary:
+    """Pages that nodes ``nids`` should each have a copy of; those that have them already count, too."""
+
+    guest: str
+    pages_bytes: int
+    nids: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class CollapseSummary:
+    """Pages that should have no copies any more, if they have."""
+
+    guest: str
+    pages_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class PlanSummary:
     """A plan without its pages: those may take more memory than the agent may use."""
 
@@ -46,18 +66,24 @@ class PlanSummary:
     stays: tuple[StaySummary, ...] = ()
     size_bytes: int = 0
     vcpu_moves: tuple[VcpuSummary, ...] = ()
+    copies: tuple[CopySummary, ...] = ()
+    collapses: tuple[CollapseSummary, ...] = ()
 
     def of(self, guest: str) -> "PlanSummary":
         """Return the part that concerns one guest."""
         moves = tuple(move for move in self.moves if move.guest == guest)
         stays = tuple(stay for stay in self.stays if stay.guest == guest)
         vcpus = tuple(move for move in self.vcpu_moves if move.guest == guest)
-        return PlanSummary(moves, stays, sum(move.moved_bytes for move in moves), vcpus)
+        copies = tuple(copy for copy in self.copies if copy.guest == guest)
+        collapses = tuple(drop for drop in self.collapses if drop.guest == guest)
+        size_bytes = sum(move.moved_bytes for move in moves)
+        return PlanSummary(moves, stays, size_bytes, vcpus, copies, collapses)
 
     def reasons(self, guest: str) -> tuple[str, ...]:
-        """Return why the guest's memory should move or stay, each reason once."""
+        """Return why the guest's memory should move, get copies or stay, each reason once."""
         mine = self.of(guest)
         told = [v.reason for v in mine.vcpu_moves] + [m.reason for m in mine.moves]
+        told += [f"copies: {copy.reason}" for copy in mine.copies]
         return tuple(dict.fromkeys(told + [s.reason for s in mine.stays]))
 
 
@@ -69,7 +95,14 @@ def summary(plan: PlacementPlan) -> PlanSummary:
         VcpuSummary(move.guest, tuple(move.cpus), move.from_nids, move.nid, move.reason)
         for move in plan.vcpu_moves
     )
-    return PlanSummary(moves, stays, plan.size_bytes, vcpus)
+    copies = tuple(
+        CopySummary(one.guest, one.pages * PAGE_BYTES, one.nids, one.reason) for one in plan.replications
+    )
+    collapses = tuple(
+        CollapseSummary(one.guest, int(one.npages.sum(dtype="int64")) * PAGE_BYTES, one.reason)
+        for one in plan.collapses
+    )
+    return PlanSummary(moves, stays, plan.size_bytes, vcpus, copies, collapses)
 
 
 def _move_summary(move: Move) -> MoveSummary:
@@ -77,7 +110,7 @@ def _move_summary(move: Move) -> MoveSummary:
     to_bytes: dict[int, int] = {}
     for into, nids in ((from_bytes, move.from_nid), (to_bytes, move.to_nid)):
         for nid in sorted(set(nids.tolist())):
-            into[nid] = int(move.npages[nids == nid].sum(dtype="int64")) * 4096
+            into[nid] = int(move.npages[nids == nid].sum(dtype="int64")) * PAGE_BYTES
     return MoveSummary(move.guest, move.size_bytes, from_bytes, to_bytes, move.reason)
 
 

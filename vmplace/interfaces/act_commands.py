@@ -27,7 +27,7 @@ ORDER_S = 300.0
 @socket_option
 @config_option
 def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | None) -> None:
-    """Show what would be moved, and what stays and why; move nothing.
+    """Show what would be moved or copied, and what stays and why; change nothing.
 
     Asks the running agent for its last plan.  Without an agent, samples one window itself (needs root).
     """
@@ -41,7 +41,7 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
         from vmplace.interfaces.tables import print_plan
 
         print_plan(data)
-    if not data["moves"]:
+    if not any(data[kind] for kind in ("moves", "vcpu_moves", "copies", "collapses")):
         raise NothingError("nothing to move")
 
 

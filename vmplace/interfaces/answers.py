@@ -70,7 +70,14 @@ class AgentAnswers:
         if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())
         wanted = self._agent.last_plan.of(name)
-        return {"name": name, "problem": guest.problem, "plan": wanted, "decisions": tuple(guest.decisions)}
+        return {
+            "name": name,
+            "problem": guest.problem,
+            "plan": wanted,
+            "decisions": tuple(guest.decisions),
+            "trial": guest.trial.told,
+            "climb": guest.climb.told,
+        }
 
     def _ordered(self, request: Request) -> "Future[Response]":
         order = Order(cast(Verb, request.command), request.guest)

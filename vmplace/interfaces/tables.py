@@ -77,6 +77,15 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     for move in plan["vcpu_moves"]:
         vcpus = ", ".join(map(str, move["vcpu_ids"]))
         out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} to node {move['nid']}: {escape(move['reason'])}")
+    for copy in plan["copies"]:
+        where = f"on nodes {', '.join(map(str, copy['nids']))}"
+        out.print(
+            f"  {escape(copy['guest'])}: copies of {mib(copy['pages_bytes'])} MiB {where}: "
+            f"{escape(copy['reason'])}"
+        )
+    for drop in plan["collapses"]:
+        size = mib(drop["pages_bytes"])
+        out.print(f"  {escape(drop['guest'])}: no copies of {size} MiB: {escape(drop['reason'])}")
     for stay in plan["stays"]:
         out.print(f"  {escape(stay['guest'])}: {escape(stay['reason'])}")
 
@@ -170,6 +179,8 @@ def print_decisions(why: Mapping[str, Any]) -> None:
             escape("; ".join(one["reasons"])), _not_moved(outcome) if outcome else "-",
         )  # fmt: skip
     out.print(table if why["decisions"] else "nothing was decided yet")
+    for told in filter(None, (why["trial"], why["climb"])):
+        out.print(f"  {escape(told)}")
     if why["problem"]:
         out.print(f"[red]problem:[/] {escape(why['problem'])}")
 

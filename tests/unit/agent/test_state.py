@@ -1,0 +1,48 @@
+"""A plan without its pages tells of everything that the plan would change."""
+
+import numpy as np
+
+from tests.unit.agent.agent_world import HVA, World, guest
+from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
+from vmplace.agent.report import told_result
+from vmplace.agent.state import summary
+from vmplace.policy.plan import Collapse, PlacementPlan, Replication
+
+RUNS = np.array([HVA], np.uint64), np.array([16], np.int32)
+COPIES = PlacementPlan(
+    replications=(Replication("db1", *RUNS, (0, 1), "nodes 0, 1 only read them"),),
+    collapses=(Collapse("db1", *RUNS, "they are written"),),
+)
+
+
+def test_copies_and_their_reasons_are_told():
+    told = summary(COPIES).of("db1")
+    assert [(one.pages_bytes, one.nids) for one in told.copies] == [(16 * 4096, (0, 1))]
+    assert [one.pages_bytes for one in told.collapses] == [16 * 4096]
+    assert summary(COPIES).reasons("db1") == ("copies: nodes 0, 1 only read them",)
+    assert summary(COPIES).of("other").copies == ()
+
+
+def state_after(plan: PlacementPlan, **copies: int) -> str:
+    world = World([guest("db1")], policy=lambda snapshot: plan, copies=copies)
+    agent = world.agent()
+    agent.run(windows=1)
+    return agent.status.guests["db1"].state
+
+
+def test_a_guest_that_is_to_get_copies_is_not_settled():
+    assert state_after(PlacementPlan()) == "settled"
+    assert state_after(COPIES) == "moving"
+
+
+def test_a_guest_that_has_its_copies_is_settled():
+    assert state_after(COPIES, db1=16 * 4096) == "settled"
+
+
+def test_apply_tells_of_copies_and_vcpus():
+    done = ActuationResult(
+        (MoveOutcome("db1", moved=2),), ("web: no",), (ReplicaOutcome("db1", replicated=16),), pinned_vcpus=3
+    )
+    told = "\n".join(told_result(done))
+    assert "moved_bytes=8192" in told and "replicated_bytes=65536" in told
+    assert "pinned_vcpus=3" in told and "web: no" in told

@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
 from vmplace.interfaces.report_page import Section, Table, number
 from vmplace.interfaces.traffic_picture import LEGEND, TrafficPicture, svg_of_traffic
 from vmplace.model.metrics import Matrix
+from vmplace.outside import finite, parse_json, printable
 
 MIB = 1 << 20
+MOST_NODES, MOST_MANAGERS = 64, 64
 Traffic = tuple[tuple[float, ...], ...]
 
 
@@ -62,12 +64,29 @@ def scenario_report(content: bytes, path: Path) -> tuple[str, list[Section]]:
 def parse_scenario_result(content: bytes, path: Path) -> ScenarioFigures:
     """Return the figures; raises VmplaceError for JSON that is no result of a scenario."""
     try:
-        figures = msgspec.json.decode(content, type=ScenarioFigures)
-    except msgspec.DecodeError as err:
+        figures = parse_json(content, ScenarioFigures)
+        _check(figures)
+    except OutsideError as err:
         raise VmplaceError(f"{path} is no result of a scenario: {err}", hint="vmplace lab demo") from err
-    if not figures.managers:
-        raise VmplaceError(f"{path} holds no manager's run")
     return figures
+
+
+def _check(figures: ScenarioFigures) -> None:
+    """Raise OutsideError unless all managers ran the same guests, on nodes that are told."""
+    first = next(iter(figures.managers.values()), None)
+    if first is None or not first.guests:
+        raise OutsideError("it holds no manager's run of a guest")
+    nodes = len(figures.nids)
+    if not 0 < nodes <= MOST_NODES or len(figures.managers) > MOST_MANAGERS:
+        raise OutsideError(f"it has {nodes} nodes and {len(figures.managers)} managers")
+    for manager in figures.managers.values():
+        if set(manager.guests) != set(first.guests):
+            raise OutsideError("its managers did not run the same guests")
+        for guest in manager.guests.values():
+            for traffic in (guest.traffic_before, guest.traffic_after):
+                if [len(row) for row in traffic] != [nodes] * nodes or min(map(min, traffic)) < 0:
+                    raise OutsideError(f"a guest's traffic is no table of {nodes} by {nodes} counts")
+                finite(max(map(max, traffic)), least=0, most=1e18, what="traffic")
 
 
 def scenario_sections(result: ScenarioFigures) -> list[Section]:
@@ -91,7 +110,9 @@ def _pictures(result: ScenarioFigures) -> list[TrafficPicture]:
     pictures = [TrafficPicture("start", result.nids, start, first.mc_imbalance_before)]
     for name, manager in result.managers.items():
         total = _sum([guest.traffic_after for guest in manager.guests.values()])
-        pictures.append(TrafficPicture(f"after: {name}", result.nids, total, manager.mc_imbalance_after))
+        pictures.append(
+            TrafficPicture(f"after: {printable(name)}", result.nids, total, manager.mc_imbalance_after)
+        )
     return pictures
 
 

@@ -11,22 +11,24 @@ from typing import Annotated, Literal
 import msgspec
 
 from lab.workload import Workload, check_workload
-from vmplace.errors import ConfigError, VmplaceError
+from vmplace.errors import ConfigError, OutsideError, VmplaceError
+from vmplace.outside import parse_toml
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 ManagerName = Literal[
     "none", "numad", "numad-advice", "kernel", "interleave", "vmplace-stock", "vmplace-nodes", "vmplace"
 ]
 Backing = Literal["anonymous", "memfd", "hugetlb", "locked"]
-Positive = Annotated[int, msgspec.Meta(gt=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(gt=0, le=1 << 20)]
+VcpuIds = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...], msgspec.Meta(max_length=256)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 GuestName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,30}$")]
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vNUMA cell: which of the guest's vCPUs, and how much memory."""
 
-    vcpus: tuple[int, ...]
+    vcpus: VcpuIds
     memory_mib: Positive
 
 
@@ -43,10 +45,10 @@ class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """
 
     name: GuestName
-    start_nids: tuple[int, ...]
+    start_nids: VcpuIds
     memory_mib: Positive
     workload: Workload
-    nids: tuple[int, ...] = ()
+    nids: VcpuIds = ()
     backing: Backing = "anonymous"
     huge_pages: bool = True
     cpu_percent: Positive | None = None
@@ -118,7 +120,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     name: GuestName
     topology: str
-    guests: tuple[Guest, ...]
+    guests: Annotated[tuple[Guest, ...], msgspec.Meta(max_length=256)]
     description: str = ""
     seed: int = 1
     managers: tuple[ManagerName, ...] = ("none", "vmplace")
@@ -150,9 +152,11 @@ def read_scenario(name_or_path: str) -> Scenario:
 def parse_scenario(text: str, *, source: str) -> Scenario:
     """Return the scenario; raises ConfigError, which names the key, for anything it may not say."""
     try:
-        scenario = msgspec.convert(tomllib.loads(text), Scenario)
+        scenario = msgspec.convert(parse_toml(text), Scenario)
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"not TOML: {err}", place=source) from err
+    except OutsideError as err:
+        raise ConfigError(str(err), place=source) from err
     except msgspec.ValidationError as err:
         what, _, where = str(err).partition(" - at ")
         raise ConfigError(what, place=f"{source}: {where.strip('`') or '$'}") from err

@@ -7,9 +7,13 @@ CPUs come last, and a gap in the ids is a node that has only CPUs that could be,
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from lab.errors import LabError
+from vmplace.errors import OutsideError
+from vmplace.outside import parse_toml, told
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -90,26 +94,52 @@ def read_topology(name: str, folder: Path = TOPOLOGIES) -> LabTopology:
 def parse_topology(text: str, *, name: str) -> LabTopology:
     """Parse a topology file; raises LabError for a machine that QEMU or Linux would not make so."""
     try:
-        raw = tomllib.loads(text)
-        topology = _from_table(raw, name)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as err:
-        raise LabError(f"topology {name}: {err}", hint="compare with the other files of the folder") from err
+        topology = _from_table(msgspec.convert(parse_toml(text), _File), name)
+    except (tomllib.TOMLDecodeError, OutsideError, msgspec.ValidationError) as err:
+        raise LabError(
+            f"topology {name}: {told(err)}", hint="compare with the other files of the folder"
+        ) from err
     _check(topology)
     return topology
 
 
-def _from_table(raw: dict[str, Any], name: str) -> LabTopology:
-    nodes = tuple(
-        LabNode(node["nid"], node.get("cpus", 0), node.get("memory_mib", 0) * MIB) for node in raw["node"]
-    )
+class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nid: Annotated[int, msgspec.Meta(ge=0, le=63)]
+    cpus: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
+    memory_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
+
+
+class _Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For the simulator, which reads the same files; QEMU knows no links."""
+
+    nids: tuple[int, int]
+    bandwidth_mib_per_s: float
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a topology file may say; 63 nodes are more than QEMU's machine takes."""
+
+    description: str
+    node: Annotated[tuple[_Node, ...], msgspec.Meta(min_length=1, max_length=64)]
+    distances: tuple[tuple[Annotated[int, msgspec.Meta(ge=10, le=254)], ...], ...]
+    bandwidth_mib_per_s: tuple[tuple[Annotated[int, msgspec.Meta(ge=1, le=10**9)], ...], ...]
+    threads_per_core: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+    hmat: bool = False
+    local_latency_ns: float | None = None
+    queue: float | None = None
+    link: tuple[_Link, ...] = ()
+
+
+def _from_table(raw: _File, name: str) -> LabTopology:
+    nodes = tuple(LabNode(node.nid, node.cpus, node.memory_mib * MIB) for node in raw.node)
     return LabTopology(
         name=name,
-        description=raw["description"],
+        description=raw.description,
         nodes=nodes,
-        threads_per_core=raw.get("threads_per_core", 1),
-        distances=tuple(tuple(row) for row in raw["distances"]),
-        bandwidth_mib_per_s=tuple(tuple(row) for row in raw["bandwidth_mib_per_s"]),
-        hmat=raw.get("hmat", False),
+        threads_per_core=raw.threads_per_core,
+        distances=raw.distances,
+        bandwidth_mib_per_s=raw.bandwidth_mib_per_s,
+        hmat=raw.hmat,
     )
 
 

@@ -15,8 +15,8 @@ Order = Literal["sequential", "random", "zipf"]
 COMMAND_LINE_BYTES = 2048
 """x86's COMMAND_LINE_SIZE: the kernel drops what is beyond."""
 
-_RANGE = re.compile(r"(\d+)\+([1-9]\d*)")
-_VCPUS = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,9})\+([1-9][0-9]{0,8})")
+_VCPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 class Touch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -17,13 +17,17 @@ import msgspec
 
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.agent.toml_places import key_places
-from vmplace.errors import ConfigError
+from vmplace.errors import ConfigError, OutsideError
+from vmplace.outside import MOST_ID, lines, parse_toml, printable, read_bytes
 from vmplace.policy.plan import GuestSettings, Mode
 
 DEFAULT_CONFIG = Path("/etc/vmplace/vmplace.toml")
 
 Nid = Annotated[int, msgspec.Meta(ge=0, le=1023)]
-FilePath = Annotated[str, msgspec.Meta(min_length=2, pattern="^/", description="an absolute path")]
+FilePath = Annotated[
+    str, msgspec.Meta(min_length=2, max_length=4095, pattern=r"^/[^\x00]*$", description="an absolute path")
+]
+MOST_BYTES = 1 << 20
 
 
 class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -33,7 +37,8 @@ class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         int, msgspec.Meta(ge=1, le=100_000, description="the MB (10^6 bytes) moved per second, 1 to 100000")
     ] = 256
     call_ms: Annotated[
-        float, msgspec.Meta(gt=0, le=20, description="the longest wanted call of the kernel in ms, up to 20")
+        float,
+        msgspec.Meta(ge=0.1, le=20, description="the longest wanted call in ms, from 0.1 up to 20"),
     ] = 20
     replica_ratio: Annotated[
         float,
@@ -49,7 +54,8 @@ class TrialSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         msgspec.Meta(description='"auto", "perf" (of the CPU), "meter" (of an emulated host) or "off"'),
     ] = "auto"
     meter_guests: Annotated[
-        dict[str, int], msgspec.Meta(description="the meter's numbers of guests, such as { web = 1 }")
+        dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_ID)]],
+        msgspec.Meta(description="the meter's numbers of guests, such as { web = 1 }"),
     ] = {}
 
 
@@ -203,12 +209,12 @@ def read_config(path: Path | None = None) -> LoadedConfig:
     """
     chosen = path or DEFAULT_CONFIG
     try:
-        text = chosen.read_text(encoding="utf-8")
+        text = read_bytes(chosen, MOST_BYTES).decode()
     except FileNotFoundError as err:
         if path is None:
             return LoadedConfig(Config())
         raise ConfigError("no such file", place=str(chosen)) from err
-    except (OSError, UnicodeDecodeError) as err:
+    except (OSError, UnicodeDecodeError, OutsideError) as err:
         raise ConfigError(f"cannot be read: {err}", place=str(chosen)) from err
     return parse_config(text, chosen)
 
@@ -216,9 +222,11 @@ def read_config(path: Path | None = None) -> LoadedConfig:
 def parse_config(text: str, path: Path) -> LoadedConfig:
     """Parse the text of a configuration file; ``path`` is for messages."""
     try:
-        tree = tomllib.loads(text)
+        tree = parse_toml(text)
     except tomllib.TOMLDecodeError as err:
         raise _syntax_error(str(err), text, path) from err
+    except OutsideError as err:
+        raise ConfigError(str(err), place=str(path)) from err
     # TOML counts \r\n as one line end, and so does the scan: the \r is white space.
     tell = _Teller(path, key_places(text))
     config = tell.converted(tree, Config, ())
@@ -255,9 +263,9 @@ def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
 
 def _syntax_error(told: str, text: str, path: Path) -> ConfigError:
     where = re.search(r" \(at line (\d+), column (\d+)\)$", told)
-    lines = text.splitlines() or [""]
-    line, column = (int(where[1]), int(where[2])) if where else (len(lines), len(lines[-1]) + 1)
-    message = re.sub(r" \(at [^)]*\)$", "", told)
+    rows = lines(text) or [""]
+    line, column = (int(where[1]), int(where[2])) if where else (len(rows), len(rows[-1]) + 1)
+    message = printable(re.sub(r" \(at [^)]*\)$", "", told), 300)
     hint = "text values stand in quotes, tables in [brackets]; see https://toml.io"
     return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=hint)
 

@@ -99,6 +99,8 @@ class _Guest:
         wanted = np.array([index[nid] for nid in move.to_nid.tolist()], np.int8)
         for ram in self.topology.ram:
             mine = (move.hva >= ram.hva) & (move.hva < ram.hva + ram.size_bytes)
+            if not mine.any():
+                continue
             put = self.moved_to.setdefault(ram.hva, np.full(ram.npages, -1, np.int8))
             first = ((move.hva[mine] - np.uint64(ram.hva)) // np.uint64(PAGE_BYTES)).astype(np.int64)
             for at, count, nid in zip(first.tolist(), move.npages[mine].tolist(), wanted[mine], strict=True):

@@ -9,6 +9,7 @@ import re
 
 Path = tuple[str | int, ...]
 
+_LONG_ESCAPE = re.compile(r"(?<!\\)\\U([0-9A-Fa-f]{8})")
 _SPACE = re.compile(r"(?:\s|#[^\n]*)*")
 _PART = re.compile(r"""[ \t]*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))[ \t]*""")
 _STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\])*"|\'[^\']*\'', re.DOTALL)
@@ -30,6 +31,16 @@ def key_places(text: str) -> dict[Path, tuple[int, int]]:
 
 def _line_column(text: str, pos: int) -> tuple[int, int]:
     return text.count("\n", 0, pos) + 1, pos - text.rfind("\n", 0, pos)
+
+
+def _unescaped(basic: str) -> str:
+    """Return the text between two quotes: TOML's escapes are those of JSON, and \\UXXXXXXXX."""
+    text = _LONG_ESCAPE.sub(lambda match: chr(int(match[1], 16)), basic)
+    try:
+        return str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        # Not told from others then: it only costs the place of a complaint.
+        return basic
 
 
 class _Scan:
@@ -74,8 +85,7 @@ class _Scan:
             part = self._match(_PART)
             basic, literal, bare = part.groups()
             start = part.start() + len(part[0]) - len(part[0].lstrip())
-            # TOML's escapes are JSON's, plus \UXXXXXXXX, which no key of ours needs.
-            table = (*table, json.loads(f'"{basic}"') if basic is not None else literal or bare)
+            table = (*table, _unescaped(basic) if basic is not None else literal or bare)
             self.found.setdefault(table, start)
             self.pos = part.end()
             if not self.text.startswith(".", self.pos):

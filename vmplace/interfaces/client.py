@@ -3,7 +3,6 @@
 import contextlib
 import os
 import socket
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.exit_codes import EXIT_NO_AGENT, EXIT_NOTHING
 from vmplace.interfaces.protocol import DEFAULT_SOCKET, MAX_RESPONSE_BYTES, Kind, Request, Response
+from vmplace.outside import parse_toml, read_text
 
 CONFIG = Path("/etc/vmplace/vmplace.toml")
 
@@ -37,10 +37,10 @@ def socket_path(config: Path = CONFIG) -> Path:
     What is wrong with the file is the agent's to say; a client just looks in the usual place.
     """
     try:
-        told = tomllib.loads(config.read_text()).get("socket", DEFAULT_SOCKET)
+        told = parse_toml(read_text(config)).get("socket", DEFAULT_SOCKET)
     except (OSError, ValueError):
         told = DEFAULT_SOCKET
-    return Path(told if isinstance(told, str) else DEFAULT_SOCKET)
+    return Path(told if isinstance(told, str) and "\0" not in told else DEFAULT_SOCKET)
 
 
 def ask(command: str, guest: str | None = None, *, path: Path | None = None, timeout_s: float = 30) -> Any:

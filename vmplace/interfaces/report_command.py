@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
 from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.options import examples, socket_option
 from vmplace.interfaces.report_page import Section, html_page
+from vmplace.outside import parse_json
 
 GROUP = "vmplace.reports"
 EXAMPLES = """\
@@ -73,8 +74,8 @@ def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
     from vmplace.interfaces.report_policy import parse_policy_table, policy_sections
 
     try:
-        keys = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError as err:
+        keys = parse_json(content, dict[str, msgspec.Raw])
+    except OutsideError as err:
         raise VmplaceError(
             f"{path} is neither JSON nor a recording: {err}", hint="see vmplace report --help"
         ) from err

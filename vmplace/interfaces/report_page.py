@@ -73,6 +73,8 @@ def new_figure(width: float, height: float) -> "Figure":
         raise VmplaceError("pictures need matplotlib", hint="pip install 'vmplace[report]'") from err
     # Text stays text: it can be searched, and takes a tenth of the bytes.
     mpl.rcParams["svg.fonttype"] = "none"
+    # Names of guests and managers are no formulas, whatever signs they have.
+    mpl.rcParams["text.parse_math"] = False
     return Figure(figsize=(width, height), layout="constrained")
 
 

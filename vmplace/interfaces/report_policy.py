@@ -5,12 +5,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
 from vmplace.interfaces.report_page import Section, Table, new_figure, number, svg_of
 from vmplace.interfaces.traffic_picture import FAINT, INK
+from vmplace.outside import parse_json, printable
 
 MAX_CELLS = 4000
 """A larger picture than this many cells would be unreadable; the table tells all the same."""
+LONGEST_NAME = 160
 LABEL_INCHES = 0.07
 """What a letter of a name takes beside the map."""
 
@@ -28,6 +30,11 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True):
     oracle_share: float | None = None
     worst_guest_slowdown: float | None = None
 
+    def __post_init__(self) -> None:
+        """Make the names printable: they are drawn."""
+        for name in ("host", "mix", "policy", "source"):
+            msgspec.structs.force_setattr(self, name, printable(getattr(self, name), LONGEST_NAME))
+
 
 class PolicyFile(msgspec.Struct, frozen=True):
     """The bench's file; it may hold more than this."""
@@ -38,8 +45,8 @@ class PolicyFile(msgspec.Struct, frozen=True):
 def parse_policy_table(content: bytes, path: Path) -> PolicyFile:
     """Return the table; raises VmplaceError for JSON of another shape, or without a row."""
     try:
-        table = msgspec.json.decode(content, type=PolicyFile)
-    except msgspec.DecodeError as err:
+        table = parse_json(content, PolicyFile)
+    except OutsideError as err:
         raise VmplaceError(f"{path} is no table of policies: {err}", hint="make bench-policy") from err
     if not table.rows:
         raise VmplaceError(f"{path} holds no run", hint="make bench-policy")

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import UnsupportedHostError
-from vmplace.outside import lines, read_text
+from vmplace.topology.damon import ADMIN, MARK, foreign_user, is_marked
 
-ADMIN = "kernel/mm/damon/admin/kdamonds"
 UNLIMITED = 2**63 - 1
-MARK = "damon-kdamond-pid"
-"""Says in the agent's folder which kdamond is its own, and how it is set."""
 MIN_REGIONS, MAX_REGIONS = 200, 1000
 UPDATES = 4
 """An update gives up after two aggregations by the clock (damon_sysfs_schemes_update_regions_start, 6.8 to
@@ -39,7 +36,7 @@ class DamonAdmin:
         self, sysfs: Path, state_dir: Path, *, sample_us: int = 25_000, aggregation_us: int = 250_000
     ):
         """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands."""
-        self._root = sysfs / ADMIN
+        self._sysfs, self._root = sysfs, sysfs / ADMIN
         self._owned = state_dir / MARK
         self._sample_us = sample_us
         self.aggregation_us = aggregation_us
@@ -106,9 +103,9 @@ class DamonAdmin:
             raise UnsupportedHostError("DAMON cannot be configured", hint="run as root")
         # A kdamond of an agent that was killed goes on: it is taken over.
         self.stop()
-        if int(self._read("nr_kdamonds")):
+        if (state := foreign_user(self._sysfs, self._owned)) is not None:
             raise UnsupportedHostError(
-                f"DAMON is in use by somebody else ({self._read('0/state').strip()})",
+                f"DAMON is in use by somebody else ({state})",
                 hint=f"stop its owner, then: echo 0 > {self._root}/nr_kdamonds",
             )
         self._create_context()
@@ -121,25 +118,11 @@ class DamonAdmin:
             )
 
     def _is_owned(self) -> bool:
-        if not int(self._read("nr_kdamonds")):
-            return False
-        pid, *settings = lines(read_text(self._owned)) or [""]
-        now = self._read("0/pid").strip()
-        if "-1" != now == pid:
-            return True
-        # One that ended has no pid any more, one that just began has none yet: the settings tell whose it is.
-        return "-1" in (now, pid or "-1") and bool(settings) and all(map(self._is_set, settings))
+        return bool(int(self._read("nr_kdamonds"))) and is_marked(self._root, self._owned)
 
     def _note(self, pid: str, settings: Sequence[tuple[str, object]]) -> None:
         told = [f"{path}={value}" for path, value in settings]
         self._owned.write_text("\n".join([pid, *told]) + "\n")
-
-    def _is_set(self, setting: str) -> bool:
-        path, _, value = setting.partition("=")
-        try:
-            return self._read(f"0/contexts/0/{path}").strip() == value
-        except OSError:
-            return False
 
     def _create_context(self) -> None:
         self._write("nr_kdamonds", 1)

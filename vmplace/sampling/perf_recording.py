@@ -37,7 +37,8 @@ MEM_OP_STORE = 4
 REASON = "frames of the host, as perf.data has them"
 
 Ints = npt.NDArray[np.int64]
-_VCPU = regex(r"CPU (\d+)/KVM")
+_VCPU = regex(r"CPU ([0-9]{1,5})/KVM")
+MOST_WINDOWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class PerfRecording:
         """Yield a batch of each guest for each window, from the first sample to the last."""
         first = min(int(one.times_ns[0]) for one in self.samples)
         last = max(int(one.times_ns[-1]) for one in self.samples)
+        if (last - first) // (window_ms * 10**6) >= MOST_WINDOWS:
+            raise RecordingError(
+                f"its samples span {(last - first) / 1e9:.0f} s", hint="take longer windows (window_ms)"
+            )
         for start in range(first, last + 1, window_ms * 10**6):
             for one in self.samples:
                 yield _batch(one, self.header, (start, start + window_ms * 10**6))

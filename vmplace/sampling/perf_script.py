@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import RecordingError, UnsupportedHostError
+from vmplace.outside import MOST_BITS, printable, within
 from vmplace.topology.cpulist import parse_cpulist
 
 MAGIC = b"PERFILE2"
@@ -30,13 +31,17 @@ NO_MEM_OP = 1
 
 NAMELESS = ":"
 _SAMPLE = re.compile(
-    r"\s*(?P<comm>.+?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+\[(?P<cpu>\d+)\]\s+(?P<s>\d+)\.(?P<ns>\d{9}):"
-    r"\s+(?P<data_src>[0-9a-f]+) \|.*\s(?P<phys_addr>[0-9a-f]+)\s*"
+    r"\s*(?P<comm>\S.{0,63}?)\s+(?P<pid>-?[0-9]{1,10})/(?P<tid>-?[0-9]{1,10})\s+\[(?P<cpu>[0-9]{1,5})\]"
+    r"\s+(?P<s>[0-9]{1,9})\.(?P<ns>[0-9]{9}):"
+    r"\s+(?P<data_src>[0-9a-f]{1,16}) \|.*\s(?P<phys_addr>[0-9a-f]{1,14})\s*"
 )
-_MEMORY = re.compile(r"# node(\d+) meminfo  : total = (\d+) kB, free = (\d+) kB")
-_CPUS = re.compile(r"# node(\d+) cpu list : (\S*)")
-_BLOCK = re.compile(r"# memory nodes \(nr \d+, block size 0x([0-9a-f]+)\):")
-_BLOCKS = re.compile(r"# +(\d+) \[[^]]*\]: (\S+)")
+_MEMORY = re.compile(r"# node([0-9]{1,5}) meminfo  : total = ([0-9]{1,13}) kB, free = ([0-9]{1,13}) kB")
+_CPUS = re.compile(r"# node([0-9]{1,5}) cpu list : (\S*)")
+_BLOCK = re.compile(r"# memory nodes \(nr [0-9]+, block size 0x([0-9a-f]{1,12})\):")
+_BLOCKS = re.compile(r"# +([0-9]{1,5}) \[[^]]*\]: (\S+)")
+MOST_BLOCKS = 1 << 20
+LEAST_BLOCK_BYTES = 1 << 20
+LONGEST_LINE = 1024
 
 
 @dataclass(frozen=True)
@@ -110,9 +115,9 @@ def parse_header(lines: Iterable[str]) -> RecordedHeader:
         elif match := _CPUS.match(line):
             told.setdefault(int(match[1]), {})["cpus"] = parse_cpulist(match[2])
         elif match := _BLOCK.match(line):
-            block_bytes = int(match[1], 16)
+            block_bytes = within(int(match[1], 16), LEAST_BLOCK_BYTES, MOST_BITS, "size of memory blocks")
         elif block_bytes and (match := _BLOCKS.match(line)):
-            told.setdefault(int(match[1]), {})["blocks"] = parse_cpulist(match[2])
+            told.setdefault(int(match[1]), {})["blocks"] = parse_cpulist(match[2], MOST_BLOCKS)
     nodes = tuple(RecordedNode(nid, **told[nid]) for nid in sorted(told))  # type: ignore[arg-type]
     return RecordedHeader(nodes, block_bytes)
 
@@ -122,15 +127,16 @@ def parse_samples(lines: Iterable[str]) -> RecordedSamples:
     columns = [array("q") for _ in range(6)]
     comms: dict[int, str] = {}
     for line in lines:
-        match = _SAMPLE.fullmatch(line.rstrip("\n"))
+        # Longer ones are no samples; to match them could take long.
+        match = _SAMPLE.fullmatch(line.rstrip("\n")) if len(line) <= LONGEST_LINE else None
         if match is None or not (phys_addr := int(match["phys_addr"], 16)):
             continue
-        tid, data_src = int(match["tid"]), int(match["data_src"], 16)
+        tid, data_src = int(match["tid"]), int(match["data_src"], 16) & MOST_BITS
         if data_src & NO_MEM_OP:
             continue
         # For what ran in the guest perf has no name but the thread's number.
         if comms.get(tid, NAMELESS).startswith(NAMELESS):
-            comms[tid] = match["comm"]
+            comms[tid] = printable(match["comm"])
         time_ns = int(match["s"]) * 10**9 + int(match["ns"])
         row = (time_ns, int(match["pid"]), tid, int(match["cpu"]), data_src, phys_addr)
         for column, value in zip(columns, row, strict=True):
@@ -146,11 +152,12 @@ def _iter_perf(path: Path, *options: str) -> Iterator[str]:
         raise UnsupportedHostError("the perf tool is not installed", hint="apt-get install linux-perf")
     argv = [perf, "script", "-i", str(path), *options]
     with (
-        TemporaryFile("w+") as said,
-        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=said, text=True) as process,
+        TemporaryFile("w+", errors="replace") as said,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=said) as process,
     ):
-        yield from process.stdout or ()
+        # Names of threads may be no UTF-8 and hold \r, which is no end of a line here.
+        yield from (line.decode(errors="replace") for line in process.stdout or ())
         if process.wait():
             said.seek(0)
-            why = said.read().strip()[-300:]
+            why = printable(said.read().strip()[-300:], 300)
             raise RecordingError(f"perf cannot read {path}: {why}", hint=RECORD_HINT)

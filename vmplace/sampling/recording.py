@@ -4,24 +4,28 @@ The format is docs/recording.md: a stream of frames, each with lengths and a CRC
 recorder that is killed leaves a readable prefix.
 """
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
 
-from vmplace.errors import RecordingError
+from vmplace.errors import OutsideError, RecordingError
+from vmplace.outside import parse_json
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.recording_frames import (
     BatchFrame,
     Frame,
     GuestFrame,
     batch_frame,
+    checked_batch,
     frame_body_bytes,
+    guest_of,
     host_frame,
     host_of,
 )
@@ -36,6 +40,8 @@ FILE_HEAD = struct.Struct("<8sI")
 FILE_MAGIC = b"VMPTRACE"
 FRAME_HEAD = struct.Struct("<4sIII")
 FRAME_MAGIC = b"VMPF"
+FRAME: Any = Frame
+MOST_HEAD_BYTES = 16 << 20
 COMPRESSION = 1
 """The fastest: pages of one node that were not touched are long runs."""
 
@@ -154,7 +160,7 @@ def _iter_events(path: Path, file: BinaryIO, only_guest: str | None) -> Iterator
             if read is None:
                 return
             event = _event_of(*read, only_guest)
-        except (_DamagedError, msgspec.MsgspecError, zlib.error) as err:
+        except (_DamagedError, OutsideError, zlib.error) as err:
             raise RecordingError(
                 f"{path}: {err} at offset {offset} of {path.stat().st_size}; "
                 f"{batches} batches before it are good",
@@ -178,18 +184,24 @@ def _read_frame(file: BinaryIO) -> tuple[Frame, bytes] | None:
     magic, head_bytes, body_bytes, crc = FRAME_HEAD.unpack(head)
     if magic != FRAME_MAGIC:
         raise _DamagedError("no frame starts")
+    # Compared first: to read what is not there would take as much memory as the lengths say.
+    if head_bytes + body_bytes > os.fstat(file.fileno()).st_size - file.tell():
+        raise _DamagedError("the recording is cut short")
+    if head_bytes > MOST_HEAD_BYTES:
+        raise _DamagedError(f"a head of {head_bytes} bytes")
     payload = file.read(head_bytes + body_bytes)
     if len(payload) < head_bytes + body_bytes:
         raise _DamagedError("the recording is cut short")
     if zlib.crc32(payload) != crc:
         raise _DamagedError("a damaged frame (wrong CRC)")
-    return msgspec.json.decode(payload[:head_bytes], type=Frame), payload[head_bytes:]
+    return parse_json(payload[:head_bytes], FRAME), payload[head_bytes:]
 
 
 def _event_of(frame: Frame, body: bytes, only_guest: str | None) -> Event | None:
     if isinstance(frame, GuestFrame):
-        return frame.guest if only_guest in (None, frame.guest.name) else None
+        return guest_of(frame) if only_guest in (None, frame.guest.name) else None
     if isinstance(frame, BatchFrame):
+        frame = checked_batch(frame)
         return _batch_of(frame, body) if only_guest in (None, frame.guest) else None
     return host_of(frame)
 
@@ -202,15 +214,17 @@ def _batch_of(frame: BatchFrame, body: bytes) -> SampleBatch:
         raise _DamagedError(f"a batch whose arrays do not hold the {wanted} bytes its ranges need")
     ranges, at = [], 0
     for ram in frame.ranges:
-        ranges.append(_range_of(ram, raw, at))
+        ranges.append(_range_of(ram, raw, at, len(frame.nids)))
         at += 2 * ram.npages + block_count(ram)
     return SampleBatch(
         frame.guest, frame.source, frame.sight, frame.started_ns, frame.ended_ns, frame.nids, tuple(ranges)
     )
 
 
-def _range_of(ram: RamRange, raw: bytes, at: int) -> RangeSample:
+def _range_of(ram: RamRange, raw: bytes, at: int, nodes: int) -> RangeSample:
     accessed = np.frombuffer(raw, np.uint8, ram.npages, at)
     node_index = np.frombuffer(raw, np.int8, ram.npages, at + ram.npages)
     huge = np.frombuffer(raw, np.uint8, block_count(ram), at + 2 * ram.npages)
+    if max(accessed.max(), huge.max()) > 1 or not -1 <= node_index.min() <= node_index.max() < nodes:
+        raise _DamagedError("a batch with pages on nodes that it does not tell, or touched by no 0 and no 1")
     return RangeSample(ram, accessed, node_index, huge)

@@ -5,13 +5,24 @@ from typing import TypeAlias
 
 import msgspec
 
+from vmplace.errors import OutsideError
+from vmplace.outside import MOST_BITS, MOST_ID, printable, within
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import SampleBatch, SourceSight
-from vmplace.topology.guest import GuestTopology, RamRange
+from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.host import HostTopology, Node
 
 Pairs: TypeAlias = tuple[tuple[int, int, int], ...]
 """A mapping (from nid, to nid) -> value, as (from, to, value): JSON has no such keys."""
+
+
+MOST_PAGES = 1 << 29
+"""Of one guest: 2 TiB, whose batches are 1 GiB when unpacked."""
+MOST_NODES = 127
+"""An index of a node is a signed byte."""
+MOST_RANGES = 4096
+MOST_DISTANCE = MOST_ID
+MOST_ADDRESS = 1 << 57
 
 
 class HostFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="host"):
@@ -57,7 +68,21 @@ def host_frame(host: HostTopology) -> HostFrame:
 
 
 def host_of(frame: HostFrame) -> HostTopology:
-    """Return the host that ``frame`` tells."""
+    """Return the host that ``frame`` tells; raises OutsideError for one that cannot be."""
+    nids = [within(node.nid, 0, MOST_ID, "a nid") for node in frame.nodes]
+    if not nids or nids != sorted(set(nids)) or len(nids) > MOST_NODES:
+        raise OutsideError("a host whose nodes are not told one by one, ascending")
+    for node in frame.nodes:
+        _check_ids(node.cpus, MOST_ID)
+        within(min(node.memory_bytes, node.free_bytes), 0, MOST_ADDRESS, "memory")
+        within(max(node.memory_bytes, node.free_bytes), 0, MOST_ADDRESS, "memory")
+    if {(a, b) for a, b, _ in frame.distances} != {(a, b) for a in nids for b in nids}:
+        raise OutsideError("a host without the distances of all its nodes")
+    for pairs in (frame.distances, frame.bandwidths, frame.latencies):
+        if not {nid for a, b, _ in pairs for nid in (a, b)} <= set(nids):
+            raise OutsideError("figures of nodes that the host does not have")
+        for _, _, value in pairs:
+            within(value, 1, MOST_BITS, "a figure between nodes")
     return HostTopology(
         frame.nodes,
         _mapping(frame.distances),
@@ -75,6 +100,27 @@ def batch_frame(batch: SampleBatch) -> BatchFrame:
     )
 
 
+def guest_of(frame: GuestFrame) -> GuestTopology:
+    """Return the guest that ``frame`` tells; raises OutsideError for one that cannot be."""
+    guest = frame.guest
+    _check_ranges(guest.ram)
+    for vcpu in guest.vcpus:
+        within(vcpu.vcpu_id, 0, MOST_VCPU_ID, "a vCPU")
+        _check_ids(vcpu.cpus, MOST_ID)
+    return guest
+
+
+def checked_batch(frame: BatchFrame) -> BatchFrame:
+    """Return ``frame`` with a name that prints; raises OutsideError for a batch that cannot be."""
+    _check_ranges(frame.ranges)
+    within(frame.started_ns, 0, MOST_BITS, "the start of a window")
+    within(frame.ended_ns, frame.started_ns, MOST_BITS, "the end of a window")
+    _check_ids(frame.nids, MOST_ID)
+    if not frame.nids or len(set(frame.nids)) < len(frame.nids) or len(frame.nids) > MOST_NODES:
+        raise OutsideError("a batch whose nodes are not told one by one")
+    return msgspec.structs.replace(frame, guest=printable(frame.guest))
+
+
 def frame_body_bytes(frame: BatchFrame) -> int:
     """Return how long the arrays of a batch are: two bytes per page, one per 2 MiB block."""
     return sum(2 * ram.npages + block_count(ram) for ram in frame.ranges)
@@ -86,3 +132,22 @@ def _pairs(mapping: Mapping[tuple[int, int], int]) -> Pairs:
 
 def _mapping(pairs: Pairs) -> dict[tuple[int, int], int]:
     return {(a, b): value for a, b, value in pairs}
+
+
+def _check_ids(ids: tuple[int, ...], most: int) -> None:
+    for one in ids:
+        within(one, 0, most, "an id")
+
+
+def _check_ranges(ranges: tuple[RamRange, ...]) -> None:
+    """Raise OutsideError unless the ranges are apart, of whole pages, and of no more than MOST_PAGES."""
+    within(len(ranges), 0, MOST_RANGES, "the number of ranges")
+    end = 0
+    for ram in sorted(ranges, key=lambda ram: ram.hva):
+        within(ram.npages, 1, MOST_PAGES, "the pages of a range")
+        within(ram.hva, end, MOST_ADDRESS, "the address of a range")
+        if ram.hva % PAGE_BYTES:
+            raise OutsideError(f"a range that begins at {ram.hva:#x}, within a page")
+        within(ram.base_gfn or 0, 0, MOST_ADDRESS, "a frame of the guest")
+        end = ram.hva + ram.size_bytes
+    within(sum(ram.npages for ram in ranges), 0, MOST_PAGES, "the pages of a guest")

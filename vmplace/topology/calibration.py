@@ -10,16 +10,19 @@ Limits: reading only; guests and others that run meanwhile take their part, so c
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from vmplace import native
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
+from vmplace.outside import MOST_ID, lines, parse_json, read_bytes, read_text
 from vmplace.topology.bandwidth import bandwidth_weights
 from vmplace.topology.host import HostTopology, Node
 from vmplace.topology.sysfs import read_host
@@ -37,18 +40,24 @@ Report = Callable[[str, int, int], None]
 """Takes what is measured next, how many measurements are done, and how many there will be."""
 
 
+Id = Annotated[int, msgspec.Meta(ge=0, le=MOST_ID)]
+BytesPerS = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
+MOST_BYTES = 64 << 20
+"""Of the file: 64 nodes make some 4,000 sets of 4,000 paths at the most."""
+
+
 class NodePath(msgspec.Struct, frozen=True):
     """What CPUs on one node read from the memory of one node."""
 
-    cpu_nid: int
-    mem_nid: int
-    bytes_per_s: int
+    cpu_nid: Id
+    mem_nid: Id
+    bytes_per_s: BytesPerS
 
 
 class WorkerSet(msgspec.Struct, frozen=True):
     """What the nodes gave while all CPUs of ``worker_nids`` read at once, and the weights that follow."""
 
-    worker_nids: tuple[int, ...]
+    worker_nids: tuple[Id, ...]
     paths: tuple[NodePath, ...]
     canonical_weights: dict[int, float]
 
@@ -125,7 +134,7 @@ def calibrated(host: HostTopology, calibration: Calibration | None) -> HostTopol
 
 def machine_identity(host: HostTopology, cpuinfo: str) -> MachineIdentity:
     """Return what tells this machine from others; ``cpuinfo`` is the text of /proc/cpuinfo."""
-    model = next((line for line in cpuinfo.splitlines() if line.startswith("model name")), "")
+    model = next((line for line in lines(cpuinfo) if line.startswith("model name")), "")
     # The kernel keeps some MiB of each node for itself, more or less with each release.
     nodes = tuple((node.nid, len(node.cpus), math.ceil(node.memory_bytes / GIB)) for node in host.nodes)
     return MachineIdentity(model.partition(":")[2].strip(), nodes)
@@ -133,7 +142,7 @@ def machine_identity(host: HostTopology, cpuinfo: str) -> MachineIdentity:
 
 def read_machine_identity(host: HostTopology, proc: Path = Path("/proc")) -> MachineIdentity:
     """Return the identity of the machine this runs on."""
-    return machine_identity(host, (proc / "cpuinfo").read_text())
+    return machine_identity(host, read_text(proc / "cpuinfo"))
 
 
 def write_calibration(calibration: Calibration, path: Path = DEFAULT_PATH) -> None:
@@ -141,7 +150,11 @@ def write_calibration(calibration: Calibration, path: Path = DEFAULT_PATH) -> No
     temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
+            file.flush()
+            # A crash must not leave an empty file under the name.
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as err:
         raise VmplaceError(
@@ -156,15 +169,19 @@ def read_calibration(machine: MachineIdentity, path: Path = DEFAULT_PATH) -> Cal
     """
     again = "vmplace calibrate"
     try:
-        calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
+        calibration = parse_json(read_bytes(path, MOST_BYTES), Calibration)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as err:
+    except (OSError, OutsideError) as err:
         raise VmplaceError(f"{path} is no calibration: {err}", hint=again) from err
     if calibration.schema_version != SCHEMA_VERSION:
         raise VmplaceError(f"{path} is of version {calibration.schema_version}", hint=again)
     if calibration.machine != machine:
         raise VmplaceError(f"{path} was measured on another machine, or this one was changed", hint=again)
+    known = {nid for nid, _, _ in machine.nodes}
+    paths = (*calibration.paths, *(path for one in calibration.worker_sets for path in one.paths))
+    if not {nid for one in paths for nid in (one.cpu_nid, one.mem_nid)} <= known:
+        raise VmplaceError(f"{path} tells of nodes that this machine does not have", hint=again)
     return calibration
 
 

@@ -8,11 +8,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from vmplace.errors import UnsupportedHostError, VmplaceError
+from vmplace.errors import OutsideError, UnsupportedHostError, VmplaceError
+from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
+from vmplace.topology.damon import ADMIN, MARK, foreign_user
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt
 from vmplace.topology.placement import FEATURES, probe_features
+from vmplace.topology.procfs import parse_status
 from vmplace.topology.sysfs import read_host
 
 # linux/capability.h
@@ -89,8 +92,19 @@ def probe_idle_pages(roots: Roots) -> Capability:
 def probe_damon(roots: Roots) -> Capability:
     """DAMON, the other sampler of a stock kernel."""
     cure = "boot a kernel with CONFIG_DAMON_VADDR=y and CONFIG_DAMON_SYSFS=y, and run as root"
-    path = roots.sys / "kernel/mm/damon/admin/kdamonds/nr_kdamonds"
-    return _probe_open("DAMON", path, os.O_RDWR, cure)
+    path = roots.sys / ADMIN / "nr_kdamonds"
+    found = _probe_open("DAMON", path, os.O_RDWR, cure)
+    if not found.answer:
+        return found
+    try:
+        state = foreign_user(roots.sys, roots.run / MARK)
+    except (OSError, OutsideError) as err:
+        return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
+    if state is None:
+        return found
+    return Capability(
+        "DAMON", False, f"it is in use by somebody else ({state})", f"stop its owner, then: echo 0 > {path}"
+    )
 
 
 def probe_pagemap(roots: Roots) -> Capability:
@@ -116,9 +130,8 @@ def probe_kpageflags(roots: Roots) -> Capability:
 
 def probe_move_permission(roots: Roots) -> Capability:
     """move_pages(2) asks for the right to trace; CAP_SYS_NICE allows pages that others map, too."""
-    status = (roots.proc / "self/status").read_text()
-    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
-    effective = int(line.split()[1], 16)
+    status = parse_status(read_text(roots.proc / "self/status"))
+    effective = whole(status.get("CapEff", "0"), base=16, what="CapEff")
     lacking = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
     if not lacking:
         return Capability("move pages", True, f"has {', '.join(CAPABILITIES)}", needed=True)
@@ -130,7 +143,7 @@ def probe_numa_balancing(roots: Roots) -> Capability:
     path = roots.proc / "sys/kernel/numa_balancing"
     name = "NUMA balancing is out of the way"
     try:
-        mode = int(path.read_text())
+        mode = read_whole(path)
     except FileNotFoundError:
         return Capability(name, True, "this kernel has none")
     except (OSError, ValueError) as err:

@@ -22,3 +22,4 @@ class Roots:
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
+    run: Path = Path("/run/vmplace")

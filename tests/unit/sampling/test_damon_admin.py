@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from vmplace.errors import UnsupportedHostError
-from vmplace.sampling.damon_admin import ADMIN, MARK, DamonAdmin, _settings
+from vmplace.sampling.damon_admin import DamonAdmin, _settings
+from vmplace.topology.damon import ADMIN, MARK
 
 TARGETS = [(12, [(0x1000, 0x3000)])]
 

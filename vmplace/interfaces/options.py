@@ -1,5 +1,6 @@
 """Options and output that the commands share."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +52,17 @@ def print_json(data: Any) -> None:
     """Print ``data`` as indented JSON."""
     plain = msgspec.json.encode(msgspec.to_builtins(data, str_keys=True))
     click.echo(msgspec.json.format(plain, indent=2).decode())
+
+
+class FiniteRange(click.FloatRange):
+    """A float in a range; NaN, which compares with nothing, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails for NaN and infinity, too."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return number
 
 
 class NothingError(VmplaceError):

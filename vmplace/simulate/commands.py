@@ -1,14 +1,21 @@
 """``vmplace simulate``: recorded programs as guests of a modelled host, under one policy."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from vmplace.interfaces.options import examples
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.options import FiniteRange, examples
+from vmplace.interfaces.output_file import opened_output
 from vmplace.simulate.registry import POLICIES
 
+if TYPE_CHECKING:
+    from vmplace.simulate.result import SimulationResult
+
+MOST_RUN_TIME_S = 100.0
+"""Traces that programs left take one or two."""
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --policy vmplace --json out.json"
 
@@ -20,7 +27,11 @@ EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --poli
 @click.option("--source", default="full", show_default=True, help="What is seen: full, ad, ibs, ad+hints, …")
 @click.option("--windows", type=click.IntRange(min=1), help="Replay only the first windows.  [default: all]")
 @click.option(
-    "--move-ns", type=click.FloatRange(min=0), default=2000.0, show_default=True, help="Of a vCPU, per page."
+    "--move-ns",
+    type=FiniteRange(min=0, max=1e9),
+    default=2000.0,
+    show_default=True,
+    help="Of a vCPU, per page.",
 )
 @click.option("--json", "json_path", type=FILE, help="Write the figures to this file.")
 def simulate_command(  # noqa: PLR0913  (options)
@@ -36,10 +47,11 @@ def simulate_command(  # noqa: PLR0913  (options)
 
     Times are modelled, not measured (docs/simulate.md).  run_time_s is the mean over the guests.
     """
-    row = _simulated(host_path, guests, policy, source, windows, move_ns)
-    if json_path:
-        plain = msgspec.json.encode(msgspec.to_builtins(row))
-        json_path.write_bytes(msgspec.json.format(plain, indent=2) + b"\n")
+    with opened_output(json_path) as output:
+        row = _simulated(host_path, guests, policy, source, windows, move_ns)
+        if output is not None:
+            plain = msgspec.json.encode(msgspec.to_builtins(row))
+            output.write(msgspec.json.format(plain, indent=2) + b"\n")
     for key, value in row.items():
         if key != "guests":
             click.echo(f"{key:22} {_told(value)}")
@@ -54,21 +66,31 @@ def _simulated(  # noqa: PLR0913  (options)
     from vmplace.simulate.guest_option import read_guests
     from vmplace.simulate.host_file import read_host
     from vmplace.simulate.placement_costs import PlacementCosts
-    from vmplace.simulate.result import row
+    from vmplace.simulate.result import SimulationResult, row
     from vmplace.simulate.run import ALL_WINDOWS, simulate
     from vmplace.simulate.source_views import source_named
 
     host, shown = read_host(host_path), source_named(source)
     specs = read_guests(guests, host)
-    results = {
-        name: simulate(
-            host, specs, POLICIES[name], shown, windows or ALL_WINDOWS, PlacementCosts(move_ns=move_ns)
-        )
-        for name in dict.fromkeys([policy, "none", "oracle"])
-    }
+    costs, results = PlacementCosts(move_ns=move_ns), dict[str, SimulationResult]()
+    # Without a policy first: it is soon over, and tells how long the others would take.
+    for name in dict.fromkeys(["none", policy, "oracle"]):
+        results[name] = simulate(host, specs, POLICIES[name], shown, windows or ALL_WINDOWS, costs)
+        _check_length(results[name])
     mix = "+".join(f"{spec.name}={spec.trace.name}" for spec in specs)
     names = {"host": host.name, "mix": mix, "policy": policy, "source": source}
     return row(names, results[policy], results["none"], results["oracle"])
+
+
+def _check_length(result: "SimulationResult") -> None:
+    """Raise VmplaceError for a run that is no program's, but somebody's mistake in a number."""
+    longest = max(guest.run_time_s for guest in result.guests.values())
+    if not longest <= MOST_RUN_TIME_S:
+        raise VmplaceError(
+            f"the guests would run for {longest:.0f} s of modelled time; policies are simulated for at most "
+            f"{MOST_RUN_TIME_S:.0f} s",
+            hint="check the trace's counts and the host's latencies, or take fewer --windows",
+        )
 
 
 def _told(value: Any) -> str:

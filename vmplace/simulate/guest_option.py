@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
 from vmplace.model.described_memory import MLP
+from vmplace.outside import MOST_ID, finite, whole
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.trace import Trace, read_trace
 
+MOST_VCPUS_PER_CPU = 64
 KEYS = ("vcpus", "nodes", "first_touch", "priority", "mlp")
 BOUNDS = {"normal": None, "protected": 0.005}
 """By how much a guest of each priority may get slower for the others' sake; None: not told."""
@@ -35,13 +37,16 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
         raise VmplaceError(f"guest {name}: priority is {priority!r}", hint=f"known: {', '.join(BOUNDS)}")
     with_cpus = tuple(i for i, cpus in enumerate(host.cpus) if cpus)
     try:
-        nodes = tuple(int(nid) for nid in options["nodes"].split("+")) if "nodes" in options else None
-        start = int(options["first_touch"]) if "first_touch" in options else None
-        vcpus, mlp = int(options.get("vcpus", trace.workers)), float(options.get("mlp", MLP))
-    except ValueError as err:
+        told = options["nodes"].split("+") if "nodes" in options else None
+        nodes = tuple(whole(nid, most=MOST_ID, what="node") for nid in told) if told else None
+        start = whole(options["first_touch"], most=MOST_ID, what="node") if "first_touch" in options else None
+        most = round(host.cpus.sum()) * MOST_VCPUS_PER_CPU
+        vcpus = whole(options.get("vcpus", str(trace.workers)), least=1, most=most, what="vcpus")
+        mlp = finite(options.get("mlp", MLP), least=0.01, most=1000, what="mlp")
+    except OutsideError as err:
         raise VmplaceError(f"guest {name}: {err}", hint=FORM) from err
-    if vcpus < 1 or not mlp > 0:
-        raise VmplaceError(f"guest {name}: vcpus and mlp must be positive")
+    if nodes is not None and len(set(nodes)) < len(nodes):
+        raise VmplaceError(f"guest {name}: a node is named twice in {options['nodes']}")
     start_index = None if start is None else _index(name, start, host)
     if start_index is not None and not host.system.controller[start_index]:
         raise VmplaceError(f"guest {name}: node {start} has no memory")
@@ -52,8 +57,15 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
 def _split(text: str) -> tuple[str, Path, dict[str, str]]:
     first, *rest = text.split(",")
     name, _, path = first.partition("=")
-    options = dict(part.partition("=")[::2] for part in rest)
-    if not name or not path or not all(options.values()):
+    pairs = [part.partition("=")[::2] for part in rest]
+    options = dict(pairs)
+    if (
+        not name.isprintable()
+        or not name
+        or not path
+        or not all(options.values())
+        or len(options) < len(pairs)
+    ):
         raise VmplaceError(f"--guest {text!r} is not understood", hint=FORM)
     return name, Path(path), options
 

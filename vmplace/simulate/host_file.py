@@ -17,13 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from vmplace.errors import ConfigError
+from vmplace.errors import ConfigError, OutsideError
 from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, described_memory, lines_per_ns
 from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.published import CARREFOUR_2013
+from vmplace.outside import MOST_ID, finite, parse_toml, read_bytes, told
 
 PAGE_BYTES = 4096
+HOST_KEYS = {"distances", "bandwidth_mib_per_s", "node", "local_latency_ns", "queue", "link"} | {
+    *("description", "threads_per_core", "hmat")  # said for the lab, which has the same files
+}
+NODE_KEYS, LINK_KEYS = {"nid", "cpus", "memory_mib"}, {"nids", "bandwidth_mib_per_s"}
+MOST_BYTES = 1 << 20
+MOST_NODES = 64
+MOST_MIB, MOST_BANDWIDTH, MOST_DISTANCE = 1 << 30, 1e9, 1e4
 
 
 @dataclass(frozen=True)
@@ -39,62 +47,87 @@ class SimulatedHost:
 def read_host(path: Path) -> SimulatedHost:
     """Read a host file; raises ConfigError."""
     try:
-        return parse_host(path.read_text(), name=path.stem)
+        return parse_host(read_bytes(path, MOST_BYTES).decode(), name=path.stem, place=str(path))
+    except OutsideError as err:
+        raise ConfigError(str(err), place=str(path)) from err
     except OSError as err:
         raise ConfigError(f"cannot be read ({err.strerror})", place=str(path)) from err
     except UnicodeDecodeError as err:
         raise ConfigError("is not text", place=str(path)) from err
 
 
-def parse_host(text: str, *, name: str) -> SimulatedHost:
-    """Return the host that a TOML text describes; raises ConfigError."""
+def parse_host(text: str, *, name: str, place: str | None = None) -> SimulatedHost:
+    """Return the host that a TOML text describes; raises ConfigError, with ``place`` (or the name) in it."""
+    place = place or name
     try:
-        raw = tomllib.loads(text)
-        return _host(raw, name)
+        return _host(parse_toml(text), name)
     except tomllib.TOMLDecodeError as err:
-        raise ConfigError(str(err), place=name) from err
+        raise ConfigError(told(err), place=place) from err
     except KeyError as err:
-        raise ConfigError(f"lacks {err.args[0]!r}", place=name, hint="see docs/simulate.md") from err
-    except (TypeError, ValueError) as err:
-        raise ConfigError(str(err), place=name, hint="see docs/simulate.md") from err
+        raise ConfigError(f"lacks {err.args[0]!r}", place=place, hint="see docs/simulate.md") from err
+    except (AttributeError, TypeError, ValueError, OverflowError) as err:
+        raise ConfigError(told(err), place=place, hint="see docs/simulate.md") from err
 
 
 def _host(raw: dict[str, Any], name: str) -> SimulatedHost:
     nodes = raw["node"]
-    nids = tuple(int(node["nid"]) for node in nodes)
-    if list(nids) != sorted(set(nids)):
-        raise ValueError(f"node ids must ascend: {nids}")
+    _check_keys(raw, HOST_KEYS, "the host")
+    for node in nodes:
+        _check_keys(node, NODE_KEYS, "a node")
+    nids = tuple(_int(node["nid"], "nid", MOST_ID) for node in nodes)
+    if len(nids) > MOST_NODES or list(nids) != sorted(set(nids)):
+        raise ValueError(f"node ids must ascend, {MOST_NODES} nodes at most: {nids[:MOST_NODES]}")
     distances = _square(raw, "distances", len(nids))
     bandwidths = _square(raw, "bandwidth_mib_per_s", len(nids))
-    memory = np.array([node.get("memory_mib", 0) for node in nodes], float)
-    cpus = np.array([node.get("cpus", 0) for node in nodes], float)
-    if not cpus.any() or not memory.any() or min(cpus.min(), memory.min()) < 0:
-        raise ValueError("a host needs CPUs and memory, and no negative numbers of them")
+    memory = np.array([_int(node.get("memory_mib", 0), "memory_mib", MOST_MIB) for node in nodes], float)
+    cpus = np.array([_int(node.get("cpus", 0), "cpus", MOST_ID) for node in nodes], float)
+    if not cpus.any() or not memory.any():
+        raise ValueError("a host needs CPUs and memory")
     system = described_memory(
         nids,
         distances,
         bandwidths,
         memory,
         links=_links(raw["link"], nids) if "link" in raw else None,
-        local_latency_ns=float(raw.get("local_latency_ns", LOCAL_LATENCY_NS)),
-        queue=float(raw.get("queue", CARREFOUR_2013.queue)),
+        local_latency_ns=finite(
+            raw.get("local_latency_ns", LOCAL_LATENCY_NS), least=1, most=1e6, what="local_latency_ns"
+        ),
+        queue=finite(raw.get("queue", CARREFOUR_2013.queue), least=0, most=1e3, what="queue"),
     )
     return SimulatedHost(name, system, cpus, memory * (MIB // PAGE_BYTES))
 
 
 def _square(raw: dict[str, Any], key: str, count: int) -> Matrix:
-    matrix: Matrix = np.array(raw[key], float)
-    if matrix.shape != (count, count) or not (np.isfinite(matrix) & (matrix > 0)).all():
+    rows = raw[key]
+    if [len(row) for row in rows] != [count] * count:
         raise ValueError(f"{key} must be {count} rows of {count} positive numbers, as there are nodes")
-    return matrix
+    most = MOST_DISTANCE if key == "distances" else MOST_BANDWIDTH
+    return np.array([[finite(one, least=0.01, most=most, what=key) for one in row] for row in rows], float)
 
 
 def _links(tables: list[dict[str, Any]], nids: tuple[int, ...]) -> list[Link]:
     links = []
     for table in tables:
-        a, b = (nids.index(nid) for nid in table["nids"])
-        rate = float(lines_per_ns(np.array(float(table["bandwidth_mib_per_s"]))))
-        if a == b or not rate > 0:
-            raise ValueError(f"a link joins two nodes and has a bandwidth: {table}")
+        _check_keys(table, LINK_KEYS, "a link")
+        ends = [nids.index(nid) for nid in table["nids"] if nid in nids]
+        if len(ends) != 2 or len(table["nids"]) != 2 or ends[0] == ends[1]:
+            raise ValueError(f"a link joins two nodes of {list(nids)}, not {table['nids']}")
+        wide = finite(
+            table["bandwidth_mib_per_s"], least=0.01, most=MOST_BANDWIDTH, what="a link's bandwidth_mib_per_s"
+        )
+        a, b = ends
+        rate = float(lines_per_ns(np.array(wide)))
         links.append(Link((a, b), rate))
     return links
+
+
+def _check_keys(table: dict[str, Any], known: set[str], what: str) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise ValueError(f"{what} has an unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+
+
+def _int(value: Any, what: str, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"{what} must be a whole number from 0 to {most}, not {value}")
+    return value

@@ -5,16 +5,18 @@ that stops after an hour over a bad index would be no help.
 """
 
 import json
+import math
+import re
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
+from vmplace.outside import printable, told
 
 Ints = npt.NDArray[np.integer[Any]]
 NEAR_PAGES = (16, 512)
@@ -25,6 +27,11 @@ NEVER = 65535
 PAGE_ARRAYS = ("vpn", "first_touch_thread", "first_touch_epoch", "first_touch_rank", "free_epoch")
 RECORD_ARRAYS = ("epoch", "page_idx", "thread", "loads", "stores", "llc_misses")
 TOTAL_ARRAYS = ("totals_raw_loads", "totals_raw_stores")
+WANTED = {*PAGE_ARRAYS, *RECORD_ARRAYS, *TOTAL_ARRAYS, "meta"}
+MOST_TRACE_BYTES = 8 << 30
+MOST_THREADS = 1024
+MOST_ACCESSES = 1 << 52
+"""In all: as many a double counts one by one.  The largest trace that is known has 2.7e10."""
 
 
 class TraceError(VmplaceError):
@@ -79,27 +86,56 @@ def read_trace(path: Path) -> Trace:
     if not path.is_file():
         raise TraceError(f"{path}: no such trace")
     try:
-        # np.load takes other things than archives, too, and its message on these would mislead.
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as err:
-        raise TraceError(f"{path}: not a readable .npz file ({err})", hint="record or copy it again") from err
+        arrays = read_arrays(path)
+    except Exception as err:
+        # zipfile, numpy and the parser of array headers raise whatever comes to them.
+        why = f"not a readable .npz file ({told(err)})"
+        raise TraceError(f"{path}: {why}", hint="record or copy it again") from err
     try:
         return parse_trace(arrays, name=path.stem)
     except TraceError as err:
         raise TraceError(f"{path}: {err}", hint=err.hint) from err
 
 
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of an .npz file that a trace may have; raises whatever its parsers do.
+
+    As np.load, but what an array's header claims is held against the bytes that are there before memory is
+    taken for it, and no other array is read.
+    """
+    arrays, there = {}, MOST_TRACE_BYTES
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(WANTED):
+            if f"{name}.npy" not in archive.namelist():
+                continue
+            member = archive.getinfo(f"{name}.npy")
+            there -= member.file_size
+            if there < 0:
+                raise TraceError(f"its arrays take more than {MOST_TRACE_BYTES >> 30} GiB")
+            with archive.open(member) as file:
+                arrays[name] = _read_array(file, member.file_size)
+    return arrays
+
+
+def _read_array(file: IO[bytes], size_bytes: int) -> Any:
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, is_fortran, dtype = header[np.lib.format.read_magic(file)](file)
+    wanted = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or not 0 <= wanted <= size_bytes:
+        raise TraceError(f"an array of {wanted} bytes of {dtype} in {size_bytes}")
+    content = np.frombuffer(file.read(wanted), dtype)
+    return content.reshape(shape, order="F" if is_fortran else "C")
+
+
 def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
     """Return the trace that ``arrays`` hold; raises TraceError."""
-    wanted = {*PAGE_ARRAYS, *RECORD_ARRAYS, *TOTAL_ARRAYS, "meta"}
-    missing = sorted(wanted - set(arrays))
+    missing = sorted(WANTED - set(arrays))
     if missing:
         raise TraceError(f"lacks the arrays {', '.join(missing)}", hint="the format is in docs/simulate.md")
     meta = _meta(arrays["meta"])
     _check_shapes(arrays)
     threads, windows = arrays["totals_raw_loads"].shape[::-1]
-    whole = {one: _integers(arrays[one], one) for one in wanted - {"meta"}}
+    whole = {one: _integers(arrays[one], one) for one in WANTED - {"meta"}}
     _check_indexes(whole, threads, windows)
     _check_lives(whole)
     records = _ascending({one: whole[one] for one in RECORD_ARRAYS})
@@ -136,8 +172,8 @@ def _ascending(records: dict[str, Ints]) -> dict[str, Ints]:
 def _meta(array: Any) -> dict[str, Any]:
     try:
         meta = json.loads(str(array))
-    except json.JSONDecodeError as err:
-        raise TraceError(f"meta is not JSON ({err})") from err
+    except (ValueError, RecursionError) as err:
+        raise TraceError(f"meta is not JSON ({told(err)})") from err
     if not isinstance(meta, dict):
         raise TraceError("meta is not a JSON object")
     return meta
@@ -162,6 +198,10 @@ def _check_shapes(arrays: dict[str, Any]) -> None:
     loads, stores = (arrays[name].shape for name in TOTAL_ARRAYS)
     if loads != stores or len(loads) != 2 or 0 in loads:
         raise TraceError(f"totals_raw_* must be [window, thread] alike and not empty: {loads}, {stores}")
+    if loads[1] > MOST_THREADS or loads[0] >= NEVER:
+        raise TraceError(f"it has {loads[0]} windows of {loads[1]} threads")
+    if not len(arrays["vpn"]) or not len(arrays["epoch"]):
+        raise TraceError("it has no page, or no record of an access")
 
 
 def _check_indexes(whole: dict[str, Ints], threads: int, windows: int) -> None:
@@ -175,6 +215,10 @@ def _check_indexes(whole: dict[str, Ints], threads: int, windows: int) -> None:
     for name, bound in bounds.items():
         if whole[name].size and whole[name].max() >= bound:
             raise TraceError(f"{name} holds {whole[name].max()}, but must stay below {bound}")
+    for name in ("loads", "stores", "totals_raw_loads", "totals_raw_stores"):
+        # In floating point, which does not wrap.
+        if whole[name].sum(dtype=np.float64) > MOST_ACCESSES:
+            raise TraceError(f"{name} counts more than 2^52 accesses")
     # In 64 bits: a sum of two uint32 may wrap.
     if (whole["loads"].astype(np.int64) + whole["stores"] < whole["llc_misses"]).any():
         raise TraceError("llc_misses counts more than loads and stores together")
@@ -198,8 +242,8 @@ def _check_lives(whole: dict[str, Ints]) -> None:
 
 def _workers(meta: dict[str, Any], threads: int) -> tuple[int, int]:
     """Return the first and last worker thread; all threads if the trace does not say."""
-    told = str(meta.get("workers", f"0-{threads - 1}"))
-    first, _, last = told.partition("-")
-    if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < threads):
-        raise TraceError(f"workers is {told!r}, not FIRST-LAST below {threads} threads")
-    return int(first), int(last)
+    said = str(meta.get("workers", f"0-{threads - 1}"))
+    match = re.fullmatch("([0-9]{1,4})-([0-9]{1,4})", said)
+    if match is None or not int(match[1]) <= int(match[2]) < threads:
+        raise TraceError(f"workers is {printable(said)!r}, not FIRST-LAST below {threads} threads")
+    return int(match[1]), int(match[2])

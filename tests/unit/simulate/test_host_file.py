@@ -9,7 +9,7 @@ from vmplace.model.published import CARREFOUR_2013
 from vmplace.simulate.host_file import parse_host, read_host
 
 HOSTS = Path(vmplace.simulate.__file__).with_name("hosts")
-LAB = HOSTS.parents[1] / "lab/topologies"
+LAB = HOSTS.parents[2] / "lab/topologies"
 TWO = """
 distances = [[10, 20], [20, 10]]
 bandwidth_mib_per_s = [[8000, 4000], [4000, 8000]]
@@ -45,10 +45,20 @@ def test_nids_may_be_sparse_and_nodes_without_cpus():
     ("old", "new", "message"),
     [
         ("[10, 20], ", "", "distances must be 2 rows of 2"),
-        ("8000", "0", "positive"),
+        ("8000", "0", "bandwidth_mib_per_s is 0"),
+        ("8000", "nan", "bandwidth_mib_per_s is nan"),
+        ("64", "nan", "memory_mib"),
+        ("cpus = 2", "cpus = nan", "cpus"),
+        ("64", "1e400", "memory_mib"),
+        ("cpus = 2", "cpus = 2\ncolour = 1", "unknown key 'colour'"),
+        ("[[node]]", "queue = nan\n[[node]]", "queue is nan"),
+        ("[[node]]", "queue = -1\n[[node]]", "queue is -1"),
+        ("[[node]]", "local_latency_ns = nan\n[[node]]", "local_latency_ns is nan"),
+        ("[[node]]", "[[link]]\nnids = [0, 5]\nbandwidth_mib_per_s = 1\n[[node]]", "two nodes of .0, 3."),
         ("nid = 3", "nid = 0", "ascend"),
         ("cpus = 2", "", "needs CPUs"),
-        ("distances", "distance", "lacks 'distances'"),
+        ("distances = [[10, 20], [20, 10]]", "", "lacks 'distances'"),
+        ("distances", "distance", "unknown key 'distance'"),
         ("[[10", "[[", "two:|line"),
     ],
 )

@@ -168,7 +168,7 @@ def test_the_share_of_the_oracle_is_unknown_where_nothing_can_be_gained():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"node": "1"}, "unknown option 'node'"), ({"nodes": "2"}, "no node 2"), ({"vcpus": "0"}, "positive")],
+    [({"node": "1"}, "unknown option 'node'"), ({"nodes": "2"}, "no node 2"), ({"vcpus": "0"}, "vcpus is 0")],
 )
 def test_a_guest_option_that_cannot_be_is_named(options: dict[str, str], message: str):
     with pytest.raises(VmplaceError, match=message):

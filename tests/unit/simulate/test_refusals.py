@@ -1,0 +1,98 @@
+"""`vmplace simulate` says in a line what is wrong, before it works for nothing."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.simulate.small_trace import arrays_of, private_pages
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.cli import cli
+from vmplace.interfaces.output_file import opened_output
+from vmplace.simulate.trace import TraceError, parse_trace, read_trace
+
+HOST = """
+distances = [[10, 20], [20, 10]]
+bandwidth_mib_per_s = [[8000, 4000], [4000, 8000]]
+node = [{nid = 0, cpus = 2, memory_mib = 64}, {nid = 1, cpus = 2, memory_mib = 64}]
+"""
+
+
+def simulated(folder: Path, *more: str, guest: str = "", arrays: dict[str, Any] | None = None) -> Any:
+    np.savez(folder / "t.npz", **(arrays or private_pages(windows=2, npages=8)))
+    (folder / "h.toml").write_text(HOST)
+    told = ["simulate", "--host", str(folder / "h.toml"), "--guest", f"db={folder}/t.npz{guest}", *more]
+    return CliRunner().invoke(cli, told)
+
+
+@pytest.mark.parametrize(
+    ("guest", "said"),
+    [
+        (",mlp=inf", "mlp is inf"),
+        (",mlp=nan", "mlp is nan"),
+        (",vcpus=9999", "vcpus is 9999"),
+        (",vcpus=4,vcpus=8", "not understood"),
+        (",nodes=0+0", "named twice"),
+        (",first_touch=1_0", "not a whole number"),
+    ],
+)
+def test_what_is_wrong_with_a_guest_is_said_in_a_line(tmp_path: Path, guest: str, said: str):
+    answer = simulated(tmp_path, guest=guest)
+    assert isinstance(answer.exception, VmplaceError)
+    assert said in str(answer.exception)
+    assert "\n" not in str(answer.exception)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+def test_the_price_of_a_move_is_finite(tmp_path: Path, number: str):
+    assert simulated(tmp_path, "--move-ns", number).exit_code == 2
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vmplace.simulate.run.simulate", lambda *_: pytest.fail("it ran"))
+    answer = simulated(tmp_path, "--json", str(tmp_path / "no/such/x.json"))
+    assert "cannot be written" in str(answer.exception)
+
+
+def test_a_run_that_fails_leaves_no_file_and_the_old_one(tmp_path: Path):
+    (tmp_path / "x").write_text("old")
+
+    def fail() -> None:
+        with opened_output(tmp_path / "x") as file:
+            assert file is not None
+            file.write(b"new")
+            raise VmplaceError("no")
+
+    with pytest.raises(VmplaceError):
+        fail()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "old")]
+
+
+@pytest.mark.parametrize("count", [1 << 38, 1 << 60])
+def test_counts_that_no_program_has_end_in_a_line_not_in_hours(tmp_path: Path, count: int):
+    arrays = private_pages(windows=2, npages=8)
+    for name in ("loads", "llc_misses", "totals_raw_loads"):
+        arrays[name] = arrays[name].astype(np.uint64)
+        arrays[name].flat[0] = count
+    arrays["llc_misses"] = np.minimum(arrays["llc_misses"], arrays["loads"])
+    assert isinstance(simulated(tmp_path, arrays=arrays).exception, VmplaceError)
+
+
+def test_a_trace_without_a_record_is_refused():
+    with pytest.raises(TraceError, match="no record"):
+        parse_trace(arrays_of([], pages=3, threads=2, windows=1), name="t")
+
+
+def test_an_array_that_claims_more_than_its_bytes_takes_no_memory(tmp_path: Path):
+    np.savez(tmp_path / "t.npz", **private_pages(windows=2, npages=8))
+    with zipfile.ZipFile(tmp_path / "t.npz") as old, zipfile.ZipFile(tmp_path / "u.npz", "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, content.replace(b"(8,), }        ", b"(8589934592,), }"))
+    with pytest.raises(TraceError, match=f"an array of {2 << 33} bytes"):
+        read_trace(tmp_path / "u.npz")

@@ -1,0 +1,57 @@
+"""Where do results go?  Into a file that is opened before the work and appears when it is done, whole."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+
+from vmplace.errors import VmplaceError
+
+
+@contextmanager
+def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
+    """Give a file that becomes ``path`` if all goes well, None without one; raises VmplaceError at once."""
+    if path is None:
+        yield None
+        return
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        # A device or pipe (/dev/stdout): nothing can take its place.
+        with _opened_now(path) as there:
+            yield there
+        return
+    try:
+        file = NamedTemporaryFile(dir=path.parent, prefix=f".{path.name[:100]}.", delete=False)  # noqa: SIM115
+    except (OSError, ValueError) as err:
+        why = getattr(err, "strerror", None) or str(err)
+        raise VmplaceError(f"{path} cannot be written: {why}") from err
+    try:
+        with file:
+            yield file
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+        _put(Path(file.name), path)
+    except BaseException:
+        Path(file.name).unlink(missing_ok=True)
+        raise
+
+
+def _opened_now(path: Path) -> IO[bytes]:
+    try:
+        return path.open("wb")
+    except OSError as err:
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}") from err
+
+
+def _put(file: Path, path: Path) -> None:
+    try:
+        file.replace(path)
+    except OSError as err:
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}") from err
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -22,7 +22,14 @@ import numpy.typing as npt
 from vmplace.errors import RecordingError
 from vmplace.sampling.page_arrays import Bits, NodeIndexes
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.perf_script import RecordedHeader, RecordedSamples, read_header, read_samples
+from vmplace.sampling.perf_script import (
+    RECORD_HINT,
+    RecordedHeader,
+    RecordedSamples,
+    read_header,
+    read_samples,
+)
+from vmplace.sampling.recording_frames import MOST_NODES
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
@@ -90,7 +97,9 @@ def read_perf_data(path: Path) -> PerfRecording:
 
 
 def perf_recording(header: RecordedHeader, samples: RecordedSamples) -> PerfRecording:
-    """Return the guests among the samples; raises RecordingError where there are none."""
+    """Return the guests among the samples; raises RecordingError where there are none, or no nodes."""
+    if not 0 < len(header.nodes) <= MOST_NODES or not header.block_bytes:
+        raise RecordingError("it does not tell the nodes of its machine", hint=RECORD_HINT)
     guests = tuple(_guest_samples(pid, samples, header) for pid in _guest_pids(samples))
     sampled = tuple(one for one in guests if len(one.times_ns))
     if not sampled:
@@ -143,6 +152,9 @@ def _rows(cpus: Ints, header: RecordedHeader) -> Ints:
 def _ranges(frames: Ints) -> Iterator[RamRange]:
     distinct = np.unique(frames)
     for part in np.split(distinct, np.flatnonzero(np.diff(distinct) > GAP_PAGES) + 1):
+        if not len(part):
+            # numpy splits nothing into one part.
+            continue
         first, npages = int(part[0]), int(part[-1] - part[0]) + 1
         yield RamRange(first * PAGE_BYTES, npages, None, PAGE_BYTES, Movability.MOVABLE, REASON)
 

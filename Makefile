@@ -5,7 +5,7 @@
 	qemu-patches-check promtool
 QUICK ?=
 TRACES ?= ../shared/traces
-RUNS ?= 10000000
+RUNS ?= 10000
 BENCH = bench/run $(BIN)/python
 
 VENV := .venv
@@ -62,11 +62,14 @@ test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 check: lint test-unit ## everything that is quick
 
 fuzz: PACKAGES += clang libclang-rt-14-dev
-fuzz: setup ## libFuzzer feeds the parser of perf rings, with sanitizers; what is new goes to build/fuzz (RUNS=10000000)
-	@mkdir -p build/fuzz/found
+fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with limits of time and memory (RUNS=1000000)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.fuzz $(RUNS)
+	@mkdir -p build/fuzz/found/perf_records
 	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Ivmplace/native \
 	  tests/native/fuzz_perf_records.c vmplace/native/perf_records.c -o build/fuzz/perf_records
-	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -print_final_stats=1 found ../../tests/data/perf_records
+	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+	  found/perf_records ../../tests/data/perf_records
 
 test: lint lint-ansible venv promtool lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
 	$(BIN)/pytest tests

@@ -185,7 +185,8 @@ def main() -> None:
     told = memory(vm, before_kib) | figures(vm, TIME)
     with counting() as meter:
         told |= figures(vm, meter.cost())
-    # Takes the place of the other one: there is one such VM in a process.
+    # Takes the place of the other one: there is one such VM in a process, and one placement fd.
+    vm.placement.close()
     huge = BenchVm(NPAGES, 2048)
     told |= sampling_huge(huge, TIME)
     with counting() as meter:

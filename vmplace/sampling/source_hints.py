@@ -26,7 +26,14 @@ from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight, VcpuHits
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
-from vmplace.topology.placement import FEATURE_HINTS, Placement, Slot, open_placement, probe_features
+from vmplace.topology.placement import (
+    FEATURE_HINTS,
+    Placement,
+    Slot,
+    open_placement,
+    owned_by_another,
+    probe_features,
+)
 
 BUDGET_PER_S = 1000
 """Mappings to arm per second and guest; bench/kvm_guest_speed.py has what they cost."""
@@ -128,9 +135,7 @@ def _opened_ring(guest: GuestTopology, placement: Placement, spans: tuple[Span, 
         return HintRing(placement.fd, spans, BUDGET_PER_S, PERIOD_MS)
     except OSError as err:
         if err.errno == errno.EBUSY:
-            raise UnsupportedHostError(
-                f"guest {guest.name}: another program takes hint faults of it", hint="end that program"
-            ) from err
+            raise owned_by_another(guest) from err
         raise UnsupportedHostError(f"guest {guest.name}: no hint faults ({err.strerror})") from err
 
 

@@ -1,6 +1,7 @@
 """Which node read and wrote which page?  Asked of the accessed and dirty bits of KVM's node roots.
 
 1. The first arm gives each node of the guest's host a root of its own, filled with what is mapped already.
+   They go when this program ends, and while the guest is migrated: touches have no node then.
 2. arm: clear the bits and flush the TLBs, so that whoever touches a page from now on sets them.
 3. read_early: read them, and clear nothing.  It needs no flush, and descends only to page tables with a touch
    since 2, so that it costs less than 4.
@@ -14,6 +15,7 @@ touches may be known up to 16 windows late (known_places.py).
 """
 
 import contextlib
+import errno
 import time
 from dataclasses import replace
 
@@ -38,6 +40,7 @@ from vmplace.topology.placement import (
     Placement,
     Slot,
     open_placement,
+    owned_by_another,
     probe_features,
 )
 
@@ -69,6 +72,7 @@ class KvmSource:
     def arm(self, guest: GuestTopology) -> None:
         """Give the guest node roots if it has none, and take all bits off."""
         placement = self._placements.get(guest.identity) or self._start(guest)
+        self._give_roots(guest, placement)
         for ram in guest.ram:
             self._bits(placement, ram, clear=True)
         self._early[guest.identity] = []
@@ -128,18 +132,28 @@ class KvmSource:
     def _start(self, guest: GuestTopology) -> Placement:
         placement = open_placement(guest, self._proc)
         try:
-            info = placement.info()
-            wanted = sum(1 << nid for nid in self._nids if nid < MOST_ROOTS) & info.nodes
-            if not info.features & FEATURE_HARVEST:
+            if not placement.info().features & FEATURE_HARVEST:
                 raise UnsupportedHostError(f"guest {guest.name}: its VM has no accessed bits", hint=CURE)
-            # Roots that a killed agent left are as good.
-            if info.root_nodes != wanted:
-                native.placement_roots(placement.fd, wanted, True)
+            self._give_roots(guest, placement)
         except BaseException:
             placement.close()
             raise
         self._placements[guest.identity] = placement
         return placement
+
+    def _give_roots(self, guest: GuestTopology, placement: Placement) -> None:
+        info = placement.info()
+        wanted = sum(1 << nid for nid in self._nids if nid < MOST_ROOTS) & info.nodes
+        if info.root_nodes == wanted and guest.identity in self._placements:
+            return
+        try:
+            native.placement_roots(placement.fd, wanted, True)
+        except OSError as err:
+            if err.errno == errno.EBUSY:
+                raise owned_by_another(guest) from err
+            # The guest is being migrated; or roots are there, and faults fill them.
+            if err.errno not in {errno.EAGAIN, errno.ENOMEM}:
+                raise
 
     def _bits(self, placement: Placement, ram: RamRange, *, clear: bool) -> NodeBits:
         shape = len(self._nids) + 1, -(-ram.npages // 64)

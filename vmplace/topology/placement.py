@@ -7,6 +7,8 @@ foreigners.  Interface: kvm-patches/kvm_placement.h.
 import errno
 import fcntl
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,10 +58,11 @@ class PlacementInfo:
 
 
 class Placement:
-    """A placement fd; the VM and what was set up for it live on when it is closed."""
+    """A placement fd; KVM undoes what was set up through it when its last user closes it."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, close: Callable[[], None] | None = None) -> None:
         self.fd = fd
+        self._close = close or (lambda: os.close(fd))
 
     def info(self) -> PlacementInfo:
         """Return what the VM is now."""
@@ -78,8 +81,36 @@ class Placement:
     def close(self) -> None:
         """Close the descriptor; harmless when done twice."""
         if self.fd >= 0:
-            os.close(self.fd)
+            self._close()
         self.fd = -1
+
+
+@dataclass
+class _Shared:
+    """A placement fd that several parts of this program use: KVM lets one fd own a VM's placement."""
+
+    fd: int
+    users: int = 0
+
+
+_SHARED: dict[tuple[int, int], _Shared] = {}
+"""By the identity of the guest."""
+_SHARED_LOCK = threading.Lock()
+
+
+def _user_of(identity: tuple[int, int]) -> Placement:
+    shared = _SHARED[identity]
+    shared.users += 1
+    return Placement(shared.fd, lambda: _leave(identity))
+
+
+def _leave(identity: tuple[int, int]) -> None:
+    with _SHARED_LOCK:
+        shared = _SHARED[identity]
+        shared.users -= 1
+        if not shared.users:
+            del _SHARED[identity]
+            os.close(shared.fd)
 
 
 def probe_features(dev: Path = Path("/dev")) -> int:
@@ -107,7 +138,25 @@ def probe_features(dev: Path = Path("/dev")) -> int:
 
 
 def open_placement(guest: GuestTopology, proc: Path = PROC) -> Placement:
-    """Return the placement fd of the guest's VM; raises GuestGoneError, UnsupportedHostError."""
+    """Return the placement fd of the guest's VM; raises GuestGoneError, UnsupportedHostError.
+
+    All that is opened of a guest at one time is one fd: what it set up is gone once all are closed.
+    """
+    with _SHARED_LOCK:
+        if guest.identity not in _SHARED:
+            _SHARED[guest.identity] = _Shared(_opened_of(guest, proc).fd)
+        return _user_of(guest.identity)
+
+
+def owned_by_another(guest: GuestTopology) -> UnsupportedHostError:
+    """Return what to raise for EBUSY: somebody else's fd owns the placement of the guest."""
+    return UnsupportedHostError(
+        f"guest {guest.name}: another program places its memory",
+        hint="end that program, or have it close its placement fd",
+    )
+
+
+def _opened_of(guest: GuestTopology, proc: Path) -> Placement:
     descriptors = read_descriptors(guest.pid, proc)
     for fd in sorted(fd for fd, target in descriptors.items() if target == VM_DESCRIPTOR):
         placement = _opened(guest.pid, fd)

@@ -106,3 +106,12 @@ def test_text_from_elsewhere_is_escaped():
         hostile, hostile, tables=(Table((hostile,), ((hostile,),), hostile),), warnings=(hostile,)
     )
     assert "<script>" not in html_page(hostile, hostile, [section])
+
+
+def test_a_name_that_looks_like_a_formula_is_drawn_as_a_name():
+    from vmplace.interfaces.report_policy import PolicyFile, PolicyRow, policy_sections
+
+    rows = PolicyRow(
+        host="h", mix="$\\frac{$", policy="$\\frac{$\x1b", source="s", run_time_s=1.0, oracle_share=0.5
+    )
+    assert "$\\frac{$ on h" in policy_sections(PolicyFile((rows,)))[0].svg

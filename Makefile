@@ -1,6 +1,6 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup venv check lint test test-unit test-native test-lab lab demo demo-full bench bench-ibs bench-kvm bench-policy \
+.PHONY: help bench-agent setup venv check lint test test-unit test-native test-lab lab demo demo-full bench bench-ibs bench-kvm bench-policy \
 	bench-sources clean dashboard deb fuzz kvm-patches-check lint-ansible test-ansible kvm-selftests kvm-selftests-intel kvm-stress \
 	qemu-patches-check promtool
 QUICK ?=
@@ -113,6 +113,9 @@ bench-ibs: venv lab ## samples of IBS against the meter's exact counts, their co
 
 bench-sources: venv ## what each source of page statistics adds, on a few traces (TRACES=folder): build/bench/sources.json
 	@$(BENCH) "sources --traces $(TRACES)"
+
+bench-agent: venv ## what ships does no harm: the agent in virtual time on recorded traces (TRACES=folder)
+	$(BIN)/python -m bench.bench_agent --traces $(TRACES) --windows 14
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
 	@$(BENCH) "weighers --traces $(TRACES)" decision hostile "policy --traces $(TRACES)"

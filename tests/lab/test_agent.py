@@ -18,6 +18,7 @@ from vmplace.interfaces.cli import cli
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 CONFIG = """
+policy = "home"
 window_ms = 500
 longest_rest_ms = 500
 numa_balancing = "take"

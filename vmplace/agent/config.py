@@ -128,7 +128,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     )
     policy: Annotated[
         str, msgspec.Meta(description='the rule that places guests; "auto" = the best for the source')
-    ] = "home"
+    ] = "auto"
     numa_balancing: Annotated[
         Literal["auto", "take", "leave"],
         msgspec.Meta(

@@ -35,7 +35,7 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     setup = SourceSetup(host, state_dir=Path(config.socket).parent)
     choice = best_source(setup, config.source)
     source = choice.source
-    name = policy_name(config.policy, source.name)
+    name = policy_name(config.policy)
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
     find, notes = guest_finder(config, guests_budget_bytes(memory_bytes))
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()

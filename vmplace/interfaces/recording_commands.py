@@ -156,7 +156,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
 
     loaded = read_config(config)
     # What a recording does not tell of nodes, "nodes" leaves to "home" anyway.
-    name = policy_name(loaded.config.policy if policy is None else policy, "kvm")
+    name = policy_name(loaded.config.policy if policy is None else policy)
     if name not in policy_names():
         raise click.BadParameter(
             f"no policy {name!r}; known: {', '.join(policy_names())}", param_hint="--policy"

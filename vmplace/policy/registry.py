@@ -21,14 +21,9 @@ BY_NODE = ("nodes", "host", JOINT)
 """Those that ask which node uses a page, and how often; the others know the guests' vCPUs alone."""
 
 
-def policy_name(wanted: str, source: str) -> str:
-    """Return ``wanted``, or for "auto" the policy that makes most of what the source tells.
-
-    "nodes" asks for sources that miss nothing: what is rarely sampled may be written all the same.
-    """
-    if wanted != AUTO:
-        return wanted
-    return "nodes" if source.partition("+")[0] == "kvm" else "home"
+def policy_name(wanted: str) -> str:
+    """Return ``wanted``, or for "auto" the joint plan: what a source does not tell, it leaves alone."""
+    return JOINT if wanted == AUTO else wanted
 
 
 def policy_names() -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class AgentHost:
 
     def _parts(self, actuator: HostActuator) -> Parts:
         machine, setup = self.machine, self.setup
-        name = policy_name(setup.policy, setup.sensor.name)
+        name = policy_name(setup.policy)
         find = lambda: Found(machine.topologies())  # noqa: E731
         return Parts(
             lookout=Lookout(machine.host, machine.free_bytes, find, machine.clock.monotonic),

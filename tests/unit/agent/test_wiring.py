@@ -46,10 +46,9 @@ def test_counters_of_an_emulated_host_that_are_not_installed_are_told(monkeypatc
         wiring.guest_pace(config)
 
 
-def test_policy_auto_goes_page_by_page_only_where_the_source_misses_no_write():
-    assert policy_name("auto", "kvm") == "nodes"
-    assert {policy_name("auto", source) for source in ("idle", "damon", "ibs")} == {"home"}
-    assert policy_name("home", "kvm") == "home"
+def test_policy_auto_is_the_default_and_the_joint_plan():
+    assert policy_name("auto") == policy_name(Config().policy) == "joint"
+    assert policy_name("home") == "home"
 
 
 @pytest.mark.parametrize(

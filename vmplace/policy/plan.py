@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.pages import GuestPages
+from vmplace.policy.schedule import Stretch
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -26,7 +27,10 @@ class GuestSettings:
 
     ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``proximity``: DWP of memory
     that no node has to itself (proximity.py); None: to be found.  ``protected``: others give way to it where
-    all are planned for together (joint_spread.py).
+    all are planned for together (joint_spread.py).  ``moves``, ``interleaves``, ``replicates``,
+    ``huge_pages``: what may be done with its memory; ``interleaves`` is the policies' to heed, what else
+    is not allowed is taken out of any plan (agent/limits.py), and so is what goes beyond ``replica_bytes``
+    or ``move_bytes_per_s``.  ``preferred_nids``: as long as there is room, they are what is allowed.
     """
 
     mode: Mode = Mode.AUTO
@@ -34,6 +38,14 @@ class GuestSettings:
     place_vcpus: bool = False
     proximity: float | None = 1.0
     protected: bool = False
+    moves: bool = True
+    interleaves: bool = True
+    replicates: bool = True
+    huge_pages: bool = True
+    preferred_nids: tuple[int, ...] | None = None
+    replica_bytes: int | None = None
+    move_bytes_per_s: float | None = None
+    schedule: tuple[Stretch, ...] = ()
 
     @property
     def first_proximity(self) -> float:
@@ -101,7 +113,8 @@ class Move:
 class Replication:
     """Pages of one guest of which each of ``nids`` should have a read-only copy.
 
-    ``hva`` (uint64) and ``npages`` (int32) have one entry per run of pages.
+    ``hva`` (uint64) and ``npages`` (int32) have one entry per run of pages.  ``limit_bytes``: what all
+    copies of the guest together may take.
     """
 
     guest: str
@@ -109,6 +122,7 @@ class Replication:
     npages: npt.NDArray[np.int32]
     nids: tuple[int, ...]
     reason: str
+    limit_bytes: int | None = None
 
     @property
     def pages(self) -> int:

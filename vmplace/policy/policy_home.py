@@ -87,7 +87,7 @@ def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
 
 
 def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> Target | None:
-    """Return where the range belongs, or None if its vCPUs' nodes are not known."""
+    """Return where the range belongs; None if its vCPUs' nodes are not known, or it may not be dealt out."""
     workers = _worker_nids(host, guest, ram)
     if not workers:
         return None
@@ -99,6 +99,8 @@ def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tupl
     weights = _near_weights(host, workers, nids, allowed, guest.proximity)
     if len(weights) == 1:
         return Target(weights, where)
+    if not guest.settings.interleaves:
+        return None
     where += f": interleaved {':'.join(f'{100 * w:.0f}' for w in weights.values())}"
     if guest.proximity < 1.0:
         where += f" over nodes {_listed(tuple(weights))} (proximity {guest.proximity:.1f})"
@@ -169,11 +171,17 @@ def iter_wishes(
         if pages.ram.movability is not Movability.MOVABLE:
             yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
         elif target is None:
-            yield Stay(
-                name, "no node may hold its memory" if not allowed else "its vCPUs' nodes are not known"
-            )
+            yield Stay(name, _why_nowhere(guest, allowed))
         else:
             yield from range_wishes(name, pages, guest.pages.nids, target, room)
+
+
+def _why_nowhere(guest: GuestView, allowed: tuple[int, ...]) -> str:
+    if not allowed:
+        return "no node may hold its memory"
+    if not guest.settings.interleaves:
+        return "several nodes share its memory, and its policy does not allow to interleave it"
+    return "its vCPUs' nodes are not known"
 
 
 def range_wishes(

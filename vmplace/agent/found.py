@@ -1,13 +1,22 @@
 """What is a look at the guests of the host worth?"""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology
 
 
 @dataclass(frozen=True)
 class Found:
-    """The guests of this moment, and what a person should know about how they were found."""
+    """The guests of this moment, and what a person should know about how they were found.
+
+    ``policies``: what domains' XML says, by UUID; ``untold``: UUIDs of which libvirt has yet to tell;
+    ``migrating``: UUIDs of those that leave or arrive.
+    """
 
     guests: tuple[GuestTopology, ...]
     notes: tuple[str, ...] = ()
+    policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
+    untold: frozenset[str] = frozenset()
+    migrating: frozenset[str] = frozenset()

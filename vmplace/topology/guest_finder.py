@@ -5,15 +5,16 @@ the command line has to say.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import RUN, is_of_domain
+from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
-from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
+from vmplace.topology.guests_libvirt import SILENCE, Libvirt, LibvirtAnswer
 from vmplace.topology.monitor_layout import locate_exact
 from vmplace.topology.movability import find_process_pin
 from vmplace.topology.procfs import (
@@ -39,11 +40,18 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True)
 class GuestScan:
-    """The guests, ascending by pid; what was left out and why; ``libvirt_problem`` if libvirt is away."""
+    """The guests, ascending by pid; what was left out and why; ``libvirt_problem`` if libvirt is away.
+
+    ``policies``: what domains' XML says, by UUID; ``untold``: UUIDs of which libvirt has yet to tell;
+    ``migrating``: UUIDs of those that leave or arrive.
+    """
 
     guests: tuple[GuestTopology, ...]
     skipped: tuple[Skipped, ...] = ()
     libvirt_problem: str | None = None
+    policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
+    untold: frozenset[str] = frozenset()
+    migrating: frozenset[str] = frozenset()
 
 
 class GuestFinder:
@@ -95,7 +103,20 @@ class GuestFinder:
         self._resident.keep(identities)
         named = with_unique_names(guests, self._names)
         self._names = {guest.identity: guest.name for guest in named}
-        return GuestScan(named, tuple(skipped), answer.problem)
+        untold = uuids - answer.policies.keys() if answer.problem == SILENCE else frozenset()
+        return GuestScan(
+            named,
+            tuple(skipped),
+            answer.problem,
+            answer.policies,
+            frozenset(untold),
+            answer.migrating,
+        )
+
+    def ask_again(self) -> None:
+        """Ask libvirt at the next ``find``: something changed."""
+        if self._libvirt is not None:
+            self._libvirt.ask_again()
 
     def _read_order(self, process: KvmProcess) -> GuestDescription | None:
         """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import msgspec
 from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError, VmplaceError
 from vmplace.outside import lines, parse_json, printable
 from vmplace.topology.description import GuestDescription
+from vmplace.topology.domain_policy import DomainPolicy, domain_policy
 from vmplace.topology.domain_xml import parse_domain
 
 SYSTEM_URI = "qemu:///system"
@@ -31,9 +32,10 @@ CURE = "systemctl status libvirtd"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What libvirt_worker.py prints: domains as (UUID, name, XML), the monitor's text, or an error."""
+    """What libvirt_worker.py prints: domains as (UUID, name, XML), some text, or an error."""
 
     domains: tuple[tuple[str, str, str], ...] = ()
+    migrating: tuple[str, ...] = ()
     text: str = ""
     error: str | None = None
     gone: bool = False
@@ -43,12 +45,15 @@ class Answer(msgspec.Struct, frozen=True):
 class LibvirtAnswer:
     """The running domains by UUID.  ``problem`` says why the answer is old or empty, None if it is fresh.
 
-    ``rejected`` holds the domains that cannot be read, with the reason.
+    ``rejected`` holds the domains that cannot be read, with the reason; ``policies`` what the XML of each
+    says of vmplace, by UUID; ``migrating`` the UUIDs of those that leave or arrive.
     """
 
     descriptions: Mapping[str, GuestDescription] = field(default_factory=dict)
     problem: str | None = None
     rejected: Mapping[str, str] = field(default_factory=dict)
+    policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
+    migrating: frozenset[str] = frozenset()
 
 
 class Libvirt:
@@ -90,6 +95,10 @@ class Libvirt:
             self._worker, self._last = None, replace(self._last, problem=str(err))
         return self._last
 
+    def ask_again(self) -> None:
+        """Ask at the next ``read``, whatever is known: something changed."""
+        self._asked_for = None
+
     def ask_monitor(self, uuid: str, command: str) -> str:
         """Return the answer of QEMU's human monitor; taints the domain.
 
@@ -113,28 +122,80 @@ class Libvirt:
         if uuids != self._asked_for:
             return True
         # A guest that is starting has a process before libvirt lists it.
-        incomplete = self._last.problem is not None or not uuids <= self._last.descriptions.keys()
+        last = self._last
+        incomplete = last.problem is not None or not uuids <= last.descriptions.keys() or last.migrating
         return age_s >= (RETRY_S if incomplete else REFRESH_S)
+
+
+def asked(uri: str, *question: str, text: str = "", patience_s: float = 10.0) -> Answer:
+    """Return the answer to one question of libvirt_worker.py, which reads ``text``.
+
+    Raises UnsupportedHostError while libvirt is away or refuses, GuestGoneError without that domain.
+    """
+    find_libvirt()
+    worker = _Worker(uri, *question, text=text)
+    try:
+        return worker.result(patience_s)
+    except TimeoutError:
+        worker.kill()
+        raise UnsupportedHostError(SILENCE, hint=CURE) from None
+
+
+class EventWatch:
+    """A process that tells a datagram socket of libvirt's events; ends with the connection, and with us."""
+
+    def __init__(self, uri: str, socket_path: Path, namespaces: Iterable[str]) -> None:
+        """Raises UnsupportedHostError if no process can be started."""
+        script = str(Path(__file__).with_name("libvirt_worker.py"))
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", script, uri, "watch", str(socket_path), *namespaces],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as err:
+            raise UnsupportedHostError(f"libvirt's events cannot be watched: {err}") from err
+
+    def is_alive(self) -> bool:
+        """Tell whether it still watches."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End it."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class _Worker:
     """One question that is being asked."""
 
-    def __init__(self, uri: str, *question: str) -> None:
-        """Raises UnsupportedHostError if no process can be started."""
+    def __init__(self, uri: str, *question: str, text: str = "") -> None:
+        """``text`` is its stdin.  Raises UnsupportedHostError if no process can be started."""
         script = str(Path(__file__).with_name("libvirt_worker.py"))
         # An answer of megabytes would fill a pipe that nobody reads.
         self._output = os.fdopen(os.memfd_create("libvirt"), "w+b")
+        stdin = os.fdopen(os.memfd_create("libvirt"), "w+b")
+        stdin.write(text.encode(errors="replace"))
+        stdin.seek(0)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", script, uri, *question],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=self._output,
                 stderr=self._output,
                 start_new_session=True,  # Ctrl-C is the agent's alone
             )
         except OSError as err:
             raise UnsupportedHostError(f"libvirt cannot be asked: {err}") from err
+        finally:
+            stdin.close()
 
     def result(self, patience_s: float) -> Answer:
         """Return the answer.
@@ -180,13 +241,14 @@ def _checked(returncode: int, output: str) -> Answer:
 
 def _answer_of(answer: Answer) -> LibvirtAnswer:
     """Return the domains of a worker's answer."""
-    descriptions, rejected = {}, {}
+    descriptions, rejected, policies = {}, {}, {}
     for uuid, name, text in answer.domains:
+        policies[uuid] = domain_policy(text)
         try:
             descriptions[uuid] = parse_domain(text)
         except VmplaceError as err:
             rejected[printable(name)] = str(err)
-    return LibvirtAnswer(descriptions, None, rejected)
+    return LibvirtAnswer(descriptions, None, rejected, policies, frozenset(answer.migrating))
 
 
 def find_libvirt() -> None:

@@ -5,11 +5,18 @@ taken back; a process can be killed.  Run as a file, for it needs nothing of the
 
     python3 -P libvirt_worker.py URI domains
     python3 -P libvirt_worker.py URI monitor UUID COMMAND
+    python3 -P libvirt_worker.py URI domain NAME            its XML, and that of its next start
+    python3 -P libvirt_worker.py URI set NAME WHERE NAMESPACE PREFIX    metadata from stdin; empty: out
+    python3 -P libvirt_worker.py URI secure NAME            the XML of its next start, with its secrets
+    python3 -P libvirt_worker.py URI define NAME            the XML of its next start from stdin
 
-Prints one JSON object: {"domains": [[UUID, NAME, XML], …]}, or {"text": …} of the monitor, or
-{"error": …, "gone": whether the domain ended}.
+Prints one JSON object (guests_libvirt.Answer), or {"error": …, "gone": whether the domain ended}.  And, until
+its stdin ends, sends a datagram (agent/news.py) for each event that a policy or a migration may follow from:
+
+    python3 -P libvirt_worker.py URI watch SOCKET NAMESPACE...
 """
 
+import contextlib
 import json
 import signal
 import sys
@@ -18,15 +25,20 @@ from typing import Any
 
 LIFE_S = 30
 """Nobody waits longer for libvirt; a worker whose agent was killed ends then, too."""
+MOST_BYTES = 16 << 20
+ALIVE_S, ALIVE_TRIES = 5, 3
 
 
 def main(uri: str, question: str, *words: str) -> dict[str, Any]:
     """Return the answer to one question."""
-    signal.alarm(LIFE_S)
+    if question != "watch":
+        signal.alarm(LIFE_S)
     import libvirt
 
     # The default handler prints each error to stderr.
     libvirt.registerErrorHandler(lambda *_: None, None)
+    if question == "watch":
+        libvirt.virEventRegisterDefaultImpl()
     try:
         # Only QEMU's monitor is asked by a connection that could also change something.
         opened = libvirt.open if question == "monitor" else libvirt.openReadOnly
@@ -40,14 +52,37 @@ def read_domains(connection: Any) -> dict[str, Any]:
     """Return the running domains; one that ended since the list was made is left out."""
     import libvirt
 
-    domains = []
+    domains, migrating = [], []
     for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
         try:
+            # First: the XML of one that arrives is told only once it has.
+            if is_migrating(domain):
+                migrating.append(domain.UUIDString())
             domains.append((domain.UUIDString(), domain.name(), domain.XMLDesc(0)))
         except libvirt.libvirtError as err:
             if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
-    return {"domains": domains}
+    return {"domains": domains, "migrating": migrating}
+
+
+def is_migrating(domain: Any) -> bool:
+    """Tell whether a migration of it is under way, on either host."""
+    import libvirt
+
+    state, reason = domain.state()
+    if (state, reason) in {
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
+        (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
+    }:
+        return True
+    try:
+        job = domain.jobStats()
+    except libvirt.libvirtError as err:
+        # "migration statistics are available only on the source host"; drivers without jobs say NO_SUPPORT.
+        return bool(err.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
+    kinds = (libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN, libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
+    return job.get("type") != libvirt.VIR_DOMAIN_JOB_NONE and job.get("operation") in kinds
 
 
 def ask_monitor(connection: Any, uuid: str, command: str) -> dict[str, Any]:
@@ -58,7 +93,110 @@ def ask_monitor(connection: Any, uuid: str, command: str) -> dict[str, Any]:
     return {"text": libvirt_qemu.qemuMonitorCommand(connection.lookupByUUIDString(uuid), command, hmp)}
 
 
-QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {"domains": read_domains, "monitor": ask_monitor}
+def read_domain(connection: Any, name: str) -> dict[str, Any]:
+    """Return the XML of one domain: as it runs, and as it starts next (empty for a transient one)."""
+    import libvirt
+
+    domain = connection.lookupByName(name)
+    config = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if domain.isPersistent() else ""
+    live = domain.XMLDesc(0) if domain.isActive() else ""
+    return {"domains": [(domain.UUIDString(), domain.name(), live)], "text": config}
+
+
+def set_metadata(connection: Any, name: str, where: str, namespace: str, prefix: str) -> dict[str, Any]:
+    """Set one element of the domain's metadata to what stdin says, ``live``, ``config`` or ``both``."""
+    import libvirt
+
+    flags = {
+        "live": libvirt.VIR_DOMAIN_AFFECT_LIVE,
+        "config": libvirt.VIR_DOMAIN_AFFECT_CONFIG,
+        "both": libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG,
+    }[where]
+    text = sys.stdin.read(MOST_BYTES)
+    element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
+    domain = connection.lookupByName(name)
+    domain.setMetadata(element, text or None, prefix if text else None, namespace, flags)
+    return {}
+
+
+def read_secure(connection: Any, name: str) -> dict[str, Any]:
+    """Return the XML of a domain's next start, with its secrets: what a new definition must keep."""
+    import libvirt
+
+    flags = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+    return {"text": connection.lookupByName(name).XMLDesc(flags)}
+
+
+def define(connection: Any, name: str) -> dict[str, Any]:
+    """Define the domain anew for its next start, with what stdin says."""
+    text = sys.stdin.read(MOST_BYTES)
+    connection.lookupByName(name)
+    connection.defineXML(text)
+    return {}
+
+
+def watch(connection: Any, socket_path: str, *namespaces: str) -> dict[str, Any]:
+    """Tell the socket of each event until stdin ends, or the connection does."""
+    import socket
+
+    import libvirt
+
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def tell(domain: Any, event: str) -> None:
+        fields = (b"1", event.encode(), b"-", b"-", domain.name().encode(), domain.UUIDString().encode())
+        # An agent that is busy looks by itself now and then; one that is gone needs nothing.
+        with contextlib.suppress(OSError):
+            sender.sendto(b"\0".join(fields), socket_path)
+
+    def on_metadata(_c: Any, domain: Any, _type: int, namespace: str | None, _o: Any) -> None:
+        if namespace in namespaces:
+            tell(domain, "event-metadata")
+
+    def on_iteration(_c: Any, domain: Any, *_: Any) -> None:
+        tell(domain, "event-migrating")
+
+    def on_other(_c: Any, domain: Any, *_: Any) -> None:
+        tell(domain, "event-state")
+
+    for number, callback in (
+        (libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE, on_metadata),
+        (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, on_other),
+        (libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION, on_iteration),
+        (libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED, on_other),
+    ):
+        try:
+            connection.domainEventRegisterAny(None, number, callback, None)
+        except libvirt.libvirtError:
+            # Not all drivers have all events; what is not told is found at the next look.
+            continue
+    _run_events(connection)
+    return {}
+
+
+def _run_events(connection: Any) -> None:
+    import libvirt
+
+    ended: list[object] = []
+    with contextlib.suppress(libvirt.libvirtError):
+        connection.setKeepAlive(ALIVE_S, ALIVE_TRIES)
+    wanted = libvirt.VIR_EVENT_HANDLE_READABLE | libvirt.VIR_EVENT_HANDLE_HANGUP
+    libvirt.virEventAddHandle(0, wanted, lambda *_: ended.append(0), None)
+    # A timer that does nothing ends each wait, so that a dead connection is seen.
+    libvirt.virEventAddTimeout(1000 * ALIVE_S, lambda *_: None, None)
+    while not ended and connection.isAlive():
+        libvirt.virEventRunDefaultImpl()
+
+
+QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "domains": read_domains,
+    "monitor": ask_monitor,
+    "domain": read_domain,
+    "set": set_metadata,
+    "secure": read_secure,
+    "define": define,
+    "watch": watch,
+}
 
 if __name__ == "__main__":
     json.dump(main(*sys.argv[1:]), sys.stdout)

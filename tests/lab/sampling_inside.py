@@ -321,7 +321,7 @@ class OneGuest:
     def guests(self) -> Found:
         return Found((self._topology,))
 
-    def look_again(self) -> None:
+    def look_again(self, *, asking: bool = False) -> None:
         pass
 
 

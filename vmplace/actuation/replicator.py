@@ -153,7 +153,8 @@ class Replicator:
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         if not mine.patience.is_over(statistics, now_ns):
             return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
-        return self._try(mine, nodes, asked)
+        room = None if wanted.limit_bytes is None else wanted.limit_bytes - statistics[COPIES] * PAGE_BYTES
+        return self._try(mine, nodes, asked, room)
 
     def _known(self, guest: GuestTopology) -> "_Guest":
         mine = self._guests.get(guest.identity)
@@ -161,10 +162,13 @@ class Replicator:
             mine = self._guests[guest.identity] = _Guest(guest.name, self._opened(guest, self._proc))
         return mine
 
-    def _try(self, mine: "_Guest", nodes: int, asked: Gfns) -> ReplicaOutcome:
-        """Ask KVM for as many copies as the budget allows."""
+    def _try(self, mine: "_Guest", nodes: int, asked: Gfns, room_bytes: int | None) -> ReplicaOutcome:
+        """Ask KVM for as many copies as the budget allows, and the guest's own room, if it has a limit."""
         cost = PAGE_BYTES * (nodes.bit_count() - 1)
-        tried = affordable(asked, self._budget.available_bytes(self._clock()) // cost)
+        may_bytes = self._budget.available_bytes(self._clock())
+        if room_bytes is not None:
+            may_bytes = max(0, min(may_bytes, room_bytes))
+        tried = affordable(asked, may_bytes // cost)
         done, refused = replicated(mine.placement.fd, nodes, tried, self._ask)
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())

@@ -14,6 +14,8 @@ class Bell:
     can deadlock on the event's lock.
     """
 
+    _reload = False
+
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.stopping = False
@@ -46,6 +48,25 @@ class Bell:
         end = time.monotonic() + seconds
         while not self.stopping and (left := end - time.monotonic()) > 0:
             self.wait(left)
+
+    def reload_on_hangup(self) -> None:
+        """Ask on SIGHUP for the configuration to be read again: ``take_reload``."""
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            self._reload = True
+            self.ring()
+
+        signal.signal(signal.SIGHUP, on_signal)
+
+    @property
+    def reloading(self) -> bool:
+        """Tell whether the configuration should be read again."""
+        return self._reload
+
+    def take_reload(self) -> bool:
+        """Tell the same, once."""
+        asked, self._reload = self._reload, False
+        return asked
 
     def stop_on_signals(self) -> None:
         """Stop on SIGTERM and SIGINT; a second one does what it does by default."""

@@ -8,13 +8,23 @@ import difflib
 import fnmatch
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
+from vmplace.agent.guest_policy import (
+    NOTHING,
+    ContradictionError,
+    GuestPolicy,
+    check,
+    merged,
+    settings_of,
+)
+from vmplace.agent.told_keys import description, toml_words
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.agent.toml_places import key_places
 from vmplace.errors import ConfigError, OutsideError
@@ -23,7 +33,6 @@ from vmplace.policy.plan import GuestSettings, Mode
 
 DEFAULT_CONFIG = Path("/etc/vmplace/vmplace.toml")
 
-Nid = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 FilePath = Annotated[
     str, msgspec.Meta(min_length=2, max_length=4095, pattern=r"^/[^\x00]*$", description="an absolute path")
 ]
@@ -81,36 +90,13 @@ class DecisionsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = 0.25
 
 
-class GuestSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class GuestSection(GuestPolicy, forbid_unknown_fields=True, frozen=True):
     """``[guests."PATTERN"]``: the operator's word on guests by name, and by who vouches for the name."""
 
     origin: Annotated[
         Literal["any", "libvirt", "kvm"],
         msgspec.Meta(description='"libvirt" (libvirt tells the name), "kvm" (the guest does) or "any"'),
     ] = "any"
-
-    mode: Annotated[
-        Literal["manual", "advise", "auto"],
-        msgspec.Meta(description='"manual" (hands off), "advise" (plan only) or "auto" (plan and act)'),
-    ] = "auto"
-    allowed_nids: (
-        Annotated[tuple[Nid, ...], msgspec.Meta(min_length=1, description="a list of nodes, such as [0, 1]")]
-        | None
-    ) = None
-    vcpus: Annotated[
-        Literal["leave", "place"],
-        msgspec.Meta(description='"leave" (where they may run is yours) or "place" (tie them to a node)'),
-    ] = "leave"
-    proximity: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, le=1)] | Literal["tuned"],
-        msgspec.Meta(
-            description='from 0 (shared memory on all nodes) to 1 (on those of the vCPUs), or "tuned" (found)'
-        ),
-    ] = 1.0
-    priority: Annotated[
-        Literal["normal", "protected"],
-        msgspec.Meta(description='"normal" or "protected" (the others give way: policy "host")'),
-    ] = "normal"
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -151,6 +137,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     readings: ReadingsSection = ReadingsSection()
     decisions: DecisionsSection = DecisionsSection()
     trial: TrialSection = TrialSection()
+    defaults: GuestPolicy = GuestPolicy()
     guests: dict[str, Any] = {}
 
     @property
@@ -166,11 +153,15 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True)
 class GuestRule:
-    """One guest section; ``error`` holds what is wrong with it, and then its guests are left alone."""
+    """One guest section; ``error`` holds what is wrong with it, and then its guests are left alone.
+
+    ``policy`` is what the section says, ``settings`` what follows from it and from ``[defaults]``.
+    """
 
     pattern: str
     settings: GuestSettings
     error: ConfigError | None = None
+    policy: GuestPolicy = NOTHING
     origin: str = "any"
 
     def is_for(self, guest: str, origin: str) -> bool:
@@ -197,9 +188,9 @@ class LoadedConfig:
     path: Path | None = None
 
     def rule(self, guest: str, origin: str = "libvirt") -> GuestRule:
-        """Return the first rule that is for the guest; guests that no rule is for are managed."""
+        """Return the first rule that is for the guest; guests that no rule is for have the defaults."""
         matches = (rule.granted(origin) for rule in self.rules if rule.is_for(guest, origin))
-        return next(matches, GuestRule("*", GuestSettings()))
+        return next(matches, GuestRule("", settings_of(self.config.defaults)).granted(origin))
 
 
 def read_config(path: Path | None = None) -> LoadedConfig:
@@ -231,7 +222,10 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
     tell = _Teller(path, key_places(text))
     config = tell.converted(tree, Config, ())
     _check_names(config, tell)
-    rules = tuple(_guest_rule(pattern, section, tell) for pattern, section in config.guests.items())
+    with tell.contradictions(("defaults",)):
+        check(config.defaults)
+    sections = config.guests.items()
+    rules = tuple(_guest_rule(pattern, section, config.defaults, tell) for pattern, section in sections)
     return LoadedConfig(config, rules, path)
 
 
@@ -248,17 +242,15 @@ def _check_names(config: Config, tell: "_Teller") -> None:
             raise tell.error((key,), f"{key} {value!r} does not exist", _nearest(value, known))
 
 
-def _guest_rule(pattern: str, section: object, tell: "_Teller") -> GuestRule:
+def _guest_rule(pattern: str, section: object, defaults: GuestPolicy, tell: "_Teller") -> GuestRule:
     try:
         parsed = tell.converted(section, GuestSection, ("guests", pattern))
+        policy = GuestPolicy(**parsed.stated())  # type: ignore[arg-type]
+        with tell.contradictions(("guests", pattern)):
+            settings = settings_of(merged((policy, defaults)))
     except ConfigError as err:
         return GuestRule(pattern, GuestSettings(Mode.MANUAL), err)
-    nids = parsed.allowed_nids
-    allowed = tuple(sorted(set(nids))) if nids else None
-    dwp = None if parsed.proximity == "tuned" else parsed.proximity
-    is_protected = parsed.priority == "protected"
-    settings = GuestSettings(Mode(parsed.mode), allowed, parsed.vcpus == "place", dwp, is_protected)
-    return GuestRule(pattern, settings, origin=parsed.origin)
+    return GuestRule(pattern, settings, policy=policy, origin=parsed.origin)
 
 
 def _syntax_error(told: str, text: str, path: Path) -> ConfigError:
@@ -292,6 +284,14 @@ class _Teller:
         except msgspec.ValidationError as err:
             raise self._explained(str(err), tree, to, under) from err
 
+    @contextmanager
+    def contradictions(self, under: KeyPath) -> Iterator[None]:
+        """Tell a contradiction with its place; ``under`` is the path of the policy in the file."""
+        try:
+            yield
+        except ContradictionError as err:
+            raise self.error((*under, err.key), str(err), err.hint) from None
+
     def error(self, key: KeyPath, message: str, hint: str | None) -> ConfigError:
         """Return the error at ``key``, or at the nearest table around it that stands in the text."""
         while key and key not in self._places:
@@ -311,15 +311,8 @@ class _Teller:
             hint = _nearest(unknown[1], list(struct.__struct_fields__))
             return self.error((*under, *inner, unknown[1]), f"unknown key {unknown[1]!r}", hint)
         key = ".".join(names[-1:]) or ".".join(str(part) for part in (*under, *inner))
-        message = f"{key}: {_toml_words(what)}"
-        return self.error((*under, *inner), message, _description(struct, names[-1] if names else None))
-
-
-def _toml_words(told: str) -> str:
-    """Return msgspec's message with TOML's names of the types."""
-    names = {"object": "table", "str": "text", "int": "whole number", "float": "number", "bool": "true/false"}
-    plain = told.replace("`", "").replace(" | null", "").replace("null", "nothing")
-    return re.sub(r"\b(object|str|int|float|bool)\b", lambda m: names[m[1]], plain[0].lower() + plain[1:])
+        message = f"{key}: {toml_words(what)}"
+        return self.error((*under, *inner), message, description(struct, names[-1] if names else None))
 
 
 def _key_path(text: str) -> KeyPath:
@@ -331,18 +324,3 @@ def _key_path(text: str) -> KeyPath:
 def _field_type(struct: type[msgspec.Struct], name: str) -> type[msgspec.Struct] | None:
     found = get_type_hints(struct).get(name)
     return found if isinstance(found, type) and issubclass(found, msgspec.Struct) else None
-
-
-def _description(struct: type[msgspec.Struct], name: str | None) -> str | None:
-    """Return what a key wants, from its annotation."""
-    if name is None:
-        return None
-    wanted = _descriptions(get_type_hints(struct, include_extras=True).get(name))
-    return f"{name} is {wanted[0]}" if wanted else None
-
-
-def _descriptions(annotation: Any) -> list[str]:
-    is_meta: Callable[[object], bool] = lambda part: isinstance(part, msgspec.Meta)  # noqa: E731
-    args = get_args(annotation)
-    own = [part.description for part in args if is_meta(part) and part.description]
-    return own or [text for part in args for text in _descriptions(part)]

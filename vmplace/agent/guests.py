@@ -1,13 +1,19 @@
 """Which guests does the agent know, and what does it remember of each?"""
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 
-from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.actuation.budget import Budget
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.decided import LEFT_ALONE, Decided, changed_words, decided
+from vmplace.agent.found import Found
+from vmplace.agent.limits import GuestLimits
+from vmplace.agent.news import MIGRATES, SETTLES, News
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
 from vmplace.errors import GuestGoneError
@@ -15,13 +21,18 @@ from vmplace.model.memory_use import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
 from vmplace.policy.proximity import Climb
+from vmplace.policy.schedule import is_open
 from vmplace.policy.trial import Trial
 from vmplace.sampling.guest_pace import MemoryRate
 from vmplace.sampling.served import ServedAccesses
+from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology
 
 LOG = logging.getLogger(__name__)
 DECISIONS_KEPT = 50
+ALLOWANCE_S = 2.0
+"""What a guest's own rate of moves may save up."""
+MIGRATING_S = 30.0
 SERVED_KEPT = 16
 """Windows; a sampling source sees few accesses in one."""
 
@@ -41,6 +52,12 @@ class TrackedGuest:
     climb: Climb = field(default_factory=Climb)
     problem: str | None = None
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+    said: DomainPolicy | None = None
+    decided: Decided | None = None
+    is_untold: bool = False
+    is_off_hours: bool = False
+    is_migrating: bool = False
+    allowance: Budget | None = None
 
     @property
     def name(self) -> str:
@@ -68,6 +85,33 @@ class TrackedGuest:
         )
 
     @property
+    def waits_for(self) -> str | None:
+        """Return why nothing of it may be changed just now, None if it may."""
+        if self.is_migrating:
+            return "it is being migrated: nothing moves until it has arrived"
+        if self.is_untold:
+            return "libvirt does not answer, so its policy is not known yet"
+        return "its schedule does not allow changes at this time" if self.is_off_hours else None
+
+    def limits(self, now_ns: int) -> GuestLimits:
+        """Return what its policy allows at this moment of the monotonic clock."""
+        left = self.allowance.available_bytes(now_ns) if self.allowance else None
+        numatune = self.said.numatune if self.said else Numatune()
+        return GuestLimits(self.topology, self.settings, self.pages, numatune, left)
+
+    def spend(self, moved_bytes: int, now_ns: int) -> None:
+        """Count what moved against its own rate."""
+        if self.allowance is not None:
+            self.allowance.take(moved_bytes, now_ns)
+
+    def heed(self, what: Decided) -> None:
+        """Take up what was decided of its policy."""
+        rate = what.settings.move_bytes_per_s
+        if rate != self.settings.move_bytes_per_s or self.decided is None:
+            self.allowance = None if rate is None else Budget(rate, burst_s=ALLOWANCE_S)
+        self.settings, self.decided, self.problem = what.settings, what, what.problem
+
+    @property
     def memory_use(self) -> MemoryUse | None:
         """Return how the guest used memory in the last windows, None where no source tells."""
         return memory_use(reduce(add, self.served)) if self.served else None
@@ -80,6 +124,7 @@ class Roster:
         self._loaded = loaded
         self._guests: dict[str, TrackedGuest] = {}
         self._gone: list[GuestTopology] = []
+        self._migrating: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[TrackedGuest]:
         return iter(tuple(self._guests.values()))
@@ -101,6 +146,44 @@ class Roster:
             except Exception as err:
                 guest.note(err)
         return tuple(views)
+
+    def reload(self, loaded: LoadedConfig, host_nids: tuple[int, ...]) -> None:
+        """Go on with another configuration."""
+        self._loaded = loaded
+        for guest in self:
+            self._apply_rule(guest, host_nids)
+
+    def heed_domains(self, found: Found, host_nids: tuple[int, ...], now_s: float) -> None:
+        """Follow what libvirt says: the policies in domains' XML, and who migrates."""
+        self._migrating = {name: until for name, until in self._migrating.items() if until > now_s}
+        for guest in self:
+            uuid = guest.topology.uuid or ""
+            guest.is_untold = guest.said is None and uuid in found.untold
+            guest.is_migrating = uuid in found.migrating or guest.name in self._migrating
+            said = found.policies.get(uuid, guest.said)
+            if said != guest.said:
+                guest.said = said
+                self._apply_rule(guest, host_nids)
+
+    def heed_news(self, news: News, now_s: float) -> None:
+        """Follow what happened to a guest: one that migrates is left alone until libvirt says it is over.
+
+        libvirt's own word on migrations comes a moment after the hook's; ``MIGRATING_S`` bridges that.
+        """
+        if news.operation in MIGRATES:
+            self._migrating[news.guest] = now_s + MIGRATING_S
+        elif news.operation in SETTLES:
+            self._migrating.pop(news.guest, None)
+        if guest := self.get(news.guest):
+            guest.is_migrating |= news.operation in MIGRATES
+
+    def heed_time(self, unix_s: float) -> None:
+        """Follow the guests' schedules, in the host's local time."""
+        now = time.localtime(unix_s)
+        for guest in self:
+            guest.is_off_hours = not is_open(
+                guest.settings.schedule, now.tm_wday, now.tm_hour * 60 + now.tm_min
+            )
 
     def update(self, found: Iterable[GuestTopology], host_nids: tuple[int, ...]) -> bool:
         """Make the roster that of ``found``; return whether a guest came or went."""
@@ -170,20 +253,21 @@ class Roster:
             self._apply_rule(guest, host_nids)
 
     def _apply_rule(self, guest: TrackedGuest, host_nids: tuple[int, ...]) -> None:
-        rule = self._loaded.rule(guest.name, guest.topology.origin)
-        wrong = str(rule.error) if rule.error else unknown_nids(rule, host_nids)
-        guest.settings = GuestSettings(Mode.MANUAL) if wrong else rule.settings
-        guest.problem = wrong
-        if wrong:
-            LOG.warning('guest=%s mode=manual reason="%s"', guest.name, wrong)
-
-
-def unknown_nids(rule: GuestRule, host_nids: tuple[int, ...]) -> str | None:
-    """Return what is wrong if the rule allows nodes that the host does not have."""
-    missing = sorted(set(rule.settings.allowed_nids or ()) - set(host_nids))
-    if not missing:
-        return None
-    return f"guests.{rule.pattern!r} allows nodes {missing}, but the host has {list(host_nids)}"
+        try:
+            what = decided(self._loaded, guest.name, guest.said, host_nids, guest.topology.origin)
+        except Exception as err:
+            LOG.exception("guest=%s its policy cannot be told", guest.name)
+            what = Decided(LEFT_ALONE, problem=f"its policy cannot be told: {type(err).__name__}: {err}")
+        before = guest.decided
+        guest.heed(what)
+        if before is not None and Mode.MANUAL is guest.settings.mode is not before.settings.mode:
+            # Hands off: what samples it lets go of it.
+            self._gone.append(guest.topology)
+            guest.pages = None
+        if what.problem:
+            LOG.warning('guest=%s mode=manual reason="%s"', guest.name, what.problem)
+        elif before is not None and (changes := changed_words(before, what)):
+            LOG.info('guest=%s policy="%s"', guest.name, changes)
 
 
 def merged(before: GuestTopology, now: GuestTopology) -> GuestTopology:

@@ -23,11 +23,14 @@ class Lookout:
         read_free_bytes: Callable[[int], int],
         find: Callable[[], Found],
         clock: Callable[[], float] = time.monotonic,
+        ask_again: Callable[[], None] = lambda: None,
     ) -> None:
+        """``ask_again`` makes ``find`` forget what others had told it."""
         self._read_host = read_host
         self._read_free_bytes = read_free_bytes
         self._find = find
         self._clock = clock
+        self._ask_again = ask_again
         self._host: HostTopology | None = None
         self._host_until = self._guests_until = 0.0
         self._found = Found(())
@@ -53,6 +56,8 @@ class Lookout:
             self._guests_until = self._clock() + GUESTS_S
         return self._found
 
-    def look_again(self) -> None:
-        """Look the guests up at the next call, because one was found to be gone."""
+    def look_again(self, *, asking: bool = False) -> None:
+        """Look the guests up at the next call, as something changed; also ask libvirt if ``asking``."""
         self._guests_until = 0.0
+        if asking:
+            self._ask_again()

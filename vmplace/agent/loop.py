@@ -13,20 +13,23 @@ from vmplace import __version__
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent import climbs, cost, decisions
 from vmplace.agent.bell import Bell
-from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
 from vmplace.agent.desk import Desk
 from vmplace.agent.found import Found
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.heartbeat import Heartbeat
+from vmplace.agent.limits import limited, preferred_views
 from vmplace.agent.notes import Notes, described, unexpected
 from vmplace.agent.orders import Inbox
 from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
 from vmplace.agent.planning import CpuBudget, planned
 from vmplace.agent.readings import Readings
+from vmplace.agent.reload import reloaded
 from vmplace.agent.report import published, told_result
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
+from vmplace.errors import ConfigError
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
 from vmplace.policy.registry import BY_NODE, JOINT
@@ -48,6 +51,9 @@ class Agent:
     def __init__(
         self, loaded: LoadedConfig, parts: Parts, bell: Bell, heartbeat: Heartbeat | None = None
     ) -> None:
+        self._loaded = loaded
+        self._given = None if loaded.path in {None, DEFAULT_CONFIG} else loaded.path
+        self._reload_notes: tuple[str, ...] = ()
         self._config = loaded.config
         self._parts = parts
         self._bell = bell
@@ -75,7 +81,10 @@ class Agent:
     def status(self) -> AgentStatus:
         """Return the state after the last window, with the agent's cost of this moment."""
         now = replace(self._status, cpu_seconds=cost.cpu_seconds(), rss_bytes=cost.rss_bytes())
-        return replace(now, notes=tuple(dict.fromkeys((*self._parts.notes, *self._kept, *now.notes))))
+        return replace(
+            now,
+            notes=tuple(dict.fromkeys((*self._parts.notes, *self._kept, *self._reload_notes, *now.notes))),
+        )
 
     def run(self, *, windows: int | None = None) -> None:
         """Run until the bell says stop, or for ``windows`` windows."""
@@ -165,6 +174,7 @@ class Agent:
 
     def _refresh(self) -> bool:
         self._notes.renew()
+        self._hear()
         # What was known a window ago is better than nothing; a guest that ended tells by itself.
         found = Found(tuple(guest.topology for guest in self.roster))
         with self._notes.fenced("nodes not looked up"):
@@ -172,13 +182,33 @@ class Agent:
         with self._notes.fenced("guests not looked up"):
             found = self._parts.lookout.guests()
         self._notes.add(*found.notes)
-        changed = self.roster.update(found.guests, self._host.nids if self._host else ())
+        nids = self._host.nids if self._host else ()
+        changed = self.roster.update(found.guests, nids)
+        self.roster.heed_domains(found, nids, self._clock.monotonic())
+        self.roster.heed_time(self._clock.unix_s())
         for gone in self.roster.take_gone():
             for part in (self._parts.source, self._trials, self._readings):
                 with self._notes.fenced(f"guest {gone.name} is not forgotten"):
                     part.forget(gone)
         self._own()
         return changed
+
+    def _hear(self) -> None:
+        """Follow what was told since the last window: by libvirt and its hook, and by SIGHUP."""
+        for news in self.inbox.take_news():
+            self.roster.heed_news(news, self._clock.monotonic())
+            self._parts.lookout.look_again(asking=True)
+        if not self._bell.take_reload():
+            return
+        try:
+            self._loaded, told = reloaded(self._loaded, read_config(self._given))
+        except ConfigError as err:
+            told = (f"not read again, what was read before holds: {described(err)}",)
+        else:
+            self.roster.reload(self._loaded, self._host.nids if self._host else ())
+        self._reload_notes = tuple(f"vmplace.toml: {line}" for line in told)
+        for line in self._reload_notes:
+            LOG.info("%s", line)
 
     def _own(self) -> None:
         """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
@@ -201,9 +231,10 @@ class Agent:
         if self._host is None or not self._decisions.allows:
             return NO_PLAN
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
+        views, stays = preferred_views(self.roster.views(), self._host)
         snapshot = Snapshot(
             self._host,
-            self.roster.views(),
+            views,
             budget_bytes,
             self._parts.replica_ratio,
             self._parts.huge_replicas,
@@ -212,7 +243,9 @@ class Agent:
         )
         plan = NO_PLAN
         with self._notes.fenced(f"policy {self._parts.policy_name} failed, nothing moves"):
-            plan = planned(self._parts.policy, snapshot, self._blame)
+            wanted = planned(self._parts.policy, snapshot, self._blame)
+            limits = {guest.name: guest.limits(self._now_ns()) for guest in self.roster}
+            plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)
             self.last_plan = summary(plan)
         return plan
 
@@ -220,6 +253,9 @@ class Agent:
         if guest := self.roster.get(name):
             guest.note(err)
         self._notes.add(f"guest {name} is planned for no more: {described(err)}")
+
+    def _now_ns(self) -> int:
+        return round(self._clock.monotonic() * 1e9)
 
     def _since_plan_s(self) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""
@@ -260,15 +296,20 @@ class Agent:
         return self._bell.stopping
 
     def _is_interrupted(self) -> bool:
-        return self._is_stopping() or self.inbox.waiting
+        return self._is_stopping() or self.inbox.waiting or self.inbox.has_news
 
     def _may_move(self, name: str) -> bool:
         guest = self.roster.get(name)
-        if guest is None or guest.settings.mode is Mode.MANUAL:
+        if guest is None or guest.settings.mode is Mode.MANUAL or guest.is_migrating:
             return False
         if self._desk.asked_to_move(name):
             return True
-        if guest.held or self._desk.paused or not self._trials.may_move(guest, self._clock.monotonic()):
+        if (
+            guest.held
+            or guest.waits_for
+            or self._desk.paused
+            or not self._trials.may_move(guest, self._clock.monotonic())
+        ):
             return False
         return guest.settings.mode is Mode.AUTO
 
@@ -278,6 +319,7 @@ class Agent:
         for guest in self.roster:
             with self._notes.fenced(f"guest {guest.name}: its decision is not kept"):
                 outcome = outcomes.get(guest.name)
+                guest.spend(outcome.moved * PAGE_BYTES if outcome else 0, self._now_ns())
                 decisions.remember(guest, self._status.windows + 1, unix_s, self.last_plan, outcome)
         for failure in result.failures:
             self._notes.complain(failure)
@@ -324,8 +366,12 @@ class Agent:
             longest_s = min(self._heartbeat.interval_s, self._config.window_ms / 1000)
             if self._bell.wait(min(left, longest_s)):
                 self._desk.serve()
-            if until_asked and (self._desk.waits_for_window or self._is_stirred()):
+            if until_asked and (self._desk.waits_for_window or self._has_heard() or self._is_stirred()):
                 return
+
+    def _has_heard(self) -> bool:
+        """Return whether something was told that the next window should follow."""
+        return self.inbox.has_news or self._bell.reloading
 
     def _is_stirred(self) -> bool:
         """Return whether a guest does something else than in its last window: then a rest is over."""

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vmplace.agent.bell import Bell
+from vmplace.agent.news import News
 from vmplace.errors import VmplaceError
 
 Verb = Literal["apply", "undo", "pause", "resume"]
 Answer = tuple[str, ...]
+MOST_NEWS = 1024
 
 
 class UnknownGuestError(VmplaceError):
@@ -34,6 +36,7 @@ class Inbox:
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._orders: deque[Order] = deque()
+        self._news: deque[News] = deque(maxlen=MOST_NEWS)
 
     def submit(self, order: Order) -> None:
         """Hand an order to the loop, which is woken for it."""
@@ -43,6 +46,20 @@ class Inbox:
     def take(self) -> Order | None:
         """Return the oldest order, or None."""
         return self._orders.popleft() if self._orders else None
+
+    def tell(self, news: News) -> None:
+        """Hand news to the loop, which is woken for it."""
+        self._news.append(news)
+        self._bell.ring()
+
+    def take_news(self) -> tuple[News, ...]:
+        """Return what was told since the last time."""
+        return tuple(self._news.popleft() for _ in range(len(self._news)))
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether something was told."""
+        return bool(self._news)
 
     @property
     def waiting(self) -> bool:

@@ -23,8 +23,8 @@ class Lookout(Protocol):
     def guests(self) -> Found:
         """Return the guests, as of a few seconds ago."""
 
-    def look_again(self) -> None:
-        """Look the guests up at the next call."""
+    def look_again(self, *, asking: bool = False) -> None:
+        """Look the guests up at the next call, and ask libvirt if ``asking``."""
 
 
 class Actuator(Protocol):

@@ -69,7 +69,11 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
         moved_bytes=guest.moved_bytes,
         replica_bytes=replica_bytes,
         movability=bytes_by_movability(guest.topology),
-        reasons=(*plan.reasons(guest.name), *filter(None, (guest.climb.told, guest.trial.told))),
+        reasons=(
+            *plan.reasons(guest.name),
+            *filter(None, (guest.waits_for, guest.climb.told, guest.trial.told)),
+            *(guest.decided.notes if guest.decided else ()),
+        ),
         problem=guest.problem,
         memory_use=guest.memory_use,
         uuid=guest.topology.uuid,
@@ -129,12 +133,13 @@ def _state(guest: TrackedGuest, plan: PlanSummary, replica_bytes: int, *, paused
         return "failed"
     if guest.settings.mode is Mode.MANUAL:
         return "manual"
-    if guest.held:
-        return "held"
+    if guest.is_migrating or guest.held:
+        return "migrating" if guest.is_migrating else "held"
     if guest.pages is None:
         return "new"
     mine = plan.of(guest.name)
     # Copies are wanted in each plan for as long as they are of use: those that are there are no change.
     if not (mine.moves or mine.vcpu_moves or (mine.copies and not replica_bytes)):
         return "settled"
-    return "advised" if paused or guest.settings.mode is Mode.ADVISE else "moving"
+    waits = paused or guest.waits_for or guest.settings.mode is Mode.ADVISE
+    return "advised" if waits else "moving"

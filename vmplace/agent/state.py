@@ -130,7 +130,8 @@ class GuestStatus:
     """One guest as it was at the end of the last window.
 
     ``state`` is one of: new (no window yet), moving, settled (nothing to do), advised (a move is wanted,
-    but the mode or a pause forbids it), held (undone: left alone until resume), manual, failed.
+    but the mode, the schedule or a pause forbids it), held (undone: left alone until resume), migrating,
+    manual, failed.
     ``memory_use`` is of the last windows, None from a source that cannot tell.  ``replica_bytes``: what its
     copies on other nodes take beside ``memory_bytes``.
     """

@@ -1,7 +1,6 @@
 """Which real parts does the loop drive on this host?"""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from vmplace.actuation.replicator import can_replicate
@@ -37,12 +36,18 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     source = choice.source
     name = policy_name(config.policy)
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
-    find, notes = guest_finder(config, guests_budget_bytes(memory_bytes))
+    budget_bytes = guests_budget_bytes(memory_bytes)
+    finder, notes = guest_finder(config)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     pace, unmeasured = guest_pace(config)
     sensing = tuple(f"source {source.name}: {reason}" for reason in choice.reasons)
     return Parts(
-        lookout=Lookout(lambda: read_calibrated_host(bandwidth_file)[0], read_free_bytes, find),
+        lookout=Lookout(
+            lambda: read_calibrated_host(bandwidth_file)[0],
+            read_free_bytes,
+            lambda: found_of(finder.find(), budget_bytes),
+            ask_again=finder.ask_again,
+        ),
         source=source,
         policy=begun(name),
         policy_name=name,
@@ -71,8 +76,8 @@ def policy_notes(name: str, host: HostTopology) -> tuple[str, ...]:
     )
 
 
-def guest_finder(config: Config, budget_bytes: int) -> tuple[Callable[[], Found], tuple[str, ...]]:
-    """Return how guests are found that so much memory is enough for, and why libvirt is not asked if not."""
+def guest_finder(config: Config) -> tuple[GuestFinder, tuple[str, ...]]:
+    """Return what finds guests, and why libvirt is not asked if it is not."""
     libvirt: Libvirt | None = None
     notes: tuple[str, ...] = ()
     if config.libvirt:
@@ -80,8 +85,7 @@ def guest_finder(config: Config, budget_bytes: int) -> tuple[Callable[[], Found]
             libvirt = Libvirt()
         except UnsupportedHostError as err:
             notes = (f"guests are found without libvirt: {err}",)
-    finder = GuestFinder(libvirt)
-    return lambda: found_of(finder.find(), budget_bytes), notes
+    return GuestFinder(libvirt), notes
 
 
 def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
@@ -112,7 +116,8 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Found:
         pids.setdefault(reason, []).extend(() if skip.pid is None else (skip.pid,))
     skipped = tuple(f"{_told_pids(found)}{reason}" for reason, found in pids.items())
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
-    return Found(guests, (*problem, *skipped, *(reason for _, reason in left)))
+    notes = (*problem, *skipped, *(reason for _, reason in left))
+    return Found(guests, notes, scan.policies, scan.untold, scan.migrating)
 
 
 def _told_pids(pids: list[int]) -> str:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.interfaces.options import config_option, examples
 
 if TYPE_CHECKING:
     from vmplace.agent.bell import Bell
     from vmplace.agent.config import Config, LoadedConfig
+    from vmplace.agent.news import News
     from vmplace.agent.parts import Actuator, Parts
+    from vmplace.interfaces.hook_socket import HookSocket
 
 LOG = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ def run_agent(
     config = loaded.config
     bell = Bell()
     bell.stop_on_signals()
+    bell.reload_on_hangup()
     lock = AgentLock(config.lock_path)
     killed_pid = lock.take()
     try:
@@ -91,12 +94,30 @@ def run_agent(
             running = Agent(loaded, open_parts(config, actuator), bell, Heartbeat.from_environment())
             answers = AgentAnswers(running)
             server.start()
-            running.run(windows=windows)
+            with contextlib.closing(hook_socket(config, running.inbox.tell)) as hook:
+                hook.start()
+                running.run(windows=windows)
     finally:
         # Only an agent that could not get here leaves its pid, and what it held, to the next.
         lock.release()
     if bell.failure:
         raise VmplaceError(bell.failure, hint="see the log; systemd starts the agent again")
+
+
+def hook_socket(config: "Config", tell: "Callable[[News], None]") -> "HookSocket":
+    """Return what hears libvirt's hook, and libvirt's events where libvirt is asked."""
+    from vmplace.interfaces.hook_socket import HookSocket, hook_path
+    from vmplace.topology.domain_policy import NAMESPACE, NOVA
+    from vmplace.topology.guests_libvirt import SYSTEM_URI, EventWatch, find_libvirt
+
+    path = hook_path(config.socket)
+    try:
+        find_libvirt()
+        is_asked = config.libvirt
+    except UnsupportedHostError:
+        is_asked = False
+    watch = (lambda path: EventWatch(SYSTEM_URI, path, (NAMESPACE, NOVA))) if is_asked else None
+    return HookSocket(path, tell, watch)
 
 
 @contextlib.contextmanager

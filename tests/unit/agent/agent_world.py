@@ -18,6 +18,7 @@ from vmplace.sampling.guest_pace import GuestPace
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
 from vmplace.sampling.served import ServedAccesses
+from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 
@@ -71,6 +72,9 @@ class World:
     windows_s: list[float] = field(default_factory=list)
     bell: Bell = field(default_factory=Bell)
     pace: GuestPace | None = None
+    policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
+    untold: frozenset[str] = frozenset()
+    migrating: frozenset[str] = frozenset()
 
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""
@@ -84,9 +88,11 @@ class World:
 
     def guests(self) -> Found:
         """Return the guests that run now."""
-        return Found(tuple(self.running))
+        return Found(
+            tuple(self.running), policies=self.policies, untold=self.untold, migrating=self.migrating
+        )
 
-    def look_again(self) -> None:
+    def look_again(self, *, asking: bool = False) -> None:
         """Do nothing."""
 
     def arm(self, guest: GuestTopology) -> None:

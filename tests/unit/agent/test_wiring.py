@@ -23,14 +23,14 @@ def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "libvirt", None)
-    find, notes = wiring.guest_finder(Config(), 1 << 30)
+    finder, notes = wiring.guest_finder(Config())
     assert len(notes) == 1 and "without libvirt" in notes[0]
-    assert all(found.origin == "kvm" for found in find().guests)
+    assert all(found.origin == "kvm" for found in finder.find().guests)
 
 
 def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wiring, "Libvirt", lambda: pytest.fail("libvirt was asked"))
-    assert wiring.guest_finder(Config(libvirt=False), 1 << 30)[1] == ()
+    assert wiring.guest_finder(Config(libvirt=False))[1] == ()
 
 
 def test_a_host_without_known_bandwidths_is_told_where_a_plan_needs_them():

@@ -1,0 +1,257 @@
+"""The words of a policy mean the same in vmplace.toml, in domain XML and in extra specs."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from vmplace.agent.config import parse_config
+from vmplace.agent.decided import BUILT_IN, FLAVOUR, XML, decided
+from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy, settings_of
+from vmplace.agent.policy_reference import EXAMPLES, PAGE, SCHEMA, page, schema
+from vmplace.agent.policy_text import stated_policies, text_of
+from vmplace.errors import ConfigError
+from vmplace.policy.plan import GuestSettings, Mode
+from vmplace.topology.domain_policy import NAMESPACE, NOVA, domain_policy
+
+FILE = Path("vmplace.toml")
+RNG = etree.RelaxNG(etree.parse(SCHEMA))
+
+WHOLE = {
+    "mode": "advise",
+    "priority": "protected",
+    "allowed_nids": "0-2,5",
+    "preferred_nids": "1,5",
+    "techniques": "move, replicate vcpus",
+    "proximity": "0.25",
+    "replica_mb": "512",
+    "move_mb_per_s": "64",
+    "huge_pages": "leave",
+    "schedule": "Mon-Fri 22:00-06:00; Sat,Sun 00:00-24:00",
+}
+WHOLE_TOML = """
+mode = "advise"
+priority = "protected"
+allowed_nids = [0, 1, 2, 5]
+preferred_nids = [1, 5]
+techniques = ["move", "replicate", "vcpus"]
+proximity = 0.25
+replica_mb = 512
+move_mb_per_s = 64
+huge_pages = "leave"
+schedule = ["Mon-Fri 22:00-06:00", "Sat,Sun 00:00-24:00"]
+"""
+
+
+def policy_xml(words: dict[str, str]) -> str:
+    lines = "".join(f"\n  <vmplace:{key}>{text}</vmplace:{key}>" for key, text in words.items())
+    return f'<vmplace:policy xmlns:vmplace="{NAMESPACE}">{lines}\n</vmplace:policy>'
+
+
+def domain_xml(words: dict[str, str] | None, flavour: dict[str, str] | None = None, more: str = "") -> str:
+    specs = "".join(
+        f'<nova:extraSpec name="vmplace:{key}">{text}</nova:extraSpec>'
+        for key, text in (flavour or {}).items()
+    )
+    nova = (
+        f'<nova:instance xmlns:nova="{NOVA}"><nova:flavor name="m1"><nova:extraSpecs>{specs}'
+        '<nova:extraSpec name="hw:cpu_policy">shared</nova:extraSpec></nova:extraSpecs></nova:flavor>'
+        "</nova:instance>"
+    )
+    policy = "" if words is None else policy_xml(words)
+    return f"<domain><name>db1</name><metadata>{policy}{nova}</metadata>{more}</domain>"
+
+
+def said_by_xml(words: dict[str, str]) -> GuestPolicy:
+    return stated_policies(domain_policy(domain_xml(words)), "domain db1").xml
+
+
+def test_xml_flavour_and_toml_mean_the_same():
+    toml = parse_config(f'[guests."db*"]{WHOLE_TOML}', FILE).rule("db1").policy
+    stated = stated_policies(domain_policy(domain_xml(WHOLE, WHOLE)), "domain db1")
+    assert stated.xml == stated.nova == toml
+    assert set(toml.stated()) == set(KEYS)
+
+
+def test_every_key_of_the_model_reaches_the_settings():
+    """A key that changes no setting would be one without effect."""
+    for key in KEYS:
+        changed = {key: WHOLE[key]} if key != "proximity" else {key: "tuned"}
+        assert settings_of(said_by_xml(changed)) != settings_of(DEFAULTS), key
+
+
+def test_the_defaults_of_the_model_are_those_of_the_settings():
+    assert settings_of(GuestPolicy()) == GuestSettings()
+
+
+WRONG = [
+    ({"mode": "atuo"}, 2, "invalid enum value 'atuo'", '"auto"'),
+    ({"mode": ""}, 2, "invalid enum value", '"manual"'),
+    ({"priority": "high", "mode": "auto"}, 2, "'high'", '"protected"'),
+    ({"mode": "auto", "allowed_nids": "0-x"}, 3, "allowed_nids", "list of nodes"),
+    ({"allowed_nids": ""}, 2, "allowed_nids", "list of nodes"),
+    ({"allowed_nids": "0-4294967295"}, 2, "allowed_nids", "list of nodes"),
+    ({"allowed_nids": "1024"}, 2, "allowed_nids", "list of nodes"),
+    ({"techniques": "move teleport"}, 2, "'teleport'", '"replicate"'),
+    ({"techniques": "interleave"}, 2, "needs", 'add "move"'),
+    ({"proximity": "nan"}, 2, "proximity", "tuned"),
+    ({"proximity": "1e999"}, 2, "proximity", "tuned"),
+    ({"proximity": "1.5"}, 2, "number <= 1", "tuned"),
+    ({"replica_mb": "-1"}, 2, "replica_mb", "MB"),
+    ({"replica_mb": "1_000"}, 2, "replica_mb", "MB"),
+    ({"move_mb_per_s": "0"}, 2, ">= 1", "1 to 100000"),
+    ({"move_mb_per_s": "9" * 5000}, 2, "longer than", "form"),
+    ({"schedule": "Mon 25:00-26:00"}, 2, "no time of the day", "Mon-Fri"),
+    ({"schedule": "someday"}, 2, "no time of the week", "Mon-Fri"),
+    ({"schedule": ";"}, 2, "schedule", "Mon-Fri"),
+    ({"allowed_nids": "0", "preferred_nids": "1"}, 3, "not among allowed_nids", "add [1]"),
+    ({"moed": "auto"}, 2, "<vmplace:moed> is not known", "did you mean <vmplace:mode>?"),
+    ({"allowed-nids": "1"}, 2, "not known", "<vmplace:allowed_nids>"),
+]
+
+
+@pytest.mark.parametrize(("words", "line", "message", "cure"), WRONG, ids=[str(w[0])[:40] for w in WRONG])
+def test_a_mistake_in_xml_is_told_with_line_cause_and_cure(words, line, message, cure):
+    with pytest.raises(ConfigError) as caught:
+        said_by_xml(words)
+    told = f"{caught.value} {caught.value.hint}"
+    assert message in told and cure in told
+    assert f":{line}: " in told or f"line {line} " in told
+
+
+@pytest.mark.parametrize(
+    ("xml", "line", "message"),
+    [
+        ("<domain>\n<name></domain>", 2, "mismatched tag"),
+        ("", 1, "no element found"),
+        ('<!DOCTYPE d [<!ENTITY a "aa">]><domain>&a;</domain>', 1, "document type"),
+        ("<domain>&lol;</domain>", 1, "undefined entity"),
+        ("<a>" * 65 + "</a>" * 65, 1, "deeper than 64"),
+        (f"<domain>{'x' * (1 << 20)}</domain>", 1, "more than 1048576"),
+        ("<domain>\udcff</domain>", 1, "UTF-8"),
+        ("<domain>\0</domain>", 1, "no XML"),
+        (domain_xml({"mode": "<b>auto</b>"}), 2, "inside of 'mode'"),
+        (f'<policy xmlns="{NAMESPACE}" mode="auto"/>', 1, "attributes"),
+        (f'<p:policy xmlns:p="{NAMESPACE}"><mode>auto</mode></p:policy>', 1, "namespace"),
+        (f'<policy xmlns="{NAMESPACE}"><mode>auto</mode>\n<mode>auto</mode></policy>', 2, "twice"),
+        (f'<policy xmlns="{NAMESPACE}">{"<a/>" * 300}</policy>', 1, ""),
+        (
+            f'<domain><metadata><a:policy xmlns:a="{NAMESPACE}"/>\n'
+            f'<a:policy xmlns:a="{NAMESPACE}"/></metadata></domain>',
+            2,
+            "two policies",
+        ),
+        ('<domain><numatune><memory mode="strict" nodeset="0-"/></numatune></domain>', 1, "numatune"),
+    ],
+)
+def test_xml_that_is_no_policy_is_told_with_its_line(xml, line, message):
+    said = domain_policy(xml)
+    assert said.error and message in said.error and f"line {line} " in said.error
+
+
+def test_words_of_later_versions_are_told_and_ignored():
+    words = {"mode": "advise", "colour_of_pages": "blue"}
+    what = decided(parse_config("", FILE), "db1", domain_policy(domain_xml(words)), (0, 1))
+    assert what.settings.mode is Mode.ADVISE and what.problem is None
+    assert "colour_of_pages" in what.notes[0] and "ignored" in what.notes[0]
+
+
+PRECEDENCE = [
+    ({"mode": "advise"}, {"mode": "manual"}, "advise", XML),
+    ({}, {"mode": "advise"}, "advise", FLAVOUR),
+    (None, None, "manual", 'vmplace.toml, [guests."db*"]'),
+]
+
+
+@pytest.mark.parametrize(("xml", "flavour", "mode", "origin"), PRECEDENCE)
+def test_the_first_that_says_something_counts_key_by_key(xml, flavour, mode, origin):
+    text = '[defaults]\nmode = "advise"\nreplica_mb = 5\n[guests."db*"]\nmode = "manual"\n'
+    what = decided(parse_config(text, FILE), "db1", domain_policy(domain_xml(xml, flavour)), (0, 1))
+    assert what.policy.mode == what.settings.mode.value == mode
+    assert what.origins["mode"] == origin
+    assert what.settings.replica_bytes == 5_000_000
+    assert what.origins["replica_mb"] == "vmplace.toml, [defaults]"
+    assert what.origins["huge_pages"] == BUILT_IN
+
+
+LEFT_ALONE = [
+    (domain_xml({"mode": "atuo"}), "", "atuo"),
+    (domain_xml({}, {"mode": "atuo"}), "", "atuo"),
+    ("<domain", "", "no XML"),
+    (domain_xml({"preferred_nids": "1"}), "allowed_nids = [0]", "not among allowed_nids"),
+    (domain_xml({"allowed_nids": "7"}), "", "nodes [7], which are not there"),
+    (
+        domain_xml({"allowed_nids": "1"}, more='<numatune><memory mode="strict" nodeset="0"/></numatune>'),
+        "",
+        "no node in common",
+    ),
+]
+
+
+@pytest.mark.parametrize(("xml", "rule", "why"), LEFT_ALONE)
+def test_a_bad_policy_leaves_the_guest_alone_and_says_so(xml, rule, why):
+    loaded = parse_config(f'[guests."*"]\n{rule}\n', FILE)
+    what = decided(loaded, "db1", domain_policy(xml), (0, 1))
+    assert what.settings.mode is Mode.MANUAL and why in str(what.problem)
+
+
+@pytest.mark.parametrize("mode", ["strict", "restrictive"])
+def test_numatune_limits_every_policy(mode):
+    tune = f'<numatune><memory mode="{mode}" nodeset="1"/></numatune>'
+    what = decided(parse_config("", FILE), "db1", domain_policy(domain_xml({}, more=tune)), (0, 1))
+    assert what.settings.allowed_nids == (1,)
+    assert any("policy apply --config" in note for note in what.notes) == (mode == "strict")
+
+
+def test_numatune_that_only_prefers_limits_nothing():
+    tune = '<numatune><memory mode="preferred" nodeset="1"/></numatune>'
+    what = decided(parse_config("", FILE), "db1", domain_policy(domain_xml({}, more=tune)), (0, 1))
+    assert what.settings.allowed_nids is None and what.notes == ()
+
+
+def test_a_mistake_in_the_defaults_stops_the_start():
+    with pytest.raises(ConfigError) as caught:
+        parse_config('[defaults]\ntechniques = ["interleave"]\n', FILE)
+    assert caught.value.place == "vmplace.toml:2:1"
+
+
+def test_page_and_schema_are_those_of_the_model():
+    assert set(EXAMPLES) == set(KEYS)
+    assert PAGE.read_text() == page(), "python -m vmplace.agent.policy_reference"
+    assert SCHEMA.read_text() == schema(), "python -m vmplace.agent.policy_reference"
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_examples_of_the_page_are_valid(key):
+    words = {key: text_of(EXAMPLES[key][0])}
+    assert said_by_xml(words).stated()
+    assert RNG.validate(etree.fromstring(policy_xml(words)))
+
+
+@pytest.mark.parametrize("words", [w[0] for w in WRONG if w[2] not in {"needs", "not among allowed_nids"}])
+def test_the_schema_refuses_what_we_refuse(words):
+    """Not all: what does not go together, and what only looks misspelt, no schema can say."""
+    first = next(iter(words))
+    known = {key: text for key, text in words.items() if key in KEYS}
+    if first in KEYS and "25:00" not in str(words) and "0-4294967295" not in str(words):
+        accepted = RNG.validate(etree.fromstring(policy_xml(known)))
+        assert not accepted or known == {"allowed_nids": "1024"}
+
+
+TEXTS = st.one_of(
+    st.sampled_from(sorted({*WHOLE.values(), "tuned", "move", "0", "1", "0.5", "7-3", "Mon 00:00-24:00"})),
+    st.text("0123456789-,.;: MonFriSatSun", max_size=24),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), TEXTS, max_size=4))
+def test_what_we_accept_the_schema_accepts(words):
+    said = domain_policy(domain_xml(words))
+    try:
+        stated_policies(said, "domain db1")
+    except ConfigError:
+        return
+    assert RNG.validate(etree.fromstring(policy_xml(words))), RNG.error_log

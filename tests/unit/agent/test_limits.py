@@ -1,0 +1,231 @@
+"""What a guest's policy allows is all that happens to it: each key through the loop, to the actuator."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.agent.agent_world import GIB, HOST, HVA, NPAGES, World, batch, guest
+from tests.unit.agent.test_guest_policy import domain_xml
+from tests.unit.agent.test_loop import Running
+from vmplace.agent.config import parse_config
+from vmplace.agent.limits import GuestLimits, limited
+from vmplace.model.page_windows import absorbed
+from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Snapshot
+from vmplace.policy.registry import POLICIES
+from vmplace.policy.schedule import parse_stretch
+from vmplace.topology.domain_policy import Numatune, domain_policy
+from vmplace.topology.guest import GuestTopology, Vcpu
+
+UUID = "8f1d3c52-0000-0000-0000-000000000001"
+
+
+def named(name: str = "db1") -> GuestTopology:
+    return replace(guest(name), uuid=UUID)
+
+
+def world_of(words: dict[str, str] | None, *, more: str = "", **options: object) -> World:
+    world = World([named()], **options)  # type: ignore[arg-type]
+    world.policies = {UUID: domain_policy(domain_xml(words, more=more))}
+    return world
+
+
+def one_window(world: World, words: dict[str, str] | None = None) -> tuple[str, ...]:
+    """Let a window pass; return what is told of the guest."""
+    agent = world.agent()
+    agent.run(windows=1)
+    return agent.status.guests["db1"].reasons
+
+
+def test_without_a_word_the_guest_moves():
+    world = world_of({})
+    one_window(world)
+    assert world.applied == ["db1"]
+
+
+STAYS = [
+    ({"mode": "manual"}, ""),
+    ({"mode": "advise"}, ""),
+    ({"techniques": "replicate"}, "does not allow to move"),
+    ({"allowed_nids": "0"}, ""),
+    ({"preferred_nids": "0"}, ""),
+    ({"schedule": "Mon 00:00-00:01"}, "schedule does not allow"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), STAYS)
+def test_what_the_policy_does_not_allow_does_not_happen(words, why):
+    world = world_of(words)
+    # Not in that minute of the week.
+    reasons = one_window(world)
+    assert world.applied == []
+    assert why in " ".join(reasons)
+
+
+def test_memory_is_not_moved_faster_than_the_guests_own_rate():
+    world = world_of({"move_mb_per_s": "1"})
+    agent = world.agent()
+    agent.run(windows=1)
+    # 2 MiB, the least that a purse holds, of 4 MiB.
+    assert agent.status.moved_bytes == 2 << 20
+    assert any("move_mb_per_s" in reason for reason in agent.status.guests["db1"].reasons)
+
+
+def test_preferred_nodes_without_room_are_told_and_others_taken(monkeypatch: pytest.MonkeyPatch):
+    full = replace(HOST, nodes=(replace(HOST.nodes[0], free_bytes=GIB // 10), HOST.nodes[1]))
+    world = world_of({"preferred_nids": "0"})
+    world.nid_of["db1"] = 1
+    world.running = [replace(named(), vcpus=(Vcpu(0, 2, (2,)),))]
+    monkeypatch.setattr(world, "host", lambda: full)
+    reasons = one_window(world)
+    assert world.applied == []
+    assert "preferred nodes 0 have no room for 4 MiB more" in " ".join(reasons)
+
+
+def test_shared_memory_is_interleaved_only_where_that_is_allowed():
+    for words, moved in (({}, ["db1"]), ({"techniques": "move"}, [])):
+        world = world_of(words)
+        world.running = [replace(named(), vcpus=(Vcpu(0, 2, (0,)), Vcpu(1, 3, (2,))))]
+        reasons = one_window(world)
+        assert world.applied == moved
+        assert ("does not allow to interleave" in " ".join(reasons)) == (not moved)
+
+
+def test_vcpus_are_tied_only_where_that_is_allowed():
+    for words, cpus in (({}, (0, 1, 2, 3)), ({"techniques": "move vcpus"}, (0, 1))):
+        world = world_of(words)
+        world.running = [replace(named(), vcpus=(Vcpu(0, 2, (0, 1, 2, 3)),))]
+        one_window(world)
+        assert world.running[0].vcpus[0].cpus == cpus
+
+
+def test_a_policy_that_changes_is_followed_without_a_restart():
+    world = world_of({"mode": "advise"})
+    with Running(world) as running:
+        running.pass_windows()
+        assert world.applied == []
+        world.policies = {UUID: domain_policy(domain_xml({"mode": "auto"}))}
+        running.pass_windows()
+        assert world.applied == ["db1"]
+        world.policies = {UUID: domain_policy(domain_xml({"mode": "atuo"}))}
+        running.pass_windows()
+        told = running.agent.status.guests["db1"]
+        assert told.mode == "manual" and "atuo" in str(told.problem)
+
+
+def test_nothing_moves_while_libvirt_owes_the_policy_of_a_new_guest():
+    world = World([named()])
+    world.untold = frozenset({UUID})
+    with Running(world) as running:
+        running.pass_windows()
+        assert world.applied == []
+        assert "libvirt does not answer" in " ".join(running.agent.status.guests["db1"].reasons)
+        world.untold = frozenset()
+        running.pass_windows()
+    assert world.applied == ["db1"]
+
+
+def test_another_configuration_is_followed():
+    world = world_of({})
+    agent = world.agent()
+    agent.roster.update(world.running, (0, 1))
+    text = '[guests.db1]\nmode = "advise"\n'
+    agent.roster.reload(parse_config(text, Path("vmplace.toml")), (0, 1))
+    tracked = agent.roster.get("db1")
+    assert tracked and tracked.settings.mode.value == "advise"
+
+
+def replication(hva: list[int], npages: list[int]) -> Replication:
+    return Replication("db1", np.array(hva, np.uint64), np.array(npages, np.int32), (0, 1), "only read")
+
+
+def copies_of(settings: GuestSettings, *wanted: Replication, huge: tuple[int, ...] = ()) -> list[Replication]:
+    pages = absorbed(None, batch(named()))
+    blocks = np.zeros_like(pages.ranges[0].huge)
+    blocks[list(huge)] = 1
+    pages = replace(pages, ranges=(replace(pages.ranges[0], huge=blocks),))
+    limits = GuestLimits(named(), settings, pages)
+    return list(limited(PlacementPlan(replications=wanted), {"db1": limits}).replications)
+
+
+def test_copies_keep_to_what_the_policy_allows():
+    wanted = replication([HVA], [NPAGES])
+    assert copies_of(GuestSettings(), wanted)[0].limit_bytes is None
+    assert copies_of(GuestSettings(replica_bytes=4096), wanted)[0].limit_bytes == 4096
+    assert copies_of(GuestSettings(replicates=False), wanted) == []
+    assert copies_of(GuestSettings(replica_bytes=0), wanted) == []
+    assert copies_of(GuestSettings(allowed_nids=(1,)), wanted)[0].nids == (1,)
+
+
+def test_huge_pages_that_are_left_are_cut_out_of_runs():
+    # Two blocks of 512 pages; the second is huge, and the run begins and ends within blocks.
+    wanted = replication([HVA + 100 * 4096], [800])
+    (kept,) = copies_of(GuestSettings(huge_pages=False), wanted, huge=(1,))
+    assert kept.hva.tolist() == [HVA + 100 * 4096] and kept.npages.tolist() == [412]
+    assert copies_of(GuestSettings(huge_pages=False), wanted)[0].pages == 800
+
+
+def move(npages: list[int], to_nid: list[int]) -> Move:
+    count = len(npages)
+    hva = np.array([HVA + i * (2 << 20) for i in range(count)], np.uint64)
+    return Move(
+        "db1", hva, np.array(npages, np.uint16), np.zeros(count, np.int16), np.array(to_nid, np.int16), "why"
+    )
+
+
+def moves_of(limits: GuestLimits, wanted: Move) -> list[int]:
+    kept = limited(PlacementPlan((wanted,)), {"db1": limits}).moves
+    return [int(hva - HVA) >> 21 for one in kept for hva in one.hva]
+
+
+def test_huge_pages_are_moved_only_where_that_is_allowed():
+    limits = GuestLimits(named(), GuestSettings(huge_pages=False))
+    assert moves_of(limits, move([1, 512, 1], [1, 1, 1])) == [0, 2]
+
+
+def test_a_plan_that_names_other_nodes_is_cut():
+    assert moves_of(GuestLimits(named(), GuestSettings(allowed_nids=(1,))), move([1, 1], [0, 1])) == [1]
+
+
+def test_the_memory_of_a_cell_stays_where_numatune_binds_it():
+    ram = named().ram[0]
+    cells = (replace(ram, npages=512, cell=0), replace(ram, hva=HVA + (2 << 20), npages=512, cell=1))
+    topology = replace(named(), ram=cells)
+    numatune = Numatune({None: (0, 1), 0: (0,), 1: (1,)})
+    limits = GuestLimits(topology, GuestSettings(), numatune=numatune)
+    assert moves_of(limits, move([1, 1], [1, 1])) == [1]
+
+
+def test_what_is_left_out_is_told_with_its_size():
+    plan = limited(
+        PlacementPlan((move([512, 512], [1, 1]),)), {"db1": GuestLimits(named(), GuestSettings(moves=False))}
+    )
+    assert [stay.reason for stay in plan.stays] == ["4 MiB stay: its policy does not allow to move memory"]
+
+
+@pytest.mark.parametrize("policy", ["home", "nodes", "host"])
+def test_no_policy_interleaves_where_that_is_not_allowed(policy):
+    spanning = replace(named(), vcpus=(Vcpu(0, 2, (0,)), Vcpu(1, 3, (2,))))
+    pages = absorbed(None, batch(spanning))
+    for allowed in (True, False):
+        view = GuestView(spanning, pages, GuestSettings(interleaves=allowed))
+        assert bool(POLICIES[policy](Snapshot(HOST, (view,))).moves) == allowed
+
+
+def test_a_schedule_is_in_the_hosts_local_time(monkeypatch: pytest.MonkeyPatch):
+    world = world_of({})
+    agent = world.agent()
+    agent.roster.update(world.running, (0, 1))
+    tracked = agent.roster.get("db1")
+    assert tracked
+    tracked.settings = GuestSettings(schedule=(parse_stretch("Thu 01:00-02:00"),))
+    # 1970-01-01 was a Thursday.
+    for zone, is_off in (("UTC0", True), ("XXX-1", False)):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        agent.roster.heed_time(600.0)
+        assert tracked.is_off_hours is is_off
+    monkeypatch.undo()
+    time.tzset()

@@ -1,0 +1,171 @@
+"""What reaches the agent by its datagram socket, from whom, and what it does then."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from tests.unit.agent.test_loop import Running
+from vmplace.agent.config import parse_config
+from vmplace.agent.news import News, parse_news
+from vmplace.interfaces.hook_socket import HookSocket
+from vmplace.topology.guests_libvirt import EventWatch
+
+UUID = "8f1d3c52-0000-0000-0000-000000000001"
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[list[News]]:
+    news: list[News] = []
+    hook = HookSocket(tmp_path / "hook.sock", news.append)
+    hook.start()
+    yield news
+    hook.close()
+    assert not (tmp_path / "hook.sock").exists()
+
+
+def until(is_so: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.005)
+    return is_so()
+
+
+def send(path: Path, datagram: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(datagram, str(path))
+
+
+def datagram(operation: str, name: str = "db1", uuid: str = UUID) -> bytes:
+    return b"\0".join((b"1", operation.encode(), b"begin", b"-", name.encode(), uuid.encode()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is heard")
+def test_roots_datagrams_are_heard(tmp_path: Path, heard: list[News]):
+    send(tmp_path / "hook.sock", b"\xff\xfe nonsense")
+    send(tmp_path / "hook.sock", datagram("started"))
+    assert until(lambda: bool(heard))
+    assert heard == [News("started", "db1", UUID)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+def test_nobody_else_is_heard(tmp_path: Path, heard: list[News]):
+    path = tmp_path / "hook.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    # Even where the mode would let others in, their uid is what the kernel says.
+    path.chmod(0o666)
+    script = (
+        "import os, socket, sys; os.setuid(65534); "
+        "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), sys.argv[1])"
+    )
+    fd = os.open(tmp_path, os.O_PATH)
+    where = f"/proc/self/fd/{fd}/hook.sock"
+    subprocess.run([sys.executable, "-c", script, where, "x"], pass_fds=(fd,), check=False)
+    os.close(fd)
+    send(path, datagram("started"))
+    assert until(lambda: bool(heard)) and len(heard) == 1
+
+
+@pytest.mark.parametrize("text", [b"", b"1", b"2\0a\0b\0c\0d\0e", b"1\0" * 3, b"\0" * 9000])
+def test_what_is_no_news_is_none(text):
+    assert parse_news(text) is None
+
+
+def test_names_that_do_not_print_are_shown_as_such():
+    told = parse_news(b"1\0start\ned\0b\0-\0a\x1b[31m\xff\0u")
+    assert told and told.operation == "start?ed" and told.guest == "a?[31m\ufffd"
+
+
+def test_a_guest_that_migrates_is_left_alone_until_libvirt_says_it_is_over():
+    world = World([replace(guest("db1"), uuid=UUID)])
+    with Running(world) as running:
+        running.agent.inbox.tell(News("event-migrating", "db1", UUID))
+        running.pass_windows()
+        world.applied.clear()
+        world.nid_of["db1"] = 0
+        world.migrating = frozenset({UUID})
+        running.pass_windows()
+        assert running.agent.status.guests["db1"].state == "migrating"
+        assert running.order("apply", "db1") == ("nothing to move",)
+        world.migrating = frozenset()
+        running.agent.inbox.tell(News("event-state", "db1", UUID))
+        running.pass_windows()
+    assert world.applied == ["db1"]
+
+
+def test_a_guest_that_arrives_is_left_alone_from_its_first_window_on():
+    world = World([])
+    agent = world.agent()
+    agent.inbox.tell(News("migrate", "db1"))
+    agent.run(windows=1)
+    world.running = [replace(guest("db1"), uuid=UUID)]
+    agent.run(windows=2)
+    assert world.applied == [] and agent.status.guests["db1"].state == "migrating"
+
+
+def test_news_end_a_rest_but_not_a_window():
+    world = World([guest("db1")])
+    agent = world.agent(window_ms=200)
+    agent.inbox.tell(News("started", "db1"))
+    started = time.monotonic()
+    agent._rest(30, until_asked=True)
+    assert time.monotonic() - started < 10
+    agent.run(windows=1)
+    assert min(world.windows_s) >= 0.2
+
+
+def test_a_hangup_has_the_file_read_again_and_tells_what_changed(tmp_path: Path):
+    path = tmp_path / "vmplace.toml"
+    path.write_text('window_ms = 20\n[guests.db1]\nmode = "advise"\n')
+    world = World([guest("db1")])
+    agent = world.agent()
+    loaded = parse_config(path.read_text(), path)
+    agent._loaded, agent._given = loaded, path
+    agent.roster.reload(loaded, (0, 1))
+    agent.run(windows=1)
+    assert world.applied == []
+    before = signal.getsignal(signal.SIGHUP)
+    world.bell.reload_on_hangup()
+    try:
+        for windows, (text, told, applied) in enumerate(
+            (
+                ("[guests.db1\n", "not read again", []),
+                (
+                    'window_ms = 30\n[guests.db1]\nmode = "auto"\n',
+                    "guests.'db1'.mode: advise -> auto",
+                    ["db1"],
+                ),
+            ),
+            2,
+        ):
+            path.write_text(text)
+            os.kill(os.getpid(), signal.SIGHUP)
+            agent.run(windows=windows)
+            assert any(told in note for note in agent.status.notes), agent.status.notes
+            assert world.applied == applied
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert "vmplace.toml: window_ms: 20 -> 30 after a restart" in agent.status.notes
+
+
+def test_libvirts_events_wake_whoever_listens(tmp_path: Path):
+    pytest.importorskip("libvirt")
+    news: list[News] = []
+    # The test driver has no events of other connections: that the process lives and ends with us is all.
+    hook = HookSocket(
+        tmp_path / "hook.sock", news.append, lambda path: EventWatch("test:///default", path, ("a",))
+    )
+    hook.start()
+    assert until(lambda: hook._watcher is not None)
+    watcher = hook._watcher
+    assert watcher and watcher.is_alive()
+    hook.close()
+    assert not watcher.is_alive()

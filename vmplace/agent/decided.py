@@ -1,0 +1,125 @@
+"""What holds for a guest, of all that is said about it?  Pure, and the one place that knows the precedence.
+
+Key by key, the first that says something counts:
+
+1. ``<vmplace:policy>`` in the domain's XML;
+2. the flavour's extra specs ``vmplace:KEY``, which Nova writes into the domain's XML;
+3. the first section ``[guests."PATTERN"]`` of vmplace.toml whose pattern matches the guest's name;
+4. ``[defaults]`` of vmplace.toml;
+5. the defaults of vmplace.
+
+Whatever is said, memory that ``<numatune>`` binds to nodes stays on them.  If one of them is wrong, or two do
+not go together, the guest is left alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.guest_policy import DEFAULTS, KEYS, ContradictionError, GuestPolicy, merged, settings_of
+from vmplace.agent.policy_text import StatedPolicies, stated_policies, text_of
+from vmplace.errors import ConfigError
+from vmplace.policy.plan import GuestSettings, Mode
+from vmplace.topology.domain_policy import DomainPolicy
+
+XML, FLAVOUR, BUILT_IN = "domain XML", "flavour (Nova extra specs)", "default"
+LEFT_ALONE = GuestSettings(Mode.MANUAL)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What holds for one guest; ``origins`` says for each key who said so.
+
+    ``problem``: why it is left alone, or None.  ``notes``: what else a person should know.
+    """
+
+    settings: GuestSettings
+    policy: GuestPolicy = DEFAULTS
+    origins: Mapping[str, str] = field(default_factory=dict)
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def decided(
+    loaded: LoadedConfig,
+    guest: str,
+    said: DomainPolicy | None,
+    host_nids: Iterable[int],
+    origin: str = "libvirt",
+) -> Decided:
+    """Return what holds for a guest of that name; ``host_nids`` empty: the host's nodes are not known."""
+    rule, said = loaded.rule(guest, origin), said or DomainPolicy()
+    if rule.error:
+        return Decided(LEFT_ALONE, problem=str(rule.error))
+    try:
+        stated = stated_policies(said, f"domain {guest}")
+        layers = _layers(loaded, rule, stated)
+        whole = merged([policy for _, policy in layers])
+        # A rule that was made in a program has no policy behind it.
+        is_said = bool(stated.xml.stated() or stated.nova.stated())
+        settings = (
+            replace(rule, settings=settings_of(whole)).granted(origin).settings if is_said else rule.settings
+        )
+        settings = _bound(settings, said, tuple(host_nids))
+    except ConfigError as err:
+        hint = f"; {err.hint}" if err.hint else ""
+        return Decided(LEFT_ALONE, problem=f"{err}{hint}", notes=_strict_notes(said))
+    except ContradictionError as err:
+        return Decided(LEFT_ALONE, problem=f"policy of {guest}: {err}; {err.hint}")
+    origins = {key: _origin(key, layers) for key in whole.stated()}
+    return Decided(settings, whole, origins, notes=(*stated.ignored, *_strict_notes(said)))
+
+
+def changed_words(before: Decided, now: Decided) -> str:
+    """Return which keys changed, old -> new and who says so; empty if none did."""
+    keys = (key for key in KEYS if getattr(before.policy, key) != getattr(now.policy, key))
+    told = (
+        f"{key}: {text_of(getattr(before.policy, key))} -> {text_of(getattr(now.policy, key))} "
+        f"({now.origins.get(key, 'nobody says so any more')})"
+        for key in keys
+    )
+    return ", ".join(told)
+
+
+def _layers(loaded: LoadedConfig, rule: GuestRule, stated: StatedPolicies) -> list[tuple[str, GuestPolicy]]:
+    name = loaded.path or "vmplace.toml"
+    return [
+        (XML, stated.xml),
+        (FLAVOUR, stated.nova),
+        (f'{name}, [guests."{rule.pattern}"]', rule.policy),
+        (f"{name}, [defaults]", loaded.config.defaults),
+        (BUILT_IN, DEFAULTS),
+    ]
+
+
+def _origin(key: str, layers: Iterable[tuple[str, GuestPolicy]]) -> str:
+    return next(name for name, policy in layers if getattr(policy, key) is not None)
+
+
+def _bound(settings: GuestSettings, said: DomainPolicy, host_nids: tuple[int, ...]) -> GuestSettings:
+    """Return the settings within the host's nodes and those that numatune binds to; raises ConfigError."""
+    for key in ("allowed_nids", "preferred_nids"):
+        missing = sorted(set(getattr(settings, key) or ()).difference(host_nids)) if host_nids else []
+        if missing:
+            hint = f"the host has nodes {list(host_nids)}"
+            raise ConfigError(f"{key} names nodes {missing}, which are not there", place="policy", hint=hint)
+    bound = said.numatune.allowed()
+    if bound is None:
+        return settings
+    allowed = tuple(nid for nid in bound if nid in (settings.allowed_nids or bound))
+    if not allowed:
+        hint = f"allow some of the nodes {list(bound)}, or change <numatune>"
+        message = f"allowed_nids {list(settings.allowed_nids or ())} and <numatune> have no node in common"
+        raise ConfigError(message, place="policy", hint=hint)
+    preferred = tuple(nid for nid in settings.preferred_nids or () if nid in allowed)
+    return replace(settings, allowed_nids=allowed, preferred_nids=preferred or None)
+
+
+def _strict_notes(said: DomainPolicy) -> tuple[str, ...]:
+    if not said.numatune.is_strict:
+        return ()
+    bound = ",".join(map(str, said.numatune.allowed() or ())) or "that it is bound to"
+    return (
+        f"<numatune> is strict: memory cannot leave nodes {bound}, nor can libvirt change them while it "
+        "runs; `vmplace policy apply --config` makes it restrictive for the next start",
+    )

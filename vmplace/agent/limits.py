@@ -1,0 +1,178 @@
+"""What of a plan may be done for each guest?  The limits of its policy, whatever the plan's maker heeds.
+
+1. Nothing moves, or is copied, that the guest's techniques do not name; huge pages only where they may.
+2. Memory stays on the nodes that are allowed, and the memory of each vNUMA cell on those that numatune binds
+   it to.
+3. No more bytes move than the guest's own rate has left, in the plan's order; copies have a limit.
+4. While a guest's preferred nodes have room for all of it, they are the nodes that are allowed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.pages import GuestPages
+from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Stay
+from vmplace.policy.policy_home import room_pages
+from vmplace.topology.domain_policy import Numatune
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
+from vmplace.topology.host import HostTopology
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class GuestLimits:
+    """One guest's; ``move_bytes``: what may move now, None for no limit of its own."""
+
+    topology: GuestTopology
+    settings: GuestSettings
+    pages: GuestPages | None = None
+    numatune: Numatune = field(default_factory=Numatune)
+    move_bytes: int | None = None
+
+
+def preferred_views(
+    views: Iterable[GuestView], host: HostTopology
+) -> tuple[tuple[GuestView, ...], tuple[Stay, ...]]:
+    """Return the views as ``preferring`` has them, and all stays."""
+    both = [preferring(view, host) for view in views]
+    return tuple(view for view, _ in both), tuple(stay for _, stays in both for stay in stays)
+
+
+def preferring(view: GuestView, host: HostTopology) -> tuple[GuestView, tuple[Stay, ...]]:
+    """Return the view with only the preferred nodes allowed, if they have room; else why they are not."""
+    preferred = view.settings.preferred_nids
+    if preferred is None or view.pages is None:
+        return view, ()
+    there = view.pages.pages_by_node()
+    missing = sum(there.values()) - sum(there.get(nid, 0) for nid in preferred)
+    room = room_pages(host)
+    if missing <= sum(room.get(nid, 0.0) for nid in preferred):
+        return replace(view, settings=replace(view.settings, allowed_nids=preferred)), ()
+    nids, mib = ", ".join(map(str, preferred)), missing * PAGE_BYTES >> 20
+    return view, (Stay(view.topology.name, f"preferred nodes {nids} have no room for {mib} MiB more"),)
+
+
+def limited(plan: PlacementPlan, limits: Mapping[str, GuestLimits]) -> PlacementPlan:
+    """Return what the guests' policies allow of a plan, with stays that say what was left out, and why."""
+    left_out: dict[tuple[str, str], int] = {}
+    allowances = {name: one.move_bytes for name, one in limits.items()}
+    moves = []
+    for move in plan.moves:
+        kept = _limited_move(move, limits[move.guest], allowances, left_out)
+        moves += [kept] if len(kept.hva) else []
+    copies = [_limited_copies(one, limits[one.guest], left_out) for one in plan.replications]
+    return replace(
+        plan,
+        moves=tuple(moves),
+        replications=tuple(one for one in copies if len(one.hva)),
+        stays=(*plan.stays, *_stays(left_out)),
+    )
+
+
+def _stays(left_out: Mapping[tuple[str, str], int]) -> Iterable[Stay]:
+    for (guest, why), size_bytes in left_out.items():
+        yield Stay(guest, f"{size_bytes >> 20} MiB stay: {why}")
+
+
+def _limited_move(
+    move: Move,
+    limits: GuestLimits,
+    allowances: dict[str, int | None],
+    left_out: dict[tuple[str, str], int],
+) -> Move:
+    settings = limits.settings
+    rules: tuple[tuple[str, Callable[[Move], Mask]], ...] = (
+        ("its policy does not allow to move memory", lambda one: np.full(len(one.hva), settings.moves)),
+        ("its policy leaves huge pages", lambda one: settings.huge_pages | (one.npages == 1)),
+        ("its policy does not allow these nodes", lambda one: _on_allowed(one, settings)),
+        ("<numatune> binds it to other nodes", lambda one: _on_bound(one, limits)),
+    )
+    for why, allows in rules:
+        move = _where(move, allows(move), why, left_out)
+    allowance = allowances[move.guest]
+    if allowance is not None:
+        fits = np.cumsum(move.npages, dtype=np.int64) * PAGE_BYTES <= allowance
+        move = _where(move, fits, "its policy's move_mb_per_s is used up for now", left_out)
+        allowances[move.guest] = allowance - move.size_bytes
+    return move
+
+
+def _where(move: Move, keep: Mask, why: str, left_out: dict[tuple[str, str], int]) -> Move:
+    if keep.all():
+        return move
+    kept = replace(
+        move,
+        hva=move.hva[keep],
+        npages=move.npages[keep],
+        from_nid=move.from_nid[keep],
+        to_nid=move.to_nid[keep],
+    )
+    key = move.guest, why
+    left_out[key] = left_out.get(key, 0) + move.size_bytes - kept.size_bytes
+    return kept
+
+
+def _on_allowed(move: Move, settings: GuestSettings) -> Mask:
+    if settings.allowed_nids is None:
+        return np.full(len(move.hva), True)
+    return np.isin(move.to_nid, settings.allowed_nids)
+
+
+def _on_bound(move: Move, limits: GuestLimits) -> Mask:
+    """Tell which pages go where numatune has the memory of their cell."""
+    fits = np.full(len(move.hva), True)
+    bound = limits.numatune.nids
+    for ram in limits.topology.ram if bound else ():
+        nids = bound.get(ram.cell, bound.get(None))
+        if nids is not None:
+            inside = (move.hva >= ram.hva) & (move.hva < ram.hva + ram.size_bytes)
+            fits &= ~inside | np.isin(move.to_nid, nids)
+    return fits
+
+
+def _limited_copies(
+    wanted: Replication, limits: GuestLimits, left_out: dict[tuple[str, str], int]
+) -> Replication:
+    settings, before = limits.settings, wanted.pages
+    wanted, why = replace(wanted, limit_bytes=settings.replica_bytes), ""
+    allowed = settings.allowed_nids
+    if allowed is not None:
+        wanted = replace(wanted, nids=tuple(nid for nid in wanted.nids if nid in allowed))
+    if not settings.replicates or settings.replica_bytes == 0:
+        wanted, why = _no_copies(wanted), "its policy does not allow copies of it"
+    elif not settings.huge_pages:
+        wanted, why = _small_only(wanted, limits.pages), "its policy leaves huge pages"
+    if lacking := before - wanted.pages:
+        key = wanted.guest, why
+        left_out[key] = left_out.get(key, 0) + lacking * PAGE_BYTES
+    return wanted
+
+
+def _no_copies(wanted: Replication) -> Replication:
+    return replace(wanted, hva=wanted.hva[:0], npages=wanted.npages[:0])
+
+
+def _small_only(wanted: Replication, pages: GuestPages | None) -> Replication:
+    """Return the runs, cut at blocks of 2 MiB, of those blocks that are no huge pages."""
+    first = (wanted.hva // np.uint64(HUGE_BYTES)).astype(np.int64)
+    end = wanted.hva.astype(np.int64) + wanted.npages.astype(np.int64) * PAGE_BYTES
+    count = (end - 1) // HUGE_BYTES - first + 1
+    block = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    begin = np.maximum(np.repeat(wanted.hva.astype(np.int64), count), block * HUGE_BYTES)
+    stop = np.minimum(np.repeat(end, count), (block + 1) * HUGE_BYTES)
+    small = ~np.isin(block, _huge_blocks(pages))
+    npages = ((stop - begin) // PAGE_BYTES).astype(np.int32)
+    return replace(wanted, hva=begin[small].astype(np.uint64), npages=npages[small])
+
+
+def _huge_blocks(pages: GuestPages | None) -> npt.NDArray[np.int64]:
+    """Return the numbers (address / 2 MiB) of the blocks that are huge pages."""
+    found = [
+        np.flatnonzero(one.huge).astype(np.int64) + one.ram.hva // HUGE_BYTES
+        for one in (pages.ranges if pages else ())
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *found])

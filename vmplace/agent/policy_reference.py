@@ -1,0 +1,250 @@
+"""What can be said about a guest, for people (docs/policy-reference.md) and for XML editors (policy.rng).
+
+Both are made of the model: ``python -m vmplace.agent.policy_reference`` writes them anew.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy
+from vmplace.agent.policy_text import text_of
+from vmplace.agent.told_keys import description
+from vmplace.policy.schedule import DAYS
+from vmplace.topology.domain_policy import MAX_BYTES, MAX_DEPTH, NAMESPACE
+
+PAGE = Path(__file__).parents[2] / "docs/policy-reference.md"
+SCHEMA = Path(__file__).with_name("policy.rng")
+
+_NIDS = r"\^?[0-9]{1,4}( ?- ?[0-9]{1,4})?"
+_WORD = "(move|interleave|replicate|vcpus)"
+_DAY, _HOURS = f"({'|'.join(DAYS)})", "[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]"
+_STRETCH = f"({_DAY}([,-]{_DAY})* )?{_HOURS}"
+PATTERNS = {
+    "allowed_nids": f"{_NIDS}( ?, ?{_NIDS})*",
+    "preferred_nids": f"{_NIDS}( ?, ?{_NIDS})*",
+    "techniques": f"{_WORD}([ ,]+{_WORD})*",
+    "schedule": f"({_STRETCH} ?)( ?; ?{_STRETCH})*( ?;)?",
+}
+CHOICES = {
+    "mode": ("manual", "advise", "auto"),
+    "priority": ("normal", "protected"),
+    "huge_pages": ("move", "leave"),
+}
+RANGES = {"replica_mb": (0, 1 << 30), "move_mb_per_s": (1, 100_000)}
+
+EXAMPLES: Mapping[str, tuple[object, str]] = {
+    "mode": (
+        "advise",
+        "manual: not sampled, nothing planned. advise: `vmplace plan` and `why` tell what would be done, "
+        "`vmplace apply GUEST` does it once.",
+    ),
+    "priority": (
+        "protected",
+        'Heeded by policy "host", which plans for all guests at once: shared memory of the others makes way.',
+    ),
+    "allowed_nids": (
+        (0, 1),
+        "No page is moved or copied anywhere else, and vCPUs are tied to no other node. "
+        "A node that the host lacks is a mistake.",
+    ),
+    "preferred_nids": (
+        (0,),
+        "While these nodes have room for all of the guest's memory beside their reserve of 3 %, they are "
+        "the nodes that are allowed; else `allowed_nids` is, and `why` says so.",
+    ),
+    "techniques": (
+        ("move", "replicate"),
+        "Without interleave, memory that several nodes share stays where it is. replicate needs a KVM with "
+        "kvm-patches/. vcpus: vCPUs that may run on several nodes are tied to the one with most of their "
+        "memory, if it has cores and memory for them.",
+    ),
+    "proximity": (
+        "tuned",
+        "How near to the vCPUs memory lies that they share; tuned: found by trials, step by step, as far as "
+        "counters tell that the guest gets faster.",
+    ),
+    "replica_mb": (
+        512,
+        "Beside `replica_ratio` in [budget], which is for the host. Copies that are there stay until they "
+        "are written to, or `vmplace undo`.",
+    ),
+    "move_mb_per_s": (
+        64,
+        "What is not used is saved up for 2 s. The rest of a plan waits, and `why` says so. "
+        "`vmplace apply` keeps to it, `vmplace undo` does not.",
+    ),
+    "huge_pages": (
+        "leave",
+        "A huge page moves whole, or not at all; while it moves the guest waits for 512 times as much.",
+    ),
+    "schedule": (
+        ("Mon-Fri 22:00-06:00", "Sat,Sun 00:00-24:00"),
+        "At other times the guest is sampled and planned for, but not changed. "
+        "A stretch that goes past midnight has the day on which it begins.",
+    ),
+}
+
+
+def page() -> str:
+    """Return the reference page."""
+    parts = [_HEAD, *(_section(key) for key in KEYS), _tail()]
+    return "\n".join(parts)
+
+
+def _section(key: str) -> str:
+    value, effect = EXAMPLES[key]
+    wanted = (description(GuestPolicy, key) or "").replace(f"{key} is ", "", 1)
+    lines = [
+        f"## {key}\n",
+        *_filled(f"{wanted[0].upper()}{wanted[1:]}. Default: {_default(key)}."),
+        "",
+        *_filled(effect),
+        "",
+        f"    <vmplace:{key}>{text_of(value)}</vmplace:{key}>",
+        f"    {key} = {_toml(value)}",
+        f"    openstack flavor set --property vmplace:{key}='{text_of(value)}' FLAVOUR",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _default(key: str) -> str:
+    if key == "preferred_nids":
+        return "none"
+    return text_of(getattr(DEFAULTS, key))
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _filled(text: str, width: int = 100) -> list[str]:
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    return [*lines, line]
+
+
+_HEAD = f"""# What can be said about a guest
+
+This page is made of the model (`python -m vmplace.agent.policy_reference`); so is the schema for XML
+editors, `vmplace/agent/policy.rng`.
+
+The same words stand in the domain's XML, in `/etc/vmplace/vmplace.toml` and in extra specs of an
+OpenStack flavour, which Nova writes into the domain's XML:
+
+    <metadata>
+      <vmplace:policy xmlns:vmplace="{NAMESPACE}">
+        <vmplace:mode>auto</vmplace:mode>
+        <vmplace:allowed_nids>0-1</vmplace:allowed_nids>
+      </vmplace:policy>
+    </metadata>
+
+    [guests."db*"]
+    mode = "auto"
+    allowed_nids = [0, 1]
+
+Nothing has to be said. Key by key, the first that says something counts:
+
+1. `<vmplace:policy>` in the domain's XML;
+2. extra specs `vmplace:KEY` of the flavour, in the domain's XML;
+3. the first section `[guests."PATTERN"]` of vmplace.toml whose pattern matches the guest's name;
+4. `[defaults]` of vmplace.toml;
+5. the defaults below.
+
+`vmplace policy explain GUEST` tells what holds, and who said so. Whatever is said, memory that
+`<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.
+
+`vmplace policy set GUEST KEY=VALUE` and `virsh metadata` change the XML of a running guest; the agent
+follows within a window, and within 30 s where libvirt's events do not reach it. vmplace.toml is read
+again on SIGHUP (`systemctl reload vmplace`); the log and `vmplace status` tell what changed. While a new
+guest's policy is not known because libvirt does not answer, nothing of it is changed.
+
+A mistake (`vmplace policy validate FILE` finds them) leaves the guest alone, with line, cause and cure in
+`vmplace status` and `why`; others are not touched by it. An element or extra spec that this version does
+not know is told and ignored, unless it looks like a key misspelt.
+"""
+
+
+def _tail() -> str:
+    return f"""## Limits
+
+A domain's XML with a document type, with more than {MAX_DEPTH} levels or more than {MAX_BYTES >> 20} MiB is
+refused as a policy, and its guest left alone. In mode "auto" with the technique "move", the libvirt hook
+rewrites `<numatune>` from strict to restrictive when the guest arrives by migration or is restored;
+`vmplace policy apply --config GUEST` does it for the next start. The nodes stay the same.
+"""
+
+
+def schema() -> str:
+    """Return the RELAX NG schema of the policy element."""
+    words = "\n".join(f"        <optional>\n{_rule(key)}\n        </optional>" for key in KEYS)
+    known = "\n".join(f"                <name>{key}</name>" for key in KEYS)
+    return _SCHEMA.format(namespace=NAMESPACE, words=words, known=known)
+
+
+def _rule(key: str) -> str:
+    return f'          <element name="{key}">\n{_content(key)}\n          </element>'
+
+
+def _content(key: str) -> str:
+    pad = "            "
+    if key in CHOICES:
+        values = "\n".join(f"{pad}  <value>{value}</value>" for value in CHOICES[key])
+        return f"{pad}<choice>\n{values}\n{pad}</choice>"
+    if key in RANGES:
+        low, high = RANGES[key]
+        return (
+            f'{pad}<data type="nonNegativeInteger">\n{pad}  <param name="minInclusive">{low}</param>\n'
+            f'{pad}  <param name="maxInclusive">{high}</param>\n{pad}</data>'
+        )
+    if key == "proximity":
+        return (
+            f'{pad}<choice>\n{pad}  <value>tuned</value>\n{pad}  <data type="decimal">\n'
+            f'{pad}    <param name="minInclusive">0</param>\n{pad}    <param name="maxInclusive">1</param>\n'
+            f"{pad}  </data>\n{pad}</choice>"
+        )
+    pattern = re.sub(r"&", "&amp;", PATTERNS[key])
+    return f'{pad}<data type="token">\n{pad}  <param name="pattern">{pattern}</param>\n{pad}</data>'
+
+
+_SCHEMA = """<?xml version="1.0" encoding="UTF-8"?>
+<!-- The policy element of vmplace under <metadata> of a libvirt domain; docs/policy-reference.md. -->
+<grammar xmlns="http://relaxng.org/ns/structure/1.0" ns="{namespace}"
+         datatypeLibrary="http://www.w3.org/2001/XMLSchema-datatypes">
+  <start>
+    <element name="policy">
+      <interleave>
+{words}
+        <zeroOrMore>
+          <element>
+            <nsName>
+              <except>
+{known}
+              </except>
+            </nsName>
+            <text/>
+          </element>
+        </zeroOrMore>
+      </interleave>
+    </element>
+  </start>
+</grammar>
+"""
+
+
+def main() -> None:
+    """Write both files anew."""
+    PAGE.write_text(page(), encoding="utf-8")
+    SCHEMA.write_text(schema(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What do the words of a policy in XML mean?  The same keys and values as in vmplace.toml, as text.
+
+Lists are written ``0-1,3`` (nodes), ``move replicate`` (words) and ``Mon-Fri 22:00-06:00; Sat 00:00-24:00``
+(times).  What is no key of this version is told and left out; what looks like a key misspelt is an error.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from vmplace.agent.guest_policy import KEYS, NOTHING, ContradictionError, GuestPolicy, check
+from vmplace.agent.told_keys import description, toml_words
+from vmplace.errors import ConfigError
+from vmplace.topology.domain_policy import DomainPolicy, Word, parse_nodeset
+
+_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
+MISSPELT = 0.7
+"""difflib's ratio from which an unknown word is taken for a misspelt key, not for one of a later version."""
+
+
+@dataclass(frozen=True)
+class StatedPolicies:
+    """What a domain's XML says: ``xml`` in its policy element, ``nova`` in its flavour; ``ignored`` words."""
+
+    xml: GuestPolicy = NOTHING
+    nova: GuestPolicy = NOTHING
+    ignored: tuple[str, ...] = ()
+
+
+def stated_policies(said: DomainPolicy, place: str) -> StatedPolicies:
+    """Return what the words mean; ``place`` is for messages.  Raises ConfigError with line and cure."""
+    if said.error:
+        raise ConfigError(said.error, place=place)
+    ignored: list[str] = []
+    xml = _policy_of(said.words, place, "<vmplace:{}>", ignored)
+    nova = _policy_of(said.nova, place, "extra spec vmplace:{}", ignored)
+    return StatedPolicies(xml, nova, tuple(ignored))
+
+
+def _policy_of(words: Iterable[Word], place: str, form: str, ignored: list[str]) -> GuestPolicy:
+    values: dict[str, object] = {}
+    lines: dict[str, int] = {}
+    for word in words:
+        if word.key in KEYS:
+            values[word.key] = _value(word, place)
+            lines[word.key] = word.line
+        else:
+            _heed_unknown(word, place, form, ignored)
+    policy = GuestPolicy(**values)  # type: ignore[arg-type]
+    try:
+        check(policy)
+    except ContradictionError as err:
+        raise ConfigError(str(err), place=f"{place}:{lines[err.key]}", hint=err.hint) from None
+    return policy
+
+
+def _heed_unknown(word: Word, place: str, form: str, ignored: list[str]) -> None:
+    name = form.format(word.key[:40])
+    close = difflib.get_close_matches(word.key[:40].lower().replace("-", "_"), KEYS, n=1, cutoff=MISSPELT)
+    if close:
+        hint = f"did you mean {form.format(close[0])}?"
+        raise ConfigError(f"{name} is not known", place=f"{place}:{word.line}", hint=hint)
+    ignored.append(f"{place}:{word.line}: {name} is not known to this version, and ignored")
+
+
+def _value(word: Word, place: str) -> object:
+    """Return the value of a known key; raises ConfigError."""
+    wanted = description(GuestPolicy, word.key)
+    try:
+        native = FORMS.get(word.key, str)(word.text)
+        checked = msgspec.convert({word.key: native}, GuestPolicy)
+    except msgspec.ValidationError as err:
+        told = toml_words(str(err).partition(" - at `$")[0])
+        raise ConfigError(f"{word.key}: {told}", place=f"{place}:{word.line}", hint=wanted) from None
+    except ValueError as err:
+        raise ConfigError(f"{word.key}: {err}", place=f"{place}:{word.line}", hint=wanted) from None
+    return getattr(checked, word.key)
+
+
+def _number(text: str) -> object:
+    """Return a number, or the text that is none: what float() takes beside decimals is no number here."""
+    if not _DECIMAL.fullmatch(text):
+        return text
+    return float(text) if "." in text else int(text)
+
+
+def _times(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+FORMS: dict[str, Callable[[str], object]] = {
+    "allowed_nids": parse_nodeset,
+    "preferred_nids": parse_nodeset,
+    "techniques": lambda text: text.replace(",", " ").split(),
+    "proximity": _number,
+    "replica_mb": _number,
+    "move_mb_per_s": _number,
+    "schedule": _times,
+}
+
+
+def text_of(value: object) -> str:
+    """Return a value of a policy as it is written in XML."""
+    if value is None:
+        return "no limit"
+    if isinstance(value, (tuple, list)):
+        times = any(":" in str(part) for part in value)
+        return ("; " if times else "," if isinstance(value[0], int) else " ").join(map(str, value))
+    return str(value)

@@ -1,0 +1,65 @@
+"""What changed in vmplace.toml since it was read?  Policies count at once, all else after a restart."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.guest_policy import KEYS, GuestPolicy
+from vmplace.agent.policy_text import text_of
+
+LIVE = frozenset({"defaults", "guests"})
+
+
+def reloaded(before: LoadedConfig, now: LoadedConfig) -> tuple[LoadedConfig, tuple[str, ...]]:
+    """Return what holds from now on, and what changed, in words; both configurations are valid."""
+    config = msgspec.structs.replace(before.config, defaults=now.config.defaults, guests=now.config.guests)
+    told = (*_iter_policies(before, now), *_iter_globals(before.config, now.config, ""))
+    return LoadedConfig(config, now.rules, now.path), told or ("nothing changed",)
+
+
+def _iter_policies(before: LoadedConfig, now: LoadedConfig) -> Iterator[str]:
+    yield from _iter_keys("defaults", before.config.defaults, now.config.defaults)
+    old, new = ({rule.pattern: rule for rule in one.rules} for one in (before, now))
+    for pattern in (*old, *(one for one in new if one not in old)):
+        yield from _iter_rule(f"guests.{pattern!r}", old.get(pattern), new.get(pattern))
+    order = [[rule.pattern for rule in one.rules] for one in (before, now)]
+    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]):
+        yield f"the order of guests is now {', '.join(map(repr, order[1]))}"
+
+
+def _iter_rule(name: str, before: GuestRule | None, now: GuestRule | None) -> Iterator[str]:
+    if now is None:
+        yield f"{name} is gone"
+        return
+    if before is None:
+        yield f"{name} is new"
+    nothing = GuestPolicy()
+    if now.error:
+        yield f"{name} is wrong, its guests are left alone: {now.error}"
+    else:
+        yield from _iter_keys(name, before.policy if before else nothing, now.policy)
+        if before is not None and before.error:
+            yield f"{name} is right again"
+
+
+def _iter_keys(name: str, before: GuestPolicy, now: GuestPolicy) -> Iterator[str]:
+    for key in KEYS:
+        old, new = getattr(before, key), getattr(now, key)
+        if old != new:
+            yield f"{name}.{key}: {_said(old)} -> {_said(new)}"
+
+
+def _said(value: object) -> str:
+    return "not said" if value is None else text_of(value)
+
+
+def _iter_globals(before: msgspec.Struct, now: msgspec.Struct, prefix: str) -> Iterator[str]:
+    for name in before.__struct_fields__:
+        old, new = getattr(before, name), getattr(now, name)
+        if old == new or (name in LIVE and isinstance(before, Config)):
+            continue
+        if isinstance(old, msgspec.Struct) and isinstance(new, msgspec.Struct):
+            yield from _iter_globals(old, new, f"{name}.")
+        else:
+            yield f"{prefix}{name}: {old} -> {new} after a restart"

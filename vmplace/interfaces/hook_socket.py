@@ -1,0 +1,131 @@
+"""How does the agent hear of what libvirt does?  A datagram socket, and a process that watches events.
+
+Only root may send, by the kernel's word (SCM_CREDENTIALS): libvirt's hook and the watching process.  What
+comes is read by a thread of its own, so that neither a storm nor a loop that is busy holds the senders up:
+they never wait.
+"""
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from vmplace.agent.news import MOST_BYTES, News, parse_news
+from vmplace.errors import VmplaceError
+from vmplace.topology.guests_libvirt import EventWatch
+
+LOG = logging.getLogger(__name__)
+NAME = "hook.sock"
+RETRY_S = 5.0
+Watching = Callable[[Path], EventWatch]
+
+
+def hook_path(control_socket: str) -> Path:
+    """Return where the hook's datagrams are read: beside the control socket."""
+    return Path(control_socket).with_name(NAME)
+
+
+class HookSocket:
+    """Hands what comes to ``tell``, from ``start`` until ``close``; keeps ``watching`` alive, if given."""
+
+    def __init__(self, path: Path, tell: Callable[[News], None], watching: Watching | None = None) -> None:
+        """Raises VmplaceError if the socket cannot be made."""
+        self._path, self._tell, self._watching = path, tell, watching
+        self._socket = _bound(path)
+        self._inode = path.stat().st_ino
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._watcher: EventWatch | None = None
+        self._retry_at = 0.0
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="hook", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening, end the watching process, remove the socket unless another's is in its place."""
+        self._is_closing = True
+        os.eventfd_write(self._bell, 1)
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
+        self._socket.close()
+        os.close(self._bell)
+        self._end_watcher()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            while not self._is_closing:
+                self._keep_watching()
+                for key, _ in selector.select(RETRY_S):
+                    if key.fileobj is self._socket:
+                        self._receive()
+
+    def _receive(self) -> None:
+        for datagram, uid in _iter_received(self._socket):
+            news = parse_news(datagram)
+            if uid != 0 or news is None:
+                LOG.debug("a datagram of uid %s is not heeded", uid)
+                continue
+            LOG.info('guest=%s libvirt=%s reason="told by libvirt"', news.guest, news.operation)
+            self._tell(news)
+
+    def _keep_watching(self) -> None:
+        """Start the watching process again when it has ended, as it does with libvirtd."""
+        if self._watching is None or (self._watcher and self._watcher.is_alive()):
+            return
+        if time.monotonic() < self._retry_at:
+            return
+        self._retry_at = time.monotonic() + RETRY_S
+        self._end_watcher()
+        with contextlib.suppress(VmplaceError):
+            self._watcher = self._watching(self._path)
+
+    def _end_watcher(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.end()
+
+
+def _iter_received(sock: socket.socket) -> Iterable[tuple[bytes, int | None]]:
+    """Yield what waits, with the uid of each sender, None if the kernel does not tell."""
+    space = socket.CMSG_SPACE(struct.calcsize("3i"))
+    while True:
+        try:
+            datagram, controls, _, _ = sock.recvmsg(MOST_BYTES + 1, space)
+        except BlockingIOError:
+            return
+        uids = [
+            struct.unpack("3i", data)[1]
+            for level, kind, data in controls
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+        ]
+        yield datagram, uids[0] if uids else None
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return the socket at ``path``, 0600; a stale one is replaced, for the agent's lock was taken before."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if path.exists() and not path.is_socket():
+        raise VmplaceError(f"{path} is not a socket", hint="remove it")
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        sock.bind(str(path))
+        path.chmod(0o600)
+    except OSError as err:
+        sock.close()
+        raise VmplaceError(f"cannot listen at {path}: {err.strerror}", hint="run the agent as root") from err
+    return sock

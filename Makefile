@@ -108,6 +108,10 @@ bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics fo
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@$(BENCH) kvm
 
+.PHONY: bench-hook
+bench-hook: venv ## how long libvirt waits for the hook, beside python3 -c pass: build/bench/hook.json
+	@$(BENCH) "hook 1000"
+
 bench-ibs: venv lab ## samples of IBS against the meter's exact counts, their cost and use: build/bench/ibs.json
 	@$(BENCH) ibs
 

@@ -1,0 +1,278 @@
+"""The hook exits 0 whatever comes, prints only what libvirt should take, and waits for nobody."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+from xml.parsers import expat
+
+import pytest
+from lxml import etree
+
+from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
+from vmplace.agent.config import parse_config
+from vmplace.agent.decided import decided
+from vmplace.agent.policy_text import stated_policies
+from vmplace.errors import ConfigError
+from vmplace.interfaces import libvirt_hook
+from vmplace.interfaces.libvirt_hook import Domain, relaxed
+from vmplace.topology import domain_policy as policy_module
+from vmplace.topology.domain_policy import domain_policy
+
+HOOK = Path(__file__).parents[3] / "libvirt-hooks/qemu.d/vmplace"
+STRICT = (
+    "<numatune><memory mode='strict' nodeset='0-1'/><memnode cellid='0' mode = \"strict\" nodeset='0'/>"
+    "<memnode nodeset='1' cellid='1'\n/></numatune>"
+)
+UUID = "<uuid>8f1d3c52-0000-0000-0000-000000000001</uuid>"
+
+
+def strict_xml(words: dict[str, str] | None, flavour: dict[str, str] | None = None) -> str:
+    return domain_xml(words, flavour, UUID + STRICT)
+
+
+def run(*words: str, xml: bytes | str, sock: Path | str = "/nonexistent", timeout: float = 20) -> bytes:
+    """Run the hook as libvirt does; return what it printed.  It must exit 0, whatever it was given."""
+    done = subprocess.run(
+        [sys.executable, "-IS", HOOK, *words],
+        input=xml if isinstance(xml, bytes) else xml.encode(),
+        env={"VMPLACE_HOOK_SOCKET": str(sock)},
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0
+    return done.stdout
+
+
+def tune(xml: bytes) -> list[dict[str, str]]:
+    root = ElementTree.fromstring(xml)  # noqa: S314 - our own
+    return [{"mode": "strict", **one.attrib} for one in root.iterfind("./numatune/*")]
+
+
+@pytest.mark.parametrize("operation", ["migrate", "restore"])
+def test_strict_is_rewritten_where_libvirt_heeds_it_and_nothing_else_changes(operation):
+    given = strict_xml({"mode": "auto"})
+    printed = run("db1", operation, "begin", "-", xml=given)
+    assert tune(printed) == [{**one, "mode": "restrictive"} for one in tune(given.encode())]
+    # Byte for byte: with the words put back it is what was given.
+    back = printed.replace(b" mode='restrictive' nodeset='1'", b" nodeset='1'")
+    assert back.replace(b"restrictive", b"strict") == given.encode()
+
+
+@pytest.mark.parametrize(
+    "operation", ["prepare", "start", "started", "stopped", "release", "reconnect", "attach", "x", ""]
+)
+def test_at_other_operations_nothing_is_printed(operation):
+    assert run("db1", operation, "begin", "-", xml=strict_xml({"mode": "auto"})) == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "flavour", "is_rewritten"),
+    [
+        ({}, None, True),
+        ({"mode": "auto"}, None, True),
+        (None, {"mode": "auto"}, True),
+        ({"techniques": "vcpus, move"}, None, True),
+        (None, None, False),
+        ({"mode": "advise"}, None, False),
+        ({"mode": "manual"}, {"mode": "auto"}, False),
+        (None, {"mode": "advise"}, False),
+        ({"techniques": "replicate"}, None, False),
+        ({"techniques": "move teleport"}, None, False),
+        ({"mode": "atuo"}, None, False),
+    ],
+)
+def test_only_a_policy_that_lets_memory_move_lets_the_hook_write(words, flavour, is_rewritten):
+    given = strict_xml(words, flavour)
+    assert Domain(given.encode()).may_be_relaxed() is is_rewritten
+    if not is_rewritten:
+        assert run("db1", "migrate", "begin", "-", xml=given) == b""
+    # What the agent decides of the same words.
+    what = decided(parse_config("", Path("x")), "db1", domain_policy(given), ())
+    is_allowed = what.settings.mode.value == "auto" and what.settings.moves and not what.problem
+    said_nothing = words is None and flavour is None
+    assert is_allowed == is_rewritten or said_nothing
+
+
+@pytest.mark.parametrize(
+    "numatune",
+    [
+        "",
+        "<numatune><memory mode='restrictive' nodeset='0'/></numatune>",
+        "<numatune><memory mode='preferred' nodeset='0'/></numatune>",
+        "<numatune><memory mode='strict' placement='auto'/></numatune>",
+        "<numatune><memory mode='strict' nodeset='0'/>"
+        "<memnode cellid='0' mode='preferred' nodeset='0'/></numatune>",
+        "<devices><numatune><memory mode='strict' nodeset='0'/></numatune></devices>",
+    ],
+)
+def test_what_is_not_strict_or_not_for_us_stays(numatune):
+    assert relaxed(domain_xml({}, more=numatune).encode()) is None
+
+
+def test_odd_spellings_of_a_tag_are_rewritten_in_place():
+    for tag in (
+        "<memory\tnodeset='>mode=\"strict\"'\n mode\n=\n'strict'/>",
+        "<memory nodeset='0'></memory>",
+        "<memory nodeset='0'/>",
+    ):
+        given = f"<domain><!-- \xe4 --><numatune>{tag}</numatune></domain>".encode()
+        changed = relaxed(given)
+        assert changed is not None
+        assert tune(changed) == [{**one, "mode": "restrictive"} for one in tune(given)]
+
+
+def test_the_hook_and_the_agent_mean_the_same_words():
+    assert libvirt_hook.NAMESPACE == policy_module.NAMESPACE
+    assert libvirt_hook.NOVA == policy_module.NOVA
+
+
+def test_the_agent_is_told_of_each_operation(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
+        agent.bind(str(tmp_path / "s"))
+        agent.settimeout(10)
+        run("db1", "started", "begin", "-", xml=strict_xml(None), sock=tmp_path / "s")
+        fields = agent.recv(8192).split(b"\0")
+    assert fields == [b"1", b"started", b"begin", b"-", b"db1", b"8f1d3c52-0000-0000-0000-000000000001"]
+
+
+@pytest.mark.parametrize("state", ["absent", "no socket", "hung"])
+def test_an_agent_that_is_away_or_hangs_holds_nobody_up(tmp_path: Path, state):
+    path = tmp_path / "s"
+    given = strict_xml({"mode": "auto"})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
+        if state == "hung":
+            agent.bind(str(path))
+            kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+            with socket.socket(socket.AF_UNIX, kind) as other, pytest.raises(BlockingIOError):
+                while True:
+                    other.sendto(b"x" * 1000, str(path))
+        elif state == "no socket":
+            path.write_text("")
+        assert b"restrictive" in run("db1", "restore", "begin", "-", xml=given, sock=path)
+
+
+def test_a_libvirt_that_never_ends_its_sentence_is_left_after_a_moment():
+    reading, writing = os.pipe()
+    started = time.monotonic()
+    hook = subprocess.Popen([sys.executable, "-IS", HOOK, "db1", "start", "begin", "-"], stdin=reading)
+    assert hook.wait(20) == 0
+    assert time.monotonic() - started >= libvirt_hook.LIMIT_S
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("words", [(), ("db1",), ("db1", "migrate"), ("a\udcffb", "migrate", "x", "y", "z")])
+def test_any_arguments_will_do(words):
+    run(*(os.fsencode(word).decode(errors="surrogateescape") for word in words), xml=strict_xml({}))
+
+
+def test_a_broken_stdout_is_no_failure():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-IS", HOOK, "db1", "migrate", "begin", "-"],
+        input=strict_xml({}).encode(),
+        stdout=writing,
+        check=False,
+        timeout=20,
+    )
+    os.close(writing)
+    assert done.returncode == 0
+
+
+HOSTILE = {
+    "nothing": b"",
+    "a bomb": b'<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><domain>&b;</domain>',
+    "a file": b'<!DOCTYPE d [<!ENTITY a SYSTEM "file:///etc/shadow">]><domain><uuid>&a;</uuid></domain>',
+    "depth": b"<domain>" + b"<a>" * 100_000,
+    "size": b"<domain><metadata>" + b"x" * (4 << 20) + b"</metadata></domain>",
+    "a long value": strict_xml({"mode": "x" * 100_000}).encode(),
+    "UTF-16": strict_xml({}).encode("utf-16"),
+    "EBCDIC": b'<?xml version="1.0" encoding="cp037"?>' + strict_xml({}).encode("cp037"),
+    "a false encoding": b'<?xml version="1.0" encoding="utf-16"?>' + strict_xml({}).encode(),
+    "an unknown encoding": b'<?xml version="1.0" encoding="klingon"?>' + strict_xml({}).encode(),
+    "no UTF-8": strict_xml({"mode": "auto"}).encode().replace(b"auto", b"\xff\xfe"),
+    "zeros": b"\0" * 1000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_documents_are_passed_on_as_they_are(name):
+    assert run("db1", "migrate", "begin", "-", xml=HOSTILE[name]) == b""
+    said = domain_policy(HOSTILE[name].decode(errors="surrogateescape"))
+    # The agent has text from libvirt, of which the declared encoding says nothing any more.
+    assert said.error or "encoding" in name
+
+
+PIECES = [
+    b"<!DOCTYPE d [<!ENTITY a 'b'>]>", b"&a;", b"&#0;", b"&lt;", b"<![CDATA[", b"<!--", b"<?x?>",
+    b"-->", b"<a>" * 70, b"</a>", b"]]>", b"\xff", b"\0", b"\xed\xa0\x80", b"'", b'"', b">", b"<", b"=",
+    b"mode='strict'",
+    b"<vmplace:mode>auto</vmplace:mode>", b"xmlns:vmplace=''", b"xmlns='urn:x'", b"nodeset='0-4294967295'",
+    b"\xef\xbb\xbf", b"<numatune><memory/></numatune>", b"9" * 400, b"<policy xmlns='urn:vmplace:policy:1'/>",
+]  # fmt: skip
+
+
+def mutated(rng: random.Random, text: bytes) -> bytes:
+    data = bytearray(text)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        kind = rng.randrange(4)
+        if kind == 0:
+            data[at:at] = rng.choice(PIECES)
+        elif kind == 1 and at < len(data):
+            data[at] = rng.randrange(256)
+        elif kind == 2:
+            del data[at : at + rng.randint(1, 30)]
+        else:
+            end = min(len(data), at + rng.randint(1, 60))
+            data[at:at] = data[at:end]
+    return bytes(data)
+
+
+def flat(root: etree._Element) -> list[tuple[object, ...]]:
+    return [(one.tag, sorted(one.attrib.items()), one.text, one.tail) for one in root.iter()]
+
+
+def test_ten_thousand_malformed_documents():
+    """Neither hook nor agent fails; what the hook would print is the same but for the modes."""
+    rng = random.Random(28)  # noqa: S311 - no secrets
+    seeds = [
+        strict_xml({}).encode(),
+        strict_xml(WHOLE, {"mode": "auto"}).encode(),
+        b'<?xml version="1.0" encoding="UTF-8"?>' + strict_xml({"techniques": "move"}).encode(),
+    ]
+    printed = 0
+    for _ in range(10_000):
+        data = mutated(rng, rng.choice(seeds))
+        said = domain_policy(data.decode(errors="surrogateescape"))
+        try:
+            stated = stated_policies(said, "domain db1")
+        except ConfigError as err:
+            assert err.hint or said.error
+            stated = None
+        try:
+            changed = relaxed(data) if Domain(data).may_be_relaxed() else None
+        except (ValueError, expat.ExpatError):
+            continue
+        if changed is None:
+            continue
+        printed += 1
+        try:
+            before = etree.fromstring(data)
+        except etree.XMLSyntaxError:
+            # libxml2 also refuses names of namespaces that are no URIs.
+            continue
+        after = etree.fromstring(changed)
+        for one in before.findall("./numatune/*"):
+            if one.tag in {"memory", "memnode"}:
+                one.set("mode", "restrictive")
+        assert flat(before) == flat(after)
+        assert stated is None or (stated.xml.mode or stated.nova.mode or "auto") == "auto"
+    assert printed > 100

@@ -1,0 +1,213 @@
+#!/usr/bin/python3 -IS
+"""libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
+
+At ``migrate`` and ``restore``, the only operations at which libvirt heeds what a hook prints, numatune that
+is strict is printed as restrictive, where the domain's own policy lets vmplace move memory.  At each
+operation the agent is told with one datagram, if it listens.  The hook must not call libvirt, and always
+exits 0: at any other code libvirt ends the operation, at ``reconnect`` even the running guest.
+
+A file that stands alone: Python's standard library, and of that only what loads in a moment.
+"""
+
+# What signal and socket wrap: those load enum, selectors and more, and take longer than all else here.
+import _signal  # type: ignore[import-not-found]
+import _socket
+import os
+from xml.parsers import expat
+
+NAMESPACE = "urn:vmplace:policy:1"
+NOVA = "http://openstack.org/xmlns/libvirt/nova/1.1"
+SOCKET = "/run/vmplace/hook.sock"
+FILTERS = ("migrate", "restore")
+MOST_BYTES = 1 << 20
+MOST_DEPTH = 64
+MOST_TEXT = 4096
+LIMIT_S = 0.08
+"""After so long it ends, whatever it waits for."""
+
+_METADATA = ("domain", "metadata")
+_POLICY = (*_METADATA, NAMESPACE + " policy")
+_SPEC = NOVA + " extraSpec"
+_NUMATUNE = ("domain", "numatune")
+_UUID = ("domain", "uuid")
+_TECHNIQUES = ("move", "interleave", "replicate", "vcpus")
+
+
+class Domain:
+    """What the hook heeds of a domain's XML; raises ValueError or ExpatError for what is none."""
+
+    def __init__(self, data: bytes) -> None:
+        """Read all of it once."""
+        self.uuid = ""
+        self.words: dict[str, str] = {}
+        self.specs: dict[str, str] = {}
+        self.has_policy = False
+        self.bindings: list[tuple[int, dict[str, str]]] = []
+        self._path: tuple[str, ...] = ()
+        self._key = ""
+        self._text: list[str] | None = None
+        self._parser = parser = expat.ParserCreate(None, " ")
+        parser.XmlDeclHandler = self._declared
+        parser.StartDoctypeDeclHandler = self._refused
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._data
+        data.decode("utf-8")
+        parser.Parse(data, True)
+
+    def _declared(self, _version: str, encoding: str | None, _standalone: int) -> None:
+        if encoding is not None and encoding.lower() not in ("utf-8", "us-ascii"):
+            raise ValueError("another encoding")
+
+    def _refused(self, *_: object) -> None:
+        raise ValueError("a document type")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        where, self._path = self._path, (*self._path, name)
+        if len(self._path) > MOST_DEPTH or self._text is not None:
+            raise ValueError("nested too deeply")
+        if self._path == _POLICY:
+            if self.has_policy or attributes:
+                raise ValueError("no policy of ours")
+            self.has_policy = True
+        elif where == _POLICY:
+            space, _, key = name.rpartition(" ")
+            if space != NAMESPACE or key in self.words:
+                raise ValueError("no policy of ours")
+            self._key, self._text = key, []
+        elif name == _SPEC and where[:2] == _METADATA:
+            self._key, self._text = attributes.get("name", ""), []
+        elif where == _NUMATUNE and name in ("memory", "memnode"):
+            self.bindings.append((self._parser.CurrentByteIndex, attributes))
+        elif self._path == _UUID:
+            self._key, self._text = name, []
+
+    def _data(self, text: str) -> None:
+        if self._text is not None:
+            self._text.append(text)
+            if len(self._text) > MOST_TEXT:
+                raise ValueError("too long")
+
+    def _end(self, name: str) -> None:
+        if self._text is not None:
+            text = " ".join("".join(self._text).split())
+            if self._path == _UUID:
+                self.uuid = text
+            elif name != _SPEC:
+                self.words[self._key] = text
+            elif self._key.startswith("vmplace:"):
+                self.specs[self._key[8:]] = text
+            self._text = None
+        self._path = self._path[:-1]
+
+    def may_be_relaxed(self) -> bool:
+        """Tell whether its own policy lets vmplace move memory: there is one, and nothing in it says no."""
+        if not (self.has_policy or self.specs):
+            return False
+        said = dict(self.specs)
+        said.update(self.words)
+        techniques = said.get("techniques", "move").replace(",", " ").split()
+        known = all(word in _TECHNIQUES for word in techniques)
+        return said.get("mode", "auto") == "auto" and "move" in techniques and known
+
+
+def relaxed(data: bytes) -> bytes | None:
+    """Return the XML with restrictive for strict, None if there is nothing to change; the nodes stay.
+
+    Raises ValueError or ExpatError for XML that is not libvirt's.
+    """
+    bindings = Domain(data).bindings
+    modes = [attributes.get("mode", "strict") for _, attributes in bindings]
+    fixed = all("nodeset" in attributes for _, attributes in bindings)
+    # libvirt takes restrictive for all of them or for none, and nodes of its own choice it may choose anew.
+    if "strict" not in modes or not fixed or set(modes) - {"strict", "restrictive"}:
+        return None
+    for (index, _), mode in reversed(list(zip(bindings, modes, strict=True))):
+        if mode == "strict":
+            data = _restrictive(data, index)
+    return data
+
+
+def _restrictive(data: bytes, index: int) -> bytes:
+    """Return the XML with attribute mode of the tag that begins at ``index`` set to restrictive."""
+    at = index + 1
+    while data[at : at + 1] not in (b" ", b"\t", b"\r", b"\n", b"/", b">"):
+        at += 1
+    name_end = at
+    while data[at : at + 1] not in (b"/", b">"):
+        equals = data.index(b"=", at)
+        name = data[at:equals].strip()
+        begin = equals + 1
+        while data[begin : begin + 1] not in (b'"', b"'"):
+            begin += 1
+        end = data.index(data[begin : begin + 1], begin + 1)
+        if name == b"mode":
+            return data[: begin + 1] + b"restrictive" + data[end:]
+        at = end + 1
+        while data[at : at + 1] in (b" ", b"\t", b"\r", b"\n"):
+            at += 1
+    return data[:name_end] + b" mode='restrictive'" + data[name_end:]
+
+
+def _read() -> bytes | None:
+    """Return what libvirt writes to stdin, None if it is too much; that is read all the same."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        part = os.read(0, 1 << 16)
+        if not part:
+            return b"".join(parts) if size <= MOST_BYTES else None
+        size += len(part)
+        if size <= MOST_BYTES:
+            parts.append(part)
+
+
+def _tell(words: list[str], uuid: str) -> None:
+    """Tell the agent, if it listens: one that is away or full is not waited for."""
+    fields = [b"1"]
+    # GUEST OPERATION SUB EXTRA; first the operation, as the agent reads it.
+    for word in (words[1], words[2], words[3], words[0], uuid):
+        fields.append(os.fsencode(word)[:1024])
+    path = os.environ.get("VMPLACE_HOOK_SOCKET", SOCKET)
+    sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+    sender.sendto(b"\0".join(fields), path)
+
+
+def _print(data: bytes) -> None:
+    # Half an answer is a broken domain: what was begun is finished, libvirt reads it.
+    _signal.setitimer(_signal.ITIMER_REAL, 0)
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def main(words: list[str]) -> None:
+    """Do what is to be done for one call; may raise anything."""
+    data = _read()
+    words = [*words, "", "", "", ""][:4]
+    domain = None
+    try:  # noqa: SIM105 - contextlib takes longer to load than all else here
+        domain = Domain(data) if data else None
+    except (ValueError, expat.ExpatError):
+        # Whatever it is, libvirt gave it, and goes on with it.
+        pass
+    try:  # noqa: SIM105
+        _tell(words, domain.uuid if domain else "")
+    except OSError:
+        pass
+    if domain is not None and data and words[1] in FILTERS and domain.may_be_relaxed():
+        changed = relaxed(data)
+        if changed is not None:
+            _print(changed)
+
+
+if __name__ == "__main__":
+    import sys
+
+    try:
+        _signal.signal(_signal.SIGALRM, lambda *_: os._exit(0))
+        _signal.setitimer(_signal.ITIMER_REAL, LIMIT_S)
+        main(sys.argv[1:])
+    except BaseException:  # noqa: S110 - whatever it is, it must not end the operation
+        pass
+    finally:
+        os._exit(0)

@@ -11,6 +11,7 @@ from vmplace.agent.orders import Answer as Told
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
+from vmplace.interfaces.policy_view import told_policy
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
 
 
@@ -40,8 +41,9 @@ class AgentAnswers:
             return msgspec.to_builtins(plan.of(request.guest) if request.guest else plan, str_keys=True)
         if request.guest is None:
             raise VmplaceError(f"{request.command} needs the name of a guest")
-        if request.command == "why":
-            return msgspec.to_builtins(self.why(request.guest), str_keys=True)
+        if request.command in {"why", "policy"}:
+            look = self.why if request.command == "why" else self.policy
+            return msgspec.to_builtins(look(request.guest), str_keys=True)
         shown = msgspec.to_builtins(self.show(request.guest), str_keys=True)
         return shown if may_see_addresses else without_addresses(shown)
 
@@ -69,15 +71,22 @@ class AgentAnswers:
         guest = self._agent.roster.get(name)
         if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())
-        wanted = self._agent.last_plan.of(name)
         return {
             "name": name,
             "problem": guest.problem,
-            "plan": wanted,
+            "notes": (*filter(None, (guest.waits_for,)), *(guest.decided.notes if guest.decided else ())),
+            "plan": self._agent.last_plan.of(name),
             "decisions": tuple(guest.decisions),
             "trial": guest.trial.told,
             "climb": guest.climb.told,
         }
+
+    def policy(self, name: str) -> dict[str, Any]:
+        """Return what holds for one guest, and who said so."""
+        guest = self._agent.roster.get(name)
+        if guest is None or guest.decided is None:
+            raise UnknownGuestError(name, self._agent.roster.names())
+        return told_policy(name, guest.decided, guest.waits_for)
 
     def _ordered(self, request: Request) -> "Future[Response]":
         order = Order(cast(Verb, request.command), request.guest)

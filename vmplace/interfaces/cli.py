@@ -24,6 +24,7 @@ COMMANDS = {
     "undo": "vmplace.interfaces.act_commands:undo",
     "pause": "vmplace.interfaces.act_commands:pause",
     "resume": "vmplace.interfaces.act_commands:resume",
+    "policy": "vmplace.interfaces.policy_commands:policy",
     "record": "vmplace.interfaces.recording_commands:record",
     "replay": "vmplace.interfaces.recording_commands:replay",
     "calibrate": "vmplace.interfaces.calibrate_command:calibrate",

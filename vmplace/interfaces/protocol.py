@@ -22,7 +22,7 @@ MAX_RESPONSE_BYTES = 16 << 20
 
 Kind = Literal["request", "denied", "busy", "guest", "failed"]
 
-LOOKS = frozenset({"status", "show", "plan", "why"})
+LOOKS = frozenset({"status", "show", "plan", "why", "policy"})
 """Commands that whoever may connect may give."""
 ACTS = frozenset({"apply", "undo", "pause", "resume"})
 """Commands for root only."""

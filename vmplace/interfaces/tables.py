@@ -183,6 +183,8 @@ def print_decisions(why: Mapping[str, Any]) -> None:
         out.print(f"  {escape(told)}")
     if why["problem"]:
         out.print(f"[red]problem:[/] {escape(why['problem'])}")
+    for note in why["notes"]:
+        out.print(f"[yellow]note:[/] {escape(note)}")
 
 
 def print_rehearsal(result: Mapping[str, Any]) -> None:

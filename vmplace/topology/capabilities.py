@@ -13,7 +13,7 @@ from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
 from vmplace.topology.damon import ADMIN, MARK, foreign_user
-from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt
+from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
 from vmplace.topology.placement import FEATURES, probe_features
 from vmplace.topology.procfs import parse_status
 from vmplace.topology.sysfs import read_host
@@ -30,7 +30,7 @@ def probe_host(roots: Roots | None = None, *, libvirt_uri: str = SYSTEM_URI) -> 
     """Return all capabilities, needed ones first."""
     roots = roots or Roots()
     found = [probe(roots) for probe in PROBES]
-    found.append(probe_libvirt(libvirt_uri))
+    found += probe_libvirt(libvirt_uri)
     return sorted(found, key=lambda capability: not capability.needed)
 
 
@@ -249,18 +249,34 @@ def probe_debugfs(roots: Roots) -> Capability:
     return Capability("debugfs", False, "not mounted", cure)
 
 
-def probe_libvirt(uri: str = SYSTEM_URI) -> Capability:
-    """libvirt tells names and vNUMA cells; guests are found without it, too."""
+def probe_libvirt(uri: str = SYSTEM_URI) -> list[Capability]:
+    """libvirt tells names, vNUMA cells and policies; guests are found without it, too."""
     try:
         libvirt = Libvirt(uri, answer_s=LIBVIRT_ANSWER_S)
     except VmplaceError as err:
-        return Capability("libvirt", False, str(err), err.hint)
+        return [Capability("libvirt", False, str(err), err.hint)]
     answer = libvirt.read()
     libvirt.close()
     if answer.problem is None:
-        return Capability("libvirt", True, f"{uri}: {len(answer.descriptions)} running domains")
+        running = Capability("libvirt", True, f"{uri}: {len(answer.descriptions)} running domains")
+        return [running, _bound_guests(answer)]
     cure = "systemctl start libvirtd (guests are found without it, too)"
-    return Capability("libvirt", False, answer.problem, cure)
+    return [Capability("libvirt", False, answer.problem, cure)]
+
+
+def _bound_guests(answer: LibvirtAnswer) -> Capability:
+    """Guests with strict numatune stay on its nodes, which libvirt cannot change while they run."""
+    name, strict = "guests can be given other nodes", []
+    for uuid, said in answer.policies.items():
+        if said.numatune.is_strict and uuid in answer.descriptions:
+            nids = ",".join(map(str, said.numatune.allowed() or ()))
+            strict.append(f"{answer.descriptions[uuid].name} (nodes {nids or 'by cell'})")
+    if not strict:
+        return Capability(name, True, "none has strict <numatune>")
+    cure = (
+        "vmplace policy apply --config GUEST: <memory mode='restrictive'> from its next start on, same nodes"
+    )
+    return Capability(name, False, f"strict <numatune>: {', '.join(sorted(strict))}", cure)
 
 
 PROBES: tuple[Callable[[Roots], Capability], ...] = (

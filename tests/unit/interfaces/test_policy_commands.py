@@ -1,0 +1,176 @@
+"""`vmplace policy`: what a script reads from it, against libvirt's own test driver."""
+
+import importlib.util
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.agent.test_guest_policy import WHOLE, domain_xml, policy_xml
+from vmplace.errors import VmplaceError
+from vmplace.interfaces import domain_metadata
+from vmplace.interfaces.policy_commands import policy
+from vmplace.outside import parse_json
+from vmplace.topology import libvirt_worker
+from vmplace.topology.domain_policy import NAMESPACE
+from vmplace.topology.guests_libvirt import Answer
+
+needs_libvirt = pytest.mark.skipif(
+    importlib.util.find_spec("libvirt") is None, reason="Python has no libvirt module"
+)
+NODE = """<node><domain type='test'><name>test</name><memory>1024</memory><vcpu>1</vcpu>
+<os><type>hvm</type></os></domain></node>"""
+STRICT = "<numatune><memory mode='strict' nodeset='0-1'/></numatune>"
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A test driver's connection, asked in this process: each new one would forget what was set."""
+    libvirt = pytest.importorskip("libvirt")
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    (tmp_path / "node.xml").write_text(NODE)
+    opened = libvirt.open(f"test://{tmp_path}/node.xml")
+
+    def asked(_uri: str, question: str, *words: str, text: str = "") -> Answer:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        try:
+            told = libvirt_worker.QUESTIONS[question](opened, *words)
+        except libvirt.libvirtError as err:
+            raise VmplaceError(str(err)) from err
+        return parse_json(json.dumps(told), Answer)
+
+    monkeypatch.setattr(domain_metadata, "asked", asked)
+    yield opened
+    opened.close()
+
+
+def run(*words: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(policy, words, input=stdin)
+
+
+def told(result: Result) -> str:
+    return f"{result.exception}{getattr(result.exception, 'hint', '')}"
+
+
+def test_what_is_set_is_got(connection: Any):
+    assert run("set", "test", "mode=advise", "allowed_nids=0-1", "--libvirt-uri", "x").exit_code == 0
+    assert run("set", "test", "schedule=Mon 00:00-01:00; Tue 00:00-01:00").exit_code == 0
+    got = run("get", "test", "--json")
+    assert got.exit_code == 0
+    assert json.loads(got.stdout)["keys"] == {
+        "mode": "advise",
+        "allowed_nids": "0-1",
+        "schedule": "Mon 00:00-01:00; Tue 00:00-01:00",
+    }
+    assert run("get", "test").stdout.splitlines()[0] == "mode=advise"
+    # As libvirt keeps it, and as virsh would show it.
+    assert f'xmlns:vmplace="{NAMESPACE}"' in connection.lookupByName("test").XMLDesc(0)
+
+
+def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
+    run("set", "test", "mode=advise", "replica_mb=5")
+    assert run("set", "test", "--unset", "mode").exit_code == 0
+    assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"replica_mb": "5"}
+    assert "taken out" in run("set", "test", "--remove").stdout
+    gone = run("get", "test")
+    assert "says nothing" in told(gone) and getattr(gone.exception, "exit_code", None) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (("mode=atuo",), '"auto"'),
+        (("moed=auto",), "known: mode"),
+        (("techniques=interleave",), 'add "move"'),
+    ],
+)
+def test_what_is_wrong_is_told_and_changes_nothing(connection: Any, words, cure):
+    run("set", "test", "mode=advise")
+    wrong = run("set", "test", *words)
+    assert wrong.exit_code == 1 and cure in told(wrong)
+    assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
+
+
+def test_usage_is_told_with_its_own_code(connection: Any):
+    assert run("set", "test").exit_code == 2
+    assert run("set", "test", "mode").exit_code == 2
+    assert run("apply", "test").exit_code == 2
+
+
+def test_without_an_agent_what_holds_is_looked_up(connection: Any, tmp_path: Path):
+    config = tmp_path / "vmplace.toml"
+    config.write_text('[defaults]\nreplica_mb = 7\n[guests."te*"]\nmode = "manual"\n')
+    run("set", "test", "mode=advise")
+    result = run("explain", "test", "--socket", str(tmp_path / "none"), "--config", str(config), "--json")
+    assert result.exit_code == 0, told(result)
+    keys = json.loads(result.stdout)["keys"]
+    assert keys["mode"] == {"value": "advise", "from": "domain XML"}
+    assert keys["replica_mb"] == {"value": 7, "from": f"{config}, [defaults]"}
+    table = run("explain", "test", "--socket", str(tmp_path / "none"), "--config", str(config))
+    assert table.exit_code == 0 and "domain XML" in table.stdout
+
+
+def test_strict_numatune_is_made_restrictive_for_the_next_start(connection: Any):
+    domain = connection.lookupByName("test")
+    xml = domain.XMLDesc(2)
+    connection.defineXML(xml.replace("<vcpu", f"{STRICT}<vcpu", 1))
+    assert run("apply", "--config", "--dry-run", "test").exit_code == 0
+    assert "mode='strict'" in domain.XMLDesc(2)
+    applied = run("apply", "--config", "test", "--json")
+    assert json.loads(applied.stdout) == {"name": "test", "changed": True, "dry_run": False}
+    config = domain.XMLDesc(2)
+    assert "mode='restrictive' nodeset='0-1'" in config and "mode='strict'" not in config
+    assert getattr(run("apply", "--config", "test").exception, "exit_code", None) == 3
+
+
+def test_a_policy_that_forbids_moves_forbids_that_too(connection: Any):
+    domain = connection.lookupByName("test")
+    connection.defineXML(domain.XMLDesc(2).replace("<vcpu", f"{STRICT}<vcpu", 1))
+    run("set", "test", "--config", "mode=advise")
+    refused = run("apply", "--config", "test")
+    assert refused.exit_code == 1 and "does not let vmplace move" in told(refused)
+    assert "mode='strict'" in domain.XMLDesc(2)
+
+
+GOOD = [
+    ("d.xml", domain_xml(WHOLE)),
+    ("p.xml", policy_xml(WHOLE)),
+    ("v.toml", '[guests.db1]\nmode = "auto"\n'),
+    ("empty.toml", ""),
+]
+BAD = [
+    ("d.xml", domain_xml({"mode": "atuo"}), "d.xml:2: mode: ", '"auto"'),
+    ("d.xml", "<domain>\n<metadata>", "d.xml:2: no XML", "xmllint"),
+    ("v.toml", '[guests.db1]\nmode = "atuo"\n[guests.db2]\nmod = 1\n', "v.toml:2:1", "did you mean 'mode'?"),
+    ("v.toml", "window_ms = 1\n", "v.toml:1:1", "20 to 60000"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), GOOD)
+def test_what_is_right_is_found_right(tmp_path: Path, name, text):
+    (tmp_path / name).write_text(text)
+    result = run("validate", str(tmp_path / name), "--json")
+    assert result.exit_code == 0 and json.loads(result.stdout)["valid"] is True
+
+
+@pytest.mark.parametrize(("name", "text", "place", "cure"), BAD)
+def test_mistakes_are_found_with_place_and_cure(tmp_path: Path, name, text, place, cure):
+    (tmp_path / name).write_text(text)
+    result = run("validate", str(tmp_path / name))
+    assert result.exit_code == 1 and place in result.stdout and cure in result.stdout
+    machine = json.loads(run("validate", str(tmp_path / name), "--json").stdout)
+    assert machine["valid"] is False and machine["problems"][0]["hint"]
+
+
+def test_stdin_is_checked_and_words_of_later_versions_are_notes():
+    result = run("validate", "-", "--json", stdin=policy_xml({"mode": "auto", "colour": "red"}))
+    assert result.exit_code == 0 and "colour" in json.loads(result.stdout)["notes"][0]
+
+
+def test_all_keys_are_explained():
+    assert set(json.loads(run("explain", "--json").stdout)["keys"]) == set(WHOLE)

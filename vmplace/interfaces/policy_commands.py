@@ -1,0 +1,285 @@
+"""``vmplace policy get|set|validate|explain|apply``: what may be done with a guest, and who said so."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vmplace.errors import ConfigError, VmplaceError
+from vmplace.interfaces.client import NoAgentError, ask
+from vmplace.interfaces.options import (
+    NothingError,
+    config_option,
+    examples,
+    json_option,
+    print_json,
+    socket_option,
+)
+from vmplace.topology.guests_libvirt import SYSTEM_URI
+
+uri_option = click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is.")
+
+
+@click.group(
+    epilog=examples(
+        "vmplace policy explain db1\nvmplace policy set db1 mode=advise allowed_nids=0-1\n"
+        "vmplace policy validate /etc/vmplace/vmplace.toml"
+    )
+)
+def policy() -> None:
+    """Say what vmplace may do with a guest, check it, and see what holds.
+
+    docs/policy-reference.md has all keys, as `vmplace policy explain` without a guest does.
+    """
+
+
+@policy.command(epilog=examples("vmplace policy get db1\nvmplace policy get db1 --config --json"))
+@click.argument("guest")
+@click.option("--config", "config", is_flag=True, help="As of the next start, not as it runs.")
+@json_option
+@uri_option
+def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
+    """Print what the XML of GUEST says: its policy, and extra specs of its flavour."""
+    from vmplace.interfaces.domain_metadata import read_domain, words_of
+
+    domain = read_domain(libvirt_uri, guest)
+    said = domain.said(config=config)
+    if said.error:
+        raise VmplaceError(said.error)
+    told = {"name": domain.name, "keys": words_of(said.words), "flavour": words_of(said.nova)}
+    if as_json:
+        print_json(told)
+    else:
+        for key, text in words_of(said.words).items():
+            click.echo(f"{key}={text}")
+        for key, text in words_of(said.nova).items():
+            click.echo(f"vmplace:{key}={text}  (flavour)")
+    if not (said.has_policy or said.nova):
+        raise NothingError(f"the XML of {guest} says nothing", hint=f"vmplace policy set {guest} mode=advise")
+
+
+@policy.command(
+    "set",
+    epilog=examples(
+        "vmplace policy set db1 mode=auto techniques='move replicate'\n"
+        "vmplace policy set db1 --unset schedule\nvmplace policy set db1 --remove"
+    ),
+)
+@click.argument("guest")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--unset", multiple=True, metavar="KEY", help="Say nothing of KEY any more.")
+@click.option("--remove", is_flag=True, help="Take the whole policy out of the XML.")
+@click.option("--live", is_flag=True, help="Only as it runs.")
+@click.option("--config", "config", is_flag=True, help="Only for its next start.")
+@json_option
+@uri_option
+def set_(  # noqa: PLR0913 - click's arguments
+    guest: str,
+    words: tuple[str, ...],
+    unset: tuple[str, ...],
+    remove: bool,
+    live: bool,
+    config: bool,
+    as_json: bool,
+    libvirt_uri: str,
+) -> None:
+    """Change the policy in the XML of GUEST, as it runs and for its next start; other keys stay.
+
+    The agent follows within a window.  What is wrong is told, and nothing changes.
+    """
+    from vmplace.interfaces.domain_metadata import read_domain, words_of, write_words
+
+    if not (words or unset or remove):
+        raise click.UsageError("nothing to set: give KEY=VALUE, --unset KEY or --remove")
+    domain = read_domain(libvirt_uri, guest)
+    where = domain.where(live=live, config=config)
+    wanted: dict[str, str] | None = None
+    if not remove:
+        wanted = words_of(domain.said(config=where == "config").words) | _parsed(words)
+        wanted = {key: text for key, text in wanted.items() if key not in unset}
+        _check(wanted)
+    write_words(libvirt_uri, domain, wanted, where)
+    if as_json:
+        print_json({"name": domain.name, "where": where, "keys": wanted or {}})
+    else:
+        click.echo(f"{domain.name}: {'policy taken out' if wanted is None else 'policy set'} ({where})")
+
+
+def _parsed(words: tuple[str, ...]) -> dict[str, str]:
+    from vmplace.agent.guest_policy import KEYS
+
+    for word in words:
+        if "=" not in word:
+            raise click.UsageError(f"{word!r} is no KEY=VALUE")
+    pairs = {key: text for key, _, text in (word.partition("=") for word in words)}
+    for key in pairs:
+        if key not in KEYS:
+            raise VmplaceError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
+    return pairs
+
+
+def _check(words: dict[str, str]) -> None:
+    from vmplace.agent.policy_text import stated_policies
+    from vmplace.topology.domain_policy import DomainPolicy, Word
+
+    said = tuple(Word(key, text, line) for line, (key, text) in enumerate(words.items(), 1))
+    stated_policies(DomainPolicy(said, has_policy=True), "key")
+
+
+@policy.command(
+    epilog=examples(
+        "vmplace policy validate /etc/vmplace/vmplace.toml\nvirsh dumpxml db1 | vmplace policy validate -"
+    )
+)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@json_option
+def validate(file: Path, as_json: bool) -> None:
+    """Check FILE: vmplace.toml, a domain's XML, or a policy element; exit code 1 if it has mistakes."""
+    from vmplace.outside import read_text
+
+    name = "stdin" if str(file) == "-" else str(file)
+    try:
+        text = sys.stdin.read(16 << 20) if name == "stdin" else read_text(file)
+    except OSError as err:
+        raise VmplaceError(f"{file}: {err.strerror}") from err
+    is_xml = file.suffix != ".toml" and text.lstrip("\ufeff \t\r\n").startswith("<")
+    problems, notes = (_xml_problems if is_xml else _toml_problems)(text, name)
+    if as_json:
+        told = [{"message": str(one), "hint": one.hint} for one in problems]
+        print_json({"valid": not problems, "problems": told, "notes": notes})
+    else:
+        for problem in problems:
+            click.echo(f"{problem}" + (f"\n  hint: {problem.hint}" if problem.hint else ""))
+        for note in notes:
+            click.echo(f"note: {note}")
+        click.echo(f"{name}: {f'{len(problems)} mistakes' if problems else 'no mistakes'}")
+    sys.exit(1 if problems else 0)
+
+
+def _toml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
+    from vmplace.agent.config import parse_config
+
+    try:
+        loaded = parse_config(text, Path(name))
+    except ConfigError as err:
+        return [err], []
+    return [rule.error for rule in loaded.rules if rule.error], []
+
+
+def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
+    from vmplace.agent.policy_text import stated_policies
+    from vmplace.topology.domain_policy import DomainXmlError, parse_domain_policy
+
+    try:
+        said = parse_domain_policy(text)
+        stated = stated_policies(said, name)
+    except DomainXmlError as err:
+        return [ConfigError(str(err), place=f"{name}:{err.line}", hint=err.hint)], []
+    except ConfigError as err:
+        return [err], []
+    notes = list(stated.ignored)
+    if not (said.has_policy or said.nova):
+        notes.append("it says nothing: there is no <vmplace:policy>, and no extra spec vmplace:KEY")
+    return [], notes
+
+
+@policy.command(epilog=examples("vmplace policy explain db1\nvmplace policy explain"))
+@click.argument("guest", required=False)
+@json_option
+@socket_option
+@config_option
+@uri_option
+def explain(
+    guest: str | None, as_json: bool, socket: Path | None, config: Path | None, libvirt_uri: str
+) -> None:
+    """Tell what holds for GUEST, key by key, and who said so; without GUEST: which keys there are.
+
+    Asks the running agent.  Without one, looks at libvirt and the configuration itself.
+    """
+    if guest is None:
+        _print_keys(as_json)
+        return
+    try:
+        told = ask("policy", guest, path=socket)
+    except NoAgentError:
+        told = _explained(guest, config, libvirt_uri)
+    if as_json:
+        print_json(told)
+        return
+    from vmplace.interfaces.policy_view import print_policy
+
+    print_policy(told)
+
+
+def _explained(guest: str, config: Path | None, uri: str) -> Any:
+    import msgspec
+
+    from vmplace.agent.config import read_config
+    from vmplace.agent.decided import decided
+    from vmplace.interfaces.domain_metadata import read_domain
+    from vmplace.interfaces.policy_view import told_policy
+
+    loaded, domain = read_config(config), read_domain(uri, guest)
+    return msgspec.to_builtins(told_policy(guest, decided(loaded, guest, domain.said(), ())))
+
+
+def _print_keys(as_json: bool) -> None:
+    from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy
+    from vmplace.agent.policy_text import text_of
+    from vmplace.agent.told_keys import description
+
+    keys = {
+        key: {"wanted": description(GuestPolicy, key), "default": text_of(getattr(DEFAULTS, key))}
+        for key in KEYS
+    }
+    if as_json:
+        print_json({"keys": keys})
+        return
+    for one in keys.values():
+        click.echo(f"{one['wanted']}; default: {one['default']}")
+
+
+@policy.command(
+    epilog=examples("vmplace policy apply --config db1\nvmplace policy apply --config --dry-run db1")
+)
+@click.argument("guest")
+@click.option("--config", "config", is_flag=True, required=True, help="For its next start.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would change.")
+@json_option
+@click.option("--agent-config", type=click.Path(path_type=Path), help="vmplace.toml, if not the default one.")
+@uri_option
+def apply(  # noqa: PLR0913 - click's arguments
+    guest: str,
+    config: bool,
+    dry_run: bool,
+    as_json: bool,
+    agent_config: Path | None,
+    libvirt_uri: str,
+) -> None:
+    """Make <numatune> of GUEST restrictive where it is strict, for its next start.
+
+    libvirt changes the nodes of a running guest only if it was defined restrictive.  The nodes stay the
+    same, and so does all else.  Done only where its policy lets vmplace move its memory.
+    """
+    from vmplace.agent.config import read_config
+    from vmplace.agent.decided import decided
+    from vmplace.interfaces.domain_metadata import read_domain, relax_config
+    from vmplace.policy.plan import Mode
+
+    domain = read_domain(libvirt_uri, guest)
+    domain.where(live=False, config=True)
+    what = decided(read_config(agent_config), guest, domain.said(config=True), ())
+    if what.problem:
+        raise VmplaceError(f"{guest}: {what.problem}", hint="vmplace policy validate tells what to mend")
+    if what.settings.mode is not Mode.AUTO or not what.settings.moves:
+        hint = f"`vmplace policy explain {guest}` tells who says so"
+        raise VmplaceError(f"the policy of {guest} does not let vmplace move its memory", hint=hint)
+    changed = relax_config(libvirt_uri, guest, is_dry=dry_run)
+    told = "would become restrictive" if dry_run else "is restrictive from its next start on"
+    if as_json:
+        print_json({"name": guest, "changed": changed, "dry_run": dry_run})
+    elif changed:
+        click.echo(f"{guest}: <numatune> {told}, the nodes stay the same")
+    if not changed:
+        raise NothingError(f"{guest}: no <numatune> that is strict and names its nodes")

@@ -1,0 +1,48 @@
+"""What holds for a guest, and who said so: for ``vmplace policy explain`` and the control socket."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vmplace.agent.decided import Decided
+from vmplace.agent.guest_policy import KEYS
+from vmplace.agent.policy_text import text_of
+
+
+def told_policy(name: str, what: Decided, waits_for: str | None = None) -> dict[str, Any]:
+    """Return it, ready for JSON; ``allowed_nids`` beside the keys is what is left after numatune's limits."""
+    keys = {
+        key: {"value": getattr(what.policy, key), "from": what.origins.get(key, "nobody: no limit")}
+        for key in KEYS
+    }
+    return {
+        "name": name,
+        "mode": what.settings.mode.value,
+        "allowed_nids": what.settings.allowed_nids,
+        "keys": keys,
+        "problem": what.problem,
+        "notes": what.notes,
+        "waits_for": waits_for,
+    }
+
+
+def print_policy(told: Mapping[str, Any]) -> None:
+    """Print it as a table."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from vmplace.interfaces.tables import console
+
+    out = console()
+    if told["problem"]:
+        out.print(
+            f"{escape(told['name'])} is left alone (mode manual)\n[red]problem:[/] {escape(told['problem'])}"
+        )
+    else:
+        table = Table("key", "value", "said by", box=None, pad_edge=False)
+        for key, one in told["keys"].items():
+            table.add_row(key, escape(text_of(one["value"])), escape(one["from"]))
+        out.print(table)
+        if told["allowed_nids"]:
+            out.print(f"its memory may be on nodes {', '.join(map(str, told['allowed_nids']))}")
+    for note in (*([told["waits_for"]] if told["waits_for"] else []), *told["notes"]):
+        out.print(f"[yellow]note:[/] {escape(note)}")

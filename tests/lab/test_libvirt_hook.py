@@ -1,0 +1,256 @@
+"""The hook under a real libvirtd: guests start whatever the agent does, and what it prints is heeded."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.lab.libvirt_host import DOMAIN, LibvirtHost, libvirt_host, until
+from tests.unit.agent.agent_world import World, guest
+from tests.unit.agent.test_guest_policy import policy_xml
+from tests.unit.agent.test_loop import Running
+from vmplace.agent.found import Found
+from vmplace.agent.news import News, parse_news
+from vmplace.interfaces.cli import cli
+from vmplace.interfaces.hook_socket import HookSocket
+from vmplace.topology.domain_policy import NAMESPACE, NOVA
+from vmplace.topology.guests_libvirt import EventWatch, Libvirt
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def host(shared: Path) -> Iterator[LibvirtHost]:
+    with libvirt_host(shared) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def defined(host: LibvirtHost, words: dict[str, str] | None, name: str = "db1") -> Iterator[Any]:
+    policy = "" if words is None else policy_xml(words)
+    domain = host.connect().defineXML(DOMAIN.format(name=name, policy=policy))
+    try:
+        yield domain
+    finally:
+        # libvirtd may be another one by now.
+        again = host.connect().lookupByName(name)
+        if again.isActive():
+            again.destroy()
+        again.undefineFlags(1)  # with its managed save
+
+
+def _fill(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full, contextlib.suppress(BlockingIOError):
+        full.setblocking(False)
+        while True:
+            full.sendto(b"x", str(path))
+
+
+@contextlib.contextmanager
+def agent_that_is(state: str, path: Path) -> Iterator[list[bytes]]:
+    """Have an agent that is there, away, hung or slow; yield what it hears."""
+    path.unlink(missing_ok=True)
+    heard: list[bytes] = []
+    if state == "away":
+        yield heard
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(path))
+        sock.settimeout(0.1)
+        done = threading.Event()
+
+        def listen() -> None:
+            while not done.is_set():
+                with contextlib.suppress(TimeoutError):
+                    heard.append(sock.recv(8192))
+                time.sleep(0.5 if state == "slow" else 0)
+
+        thread = threading.Thread(target=listen)
+        if state == "hung":
+            with (
+                contextlib.suppress(BlockingIOError),
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full,
+            ):
+                full.setblocking(False)
+                while True:
+                    full.sendto(b"x", str(path))
+        else:
+            thread.start()
+        try:
+            yield heard
+        finally:
+            done.set()
+            if state != "hung":
+                thread.join()
+    path.unlink()
+
+
+def mode_of(domain: Any, flags: int = 0) -> str:
+    found = re.search(r"<memory mode='(\w+)'", domain.XMLDesc(flags))
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("state", ["there", "away", "hung", "slow"])
+def test_every_operation_goes_on_whatever_the_agent_does(host: LibvirtHost, state: str):
+    with agent_that_is(state, host.hook_socket) as heard, defined(host, {}) as domain:
+        domain.create()
+        assert domain.isActive()
+        domain.suspend()
+        domain.resume()
+        domain.managedSave(0)
+        domain.create()
+        assert domain.isActive() and mode_of(domain) == "restrictive"
+        # What the hook exits with at reconnect decides whether the guest lives.
+        again = host.restart().lookupByName("db1")
+        # Waits until libvirtd has its hand on the guest again.
+        again.suspend()
+        again.resume()
+        assert again.isActive()
+        again.destroy()
+        again.create()
+        assert again.isActive()
+    told = [news.operation for news in map(parse_news, heard) if news]
+    if state == "there":
+        wanted = ["prepare", "start", "started", "stopped", "release", "restore", "reconnect"]
+        assert set(wanted) <= set(told)
+        assert {news.guest for news in map(parse_news, heard) if news} == {"db1"}
+
+
+@pytest.mark.parametrize("words", [None, {"mode": "advise"}, {"techniques": "replicate"}, {"mode": "atuo"}])
+def test_without_leave_strict_stays_strict(host: LibvirtHost, words: dict[str, str] | None):
+    with defined(host, words) as domain:
+        domain.create()
+        domain.managedSave(0)
+        domain.create()
+        assert mode_of(domain) == "strict"
+
+
+def test_policy_apply_makes_the_next_start_restrictive(host: LibvirtHost):
+    with defined(host, {}) as domain:
+        domain.create()
+        uri = ["--libvirt-uri", host.uri]
+        done = CliRunner().invoke(cli, ["policy", "apply", "--config", "db1", "--json", *uri])
+        assert json.loads(done.stdout)["changed"] is True, done.exception
+        assert (mode_of(domain), mode_of(domain, 2)) == ("strict", "restrictive")
+        domain.destroy()
+        domain.create()
+        assert mode_of(domain) == "restrictive"
+
+
+def test_doctor_names_strict_guests_and_the_cure(host: LibvirtHost):
+    with defined(host, {}) as domain:
+        domain.create()
+        told = CliRunner().invoke(cli, ["doctor", "--json", "--libvirt-uri", host.uri]).stdout
+    (bound,) = (one for one in json.loads(told)["capabilities"] if "other nodes" in one["name"])
+    assert bound["answer"] is False and "db1 (nodes 0)" in bound["why"] and "policy apply" in bound["cure"]
+
+
+class LibvirtWorld(World):
+    """A world whose policies are those that a real libvirtd tells."""
+
+    libvirt: Libvirt
+
+    def guests(self) -> Found:
+        told = self.libvirt.read(frozenset(one.uuid or "" for one in self.running))
+        return Found(tuple(self.running), policies=told.policies, migrating=told.migrating)
+
+    def look_again(self, *, asking: bool = False) -> None:
+        if asking:
+            self.libvirt.ask_again()
+
+
+def test_a_policy_set_through_libvirt_is_followed_within_a_window(host: LibvirtHost):
+    """Also after libvirtd was restarted; nothing is looked up by itself in that time (REFRESH_S)."""
+    uri = ["--libvirt-uri", host.uri]
+    with defined(host, {"mode": "advise"}) as domain:
+        domain.create()
+        world = LibvirtWorld([replace(guest("db1"), uuid=domain.UUIDString())])
+        world.libvirt = Libvirt(host.uri, answer_s=30)
+        news: list[News] = []
+        with Running(world) as running:
+
+            def tell(one: News) -> None:
+                news.append(one)
+                running.agent.inbox.tell(one)
+
+            hook = HookSocket(
+                host.hook_socket, tell, lambda path: EventWatch(host.uri, path, (NAMESPACE, NOVA))
+            )
+            hook.start()
+            try:
+                _wait_for_watch(host, news)
+                for mode in ("manual", "auto"):
+                    assert running.agent.status.guests["db1"].mode != mode
+                    set_ = CliRunner().invoke(cli, ["policy", "set", "db1", f"mode={mode}", *uri])
+                    assert set_.exit_code == 0, set_.exception
+                    until(lambda: running.agent.status.guests["db1"].mode == mode, mode, 20)  # noqa: B023
+                assert "event-metadata" in {one.operation for one in news}
+                host.restart()
+                news.clear()
+                _wait_for_watch(host, news)
+                CliRunner().invoke(cli, ["policy", "set", "db1", "mode=advise", *uri])
+                until(lambda: running.agent.status.guests["db1"].mode == "advise", "advise", 20)
+            finally:
+                hook.close()
+
+
+def _wait_for_watch(host: LibvirtHost, news: list[News]) -> None:
+    """Wait until events are heard: change another domain until its event comes."""
+    with defined(host, None, name="bell") as bell:
+
+        def rung() -> bool:
+            bell.setMetadata(2, f"<policy xmlns='{NAMESPACE}'/>", "vmplace", NAMESPACE, 2)
+            time.sleep(0.2)
+            return any(one.guest == "bell" for one in news)
+
+        until(rung, "events are heard")
+
+
+def test_a_guest_that_migrates_is_frozen_on_both_hosts_and_arrives_restrictive(
+    host: LibvirtHost, shared: Path
+):
+    states = {"source": False, "target": False}
+    with (
+        libvirt_host(shared, "host2") as other,
+        agent_that_is("there", other.hook_socket) as heard,
+        defined(host, {}) as domain,
+    ):
+        there = other.connect()
+        domain.create()
+        watched, done = [Libvirt(host.uri, answer_s=30), Libvirt(other.uri, answer_s=30)], threading.Event()
+
+        def watch() -> None:
+            while not done.is_set():
+                for name, libvirt in zip(states, watched, strict=True):
+                    libvirt.ask_again()
+                    states[name] |= bool(libvirt.read().migrating)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            # Live, peers known to this process alone; 1 MiB/s.
+            moved = domain.migrate(there, 1, None, "unix:///shared/migrate.sock", 1)
+        finally:
+            done.set()
+            thread.join()
+        assert moved.isActive() and mode_of(moved) == "restrictive"
+        operations = [one.operation for one in map(parse_news, heard) if one]
+        assert operations[0] == "migrate"
+        assert not Libvirt(other.uri, answer_s=30).read().migrating
+        moved.destroy()
+    assert states == {"source": True, "target": True}

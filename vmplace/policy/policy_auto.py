@@ -58,6 +58,8 @@ from vmplace.topology.host import HostTopology
 T = TypeVar("T", bound=np.generic)
 MOVE_NS, FLUSH_NS, COLLAPSE_NS = 2000.0, 5000.0, 8000.0
 """Of a vCPU per page; of all vCPUs per batch of 512; of a vCPU per page whose copies collapse."""
+SOLE = 0.9
+"""A node with this share of the accesses to a page has it to itself, for guests that are not dealt out."""
 BOUND = 0.005
 """By how much a protected guest may get slower for the others' sake."""
 FREE_MIB_PER_S = 1e6
@@ -356,6 +358,8 @@ def _changes(  # noqa: PLR0913 - a decision, and all it refers to
     for pages, start, end in zip(entries.pages, entries.starts, entries.starts[1:], strict=False):
         mine = slice(start, end)
         here, there, home_node = before.node[mine], places[mine], entries.node[mine]
+        if not guest.settings.interleaves:
+            there = np.where(_is_shared(before.heat[mine]) & (there >= 0), home_node, there)
         for target in np.unique(there[(there != home_node) & (there >= 0)]).tolist():
             some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
             moves.append(_move(name, nids, pages, some, home_node, target, before, start, system))
@@ -372,6 +376,12 @@ def _changes(  # noqa: PLR0913 - a decision, and all it refers to
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()
     return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
+
+
+def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:
+    """Tell which entries no node has nearly to itself: to place these is to deal them out."""
+    shared: Bools = heat.max(axis=1, initial=0.0) < SOLE * heat.sum(axis=1)
+    return shared
 
 
 def _move(  # noqa: PLR0913 - as above

@@ -63,6 +63,13 @@ def test_nothing_goes_to_a_node_that_the_operator_excludes() -> None:
     assert after(busy(*[window] * 4, mode=Mode.MANUAL)).moves == ()
 
 
+def test_what_several_nodes_share_stays_where_it_may_not_be_dealt_out() -> None:
+    window = bits({2: range(200, 300), 3: range(100, 300)}, range(100, 300))
+    everywhere = moved(after(busy(*[window] * 4)))
+    assert set().union(*everywhere.values()) == set(range(100, 300))
+    assert moved(after(busy(*[window] * 4, interleaves=False))) == {3: set(range(100, 200))}
+
+
 def test_no_more_is_moved_than_the_budget_allows() -> None:
     window = bits({2: range(200, 300)}, range(200, 300))
     assert after(busy(*[window] * 4), budget_bytes=10 * 4096).size_bytes <= 10 * 4096

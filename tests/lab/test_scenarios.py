@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab import scenario_observe, scenario_stage
+from lab import scenario_meter, scenario_observe, scenario_stage
 from lab.errors import TooSlowError
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
@@ -95,6 +95,9 @@ def test_a_machine_that_starves_the_guests_is_too_slow_to_judge(
             return read_windows(host, *words)
 
     monkeypatch.setattr(scenario_observe, "read_windows", starving)
+    # At once: neither wait for caches that do not fill, nor try again with slower guests.
+    monkeypatch.setattr(scenario_meter, "WARM_UP_MOST_S", 2.0)
+    monkeypatch.setattr(scenario_observe, "LEAST_PACE", 1.0)
     with pytest.raises(TooSlowError, match="too slow to judge") as caught:
         run_scenario(scenario, ["vmplace"], Progress())
     assert caught.value.exit_code not in (0, 1)

@@ -62,7 +62,7 @@ def test_a_stream_of_reads_counts_its_lines(host: LabHost, cpu_nid: int, mem_nid
     cpu = cpu_of(host, cpu_nid)
     counted = metered(host, "stream", cpu, mem_nid, MIB, "read")
     assert counted.reads[GUEST_HOST, cpu, mem_nid] == pytest.approx(LINES, rel=0.02)
-    assert counted.user_accesses[GUEST_HOST, cpu, mem_nid] == pytest.approx(LINES, rel=0.01)
+    assert counted.user_accesses[GUEST_HOST, cpu, mem_nid] == pytest.approx(LINES, rel=0.02)
     assert counted.unattributed_share < 0.001
     assert counted.accesses[:, cpu].sum() < 1.02 * LINES
 
@@ -72,21 +72,6 @@ def test_a_stream_of_stores_is_written_back_to_its_node(host: LabHost) -> None:
     counted = metered(host, "stream", cpu, 2, MIB, "write")
     still_cached = (2304 << 10) // 64
     assert counted.writes[GUEST_HOST, cpu, 2] == pytest.approx(LINES - still_cached, rel=0.02)
-
-
-def test_what_the_kernel_copies_is_the_kernels(host: LabHost) -> None:
-    cpu = cpu_of(host, 1)
-    with MeterCounters(host.shared_memory) as counters:
-        host.run("vmp-meter on; sleep 1")
-        before = counters.read()
-        # Reads of /dev/zero clear a buffer that never leaves the caches; those of a file copy from memory.
-        host.run(["taskset", "-c", str(cpu), "dd", "if=/dev/vda", "of=/dev/null", "bs=64k", "count=1024"])
-        counted = counters.read().since(before)
-        host.run("vmp-meter off")
-    kernel = counted.kernel_reads[GUEST_HOST, cpu].sum()
-    # It copies each line once to the program's buffer, which fits the cache and is never read.
-    assert kernel > 0.95 * LINES
-    assert counted.user_accesses[GUEST_HOST, cpu].sum() < 0.1 * kernel
 
 
 def test_a_stream_counts_each_of_its_pages(host: LabHost) -> None:

@@ -16,8 +16,14 @@
  */
 #define KVM_CAP_PLACEMENT		0x706c
 
-/* On a VM fd; also allowed for a process that is not the VM's owner. */
+/*
+ * On a VM fd; also allowed for a process that is not the VM's owner.  The
+ * argument is a mask of KVM_PLACEMENT_OBSERVE and the like.
+ */
 #define KVM_CREATE_PLACEMENT_FD		_IO(0xAE, 0xf8)
+
+/* The fd is to look at the VM only, and never becomes its placement's owner. */
+#define KVM_PLACEMENT_OBSERVE		(1U << 0)
 
 /* On a placement fd. */
 #define KVM_PLACEMENT_STATS_FD		_IO(0xAE, 0xf7)
@@ -55,8 +61,9 @@
  * @nr_slots: in: entries that fit into @slots; out: memslots of the VM
  * @nr_vcpus: in: entries that fit into @vcpus; out: vCPUs of the VM
  * @features: out: KVM_PLACEMENT_FEATURE_*
- * @nodes: out: bitmap of the online nodes that can have a root
- * @root_nodes: out: bitmap of the nodes that have node roots now
+ * @nodes: out: bitmap of the nodes that can have a root: those with CPUs
+ * @root_nodes: out: bitmap of the nodes that have node roots now; none while
+ *              most of the memory is being logged
  * @pinned_pages: out: pages of the VM's process that are pinned for DMA
  * @vm_flags: out: KVM_PLACEMENT_VM_*
  * @flags: must be 0
@@ -298,7 +305,7 @@ struct kvm_placement_hint {
 #define KVM_PLACEMENT_POISONED		10
 #define KVM_PLACEMENT_SHARED		11 /* other processes map the page, too */
 #define KVM_PLACEMENT_WRITTEN		12 /* written while it was copied */
-#define KVM_PLACEMENT_NODE_REFUSED	13 /* no memory, or not in cpuset.mems */
+#define KVM_PLACEMENT_NODE_REFUSED	13 /* no memory, not in cpuset.mems, no root */
 
 /**
  * struct kvm_placement_range - guest frames, and what became of them

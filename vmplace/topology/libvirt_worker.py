@@ -27,6 +27,8 @@ LIFE_S = 30
 """Nobody waits longer for libvirt; a worker whose agent was killed ends then, too."""
 MOST_BYTES = 16 << 20
 ALIVE_S, ALIVE_TRIES = 5, 3
+CHANGES = frozenset({"monitor", "set", "secure", "define"})
+"""Questions that libvirt does not allow who may only read: they change something, or tell secrets."""
 
 
 def main(uri: str, question: str, *words: str) -> dict[str, Any]:
@@ -40,8 +42,8 @@ def main(uri: str, question: str, *words: str) -> dict[str, Any]:
     if question == "watch":
         libvirt.virEventRegisterDefaultImpl()
     try:
-        # Only QEMU's monitor is asked by a connection that could also change something.
-        opened = libvirt.open if question == "monitor" else libvirt.openReadOnly
+        # The agent's own questions go by a connection that could change nothing.
+        opened = libvirt.open if question in CHANGES else libvirt.openReadOnly
         connection = opened(uri)
         return QUESTIONS[question](connection, *words)
     except libvirt.libvirtError as err:

@@ -4,7 +4,8 @@ Anybody reads a guest's UUID off its command line and may start a process with t
 
 1. /run/libvirt/qemu/NAME.pid, which libvirtd writes and nobody but root can;
 2. where there is no such file, the cgroup that libvirt put the process into: only root moves a process there.
-   Its name holds the domain's, without some signs and cut (virDomainGenerateMachineName).
+   Its name holds the domain's, without some signs and cut (virDomainGenerateMachineName).  A group of that
+   name within a service, a scope or a user's slice does not count: systemd lets users and containers make it.
 """
 
 import re
@@ -17,6 +18,8 @@ from vmplace.topology.procfs import PROC
 RUN = Path("/run/libvirt/qemu")
 # machine-qemu\x2d7\x2ddb1.scope by systemd, qemu-7-db1.libvirt-qemu without.
 MACHINE = re.compile(r"(?:machine-)?qemu-\d+-(.+)\.(?:scope|libvirt-qemu)")
+# What libvirt's <partition> becomes: slices by systemd, else the root's "machine" and what is below it.
+PARTITION = re.compile(r".+\.slice|machine|.+\.partition")
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 CUT_LETTERS = 40
 """A machine's name has 64 characters at most: of a domain's, at least so many remain."""
@@ -39,7 +42,16 @@ def _in_cgroup_of(pid: int, name: str, proc: Path) -> bool:
         text = read_text(proc / str(pid) / "cgroup")
     except (OSError, OutsideError):
         return False
-    return any(_is_machine_of(part, name) for line in lines(text) for part in line.split("/"))
+    return any(_holds_machine_of(line.split(":", 2)[-1], name) for line in lines(text))
+
+
+def _holds_machine_of(path: str, name: str) -> bool:
+    for part in path.strip("/").split("/"):
+        if _is_machine_of(part, name):
+            return True
+        if part == "user.slice" or not PARTITION.fullmatch(part):
+            return False
+    return False
 
 
 def _is_machine_of(part: str, name: str) -> bool:

@@ -88,6 +88,12 @@ def test_without_libvirt_the_name_is_the_first_ones(tmp_path: Path, claim: Calla
         ("0::/machine.slice/machine-qemu\\x2d7\\x2d" + "a" * 50 + ".scope", "a" * 80, True),
         ("0::/machine.slice/machine-qemu\\x2d7\\x2ddb.scope", "db1", False),
         ("0::/machine.slice/machine-qemu\\x2d7\\x2ddb1.scope", "db", False),
+        ("0::/dear.slice/dear-er.slice/machine-qemu\\x2d7\\x2ddb1.scope", "db1", True),
+        ("4:cpuset:/machine/dear.partition/qemu-7-db1.libvirt-qemu/vcpu0", "db1", True),
+        # A user's own: systemd-run --user --scope --unit=machine-qemu-7-db1
+        ("0::/user.slice/user-7.slice/user@7.service/app.slice/machine-qemu-7-db1.scope", "db1", False),
+        ("0::/machine.slice/machine-lxc\\x2d1\\x2dx.scope/machine-qemu-7-db1.scope", "db1", False),
+        ("1:name=systemd:/lxc.payload.x/machine-qemu-7-db1.scope", "db1", False),
         ("0::/user.slice/machine-qemu", "db1", False),
         ("0::/user.slice/db1", "db1", False),
     ],

@@ -103,7 +103,14 @@ class GuestFinder:
         self._resident.keep(identities)
         named = with_unique_names(guests, self._names)
         self._names = {guest.identity: guest.name for guest in named}
-        untold = uuids - answer.policies.keys() if answer.problem == SILENCE else frozenset()
+        untold = {
+            order.uuid
+            for pid, order in ordered.items()
+            if order
+            and order.uuid
+            and order.uuid not in answer.policies
+            and self._is_untold(pid, order, answer)
+        }
         return GuestScan(
             named,
             tuple(skipped),
@@ -117,6 +124,13 @@ class GuestFinder:
         """Ask libvirt at the next ``find``: something changed."""
         if self._libvirt is not None:
             self._libvirt.ask_again()
+
+    def _is_untold(self, pid: int, order: GuestDescription, answer: LibvirtAnswer) -> bool:
+        """Tell whether libvirt may have a word on a guest that it does not tell now."""
+        if answer.problem is None:
+            return False
+        # A daemon that is down goes on having the domains that it started.
+        return answer.problem == SILENCE or is_of_domain(pid, order.name, run=self._run, proc=self._proc)
 
     def _read_order(self, process: KvmProcess) -> GuestDescription | None:
         """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""

@@ -69,6 +69,22 @@ def test_nobody_is_the_domain_whose_process_libvirt_does_not_tell(tmp_path: Path
 
 
 @needs_kvm
+def test_what_a_domain_says_is_waited_for_while_libvirtd_is_down(tmp_path: Path, claim: Callable[[], int]):
+    class Down(Libvirt):
+        def __init__(self) -> None: ...
+
+        def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
+            return LibvirtAnswer(problem="libvirt: Failed to connect socket")
+
+    pid = claim()
+    finder = GuestFinder(Down(), run=tmp_path)
+    # QEMU with a UUID that somebody else started: nobody will ever tell of it.
+    assert finder.find().untold == frozenset()
+    (tmp_path / "db1.pid").write_text(f"{pid}\n")
+    assert finder.find().untold == {UUID}
+
+
+@needs_kvm
 def test_without_libvirt_the_name_is_the_first_ones(tmp_path: Path, claim: Callable[[], int]):
     finder = GuestFinder(run=tmp_path)
     first = claim()

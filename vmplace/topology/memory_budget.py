@@ -5,8 +5,8 @@
 2. A host needs ``host_limit_bytes``: as if one guest had all of its memory.  More is never asked for.
 3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
    RLIMIT_DATA.
-4. If not all guests fit, the one that costs most is left alone, and so on: told, rather than ended by the
-   kernel with all others.
+4. If not all guests fit, those that cost most are left alone: told, rather than ended by the kernel with all
+   others.  Guests that libvirt vouches for come first: anybody who may open /dev/kvm can start others.
 
 The unit's MemoryMax is a net under that, not the budget: 5% of a host's memory is more than 2 from 4 GiB on.
 """
@@ -42,10 +42,11 @@ def affordable(
 ) -> tuple[tuple[GuestTopology, ...], tuple[tuple[GuestTopology, str], ...]]:
     """Return the guests that fit, in their order, and those to be left alone, each with the reason."""
     guests = tuple(guests)
-    ascending = sorted(guests, key=lambda guest: (_pages(guest), guest.pid))
-    while ascending and needed_bytes(ascending) > budget_bytes:
-        ascending.pop()
-    kept = {guest.identity for guest in ascending}
+    fitting: list[GuestTopology] = []
+    for guest in sorted(guests, key=lambda one: (one.origin != "libvirt", _pages(one), one.pid)):
+        if needed_bytes([*fitting, guest]) <= budget_bytes:
+            fitting.append(guest)
+    kept = {guest.identity for guest in fitting}
     why = f"the agent has {budget_bytes // MIB} MiB of memory for all guests"
     left = tuple(
         (guest, f"guest {guest.name}: left alone, its {_pages(guest) * PAGE_BYTES / GIB:.1f} GiB need "

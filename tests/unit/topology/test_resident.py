@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,14 @@ def test_the_largest_guest_that_does_not_fit_is_left_alone_with_the_reason():
     assert [one.name for one, _ in left] == ["b"]
     assert left[0][1].startswith("guest b: left alone, its 1024.0 GiB need 3072 MiB")
     assert "160 MiB of memory" in left[0][1]
+
+
+def test_guests_of_anybody_do_not_push_out_what_libvirt_runs():
+    mine = replace(guest("mine", 1024), origin="libvirt")
+    others = [replace(guest(f"other{pid}", 900), pid=pid) for pid in (7, 8)]
+    kept, left = affordable([*others, mine, guest("small", 4)], 4 * GIB)
+    assert [one.name for one in kept] == ["mine", "small"]
+    assert {one.name for one, _ in left} == {"other7", "other8"}
 
 
 def test_guests_that_fit_are_all_kept():

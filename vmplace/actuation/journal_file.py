@@ -101,9 +101,13 @@ class JournalFile:
             self._sync_name()
 
     def is_lost(self) -> bool:
-        """Tell whether the file has no name any more: nobody would find what is in it."""
+        """Tell whether the file does not have its name any more: nobody would find what is in it."""
         with self._guarded():
-            return os.fstat(self._fd).st_nlink == 0
+            try:
+                named = os.stat(self._path.name, dir_fd=self._directory, follow_symlinks=False)
+            except FileNotFoundError:
+                return True
+            return not os.path.samestat(named, os.fstat(self._fd))
 
     def _written(self, new: str, parts: Iterable[bytes]) -> tuple[int, int]:
         """Write the file that takes the place; return its descriptor and size."""

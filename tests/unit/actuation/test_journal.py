@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -187,13 +188,14 @@ def test_kill_9_loses_nothing_that_was_acted_upon(tmp_path: Path, me: GuestIdent
     assert nids == {frame: frame % 5 for frame in range(len(nids))}
 
 
-def test_a_journal_that_was_removed_is_written_anew_with_all_that_was_in_it(
-    tmp_path: Path, me: GuestIdentity
+@pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old")])
+def test_a_journal_that_was_taken_away_is_written_anew_with_all_that_was_in_it(
+    tmp_path: Path, me: GuestIdentity, take_away: Callable[[Path], object]
 ):
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.record_pages(me, one_run(1, 0))
-        path.unlink()
+        take_away(path)
         journal.record_pages(me, one_run(2, 1))
         assert first_nids(read_journal(path).guest(me).pages) == {1: 0, 2: 1}
 

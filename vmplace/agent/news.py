@@ -17,7 +17,6 @@ MOST_BYTES = 8192
 SETTLES = frozenset({"event-state", "stopped", "release"})
 """After these, libvirt's own word on whether a guest migrates is what counts."""
 MIGRATES = frozenset({"migrate", "event-migrating"})
-LONGEST_NAME = 256
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ def parse_news(datagram: bytes) -> News | None:
     fields = datagram.split(b"\0")
     if len(datagram) > MOST_BYTES or len(fields) < FIELDS or fields[0] != VERSION:
         return None
-    _, operation, _, _, guest, uuid = (
-        printable(field.decode(errors="replace"), LONGEST_NAME) for field in fields[:FIELDS]
-    )
+    # As long as the names of guests are (guest.py): a name that is cut differently is nobody's.
+    _, operation, _, _, guest, uuid = (printable(field.decode(errors="replace")) for field in fields[:FIELDS])
     return News(operation, guest, uuid)

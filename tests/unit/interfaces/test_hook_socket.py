@@ -84,6 +84,12 @@ def test_names_that_do_not_print_are_shown_as_such():
     assert told and told.operation == "start?ed" and told.guest == "a?[31m\ufffd"
 
 
+def test_a_long_name_is_that_of_the_guest():
+    name = "instance " * 20
+    told = parse_news(b"\0".join((b"1", b"migrate", b"", b"", name.encode(), b"")))
+    assert told and told.guest == guest(name).name
+
+
 def test_a_guest_that_migrates_is_left_alone_until_libvirt_says_it_is_over():
     world = World([replace(guest("db1"), uuid=UUID)])
     with Running(world) as running:

@@ -138,10 +138,11 @@ def _limited_copies(
     wanted: Replication, limits: GuestLimits, left_out: dict[tuple[str, str], int]
 ) -> Replication:
     settings, before = limits.settings, wanted.pages
-    wanted, why = replace(wanted, limit_bytes=settings.replica_bytes), ""
+    wanted = replace(wanted, limit_bytes=settings.replica_bytes)
     allowed = settings.allowed_nids
     if allowed is not None:
         wanted = replace(wanted, nids=tuple(nid for nid in wanted.nids if nid in allowed))
+    wanted, why = _copies_within(wanted, limits), "<numatune> binds it to other nodes"
     if not settings.replicates or settings.replica_bytes == 0:
         wanted, why = _no_copies(wanted), "its policy does not allow copies of it"
     elif not settings.huge_pages:
@@ -150,6 +151,18 @@ def _limited_copies(
         key = wanted.guest, why
         left_out[key] = left_out.get(key, 0) + lacking * PAGE_BYTES
     return wanted
+
+
+def _copies_within(wanted: Replication, limits: GuestLimits) -> Replication:
+    """Return the runs that numatune lets have copies on all of the nodes; part of a cell is in no other."""
+    fits = np.full(len(wanted.hva), True)
+    bound = limits.numatune.nids
+    end = wanted.hva + wanted.npages.astype(np.uint64) * np.uint64(PAGE_BYTES)
+    for ram in limits.topology.ram if bound else ():
+        nids = bound.get(ram.cell, bound.get(None))
+        if nids is not None and not set(wanted.nids) <= set(nids):
+            fits &= (wanted.hva >= ram.hva + ram.size_bytes) | (end <= ram.hva)
+    return wanted if fits.all() else replace(wanted, hva=wanted.hva[fits], npages=wanted.npages[fits])
 
 
 def _no_copies(wanted: Replication) -> Replication:

@@ -150,6 +150,23 @@ def copies_of(settings: GuestSettings, *wanted: Replication, huge: tuple[int, ..
     return list(limited(PlacementPlan(replications=wanted), {"db1": limits}).replications)
 
 
+def test_copies_stay_on_the_nodes_that_numatune_binds_their_cell_to():
+    ram = named().ram[0]
+    half = ram.npages // 2
+    second = replace(ram, hva=ram.hva + half * 4096, npages=half, cell=1)
+    cells = replace(named(), ram=(replace(ram, npages=half, cell=0), second))
+    wanted = replication([HVA, second.hva], [half, half])
+
+    def copied(nids: dict[int | None, tuple[int, ...]]) -> list[int]:
+        limits = GuestLimits(cells, GuestSettings(), None, Numatune(nids, is_strict=True))
+        plan = limited(PlacementPlan(replications=(wanted,)), {"db1": limits})
+        return [hva for one in plan.replications for hva in one.hva.tolist()]
+
+    assert copied({}) == [HVA, second.hva]
+    assert copied({0: (0,), 1: (0, 1)}) == [second.hva]
+    assert copied({None: (0, 1), 0: (0,), 1: (1,)}) == []
+
+
 def test_copies_keep_to_what_the_policy_allows():
     wanted = replication([HVA], [NPAGES])
     assert copies_of(GuestSettings(), wanted)[0].limit_bytes is None

@@ -51,6 +51,8 @@ class TrackedGuest:
     trial: Trial = field(default_factory=Trial)
     climb: Climb = field(default_factory=Climb)
     problem: str | None = None
+    complaints: set[str] = field(default_factory=set)
+    complaints_before: frozenset[str] = frozenset()
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
     said: DomainPolicy | None = None
     decided: Decided | None = None
@@ -65,11 +67,18 @@ class TrackedGuest:
         return self.topology.name
 
     def note(self, err: Exception) -> None:
-        """Keep what went wrong for this guest as its problem; log it if it is news."""
+        """Keep what went wrong for this guest as its problem; log it if the last window did not have it."""
         told = described(err) or type(err).__name__
-        if told != self.problem:
+        if told not in self.complaints | self.complaints_before:
             LOG.warning('guest=%s reason="%s"', self.name, told, exc_info=unexpected(err))
+        self.complaints.add(told)
         self.problem = told
+
+    def begin_window(self) -> None:
+        """Let go of the last window's problem: what still is wrong is told again."""
+        self.complaints_before, self.complaints = frozenset(self.complaints), set()
+        if self.decided is not None:
+            self.problem = self.decided.problem
 
     @property
     def view(self) -> GuestView:
@@ -177,6 +186,12 @@ class Roster:
         if guest := self.get(news.guest):
             guest.is_migrating |= news.operation in MIGRATES
 
+    def is_known(self, news: News) -> bool:
+        """Tell whether news change nothing of what holds for the guests that there are."""
+        if self.get(news.guest) is None:
+            return True
+        return news.operation in MIGRATES and news.guest in self._migrating
+
     def heed_time(self, unix_s: float) -> None:
         """Follow the guests' schedules, in the host's local time."""
         now = time.localtime(unix_s)
@@ -190,6 +205,8 @@ class Roster:
         known = {guest.topology.identity: guest for guest in self}
         before = set(known)
         after: dict[str, TrackedGuest] = {}
+        for guest in self:
+            guest.begin_window()
         for topology in found:
             guest = known.get(topology.identity) or TrackedGuest(topology)
             try:
@@ -230,7 +247,6 @@ class Roster:
         except Exception as err:
             guest.note(err)
         else:
-            guest.problem = None
             return True
         return False
 

@@ -296,7 +296,9 @@ class Agent:
         return self._bell.stopping
 
     def _is_interrupted(self) -> bool:
-        return self._is_stopping() or self.inbox.waiting or self.inbox.has_news
+        # A migration tells of each of its rounds, for minutes: it must not hold up all other guests.
+        heard = any(not self.roster.is_known(news) for news in self.inbox.news)
+        return self._is_stopping() or self.inbox.waiting or heard
 
     def _may_move(self, name: str) -> bool:
         guest = self.roster.get(name)

@@ -57,6 +57,12 @@ class Inbox:
         return tuple(self._news.popleft() for _ in range(len(self._news)))
 
     @property
+    def news(self) -> tuple[News, ...]:
+        """Return what was told since ``take_news``, and leave it there."""
+        # A copy is made in one piece; another thread may add to what is gone through.
+        return tuple(self._news.copy())
+
+    @property
     def has_news(self) -> bool:
         """Return whether something was told."""
         return bool(self._news)

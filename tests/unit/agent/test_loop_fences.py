@@ -55,6 +55,32 @@ def test_a_part_that_fails_is_a_note_and_the_loop_goes_on(call: str, error: Exce
     assert any(told in note for note in agent.status.notes)
 
 
+def test_a_guest_that_fails_again_and_again_is_logged_once_and_told_always(caplog: pytest.LogCaptureFixture):
+    world = World([guest("bad"), guest("good")])
+    world.harvest_errors["bad"] = ValueError("bad data")
+    agent = world.agent()
+    for windows in range(1, 6):
+        agent.run(windows=windows)
+        assert "bad data" in str(agent.status.guests["bad"].problem)
+    assert caplog.text.count('reason="ValueError: bad data"') == 1
+    world.harvest_errors.clear()
+    agent.run(windows=6)
+    assert agent.status.guests["bad"].problem is None
+
+
+def test_a_later_step_that_works_does_not_hide_an_earlier_one_that_failed():
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    (tracked,) = agent.roster
+
+    def fails(_: GuestTopology) -> None:
+        raise OSError(5, "input/output error")
+
+    assert not agent.roster.tried(tracked, fails)
+    assert agent.roster.tried(tracked, lambda _: None)
+    assert "input/output error" in str(tracked.problem)
+
+
 def test_a_part_that_cannot_forget_a_guest_stops_nobody():
     class Unforgetting(World):
         def forget(self, guest: GuestTopology) -> None:

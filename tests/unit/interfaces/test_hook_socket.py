@@ -107,6 +107,22 @@ def test_a_guest_that_migrates_is_left_alone_until_libvirt_says_it_is_over():
     assert world.applied == ["db1"]
 
 
+def test_each_round_of_a_migration_holds_up_only_the_guest_that_migrates():
+    world = World([guest("db1"), guest("web")])
+    agent = world.agent()
+    agent.run(windows=1)
+    agent.inbox.tell(News("started", "new"))
+    assert not agent._is_interrupted()
+    agent.inbox.tell(News("event-migrating", "web"))
+    # It moves now, maybe.
+    assert agent._is_interrupted()
+    agent.run(windows=2)
+    agent.inbox.tell(News("event-migrating", "web"))
+    assert not agent._is_interrupted() and agent.inbox.has_news
+    agent.inbox.tell(News("event-metadata", "db1"))
+    assert agent._is_interrupted()
+
+
 def test_a_guest_that_arrives_is_left_alone_from_its_first_window_on():
     world = World([])
     agent = world.agent()

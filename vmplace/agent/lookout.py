@@ -12,6 +12,9 @@ from vmplace.topology.host import HostTopology
 
 HOST_S = 60.0
 GUESTS_S = 3.0
+LOOK_SHARE = 0.2
+"""Of the time, what looks at guests may take: hundreds of guests, or processes that somebody made dear to
+read, are looked at more seldom."""
 
 
 class Lookout:
@@ -50,10 +53,12 @@ class Lookout:
         return replace(self._host, nodes=nodes)
 
     def guests(self) -> Found:
-        """Return the guests as they were at most ``GUESTS_S`` ago."""
-        if self._clock() >= self._guests_until:
+        """Return the guests as they were ``GUESTS_S`` ago at most, or longer where a look takes long."""
+        began = self._clock()
+        if began >= self._guests_until:
             self._found = self._find()
-            self._guests_until = self._clock() + GUESTS_S
+            ended = self._clock()
+            self._guests_until = ended + max(GUESTS_S, (ended - began) / LOOK_SHARE)
         return self._found
 
     def look_again(self, *, asking: bool = False) -> None:

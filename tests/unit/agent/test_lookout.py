@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.unit.agent.agent_world import HOST, guest
 from vmplace.agent.found import Found
-from vmplace.agent.lookout import GUESTS_S, HOST_S, Lookout
+from vmplace.agent.lookout import GUESTS_S, HOST_S, LOOK_SHARE, Lookout
 
 
 class Surroundings:
@@ -51,3 +51,18 @@ def test_guests_are_found_in_time_or_when_asked():
     here.found = Found((guest("db1"),))
     here.now = GUESTS_S
     assert here.lookout.guests().guests
+
+
+def test_a_look_that_takes_long_is_made_more_seldom():
+    here = Surroundings()
+
+    def slow() -> Found:
+        here.now += 10
+        return here.found
+
+    here.lookout._find = slow
+    for _ in range(300):
+        here.lookout.guests()
+        here.now += 1
+    looking_s = here.now - 300
+    assert 10 < looking_s <= LOOK_SHARE * here.now

@@ -19,6 +19,7 @@ from vmplace.actuation.result import ActuationResult
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.agent.report import told_copies
+from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.sampling.damon_admin import DamonAdmin
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -131,6 +132,7 @@ class HostActuator:
         """Undo one guest or all within the budget; return what was done.
 
         It ends early once ``is_stopping()``, and after ``UNDO_S``: then the journal keeps what is left.
+        Raises VmplaceError, with what was done, if not all is as it was.
         """
         calls, guests = self._calls, None if guest is None else (guest,)
         until_ns = calls.clock() + int(UNDO_S * 1e9)
@@ -152,6 +154,10 @@ class HostActuator:
         told = (*self._replicator.collapse(guest), *told_undo(result))
         for line in told:
             LOG.info("undo: %s", line)
+        if not result.is_complete:
+            # Whoever asked may be about to throw the journal away.
+            hint = "the rest stays in the journal: run it again"
+            raise VmplaceError(f"not all is as it was: {'; '.join(told)}", hint=hint)
         return told
 
     def leftover(self) -> str | None:

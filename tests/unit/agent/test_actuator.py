@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
@@ -13,8 +14,10 @@ from vmplace.actuation.identity import read_boot_id, read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing
+from vmplace.actuation.page_runs import encode_pages
 from vmplace.agent.actuator import HostActuator, HostCalls, give_back_without_agent
 from vmplace.agent.config import BudgetSection, Config
+from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
 
 BASE = 1 << 32
@@ -52,6 +55,21 @@ def test_an_undo_keeps_to_the_budget_of_moves_and_ends_in_time(tmp_path: Path):
         # 128 MiB at 4 MB/s, of which 4 MB are there at once.
         assert "128.0 MiB moved back" in told[0] and clock.slept_s == pytest.approx(32.5, abs=1)
         assert set(kernel.nid_of.values()) == {0}
+    finally:
+        actuator.close()
+
+
+def test_an_undo_that_is_not_complete_is_no_success(tmp_path: Path):
+    clock, me = SlowClock(), read_identity(guest_of(os.getpid(), BASE, 8))
+    kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(8)})
+    calls = HostCalls(kernel=kernel, clock=clock, sleep=clock.sleep)
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), calls=calls)
+    try:
+        homes = np.array([BASE + i * PAGE for i in range(8)], np.uint64)
+        actuator._journal.record_pages(me, encode_pages(homes, np.ones(8, np.int32), np.ones(8, np.int16)))
+        with pytest.raises(VmplaceError, match=r"not all .* 8 pages would not move \(stopped\)"):
+            actuator.undo(None, lambda: True)
+        assert "moved back" in actuator.undo(None, lambda: False)[0]
     finally:
         actuator.close()
 

@@ -62,8 +62,10 @@ class JournalContents:
     end: int = 0
 
     def guest(self, identity: GuestIdentity) -> GuestOrigins:
-        """Return the entry of one guest, a new one if it has none."""
-        return self.guests.setdefault(identity.key, GuestOrigins(identity))
+        """Return the entry of one guest, a new one if it has none; it goes by the name that came last."""
+        entry = self.guests.setdefault(identity.key, GuestOrigins(identity))
+        entry.identity = identity
+        return entry
 
     def fold(self, record: Record) -> None:
         """Take in one more record; what was written first about a page, thread or sysctl stays."""

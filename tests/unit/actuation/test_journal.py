@@ -7,6 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -186,6 +187,16 @@ def test_kill_9_loses_nothing_that_was_acted_upon(tmp_path: Path, me: GuestIdent
     nids = first_nids(read_journal(tmp_path / "journal").guest(me).pages)
     assert len(nids) in (acted, acted + 1)
     assert nids == {frame: frame % 5 for frame in range(len(nids))}
+
+
+def test_a_guest_is_found_by_the_name_that_it_has_now(tmp_path: Path, me: GuestIdentity):
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.record_pages(replace(me, name="db1-77"), one_run(1, 0))
+        journal.record_pages(replace(me, name="db1"), one_run(2, 1))
+        journal.compact()
+    (found,) = read_journal(path).guests.values()
+    assert found.identity.name == "db1" and first_nids(found.pages) == {1: 0, 2: 1}
 
 
 @pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old")])

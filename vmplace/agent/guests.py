@@ -146,6 +146,15 @@ class Roster:
         """Return all names."""
         return tuple(self._guests)
 
+    def found(self) -> Found:
+        """Return what is known of all guests, for a moment in which they cannot be looked up."""
+        uuids = [(guest, guest.topology.uuid) for guest in self]
+        return Found(
+            tuple(guest.topology for guest in self),
+            untold=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_untold),
+            migrating=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_migrating),
+        )
+
     def views(self) -> tuple[GuestView, ...]:
         """Return what the policy may know of each guest; one that cannot be told is left out, with a note."""
         views = []

@@ -15,7 +15,6 @@ from vmplace.agent import climbs, cost, decisions
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
 from vmplace.agent.desk import Desk
-from vmplace.agent.found import Found
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.heartbeat import Heartbeat
 from vmplace.agent.limits import limited, preferred_views
@@ -176,7 +175,7 @@ class Agent:
         self._notes.renew()
         self._hear()
         # What was known a window ago is better than nothing; a guest that ended tells by itself.
-        found = Found(tuple(guest.topology for guest in self.roster))
+        found = self.roster.found()
         with self._notes.fenced("nodes not looked up"):
             self._host = self._parts.lookout.host()
         with self._notes.fenced("guests not looked up"):
@@ -303,6 +302,9 @@ class Agent:
     def _may_move(self, name: str) -> bool:
         guest = self.roster.get(name)
         if guest is None or guest.settings.mode is Mode.MANUAL or guest.is_migrating:
+            return False
+        if guest.is_untold:
+            # Its policy may say hands off, which counts whoever asks.
             return False
         if self._desk.asked_to_move(name):
             return True

@@ -123,6 +123,21 @@ def test_each_round_of_a_migration_holds_up_only_the_guest_that_migrates():
     assert agent._is_interrupted()
 
 
+def test_a_migration_is_not_over_because_guests_cannot_be_looked_up(monkeypatch: pytest.MonkeyPatch):
+    world = World([replace(guest("db1"), uuid=UUID), guest("web")])
+    world.migrating = frozenset({UUID})
+    agent = world.agent()
+    agent.run(windows=1)
+
+    def fails() -> None:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(world, "guests", fails)
+    agent.run(windows=3)
+    assert agent.status.guests["db1"].state == "migrating"
+    assert set(world.applied) == {"web"}
+
+
 def test_a_guest_that_arrives_is_left_alone_from_its_first_window_on():
     world = World([])
     agent = world.agent()

@@ -164,7 +164,8 @@ def test_vcpus_that_float_are_tied_to_their_memory_and_undo_lets_them_float(host
     for name in ("one", "two"):
         host.run(f"virsh vcpupin {name} 0 0-7 --live")
         assert affinities(host, name) == {"0-7"}
-    agent = start_agent(host, rules='[guests."*"]\nvcpus = "place"\n')
+    techniques = 'techniques = ["move", "interleave", "replicate", "vcpus"]'
+    agent = start_agent(host, rules=f'[guests."*"]\n{techniques}\n')
     # The memory of guest one is on node 1, that of two on node 2: there the vCPUs go, and no page moves.
     until(lambda: affinities(host, "one") == {"2-3"}, "vCPUs of one are tied to node 1", agent)
     until(lambda: affinities(host, "two") == {"4-5"}, "vCPUs of two are tied to node 2", agent)

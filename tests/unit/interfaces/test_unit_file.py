@@ -15,6 +15,8 @@ def test_each_command_is_absolute_and_where_readme_installs_it():
     commands = re.findall(r"^Exec\w+=-?(\S+)", UNIT.read_text(), re.M)
     assert sorted(commands) == ["/bin/kill", "/opt/vmplace/bin/vmplace", "/opt/vmplace/bin/vmplace"]
     readme = (ROOT / "README.md").read_text()
+    exporter = UNIT.with_name("vmplace-metrics.service").read_text()
+    assert re.findall(r"^ExecStart=(\S+)", exporter, re.M) == ["/opt/vmplace/bin/vmplace"]
     assert "python3 -m venv /opt/vmplace\n" in readme and "/opt/vmplace/bin/pip install" in readme
 
 

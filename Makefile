@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help bench-agent setup venv check lint test test-unit test-native test-lab lab demo demo-full bench bench-ibs bench-kvm bench-policy \
 	bench-sources clean dashboard deb fuzz kvm-patches-check lint-ansible test-ansible kvm-selftests kvm-selftests-intel kvm-stress \
-	qemu-patches-check promtool
+	qemu-patches-check promtool results
 QUICK ?=
 TRACES ?= ../shared/traces
 RUNS ?= 10000
@@ -94,6 +94,9 @@ qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every s
 
 demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0: its claims hold, 5: too slow to judge: build/demo
 	$(BIN)/vmplace-lab demo --out build/demo
+
+results: venv ## keep the last make demo (result and picture) and render the README's figures from it
+	$(BIN)/python -m bench.readme_results build/demo
 
 demo-full: venv ## the same with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
 	$(BIN)/vmplace-lab demo --full --out build/demo

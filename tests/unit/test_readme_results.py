@@ -1,0 +1,39 @@
+"""The README tells the figures of the run that is kept, and no other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.readme_results import KEPT, PICTURE, README, keep, rendered, with_results
+
+
+def test_the_readme_has_the_figures_of_the_kept_run() -> None:
+    assert with_results(README.read_text(), json.loads(KEPT.read_text())) == README.read_text(), (
+        "run make results"
+    )
+
+
+def test_another_run_gives_other_figures() -> None:
+    kept = json.loads(KEPT.read_text())
+    before = rendered(kept)
+    kept["demo"]["managers"]["vmplace"]["guests"]["table"]["lar_after"] = 0.125
+    assert "0.12" in rendered(kept) and rendered(kept) != before
+
+
+def test_the_kept_run_held_and_has_its_picture() -> None:
+    assert json.loads(KEPT.read_text())["demo"]["failed_expectations"] == []
+    assert PICTURE.read_text().lstrip().startswith("<?xml")
+
+
+def test_a_run_that_did_not_hold_is_not_kept(tmp_path: Path) -> None:
+    demo = json.loads(KEPT.read_text())["demo"] | {"failed_expectations": ["vmplace: slower"]}
+    (tmp_path / "result.json").write_text(json.dumps(demo))
+    with pytest.raises(ValueError, match="did not hold"):
+        keep(tmp_path)
+
+
+def test_a_readme_is_short_enough_to_be_read() -> None:
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []

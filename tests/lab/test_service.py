@@ -101,5 +101,6 @@ def test_the_service_is_limited_by_the_hosts_size(service: LabHost):
     memory = int(service.run("awk '/MemTotal/ {print $2 * 1024}' /proc/meminfo").stdout)
     assert abs(int(limits["MemoryMax"]) / memory - 0.05) < 0.01
     limit = service.run("grep 'Max data size' /proc/$(pidof -x vmplace | cut -d' ' -f1)/limits").stdout
-    assert 256 << 20 < int(limit.split()[3]) < (256 << 20) + memory / 256
+    # 256 MiB and 16 bytes for each page of 4 KiB.
+    assert 256 << 20 < int(limit.split()[3]) <= (256 << 20) + memory / 256
     assert json.loads(service.run("vmplace status --json").stdout)["windows"] >= 1

@@ -33,17 +33,19 @@ def rendered(kept: Result) -> str:
 def _rows(managers: Mapping[str, Result]) -> Iterator[str]:
     yield (
         "| who places | LAR, one-node guests | LAR, read-only table | MC imbalance, written by all "
-        "| run time, s | moved, copied, MiB |"
+        "| run time, s | moved, copied, MiB | costs guests |"
     )
-    yield "|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|"
     for name, manager in managers.items():
         guests = manager["guests"]
         home = min(guests[guest]["lar_after"] for guest in ("web", "shop"))
+        # What guests at full speed lose to the running manager; the run time leaves that out.
+        costs = "-" if manager["cost_share"] is None else f"{manager['cost_share']:.0%}"
         moved, copied = (round(manager[key] / MIB) for key in ("moved_bytes", "replica_bytes"))
         yield (
             f"| {NAMES[name]} | {home:.2f} | {guests['table']['lar_after']:.2f} "
             f"| {guests['span']['mc_imbalance_after']:.2f} | {manager['emulated_run_time_s']:.1f} "
-            f"| {moved}, {copied} |"
+            f"| {moved}, {copied} | {costs} |"
         )
 
 

@@ -71,6 +71,16 @@ ctypes.CDLL(None).syscall(279, pid, ctypes.c_ulong(count), ctypes.c_void_p(hvas.
 print("".join(chr(48 + s) if s >= 0 else "?" for s in status.tolist()))
 """
 
+MOVE_PAGES = """
+import ctypes, sys, numpy as np
+pid, hva, count, nid = map(int, sys.argv[1:])
+hvas, status = np.arange(count, dtype=np.uint64) * 4096 + hva, np.zeros(count, np.int32)
+nids = np.full(count, nid, np.int32)
+for at in range(count):
+    ctypes.CDLL(None).syscall(279, pid, ctypes.c_ulong(1), ctypes.c_void_p(hvas.ctypes.data + 8 * at),
+                              ctypes.c_void_p(nids.ctypes.data), ctypes.c_void_p(status.ctypes.data), 2)
+"""
+
 
 def apply(host: LabHost, journal: str, nids: str, *children: LabChild) -> dict[str, Any]:
     names = [child.name for child in children]
@@ -113,6 +123,21 @@ def test_undo_restores_every_page_of_a_scattered_process(host: LabHost, kind: st
     print(result)
     assert child.nid_of_each_page() == before
     assert not result["failures"] and not result["guests"][0]["stuck"]
+    assert len(child.sums()) == 1
+
+
+@pytest.mark.parametrize("kind", ["small", "huge"])
+def test_undo_leaves_pages_that_somebody_else_moved_on(host: LabHost, kind: str):
+    child, journal = LabChild(host, f"on-{kind}", kind=kind, nids="-i 0,1"), f"/root/o-{kind}.journal"
+    before = child.nid_of_each_page().strip()
+    apply(host, journal, "2", child)
+    # The administrator.
+    host.run(["python3", "-c", MOVE_PAGES, str(child.pid), str(child.hva), "2048", "3"])
+    assert child.nid_of_each_page().strip() == "3" * 2048 + "2" * 2048
+    result = undo(host, journal)
+    print(result)
+    assert child.nid_of_each_page().strip() == "3" * 2048 + before[2048:]
+    assert result["guests"][0]["others_pages"] == 2048
     assert len(child.sums()) == 1
 
 

@@ -82,7 +82,8 @@ class GuestMover:
             raise GuestGoneError(f"process {self._identity.pid} ended")
         chunk, origins = self._located(self._open(chunk))
         if len(chunk):
-            self._tools.journal.record_pages(self._identity, encode_pages(chunk.hva, chunk.npages, origins))
+            runs, to = (encode_pages(chunk.hva, chunk.npages, nids) for nids in (origins, chunk.nid))
+            self._tools.journal.record_pages(self._identity, runs, to)
             self._move_located(chunk, origins)
 
     def end(self, kind: str = "left") -> None:

@@ -30,7 +30,7 @@ from vmplace.actuation.journal_records import (
     frame,
     iter_frames,
 )
-from vmplace.actuation.page_runs import OriginMap, PageRuns, decode_runs
+from vmplace.actuation.page_runs import OriginMap, PageOrigins, PageRuns, decode_runs
 from vmplace.errors import JournalError
 
 LOG = logging.getLogger(__name__)
@@ -68,10 +68,10 @@ class JournalContents:
         return entry
 
     def fold(self, record: Record) -> None:
-        """Take in one more record; what was written first about a page, thread or sysctl stays."""
+        """Take in one more record; what was before vmplace stays, until somebody else changes it."""
         match record:
             case PagesRecord():
-                self.guest(_identity(record.guest)).pages.add(decode_runs(record.runs))
+                self.guest(_identity(record.guest)).pages.add(*_decoded(record.runs, record.to))
             case AffinityRecord():
                 self._fold_affinity(record)
             case SysctlRecord():
@@ -96,8 +96,8 @@ class JournalContents:
     def _fold_undone(self, record: GuestUndoneRecord) -> None:
         identity = _identity(record.guest)
         self.guests.pop(identity.key, None)
-        for runs in record.rest:
-            self.guest(identity).pages.add(decode_runs(runs))
+        for runs, to in itertools.zip_longest(record.rest, record.rest_to[: len(record.rest)], fillvalue=b""):
+            self.guest(identity).pages.add(*_decoded(runs, to))
         for affinity in record.rest_affinities:
             self.guest(identity).affinities[affinity.tid] = affinity
 
@@ -113,8 +113,13 @@ class JournalContents:
         yield from self.sysctls.values()
         for guest in self.guests.values():
             yield from guest.affinities.values()
-            for runs in guest.pages.iter_runs():
-                yield PagesRecord(_guest_id(guest.identity), runs.encoded())
+            for pages in guest.pages.iter_pages():
+                for runs, to in pages.steps():
+                    yield PagesRecord(_guest_id(guest.identity), runs.encoded(), to.encoded())
+
+
+def _decoded(runs: bytes, to: bytes) -> tuple[PageRuns, PageRuns | None]:
+    return decode_runs(runs), decode_runs(to) if to else None
 
 
 def _identity(guest: GuestId) -> GuestIdentity:
@@ -193,9 +198,9 @@ class Journal:
         if lock >= 0:
             os.close(lock)
 
-    def record_pages(self, identity: GuestIdentity, runs: PageRuns) -> None:
-        """Note the present nodes of pages that are about to be moved."""
-        self._append(PagesRecord(_guest_id(identity), runs.encoded()))
+    def record_pages(self, identity: GuestIdentity, runs: PageRuns, to: PageRuns | None = None) -> None:
+        """Note the present nodes of pages that are about to be moved, and to which."""
+        self._append(PagesRecord(_guest_id(identity), runs.encoded(), to.encoded() if to else b""))
 
     def record_affinity(  # noqa: PLR0913 - one line of the record
         self,
@@ -225,12 +230,13 @@ class Journal:
     def record_undone(
         self,
         identity: GuestIdentity,
-        rest: Sequence[PageRuns] = (),
+        rest: Sequence[PageOrigins] = (),
         affinities: Sequence[AffinityRecord] = (),
     ) -> None:
         """Note that a guest is as it was, but for ``rest`` and ``affinities``."""
-        encoded = tuple(runs.encoded() for runs in rest)
-        self._append(GuestUndoneRecord(_guest_id(identity), encoded, tuple(affinities)))
+        steps = [step for pages in rest for step in pages.steps()]
+        left, to = (tuple(step[side].encoded() for step in steps) for side in (0, 1))
+        self._append(GuestUndoneRecord(_guest_id(identity), left, tuple(affinities), to))
 
     def contents(self) -> JournalContents:
         """Return the sum of all that was written."""
@@ -240,7 +246,7 @@ class Journal:
         return parse_journal(self._file.read())
 
     def origins(self, identity: GuestIdentity) -> OriginMap:
-        """Return the earliest node of every page of one guest that was ever moved."""
+        """Return where every page of one guest that was ever moved came from."""
         return self.contents().guest(identity).pages
 
     def compact(self) -> None:

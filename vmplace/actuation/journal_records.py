@@ -29,10 +29,14 @@ class GuestId(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PagesRecord(msgspec.Struct, frozen=True, tag="pages"):
-    """Pages that are about to be moved and the nodes they are on (``PageRuns.encoded``)."""
+    """Pages that are about to be moved and the nodes they are on (``PageRuns.encoded``).
+
+    ``to`` are the nodes they are moved to; empty in what an earlier version wrote.
+    """
 
     guest: GuestId
     runs: bytes
+    to: bytes = b""
 
 
 class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
@@ -66,11 +70,16 @@ class SysctlReturnedRecord(msgspec.Struct, frozen=True, tag="sysctl-returned"):
 
 
 class GuestUndoneRecord(msgspec.Struct, frozen=True, tag="undone"):
-    """All earlier records of the guest are settled, but for ``rest``: pages that would not go back."""
+    """All earlier records of the guest are settled, but for ``rest``: pages that did not go back.
+
+    ``rest`` and ``rest_to`` are moves, oldest first, as in PagesRecord; an earlier version wrote no
+    ``rest_to``.
+    """
 
     guest: GuestId
     rest: tuple[bytes, ...] = ()
     rest_affinities: tuple[AffinityRecord, ...] = ()
+    rest_to: tuple[bytes, ...] = ()
 
 
 Record = PagesRecord | AffinityRecord | SysctlRecord | SysctlReturnedRecord | GuestUndoneRecord

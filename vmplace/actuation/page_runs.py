@@ -1,7 +1,7 @@
-"""From which node did each page come, in few bytes?
+"""From which node did each page come, and where did vmplace put it?  In few bytes.
 
-``PageRuns`` is what the journal writes: runs of neighbouring pages with one node.  ``OriginMap`` folds
-many of them into the earliest node per page, two bytes per page of each 64 MiB block that was touched.
+``PageRuns`` is what the journal writes: runs of neighbouring pages with one node.  ``OriginMap`` folds many
+moves into three nodes per page, six bytes per page of each 64 MiB block that was touched.
 """
 
 import zlib
@@ -87,34 +87,100 @@ def decode_runs(data: bytes) -> PageRuns:
     return runs
 
 
+@dataclass(frozen=True)
+class PageOrigins:
+    """Single pages, ascending: ``hva`` (uint64, bytes) and three nodes (int16) of each.
+
+    ``nid``: where it was before vmplace moved it.  ``via``: where it was before the last move.  ``to``: where
+    that move was to put it; NOWHERE in what an earlier version wrote.  A move that failed, or was not made
+    any more, leaves a page at ``via``.
+    """
+
+    hva: npt.NDArray[np.uint64]
+    nid: npt.NDArray[np.int16]
+    via: npt.NDArray[np.int16]
+    to: npt.NDArray[np.int16]
+
+    def where(self, which: npt.NDArray[np.bool_]) -> "PageOrigins":
+        """Return some of the pages."""
+        return PageOrigins(self.hva[which], self.nid[which], self.via[which], self.to[which])
+
+    def are_ours(self, found: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Tell which pages are on nodes that vmplace may have put them on, of those ``found``."""
+        return _follows(found, self.nid, self.via, self.to)
+
+    def steps(self) -> Iterator[tuple[PageRuns, PageRuns]]:
+        """Yield the fewest moves (from, to) that lead to the same."""
+        again = self.via != self.nid
+        yield self._runs(self.nid), self._runs(np.where(again, self.via, self.to))
+        if again.any():
+            more = self.where(again)
+            yield more._runs(more.via), more._runs(more.to)
+
+    def _runs(self, nid: npt.NDArray[np.int16]) -> PageRuns:
+        return encode_pages(self.hva, np.ones(len(self.hva), np.uint32), nid)
+
+
+def _follows(
+    found: npt.NDArray[np.integer],
+    nid: npt.NDArray[np.int16],
+    via: npt.NDArray[np.int16],
+    to: npt.NDArray[np.int16],
+) -> npt.NDArray[np.bool_]:
+    """Tell where nobody but vmplace need have moved a page for it to be on the node ``found``."""
+    follows: npt.NDArray[np.bool_] = (to == NOWHERE) | (found == to) | (found == via) | (found == nid)
+    return follows
+
+
 class OriginMap:
-    """The earliest known node of each page; later news about a page that is known change nothing."""
+    """Where each page came from: what is known of one stays until somebody else moves it."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, npt.NDArray[np.int16]] = {}
 
-    def add(self, runs: PageRuns) -> None:
-        """Take in ``runs`` where nothing is known yet."""
+    def add(self, runs: PageRuns, to: PageRuns | None = None) -> None:
+        """Take in a move of the pages in ``runs``, to the nodes in ``to`` if these were noted.
+
+        Raises ValueError if these are other pages.
+        """
         frames, nids = runs.page_frames()
+        to_frames, to_nids = to.page_frames() if to else (frames, np.full(len(frames), NOWHERE, np.int16))
+        if not np.array_equal(frames, to_frames):
+            raise ValueError("pages came from and went to are not the same")
         blocks = frames // np.uint64(BLOCK_PAGES)
         for block in np.unique(blocks).tolist():
             here = blocks == block
-            known = self._blocks.get(block)
-            if known is None:
-                known = self._blocks[block] = np.full(BLOCK_PAGES, NOWHERE, np.int16)
             index = (frames[here] % np.uint64(BLOCK_PAGES)).astype(np.int64)
-            new = known[index] == NOWHERE
-            known[index[new]] = nids[here][new]
+            self._add_to(block, index, nids[here], to_nids[here])
 
-    def iter_runs(self) -> Iterator[PageRuns]:
-        """Yield the origins of one block after the other, ascending."""
+    def _add_to(
+        self,
+        block: int,
+        index: npt.NDArray[np.int64],
+        nids: npt.NDArray[np.int16],
+        to: npt.NDArray[np.int16],
+    ) -> None:
+        known = self._blocks.get(block)
+        if known is None:
+            known = self._blocks[block] = np.full((3, BLOCK_PAGES), NOWHERE, np.int16)
+        first, via, last = known[:, index]
+        is_known = (first != NOWHERE) & _follows(nids, first, via, last)
+        known[:, index] = np.where(is_known, first, nids), nids, to
+
+    def iter_pages(self) -> Iterator[PageOrigins]:
+        """Yield the pages of one block after the other, ascending."""
         for block in sorted(self._blocks):
             known = self._blocks[block]
-            index = np.flatnonzero(known != NOWHERE).astype(np.uint64)
-            hva = (index + np.uint64(block * BLOCK_PAGES)) * np.uint64(PAGE_BYTES)
-            yield encode_pages(hva, np.ones(len(hva), np.uint32), known[index.astype(np.int64)])
+            index = np.flatnonzero(known[0] != NOWHERE)
+            hva = (index.astype(np.uint64) + np.uint64(block * BLOCK_PAGES)) * np.uint64(PAGE_BYTES)
+            yield PageOrigins(hva, *known[:, index])
+
+    def iter_runs(self) -> Iterator[PageRuns]:
+        """Yield the nodes that pages were on before vmplace, block after block."""
+        for pages in self.iter_pages():
+            yield encode_pages(pages.hva, np.ones(len(pages.hva), np.uint32), pages.nid)
 
     @property
     def total_pages(self) -> int:
         """Return how many pages have a known origin."""
-        return sum(int(np.count_nonzero(known != NOWHERE)) for known in self._blocks.values())
+        return sum(int(np.count_nonzero(known[0] != NOWHERE)) for known in self._blocks.values())

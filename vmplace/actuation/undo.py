@@ -1,6 +1,6 @@
 """Put everything back: every page still there to its node, every vCPU to its CPUs, every sysctl to its value.
 
-What somebody else has set since, CPUs or sysctls, is left as it is and told.
+What somebody else has changed since, be it pages, CPUs or sysctls, is left as it is and told.
 
 Safe to run again, also after kill -9 in its middle: what is at home already is left alone, and the journal is
 settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
@@ -22,7 +22,7 @@ from vmplace.actuation.identity import PROC, is_alive, read_start_time
 from vmplace.actuation.journal import GuestOrigins, Journal
 from vmplace.actuation.journal_records import AffinityRecord
 from vmplace.actuation.ownership import restore_sysctl
-from vmplace.actuation.page_runs import PageRuns, encode_pages
+from vmplace.actuation.page_runs import PageOrigins
 from vmplace.actuation.tally import errno_name
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
@@ -36,8 +36,9 @@ class GuestUndo:
     """What became of one guest, in 4 KiB pages and vCPUs.
 
     ``restored`` went back; ``at_home`` were there already; ``gone`` are no longer mapped; ``stuck`` would
-    not go back, by reason (errno name, or "stopped").  ``others_vcpus`` were given other CPUs by
-    somebody else since vmplace tied them, and keep these.
+    not go back, by reason (errno name, or "stopped").  ``others_pages`` were moved by somebody else since
+    vmplace moved them, and stay; ``others_vcpus`` were given other CPUs since vmplace tied them, and keep
+    these.
     """
 
     guest: str
@@ -46,6 +47,7 @@ class GuestUndo:
     gone: int = 0
     stuck: Mapping[str, int] = field(default_factory=dict)
     vcpus: int = 0
+    others_pages: int = 0
     others_vcpus: int = 0
 
 
@@ -153,7 +155,7 @@ class _GuestUndoing:
             if not is_alive(identity, self._proc):
                 raise GuestGoneError("ended")
             pinned = self._restore_affinities(failures)
-            rest = [runs for block in self._origins.pages.iter_runs() if (runs := self._restore(block))]
+            rest = [left for pages in self._origins.pages.iter_pages() if (left := self._restore(pages))]
             self._journal.record_undone(identity, rest, pinned)
         except GuestGoneError:
             raise
@@ -194,22 +196,33 @@ class _GuestUndoing:
             self._counts["others_vcpus"] += 1
         return now == record.set_to
 
-    def _restore(self, runs: PageRuns) -> PageRuns | None:
-        """Move the pages of one block home; return those that would not go."""
-        frames, nids = runs.page_frames()
-        hva = frames * np.uint64(PAGE_BYTES)
-        found = self._nids(hva)
-        self._counts["at_home"] += int(np.count_nonzero(found == nids))
-        away = (found >= 0) & (found != nids)
+    def _restore(self, pages: PageOrigins) -> PageOrigins | None:
+        """Move the pages of one block home; return those that did not go."""
+        if self._stop():
+            # Even to ask where they are takes minutes with a guest of a TiB.
+            self._stuck["stopped"] += len(pages.hva)
+            return pages
+        pages = self._ours(pages)
         reasons: dict[int, str] = {}
-        hva, nids, start = hva[away], nids[away], int(np.count_nonzero(away))
-        self._counts["gone"] += int(np.count_nonzero(found < 0))
+        hva, nids = pages.hva, pages.nid
         for attempt in range(_ATTEMPTS):
             hva, nids = self._attempt(hva, nids, reasons, huge_first=attempt == 0)
-        self._counts["restored"] += start - len(hva)
+            if not len(hva) or self._stop():
+                break
+        self._counts["restored"] += len(pages.hva) - len(hva)
         for nid in np.unique(nids).tolist():
             self._stuck[reasons.get(nid, "stopped")] += int(np.count_nonzero(nids == nid))
-        return encode_pages(hva, np.ones(len(hva), np.uint32), nids) if len(hva) else None
+        return pages.where(np.isin(pages.hva, hva)) if len(hva) else None
+
+    def _ours(self, pages: PageOrigins) -> PageOrigins:
+        """Return the pages that are where vmplace put them; count all others."""
+        found = self._nids(pages.hva)
+        is_gone, is_home = found < 0, found == pages.nid
+        is_ours = pages.are_ours(found) & ~is_home & ~is_gone
+        for name, count in (("gone", is_gone), ("at_home", is_home)):
+            self._counts[name] += int(np.count_nonzero(count))
+        self._counts["others_pages"] += int(np.count_nonzero(~is_ours & ~is_home & ~is_gone))
+        return pages.where(is_ours)
 
     def _attempt(
         self,

@@ -269,4 +269,6 @@ def _told_guest(guest: GuestUndo) -> str:
         if guest.others_vcpus
         else ""
     )
+    moved_on = guest.others_pages * PAGE_BYTES / 2**20
+    others += f", {moved_on:.1f} MiB were moved on by somebody else and stay" if moved_on else ""
     return f"{guest.guest}: {restored:.1f} MiB moved back{vcpus}{others}{stuck}"

@@ -16,9 +16,9 @@ import pytest
 
 from tests.unit.actuation.child_guest import guest_of
 from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
-from vmplace.actuation.journal import Journal, read_journal
+from vmplace.actuation.journal import Journal, parse_journal, read_journal
 from vmplace.actuation.journal_records import GuestId, PagesRecord
-from vmplace.actuation.page_runs import OriginMap, PageRuns, encode_pages
+from vmplace.actuation.page_runs import NOWHERE, OriginMap, PageRuns, encode_pages
 from vmplace.errors import JournalError
 
 
@@ -259,3 +259,16 @@ def test_a_record_that_is_wrong_though_its_sum_is_right_is_damage(
     path.write_bytes(sound + head + payload)
     contents = read_journal(path)
     assert contents.damage and first_nids(contents.guest(me).pages) == {0: 0}
+
+
+def test_what_an_earlier_version_wrote_is_read():
+    old = bytes.fromhex(
+        "564d504a524e4c01a5564d524300000037e38bcf83a474797065a57061676573a5677565737494a36462314d58a4626f6f74"
+        "a472756e73c41e02000000000000007801636080020508cd04a44098818199010002aa0028a5564d5256000000dc4c87c984"
+        "a474797065a6756e646f6e65a5677565737494a36462314d58a4626f6f74a47265737491c41e020000000000000078016360"
+        "80020508cd04a44098818199010002aa0028af726573745f616666696e697469657390"
+    )
+    contents = parse_journal(old)
+    (guest,) = contents.guests.values()
+    assert not contents.damage and first_nids(guest.pages) == {0: 0, 1: 0, 2: 3, 3: 3}
+    assert all((pages.to == NOWHERE).all() for pages in guest.pages.iter_pages())

@@ -48,3 +48,31 @@ def test_an_interleaved_gib_takes_few_bytes():
 def test_cut_runs_are_refused():
     with pytest.raises(ValueError, match="damaged"):
         decode_runs(runs_of({1: 0}).encoded()[:-2])
+
+
+def test_runs_that_went_elsewhere_than_they_came_from_are_refused():
+    with pytest.raises(ValueError, match="not the same"):
+        OriginMap().add(runs_of({1: 0}), runs_of({2: 1}))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_lead_to_the_same_origins(seed: int):
+    noise = random.Random(seed)  # noqa: S311 - not for secrets
+    origins, again = OriginMap(), OriginMap()
+    for _ in range(20):
+        pages = [noise.randrange(1 << 35, (1 << 35) + 2_000) for _ in range(300)]
+        where, there = ({page: noise.randrange(4) for page in pages} for _ in range(2))
+        origins.add(runs_of(where), runs_of(there) if noise.random() < 0.8 else None)
+    for block in origins.iter_pages():
+        for runs, to in block.steps():
+            again.add(runs, to)
+    for one, other in zip(origins.iter_pages(), again.iter_pages(), strict=True):
+        for column in ("hva", "nid", "via", "to"):
+            assert np.array_equal(getattr(one, column), getattr(other, column))
+
+
+def test_where_a_gib_went_takes_few_bytes():
+    frames = np.arange(GIB_PAGES, dtype=np.uint64) * np.uint64(4096)
+    one = np.ones(GIB_PAGES, np.uint16)
+    there = encode_pages(frames, one, np.full(GIB_PAGES, 2))
+    assert len(there.encoded()) < 100

@@ -13,6 +13,7 @@ from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal, read_journal
 from vmplace.actuation.mover import Mover
+from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.undo import undo
 from vmplace.errors import VmplaceError
@@ -243,3 +244,89 @@ def test_an_undo_asks_for_its_budget_before_each_call(journal: Journal):
     result = undo(journal, kernel=kernel, allowance=Granted())
     assert 0 < result.guests[0].restored * PAGE <= 8 << 20
     assert not result.is_complete
+
+
+def moved_on(journal: Journal, kernel: FakeKernel, pages: range, nid: int) -> dict[int, int]:
+    """Let vmplace move 64 pages from node 0 to node 1, and somebody else some of them on."""
+    apply_to(journal, kernel, 1)
+    kernel.nid_of |= {BASE + page * PAGE: nid for page in pages}
+    return dict(kernel.nid_of)
+
+
+def apply_to(journal: Journal, kernel: FakeKernel, nid: int, npages: int = 64) -> None:
+    guests = {"db1": guest_of(os.getpid(), BASE, npages)}
+    Mover(journal, Budget(None), kernel=kernel).apply(plan_of(BASE, npages, nid), guests)
+
+
+@pytest.fixture
+def small_ram() -> FakeKernel:
+    return FakeKernel({BASE + i * PAGE: 0 for i in range(64)})
+
+
+def test_pages_that_somebody_else_moved_on_stay_there(journal: Journal, small_ram: FakeKernel):
+    left = moved_on(journal, small_ram, range(16), 3)
+    result = undo(journal, kernel=small_ram)
+    assert small_ram.nid_of == {hva: nid if nid == 3 else 0 for hva, nid in left.items()}
+    assert (result.guests[0].restored, result.guests[0].others_pages) == (48, 16)
+    assert result.is_complete and undo(journal, kernel=small_ram).guests == ()
+
+
+def test_pages_that_vmplace_moves_after_somebody_else_go_back_to_where_those_were(
+    journal: Journal, small_ram: FakeKernel
+):
+    left = moved_on(journal, small_ram, range(16), 3)
+    apply_to(journal, small_ram, 2)
+    assert set(small_ram.nid_of.values()) == {2}
+    assert undo(journal, kernel=small_ram).guests[0].restored == 64
+    assert small_ram.nid_of == {hva: nid if nid == 3 else 0 for hva, nid in left.items()}
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_moves_that_failed_leave_pages_that_are_undone(
+    journal: Journal, small_ram: FakeKernel, compacts: bool
+):
+    apply_to(journal, small_ram, 1)
+    small_ram.held = set(small_ram.nid_of)
+    apply_to(journal, small_ram, 2)
+    apply_to(journal, small_ram, 3)
+    assert set(small_ram.nid_of.values()) == {1}
+    small_ram.held = set()
+    if compacts:
+        journal.compact()
+    undo(journal, kernel=small_ram)
+    assert set(small_ram.nid_of.values()) == {0}
+
+
+def test_what_others_moved_is_known_after_a_compaction_and_an_undo_in_two_parts(
+    journal: Journal, small_ram: FakeKernel
+):
+    left = moved_on(journal, small_ram, range(16), 3)
+    journal.compact()
+    small_ram.held = {BASE + 20 * PAGE, BASE + 21 * PAGE}
+    assert dict(undo(journal, kernel=small_ram).guests[0].stuck) == {"EBUSY": 2}
+    small_ram.held, small_ram.nid_of[BASE + 20 * PAGE] = set(), 2
+    journal.compact()
+    result = undo(journal, kernel=small_ram).guests[0]
+    assert (result.restored, result.others_pages) == (1, 1)
+    home = {hva: nid if nid == 3 else 0 for hva, nid in left.items()}
+    assert small_ram.nid_of == home | {BASE + 20 * PAGE: 2}
+
+
+def test_pages_of_a_journal_of_an_earlier_version_go_back_from_wherever_they_are(
+    journal: Journal, small_ram: FakeKernel
+):
+    hva = np.array(sorted(small_ram.nid_of), np.uint64)
+    origins = encode_pages(hva, np.ones(64, np.uint32), np.zeros(64, np.int16))
+    journal.record_pages(read_identity(guest_of(os.getpid(), BASE, 64)), origins)
+    journal.compact()
+    small_ram.nid_of = dict.fromkeys(small_ram.nid_of, 3)
+    assert undo(journal, kernel=small_ram).guests[0].restored == 64
+
+
+def test_an_undo_that_is_stopped_asks_nothing_more(journal: Journal, small_ram: FakeKernel):
+    apply_to(journal, small_ram, 1)
+    small_ram.dead = True
+    stopped = undo(journal, kernel=small_ram, stop=lambda: True)
+    assert dict(stopped.guests[0].stuck) == {"stopped": 64} and not stopped.ended
+    small_ram.dead = False
+    assert undo(journal, kernel=small_ram).guests[0].restored == 64

@@ -1,7 +1,7 @@
 # vmplace: bare `make` explains the targets.
 .DEFAULT_GOAL := help
 .PHONY: help bench-agent setup venv check lint test test-unit test-native test-lab lab demo demo-full bench bench-ibs bench-kvm bench-policy \
-	bench-sources clean dashboard deb fuzz kvm-patches-check lint-ansible test-ansible kvm-selftests kvm-selftests-intel kvm-stress \
+	bench-sources bench-sweep test-cloud clean dashboard deb fuzz kvm-patches-check lint-ansible test-ansible kvm-selftests kvm-selftests-intel kvm-stress \
 	qemu-patches-check promtool results
 QUICK ?=
 TRACES ?= ../shared/traces
@@ -12,6 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := build/tools
 STAMP := $(VENV)/.stamp
+CLOUD := .venv-cloud
 # What the targets need of a Debian 12 machine beyond git, make and python3; everything else lives in
 # trees of the lab's own (docs/lab.md).
 PACKAGES := ca-certificates debootstrap gcc libc6-dev libvirt-dev patch pkg-config python3-dev python3-venv shellcheck
@@ -71,8 +72,9 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
 	  found/perf_records ../../tests/data/perf_records
 
-test: lint lint-ansible venv promtool lab ## all tests: lint, unit, native, lab (needs root; builds the lab first)
-	$(BIN)/pytest tests
+test: lint lint-ansible venv promtool lab ## all tests: lint, unit, native, lab, cloud (needs root; builds the lab first)
+	$(BIN)/pytest tests --ignore tests/fleet --ignore tests/cloud
+	@$(MAKE) --no-print-directory test-cloud
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 	$(BIN)/vmplace-lab build
@@ -126,6 +128,19 @@ bench-agent: venv ## what ships does no harm: the agent in virtual time on recor
 
 bench-policy: venv ## all policies on recorded traces (TRACES=folder), against an oracle: build/bench/policy.json
 	@$(BENCH) "weighers --traces $(TRACES)" decision hostile "policy --traces $(TRACES)"
+
+bench-sweep: $(CLOUD)/.stamp ## speed-up of a sweep, and the scheduler's work per task (TRACES=folder): build/bench/sweep.json
+	@bench/run $(CLOUD)/bin/python "sweep --traces $(TRACES)"
+
+# What runs against the services of clouds has an environment of its own: nova alone has 100 dependencies.
+$(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt setup.py $(NATIVE) | setup
+	@echo "cloud: installing the services that the cloud tests talk to into $(CLOUD)"
+	@python3 -m venv $(CLOUD)
+	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet]' -r tests/cloud/requirements.txt
+	@touch $@
+
+test-cloud: $(CLOUD)/.stamp ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services
+	$(CLOUD)/bin/pytest tests/fleet tests/cloud
 
 ANSIBLE := .venv-ansible
 ANSIBLE_BIN := $(CURDIR)/$(ANSIBLE)/bin

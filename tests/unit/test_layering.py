@@ -1,6 +1,8 @@
 """The rules of docs/architecture.md, held against the imports and calls of the code itself."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "vmplace"
 LAB = PACKAGE.parent / "lab"
 STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "interfaces"]
-FOR_ALL = {"errors", "extensions", "native", "outside"}
+FOR_ALL = {"errors", "extensions", "extras", "native", "outside"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAB_MODULES = sorted(LAB.rglob("*.py"))
 PURE = sorted(path for stage in ("model", "policy") for path in (PACKAGE / stage).rglob("*.py"))
@@ -102,13 +104,40 @@ def test_of_the_simulator_only_the_agents_run_knows_the_agent():
     assert used <= {"simulate", "topology", "model", "policy", "interfaces", None} | FOR_ALL
 
 
-def test_only_the_lab_asks_the_simulator_for_forecasts():
-    simulator = {path for path in MODULES if path.relative_to(PACKAGE).parts[0] == "simulate"}
+def test_only_sweeps_and_the_lab_ask_the_simulator():
+    simulator = {path for path in MODULES if path.relative_to(PACKAGE).parts[0] in {"simulate", "fleet"}}
     others = set(MODULES) - simulator
     asking = {path for path in others if any(stage_of(n) == "simulate" for n in iter_imports(path))}
     assert not asking
     asking = {path for path in LAB_MODULES if any(stage_of(n) == "simulate" for n in iter_imports(path))}
     assert {path.name for path in asking} == {"scenario_forecast.py"}
+
+
+def test_nothing_else_knows_fleets_and_clouds():
+    """They are extras: the agent must run without them, and take no memory for them."""
+    apart = {"fleet", "cloud"}
+    others = {path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in apart}
+    assert not {path for path in others if apart & {stage_of(name) for name in iter_names(path)}}
+
+
+def test_the_agent_loads_nothing_of_the_extras():
+    extras = [
+        "duckdb",
+        "fsspec",
+        "distributed",
+        "openstack",
+        "keystoneauth1",
+        "lightkube",
+        "prometheus_client",
+    ]
+    script = (
+        "import sys, vmplace.interfaces.agent_command, vmplace.agent.wiring, vmplace.interfaces.answers\n"
+        "import vmplace.interfaces.control, vmplace.agent.loop\n"
+        f"apart = set({extras!r}) | {{'vmplace.fleet', 'vmplace.cloud', 'vmplace.extras'}}\n"
+        "sys.exit(' '.join(sorted(apart & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -33,6 +33,8 @@ COMMANDS = {
     "completion": "vmplace.interfaces.completion_command:completion",
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
+    "sweep": "vmplace.fleet.commands:sweep",
+    "sweep-report": "vmplace.fleet.commands:sweep_report_command",
 }
 
 

@@ -1,0 +1,287 @@
+"""A sweep has the simulator's figures, one row each, survives dead workers, and goes on where it was."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.simulate.small_trace import private_pages, shared_pages
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.cli import cli
+
+pytest.importorskip("duckdb", reason="make test-cloud sets up what sweeps need")
+from vmplace.fleet.executors import local_workers
+from vmplace.fleet.sweep_report import sweep_report
+from vmplace.fleet.sweep_results import SweepResults, read_rows
+from vmplace.fleet.sweep_rows import SweepRow
+from vmplace.fleet.sweep_run import ExecutorLostError, Sweeper
+from vmplace.fleet.sweep_task import SweepTask, empty_row, found_recordings, run_task
+
+ROOT = Path(__file__).parents[2]
+HOST = ROOT / "vmplace/simulate/hosts/square-diagonal.toml"
+DEMO = ROOT / "vmplace/interfaces/demo.vmptrace"
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    np.savez(folder / "own.npz", **private_pages())
+    np.savez(folder / "shared.npz", **shared_pages())
+    return folder
+
+
+def run(*words: object, fails: bool = False) -> str:
+    answer = CliRunner().invoke(cli, [str(word) for word in words])
+    assert (answer.exit_code != 0) == fails, answer.output + str(answer.exception)
+    return answer.output
+
+
+def sweep(traces: Path, out: object, *words: object, policies: str = "none,vmplace") -> dict[str, int]:
+    told = run("sweep", traces, "--hosts", HOST, "--policies", policies, "--out", out, "--json", *words)
+    answer: dict[str, int] = json.loads(told)
+    return answer
+
+
+def task(name: str = "a", url: str = "file:///none/a.npz") -> SweepTask:
+    return SweepTask(url, 1, "trace", name, HOST.read_text(), "none", "ad", None)
+
+
+def test_rows_are_what_simulate_says(traces: Path, tmp_path: Path) -> None:
+    sweep(traces, tmp_path / "out.parquet")
+    said = tmp_path / "said.json"
+    guest = f"own={traces}/own.npz"
+    run("simulate", "--host", HOST, "--guest", guest, "--policy", "vmplace", "--source", "ad", "--json", said)
+    truth = json.loads(said.read_text())
+    rows = {(Path(row.recording).name, row.policy): row for row in read_rows(str(tmp_path / "out.parquet"))}
+    assert len(rows) == 4
+    assert rows["own.npz", "vmplace"].run_time_s == truth["run_time_s"]
+    assert rows["own.npz", "none"].run_time_s == truth["none_run_time_s"]
+    assert rows["own.npz", "vmplace"].lar == truth["lar"]
+
+
+def test_a_recording_is_rehearsed_as_replay_does(tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    run("sweep", DEMO, "--policies", "none,agent:home", "--out", out)
+    truth = json.loads(run("replay", DEMO, "--policy", "home", "--json"))
+    [row] = [row for row in read_rows(str(out)) if row.policy == "agent:home"]
+    assert row.moved_bytes == truth["moved_bytes"] > 0
+    told = {guest.name: (guest.lar_before, guest.lar) for guest in row.guests}
+    assert told == {name: (one["lar_before"], one["lar_after"]) for name, one in truth["guests"].items()}
+
+
+def test_what_is_there_is_not_done_again(traces: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    assert sweep(traces, out, policies="none")["skipped"] == 0
+    assert sweep(traces, out) | {"seconds": 0} == {
+        "out": str(out), "rows": 4, "skipped": 2, "failed": 0, "seconds": 0,
+    }  # fmt: skip
+    assert len(read_rows(str(out))) == 4
+
+
+def test_another_host_file_of_the_same_name_is_done_again(traces: Path, tmp_path: Path) -> None:
+    out, host = tmp_path / "out.parquet", tmp_path / "square-diagonal.toml"
+    sweep(traces, out, policies="none")
+    host.write_text(HOST.read_text().replace("memory_mib = 8192", "memory_mib = 4096"))
+    assert (
+        json.loads(run("sweep", traces, "--hosts", host, "--policies", "none", "--out", out, "--json"))[
+            "skipped"
+        ]
+        == 0
+    )
+
+
+def test_a_sweep_that_was_killed_keeps_its_rows(tmp_path: Path) -> None:
+    url, now = str(tmp_path / "out.parquet"), iter(range(0, 1000, 11))
+    results = SweepResults(url, lambda: float(next(now)))
+    results.add(empty_row(task("a")))
+    results.add(empty_row(task("b")))
+    # Nothing is closed: the process is gone.
+    taken_up = SweepResults(url)
+    assert taken_up.done == {task("a").id, task("b").id}
+    taken_up.finish()
+    assert {row.host for row in read_rows(url)} == {"a", "b"}
+    assert not Path(f"{url}.parts").exists()
+
+
+def test_what_is_wrong_with_a_recording_is_its_row(traces: Path, tmp_path: Path) -> None:
+    (traces / "bad.npz").write_bytes(b"no trace")
+    out = tmp_path / "out.parquet"
+    told = run("sweep", traces, "--hosts", HOST, "--policies", "none", "--out", out, fails=True)
+    assert "3 rows, 0 were there, 1 failed" in told
+    [failed] = sweep_report(str(out))["failed"]
+    assert "not a readable .npz file" in failed["error"]
+    # A failure is tried again, the others are not.
+    (traces / "bad.npz").unlink()
+    np.savez(traces / "bad.npz", **private_pages())
+    assert sweep(traces, out, policies="none")["skipped"] == 2
+
+
+def _dies_once(asked: SweepTask) -> SweepRow:
+    """Die as a worker that the kernel kills for its memory, the first time."""
+    marker = Path(asked.url)
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return empty_row(asked)
+
+
+def _dies_if_bad(asked: SweepTask) -> SweepRow:
+    if asked.host == "bad":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return empty_row(asked)
+
+
+def test_tasks_of_a_worker_that_died_are_done_again(tmp_path: Path) -> None:
+    workers = local_workers(2)
+    tasks = [task(str(number), str(tmp_path / f"{number % 2}.marker")) for number in range(12)]
+    rows = list(Sweeper(tasks, workers.open, workers.width, _dies_once).iter_rows())
+    assert sorted(row.task for row in rows) == sorted(one.id for one in tasks)
+    assert {row.error for row in rows} == {None}
+
+
+def test_a_task_that_kills_each_worker_fails_alone() -> None:
+    workers = local_workers(2)
+    tasks = [task(name) for name in ("a", "bad", *"bcdefgh")]
+    rows = list(Sweeper(tasks, workers.open, workers.width, _dies_if_bad).iter_rows())
+    assert len(rows) == len(tasks)
+    assert {row.host: row.error for row in rows if row.error} == {"bad": "its worker died, 3 times of 3"}
+
+
+def test_results_live_in_object_storage_too(traces: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    url = "memory://bucket/results.parquet"
+    store = fsspec.filesystem("memory")
+    for path in traces.iterdir():
+        store.pipe_file(f"/bucket/traces/{path.name}", path.read_bytes())
+
+    @contextmanager
+    def threads() -> Iterator[Executor]:
+        with ThreadPoolExecutor(2) as pool:
+            yield pool
+
+    found = found_recordings(["memory://bucket/traces/*.npz"])
+    tasks = [SweepTask(name, size, "trace", "h", HOST.read_text(), "none", "ad", 2) for name, size in found]
+    with SweepResults(url) as results:
+        for row in Sweeper(tasks, threads, 2, run_task).iter_rows():
+            results.add(row)
+        results.finish()
+    assert {row.error for row in read_rows(url)} == {None}
+    assert [path.rpartition("/")[2] for path in store.ls("/bucket", detail=False)] == [
+        "results.parquet",
+        "traces",
+    ]
+
+
+def test_the_report_answers_by_the_rows(traces: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out.parquet")
+    run(
+        "sweep",
+        traces,
+        "--hosts",
+        f"{HOST},two-node",
+        "--policies",
+        "none,vmplace,interleave-all",
+        "--out",
+        out,
+    )
+    took = {(Path(r.recording).stem, r.host, r.policy): r.run_time_s or 0 for r in read_rows(out)}
+    gain = {key: 1 - took[key] / took[(*key[:2], "none")] for key in took if key[2] != "none"}
+    told = sweep_report(out)
+    means = {row["policy"]: row["mean_gain"] for row in told["policies"]}
+    for policy in ("vmplace", "interleave-all"):
+        assert means[policy] == pytest.approx(np.mean([gain[key] for key in gain if key[2] == policy]))
+    best = {(row["guest"], row["host"]): row["gain"] for row in told["guests"]}
+    assert best["own", HOST.stem] == pytest.approx(
+        max(v for k, v in gain.items() if k[:2] == ("own", HOST.stem))
+    )
+    assert {row["host"] for row in told["hosts"]} == {HOST.stem, "two-node"}
+    assert "Which guests gain?" in run("sweep-report", out)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.npz"], "cannot be looked at"),
+        (["TRACES", "--policies", "nonsense", "--hosts", "two-node"], "no policy 'nonsense' for a trace"),
+        (["TRACES", "--hosts", "moon"], "no host 'moon'"),
+        (["TRACES"], "needs a host"),
+        ([DEMO, "--policies", "oracle"], "no policy 'oracle' for a recording"),
+        (["TRACES", "--hosts", "two-node", "--scheduler", "tcp://127.0.0.1:1"], "no Dask scheduler"),
+    ],
+)
+def test_a_mistake_is_told_before_any_work(traces: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    out = tmp_path / "out.parquet"
+    asked = [str(traces if word == "TRACES" else word) for word in words]
+    answer = CliRunner().invoke(cli, ["sweep", *asked, "--out", str(out)])
+    assert isinstance(answer.exception, VmplaceError)
+    assert said in str(answer.exception)
+    assert not out.exists()
+
+
+def test_a_parquet_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no PAR1")
+    with pytest.raises(VmplaceError, match="no result of a sweep"):
+        SweepResults(str(tmp_path / "x.parquet"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[object]:
+    """Start a Dask scheduler with two workers, processes of their own."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as found:
+        yield found
+
+
+def test_dask_has_the_same_figures(cluster: object, traces: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    sweep(traces, here)
+    assert sweep(traces, there, "--scheduler", cluster.scheduler_address)["failed"] == 0  # type: ignore[attr-defined]
+    figures = [
+        [(r.task, r.run_time_s, r.lar, r.guests) for r in read_rows(str(path))] for path in (here, there)
+    ]
+    assert figures[0] == figures[1]
+
+
+def _slow(asked: SweepTask) -> SweepRow:
+    threading.Event().wait(0.3)
+    return empty_row(asked)
+
+
+def test_dask_goes_on_when_a_worker_is_killed(cluster: object) -> None:
+    from vmplace.fleet.executors import dask_workers
+
+    tasks = [task(str(number)) for number in range(12)]
+    with dask_workers(cluster.scheduler_address) as workers:  # type: ignore[attr-defined]
+        rows = Sweeper(tasks, workers.open, workers.width, _slow).iter_rows()
+        first = next(rows)
+        victim = next(iter(cluster.workers.values()))  # type: ignore[attr-defined]
+        os.kill(victim.process.pid, signal.SIGKILL)
+        assert {row.task for row in (first, *rows)} == {one.id for one in tasks}
+
+
+def test_a_lost_scheduler_ends_the_sweep_with_the_cure() -> None:
+    distributed = pytest.importorskip("distributed")
+    from vmplace.fleet.executors import dask_workers
+
+    cluster = distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, host="127.0.0.1",
+        protocol="tcp",
+    )  # fmt: skip
+    with dask_workers(cluster.scheduler_address) as workers:
+        rows = Sweeper([task(str(n)) for n in range(50)], workers.open, workers.width, _slow).iter_rows()
+        next(rows)
+        cluster.close()
+        with pytest.raises(ExecutorLostError, match="does not answer any more") as caught:
+            list(rows)
+    assert "run the same command" in (caught.value.hint or "")

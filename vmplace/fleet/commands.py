@@ -1,0 +1,175 @@
+"""``vmplace sweep`` and ``sweep-report``: policies over thousands of recordings, and what came of it."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.options import NothingError, examples, json_option, print_json
+
+if TYPE_CHECKING:
+    from vmplace.fleet.executors import Workers
+    from vmplace.fleet.sweep_results import SweepResults
+    from vmplace.fleet.sweep_task import SweepTask
+
+DEFAULT_POLICIES = "none,agent:auto"
+PRESETS = Path(__file__).parents[1] / "simulate/hosts"
+SWEEP_EXAMPLES = """\
+vmplace sweep recordings/*.npz --hosts two-node,carrefour-a --policies none,agent:auto --out results.parquet
+vmplace sweep s3://bucket/recordings --scheduler tcp://10.0.0.1:8786 --out s3://bucket/results.parquet
+vmplace sweep-report results.parquet"""
+
+
+@click.command(epilog=examples(SWEEP_EXAMPLES))
+@click.argument("recordings", nargs=-1, required=True)
+@click.option("--policies", default=DEFAULT_POLICIES, show_default=True, help="Names, with commas.")
+@click.option("--hosts", default="", help="For traces: presets or host files, with commas.")
+@click.option("--source", default="ad", show_default=True, help="For traces: what the policy sees.")
+@click.option("--windows", type=click.IntRange(min=1), help="Of traces only the first windows.")
+@click.option("--out", required=True, help="Parquet file, which may be there: rows that it has are skipped.")
+@click.option("--scheduler", help="Address of a Dask scheduler, as tcp://HOST:8786.  [default: this machine]")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes here.  [default: one for each CPU]")
+@json_option
+def sweep(  # noqa: PLR0913 - an option each
+    recordings: tuple[str, ...],
+    policies: str,
+    hosts: str,
+    source: str,
+    windows: int | None,
+    out: str,
+    scheduler: str | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Run policies over RECORDINGS (.npz traces, .vmptrace): files, folders, patterns, URLs of fsspec.
+
+    One row for each recording, host and policy.  Stopped at any time, the same command goes on where it
+    was.  Exit code 1 if a row has no figures: sweep-report tells why.
+    """
+    from vmplace.fleet.sweep_results import SweepResults
+    from vmplace.fleet.sweep_task import found_recordings, planned_tasks
+
+    begun = time.monotonic()
+    settings = _settings(policies, hosts, source, windows)
+    tasks = planned_tasks(found_recordings(recordings), settings)
+    with SweepResults(out) as results, stopped_by_signals():
+        wanted = [task for task in tasks if task.id not in results.done]
+        if wanted:
+            _sweep(wanted, results, scheduler, workers, show=not as_json)
+            results.finish()
+        rows = [results.rows[task.id] for task in tasks]
+    failed = sum(row.error is not None for row in rows)
+    counts = {"rows": len(rows), "skipped": len(tasks) - len(wanted), "failed": failed}
+    told = {"out": out, **counts, "seconds": time.monotonic() - begun}
+    if as_json:
+        print_json(told)
+    else:
+        click.echo(f"{out}: {len(rows)} rows, {counts['skipped']} were there, {failed} failed")
+    if failed:
+        raise VmplaceError(f"{failed} rows have no figures", hint=f"vmplace sweep-report {out}")
+
+
+def _settings(policies: str, hosts: str, source: str, windows: int | None) -> Any:
+    from vmplace.fleet.sweep_task import SweepSettings
+    from vmplace.simulate.source_views import source_named
+
+    source_named(source)
+    named = tuple(_host(name) for name in dict.fromkeys(filter(None, hosts.split(","))))
+    return SweepSettings(named, tuple(dict.fromkeys(filter(None, policies.split(",")))), source, windows)
+
+
+def _host(name: str) -> tuple[str, str]:
+    """Return the name and the text of a host file, checked here and not in each worker."""
+    from vmplace.simulate.host_file import read_host
+
+    preset = PRESETS / f"{name}.toml"
+    path = preset if "/" not in name and preset.is_file() else Path(name)
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.toml")))
+        raise VmplaceError(f"no host {name!r}", hint=f"a host file (docs/simulate.md), or one of: {known}")
+    return read_host(path).name, path.read_text()
+
+
+def _sweep(
+    tasks: "list[SweepTask]",
+    results: "SweepResults",
+    scheduler: str | None,
+    workers: int | None,
+    *,
+    show: bool,
+) -> None:
+    from vmplace.fleet.executors import dask_workers, local_workers
+    from vmplace.fleet.sweep_run import Sweeper
+
+    given = dask_workers(scheduler) if scheduler else nullcontext(local_workers(workers))
+    with given as found, _progress(len(tasks), found, show=show) as report:
+        for row in Sweeper(tasks, found.open, found.width).iter_rows():
+            results.add(row)
+            report(row.error)
+
+
+@contextmanager
+def _progress(count: int, workers: "Workers", *, show: bool) -> Iterator[Any]:
+    """Show a bar on stderr where there is a screen; the function that is given takes each row's error."""
+    if not show or not sys.stderr.isatty():
+        yield lambda _error: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{workers.count} workers", total=count)
+        failed = 0
+
+        def report(error: str | None) -> None:
+            nonlocal failed
+            failed += error is not None
+            told = f"{workers.count} workers" + (f", {failed} failed" if failed else "")
+            progress.update(task, advance=1, description=told)
+
+        yield report
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: what was done is kept."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command("sweep-report", epilog=examples("vmplace sweep-report results.parquet --top 10"))
+@click.argument("results")
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Guests to show.")
+@json_option
+def sweep_report_command(results: str, top: int, as_json: bool) -> None:
+    """Tell which guests gain, which policy is best, and what each host type would gain.
+
+    Gain: the share of the run time that goes away (traces, modelled), or what the local access ratio grows
+    by (recordings, estimated), against policy "none".
+    """
+    from vmplace.fleet.sweep_report import sweep_report
+
+    told = sweep_report(results)
+    if as_json:
+        print_json(told)
+    else:
+        from vmplace.fleet.sweep_tables import print_sweep
+
+        print_sweep(told, top)
+    if not told["policies"]:
+        raise NothingError("there is no gain to tell: a sweep needs policy none beside others")

@@ -1,0 +1,144 @@
+"""Where are the rows of a sweep kept?  In one Parquet file, and beside it while the sweep runs.
+
+``OUT.parts/`` takes rows as lines of JSON, a new file every few seconds: object storage knows no append.
+At the end all rows become OUT, and the parts go.  A sweep that was killed is taken up from OUT and parts.
+"""
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from vmplace.errors import VmplaceError
+from vmplace.extras import extra_module
+from vmplace.fleet.sweep_rows import SQL_TYPES, SweepRow
+
+FLUSH_S = 10.0
+LINES = msgspec.json.Encoder()
+
+
+class SweepResults:
+    """The rows at ``url``, and those to come; use as a context manager, which keeps what was added."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read what is there; raises VmplaceError for what no sweep wrote."""
+        self.url, self._clock = url, clock
+        self._filesystem, self._path = _opened(url)
+        self._parts = f"{self._path}.parts"
+        self._new: list[SweepRow] = []
+        self._flushed_s = clock()
+        self.rows: dict[str, SweepRow] = {row.task: row for row in self._kept()}
+
+    @property
+    def done(self) -> set[str]:
+        """Return the tasks that have figures; one that failed is tried again."""
+        return {task for task, row in self.rows.items() if row.error is None}
+
+    def add(self, row: SweepRow) -> None:
+        """Take a row in; it is on disk FLUSH_S later at the latest, if rows go on coming."""
+        self.rows[row.task] = row
+        self._new.append(row)
+        if self._clock() - self._flushed_s >= FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the new rows beside the file; raises VmplaceError."""
+        if not self._new:
+            return
+        part = f"{self._parts}/{uuid.uuid4().hex}.jsonl"
+        try:
+            self._filesystem.makedirs(self._parts, exist_ok=True)
+            self._filesystem.pipe_file(part, LINES.encode_lines(self._new))
+        except Exception as err:
+            raise VmplaceError(f"{self.url} cannot be written: {err}") from err
+        self._new, self._flushed_s = [], self._clock()
+
+    def finish(self) -> None:
+        """Make all rows one Parquet file; the parts go last."""
+        self.flush()
+        with tempfile.TemporaryDirectory(prefix="vmplace-sweep-") as folder:
+            lines, made = Path(folder, "rows.jsonl"), Path(folder, "rows.parquet")
+            lines.write_bytes(LINES.encode_lines(list(self.rows.values())))
+            _write_parquet(lines, made)
+            self._replace(made)
+        if self._filesystem.exists(self._parts):
+            self._filesystem.rm(self._parts, recursive=True)
+
+    def _replace(self, made: Path) -> None:
+        """Put the file in its place: whole, or not at all."""
+        fresh = f"{self._path}.new"
+        try:
+            self._filesystem.put_file(str(made), fresh)
+            self._filesystem.mv(fresh, self._path)
+        except Exception as err:
+            hint = f"the rows are kept in {self.url}.parts"
+            raise VmplaceError(f"{self.url} cannot be written: {err}", hint=hint) from err
+
+    def _kept(self) -> list[SweepRow]:
+        rows = read_rows(self.url) if self._filesystem.exists(self._path) else []
+        parts = (
+            self._filesystem.glob(f"{self._parts}/*.jsonl") if self._filesystem.exists(self._parts) else []
+        )
+        for part in sorted(parts):
+            rows += msgspec.json.Decoder(SweepRow).decode_lines(self._filesystem.cat_file(part))
+        # A row with figures is worth more than a failure, whichever was written first.
+        return sorted(rows, key=lambda row: row.error is None)
+
+    def __enter__(self) -> "SweepResults":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.flush()
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    try:
+        filesystem, path = extra_module("fsspec", "fleet").url_to_fs(url)
+        if filesystem.isdir(path):
+            raise VmplaceError(f"{url} is a folder", hint="name a file, such as results.parquet")
+    except (ValueError, ImportError, OSError) as err:
+        raise VmplaceError(f"{url}: {err}", hint="a path, or a URL that fsspec knows") from err
+    return filesystem, str(path)
+
+
+def _write_parquet(lines: Path, made: Path) -> None:
+    columns = ", ".join(f"{name}: '{kind}'" for name, kind in SQL_TYPES.items())
+    database = extra_module("duckdb", "fleet").connect()
+    database.execute(
+        f"COPY (SELECT * FROM read_json($lines, format = 'newline_delimited', columns = {{{columns}}}) "  # noqa: S608 (names of this module)
+        "ORDER BY recording, host, policy) TO $made (FORMAT parquet, COMPRESSION zstd)",
+        {"lines": str(lines), "made": str(made)},
+    )
+
+
+def read_rows(url: str) -> list[SweepRow]:
+    """Return the rows of a Parquet file; raises VmplaceError for one that no sweep wrote."""
+    with parquet_file(url) as (database, path):
+        try:
+            found = database.execute("SELECT * FROM read_parquet($path)", {"path": path})
+            names = [column[0] for column in found.description]
+            rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+            return [msgspec.convert(row, SweepRow) for row in rows]
+        except Exception as err:
+            raise VmplaceError(f"{url} is no result of a sweep: {err}") from err
+
+
+@contextmanager
+def parquet_file(url: str) -> Iterator[tuple[Any, str]]:
+    """Give DuckDB, and the path of a copy of the file at ``url``; raises VmplaceError."""
+    filesystem, path = _opened(url)
+    with tempfile.TemporaryDirectory(prefix="vmplace-sweep-") as folder:
+        local = str(Path(folder, "rows.parquet"))
+        try:
+            filesystem.get_file(path, local)
+        except OSError as err:
+            raise VmplaceError(f"{url} cannot be read: {err}") from err
+        yield extra_module("duckdb", "fleet").connect(), local

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from vmplace.agent.guests import Roster
 from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
 from vmplace.agent.parts import Actuator
+from vmplace.agent.room import RoomMaker
 from vmplace.errors import VmplaceError
 
 LOG = logging.getLogger(__name__)
@@ -18,26 +19,28 @@ class Desk:
     once ``is_stopping()``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom orders concern
         self,
         inbox: Inbox,
         roster: Roster,
         actuator: Actuator,
         changed: Callable[[], None],
         is_stopping: Callable[[], bool] = lambda: False,
+        rooms: RoomMaker | None = None,
     ) -> None:
         self._inbox = inbox
         self._roster = roster
         self._actuator = actuator
         self._changed = changed
         self._is_stopping = is_stopping
+        self._rooms = rooms
         self._applied: list[Order] = []
         self.paused = False
 
     @property
     def waits_for_window(self) -> bool:
         """Tell whether somebody asked for what the next window decides."""
-        return bool(self._applied)
+        return bool(self._applied) or bool(self._rooms and self._rooms.waits)
 
     def asked_to_move(self, name: str) -> bool:
         """Tell whether somebody asked for this guest's moves, whatever its mode."""
@@ -65,6 +68,8 @@ class Desk:
         """Tell everybody who waits that nothing will be done."""
         for order in (*iter(self._inbox.take, None), *self._applied):
             order.answer.set_exception(VmplaceError("the agent stops"))
+        if self._rooms:
+            self._rooms.close()
 
     def _obeyed(self, order: Order) -> Answer | None:
         """Carry an order out; None = it is answered at the end of the window."""
@@ -74,10 +79,20 @@ class Desk:
         if order.verb == "apply":
             self._applied.append(order)
             return None
+        if order.verb == "make-room":
+            self._make_room(order)
+            return None
         self._hold(order.guest, held=order.verb != "resume")
         if order.verb == "undo":
             return self._actuator.undo(order.guest, self._is_stopping)
         return (f"{order.guest or 'all guests'}: {order.verb}d",)
+
+    def _make_room(self, order: Order) -> None:
+        if self._rooms is None or order.flavour is None:
+            raise VmplaceError("nothing is known of what to make room for", hint="name it: VCPUS:MIB")
+        if self.paused:
+            raise VmplaceError("all moves are paused, so no room is made", hint="vmplace resume")
+        self._rooms.begin(order, order.flavour)
 
     def _hold(self, name: str | None, *, held: bool) -> None:
         if name is None:

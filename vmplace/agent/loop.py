@@ -26,13 +26,14 @@ from vmplace.agent.planning import CpuBudget, planned
 from vmplace.agent.readings import Readings
 from vmplace.agent.reload import reloaded
 from vmplace.agent.report import published, told_result
+from vmplace.agent.room import RoomMaker
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
 from vmplace.errors import ConfigError
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
 from vmplace.policy.registry import BY_NODE, JOINT
-from vmplace.policy.trial import Verdict
+from vmplace.policy.trial import Trial, Verdict
 from vmplace.sampling.source import EarlyReader
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -58,6 +59,7 @@ class Agent:
         self._bell = bell
         self._heartbeat = heartbeat or Heartbeat()
         self._host: HostTopology | None = None
+        self._whole_host: HostTopology | None = None
         self._kept: tuple[str, ...] = ()
         self._notes = Notes()
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
@@ -73,8 +75,14 @@ class Agent:
         self._decisions = CpuBudget(self._config.decisions.share, self._clock)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
-        self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held, self._is_stopping)
+        self._rooms = RoomMaker(self._clock)
+        self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held, self._is_stopping, self._rooms)
         self.last_plan = PlanSummary()
+
+    @property
+    def host(self) -> HostTopology | None:
+        """Return the host as plans see it, without the room that is kept; None before the first look."""
+        return self._host
 
     @property
     def status(self) -> AgentStatus:
@@ -177,12 +185,15 @@ class Agent:
         # What was known a window ago is better than nothing; a guest that ended tells by itself.
         found = self.roster.found()
         with self._notes.fenced("nodes not looked up"):
-            self._host = self._parts.lookout.host()
+            self._whole_host = self._parts.lookout.host()
         with self._notes.fenced("guests not looked up"):
             found = self._parts.lookout.guests()
         self._notes.add(*found.notes)
-        nids = self._host.nids if self._host else ()
+        nids = self._whole_host.nids if self._whole_host else ()
         changed = self.roster.update(found.guests, nids)
+        if self._whole_host is not None:
+            present = frozenset(guest.topology.identity for guest in self.roster)
+            self._host = self._rooms.without_kept(self._whole_host, present)
         self.roster.heed_domains(found, nids, self._clock.monotonic())
         self.roster.heed_time(self._clock.unix_s())
         for gone in self.roster.take_gone():
@@ -242,7 +253,9 @@ class Agent:
         )
         plan = NO_PLAN
         with self._notes.fenced(f"policy {self._parts.policy_name} failed, nothing moves"):
-            wanted = planned(self._parts.policy, snapshot, self._blame)
+            wanted = self._rooms.plan(snapshot, self._may_move)
+            if wanted is None:
+                wanted = planned(self._parts.policy, snapshot, self._blame)
             limits = {guest.name: guest.limits(self._now_ns()) for guest in self.roster}
             plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)
             self.last_plan = summary(plan)
@@ -281,6 +294,11 @@ class Agent:
 
     def _judge(self, result: ActuationResult) -> None:
         """Undo what made a guest slower, and let climbs go on."""
+        if made_room := self._rooms.settle(result):
+            for guest in filter(None, map(self.roster.get, made_room)):
+                # It was not for its own good: what it costs from now on is what later moves are held against.
+                guest.trial = Trial(kept=True)
+            return
         verdicts: Mapping[str, Verdict] = {}
         with self._notes.fenced("what moved is not judged"):
             verdicts = self._trials.settle(self.roster, result, self._clock.monotonic())
@@ -308,14 +326,9 @@ class Agent:
             return False
         if self._desk.asked_to_move(name):
             return True
-        if (
-            guest.held
-            or guest.waits_for
-            or self._desk.paused
-            or not self._trials.may_move(guest, self._clock.monotonic())
-        ):
+        if guest.held or guest.waits_for or self._desk.paused or guest.settings.mode is not Mode.AUTO:
             return False
-        return guest.settings.mode is Mode.AUTO
+        return self._rooms.is_making or self._trials.may_move(guest, self._clock.monotonic())
 
     def _settle(self, result: ActuationResult, cpu_s: float, *, changed: bool) -> None:
         outcomes = {outcome.guest: outcome for outcome in result.outcomes}

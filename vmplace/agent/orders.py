@@ -8,8 +8,9 @@ from typing import Literal
 from vmplace.agent.bell import Bell
 from vmplace.agent.news import News
 from vmplace.errors import VmplaceError
+from vmplace.policy.fit import Flavour
 
-Verb = Literal["apply", "undo", "pause", "resume"]
+Verb = Literal["apply", "undo", "pause", "resume", "make-room"]
 Answer = tuple[str, ...]
 MOST_NEWS = 1024
 
@@ -23,10 +24,14 @@ class UnknownGuestError(VmplaceError):
 
 @dataclass(frozen=True)
 class Order:
-    """One order; ``guest`` None = all.  ``answer`` is set by the loop: what was done, in words."""
+    """One order; ``guest`` None = all.  ``answer`` is set by the loop: what was done, in words.
+
+    ``flavour``: what "make-room" makes room for.
+    """
 
     verb: Verb
     guest: str | None = None
+    flavour: Flavour | None = None
     answer: "Future[Answer]" = field(default_factory=Future)
 
 

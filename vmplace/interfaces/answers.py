@@ -11,8 +11,12 @@ from vmplace.agent.orders import Answer as Told
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
+from vmplace.interfaces.fit_answers import advice_answer, fit_answer
 from vmplace.interfaces.policy_view import told_policy
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
+from vmplace.policy.fit import Flavour
+
+SIZED = frozenset({"fit", "advise", "make-room"})
 
 
 class AgentAnswers:
@@ -39,8 +43,12 @@ class AgentAnswers:
         if request.command == "plan":
             plan = self._agent.last_plan
             return msgspec.to_builtins(plan.of(request.guest) if request.guest else plan, str_keys=True)
+        if request.command in SIZED:
+            fit = fit_answer if request.command == "fit" else advice_answer
+            return msgspec.to_builtins(fit(self._agent, _flavour(request)), str_keys=True)
         if request.guest is None:
-            raise VmplaceError(f"{request.command} needs the name of a guest")
+            hint = f"vmplace {request.command} GUEST; vmplace status lists them"
+            raise VmplaceError(f"{request.command} needs the name of a guest", hint=hint)
         if request.command in {"why", "policy"}:
             look = self.why if request.command == "why" else self.policy
             return msgspec.to_builtins(look(request.guest), str_keys=True)
@@ -89,7 +97,8 @@ class AgentAnswers:
         return told_policy(name, guest.decided, guest.waits_for)
 
     def _ordered(self, request: Request) -> "Future[Response]":
-        order = Order(cast(Verb, request.command), request.guest)
+        flavour = _flavour(request) if request.command in SIZED else None
+        order = Order(cast(Verb, request.command), request.guest, flavour)
         response: Future[Response] = Future()
 
         def on_done(done: "Future[Told]") -> None:
@@ -104,6 +113,13 @@ class AgentAnswers:
         order.answer.add_done_callback(on_done)
         self._agent.inbox.submit(order)
         return response
+
+
+def _flavour(request: Request) -> Flavour:
+    """Return the size that a request names; raises VmplaceError for one that names none."""
+    if request.size is None:
+        raise VmplaceError(f"{request.command} needs a size", hint=f"vmplace {request.command} VCPUS:MIB")
+    return Flavour(request.size.vcpus, request.size.memory_bytes)
 
 
 def without_addresses(shown: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ COMMANDS = {
     "undo": "vmplace.interfaces.act_commands:undo",
     "pause": "vmplace.interfaces.act_commands:pause",
     "resume": "vmplace.interfaces.act_commands:resume",
+    "fit": "vmplace.interfaces.fit_commands:fit",
+    "advise": "vmplace.interfaces.fit_commands:advise",
     "policy": "vmplace.interfaces.policy_commands:policy",
     "record": "vmplace.interfaces.recording_commands:record",
     "replay": "vmplace.interfaces.recording_commands:replay",

@@ -10,7 +10,7 @@ import msgspec
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.exit_codes import EXIT_NO_AGENT, EXIT_NOTHING
-from vmplace.interfaces.protocol import DEFAULT_SOCKET, MAX_RESPONSE_BYTES, Kind, Request, Response
+from vmplace.interfaces.protocol import DEFAULT_SOCKET, MAX_RESPONSE_BYTES, Kind, Request, Response, Size
 from vmplace.outside import parse_toml, read_text
 
 CONFIG = Path("/etc/vmplace/vmplace.toml")
@@ -43,13 +43,20 @@ def socket_path(config: Path = CONFIG) -> Path:
     return Path(told if isinstance(told, str) and "\0" not in told else DEFAULT_SOCKET)
 
 
-def ask(command: str, guest: str | None = None, *, path: Path | None = None, timeout_s: float = 30) -> Any:
-    """Return the data that the agent answers.
+def ask(
+    command: str,
+    guest: str | None = None,
+    *,
+    size: Size | None = None,
+    path: Path | None = None,
+    timeout_s: float = 30,
+) -> Any:
+    """Return the data that the agent answers; ``size`` of a guest that is to come.
 
     Raises NoAgentError where none answers, RefusedError where it refuses.
     """
     path = path or socket_path()
-    request = msgspec.json.encode(Request(command, guest)) + b"\n"
+    request = msgspec.json.encode(Request(command, guest, size)) + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout_s)

@@ -7,11 +7,12 @@ Keys may be added within a version; a reader ignores those it does not know.
 """
 
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from vmplace.outside import printable
+from vmplace.topology.guest import MOST_VCPU_ID
 
 LOG = logging.getLogger(__name__)
 
@@ -22,17 +23,25 @@ MAX_RESPONSE_BYTES = 16 << 20
 
 Kind = Literal["request", "denied", "busy", "guest", "failed"]
 
-LOOKS = frozenset({"status", "show", "plan", "why", "policy"})
+LOOKS = frozenset({"status", "show", "plan", "why", "policy", "fit", "advise"})
 """Commands that whoever may connect may give."""
-ACTS = frozenset({"apply", "undo", "pause", "resume"})
+ACTS = frozenset({"apply", "undo", "pause", "resume", "make-room"})
 """Commands for root only."""
 
 
+class Size(msgspec.Struct, frozen=True):
+    """How large a guest is that is to come."""
+
+    vcpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_VCPU_ID + 1)]
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 0
+
+
 class Request(msgspec.Struct, frozen=True):
-    """What a client asks."""
+    """What a client asks; ``size`` is for "fit", "advise" and "make-room"."""
 
     command: str
     guest: str | None = None
+    size: Size | None = None
     version: int = VERSION
 
 

@@ -16,13 +16,17 @@ class HugepagePool:
 
 @dataclass(frozen=True)
 class Node:
-    """One NUMA node; it may lack CPUs (CXL memory) or memory."""
+    """One NUMA node; it may lack CPUs (CXL memory) or memory.
+
+    ``inactive_file_bytes``: file cache that nobody used lately, which the kernel drops for whoever asks.
+    """
 
     nid: int
     cpus: tuple[int, ...]
     memory_bytes: int
     free_bytes: int
     hugepages: tuple[HugepagePool, ...] = ()
+    inactive_file_bytes: int = 0
 
 
 @dataclass(frozen=True)

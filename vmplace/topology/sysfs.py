@@ -11,7 +11,7 @@ from vmplace.topology.distance import read_distances, read_nids
 from vmplace.topology.hmat import read_hmat
 from vmplace.topology.host import HostTopology, HugepagePool, Node
 
-MEMINFO_LINE = re.compile(r"Node [0-9]+ (\w+): +([0-9]{1,15}) kB")
+MEMINFO_LINE = re.compile(r"Node [0-9]+ ([\w()]+): +([0-9]{1,15}) kB")
 
 
 def read_host(sysfs: Path = Path("/sys")) -> HostTopology:
@@ -54,6 +54,7 @@ def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
         memory_bytes=memory.get("MemTotal", 0),
         free_bytes=memory.get("MemFree", 0),
         hugepages=_read_hugepages(root),
+        inactive_file_bytes=memory.get("Inactive(file)", 0),
     )
 
 

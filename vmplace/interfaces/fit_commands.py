@@ -1,0 +1,102 @@
+"""``vmplace fit|advise``: where would a guest of some size go?"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from vmplace.interfaces.client import ask
+from vmplace.interfaces.options import (
+    NothingError,
+    examples,
+    json_option,
+    print_json,
+    socket_option,
+)
+from vmplace.interfaces.protocol import Size
+from vmplace.topology.guest import MOST_VCPU_ID
+
+MIB = 1 << 20
+ORDER_S = 300.0
+
+
+def parsed(*, needs_memory: bool) -> Callable[[click.Context, click.Parameter, str], Size]:
+    """Return a callback that parses ``VCPUS:MIB``, as ``numad -w`` has it, and fails with an example."""
+
+    def parse(_ctx: click.Context, _param: click.Parameter, value: str) -> Size:
+        found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,9}))?", value)
+        if not found or not 0 < int(found[1]) <= MOST_VCPU_ID + 1 or (found[2] is None and needs_memory):
+            raise click.BadParameter(f"{value!r} is no size: write VCPUS:MIB, such as 4:8192")
+        return Size(int(found[1]), int(found[2] or 0) * MIB)
+
+    return parse
+
+
+@click.command(
+    epilog=examples(
+        "vmplace fit 4:8192\n"
+        "vmplace fit 4:8192 --json | jq .nids\n"
+        "sudo vmplace fit 4:8192 --make-room && virsh start db2"
+    )
+)
+@click.argument("flavour", callback=parsed(needs_memory=True), metavar="VCPUS:MIB")
+@click.option(
+    "--make-room", is_flag=True, help="Move other guests' memory away, within the budget.  Only root may."
+)
+@json_option
+@socket_option
+def fit(flavour: Size, make_room: bool, as_json: bool, socket: Path | None) -> None:
+    """Tell whether a guest of VCPUS vCPUs and MIB MiB fits on one NUMA node now, and on which.
+
+    A node must have a free physical core for each vCPU, and the memory, beside a reserve of 3 %. Where
+    only memory lacks, the answer names the moves of other guests that make room: memory away from its own
+    vCPUs first, then what was not touched lately. --make-room has the agent do them and keep the room free
+    for five minutes, or until a guest starts.
+
+    Exit code 0: it fits, or room was made. 3: it does not fit now.
+    """
+    data = ask("fit", size=flavour, path=socket)
+    done = []
+    if make_room and not data["nids"] and data["evictions"]:
+        done = ask("make-room", size=flavour, path=socket, timeout_s=ORDER_S)
+    if as_json:
+        print_json({**data, "done": done})
+    elif done:
+        for line in done:
+            click.echo(line)
+    else:
+        from vmplace.interfaces.fit_tables import print_fit
+
+        print_fit(data)
+    if not data["nids"] and not done:
+        hint = "--make-room does the moves" if data["evictions"] else "no moves would make room for it"
+        raise NothingError("it fits on no node now", hint=hint)
+
+
+@click.command(
+    epilog=examples(
+        "vmplace advise 4:8192\n"
+        'virsh numatune db2 --nodeset "$(vmplace advise 4:8192)" --config\n'
+        "vmplace advise 4 --json"
+    )
+)
+@click.argument("flavour", callback=parsed(needs_memory=False), metavar="VCPUS[:MIB]")
+@json_option
+@socket_option
+def advise(flavour: Size, as_json: bool, socket: Path | None) -> None:
+    """Print the nodes on which a new guest would best run: what `numad -w` prints, by what guests do.
+
+    The fewest nodes that have the cores and the memory; of these the nearest to each other, then those whose
+    memory is least used by other guests. vCPUs of others count by how much they run, where counters tell.
+    A guest that fits nowhere gets all nodes, with a word on stderr.
+    """
+    data = ask("advise", size=flavour, path=socket)
+    if as_json:
+        print_json(data)
+    else:
+        from vmplace.interfaces.tables import cpulist
+
+        click.echo(cpulist(data["nids"]))
+    if not data["fits"]:
+        click.echo("vmplace: not all of it fits, even on all nodes together", err=True)

@@ -1,0 +1,36 @@
+"""How does the answer to ``vmplace fit`` look to a person?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from vmplace.interfaces.tables import console, mib
+
+
+def print_fit(data: Mapping[str, Any]) -> None:
+    """Print what each node has and lacks, and which moves make room."""
+    out = console()
+    size = f"{data['flavour']['vcpus']} vCPUs, {mib(data['flavour']['memory_bytes'])} MiB"
+    table = Table("node", "free cores", "room, MiB", "lacks")
+    for node in data["nodes"]:
+        table.add_row(
+            str(node["nid"]),
+            f"{node['free_cores']:.1f}",
+            mib(node["room_bytes"]),
+            ", ".join(node["lacks"]) or "nothing",
+        )
+    out.print(table)
+    if data["nids"]:
+        out.print(f"{size}: fits on node {', '.join(map(str, data['nids']))}")
+        return
+    if not data["evictions"]:
+        out.print(f"{size}: fits on no node, and no moves make room")
+        return
+    out.print(f"{size}: fits on node {data['room_nid']} once these have moved:")
+    for one in data["evictions"]:
+        out.print(
+            f"  {escape(one['guest'])}: {mib(one['size_bytes'])} MiB to node {one['to_nid']}: "
+            f"{escape(one['reason'])}"
+        )

@@ -134,7 +134,7 @@ def test_the_agent_loads_nothing_of_the_extras():
         "import sys, vmplace.interfaces.agent_command, vmplace.agent.wiring, vmplace.interfaces.answers\n"
         "import vmplace.interfaces.control, vmplace.agent.loop\n"
         f"apart = set({extras!r}) | {{'vmplace.fleet', 'vmplace.cloud', 'vmplace.extras'}}\n"
-        "sys.exit(' '.join(sorted(apart & set(sys.modules))))"
+        "sys.exit(' '.join(sorted(apart & set(sys.modules))) or None)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -19,6 +19,7 @@ import msgspec
 from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError, VmplaceError
 from vmplace.outside import lines, parse_json, printable
 from vmplace.topology.description import GuestDescription
+from vmplace.topology.domain_owner import RUN
 from vmplace.topology.domain_policy import DomainPolicy, domain_policy
 from vmplace.topology.domain_xml import parse_domain
 
@@ -144,12 +145,15 @@ def asked(uri: str, *question: str, text: str = "", patience_s: float = 10.0) ->
 class EventWatch:
     """A process that tells a datagram socket of libvirt's events; ends with the connection, and with us."""
 
-    def __init__(self, uri: str, socket_path: Path, namespaces: Iterable[str]) -> None:
-        """Raises UnsupportedHostError if no process can be started."""
+    def __init__(self, uri: str, socket_path: Path, namespaces: Iterable[str], run: Path = RUN) -> None:
+        """``run``: where libvirtd keeps its domains' status.
+
+        Raises UnsupportedHostError if no process can be started.
+        """
         script = str(Path(__file__).with_name("libvirt_worker.py"))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", script, uri, "watch", str(socket_path), *namespaces],
+                [sys.executable, "-P", script, uri, "watch", str(socket_path), str(run), *namespaces],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -13,20 +13,31 @@ taken back; a process can be killed.  Run as a file, for it needs nothing of the
 Prints one JSON object (guests_libvirt.Answer), or {"error": …, "gone": whether the domain ended}.  And, until
 its stdin ends, sends a datagram (agent/news.py) for each event that a policy or a migration may follow from:
 
-    python3 -P libvirt_worker.py URI watch SOCKET NAMESPACE...
+    python3 -P libvirt_worker.py URI watch SOCKET RUN NAMESPACE...
+
+libvirt has no event for a migration that begins: its first one comes with the first round, when QEMU logs
+dirty pages already.  But libvirtd writes a job into the domain's status file, RUN/NAME.xml, before it does
+anything for it; that is watched, too, where it can be.
 """
 
 import contextlib
+import ctypes
 import json
+import os
+import re
 import signal
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 LIFE_S = 30
 """Nobody waits longer for libvirt; a worker whose agent was killed ends then, too."""
 MOST_BYTES = 16 << 20
 ALIVE_S, ALIVE_TRIES = 5, 3
+MIGRATION = re.compile(rb"<job [^>]*async='migration (?:out|in)'")
+IN_CLOSE_WRITE, IN_MOVED_TO, INOTIFY_EVENT = 0x8, 0x80, struct.Struct("iIII")
 CHANGES = frozenset({"monitor", "set", "secure", "define"})
 """Questions that libvirt does not allow who may only read: they change something, or tell secrets."""
 
@@ -137,7 +148,7 @@ def define(connection: Any, name: str) -> dict[str, Any]:
     return {}
 
 
-def watch(connection: Any, socket_path: str, *namespaces: str) -> dict[str, Any]:
+def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict[str, Any]:
     """Tell the socket of each event until stdin ends, or the connection does."""
     import socket
 
@@ -145,11 +156,14 @@ def watch(connection: Any, socket_path: str, *namespaces: str) -> dict[str, Any]
 
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
-    def tell(domain: Any, event: str) -> None:
-        fields = (b"1", event.encode(), b"-", b"-", domain.name().encode(), domain.UUIDString().encode())
+    def send(event: str, name: str, uuid: str = "") -> None:
+        fields = (b"1", event.encode(), b"-", b"-", os.fsencode(name), uuid.encode())
         # An agent that is busy looks by itself now and then; one that is gone needs nothing.
         with contextlib.suppress(OSError):
             sender.sendto(b"\0".join(fields), socket_path)
+
+    def tell(domain: Any, event: str) -> None:
+        send(event, domain.name(), domain.UUIDString())
 
     def on_metadata(_c: Any, domain: Any, _type: int, namespace: str | None, _o: Any) -> None:
         if namespace in namespaces:
@@ -172,8 +186,50 @@ def watch(connection: Any, socket_path: str, *namespaces: str) -> dict[str, Any]
         except libvirt.libvirtError:
             # Not all drivers have all events; what is not told is found at the next look.
             continue
+    _watch_jobs(Path(run), send)
     _run_events(connection)
     return {}
+
+
+def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> None:
+    """Have the beginning and the end of each migration told, by the status files in ``run``."""
+    import libvirt
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(run), IN_CLOSE_WRITE | IN_MOVED_TO) < 0:
+        # Rounds are told all the same.
+        return
+    migrating: set[str] = set()
+
+    def on_change(*_: Any) -> None:
+        for name in dict.fromkeys(_changed_files(fd)):
+            domain, suffix = name[:-4], name[-4:]
+            if suffix != ".xml" or has_migration(run / name) == (domain in migrating):
+                continue
+            migrating.symmetric_difference_update({domain})
+            send("event-migrating" if domain in migrating else "event-state", domain)
+
+    libvirt.virEventAddHandle(fd, libvirt.VIR_EVENT_HANDLE_READABLE, on_change, None)
+
+
+def _changed_files(fd: int) -> Iterator[str]:
+    data = os.read(fd, 1 << 16)
+    at = 0
+    while at < len(data):
+        *_, length = INOTIFY_EVENT.unpack_from(data, at)
+        at += INOTIFY_EVENT.size + length
+        yield os.fsdecode(data[at - length : at].rstrip(b"\0"))
+
+
+def has_migration(status: Path) -> bool:
+    """Tell whether libvirtd's status of a domain, if there is one, has a migration under way."""
+    try:
+        with status.open("rb") as file:
+            # What follows is the domain's own XML, which says what its owner likes.
+            return bool(MIGRATION.search(file.read(MOST_BYTES).partition(b"<domain ")[0]))
+    except OSError:
+        return False
 
 
 def _run_events(connection: Any) -> None:

@@ -206,3 +206,49 @@ def test_libvirts_events_wake_whoever_listens(tmp_path: Path):
     assert watcher and watcher.is_alive()
     hook.close()
     assert not watcher.is_alive()
+
+
+STATUS = """<domstatus state='running' reason='booted' pid='7'>
+  {job}
+  <domain type='kvm'><name>db1</name><metadata>{metadata}</metadata></domain>
+</domstatus>
+"""
+LEAVING = "<job type='none' async='migration out' phase='begin3' flags='0x900'/>"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is heard")
+def test_a_migration_is_told_as_soon_as_libvirtd_notes_its_job(tmp_path: Path):
+    pytest.importorskip("libvirt")
+    news: list[News] = []
+    run = tmp_path / "run"
+    run.mkdir()
+
+    def write(job: str, metadata: str = "") -> None:
+        # As virFileRewrite() does.
+        (run / "db1.xml.new").write_text(STATUS.format(job=job, metadata=metadata))
+        (run / "db1.xml.new").rename(run / "db1.xml")
+
+    def watching(path: Path) -> EventWatch:
+        return EventWatch("test:///default", path, (), run)
+
+    hook = HookSocket(tmp_path / "hook.sock", news.append, watching)
+    hook.start()
+    try:
+
+        def is_told() -> bool:
+            write(LEAVING)
+            time.sleep(0.05)
+            return bool(news)
+
+        # Until it watches.
+        assert until(is_told)
+        write(LEAVING.replace("begin3", "perform3"))
+        write("<job type='modify' async='none'/>", metadata=LEAVING)
+        assert until(lambda: len(news) >= 2)
+        write("<job type='none' async='migration in' phase='prepare'/>")
+        assert until(lambda: len(news) >= 3)
+        (run / "db1.pid").write_text("7")
+    finally:
+        hook.close()
+    told = [(one.operation, one.guest) for one in news]
+    assert told == [("event-migrating", "db1"), ("event-state", "db1"), ("event-migrating", "db1")]

@@ -82,6 +82,11 @@ class GuestKernels:
             return self.stock
         return kernel
 
+    def release(self, guest: GuestTopology) -> None:
+        """Close the guest's descriptor, if there is one."""
+        if kernel := self._kernels.pop(guest.identity, None):
+            kernel.close()
+
     def forget_ended(self, alive: set[tuple[int, int]]) -> None:
         """Close the descriptors of guests whose identity is not among ``alive``."""
         for identity in self._kernels.keys() - alive:

@@ -82,6 +82,10 @@ class Mover:
             failures += mover.failures
         return ActuationResult(tuple(m.tally.outcome() for m in movers), tuple(failures))
 
+    def release(self, guest: GuestTopology) -> None:
+        """Let go of one guest until it is moved again."""
+        self._kernels.release(guest)
+
     def close(self) -> None:
         """Let go of the guests; what was moved stays."""
         self._kernels.close()

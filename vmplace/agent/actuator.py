@@ -116,6 +116,12 @@ class HostActuator:
                 failures.append(f"guest {unwanted.guest}: copies not dropped: {err}")
         return tuple(failures)
 
+    def release(self, guest: GuestTopology) -> None:
+        """Drop the guest's copies and close its placement fd."""
+        for told in self._replicator.collapse(guest.name):
+            LOG.info('guest=%s reason="%s"', guest.name, told)
+        self._mover.release(guest)
+
     def replica_bytes(self) -> Mapping[str, int]:
         """Return, by guest, the bytes that copies take now, as KVM counts them."""
         return self._replicator.replica_bytes()

@@ -28,6 +28,9 @@ class NoActuator:
         """Do nothing."""
         return ActuationResult()
 
+    def release(self, guest: GuestTopology) -> None:
+        """Nothing is held."""
+
     def replica_bytes(self) -> Mapping[str, int]:
         """Nothing has copies."""
         return {}

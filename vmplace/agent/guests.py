@@ -59,6 +59,7 @@ class TrackedGuest:
     is_untold: bool = False
     is_off_hours: bool = False
     is_migrating: bool = False
+    is_let_go: bool = False
     allowance: Budget | None = None
 
     @property
@@ -197,8 +198,10 @@ class Roster:
 
     def is_known(self, news: News) -> bool:
         """Tell whether news change nothing of what holds for the guests that there are."""
-        if self.get(news.guest) is None:
-            return True
+        return self.get(news.guest) is None or self.is_round(news)
+
+    def is_round(self, news: News) -> bool:
+        """Tell whether news are of a migration that was told of before."""
         return news.operation in MIGRATES and news.guest in self._migrating
 
     def heed_time(self, unix_s: float) -> None:

@@ -54,6 +54,7 @@ class Agent:
         self._loaded = loaded
         self._given = None if loaded.path in {None, DEFAULT_CONFIG} else loaded.path
         self._reload_notes: tuple[str, ...] = ()
+        self._has_heard = False
         self._config = loaded.config
         self._parts = parts
         self._bell = bell
@@ -135,7 +136,8 @@ class Agent:
         started_cpu = self._clock.cpu_s()
         self._trials.end(armed)
         for guest in armed:
-            self._harvest(guest)
+            if not guest.is_migrating:
+                self._harvest(guest)
         if self.roster.has_lost:
             self._parts.lookout.look_again()
         busy_cpu += self._clock.cpu_s() - started_cpu
@@ -150,7 +152,11 @@ class Agent:
 
     def _armed(self) -> list[TrackedGuest]:
         """Arm all that are sampled; return those that could be."""
-        sampled = [guest for guest in self.roster if guest.settings.mode is not Mode.MANUAL]
+        sampled = [
+            guest
+            for guest in self.roster
+            if guest.settings.mode is not Mode.MANUAL and not guest.is_migrating
+        ]
         spread = {guest.name for guest in sampled if self._is_spread(guest)}
         armed = []
         for guest in sampled:
@@ -196,6 +202,7 @@ class Agent:
             self._host = self._rooms.without_kept(self._whole_host, present)
         self.roster.heed_domains(found, nids, self._clock.monotonic())
         self.roster.heed_time(self._clock.unix_s())
+        self._let_go()
         for gone in self.roster.take_gone():
             for part in (self._parts.source, self._trials, self._readings):
                 with self._notes.fenced(f"guest {gone.name} is not forgotten"):
@@ -205,8 +212,9 @@ class Agent:
 
     def _hear(self) -> None:
         """Follow what was told since the last window: by libvirt and its hook, and by SIGHUP."""
-        for news in self.inbox.take_news():
-            self.roster.heed_news(news, self._clock.monotonic())
+        self._listen()
+        if self._has_heard:
+            self._has_heard = False
             self._parts.lookout.look_again(asking=True)
         if not self._bell.take_reload():
             return
@@ -219,6 +227,27 @@ class Agent:
         self._reload_notes = tuple(f"vmplace.toml: {line}" for line in told)
         for line in self._reload_notes:
             LOG.info("%s", line)
+
+    def _listen(self) -> None:
+        """Take in what libvirt and its hook tell; let go at once of a guest that begins to migrate."""
+        for news in self.inbox.take_news():
+            # Each round of a migration is told, for minutes: only the first is news to anybody.
+            is_round = self.roster.is_round(news)
+            self.roster.heed_news(news, self._clock.monotonic())
+            if is_round:
+                continue
+            self._has_heard = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Take roots, copies and hint faults off guests that begin to migrate; a window brings them back."""
+        for guest in self.roster:
+            if guest.is_migrating and not guest.is_let_go:
+                for let_go in (self._parts.source.forget, self._parts.actuator.release):
+                    with self._notes.fenced(f"guest {guest.name} is not let go for its migration"):
+                        let_go(guest.topology)
+                LOG.info('guest=%s state=known->migrating reason="nothing of it moves"', guest.name)
+            guest.is_let_go = guest.is_migrating
 
     def _own(self) -> None:
         """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
@@ -277,6 +306,7 @@ class Agent:
 
     def _act(self, plan: PlacementPlan) -> ActuationResult:
         self._desk.serve()
+        self._listen()
         plan = plan.only(self._may_move)
         if plan.is_empty:
             return ActuationResult()
@@ -291,6 +321,8 @@ class Agent:
             if unexpected(err):
                 LOG.error("the plan was not carried out to its end", exc_info=err)
             return ActuationResult(failures=(described(err),))
+        finally:
+            self._listen()
 
     def _judge(self, result: ActuationResult) -> None:
         """Undo what made a guest slower, and let climbs go on."""
@@ -383,12 +415,13 @@ class Agent:
             longest_s = min(self._heartbeat.interval_s, self._config.window_ms / 1000)
             if self._bell.wait(min(left, longest_s)):
                 self._desk.serve()
-            if until_asked and (self._desk.waits_for_window or self._has_heard() or self._is_stirred()):
+            self._listen()
+            if until_asked and (self._desk.waits_for_window or self._is_called() or self._is_stirred()):
                 return
 
-    def _has_heard(self) -> bool:
+    def _is_called(self) -> bool:
         """Return whether something was told that the next window should follow."""
-        return self.inbox.has_news or self._bell.reloading
+        return self._has_heard or self._bell.reloading
 
     def _is_stirred(self) -> bool:
         """Return whether a guest does something else than in its last window: then a rest is over."""

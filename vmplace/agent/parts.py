@@ -35,6 +35,9 @@ class Actuator(Protocol):
     ) -> ActuationResult:
         """Carry the plan out within the budget; returns early once ``is_stopping()``."""
 
+    def release(self, guest: GuestTopology) -> None:
+        """Let go of the guest's VM, and of its copies, until the next ``apply``; what moved stays."""
+
     def replica_bytes(self) -> Mapping[str, int]:
         """Return, by guest, the bytes that copies take now; absent means none."""
 

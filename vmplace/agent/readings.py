@@ -82,7 +82,8 @@ class Readings:
             return
         while self._due and self._due[0][0] <= self._clock.monotonic():
             guest = heapq.heappop(self._due)[2]
-            due[guest.name] = guest
+            if not guest.is_migrating:
+                due[guest.name] = guest
         for guest in due.values():
             with self.charged(guest):
                 roster.tried(guest, reader.read_early)

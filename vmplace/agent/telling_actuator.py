@@ -20,7 +20,7 @@ class TellingActuator:
     def __init__(self, actuator: Actuator, keeper: PlaceKeeper) -> None:
         self._actuator, self._keeper = actuator, keeper
         self.replica_bytes, self.own = actuator.replica_bytes, actuator.own
-        self.leftover, self.close = actuator.leftover, actuator.close
+        self.leftover, self.close, self.release = actuator.leftover, actuator.close, actuator.release
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]

@@ -68,6 +68,9 @@ class World:
     copies: dict[str, int] = field(default_factory=dict)
     owning: bool = False
     closed: int = 0
+    let_go: list[str] = field(default_factory=list)
+    armed: list[str] = field(default_factory=list)
+    asked: int = 0
     armed_at: float = 0.0
     windows_s: list[float] = field(default_factory=list)
     bell: Bell = field(default_factory=Bell)
@@ -93,11 +96,13 @@ class World:
         )
 
     def look_again(self, *, asking: bool = False) -> None:
-        """Do nothing."""
+        """Count the questions to libvirt."""
+        self.asked += asking
 
     def arm(self, guest: GuestTopology) -> None:
         """Note when the window began."""
         self.armed_at = time.monotonic()
+        self.armed.append(guest.name)
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the guest's memory where it is, or raise what the test wants."""
@@ -107,7 +112,12 @@ class World:
         return replace(batch(guest, self.nid_of.get(guest.name, 0)), served=self.served)
 
     def forget(self, guest: GuestTopology) -> None:
-        """Do nothing."""
+        """Note that the source let go of it."""
+        self.let_go.append(f"source {guest.name}")
+
+    def release(self, guest: GuestTopology) -> None:
+        """Note that the actuator did."""
+        self.let_go.append(f"actuator {guest.name}")
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]

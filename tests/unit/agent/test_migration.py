@@ -1,0 +1,135 @@
+"""What the agent does to a guest that migrates: it lets go before the first round, and takes it up again."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tests.unit.agent.agent_world import World, guest
+from tests.unit.agent.test_loop import Running
+from vmplace.agent.news import News
+from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.guest import GuestTopology
+
+UUID = "8f1d3c52-0000-0000-0000-000000000001"
+LET_GO = ["source db1", "actuator db1"]
+
+
+@dataclass
+class MigratingWorld(World):
+    """A world that calls ``armed_last`` once all are armed, or whose source cannot let go."""
+
+    armed_last: Callable[[], None] = lambda: None
+    cannot_forget: bool = False
+    harvested: list[str] = field(default_factory=list)
+
+    def arm(self, guest: GuestTopology) -> None:
+        super().arm(guest)
+        if guest.name == self.running[-1].name:
+            self.armed_last()
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        self.harvested.append(guest.name)
+        return super().harvest(guest)
+
+    def forget(self, guest: GuestTopology) -> None:
+        if self.cannot_forget:
+            raise OSError(5, "Input/output error")
+        super().forget(guest)
+
+
+def world_of(*names: str) -> World:
+    return World([replace(guest(name), uuid=UUID) if name == "db1" else guest(name) for name in names])
+
+
+def until(is_so: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.002)
+    return bool(is_so())
+
+
+def test_roots_and_copies_come_off_in_the_middle_of_a_window():
+    world = world_of("db1", "web")
+    with Running(world, window_ms=20_000) as running:
+        # No window of this length will end within the test.
+        assert until(lambda: {"db1", "web"} <= set(world.armed))
+        running.agent.inbox.tell(News("event-migrating", "db1", UUID))
+        assert until(lambda: len(world.let_go) == 2)
+    assert world.let_go == LET_GO and running.agent.status.windows == 0
+
+
+def test_roots_and_copies_come_off_in_the_middle_of_a_rest():
+    world = world_of("db1")
+    agent = world.agent()
+    agent.run(windows=1)
+    agent.inbox.tell(News("event-migrating", "db1", UUID))
+    agent._rest(30, until_asked=True)
+    assert world.let_go == LET_GO
+
+
+def test_further_rounds_end_no_rest_and_ask_libvirt_nothing():
+    world = world_of("db1")
+    agent = world.agent()
+    agent.run(windows=1)
+    agent.inbox.tell(News("event-migrating", "db1", UUID))
+    world.migrating = frozenset({UUID})
+    agent.run(windows=2)
+    asked = world.asked
+    for _ in range(5):
+        agent.inbox.tell(News("event-migrating", "db1", UUID))
+    started = time.monotonic()
+    agent._rest(0.5, until_asked=True)
+    assert time.monotonic() - started >= 0.5
+    assert world.asked == asked and not agent.inbox.has_news
+    assert world.let_go == LET_GO
+
+
+def test_a_guest_that_migrates_is_neither_armed_nor_harvested():
+    world = world_of("db1", "web")
+    agent = world.agent()
+    agent.run(windows=1)
+    world.armed.clear()
+    world.migrating = frozenset({UUID})
+    agent.run(windows=3)
+    # Nobody told: libvirt's answer is enough.
+    assert world.let_go == LET_GO
+    assert set(world.armed) == {"web"}
+    assert agent.status.guests["db1"].state == "migrating"
+
+
+def test_a_migration_that_is_told_in_a_window_ends_that_guests_window_alone():
+    world = MigratingWorld(world_of("db1", "web").running)
+    agent = world.agent(window_ms=200)
+    world.armed_last = lambda: agent.inbox.tell(News("event-migrating", "db1", UUID))
+    agent.run(windows=1)
+    assert world.harvested == ["web"]
+    assert [one.problem for one in agent.roster] == [None, None]
+
+
+def test_roots_come_back_after_a_migration_that_failed():
+    world = world_of("db1")
+    agent = world.agent()
+    agent.run(windows=1)
+    agent.inbox.tell(News("event-migrating", "db1", UUID))
+    world.migrating = frozenset({UUID})
+    agent.run(windows=2)
+    world.armed.clear()
+    world.migrating = frozenset()
+    agent.inbox.tell(News("event-state", "db1", UUID))
+    agent.run(windows=3)
+    assert world.armed == ["db1"]
+    # And the next one finds it again.
+    agent.inbox.tell(News("event-migrating", "db1", UUID))
+    agent.run(windows=4)
+    assert world.let_go == LET_GO * 2
+
+
+def test_a_guest_that_cannot_be_let_go_is_noted_and_left_alone_all_the_same():
+    world = MigratingWorld(world_of("db1", "web").running)
+    agent = world.agent()
+    agent.run(windows=1)
+    world.cannot_forget = True
+    world.migrating = frozenset({UUID})
+    agent.run(windows=2)
+    assert any("db1 is not let go" in note for note in agent.status.notes)
+    assert world.let_go == ["actuator db1"] and world.applied.count("db1") == 1

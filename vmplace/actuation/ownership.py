@@ -89,11 +89,13 @@ class NumaBalancing:
 
 
 def read_sysctl(name: str, proc: Path = PROC) -> str | None:
-    """Return the value of /proc/sys/``name``, None where the kernel does not have it."""
+    """Return the value of /proc/sys/``name``, None where the kernel does not have it; raises VmplaceError."""
     try:
         return (proc / "sys" / name).read_text().strip()
     except FileNotFoundError:
         return None
+    except (OSError, UnicodeDecodeError) as err:
+        raise VmplaceError(f"cannot read {name.replace('/', '.')}: {err}", hint="look at /proc/sys") from err
 
 
 def write_sysctl(name: str, value: str, proc: Path = PROC) -> None:

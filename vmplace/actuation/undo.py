@@ -7,7 +7,7 @@ settled per guest only after that guest is done.  Pages that would not go back s
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -79,6 +79,10 @@ class Allowance(Protocol):
         """Take back what was not moved after all."""
 
 
+Progress = Callable[[str, int, int], None]
+"""Takes the name of a guest, how many of its pages are done, and how many there are."""
+
+
 def undo(  # noqa: PLR0913 - all but the journal are seams
     journal: Journal,
     proc: Path = PROC,
@@ -88,11 +92,12 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     libvirt: LibvirtConnection | None = None,
     stop: Callable[[], bool] = lambda: False,
     allowance: Allowance | None = None,
+    progress: Progress = lambda guest, done, total: None,
 ) -> UndoResult:
     """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are).
 
     ``stop`` is asked before each call that moves pages, and each is within the ``allowance``, if there is
-    one.  What is not moved stays in the journal.
+    one.  What is not moved stays in the journal.  ``progress`` is told every 64 MiB, in pages of a guest.
     """
     contents = journal.contents()
     done: list[GuestUndo] = []
@@ -101,7 +106,9 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     for origins in contents.guests.values():
         if guests is not None and origins.identity.name not in guests:
             continue
-        undoing = _GuestUndoing(journal, origins, kernel or NativeKernel(), libvirt, proc, stop, allowance)
+        undoing = _GuestUndoing(
+            journal, origins, kernel or NativeKernel(), libvirt, proc, stop, allowance, progress
+        )
         try:
             done.append(undoing.run(failures))
         except GuestGoneError:
@@ -136,6 +143,7 @@ class _GuestUndoing:
         proc: Path,
         stop: Callable[[], bool],
         allowance: Allowance | None,
+        progress: Progress,
     ) -> None:
         self._journal = journal
         self._origins = origins
@@ -144,6 +152,7 @@ class _GuestUndoing:
         self._proc = proc
         self._stop = stop
         self._allowance = allowance
+        self._progress = progress
         self._counts: Counter[str] = Counter()
         self._stuck: Counter[str] = Counter()
         self._sizes = BatchSizes()
@@ -155,8 +164,7 @@ class _GuestUndoing:
             if not is_alive(identity, self._proc):
                 raise GuestGoneError("ended")
             pinned = self._restore_affinities(failures)
-            rest = [left for pages in self._origins.pages.iter_pages() if (left := self._restore(pages))]
-            self._journal.record_undone(identity, rest, pinned)
+            self._journal.record_undone(identity, list(self._restore_pages()), pinned)
         except GuestGoneError:
             raise
         except Exception as err:
@@ -195,6 +203,15 @@ class _GuestUndoing:
         if now not in (record.set_to, record.cpus):
             self._counts["others_vcpus"] += 1
         return now == record.set_to
+
+    def _restore_pages(self) -> Iterator[PageOrigins]:
+        """Move all pages home; yield those that did not go."""
+        done, total = 0, self._origins.pages.total_pages
+        for pages in self._origins.pages.iter_pages():
+            if left := self._restore(pages):
+                yield left
+            done += len(pages.hva)
+            self._progress(self._origins.identity.name, done, total)
 
     def _restore(self, pages: PageOrigins) -> PageOrigins | None:
         """Move the pages of one block home; return those that did not go."""

@@ -12,7 +12,7 @@ from vmplace.actuation.gfn_kernel import can_move
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
-from vmplace.actuation.ownership import NumaBalancing, Ownership, restore_sysctl
+from vmplace.actuation.ownership import NumaBalancing, Ownership
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
 from vmplace.actuation.result import ActuationResult
@@ -21,7 +21,6 @@ from vmplace.agent.config import Config
 from vmplace.agent.report import told_copies
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
-from vmplace.sampling.damon_admin import DamonAdmin
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.placement import Placement, open_placement
 
@@ -152,7 +151,7 @@ class HostActuator:
             guests=guests,
             kernel=calls.kernel,
             stop=stop,
-            allowance=_Allowance(self._budget, calls, stop),
+            allowance=UndoAllowance(self._budget, calls, stop),
         )
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
@@ -193,8 +192,8 @@ class HostActuator:
 
 
 @dataclass(frozen=True)
-class _Allowance:
-    """Undo takes from the budget that moves take from."""
+class UndoAllowance:
+    """Has an undo take from a budget, as moves do."""
 
     budget: Budget
     calls: HostCalls
@@ -233,30 +232,6 @@ def told_vcpus(move: VcpuMove) -> str:
     """Return which vCPUs were tied to which node, and why."""
     vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
     return f'guest={move.guest} vcpus={vcpus} nid={before}->{move.nid} reason="{move.reason}"'
-
-
-def undo_without_agent(
-    journal_path: Path, guest: str | None, stop: Callable[[], bool] = lambda: False
-) -> UndoResult:
-    """Undo what the journal holds, where no agent runs; raises JournalError if one does."""
-    if not journal_path.exists():
-        return UndoResult()
-    with Journal(journal_path) as journal:
-        return undo(journal, guests=None if guest is None else (guest,), stop=stop)
-
-
-def give_back_without_agent(config: Config, proc: Path = PROC, sysfs: Path = Path("/sys")) -> tuple[str, ...]:
-    """Give the kernel what a killed agent had taken of it; no guest is touched.  Says what was done.
-
-    Raises JournalError if an agent runs.
-    """
-    told: list[str] = []
-    if config.journal_path.exists():
-        with Journal(config.journal_path, proc=proc) as journal:
-            told += [restore_sysctl(journal, taken, proc) for taken in journal.contents().sysctls.values()]
-    if DamonAdmin.give_back(sysfs, Path(config.socket).parent):
-        told.append("DAMON watches nothing any more")
-    return tuple(told)
 
 
 def told_undo(result: UndoResult) -> tuple[str, ...]:

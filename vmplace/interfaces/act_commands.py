@@ -95,7 +95,8 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
     """Put the memory and vCPUs of GUEST, or of all guests, back where they were before vmplace.
 
     The agent then leaves them alone until `vmplace resume`.  Works from the journal, so also without
-    an agent, and after one that was killed.  Only root may.
+    an agent, and after one that was killed.  Keeps to the budget of moves.  Ctrl-C ends it after the
+    present call; the next undo goes on.  Only root may.
     """
     if settings:
         _give_settings_back(guest, config, as_json=as_json)
@@ -103,35 +104,43 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
     try:
         lines = ask("undo", guest, path=socket, timeout_s=ORDER_S)
     except NoAgentError:
-        from vmplace.agent.actuator import told_undo, undo_without_agent
-        from vmplace.agent.bell import Bell
-        from vmplace.agent.config import read_config
-
-        bell = Bell()
-        bell.stop_on_signals()
-        path = read_config(config).config.journal_path
-        result = undo_without_agent(path, guest, lambda: bell.stopping)
-        _print_lines(told_undo(result), as_json=as_json)
-        if not result.is_complete:
-            raise VmplaceError(
-                "not all is as it was", hint="the rest stays in the journal: run it again"
-            ) from None
-        if not result.guests and not result.sysctls:
-            raise NothingError("nothing to undo") from None
+        _undo_without_agent(guest, config, as_json=as_json)
         return
     _print_lines(lines, as_json=as_json)
 
 
-def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool) -> None:
-    from vmplace.agent.actuator import give_back_without_agent
+def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool) -> None:
+    from vmplace.agent.actuator import told_undo
+    from vmplace.agent.bell import Bell
     from vmplace.agent.config import read_config
+    from vmplace.agent.without_agent import undo_without_agent
+    from vmplace.interfaces.progress import undo_progress
+
+    bell = Bell()
+    bell.stop_on_signals()
+    with undo_progress() as progress:
+        result = undo_without_agent(read_config(config).config, guest, lambda: bell.stopping, progress)
+    _print_lines(told_undo(result), as_json=as_json)
+    if not result.is_complete:
+        told = "stopped before all is as it was" if bell.stopping else "not all is as it was"
+        raise VmplaceError(told, hint="the rest stays in the journal: run it again")
+    if not result.guests and not result.sysctls:
+        raise NothingError("nothing to undo")
+
+
+def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool) -> None:
+    from vmplace.agent.config import read_config
+    from vmplace.agent.without_agent import give_back_without_agent
 
     if guest is not None:
         raise click.UsageError("--settings are the host's: give no GUEST")
-    told = give_back_without_agent(read_config(config).config)
+    told, failures = give_back_without_agent(read_config(config).config)
+    if told:
+        _print_lines(told, as_json=as_json)
+    if failures:
+        raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` tells more")
     if not told:
         raise NothingError("nothing to give back")
-    _print_lines(told, as_json=as_json)
 
 
 @click.command(epilog=examples("vmplace pause\nvmplace pause db1"))

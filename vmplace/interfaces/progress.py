@@ -1,11 +1,15 @@
-"""A progress line for commands that take a known time."""
+"""A progress line for commands that take their time."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vmplace.outside import printable
+from vmplace.topology.guest import PAGE_BYTES
 
 
 @contextmanager
@@ -19,5 +23,20 @@ def window_progress(duration_s: float) -> Iterator[Callable[[Mapping[str, int]],
         def report(counts: Mapping[str, int]) -> None:
             told = f"{counts['windows']} windows, {counts['guests']} guests"
             progress.update(task, completed=time.monotonic() - started, description=told)
+
+        yield report
+
+
+@contextmanager
+def undo_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show on stderr, if that is a terminal, how much of which guest is undone; counts are of pages."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("undo", total=None)
+
+        def report(guest: str, done: int, total: int) -> None:
+            told = escape(printable(guest))
+            progress.update(task, description=told, completed=done * PAGE_BYTES, total=total * PAGE_BYTES)
 
         yield report

@@ -9,33 +9,18 @@ import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
+from tests.unit.agent.slow_clock import SlowClock
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.identity import read_boot_id, read_identity
+from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
-from vmplace.actuation.ownership import NumaBalancing
 from vmplace.actuation.page_runs import encode_pages
-from vmplace.agent.actuator import HostActuator, HostCalls, give_back_without_agent
+from vmplace.agent.actuator import HostActuator, HostCalls
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
 
 BASE = 1 << 32
-
-
-class SlowClock:
-    """A clock that only sleeping and looking move."""
-
-    def __init__(self) -> None:
-        self.now_ns, self.slept_s = 0, 0.0
-
-    def __call__(self) -> int:
-        self.now_ns += 1000
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
-        self.slept_s += seconds
 
 
 def test_an_undo_keeps_to_the_budget_of_moves_and_ends_in_time(tmp_path: Path):
@@ -72,22 +57,6 @@ def test_an_undo_that_is_not_complete_is_no_success(tmp_path: Path):
         assert "moved back" in actuator.undo(None, lambda: False)[0]
     finally:
         actuator.close()
-
-
-def test_what_a_killed_agent_took_of_the_kernel_is_given_back_without_its_guests(tmp_path: Path):
-    proc, sysfs = tmp_path / "proc", tmp_path / "sys"
-    (proc / "sys/kernel/random").mkdir(parents=True)
-    (proc / "sys/kernel/random/boot_id").write_text(read_boot_id())
-    (proc / "sys/kernel/numa_balancing").write_text("1\n")
-    config = Config(state_dir=str(tmp_path), socket=str(tmp_path / "run/control.sock"))
-    with Journal(config.journal_path, proc=proc) as journal:
-        # An agent that is killed here.
-        NumaBalancing(journal, proc=proc).update(1)
-    assert (proc / "sys/kernel/numa_balancing").read_text() == "0"
-    told = give_back_without_agent(config, proc, sysfs)
-    assert told == ("kernel.numa_balancing=0->1: given back",)
-    assert (proc / "sys/kernel/numa_balancing").read_text().strip() == "1"
-    assert give_back_without_agent(config, proc, sysfs) == ()
 
 
 @pytest.mark.parametrize(("cpus", "moved_for"), [((0,), {"db1"}), ((1000,), set())], ids=["can", "cannot"])

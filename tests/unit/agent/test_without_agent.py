@@ -1,0 +1,127 @@
+"""What an agent left behind is undone without one: within the budget, in parts if need be."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.actuation.child_guest import guest_of, plan_of
+from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
+from tests.unit.agent.slow_clock import SlowClock
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.identity import read_boot_id
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.mover import Mover
+from vmplace.actuation.ownership import NumaBalancing
+from vmplace.actuation.page_runs import BLOCK_PAGES
+from vmplace.agent import without_agent
+from vmplace.agent.actuator import HostCalls
+from vmplace.agent.config import BudgetSection, Config
+from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
+from vmplace.interfaces.act_commands import undo
+
+BASE, NPAGES = 1 << 32, BLOCK_PAGES + 512
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(
+        state_dir=str(tmp_path),
+        socket=str(tmp_path / "run/control.sock"),
+        budget=BudgetSection(mb_per_s=4),
+    )
+
+
+@pytest.fixture
+def kernel(config: Config) -> FakeKernel:
+    """A guest of 66 MiB that vmplace moved from node 0 to node 1."""
+    moved = FakeKernel({BASE + i * PAGE: 0 for i in range(NPAGES)})
+    with Journal(config.journal_path) as journal:
+        plan, guests = plan_of(BASE, NPAGES, 1), {"db1": guest_of(os.getpid(), BASE, NPAGES)}
+        Mover(journal, Budget(None), kernel=moved).apply(plan, guests)
+    assert set(moved.nid_of.values()) == {1}
+    return moved
+
+
+def test_it_keeps_to_the_budget_of_moves_and_tells_how_far_it_is(config: Config, kernel: FakeKernel):
+    clock, told = SlowClock(), list[tuple[str, int, int]]()
+    calls = HostCalls(kernel=kernel, clock=clock, sleep=clock.sleep)
+    result = undo_without_agent(config, None, progress=lambda *far: told.append(far), calls=calls)
+    assert result.is_complete and set(kernel.nid_of.values()) == {0}
+    # 69 MB at 4 MB/s, of which 4 MB are there at once.
+    assert clock.slept_s == pytest.approx(16.3, abs=0.6)
+    assert told == [("db1", BLOCK_PAGES, NPAGES), ("db1", NPAGES, NPAGES)]
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_ctrl_c_ends_it_and_the_next_one_goes_on(
+    config: Config, kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock, moved = SlowClock(), len(kernel.calls)
+    calls = HostCalls(kernel=kernel, clock=clock, sleep=clock.sleep)
+    monkeypatch.setattr(without_agent, "HostCalls", lambda: calls)
+    file = tmp_path / "vmplace.toml"
+    file.write_text(f'state_dir = "{tmp_path}"\nsocket = "{config.socket}"\n')
+    words = ["--config", str(file), "--socket", config.socket]
+
+    def interrupted(call: int) -> None:
+        if call == moved + 5:
+            signal.raise_signal(signal.SIGINT)
+
+    kernel.before_call = interrupted
+    stopped = CliRunner().invoke(undo, words)
+    assert "stopped before all" in str(stopped.exception) and len(kernel.calls) == moved + 5
+    assert set(kernel.nid_of.values()) == {0, 1}
+    assert "moved back" in CliRunner().invoke(undo, words, catch_exceptions=False).output
+    assert set(kernel.nid_of.values()) == {0}
+
+
+@pytest.fixture
+def taken(tmp_path: Path, config: Config) -> Path:
+    """The /proc of a host whose NUMA balancing a killed agent had taken."""
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text(read_boot_id())
+    (proc / "sys/kernel/numa_balancing").write_text("1\n")
+    with Journal(config.journal_path, proc=proc) as journal:
+        NumaBalancing(journal, proc=proc).update(1)
+    assert (proc / "sys/kernel/numa_balancing").read_text() == "0"
+    return proc
+
+
+def test_what_a_killed_agent_took_of_the_kernel_is_given_back_without_its_guests(
+    config: Config, taken: Path, tmp_path: Path
+):
+    told = give_back_without_agent(config, taken, tmp_path / "sys")
+    assert told == (("kernel.numa_balancing=0->1: given back",), ())
+    assert (taken / "sys/kernel/numa_balancing").read_text().strip() == "1"
+    assert give_back_without_agent(config, taken, tmp_path / "sys") == ((), ())
+
+
+def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, taken: Path, tmp_path: Path):
+    sysctl = taken / "sys/kernel/numa_balancing"
+    sysctl.unlink()
+    sysctl.mkdir()
+    kdamonds, mark = tmp_path / "sys/kernel/mm/damon/admin/kdamonds", tmp_path / "run/damon-kdamond-pid"
+    (kdamonds / "0").mkdir(parents=True)
+    mark.parent.mkdir()
+    for name, value in {"nr_kdamonds": "1", "0/pid": "77", "0/state": "on"}.items():
+        (kdamonds / name).write_text(value)
+    mark.write_text("77\n")
+    told, failures = give_back_without_agent(config, taken, tmp_path / "sys")
+    assert told == ("DAMON watches nothing any more",) and (kdamonds / "0/state").read_text() == "off"
+    assert len(failures) == 1 and "kernel.numa_balancing" in failures[0]
+    # Still in the journal: the next time it may work.
+    with Journal(config.journal_path, proc=taken) as journal:
+        assert list(journal.contents().sysctls) == ["kernel/numa_balancing"]

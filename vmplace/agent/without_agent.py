@@ -1,0 +1,65 @@
+"""What is done of what an agent left behind, where none runs?"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.identity import PROC
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.ownership import restore_sysctl
+from vmplace.actuation.undo import Progress, UndoResult, undo
+from vmplace.agent.actuator import HostCalls, UndoAllowance
+from vmplace.agent.config import Config
+from vmplace.errors import VmplaceError
+from vmplace.sampling.damon_admin import DamonAdmin
+
+
+def undo_without_agent(
+    config: Config,
+    guest: str | None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Progress = lambda guest, done, total: None,
+    calls: HostCalls | None = None,
+) -> UndoResult:
+    """Undo what the journal holds, within the budget of moves; raises JournalError if an agent runs.
+
+    Once ``stop()``, or when this process is killed, the rest is in the journal for the next undo.
+    """
+    if not config.journal_path.exists():
+        return UndoResult()
+    calls = calls or HostCalls()
+    with Journal(config.journal_path, proc=calls.proc) as journal:
+        return undo(
+            journal,
+            calls.proc,
+            guests=None if guest is None else (guest,),
+            kernel=calls.kernel,
+            stop=stop,
+            allowance=UndoAllowance(Budget(config.budget.mb_per_s * 1e6), calls, stop),
+            progress=progress,
+        )
+
+
+def give_back_without_agent(
+    config: Config, proc: Path = PROC, sysfs: Path = Path("/sys")
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give the kernel what a killed agent had taken of it; no guest is touched.
+
+    Returns what was done and what failed, in words: one that fails keeps nothing else from being given back.
+    Raises JournalError if an agent runs.
+    """
+    told: list[str] = []
+    failures: list[str] = []
+    if config.journal_path.exists():
+        with Journal(config.journal_path, proc=proc) as journal:
+            for taken in journal.contents().sysctls.values():
+                try:
+                    told.append(restore_sysctl(journal, taken, proc))
+                except VmplaceError as err:
+                    failures.append(str(err))
+    try:
+        if DamonAdmin.give_back(sysfs, Path(config.socket).parent):
+            told.append("DAMON watches nothing any more")
+    except (OSError, ValueError) as err:
+        failures.append(f"DAMON cannot be given back: {err}")
+    return tuple(told), tuple(failures)

@@ -5,6 +5,8 @@
 #include "core.h"
 #include "placement_ioctl.h"
 
+#include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +17,20 @@ static void vmp_close(int *fd)
 }
 
 #define _cleanup_close_ __attribute__((cleanup(vmp_close)))
+
+/* Whether @fd, which is ours, is a VM: its number may have come to mean another file of its owner meanwhile. */
+static int vmp_check_is_vm(int fd)
+{
+	static const char wanted[] = "anon_inode:kvm-vm";
+	char link[32], target[sizeof(wanted)];
+	ssize_t length;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	length = readlink(link, target, sizeof(target));
+	if (length < 0)
+		return -errno;
+	return length == sizeof(wanted) - 1 && !memcmp(target, wanted, sizeof(wanted) - 1) ? 0 : -EBADF;
+}
 
 /* Borrow descriptor @vm_fd of process @pid for the one ioctl that KVM allows to foreigners. */
 static int vmp_open_placement(int pid, int vm_fd)
@@ -28,6 +44,10 @@ static int vmp_open_placement(int pid, int vm_fd)
 	borrowed = (int)syscall(SYS_pidfd_getfd, pidfd, vm_fd, 0);
 	if (borrowed < 0)
 		return -errno;
+	/* No other file may get an ioctl that it takes for something else. */
+	ret = vmp_check_is_vm(borrowed);
+	if (ret < 0)
+		return ret;
 	ret = ioctl(borrowed, KVM_CREATE_PLACEMENT_FD, 0);
 	return ret < 0 ? -errno : ret;
 }

@@ -176,7 +176,7 @@ def _opened(pid: int, vm_fd: int) -> Placement:
         return Placement(native.placement_open(pid, vm_fd))
     except OSError as err:
         if err.errno in {errno.ESRCH, errno.EBADF}:
-            raise GuestGoneError(f"process {pid} ended") from err
+            raise GuestGoneError(f"process {pid} ended, or holds no VM any more") from err
         if err.errno == errno.EPERM:
             raise UnsupportedHostError(
                 "the placement fd is refused", hint="run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE"

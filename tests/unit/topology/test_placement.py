@@ -1,10 +1,13 @@
 """Parts of the program share one placement fd of a guest; opening it takes a patched KVM, and is faked."""
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
+from vmplace import native
 from vmplace.topology import placement
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.placement import Placement, open_placement
@@ -51,3 +54,31 @@ def test_a_guest_opened_anew_has_another_file() -> None:
     assert is_open(again.fd)
     again.close()
     assert not is_open(again.fd)
+
+
+def test_a_file_that_is_no_vm_gets_no_ioctl(tmp_path: Path) -> None:
+    # What a descriptor that was a VM when it was looked up may be when it is borrowed; the last one is named so.
+    (tmp_path / "anon_inode:kvm-vm").touch()
+    files = [
+        os.eventfd(0),
+        os.open("/dev/null", os.O_RDWR),
+        os.open(tmp_path / "anon_inode:kvm-vm", os.O_RDWR),
+    ]
+    for fd in files:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            native.placement_open(os.getpid(), fd)
+        os.close(fd)
+
+
+@pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="needs /dev/kvm")
+def test_a_vm_gets_it() -> None:
+    kvm = os.open("/dev/kvm", os.O_RDWR)
+    vm = fcntl.ioctl(kvm, placement.KVM_CREATE_VM, 0)
+    try:
+        os.close(native.placement_open(os.getpid(), vm))
+    except OSError as err:
+        # A stock KVM's answer.
+        assert err.errno in {errno.ENOTTY, errno.EIO}  # noqa: PT017
+    finally:
+        os.close(vm)
+        os.close(kvm)

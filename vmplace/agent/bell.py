@@ -50,9 +50,17 @@ class Bell:
             self.wait(left)
 
     def reload_on_hangup(self) -> None:
-        """Ask on SIGHUP for the configuration to be read again: ``take_reload``."""
+        """Ask on SIGHUP for the configuration to be read again: ``take_reload``.
+
+        The hang-up of the terminal that this process was started from asks it to end, as it does any program;
+        nohup(1) keeps it from that.
+        """
+        ends_with_it = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
+            if ends_with_it and not has_terminal():
+                self.stop()
+                return
             self._reload = True
             self.ring()
 
@@ -83,3 +91,12 @@ class Bell:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def has_terminal() -> bool:
+    """Tell whether this process has a controlling terminal; the kernel takes it away at a hang-up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,57 @@
+"""A hang-up means two things: the terminal is gone, or the administrator wants the file read again."""
+
+import os
+import pty
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import signal, sys
+from vmplace.agent.bell import Bell
+if sys.argv[2] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+bell = Bell()
+bell.reload_on_hangup()
+told = open(sys.argv[1], "w", buffering=1)
+print("ready", file=told)
+while not bell.stopping:
+    bell.wait(60)
+    if bell.take_reload():
+        print("reads", file=told)
+print("stops", file=told)
+"""
+
+
+def started(path: Path, how: str) -> tuple[int, int]:
+    """Return the pid of a process that waits on a terminal, and the terminal's other end."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, [sys.executable, "-c", CODE, str(path), how])  # noqa: S606
+    return pid, terminal
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert is_so()
+
+
+@pytest.mark.parametrize("how", ["plain", "nohup"])
+def test_the_terminals_hangup_ends_it_and_any_other_has_the_file_read(tmp_path: Path, how: str):
+    path = tmp_path / "told"
+    pid, terminal = started(path, how)
+    until(lambda: path.exists() and path.read_text() == "ready\n")
+    os.kill(pid, signal.SIGHUP)
+    until(lambda: path.read_text() == "ready\nreads\n")
+    os.close(terminal)
+    last = "stops" if how == "plain" else "reads"
+    until(lambda: path.read_text() == f"ready\nreads\n{last}\n")
+    if how == "nohup":
+        os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if how == "plain" else -signal.SIGKILL)

@@ -36,8 +36,8 @@ def open_parts(config: Config, actuator: Actuator) -> Parts:
     source = choice.source
     name = policy_name(config.policy)
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
-    budget_bytes = guests_budget_bytes(memory_bytes)
     finder, notes = guest_finder(config)
+    budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     pace, unmeasured = guest_pace(config)
     sensing = tuple(f"source {source.name}: {reason}" for reason in choice.reasons)

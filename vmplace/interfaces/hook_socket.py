@@ -22,7 +22,9 @@ from vmplace.topology.guests_libvirt import EventWatch
 
 LOG = logging.getLogger(__name__)
 NAME = "hook.sock"
-RETRY_S = 5.0
+RETRY_S, MOST_RETRY_S = 5.0, 80.0
+"""A watching process that ends at once, as all do while libvirtd is away, is started again less and less
+often: each costs a tenth of a second of CPU."""
 Watching = Callable[[Path], EventWatch]
 
 
@@ -34,14 +36,21 @@ def hook_path(control_socket: str) -> Path:
 class HookSocket:
     """Hands what comes to ``tell``, from ``start`` until ``close``; keeps ``watching`` alive, if given."""
 
-    def __init__(self, path: Path, tell: Callable[[News], None], watching: Watching | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tell: Callable[[News], None],
+        watching: Watching | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Raises VmplaceError if the socket cannot be made."""
         self._path, self._tell, self._watching = path, tell, watching
         self._socket = _bound(path)
         self._inode = path.stat().st_ino
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watcher: EventWatch | None = None
-        self._retry_at = 0.0
+        self._clock = clock
+        self._retry_at, self._pause_s = 0.0, RETRY_S
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="hook", daemon=True)
 
@@ -85,9 +94,13 @@ class HookSocket:
         """Start the watching process again when it has ended, as it does with libvirtd."""
         if self._watching is None or (self._watcher and self._watcher.is_alive()):
             return
-        if time.monotonic() < self._retry_at:
+        now = self._clock()
+        if now < self._retry_at:
             return
-        self._retry_at = time.monotonic() + RETRY_S
+        # One that lived for a while had found libvirtd.
+        has_lived = now - self._retry_at > MOST_RETRY_S
+        self._pause_s = RETRY_S if has_lived else min(self._pause_s * 2, MOST_RETRY_S)
+        self._retry_at = now + self._pause_s
         self._end_watcher()
         with contextlib.suppress(VmplaceError):
             self._watcher = self._watching(self._path)

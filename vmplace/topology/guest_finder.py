@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import RUN, is_of_domain
 from vmplace.topology.domain_policy import DomainPolicy
@@ -42,7 +43,8 @@ Identity = tuple[int, int]
 class GuestScan:
     """The guests, ascending by pid; what was left out and why; ``libvirt_problem`` if libvirt is away.
 
-    ``policies``: what domains' XML says, by UUID; ``untold``: UUIDs of which libvirt has yet to tell;
+    ``policies``: what domains' XML says, by UUID, which no guest has but the process that libvirt started for
+    it; ``untold``: UUIDs of which libvirt has yet to tell;
     ``migrating``: UUIDs of those that leave or arrive.
     """
 
@@ -79,6 +81,11 @@ class GuestFinder:
         self._names: Mapping[Identity, str] = {}
         self._resident = ResidentRam(proc)
 
+    @property
+    def asks_libvirt(self) -> bool:
+        """Tell whether libvirt is asked for names and more."""
+        return self._libvirt is not None
+
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
         processes, skipped = self._processes.find()
@@ -88,7 +95,7 @@ class GuestFinder:
         guests = []
         for process in processes:
             try:
-                guests.append(self._read_guest(process, ordered[process.pid], answer.descriptions))
+                guests.append(self._read_guest(process, ordered[process.pid], answer))
             except GuestGoneError:
                 continue
             except UnsupportedHostError as err:
@@ -144,13 +151,16 @@ class GuestFinder:
         self,
         process: KvmProcess,
         ordered: GuestDescription | None,
-        domains: Mapping[str, GuestDescription],
+        answer: LibvirtAnswer,
     ) -> GuestTopology:
-        domain = domains.get(ordered.uuid) if ordered is not None and ordered.uuid else None
-        if domain is not None and not is_of_domain(process.pid, domain.name, run=self._run, proc=self._proc):
+        uuid = ordered.uuid if ordered is not None and ordered.uuid else ""
+        domain = answer.descriptions.get(uuid)
+        # A domain whose XML cannot be read has a policy and a process all the same.
+        claimed = domain.name if domain is not None else answer.names.get(uuid)
+        if claimed is not None and not is_of_domain(process.pid, claimed, run=self._run, proc=self._proc):
             # The real one goes on as it is; this one is neither that nor to be believed in anything else.
             raise UnsupportedHostError(
-                f"it says that it is domain {domain.name}, which libvirt does not run in it: left alone"
+                f"it says that it is domain {printable(claimed)}, which libvirt does not run in it: left alone"
             )
         description = domain or ordered or GuestDescription("")
         guest = GuestTopology(

@@ -27,6 +27,7 @@ SYSTEM_URI = "qemu:///system"
 ANSWER_S = 2.0
 REFRESH_S = 30.0
 RETRY_S = 5.0
+"""After an answer that lacks something; twice as long after each that still does, up to REFRESH_S."""
 MOST_BYTES = 64 << 20
 SILENCE = "libvirt does not answer"
 CURE = "systemctl status libvirtd"
@@ -46,13 +47,15 @@ class Answer(msgspec.Struct, frozen=True):
 class LibvirtAnswer:
     """The running domains by UUID.  ``problem`` says why the answer is old or empty, None if it is fresh.
 
-    ``rejected`` holds the domains that cannot be read, with the reason; ``policies`` what the XML of each
-    says of vmplace, by UUID; ``migrating`` the UUIDs of those that leave or arrive.
+    ``rejected`` holds the domains that cannot be read, with the reason; ``names`` those of all, by UUID;
+    ``policies`` what the XML of each says of vmplace, by UUID; ``migrating`` the UUIDs of those that leave
+    or arrive.
     """
 
     descriptions: Mapping[str, GuestDescription] = field(default_factory=dict)
     problem: str | None = None
     rejected: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
     migrating: frozenset[str] = frozenset()
 
@@ -75,6 +78,7 @@ class Libvirt:
         self._worker: _Worker | None = None
         self._asked_for: frozenset[str] | None = None
         self._asked_at = 0.0
+        self._retry_s = RETRY_S
         self._last = LibvirtAnswer()
 
     def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
@@ -85,6 +89,8 @@ class Libvirt:
         patience_s = 0.0
         try:
             if self._worker is None and self._is_due(uuids):
+                is_again = uuids == self._asked_for and self._lacks(uuids)
+                self._retry_s = min(self._retry_s * 2, REFRESH_S) if is_again else RETRY_S
                 self._asked_for, self._asked_at, patience_s = uuids, self._clock(), self._answer_s
                 self._worker = _Worker(self._uri, "domains")
             if self._worker is not None:
@@ -122,10 +128,13 @@ class Libvirt:
         age_s = self._clock() - self._asked_at
         if uuids != self._asked_for:
             return True
+        return age_s >= (self._retry_s if self._lacks(uuids) else REFRESH_S)
+
+    def _lacks(self, uuids: frozenset[str]) -> bool:
+        """Tell whether the last answer lacks something that may come soon."""
         # A guest that is starting has a process before libvirt lists it.
         last = self._last
-        incomplete = last.problem is not None or not uuids <= last.descriptions.keys() or last.migrating
-        return age_s >= (RETRY_S if incomplete else REFRESH_S)
+        return last.problem is not None or not uuids <= last.descriptions.keys() or bool(last.migrating)
 
 
 def asked(uri: str, *question: str, text: str = "", patience_s: float = 10.0) -> Answer:
@@ -246,13 +255,14 @@ def _checked(returncode: int, output: str) -> Answer:
 def _answer_of(answer: Answer) -> LibvirtAnswer:
     """Return the domains of a worker's answer."""
     descriptions, rejected, policies = {}, {}, {}
+    names = {uuid: name for uuid, name, _ in answer.domains}
     for uuid, name, text in answer.domains:
         policies[uuid] = domain_policy(text)
         try:
             descriptions[uuid] = parse_domain(text)
         except VmplaceError as err:
             rejected[printable(name)] = str(err)
-    return LibvirtAnswer(descriptions, None, rejected, policies, frozenset(answer.migrating))
+    return LibvirtAnswer(descriptions, None, rejected, names, policies, frozenset(answer.migrating))
 
 
 def find_libvirt() -> None:

@@ -1,7 +1,8 @@
 """How much memory may the agent take on this host, and which guests can it afford?
 
 1. It needs BASE_BYTES, and for each 4 KiB page of guests STATE_BYTES of statistics (docs/architecture.md),
-   and READING_BYTES more while it reads one guest.
+   and READING_BYTES more while it reads one guest.  Its libvirt workers need WORKERS_BYTES, which count for
+   its control group but not for its own limits.
 2. A host needs ``host_limit_bytes``: as if one guest had all of its memory.  More is never asked for.
 3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
    RLIMIT_DATA.
@@ -18,9 +19,12 @@ from pathlib import Path
 from vmplace.errors import OutsideError
 from vmplace.outside import lines, read_text, read_whole
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.procfs import PROC
 
 BASE_BYTES = 96 << 20
 SPARE_BYTES = 96 << 20
+WORKERS_BYTES = 64 << 20
+"""Two processes, of 10 MiB each and 20 MiB of libraries; 10 MiB more, and 3 for the answer, with 200 domains."""
 STATE_BYTES, READING_BYTES = 6, 6
 """What eight nodes take, all pages differing; and a byte each for touches and nodes, bits by node."""
 MIB, GIB = 1 << 20, 1 << 30
@@ -31,10 +35,14 @@ def host_limit_bytes(memory_bytes: int) -> int:
     return BASE_BYTES + SPARE_BYTES + memory_bytes // PAGE_BYTES * (STATE_BYTES + READING_BYTES)
 
 
-def guests_budget_bytes(memory_bytes: int, proc: Path = Path("/proc"), sysfs: Path = Path("/sys")) -> int:
+def guests_budget_bytes(
+    memory_bytes: int, proc: Path = PROC, sysfs: Path = Path("/sys"), *, with_libvirt: bool = False
+) -> int:
     """Return what is left for guests on a host with so much memory, within the limits that were set."""
-    limits = [host_limit_bytes(memory_bytes), *_group_limits(proc, sysfs), *_process_limits()]
-    return max(min(limits) - BASE_BYTES, 0)
+    own = [host_limit_bytes(memory_bytes), *_process_limits()]
+    workers_bytes = WORKERS_BYTES if with_libvirt else 0
+    shared = [limit - workers_bytes for limit in _group_limits(proc, sysfs)]
+    return max(min(own + shared) - BASE_BYTES, 0)
 
 
 def affordable(

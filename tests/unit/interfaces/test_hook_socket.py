@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -252,3 +253,32 @@ def test_a_migration_is_told_as_soon_as_libvirtd_notes_its_job(tmp_path: Path):
         hook.close()
     told = [(one.operation, one.guest) for one in news]
     assert told == [("event-migrating", "db1"), ("event-state", "db1"), ("event-migrating", "db1")]
+
+
+def test_a_libvirtd_that_is_away_is_asked_for_less_and_less_often(tmp_path: Path):
+    class Ended:
+        def is_alive(self) -> bool:
+            return now in alive
+
+        def end(self) -> None: ...
+
+    now, started, alive = 1000.0, list[float](), range(0)
+
+    def watching(path: Path) -> EventWatch:
+        started.append(now)
+        return cast(EventWatch, Ended())
+
+    hook = HookSocket(tmp_path / "hook.sock", lambda news: None, watching, clock=lambda: now)
+    try:
+        for second in range(3600):
+            now = 1000.0 + second
+            hook._keep_watching()
+        assert len(started) < 55 and started[1] - started[0] <= 10
+        # It came up, lived for an hour, and was restarted.
+        alive = range(4600, 8200)
+        for second in range(3600, 7260):
+            now = 1000.0 + second
+            hook._keep_watching()
+        assert [at for at in started if at >= 4690] == [8200.0, 8205.0, 8215.0, 8235.0]
+    finally:
+        hook.close()

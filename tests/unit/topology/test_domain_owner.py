@@ -62,6 +62,22 @@ def test_a_second_process_with_the_uuid_is_told_and_left_alone(tmp_path: Path, c
 
 
 @needs_kvm
+def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_policy(
+    tmp_path: Path, claim: Callable[[], int]
+):
+    class Unreadable(Told):
+        def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
+            return LibvirtAnswer(rejected={"db1": "its XML is too deep"}, names={UUID: "db1"})
+
+    real, other = claim(), claim()
+    (tmp_path / "db1.pid").write_text(f"{real}\n")
+    scan = GuestFinder(Unreadable(), run=tmp_path).find()
+    assert found(scan, real, other) == {real: ("db1", "kvm")}
+    (told,) = [skip.reason for skip in scan.skipped if skip.pid == other]
+    assert "says that it is domain db1" in told and "left alone" in told
+
+
+@needs_kvm
 def test_nobody_is_the_domain_whose_process_libvirt_does_not_tell(tmp_path: Path, claim: Callable[[], int]):
     pid = claim()
     scan = GuestFinder(Told(), run=tmp_path).find()

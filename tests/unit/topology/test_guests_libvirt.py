@@ -13,6 +13,7 @@ from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology import guests_libvirt
 from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.guests_libvirt import REFRESH_S, RETRY_S, Libvirt
+from vmplace.topology.memory_budget import WORKERS_BYTES
 
 needs_libvirt = pytest.mark.skipif(
     importlib.util.find_spec("libvirt") is None, reason="Python has no libvirt module"
@@ -110,6 +111,45 @@ def test_libvirtd_that_is_down_is_a_problem_not_a_failure(tmp_path: Path, worker
     clock.now += RETRY_S
     libvirt.read()
     assert len(workers) == 2
+
+
+PEAK = """
+import resource, subprocess, sys
+answer = subprocess.run([sys.executable, "-P", *sys.argv[1:]], capture_output=True, check=True).stdout
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, len(answer))
+"""
+
+
+@needs_libvirt
+def test_two_workers_take_no_more_than_the_budget_counts(tmp_path: Path):
+    domains = "".join(
+        f"<domain type='test'><name>d{number}</name><uuid>6695eb01-f6a4-8304-79aa-{number:012x}</uuid>"
+        f"<memory>1024</memory><os><type>hvm</type></os><description>{'x' * 12_000}</description></domain>"
+        for number in range(200)
+    )
+    (tmp_path / "node.xml").write_text(f"<node>{domains}</node>")
+    argv = [sys.executable, "-c", PEAK, guests_libvirt.__file__.replace("guests_libvirt", "libvirt_worker")]
+    told = subprocess.run(
+        [*argv, f"test://{tmp_path}/node.xml", "domains"], capture_output=True, text=True, check=True
+    )
+    peak_bytes, answer_bytes = map(int, told.stdout.split())
+    assert answer_bytes > 200 * 12_000
+    # The kernel counts the libraries, of which most of a worker is, once.
+    assert peak_bytes + answer_bytes < WORKERS_BYTES < 2 * peak_bytes
+
+
+@needs_libvirt
+def test_what_libvirt_never_tells_is_asked_for_less_and_less_often(
+    tmp_path: Path, workers: list[tuple[str, ...]]
+):
+    clock = Clock()
+    libvirt = Libvirt(f"qemu+unix:///system?socket={tmp_path}/none", answer_s=20, clock=clock)
+    for second in range(120):
+        clock.now = float(second)
+        libvirt.read()
+    assert len(workers) == 6
+    libvirt.read(frozenset({"a guest that came"}))
+    assert len(workers) == 7
 
 
 @pytest.fixture

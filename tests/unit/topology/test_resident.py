@@ -167,3 +167,5 @@ def test_limits_of_the_control_group_and_of_those_above_it_are_kept_to(tmp_path:
     (group / "memory.max").write_text("max\n")
     (group.parent / "memory.max").write_text(f"{256 * MIB}\n")
     assert guests_budget_bytes(1 << 40, tmp_path / "proc", tmp_path / "sys") == 160 * MIB < free
+    # Workers that ask libvirt are in the group.
+    assert guests_budget_bytes(1 << 40, tmp_path / "proc", tmp_path / "sys", with_libvirt=True) == 96 * MIB

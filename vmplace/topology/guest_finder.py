@@ -159,8 +159,9 @@ class GuestFinder:
         claimed = domain.name if domain is not None else answer.names.get(uuid)
         if claimed is not None and not is_of_domain(process.pid, claimed, run=self._run, proc=self._proc):
             # The real one goes on as it is; this one is neither that nor to be believed in anything else.
+            name = printable(claimed)
             raise UnsupportedHostError(
-                f"it says that it is domain {printable(claimed)}, which libvirt does not run in it: left alone"
+                f"it says that it is domain {name}, which libvirt does not run in it: left alone"
             )
         description = domain or ordered or GuestDescription("")
         guest = GuestTopology(

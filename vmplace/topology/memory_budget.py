@@ -24,7 +24,7 @@ from vmplace.topology.procfs import PROC
 BASE_BYTES = 96 << 20
 SPARE_BYTES = 96 << 20
 WORKERS_BYTES = 64 << 20
-"""Two processes, of 10 MiB each and 20 MiB of libraries; 10 MiB more, and 3 for the answer, with 200 domains."""
+"""Two processes of 10 MiB, their libraries of 20 MiB; with 200 domains 10 MiB more, and 3 for the answer."""
 STATE_BYTES, READING_BYTES = 6, 6
 """What eight nodes take, all pages differing; and a byte each for touches and nodes, bits by node."""
 MIB, GIB = 1 << 20, 1 << 30

@@ -57,14 +57,10 @@ def test_a_guest_opened_anew_has_another_file() -> None:
 
 
 def test_a_file_that_is_no_vm_gets_no_ioctl(tmp_path: Path) -> None:
-    # What a descriptor that was a VM when it was looked up may be when it is borrowed; the last one is named so.
-    (tmp_path / "anon_inode:kvm-vm").touch()
-    files = [
-        os.eventfd(0),
-        os.open("/dev/null", os.O_RDWR),
-        os.open(tmp_path / "anon_inode:kvm-vm", os.O_RDWR),
-    ]
-    for fd in files:
+    # What a descriptor that was a VM when it was looked up may be when it is borrowed.
+    named = tmp_path / "anon_inode:kvm-vm"
+    named.touch()
+    for fd in (os.eventfd(0), os.open("/dev/null", os.O_RDWR), os.open(named, os.O_RDWR)):
         with pytest.raises(OSError, match="Bad file descriptor"):
             native.placement_open(os.getpid(), fd)
         os.close(fd)
@@ -78,7 +74,7 @@ def test_a_vm_gets_it() -> None:
         os.close(native.placement_open(os.getpid(), vm))
     except OSError as err:
         # A stock KVM's answer.
-        assert err.errno in {errno.ENOTTY, errno.EIO}  # noqa: PT017
+        assert err.errno in {errno.ENOTTY, errno.EIO}
     finally:
         os.close(vm)
         os.close(kvm)

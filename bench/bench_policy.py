@@ -56,7 +56,7 @@ RUNS = (
     ("interleave-workers", "full"),
     ("numad-model", "full"),
     ("kernel-balancing-model", "hints"),
-    ("carrefour-2013", "ibs"),
+    ("carrefour-2013", "ibs-hits"),
     ("kmaf", "hints"),
     ("bwap", "full"),
     ("vmplace", "full"),
@@ -87,6 +87,8 @@ MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("square-diagonal", ("metis-kmeans,vcpus=8", "npb-sp-B,vcpus=8", "gap-cc-urand20,vcpus=8")),
     ("memory-expander", ("metis-pca,vcpus=12", "redis-ycsba,vcpus=8,priority=protected")),
     ("sparse-ids", ("splash-barnes,vcpus=8", "streamcluster,vcpus=8", "npb-ep-A,vcpus=8")),
+    ("narrow-controllers", ("npb-sp-B,vcpus=8,nodes=0",)),
+    ("narrow-controllers", ("streamcluster,vcpus=8,nodes=0", "redis-ycsba,nodes=1,priority=protected")),
 )
 HALF_LIVES_NS = (60e6, 120e6, 240e6)
 

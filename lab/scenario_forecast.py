@@ -187,6 +187,7 @@ def _trace(guest: Guest, by_vcpu: Matrix) -> Trace:
         loads=dram - stores,
         stores=stores,
         dram=dram,
+        sampled=np.zeros(len(page)),
         # Emulated time passes at DRAM accesses only: instructions take none.
         raw=busy[None, :],
         window_starts=np.array([0, len(page)]),

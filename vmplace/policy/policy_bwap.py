@@ -10,9 +10,13 @@
 4. Co-scheduled: with a high-priority guest, DWP first goes up as long as *its* stall rate falls, then as
    long as the own one does (section III-B3).
 
+5. All this begins when the guest is in a stable phase (section III-B: BWAP-init is called there): as long
+   as its memory grew by more than a hundredth within 20 readings, pages stay where they are first touched.
+
 Source: BWAP (IPDPS'20), section III.
 Differs: all of a guest's pages count as shared.  A reading is what counters tell at a look, so that the
-interval is 20 looks; readings are of the share of time that is waited.
+interval is 20 looks; readings are of the share of time that is waited.  The paper's program says itself
+when it is stable.
 """
 
 from dataclasses import dataclass, field, replace
@@ -32,6 +36,8 @@ from vmplace.policy.host_view import (
 from vmplace.policy.proximity import STEP, with_dwp
 
 READINGS, DROPPED = 20, 5
+STABLE_GROWTH = 1.01
+"""A guest is stable if its memory grew by no more than this factor within READINGS."""
 GOLDEN = 0.6180339887498949
 
 
@@ -42,18 +48,17 @@ def canonical_weights(bandwidth: Matrix, worker: Bools) -> Matrix:
     return weights
 
 
-def bandwidths(system: MemorySystem) -> Matrix:
-    """Return what CPUs on k get from memory on i if all workers ask all nodes alike (section III-A3), as
-    [i, k].
+def bandwidths(system: MemorySystem, worker: Bools) -> Matrix:
+    """Return what workers on k get from memory on i if they all ask all nodes alike (section III-A3): [i, k].
 
-    The narrowest resource on the way, shared by those who pass it.
+    The narrowest resource on the way, shared by the workers that pass it; 0 for nodes without workers.
     """
     count = len(system.nids)
     memory = system.controller > 0
-    passing = np.einsum("kjr,j->r", system.visits, memory.astype(np.float64))
+    passing = np.einsum("kjr,j,k->r", system.visits, memory.astype(np.float64), worker.astype(np.float64))
     share = np.divide(system.capacities, passing, out=np.full(len(passing), np.inf), where=passing > 0)
     answer = np.zeros((count, count))
-    for cpu in range(count):
+    for cpu in np.flatnonzero(worker):
         for node in np.flatnonzero(memory):
             answer[node, cpu] = share[system.visits[cpu, node] > 0].min()
     return answer
@@ -121,24 +126,35 @@ class BwapPlanner:
     """BWAP at work: places all pages by the weights, then climbs."""
 
     climbs: dict[str, Climb] = field(default_factory=dict)
+    sizes: dict[str, list[int]] = field(default_factory=dict)
 
     def plan(self, view: HostView) -> Decision:
         """Return where the guests' pages ought to be."""
-        table = bandwidths(view.system)
         stalls = [
             1 - guest.counters.busy_share
             for guest in view.guests
             if guest.slowdown_bound is not None and guest.counters
         ]
         protected = max(stalls) if stalls else None
-        return Decision([self._followed(guest, table, protected) for guest in view.guests])
+        return Decision([self._followed(view.system, guest, protected) for guest in view.guests])
 
-    def _followed(self, guest: GuestEvidence, table: Matrix, protected: float | None) -> NodeIndexes:
+    def _stable(self, guest: GuestEvidence) -> bool:
+        """Return whether the guest's memory hardly grew lately; once it was stable, it is."""
+        if guest.name in self.climbs:
+            return True
+        sizes = self.sizes.setdefault(guest.name, [])
+        sizes.append(int(guest.present.sum()))
+        return len(sizes) > READINGS and sizes[-1] <= STABLE_GROWTH * sizes[-1 - READINGS]
+
+    def _followed(self, system: MemorySystem, guest: GuestEvidence, protected: float | None) -> NodeIndexes:
+        if not self._stable(guest):
+            return guest.node
         first = Climb(stage=1 if protected is not None and guest.slowdown_bound is None else 2)
         climb = self.climbs.get(guest.name, first)
         if guest.counters is not None:
             climb = climbed(climb, 1 - guest.counters.busy_share, protected)
         self.climbs[guest.name] = climb
+        table = bandwidths(system, guest.worker)
         weights = with_dwp(canonical_weights(table, guest.worker), guest.worker, climb.dwp)
         node = np.where(guest.node < 0, ABSENT, guest.node).astype(np.int8)
         plan = follow_weights(node, weights)

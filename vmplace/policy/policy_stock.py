@@ -8,7 +8,8 @@ from that node, too (the two-stage filter of ``should_numa_migrate_memory``).
 
 Source: numad(8), numad.c 0.5; Linux, kernel/sched/fair.c and mm/mempolicy.c (task placement is left out).
 Differs: numad's CPU load is the guest's vCPU count; guests that fill the host are left alone, as numad
-does when no subset of the nodes is enough.  The scan covers SCAN_SHARE of a guest per look.
+does when no subset of the nodes is enough.  Source hints unmaps one page in eight per look, and all of
+these count; other sources show all pages, of which SCAN_SHARE count per look.
 """
 
 from dataclasses import dataclass, field
@@ -16,25 +17,32 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import ABSENT, Bools, Decision, GuestEvidence, HostView, Indexes, NodeIndexes
+from vmplace.policy.host_view import (
+    ABSENT,
+    Bools,
+    Decision,
+    GuestEvidence,
+    HostView,
+    Indexes,
+    NodeIndexes,
+    row_sums,
+)
 
 NUMAD_PERIOD_NS = 15e9
 TARGET_UTILISATION = 0.85
-"""numad's default: it fills nodes to 85 %."""
+"""numad's default (-u): it asks for so many CPUs and so much memory that they would be used to 85 %."""
 SCAN_SHARE = 1 / 8
 
 
 def numad_nodes(view: HostView, guest: GuestEvidence, free_cpus: Matrix, free_pages: Matrix) -> Indexes:
     """Return the fewest nodes that can take the guest's vCPUs and pages, the ones with most of it first."""
     held = np.bincount(guest.node[guest.node >= 0], minlength=len(free_cpus)).astype(np.float64)
-    vcpus = 0 if guest.vcpu_node is None else len(guest.vcpu_node)
+    cpus = (0 if guest.vcpu_node is None else len(guest.vcpu_node)) / TARGET_UTILISATION
+    pages = held.sum() / TARGET_UTILISATION
     order = np.argsort(-(free_cpus * (free_pages + held + 1)), kind="stable")
     for count in range(1, len(order) + 1):
         nodes = order[:count]
-        if (
-            free_cpus[nodes].sum() * TARGET_UTILISATION >= vcpus * TARGET_UTILISATION
-            and free_pages[nodes].sum() >= held.sum()
-        ):
+        if free_cpus[nodes].sum() >= cpus and free_pages[nodes].sum() >= pages:
             return np.sort(nodes)
     return np.flatnonzero((free_cpus > 0) | (free_pages > 0))
 
@@ -102,12 +110,10 @@ class BalancingPlanner:
         if guest.recent is None:
             return guest.node
         last = self.last.setdefault(guest.name, np.full(len(guest.node), ABSENT, np.int8))
-        start, length = self.at.get(guest.name, 0), max(int(len(guest.node) * SCAN_SHARE), 1)
-        pages = (start + np.arange(length)) % len(guest.node)
-        self.at[guest.name] = (start + length) % len(guest.node)
+        pages = self._scanned(guest)
         heat = guest.recent[pages]
         total = heat.sum(axis=1)
-        draw = self.chance.random(length) * total
+        draw = self.chance.random(len(pages)) * total
         fault = np.minimum((np.cumsum(heat, axis=1) <= draw[:, None]).sum(axis=1), heat.shape[1] - 1)
         faulted = (total > 0) & (guest.node[pages] >= 0)
         twice = faulted & (last[pages] == fault) & (view.system.controller[fault] > 0)
@@ -115,3 +121,11 @@ class BalancingPlanner:
         plan[pages[twice]] = fault[twice]
         last[pages[faulted]] = fault[faulted]
         return plan
+
+    def _scanned(self, guest: GuestEvidence) -> Indexes:
+        """Return the pages whose faults count now: those that the source unmapped, or the next in turn."""
+        if guest.samples_recent is not None:
+            return np.flatnonzero(row_sums(guest.samples_recent))
+        start, length = self.at.get(guest.name, 0), max(int(len(guest.node) * SCAN_SHARE), 1)
+        self.at[guest.name] = (start + length) % len(guest.node)
+        return (start + np.arange(length)) % len(guest.node)

@@ -6,6 +6,7 @@ accesses are even (parallelism = all accesses / those of the busiest vCPU) and n
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from vmplace.policy.vcpu_plan import shift
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS, Learnt
 from vmplace.simulate.look import WindowTruth
-from vmplace.simulate.trace import Ints, Trace
+from vmplace.simulate.trace import Trace
 
 ACCESS_NS = 0.5
 """Time per access before any cache: an instruction mix of about three per access at 2.6 GHz and IPC 2."""
@@ -70,10 +71,15 @@ class GuestRun:
     """The state of one guest on its way through its trace."""
 
     def __init__(
-        self, spec: GuestSpec, host: SimulatedHost, windows: int, half_life_ns: float = HALF_LIFE_NS
+        self,
+        spec: GuestSpec,
+        host: SimulatedHost,
+        windows: int,
+        half_life_ns: float = HALF_LIFE_NS,
+        with_hits: bool = False,
     ) -> None:
         self.spec, self.windows, self.window = spec, min(windows, spec.trace.windows), 0
-        self.nodes = len(host.cpus)
+        self.nodes, self.with_hits = len(host.cpus), with_hits
         self.vcpu_node = np.array(spec.nodes)[np.arange(spec.vcpus) * len(spec.nodes) // spec.vcpus]
         self.cpu_share, self.side_by_side = 1.0, 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
@@ -89,12 +95,13 @@ class GuestRun:
         where = trace.page[records].astype(np.int64) * self.nodes + self.thread_node[trace.thread[records]]
         size = trace.npages * self.nodes
 
-        def by_page(counts: Ints) -> Matrix:
+        def by_page(counts: npt.NDArray[Any]) -> Matrix:
             flat: Matrix = np.bincount(where, weights=counts, minlength=size).astype(np.float64)
             return flat.reshape(-1, self.nodes)
 
         loads, stores = by_page(trace.loads[records]), by_page(trace.stores[records])
-        self.truth = WindowTruth(by_page(trace.dram[records]), loads + stores, stores)
+        sampled = np.maximum(by_page(self._raw_of(records)), loads + stores) if self.with_hits else None
+        self.truth = WindowTruth(by_page(trace.dram[records]), loads + stores, stores, sampled)
         self.accesses = max(float(self.truth.dram.sum()), 1.0)
         self.read_ratio = 1 - float(np.minimum(self.truth.stores, self.truth.dram).sum()) / self.accesses
         self._written: Bools = row_sums(stores) > 0
@@ -106,6 +113,15 @@ class GuestRun:
         hits = max(float(self.truth.touches.sum()) - self.accesses, 0.0)
         work_ns = float(vcpu_raw.sum()) * ACCESS_NS + hits * LLC_HIT_NS / self.spec.mlp
         self.think_ns = work_ns / self.accesses
+
+    def _raw_of(self, records: slice) -> npt.NDArray[np.float64]:
+        """Return each record's share of its thread's accesses in the window, by the samples of its page."""
+        trace = self.spec.trace
+        weight, thread = trace.sampled[records], trace.thread[records]
+        total = np.bincount(thread, weights=weight, minlength=trace.threads)
+        raw = np.divide(trace.raw[self.window], total, out=np.zeros(trace.threads), where=total > 0)
+        shares: npt.NDArray[np.float64] = weight * raw[thread]
+        return shares
 
     @property
     def worker(self) -> Bools:

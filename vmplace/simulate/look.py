@@ -15,11 +15,17 @@ RUN_PAGES = 64
 
 @dataclass(frozen=True)
 class WindowTruth:
-    """Of one window, by page and node of the vCPU: DRAM accesses, any touches, and stores."""
+    """Of one window, by page and node of the vCPU: DRAM accesses, touches of any kind that missed a private
+    cache, and stores.
+
+    ``hits``: all accesses, those that private caches serve among them, as an instruction sampler sees them;
+    None unless the guest's source asks for them.
+    """
 
     dram: Matrix
     touches: Matrix
     stores: Matrix
+    hits: Matrix | None = None
 
     @cached_property
     def rows(self) -> Indexes:
@@ -37,16 +43,21 @@ class WindowTruth:
 
     def of(self, rows: Indexes) -> "WindowTruth":
         """Return these pages only."""
-        return WindowTruth(self.dram[rows], self.touches[rows], self.stores[rows])
+        hits = None if self.hits is None else self.hits[rows]
+        return WindowTruth(self.dram[rows], self.touches[rows], self.stores[rows], hits)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Of a window of the trace, which share passed, and in how long; evenly, as nothing else is recorded."""
+    """Of a window of the trace, which share passed, and in how long; evenly, as nothing else is recorded.
+
+    ``vcpu_ns``: the time of all vCPUs that ran.
+    """
 
     truth: WindowTruth
     share: float
     span_ns: float
+    vcpu_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,17 @@ class Look:
     def stores(self) -> Matrix:
         """Return the stores."""
         return _total([part.truth.stores * part.share for part in self.parts])
+
+    @property
+    def hits(self) -> Matrix:
+        """Return all accesses, those that private caches serve among them."""
+        each = [part.truth.hits if part.truth.hits is not None else part.truth.touches for part in self.parts]
+        return _total([hits * part.share for hits, part in zip(each, self.parts, strict=True)])
+
+    @property
+    def vcpu_ns(self) -> float:
+        """Return the time of all vCPUs that ran."""
+        return sum(part.vcpu_ns for part in self.parts)
 
     def touches_until(self, span_ns: float) -> Matrix:
         """Return the touches in the first ``span_ns``."""

@@ -13,7 +13,7 @@ from vmplace.simulate.placement_costs import FREE, PlacementCosts
 from vmplace.simulate.registry import Reach, SimulatedPolicy
 from vmplace.simulate.result import SimulationResult
 from vmplace.simulate.simulation import Simulation
-from vmplace.simulate.source_views import Source, sensor_of
+from vmplace.simulate.source_views import Source, sensor_of, wants_hits
 
 ALL_WINDOWS = 1 << 30
 
@@ -34,7 +34,7 @@ def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
         return oracle(host, specs, windows, costs or PlacementCosts(), best_course)
     if policy.reach is Reach.FIXED:
         return oracle(host, specs, windows, FREE, static_course)
-    guests = [GuestRun(spec, host, windows, half_life_ns) for spec in specs]
+    guests = [GuestRun(spec, host, windows, half_life_ns, wants_hits(source)) for spec in specs]
     share_cpus(guests, host)
     simulation = Simulation(host, guests, policy, source, costs or PlacementCosts())
     if policy.reach is Reach.AGENT:

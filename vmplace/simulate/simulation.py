@@ -152,7 +152,8 @@ class Simulation:
             return
         parts = self.shown[guest.spec.name]
         before = parts.pop() if parts and parts[-1].truth is guest.truth else Part(guest.truth, 0.0, 0.0)
-        parts.append(Part(guest.truth, before.share + share, before.span_ns + span))
+        vcpu_ns = before.vcpu_ns + guest.parallelism * span
+        parts.append(Part(guest.truth, before.share + share, before.span_ns + span, vcpu_ns))
 
     def _advance(self, resting: dict[str, float], span: float) -> None:
         self.now += span

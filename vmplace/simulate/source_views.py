@@ -4,7 +4,9 @@ full: every DRAM access.  ad: node-rooted accessed and dirty bits, read some tim
 (model/touch_rates.py).  hints: one page in ``HINT_PAGES`` is unmapped per look; the first access tells its
 vCPU, and how soon it came tells how hot the page is.  ad+hints: bits, which tell the same of each page and
 node that such a fault tells of a few; vCPUs and code, which faults tell alone, do not matter here.  ibs: one
-of ``period`` DRAM accesses, read or write.  ad+ibs, ad+hints+ibs: who touched and wrote a page by bits, how
+of ``period`` DRAM accesses, read or write.  ibs-hits: a sample every ``period`` cycles of a vCPU, of which
+those of memory accesses count, whatever cache served them, as Carrefour takes them (ASPLOS'13, section
+3.3.1).  ad+ibs, ad+hints+ibs: who touched and wrote a page by bits, how
 hot it is by samples, too (model/fusion.py).  Each view's heat is scaled to the DRAM accesses of each node,
 which counters tell every source.
 """
@@ -26,6 +28,10 @@ CLOCK_SCALE = 50
 are scaled by it, so that a trace is looked at as often as the program would be."""
 IBS_PERIOD = 39_000 // CLOCK_SCALE
 """DRAM accesses per sample: Carrefour's 130,000 cycles (section 3.3) at Streamcluster's IPC of 0.30."""
+IBS_CYCLES = 65_000
+"""Cycles per sample: Carrefour's higher rate (section 3.3.1), all the time and at no price."""
+CLOCK_GHZ, MEMORY_SHARE = 2.3, 1 / 3
+"""Of Carrefour's machine A; one operation in three accesses memory (guest_run.py, ACCESS_NS)."""
 FIRST_READING_NS = 6.25e6 / CLOCK_SCALE
 """Bits are read for the first time a sixteenth of the agent's shortest look after they were cleared."""
 HINT_PAGES = 8
@@ -112,6 +118,16 @@ def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIO
     return Seen(_scaled(sampled, look), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
 
 
+def see_hits(look: Look, chance: np.random.Generator, period: int = IBS_CYCLES) -> Seen:
+    """Return samples of all accesses, hits of caches among them: one every ``period`` cycles of a vCPU."""
+    taken = look.vcpu_ns * CLOCK_GHZ * MEMORY_SHARE * CLOCK_SCALE / period
+    hits, stores = look.hits, look.stores
+    sampled = chance.poisson(hits * (taken / max(float(hits.sum()), 1.0))).astype(np.float64)
+    writes = chance.binomial(sampled.astype(np.int64), np.clip(stores / np.maximum(hits, 1e-9), 0, 1))
+    ratio = 1 - float(writes.sum()) / max(float(sampled.sum()), 1.0)
+    return Seen(_scaled(sampled, look), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
+
+
 def see_bits_and_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
     """Return bits, and samples beside them."""
     who, often = see_bits(look, chance), see_samples(look, chance, period)
@@ -145,6 +161,7 @@ def _scaled(heat: Matrix, look: Look) -> Matrix:
 
 SAMPLING: Mapping[str, Callable[..., Seen]] = {
     "ibs": see_samples,
+    "ibs-hits": see_hits,
     "ad+ibs": see_bits_and_samples,
     "ad+hints+ibs": see_bits_and_samples,
 }
@@ -160,8 +177,16 @@ SOURCES: Mapping[str, Source] = {
 }
 
 
+def wants_hits(source: Source) -> bool:
+    """Return whether the source sees accesses that caches serve."""
+    return (source.func if isinstance(source, partial) else source) is see_hits
+
+
 def source_named(text: str) -> Source:
-    """Return the source of that name; ``ibs:N`` samples one DRAM access in N.  Raises VmplaceError."""
+    """Return the source of that name; ``ibs:N`` samples one DRAM access in N, ``ibs-hits:N`` each N cycles.
+
+    Raises VmplaceError.
+    """
     name, _, period = text.partition(":")
     if name in SAMPLING and period.isdigit() and int(period) > 0:
         return partial(SAMPLING[name], period=int(period))

@@ -27,6 +27,7 @@ NEVER = 65535
 PAGE_ARRAYS = ("vpn", "first_touch_thread", "first_touch_epoch", "first_touch_rank", "free_epoch")
 RECORD_ARRAYS = ("epoch", "page_idx", "thread", "loads", "stores", "llc_misses")
 TOTAL_ARRAYS = ("totals_raw_loads", "totals_raw_stores")
+SAMPLE_ARRAYS = ("smp_page_idx", "smp_thread", "smp_count")
 WANTED = {*PAGE_ARRAYS, *RECORD_ARRAYS, *TOTAL_ARRAYS, "meta"}
 MOST_TRACE_BYTES = 8 << 30
 MOST_THREADS = 1024
@@ -45,7 +46,9 @@ class Trace:
     ``raw[W, T]``: accesses before any cache.  ``window_starts[W + 1]``: the first record of each window.
     ``first_worker``, ``workers``: the thread range that does the work.  ``near``: for
     each of NEAR_PAGES, the number of the run that each page lies in.  ``frame``: the number of each page's
-    address among all; pages that follow each other at one address share it.
+    address among all; pages that follow each other at one address share it.  ``sampled[N]``: of each record's
+    page and thread, the samples of all accesses, hits of caches included, in the whole run, dealt out evenly
+    over the windows of that page and thread; zeros where the trace has none.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Trace:
     window_starts: Ints
     near: tuple[Ints, ...]
     frame: Ints
+    sampled: npt.NDArray[np.float64]
 
     @property
     def npages(self) -> int:
@@ -105,7 +109,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     """
     arrays, there = {}, MOST_TRACE_BYTES
     with zipfile.ZipFile(path) as archive:
-        for name in sorted(WANTED):
+        for name in sorted(WANTED) + list(SAMPLE_ARRAYS):
             if f"{name}.npy" not in archive.namelist():
                 continue
             member = archive.getinfo(f"{name}.npy")
@@ -137,6 +141,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
     threads, windows = arrays["totals_raw_loads"].shape[::-1]
     whole = {one: _integers(arrays[one], one) for one in WANTED - {"meta"}}
     _check_indexes(whole, threads, windows)
+    samples = _samples(arrays, len(whole["vpn"]), threads)
     _check_lives(whole)
     records = _ascending({one: whole[one] for one in RECORD_ARRAYS})
     first, last = _workers(meta, threads)
@@ -158,7 +163,30 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
         window_starts=np.searchsorted(records["epoch"], np.arange(windows + 1)),
         near=tuple(np.unique(whole["vpn"] // size, return_inverse=True)[1] for size in NEAR_PAGES),
         frame=np.unique(whole["vpn"], return_inverse=True)[1],
+        sampled=_dealt_out(samples, records["page_idx"].astype(np.int64) * threads + records["thread"]),
     )
+
+
+def _samples(arrays: dict[str, Any], npages: int, threads: int) -> npt.NDArray[np.float64]:
+    """Return the samples [page * threads + thread] of the whole run; empty if the trace has none."""
+    if not set(SAMPLE_ARRAYS) <= set(arrays):
+        return np.zeros(0)
+    page, thread, count = (_integers(arrays[name], name) for name in SAMPLE_ARRAYS)
+    if len({one.shape for one in (page, thread, count)}) != 1 or page.ndim != 1:
+        raise TraceError("the arrays smp_* differ in shape")
+    if page.size and (page.max() >= npages or thread.max() >= threads):
+        raise TraceError(f"smp_* names page {page.max()} of {npages} or thread {thread.max()} of {threads}")
+    where = page.astype(np.int64) * threads + thread
+    counts = np.bincount(where, weights=count, minlength=npages * threads)
+    return counts.astype(np.float64)
+
+
+def _dealt_out(samples: npt.NDArray[np.float64], where: Ints) -> npt.NDArray[np.float64]:
+    """Return the samples of each record's place, divided by how many records are of that place."""
+    if not samples.size:
+        return np.zeros(len(where))
+    dealt: npt.NDArray[np.float64] = samples[where] / np.bincount(where, minlength=len(samples))[where]
+    return dealt
 
 
 def _ascending(records: dict[str, Ints]) -> dict[str, Ints]:

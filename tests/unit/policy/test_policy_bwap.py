@@ -1,13 +1,18 @@
 """BWAP, against its equations and an exhaustive search."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import vmplace.simulate
 from vmplace.model.memory_system import Link, MemorySystem, routed, solved
 from vmplace.policy import policy_bwap as bwap
-from vmplace.policy.host_view import GuestEvidence, demand, traffic
+from vmplace.policy.host_view import ABSENT, GuestEvidence, HostView, demand, traffic
 from vmplace.policy.proximity import STEP, with_dwp
+from vmplace.simulate.host_file import read_host
 
+HOSTS = Path(vmplace.simulate.__file__).parent / "hosts"
 WORKERS = np.array([True, True, False, False])
 
 
@@ -84,7 +89,7 @@ def test_the_climb_lands_within_a_step_of_exhaustive_search_in_the_memory_model(
         50.0,
         2.0,
     )
-    weights = bwap.canonical_weights(bwap.bandwidths(system), WORKERS)
+    weights = bwap.canonical_weights(bwap.bandwidths(system, WORKERS), WORKERS)
 
     def stall(dwp: float) -> float:
         node = bwap.follow_weights(pages.node, with_dwp(weights, WORKERS, dwp))
@@ -100,3 +105,30 @@ def test_beside_a_protected_guest_the_climb_first_heeds_that_guests_stall_rate()
         # The own stall rate rises with every step; the protected guest's falls until 0.6.
         climb = bwap.climbed(climb, climb.dwp, abs(climb.dwp - 0.6))
     assert climb.dwp >= 0.6
+
+
+def test_one_worker_of_the_asymmetric_host_weighs_nodes_by_what_reaches_it():
+    # The host's bandwidths as seen by node 0, made to sum to one.
+    system = read_host(HOSTS / "asymmetric-8.toml").system
+    worker = np.arange(8) == 0
+    weights = bwap.canonical_weights(bwap.bandwidths(system, worker), worker)
+    row = np.array([9300, 5500, 2900, 1800, 3600, 1800, 2900, 1800.0])
+    np.testing.assert_allclose(weights, row / row.sum(), atol=0.002)
+
+
+def present(pages: int) -> GuestEvidence:
+    node = np.full(1000, ABSENT, np.int8)
+    node[:pages] = 0
+    return GuestEvidence(
+        "g", np.zeros((1000, 4)), node < 0, node, WORKERS, np.ones(1000, np.int64), None, 4.0, 9.0, 2.0
+    )
+
+
+def test_pages_stay_while_memory_grows_and_are_dealt_out_once_it_does_not():
+    planner, host = bwap.BwapPlanner(), ring(0.02, 0.05)
+    for pages in range(100, 1000, 30):
+        view = HostView(host, np.full(4, 1000.0), (present(pages),), 2000.0)
+        assert (planner.plan(view).pages[0] == view.guests[0].node).all()
+    for _ in range(bwap.READINGS + 1):
+        plan = planner.plan(view).pages[0]
+    assert len(np.unique(plan[plan >= 0])) == 4

@@ -77,7 +77,9 @@ LOADS = np.array([1.0, 0, 0, 0])
 
 
 def placed(evidence: GuestEvidence, replicate: bool = True):
-    return carrefour.page_places(evidence, EVERYTHING, replicate, LOADS, np.random.default_rng(1))
+    return carrefour.page_places(
+        evidence, evidence.heat, EVERYTHING, replicate, LOADS, np.random.default_rng(1)
+    )
 
 
 def test_a_page_of_one_node_goes_there_once_it_was_sampled_twice():

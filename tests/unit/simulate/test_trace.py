@@ -68,3 +68,24 @@ def test_other_files_and_cut_ones_are_refused(tmp_path: Path):
     for name in ("text.npz", "cut.npz", "array.npy", "absent.npz"):
         with pytest.raises(TraceError, match=name):
             read_trace(tmp_path / name)
+
+
+def test_samples_of_all_accesses_are_dealt_out_over_a_pages_windows():
+    arrays = private_pages(windows=4, npages=8)
+    arrays |= {
+        "smp_page_idx": np.array([0, 5], np.uint32),
+        "smp_thread": np.array([0, 1], np.uint8),
+        "smp_count": np.array([40, 8], np.uint32),
+    }
+    trace = parse_trace(arrays, name="t")
+    assert set(trace.sampled[trace.page == 0].tolist()) == {10.0}
+    assert set(trace.sampled[trace.page == 5].tolist()) == {2.0}
+    assert trace.sampled.sum() == 48
+
+
+@pytest.mark.parametrize(("name", "value"), [("smp_page_idx", 8), ("smp_thread", 4)])
+def test_samples_of_a_page_or_thread_that_is_not_there_are_refused(name: str, value: int):
+    arrays = private_pages(windows=4, npages=8)
+    arrays |= dict.fromkeys(("smp_page_idx", "smp_thread", "smp_count"), np.array([0]))
+    with pytest.raises(TraceError, match="smp_"):
+        parse_trace(arrays | {name: np.array([value])}, name="t")

@@ -1,0 +1,49 @@
+"""What stock hosts do, against what numad(8) and the kernel's scan say of themselves."""
+
+import numpy as np
+import pytest
+
+from vmplace.model.published import square
+from vmplace.policy.host_view import GuestEvidence, HostView
+from vmplace.policy.policy_stock import BalancingPlanner, numad_nodes
+
+NPAGES = 800
+
+
+def guest(vcpus: int, *, samples=None) -> GuestEvidence:
+    heat = np.zeros((NPAGES, 4)) if samples is None else samples
+    return GuestEvidence(
+        "g",
+        heat,
+        np.zeros(NPAGES, np.bool_),
+        np.zeros(NPAGES, np.int8),
+        np.ones(4, np.bool_),
+        np.ones(NPAGES, np.int64),
+        None,
+        float(vcpus),
+        9.0,
+        2.0,
+        recent=heat,
+        samples_recent=samples,
+        vcpu_node=np.zeros(vcpus, np.intp),
+    )
+
+
+def view(one: GuestEvidence) -> HostView:
+    system = square(local=100.0, hop=100.0, controller=0.04, link=0.03, queue=1.0)
+    return HostView(system, np.full(4, 1e5), (one,), 2000.0, cpus=np.full(4, 8.0))
+
+
+@pytest.mark.parametrize(("vcpus", "nodes"), [(6, 1), (7, 2), (13, 2), (14, 3)])
+def test_numad_fills_nodes_to_85_percent(vcpus: int, nodes: int):
+    # numad(8), -u: 0.85 x 8 CPUs are 6.8.
+    one = guest(vcpus)
+    assert len(numad_nodes(view(one), one, np.full(4, 8.0), np.full(4, 1e5))) == nodes
+
+
+def test_each_page_that_was_unmapped_counts_and_the_second_fault_of_a_node_moves_it():
+    faults = np.zeros((NPAGES, 4))
+    faults[::8, 3] = 1.0
+    one, planner = guest(4, samples=faults), BalancingPlanner()
+    assert (planner.plan(view(one)).pages[0] == 0).all()
+    assert np.flatnonzero(planner.plan(view(one)).pages[0] == 3).tolist() == list(range(0, NPAGES, 8))

@@ -1,4 +1,4 @@
-"""The rules of docs/architecture.md, held against the imports and calls of the code itself."""
+"""The rules of docs/how-it-works.md, held against the imports and calls of the code itself."""
 
 import ast
 import subprocess

@@ -36,12 +36,12 @@ RANGES = {"replica_mb": (0, 1 << 30), "move_mb_per_s": (1, 100_000)}
 EXAMPLES: Mapping[str, tuple[object, str]] = {
     "mode": (
         "advise",
-        "manual: not sampled, nothing planned. advise: `vmplace plan` and `why` tell what would be done, "
+        "manual: not sampled, nothing planned. advise: `vmplace plan` and `why` show what would be done, "
         "`vmplace apply GUEST` does it once.",
     ),
     "priority": (
         "protected",
-        'Heeded by policy "host", which plans for all guests at once: shared memory of the others makes way.',
+        'With policies "auto" and "host", which plan for all guests at once, others make way for it.',
     ),
     "allowed_nids": (
         (0, 1),
@@ -61,8 +61,8 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "proximity": (
         "tuned",
-        "How near to the vCPUs memory lies that they share; tuned: found by trials, step by step, as far as "
-        "counters tell that the guest gets faster.",
+        "How near to the vCPUs their shared memory lies. tuned: searched in steps, as far as counters show "
+        "that the guest gets faster.",
     ),
     "replica_mb": (
         512,
@@ -132,10 +132,10 @@ def _filled(text: str, width: int = 100) -> list[str]:
     return [*lines, line]
 
 
-_HEAD = f"""# What can be said about a guest
+_HEAD = f"""# Policy reference
 
-This page is made of the model (`python -m vmplace.agent.policy_reference`); so is the schema for XML
-editors, `vmplace/agent/policy.rng`.
+What can be said about a guest. This page and the schema for XML editors,
+`vmplace/agent/policy.rng`, are generated (`python -m vmplace.agent.policy_reference`).
 
 The same words stand in the domain's XML, in `/etc/vmplace/vmplace.toml` and in extra specs of an
 OpenStack flavour, which Nova writes into the domain's XML:
@@ -159,27 +159,29 @@ Nothing has to be said. Key by key, the first that says something counts:
 4. `[defaults]` of vmplace.toml;
 5. the defaults below.
 
-`vmplace policy explain GUEST` tells what holds, and who said so. Whatever is said, memory that
+`vmplace policy explain GUEST` shows what holds, and who said so. Whatever is said, memory that
 `<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.
 
-`vmplace policy set GUEST KEY=VALUE` and `virsh metadata` change the XML of a running guest; the agent
-follows within a window, and within 30 s where libvirt's events do not reach it. vmplace.toml is read
-again on SIGHUP (`systemctl reload vmplace`); the log and `vmplace status` tell what changed. While a new
-guest's policy is not known because libvirt does not answer, nothing of it is changed.
+`vmplace policy set GUEST KEY=VALUE` and `virsh metadata` change the XML of a running guest. The
+agent follows within a window, and within 30 s where libvirt's events do not reach it.
+vmplace.toml is read again on SIGHUP (`systemctl reload vmplace`); the log and `vmplace status`
+name what changed. While a new guest's policy is not known because libvirt does not answer, nothing
+of it is changed.
 
-A mistake (`vmplace policy validate FILE` finds them) leaves the guest alone, with line, cause and cure in
-`vmplace status` and `why`; others are not touched by it. An element or extra spec that this version does
-not know is told and ignored, unless it looks like a key misspelt.
+A mistake (`vmplace policy validate FILE` finds them) leaves the guest alone, with line, cause and
+cure in `vmplace status` and `why`. Other guests are not touched by it. An element or extra spec
+that this version does not know is reported and ignored, unless it looks like a misspelt key.
 """
 
 
 def _tail() -> str:
     return f"""## Limits
 
-A domain's XML with a document type, with more than {MAX_DEPTH} levels or more than {MAX_BYTES >> 20} MiB is
-refused as a policy, and its guest left alone. In mode "auto" with the technique "move", the libvirt hook
-rewrites `<numatune>` from strict to restrictive when the guest arrives by migration or is restored;
-`vmplace policy apply --config GUEST` does it for the next start. The nodes stay the same.
+A domain's XML with a document type, with more than {MAX_DEPTH} levels or more than {MAX_BYTES >> 20} MiB
+is refused as a policy, and its guest left alone. In mode "auto" with the technique "move", the
+libvirt hook rewrites `<numatune>` from strict to restrictive when the guest arrives by migration
+or is restored. `vmplace policy apply --config GUEST` does it for the next start. The nodes stay
+the same.
 """
 
 

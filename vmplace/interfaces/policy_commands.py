@@ -86,7 +86,7 @@ def set_(  # noqa: PLR0913 - click's arguments
 ) -> None:
     """Change the policy in the XML of GUEST, as it runs and for its next start; other keys stay.
 
-    The agent follows within a window.  What is wrong is told, and nothing changes.
+    The agent follows within a window.  A mistake is reported, and nothing changes.
     """
     from vmplace.interfaces.domain_metadata import read_domain, words_of, write_words
 

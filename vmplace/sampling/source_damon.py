@@ -88,7 +88,7 @@ class DamonSource:
         try:
             self._admin.start(targets)
         except OSError as err:
-            raise VmplaceError(f"DAMON refused its settings: {err}", hint="see docs/operations.md") from err
+            raise VmplaceError(f"DAMON refused its settings: {err}", hint="see docs/operate.md") from err
         self._running = tuple(self._watched)
 
     def _update(self) -> None:

@@ -33,7 +33,7 @@ FIRST_PID = 1 << 23
 HVA = 1 << 40
 BOOT_ID = "simulated"
 MOVE_CALL_NS, MOVE_PAGE_NS = 20_000, 1000
-"""What a call of move_pages(2) works, and for each page (docs/architecture.md)."""
+"""What a call of move_pages(2) works, and for each page (docs/simulate.md)."""
 NO_MEMORY, NOT_PRESENT, BACKING_OFF = 8, 2, 9
 """KVM_PLACEMENT_*, as the replicator knows them."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 1024.0

@@ -12,7 +12,7 @@ MOST_VCPU_ID = (1 << 14) - 1
 
 
 class Movability(Enum):
-    """May pages of a RAM range change their node, and if not, why not (docs/architecture.md)."""
+    """May pages of a RAM range change their node, and if not, why not (docs/how-it-works.md)."""
 
     MOVABLE = "movable"
     SHARED = "shared memory"

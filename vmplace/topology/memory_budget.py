@@ -1,8 +1,8 @@
 """How much memory may the agent take on this host, and which guests can it afford?
 
-1. It needs BASE_BYTES, and for each 4 KiB page of guests STATE_BYTES of statistics (docs/architecture.md),
-   and READING_BYTES more while it reads one guest.  Its libvirt workers need WORKERS_BYTES, which count for
-   its control group but not for its own limits.
+1. It needs BASE_BYTES, and for each 4 KiB page of guests STATE_BYTES of statistics, and READING_BYTES more
+   while it reads one guest (docs/design/block-rows.md).  Its libvirt workers need WORKERS_BYTES, which count
+   for its control group but not for its own limits.
 2. A host needs ``host_limit_bytes``: as if one guest had all of its memory.  More is never asked for.
 3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
    RLIMIT_DATA.

@@ -181,10 +181,10 @@ def test_rules_do_what_they_promise(tmp_path: Path) -> None:
 
 
 def test_runbooks_are_headings_of_the_manual() -> None:
-    manual = (ROOT / "docs/operations.md").read_text()
+    manual = (ROOT / "docs/operate.md").read_text()
     headings = {re.sub(r"[^a-z0-9 -]", "", line.strip("# ").lower()).replace(" ", "-")
                 for line in manual.splitlines() if line.startswith("#")}  # fmt: skip
-    wanted = set(re.findall(r"docs/operations\.md#([a-z-]+)", RULES.read_text()))
+    wanted = set(re.findall(r"docs/operate\.md#([a-z-]+)", RULES.read_text()))
     assert wanted
     assert wanted <= headings
 

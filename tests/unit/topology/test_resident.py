@@ -132,7 +132,7 @@ def test_a_process_with_tebibytes_mapped_costs_next_to_nothing(tib: int):
 
 
 def test_what_the_agent_needs_follows_from_the_host():
-    # docs/architecture.md: up to 1,540 MiB of statistics for 1 TiB; one guest may have all of it.
+    # docs/design/block-rows.md: up to 1,540 MiB of statistics for 1 TiB; one guest may have all of it.
     assert 1540 * MIB < host_limit_bytes(1 << 40) - host_limit_bytes(0) < 4 * GIB
     assert host_limit_bytes(4 * GIB) < 256 * MIB
 

@@ -1,0 +1,123 @@
+"""Which figures does docs/results.md show, and from which runs?  None is typed: they are rendered.
+
+    python -m bench.results_page
+
+``demo.json`` is the demo (readme_results.py keeps it); every other file is what a bench wrote with ``--out``
+(record.py).  ``make results`` renders; a test fails where the page and the files differ.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.readme_results import rendered as rendered_demo
+
+CHECKOUT = Path(__file__).parents[1]
+RESULTS = CHECKOUT / "bench/results"
+PAGE = CHECKOUT / "docs/results.md"
+Record = Mapping[str, Any]
+HEAD = """<!-- Rendered by make results from bench/results/*.json; change nothing here. -->
+
+# Results
+
+Every figure on this page is rendered from a file in `bench/results/`, which a `make` target or a
+bench wrote: with machine, date, commit, control, runs and spread. Figures of earlier trees are in
+the [design notes](design/index.md), as history.
+
+* *counted*: by the emulator's meter, exactly. *modelled*: by a model of the memory system.
+  *measured*: by a clock of the machine named.
+* A spread is the least and the largest of the runs.
+
+## What was not measured
+
+* Nothing was measured on a real host with several sockets. The lab's hosts are emulated.
+* Guest run times are modelled. They say which placement is better, not how fast a real guest is.
+* No Intel host, and no AMD host with IBS, was at hand: both are emulated.
+* Power, network and storage were not looked at.
+"""
+BENCHES = {
+    "decision": ("What a plan costs", "measured, CPU seconds unless a name says otherwise", "bench_decision"),
+    "many": ("What 200 guests cost", "measured, CPU seconds unless a name says otherwise", "bench_many 200"),
+    "pages": ("What page statistics cost", "measured", "bench_pages"),
+    "places": ("What looking up places of pages costs", "measured, CPU ms for each GiB", "bench_places 4"),
+    "sampling": ("What sampling costs", "measured", "bench_sampling 16"),
+    "hook": ("How long libvirt waits for the hook", "measured", "bench_hook 1000"),
+    "kvm": ("The patched KVM beside stock mechanisms", "counted and measured in the lab", "bench_kvm"),
+    "ibs": ("Samples of IBS beside exact counts", "counted in the lab", "bench_ibs"),
+    "sources": ("Share of the oracle's gain, by source", "modelled", "bench_sources"),
+}
+
+
+def page(results: Path = RESULTS) -> str:
+    """Return the page, for the files that are kept."""
+    parts = [HEAD]
+    for path in sorted(results.glob("*.json"), key=lambda one: (one.stem != "demo", one.stem)):
+        kept = json.loads(path.read_text())
+        parts.append("\n".join(_demo(kept) if path.stem == "demo" else _bench(path.stem, kept)))
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _demo(kept: Record) -> Iterator[str]:
+    yield "## The demo\n"
+    yield "Scenario `restart` in the emulated host ([what is claimed](scenarios.md#the-demo)).\n"
+    yield rendered_demo(kept) + "\n"
+    yield "Pages of guests found wrong in the full check: " + ", ".join(
+        f"{name} {sum(guest['bad_pages'] for guest in manager['guests'].values())}"
+        for name, manager in kept["demo"]["managers"].items()
+    ) + ".\n"  # fmt: skip
+    yield from _provenance(kept["record"])
+
+
+def _bench(name: str, kept: Record) -> Iterator[str]:
+    title, kind, command = BENCHES.get(name, (name, "measured", f"bench_{name}"))
+    yield f"## {title}\n"
+    yield f"*{kind}*, by `python -m bench.{command}`.\n"
+    for part, told in kept.get("parts", {}).items():
+        runs = "one run" if told["runs"] == 1 else f"median of {told['runs']} runs"
+        yield f"### {part}\n\n{runs[0].upper()}{runs[1:]}.\n"
+        yield "| figure | value | spread |\n|---|---|---|"
+        spread = dict(_leaves(told.get("spread", {})))
+        for key, value in _leaves(told["figures"]):
+            low_high = spread.get(key)
+            told_spread = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else "-"
+            yield f"| {key} | {_number(value)} | {told_spread} |"
+        yield ""
+    yield from _provenance(kept["record"])
+
+
+def _leaves(figures: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each figure with the names on the way to it; a list of two is a spread."""
+    if isinstance(figures, Mapping):
+        for name, below in figures.items():
+            yield from _leaves(below, f"{above}, {name}" if above else str(name).replace("_", " "))
+    elif not isinstance(figures, list) or all(isinstance(one, int | float) for one in figures):
+        yield above.replace("_", " "), figures
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, list):
+        return ", ".join(map(_number, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _provenance(record: Record) -> Iterator[str]:
+    machine = record["machine"]
+    commit = (record["commit"] or "unknown")[:12]
+    cpus = f"{machine['cpu']}, {machine['cpus']} CPUs"
+    yield f"Machine: {cpus}, {machine['memory']}, Python {machine['python']}."
+    load = record.get("load")
+    yield (
+        f"Date: {record['date'][:10]}. Commit: {commit}." + (f" Load: {load[0]:.1f}." if load else "") + "\n"
+    )
+
+
+def main() -> None:
+    """Write the page anew."""
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

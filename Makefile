@@ -17,7 +17,9 @@ CLOUD := .venv-cloud
 # trees of the lab's own (docs/lab.md).
 PACKAGES := ca-certificates debootstrap gcc libc6-dev libvirt-dev patch pkg-config python3-dev python3-venv shellcheck
 NATIVE := $(wildcard vmplace/native/*.c vmplace/native/*.h)
-PYTHON_FILES := vmplace lab tests bench setup.py
+PYTHON_FILES := vmplace lab tests bench docs setup.py
+PROSE := README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs ansible/README.md
+DOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 help: ## show this
 	@echo "vmplace $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml): placement manager for KVM hosts"
@@ -40,11 +42,22 @@ $(STAMP): pyproject.toml lab/pyproject.toml setup.py $(NATIVE) | setup
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,libvirt,report]' --editable ./lab
 	@touch $@
 
-lint: venv ## format, lint, types, shell scripts
+lint: venv ## format, lint, types, shell scripts, prose and its links
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/mypy
 	git grep -lE '^#!.*\b(ba|da)?sh$$' | xargs -r shellcheck
+	$(BIN)/codespell $(PROSE) vmplace lab bench debian libvirt-hooks kvm-patches/README qemu-patches/README
+	$(BIN)/pymarkdown --config .pymarkdown.json scan --recurse $(PROSE)
+	$(DOCS) --site-dir build/lint-site
+
+.PHONY: docs pictures
+docs: venv ## the documentation as a site that needs no server: build/site/index.html
+	$(DOCS)
+	@echo "docs: build/site/index.html"
+
+pictures: venv ## draw the pictures of docs/how-it-works.md anew
+	$(BIN)/python docs/pictures/draw.py
 
 test-unit: venv promtool ## unit tests: no root, no lab
 	$(BIN)/pytest tests/unit
@@ -97,8 +110,9 @@ qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every s
 demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0: its claims hold, 5: too slow to judge: build/demo
 	$(BIN)/vmplace-lab demo --out build/demo
 
-results: venv ## keep the last make demo (result and picture) and render the README's figures from it
-	$(BIN)/python -m bench.readme_results build/demo
+results: venv ## keep the last make demo (result and picture), if there is one; render README's figures and docs/results.md
+	$(BIN)/python -m bench.readme_results $(wildcard build/demo)
+	$(BIN)/python -m bench.results_page
 
 demo-full: venv ## the same with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
 	$(BIN)/vmplace-lab demo --full --out build/demo

@@ -16,7 +16,7 @@ BUDGET_CPUS = 64
 """One hundredth of a CPU's time for so many CPUs."""
 BUDGET_SHARE = 0.01
 SAMPLE_NS = 2_000
-"""Interrupt, record and its reading: 4,000 instructions in the lab (docs/design/ibs-samples.md), at 2 a nanosecond."""
+"""Interrupt, record, its reading: 4,000 instructions (docs/design/ibs-samples.md), at 2 a nanosecond."""
 
 
 @dataclass(frozen=True)

@@ -186,12 +186,12 @@ deb: venv ## the Debian package (for Debian 13), built and checked by Debian's t
 dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
 	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard
 
-# promtool alone: the package would start a server.
-promtool: $(TOOLS)/promtool ## unpack Prometheus' checker of metrics and rules, for the unit tests
-$(TOOLS)/promtool: | setup
-	@echo "promtool: unpacking it from Debian's package"
+# Unpacked: the package would start a server of its own.
+promtool: $(TOOLS)/prometheus ## unpack Prometheus and its checker of metrics and rules, for the unit tests
+$(TOOLS)/prometheus: | setup
+	@echo "promtool: unpacking it, and Prometheus, from Debian's package"
 	@mkdir -p $(TOOLS)/deb && cd $(TOOLS)/deb && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
-	@mv $(TOOLS)/deb/usr/bin/promtool $@ && rm -rf $(TOOLS)/deb && touch $@
+	@mv $(TOOLS)/deb/usr/bin/promtool $(TOOLS)/deb/usr/bin/prometheus $(TOOLS) && rm -rf $(TOOLS)/deb && touch $@
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
 	rm -rf build lab/build .venv vmplace/native/*.so *.egg-info lab/*.egg-info

@@ -16,8 +16,8 @@ from vmplace import native
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.replica_frames import Gfns, Held, affordable, blocks_of, runs_of, wanted_gfns
-from vmplace.actuation.replica_patience import Patience
-from vmplace.actuation.result import ReplicaOutcome
+from vmplace.actuation.replica_patience import LOST, Patience
+from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -115,13 +115,15 @@ class Replicator:
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
         return tuple(outcomes), tuple(failures)
 
-    def replica_bytes(self) -> dict[str, int]:
-        """Return by guest what its copies take now, as KVM counts them; absent: it never had any."""
+    def copies(self) -> dict[str, Copies]:
+        """Return by guest what its copies take now, and lost; absent: it never had any."""
         told = {}
         for mine in self._guests.values():
             # EIO: the VM is dead, and its replicas are freed.  Whatever it is, others' are counted.
             with contextlib.suppress(Exception):
-                told[mine.name] = mine.placement.statistics()[COPIES] * PAGE_BYTES
+                counted = mine.placement.statistics()
+                lost = counted.get(LOST, 0)
+                told[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES)
         return told
 
     def collapse(self, guest: str | None = None) -> tuple[str, ...]:

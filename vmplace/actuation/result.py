@@ -44,6 +44,14 @@ class ReplicaOutcome:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """What KVM counts of one guest: bytes of copies that are there, and of pages that lost theirs so far."""
+
+    present_bytes: int = 0
+    collapsed_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class ActuationResult:
     """The outcomes of one plan, one entry per guest that was touched, and what went wrong in words.
 

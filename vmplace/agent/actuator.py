@@ -15,7 +15,7 @@ from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
-from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.agent.report import told_copies
@@ -121,9 +121,9 @@ class HostActuator:
             LOG.info('guest=%s reason="%s"', guest.name, told)
         self._mover.release(guest)
 
-    def replica_bytes(self) -> Mapping[str, int]:
-        """Return, by guest, the bytes that copies take now, as KVM counts them."""
-        return self._replicator.replica_bytes()
+    def copies(self) -> Mapping[str, Copies]:
+        """Return what copies take, and lost, by guest, as KVM counts them."""
+        return self._replicator.copies()
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise."""

@@ -3,13 +3,18 @@
 import logging
 from collections.abc import Mapping
 
-from vmplace.actuation.result import MoveOutcome
-from vmplace.agent.guests import TrackedGuest
+from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
+from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.report import told
 from vmplace.agent.state import Decision, PlanSummary
+from vmplace.policy.expected_lar import expected_lar
+from vmplace.policy.plan import PlacementPlan
 from vmplace.topology.guest import PAGE_BYTES
+from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
+REFUSALS = {name: name for name in ("busy", "pinned", "gone", "vetoed")} | {"left": "budget"}
+"""What a move's outcome calls a refusal, and what people read."""
 
 
 def remember(
@@ -23,6 +28,28 @@ def remember(
     if outcome:
         guest.moved_bytes += outcome.moved * PAGE_BYTES
         _log_moves(guest.name, mine, outcome)
+
+
+def expect(roster: Roster, host: HostTopology, plan: PlacementPlan) -> None:
+    """Keep on each guest what the plan promises it, if it changes anything for it."""
+    for guest in roster:
+        mine = plan.only(lambda name, wanted=guest.name: name == wanted)  # type: ignore[misc]
+        if guest.pages and (mine.moves or mine.vcpu_moves):
+            guest.expected_lar = expected_lar(host, guest.topology, guest.pages, mine)
+
+
+def count_refusals(roster: Roster, result: ActuationResult) -> None:
+    """Count on each guest what was not moved or not copied, by reason."""
+    for outcome in result.outcomes:
+        _refuse(roster, outcome, {name: getattr(outcome, name) for name in REFUSALS})
+    for replicas in result.replicas:
+        _refuse(roster, replicas, {"left": replicas.left})
+
+
+def _refuse(roster: Roster, outcome: MoveOutcome | ReplicaOutcome, counts: Mapping[str, int]) -> None:
+    if guest := roster.get(outcome.guest):
+        for name, count in (*counts.items(), *outcome.refused.items()):
+            guest.refused_bytes[REFUSALS.get(name, name)] += count * PAGE_BYTES
 
 
 def _log_moves(name: str, plan: PlanSummary, outcome: MoveOutcome) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
@@ -31,7 +31,7 @@ class NoActuator:
     def release(self, guest: GuestTopology) -> None:
         """Nothing is held."""
 
-    def replica_bytes(self) -> Mapping[str, int]:
+    def copies(self) -> Mapping[str, Copies]:
         """Nothing has copies."""
         return {}
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -46,6 +46,9 @@ class TrackedGuest:
     pages: GuestPages | None = None
     served: deque[ServedAccesses] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT))
     moved_bytes: int = 0
+    refused_bytes: Counter[str] = field(default_factory=Counter)
+    expected_lar: float | None = None
+    cost_ratio: float | None = None
     held: bool = False
     rate: MemoryRate | None = None
     trial: Trial = field(default_factory=Trial)

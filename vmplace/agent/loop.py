@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace import __version__
-from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent import climbs, cost, decisions
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
@@ -66,6 +66,7 @@ class Agent:
         self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
         self._clock = parts.clock
         self._planned_at = self._clock.monotonic()
+        self._harvest_s = self._plan_s = 0.0
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
@@ -135,17 +136,21 @@ class Agent:
             return
         started_cpu = self._clock.cpu_s()
         self._trials.end(armed)
+        began = self._clock.monotonic()
         for guest in armed:
             if not guest.is_migrating:
                 self._harvest(guest)
+        self._harvest_s += self._clock.monotonic() - began
         if self.roster.has_lost:
             self._parts.lookout.look_again()
         busy_cpu += self._clock.cpu_s() - started_cpu
         self._decisions.begin(is_asked=self._desk.waits_for_window)
         if not self._decisions.allows:
             self._notes.add(self._decisions.told)
+        began = self._clock.monotonic()
         with self._decisions.charged():
             plan = self._plan()
+        self._plan_s += self._clock.monotonic() - began
         result = self._act(plan)
         self._judge(result)
         self._settle(result, busy_cpu, changed=changed)
@@ -288,6 +293,7 @@ class Agent:
             limits = {guest.name: guest.limits(self._now_ns()) for guest in self.roster}
             plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)
             self.last_plan = summary(plan)
+            decisions.expect(self.roster, self._host, plan)
         return plan
 
     def _blame(self, name: str, err: Exception) -> None:
@@ -370,6 +376,7 @@ class Agent:
                 outcome = outcomes.get(guest.name)
                 guest.spend(outcome.moved * PAGE_BYTES if outcome else 0, self._now_ns())
                 decisions.remember(guest, self._status.windows + 1, unix_s, self.last_plan, outcome)
+        decisions.count_refusals(self.roster, result)
         for failure in result.failures:
             self._notes.complain(failure)
         if result.pinned_vcpus:
@@ -388,6 +395,10 @@ class Agent:
                 longest_move_call_ms=max(self._status.longest_move_call_ms, longest_ms),
                 longest_move_call_cpu_ms=max(self._status.longest_move_call_cpu_ms, cpu_ms),
                 sampling_cpu_seconds=self._status.sampling_cpu_seconds + cpu_s,
+                replicated_bytes=self._status.replicated_bytes + result.replicated_pages * PAGE_BYTES,
+                harvest_seconds=self._harvest_s,
+                plan_seconds=self._plan_s,
+                budget_bytes_per_s=self._config.budget.mb_per_s * 10**6,
             )
         )
         if self._decisions.allows:
@@ -400,9 +411,9 @@ class Agent:
             guests = {name: one for name, one in status.guests.items() if name in known}
             status = replace(status, guests=guests)
         elif self._host is not None:
-            copies: Mapping[str, int] = {}
+            copies: Mapping[str, Copies] = {}
             with self._notes.fenced("copies are not counted"):
-                copies = self._parts.actuator.replica_bytes()
+                copies = self._parts.actuator.copies()
             with self._notes.fenced("the figures are those of an earlier window"), self._decisions.charged():
                 status = published(status, self.roster, self._host, self.last_plan, copies)
         self._status = replace(status, notes=self._notes.now)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.found import Found
 from vmplace.policy.plan import PlacementPlan, Snapshot
@@ -38,8 +38,8 @@ class Actuator(Protocol):
     def release(self, guest: GuestTopology) -> None:
         """Let go of the guest's VM, and of its copies, until the next ``apply``; what moved stays."""
 
-    def replica_bytes(self) -> Mapping[str, int]:
-        """Return, by guest, the bytes that copies take now; absent means none."""
+    def copies(self) -> Mapping[str, Copies]:
+        """Return what copies take, and lost, by guest; absent means none."""
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take or give back what must not interfere with managed guests; return notes."""

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
+from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, ReplicaOutcome
 from vmplace.agent.guests import Roster, TrackedGuest
-from vmplace.agent.state import AgentStatus, GuestStatus, PlanSummary
+from vmplace.agent.state import AgentStatus, GuestStatus, NodeStatus, PlanSummary
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import Mode
@@ -19,7 +19,7 @@ def published(
     roster: Roster,
     host: HostTopology,
     plan: PlanSummary,
-    replica_bytes: Mapping[str, int],
+    copies: Mapping[str, Copies],
 ) -> AgentStatus:
     """Return ``status`` with how each guest and the host stand now; guests without copies have no bytes."""
     traffics: dict[str, TrafficMatrix | None] = {}
@@ -27,9 +27,9 @@ def published(
 
     def tell(guest: TrackedGuest) -> None:
         traffics[guest.name] = guest_traffic(guest, host)
-        copies = replica_bytes.get(guest.name, 0)
+        mine = copies.get(guest.name, Copies())
         guests[guest.name] = guest_status(
-            guest, host, plan, traffics[guest.name], replica_bytes=copies, paused=status.paused
+            guest, host, plan, traffics[guest.name], copies=mine, paused=status.paused
         )
 
     for guest in roster:
@@ -42,7 +42,8 @@ def published(
             with contextlib.suppress(Exception):
                 tell(guest)
     imbalance = host_imbalance(host, traffics.values())
-    return replace(status, guests=guests, nids=host.nids, mc_imbalance_estimate=imbalance)
+    nodes = tuple(NodeStatus(n.nid, len(n.cpus), n.memory_bytes, n.free_bytes) for n in host.nodes)
+    return replace(status, guests=guests, nids=host.nids, nodes=nodes, mc_imbalance_estimate=imbalance)
 
 
 def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many places
@@ -51,14 +52,14 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
     plan: PlanSummary,
     traffic: TrafficMatrix | None,
     *,
-    replica_bytes: int,
+    copies: Copies,
     paused: bool,
 ) -> GuestStatus:
     """Return what is known of one guest; estimates are None until a window saw an access."""
     cpus = tuple(sorted({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
     return GuestStatus(
         mode=guest.settings.mode.value,
-        state=_state(guest, plan, replica_bytes, paused=paused),
+        state=_state(guest, plan, copies.present_bytes, paused=paused),
         pid=guest.topology.pid,
         origin=guest.topology.origin,
         vcpu_nids=host.nids_of_cpus(cpus),
@@ -67,7 +68,11 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
         hot_pages_by_node=guest.pages.pages_by_node(hot_only=True) if guest.pages else None,
         estimated_lar=local_access_ratio(traffic) if traffic else None,
         moved_bytes=guest.moved_bytes,
-        replica_bytes=replica_bytes,
+        replica_bytes=copies.present_bytes,
+        collapsed_bytes=copies.collapsed_bytes,
+        refused_bytes=dict(guest.refused_bytes),
+        expected_lar=guest.expected_lar,
+        cost_ratio=guest.cost_ratio,
         movability=bytes_by_movability(guest.topology),
         reasons=(
             *plan.reasons(guest.name),

@@ -133,7 +133,11 @@ class GuestStatus:
     but the mode, the schedule or a pause forbids it), held (undone: left alone until resume), migrating,
     manual, failed.
     ``memory_use`` is of the last windows, None from a source that cannot tell.  ``replica_bytes``: what its
-    copies on other nodes take beside ``memory_bytes``.
+    copies on other nodes take beside ``memory_bytes``; ``collapsed_bytes``: pages whose copies were dropped
+    so far.  ``refused_bytes``: what was to be moved or copied, and was not, by reason, so far.
+    ``expected_lar``: what the last plan that moved something promised, once all of it is done.
+    ``cost_ratio``: cycles an instruction takes since its memory last moved, over those before; None where no
+    counters tell.
     """
 
     mode: str
@@ -152,11 +156,29 @@ class GuestStatus:
     problem: str | None = None
     memory_use: MemoryUse | None = None
     uuid: str | None = None
+    collapsed_bytes: int = 0
+    refused_bytes: Mapping[str, int] = field(default_factory=dict)
+    expected_lar: float | None = None
+    cost_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One NUMA node; ``free_bytes`` without room that is kept for a guest to come."""
+
+    nid: int
+    cpus: int
+    memory_bytes: int
+    free_bytes: int
 
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """The whole host as the agent sees it; ``notes`` are things a person should know."""
+    """The whole host as the agent sees it; ``notes`` are things a person should know.
+
+    ``harvest_seconds`` and ``plan_seconds``: what harvests and plans took of the clock, all together.
+    ``budget_bytes_per_s``: what may be moved or copied.
+    """
 
     version: str
     pid: int
@@ -174,4 +196,9 @@ class AgentStatus:
     cpu_seconds: float = 0.0
     sampling_cpu_seconds: float = 0.0
     rss_bytes: int | None = None
+    nodes: tuple[NodeStatus, ...] = ()
+    harvest_seconds: float = 0.0
+    plan_seconds: float = 0.0
+    replicated_bytes: int = 0
+    budget_bytes_per_s: int = 0
     notes: tuple[str, ...] = ()

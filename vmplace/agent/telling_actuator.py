@@ -19,7 +19,7 @@ class TellingActuator:
 
     def __init__(self, actuator: Actuator, keeper: PlaceKeeper) -> None:
         self._actuator, self._keeper = actuator, keeper
-        self.replica_bytes, self.own = actuator.replica_bytes, actuator.own
+        self.copies, self.own = actuator.copies, actuator.own
         self.leftover, self.close, self.release = actuator.leftover, actuator.close, actuator.release
 
     def apply(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
-from vmplace.policy.trial import Verdict
+from vmplace.policy.trial import Trial, Verdict
 from vmplace.sampling.guest_pace import CountsMemory, GuestPace
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
@@ -25,6 +25,7 @@ class Trials:
         self._judges = judges and pace is not None
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
+        self._watched: dict[str, Trial] = {}
 
     def begin(self, guests: Iterable[TrackedGuest]) -> None:
         """Begin a window: what was counted before it is nobody's."""
@@ -44,15 +45,21 @@ class Trials:
     ) -> Mapping[str, Verdict]:
         """Take in what moved after the window; return the verdicts by guest."""
         verdicts: dict[str, Verdict] = {}
-        if not self._judges:
+        if self._pace is None:
             return verdicts
         moved = _moved_pages(result)
         for guest in guests:
             least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
             cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
-            guest.trial, verdict = guest.trial.after_window(
+            before = guest.trial if self._judges else self._watched.get(guest.name, Trial())
+            trial, verdict = before.after_window(
                 cost, moved=has_moved, now_s=now_s, step=guest.climb.stepping
             )
+            guest.cost_ratio = trial.ratio if verdict is not None else guest.cost_ratio
+            if not self._judges:
+                self._watched[guest.name] = trial
+                continue
+            guest.trial = trial
             if verdict is not None:
                 verdicts[guest.name] = verdict
                 LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.told)
@@ -79,6 +86,7 @@ class Trials:
     def forget(self, guest: GuestTopology) -> None:
         """Let go of a guest that ended."""
         self._unmeasured.pop(guest.name, None)
+        self._watched.pop(guest.name, None)
         if self._pace is not None:
             self._pace.forget(guest)
 

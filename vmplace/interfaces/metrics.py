@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 
 PAGE_BYTES = 4096
-STATES = ("new", "moving", "settled", "advised", "held", "manual", "failed")
+STATES = ("new", "moving", "settled", "advised", "held", "migrating", "manual", "failed")
 """The states of vmplace/agent/state.py."""
 
 
@@ -38,6 +38,8 @@ def _agent(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter("vmplace_windows", "Sampling windows since the agent began.", status["windows"])
     yield _counter("vmplace_moved_bytes", "Guest memory moved between nodes.", status["moved_bytes"])
     yield _counter("vmplace_cpu_seconds", "CPU time of the agent.", status["cpu_seconds"])
+    yield from _work(status)
+    yield from _nodes(status["nodes"])
     sampling = status["sampling_cpu_seconds"]
     yield _counter("vmplace_sampling_cpu_seconds", "CPU time of reading what guests touched.", sampling)
     longest = status["longest_move_call_ms"] / 1000
@@ -52,10 +54,35 @@ def _agent(status: Mapping[str, Any]) -> Iterator[Metric]:
         )
 
 
+def _work(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """Yield what windows take and what the budget is: divide by vmplace_windows_total, or compare rates."""
+    copied = status["replicated_bytes"]
+    yield _counter("vmplace_replicated_bytes", "Guest memory that got copies on other nodes.", copied)
+    harvest, plan = status["harvest_seconds"], status["plan_seconds"]
+    yield _counter("vmplace_harvest_seconds", "Time that harvests took, of all windows.", harvest)
+    yield _counter("vmplace_plan_seconds", "Time that plans took, of all windows.", plan)
+    budget = status["budget_bytes_per_s"]
+    yield _gauge("vmplace_budget_bytes_per_second", "What may be moved and copied a second.", budget)
+
+
+def _nodes(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    size = GaugeMetricFamily("vmplace_node_memory_bytes", "Memory of a node.", labels=("numa_node",))
+    free = GaugeMetricFamily(
+        "vmplace_node_free_bytes", "Free memory of a node, less what is kept.", labels=("numa_node",)
+    )
+    for node in nodes:
+        size.add_metric((str(node["nid"]),), node["memory_bytes"])
+        free.add_metric((str(node["nid"]),), node["free_bytes"])
+    yield from (size, free)
+
+
 def _guests(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     yield _info(guests)
     yield _states(guests)
     yield from _by_guest(guests)
+    yield from _gains(guests)
+    yield from _uses(guests)
+    yield _refused(guests)
     yield _by_node(
         guests, "pages_by_node", "vmplace_guest_memory_bytes", "Memory of a guest present on a node."
     )
@@ -96,6 +123,9 @@ def _by_guest(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     copies = GaugeMetricFamily(
         "vmplace_guest_replica_bytes", "Copies of a guest's pages on other nodes.", labels=("domain",)
     )
+    collapsed = CounterMetricFamily(
+        "vmplace_guest_collapsed_bytes", "Pages whose copies were dropped again.", labels=("domain",)
+    )
     moved = CounterMetricFamily(
         "vmplace_guest_moved_bytes", "Memory of a guest moved between nodes.", labels=("domain",)
     )
@@ -103,9 +133,60 @@ def _by_guest(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
         if guest["estimated_lar"] is not None:
             lar.add_metric((name,), guest["estimated_lar"])
         copies.add_metric((name,), guest["replica_bytes"])
+        collapsed.add_metric((name,), guest["collapsed_bytes"])
         moved.add_metric((name,), guest["moved_bytes"])
-    yield from (lar, copies, moved)
+    yield from (lar, copies, collapsed, moved)
     yield _unmovable(guests)
+
+
+def _gains(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield what was promised, to be held against the local access ratio, and what came of it by counters."""
+    expected = GaugeMetricFamily(
+        "vmplace_guest_expected_local_access_ratio",
+        "Local access ratio that the last plan with a change for the guest promised.",
+        labels=("domain",),
+    )
+    cost = GaugeMetricFamily(
+        "vmplace_guest_cost_ratio",
+        "Cycles per instruction since a guest's memory last moved, over those before; below 1 is faster.",
+        labels=("domain",),
+    )
+    for name, guest in guests.items():
+        for family, key in ((expected, "expected_lar"), (cost, "cost_ratio")):
+            if guest[key] is not None:
+                family.add_metric((name,), guest[key])
+    yield from (expected, cost)
+
+
+def _uses(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield what samples of accesses tell, where a source has them."""
+    told = (
+        ("vmplace_guest_dram_accesses_per_second", "Estimated accesses to DRAM.", "dram_per_us"),
+        (
+            "vmplace_guest_remote_stall_cycles_per_second",
+            "Estimated cycles that vCPUs wait for other nodes beyond what their own would take.",
+            "remote_wait_per_us",
+        ),
+    )
+    for name, text, key in told:
+        family = GaugeMetricFamily(name, text, labels=("domain",))
+        for domain, guest in guests.items():
+            use = guest["memory_use"]
+            if use is not None and use[key] is not None:
+                family.add_metric((domain,), use[key] * 1e6)
+        yield family
+
+
+def _refused(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
+    family = CounterMetricFamily(
+        "vmplace_guest_refused_bytes",
+        "Memory of a guest that was to be moved or copied and was not, by reason.",
+        labels=("domain", "reason"),
+    )
+    for name, guest in guests.items():
+        for reason, size in guest["refused_bytes"].items():
+            family.add_metric((name, reason), size)
+    return family
 
 
 def _unmovable(guests: Mapping[str, Mapping[str, Any]]) -> Metric:

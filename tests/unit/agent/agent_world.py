@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vmplace.actuation.result import ActuationResult, MoveOutcome
+from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome
 from vmplace.agent.bell import Bell
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
 from vmplace.agent.found import Found
@@ -65,7 +65,7 @@ class World:
     policy: Callable[[Snapshot], PlacementPlan] = POLICIES["home"]
     applied: list[str] = field(default_factory=list)
     undone: list[str | None] = field(default_factory=list)
-    copies: dict[str, int] = field(default_factory=dict)
+    copied: dict[str, Copies] = field(default_factory=dict)
     owning: bool = False
     closed: int = 0
     let_go: list[str] = field(default_factory=list)
@@ -136,9 +136,9 @@ class World:
             tuple(outcomes), pinned_vcpus=sum(len(pinned.cpus) for pinned in plan.vcpu_moves)
         )
 
-    def replica_bytes(self) -> Mapping[str, int]:
+    def copies(self) -> Mapping[str, Copies]:
         """Return what the test wants."""
-        return self.copies
+        return self.copied
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Note it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.agent.agent_world import NPAGES, World, guest
+from vmplace.actuation.result import Copies
 from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
@@ -34,10 +35,11 @@ def test_a_remote_guest_is_moved_home_once_and_then_settled():
 
 
 def test_what_copies_of_a_guest_take_is_told():
-    world = World([guest("db1"), guest("web")], copies={"db1": 8192})
+    world = World([guest("db1"), guest("web")], copied={"db1": Copies(8192, 4096)})
     agent = world.agent()
     agent.run(windows=1)
-    assert [agent.status.guests[name].replica_bytes for name in ("db1", "web")] == [8192, 0]
+    told = [agent.status.guests[name] for name in ("db1", "web")]
+    assert [(one.replica_bytes, one.collapsed_bytes) for one in told] == [(8192, 4096), (0, 0)]
 
 
 @pytest.mark.parametrize(("windows", "ratio"), [(1, None), (2, 0.25)])

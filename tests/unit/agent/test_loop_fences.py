@@ -40,7 +40,7 @@ class Failing(World):
 
 
 @pytest.mark.parametrize("error", WRONG, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("call", ["host", "guests", "own", "apply", "replica_bytes"])
+@pytest.mark.parametrize("call", ["host", "guests", "own", "apply", "copies"])
 def test_a_part_that_fails_is_a_note_and_the_loop_goes_on(call: str, error: Exception):
     world = Failing([guest("db1"), guest("web")])
     agent = world.agent()

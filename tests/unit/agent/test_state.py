@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.unit.agent.agent_world import HVA, World, guest
-from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
+from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, ReplicaOutcome
 from vmplace.agent.report import told_result
 from vmplace.agent.state import summary
 from vmplace.policy.plan import Collapse, PlacementPlan, Replication
@@ -24,7 +24,8 @@ def test_copies_and_their_reasons_are_told():
 
 
 def state_after(plan: PlacementPlan, **copies: int) -> str:
-    world = World([guest("db1")], policy=lambda snapshot: plan, copies=copies)
+    copied = {name: Copies(size) for name, size in copies.items()}
+    world = World([guest("db1")], policy=lambda snapshot: plan, copied=copied)
     agent = world.agent()
     agent.run(windows=1)
     return agent.status.guests["db1"].state

@@ -1,4 +1,4 @@
-"""What does an operator see in Grafana?  Eight panels, as code.
+"""What does an operator see in Grafana?  Panels, as code.
 
 Run ``make dashboard`` after a change: it writes vmplace.dashboard.json, which is what is shipped.  Only
 that needs grafana-foundation-sdk.
@@ -78,6 +78,62 @@ VIEWS = (
         "{{state}}",
         "short",
         "What the agent does with each guest.",
+    ),
+    View(
+        "Expected local access ratio by guest",
+        f"vmplace_guest_expected_local_access_ratio{{{HOST}}}",
+        "{{domain}}",
+        "percentunit",
+        "What the last plan promised: compare it with the ratio above.",
+    ),
+    View(
+        "Cycles per instruction since the last move",
+        f"vmplace_guest_cost_ratio{{{HOST}}}",
+        "{{domain}}",
+        "percentunit",
+        "Against those before it, by the CPU's counters. Below 100 % is faster.",
+    ),
+    View(
+        "Not moved, by reason",
+        f"sum by (instance, reason) (rate(vmplace_guest_refused_bytes_total{{{HOST}}}[5m]))",
+        "{{reason}}",
+        "Bps",
+        "Guest memory that was to be moved or copied and was not.",
+    ),
+    View(
+        "Use of the budget",
+        f"instance:vmplace_budget_use:ratio5m{{{HOST}}}",
+        "{{instance}}",
+        "percentunit",
+        "Moved and copied, as a share of what may be.",
+    ),
+    View(
+        "Stalls on other nodes' memory",
+        f"vmplace_guest_remote_stall_cycles_per_second{{{HOST}}}",
+        "{{domain}}",
+        "short",
+        "Estimated cycles that vCPUs wait for other nodes beyond what their own would take.",
+    ),
+    View(
+        "Copies dropped",
+        f"sum by (instance, domain) (rate(vmplace_guest_collapsed_bytes_total{{{HOST}}}[5m]))",
+        "{{domain}}",
+        "Bps",
+        "Pages that lost their copies to a write, a move, or lack of memory.",
+    ),
+    View(
+        "Time of a harvest",
+        f"instance:vmplace_harvest_seconds:mean5m{{{HOST}}}",
+        "{{instance}}",
+        "s",
+        "In each window, of all guests.",
+    ),
+    View(
+        "Time of a plan",
+        f"instance:vmplace_plan_seconds:mean5m{{{HOST}}}",
+        "{{instance}}",
+        "s",
+        "In each window, for all guests.",
     ),
     View(
         "Cost of the agent",

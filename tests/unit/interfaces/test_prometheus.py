@@ -1,0 +1,183 @@
+"""A real Prometheus scrapes the real exporter of a running agent: each panel and each rule finds its series.
+
+Only the agent's host and sensor are made up.  Takes some 10 s, most of it Prometheus' own start.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from tests.unit.interfaces.served_agent import running
+from vmplace.actuation.result import ActuationResult, Copies
+from vmplace.sampling.guest_pace import MemoryRate
+from vmplace.sampling.served import ServedAccesses
+from vmplace.topology.guest import GuestTopology
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = ROOT / "vmplace/interfaces/prometheus"
+DASHBOARD = json.loads((SHIPPED / "vmplace.dashboard.json").read_text())
+PANELS = {panel["title"]: panel["targets"][0]["expr"] for panel in DASHBOARD["panels"]}
+CONFIG = """
+global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: vmplace
+    static_configs: [{{targets: ["{target}"]}}]
+"""
+READY_S = 60.0
+
+
+class Faster:
+    """Counters that see a guest run faster once its memory is on node 1."""
+
+    name = "faster"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def cost(self, of: GuestTopology) -> float | None:
+        return 1.0 if self._world.nid_of.get(of.name) == 1 else 2.0
+
+    def rate(self, of: GuestTopology) -> MemoryRate | None:
+        return MemoryRate(1.0, 10.0)
+
+    def forget(self, of: GuestTopology) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Refusing(World):
+    """A world in which a page of each move is in use by the kernel."""
+
+    def apply(self, *args: Any) -> ActuationResult:
+        """Move, and refuse one page."""
+        done = super().apply(*args)
+        some = tuple(replace(one, busy=1) for one in done.outcomes)
+        return replace(done, outcomes=some)
+
+
+def port_free() -> int:
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def asked(url: str, path: str, **words: str) -> Any:
+    query = urllib.parse.urlencode(words)
+    with urllib.request.urlopen(f"{url}{path}?{query}", timeout=20) as answer:  # noqa: S310 - our own server
+        return json.loads(answer.read())["data"]
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run agent and exporter; return where it listens."""
+    path = tmp_path_factory.mktemp("agent") / "s"
+    served = ServedAccesses(1_000_000, (0, 0, 50, 150, 0), (0, 0, 100, 300, 0), (0, 0, 10_000, 60_000, 0))
+    world = Refusing([guest("db1"), guest("web")], served=served, copied={"db1": Copies(8192, 4096)})
+    world.pace = Faster(world)
+    agent = world.agent(window_ms=50)
+    argv = [sys.executable, "-c", "from vmplace.interfaces.cli import main; main()", "metrics", "serve"]
+    with running(world, agent, path):
+        process = subprocess.Popen(
+            [*argv, "--listen", "127.0.0.1:0", "--socket", str(path)],
+            stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        assert process.stderr
+        yield urllib.parse.urlsplit(process.stderr.readline().split()[-1]).netloc
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def prometheus(exporter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus that has scraped the exporter several times; return its URL."""
+    binary = shutil.which("prometheus", path=f"{ROOT}/build/tools:{os.environ['PATH']}")
+    if binary is None and os.environ.get("CI"):
+        pytest.fail("prometheus is missing: make promtool")
+    if binary is None:
+        pytest.skip("prometheus is missing: make promtool")
+    folder = tmp_path_factory.mktemp("prometheus")
+    text = CONFIG.format(rules=SHIPPED / "vmplace.rules.yml", target=exporter)
+    (config := folder / "prometheus.yml").write_text(text)
+    listen = f"127.0.0.1:{port_free()}"
+    argv = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*argv, f"--web.listen-address={listen}"], stderr=log, stdout=log)
+    try:
+        wait_for_rates(f"http://{listen}", process, folder / "log")
+        yield f"http://{listen}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def wait_for_rates(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait until recorded rates are there: two scrapes, and a rule's evaluation after them."""
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            if asked(url, "/api/v1/query", query="instance:vmplace_budget_use:ratio5m")["result"]:
+                return
+        except (urllib.error.URLError, ConnectionError):
+            pass
+        time.sleep(0.2)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def series(url: str, query: str) -> list[Mapping[str, Any]]:
+    """Return what a query finds, with the dashboard's choice of hosts on all."""
+    found: list[Mapping[str, Any]] = asked(url, "/api/v1/query", query=query.replace("$instance", ".*"))[
+        "result"
+    ]
+    return found
+
+
+def found_soon(url: str, query: str) -> list[Mapping[str, Any]]:
+    """Return what a query finds within a while: some series begin after a few windows."""
+    end = time.monotonic() + READY_S / 2
+    while not (found := series(url, query)) and time.monotonic() < end:
+        time.sleep(0.3)
+    return found
+
+
+@pytest.mark.parametrize("title", PANELS)
+def test_each_panel_has_a_series(prometheus: str, title: str) -> None:
+    assert found_soon(prometheus, PANELS[title]), PANELS[title]
+
+
+def test_each_rule_works_on_what_is_exported(prometheus: str) -> None:
+    groups = asked(prometheus, "/api/v1/rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+    names = set(asked(prometheus, "/api/v1/label/__name__/values"))
+    recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
+    assert recorded <= names
+    alerts = [rule["query"] for rule in rules if rule["type"] == "alerting"]
+    asked_for = {word for query in alerts for word in query.replace("{", " ").split() if "vmplace_" in word}
+    assert asked_for and asked_for <= names
+
+
+def test_the_states_and_labels_are_those_of_the_agent(prometheus: str) -> None:
+    told = found_soon(prometheus, 'vmplace_guest_info{domain="db1"}')
+    assert told[0]["metric"]["origin"] == "libvirt"
+    refused = found_soon(prometheus, "sum by (reason) (vmplace_guest_refused_bytes_total) > 0")
+    assert "busy" in {one["metric"]["reason"] for one in refused}

@@ -3,9 +3,11 @@
     python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--price X] [--out FILE]
 
 One table: each row is one run of one policy with one source on one host, with the figures of ``vmplace
-simulate``.  Controls are in it: doing nothing (``none``) and knowing everything (``oracle``, and
-``static-oracle``: each page's best place for the whole run).  vmplace runs with three sources, each baseline
-with the one that its paper has.  ``static_share`` of a row: its gain as a share of the static oracle's, which
+simulate``.  ``agent:auto`` is what ships: the agent's own loop, in virtual time, at its own clock, with what
+node roots, samples and a stock kernel (idle) tell it.  ``vmplace`` is the plan at the simulator's clock, as
+a bound of what it could reach.  Controls are in it: doing nothing (``none``) and knowing everything
+(``oracle``, and ``static-oracle``: each page's best place for the whole run).  Each baseline runs with the
+source that its paper has.  ``static_share`` of a row: its gain as a share of the static oracle's, which
 is the yardstick of kMAF.
 
 ``online_share`` of a row: its gain as a share of the online bound, which is what an oracle gains that loses
@@ -62,6 +64,10 @@ RUNS = (
     ("vmplace", "full"),
     ("vmplace", "ad+hints"),
     ("vmplace", "ibs"),
+    ("agent:auto", "full"),
+    ("agent:auto", "ad"),
+    ("agent:auto", "ibs"),
+    ("agent:auto", "idle"),
     ("oracle", "full"),
     ("static-oracle", "full"),
 )

@@ -21,12 +21,29 @@ import numpy as np
 from lab import report_scenario
 from lab.scenario import parse_scenario
 from lab.topology import parse_topology, qemu_arguments
+from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
 from tests.unit.lab.scenario_figures import manager
 from tests.unit.sampling.test_recording import HOST, batch, guest
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.topology.test_calibration import FOUR, MACHINE, calibration
+from vmplace.actuation.journal import JournalContents, parse_journal
+from vmplace.actuation.journal_records import (
+    MAGIC,
+    AffinityRecord,
+    GuestId,
+    GuestUndoneRecord,
+    PagesRecord,
+    Record,
+    SysctlRecord,
+    SysctlReturnedRecord,
+    framed,
+)
+from vmplace.actuation.page_runs import encode_pages
 from vmplace.agent.config import parse_config
+from vmplace.agent.decided import Decided, changed_words, decided
 from vmplace.agent.dry_run import rehearse
+from vmplace.agent.news import parse_news
+from vmplace.interfaces.policy_view import told_policy
 from vmplace.interfaces.protocol import parse_request
 from vmplace.interfaces.report_policy import _summary, parse_policy_table
 from vmplace.policy.plan import GuestSettings
@@ -49,6 +66,8 @@ from vmplace.topology.calibration import calibrated, read_calibration
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.distance import parse_distances
+from vmplace.topology.domain_owner import is_of_domain
+from vmplace.topology.domain_policy import domain_policy
 from vmplace.topology.domain_xml import parse_domain
 from vmplace.topology.guests_libvirt import _answer_of, _checked
 from vmplace.topology.kvm_statistics import parse_statistics
@@ -222,6 +241,63 @@ def topology(data: bytes) -> None:
     qemu_arguments(parse_topology(text_of(data), name="x"), "/x")
 
 
+def cgroup(data: bytes) -> None:
+    """Tell whether a process in these control groups is a domain's."""
+    (SCRATCH / "1").mkdir(exist_ok=True)
+    (SCRATCH / "1/cgroup").write_bytes(data)
+    is_of_domain(1, "db1", run=SCRATCH, proc=SCRATCH)
+
+
+def domain_words(data: bytes) -> None:
+    """Decide by what a domain's XML says of vmplace."""
+    what = decided(parse_config("", Path("x")), "db1", domain_policy(text_of(data)), (0, 1))
+    changed_words(Decided(what.settings), what)
+    told_policy("db1", what, None)
+
+
+def datagram(data: bytes) -> None:
+    """Take what libvirt's hook sends."""
+    if news := parse_news(data):
+        printed = (news.operation + news.guest + news.uuid).replace("\t", "")
+        assert printed.isprintable() or not printed
+
+
+def journal(data: bytes) -> None:
+    """Read a journal; what is written anew must say the same."""
+    contents = parse_journal(data)
+    again = JournalContents()
+    for record in contents.records():
+        again.fold(record)
+    assert written_anew(again) == written_anew(contents)
+
+
+def written_anew(contents: JournalContents) -> list[Record]:
+    """Return the records of all that is left to undo."""
+    left = {key: guest for key, guest in contents.guests.items() if not guest.is_empty}
+    return list(JournalContents(left, contents.sysctls).records())
+
+
+def journal_records(data: bytes) -> None:
+    """Read a journal whose frames are sound: records between lines."""
+    journal(MAGIC + b"".join(framed(payload) for payload in data.split(b"\n--\n")))
+
+
+def recorded_moves() -> list[bytes]:
+    """Return records of each kind."""
+    guest = GuestId("db1", 7, 8, "boot")
+    hva, one = np.arange(9, dtype=np.uint64) * np.uint64(4096), np.ones(9, np.uint32)
+    runs, to = (encode_pages(hva, one, np.full(9, nid)).encoded() for nid in (0, 1))
+    affinity = AffinityRecord(guest, 0, 9, 10, (0, 1), by_libvirt=False, set_to=(1,))
+    records: list[Record] = [
+        PagesRecord(guest, runs, to),
+        affinity,
+        SysctlRecord("kernel/numa_balancing", "1", "0", "boot"),
+        SysctlReturnedRecord("kernel/numa_balancing"),
+        GuestUndoneRecord(guest, (runs,), (affinity,), (to,)),
+    ]
+    return [msgspec.msgpack.encode(record) for record in records]
+
+
 def recorded() -> list[bytes]:
     """Return a recording."""
     path = SCRATCH / "seed.vmptrace"
@@ -349,6 +425,11 @@ TARGETS: Mapping[str, Target] = {
         lambda data: _summary(list(parse_policy_table(data, Path("x")).rows)), policy_rows
     ),
     "report_scenario": Target(scenario_tables, scenario_figures),
+    "cgroup": Target(cgroup, just(b"0::/machine.slice/machine-qemu\\x2d7\\x2ddb1.scope/libvirt/emulator\n")),
+    "policy_words": Target(domain_words, lambda: [domain_xml(WHOLE, {"mode": "auto"}).encode()]),
+    "news": Target(datagram, just(b"1\0migrate\0begin\0-\0db1\0uuid")),
+    "journal": Target(journal, lambda: [MAGIC + b"".join(map(framed, recorded_moves()))]),
+    "journal_records": Target(journal_records, lambda: [b"\n--\n".join(recorded_moves())]),
     "protocol": Target(parse_request, just(b'{"version": 1, "command": "show", "guest": "a"}')),
 }
 """By name: one row of the table that `make fuzz` prints."""

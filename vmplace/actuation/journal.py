@@ -112,10 +112,13 @@ class JournalContents:
         """Yield the fewest records that say the same."""
         yield from self.sysctls.values()
         for guest in self.guests.values():
-            yield from guest.affinities.values()
+            # Under its present name: what comes last is what it goes by.
+            of = _guest_id(guest.identity)
+            for affinity in guest.affinities.values():
+                yield msgspec.structs.replace(affinity, guest=of)
             for pages in guest.pages.iter_pages():
                 for runs, to in pages.steps():
-                    yield PagesRecord(_guest_id(guest.identity), runs.encoded(), to.encoded())
+                    yield PagesRecord(of, runs.encoded(), to.encoded())
 
 
 def _decoded(runs: bytes, to: bytes) -> tuple[PageRuns, PageRuns | None]:

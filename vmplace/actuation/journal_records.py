@@ -89,7 +89,11 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 def frame(record: Record) -> bytes:
     """Return ``record`` as one frame."""
-    payload = msgspec.msgpack.encode(record)
+    return framed(msgspec.msgpack.encode(record))
+
+
+def framed(payload: bytes) -> bytes:
+    """Return one frame around ``payload``; JournalError if that is too long."""
     if len(payload) > _LONGEST:
         raise JournalError(f"a record of {len(payload)} bytes is too long: nothing is moved")
     return _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload

@@ -199,6 +199,20 @@ def test_a_guest_is_found_by_the_name_that_it_has_now(tmp_path: Path, me: GuestI
     assert found.identity.name == "db1" and first_nids(found.pages) == {1: 0, 2: 1}
 
 
+def test_a_guest_keeps_its_present_name_when_only_pins_of_an_earlier_one_are_left(
+    tmp_path: Path, me: GuestIdentity
+):
+    path, now = tmp_path / "journal", replace(me, name="db1")
+    with Journal(path) as journal:
+        journal.record_affinity(
+            replace(me, name="db1-77"), vcpu_id=0, tid=1, thread_start_time=1, cpus=(0,), by_libvirt=False
+        )
+        journal.record_undone(now, (), tuple(journal.contents().guest(now).affinities.values()))
+        journal.compact()
+    (found,) = read_journal(path).guests.values()
+    assert found.identity.name == "db1" and list(found.affinities) == [1]
+
+
 @pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old")])
 def test_a_journal_that_was_taken_away_is_written_anew_with_all_that_was_in_it(
     tmp_path: Path, me: GuestIdentity, take_away: Callable[[Path], object]

@@ -204,7 +204,7 @@ def read_config(path: Path | None = None) -> LoadedConfig:
     except FileNotFoundError as err:
         if path is None:
             return LoadedConfig(Config())
-        raise ConfigError("no such file", place=str(chosen)) from err
+        raise ConfigError("no such file", place=str(chosen), hint="give --config the path of one") from err
     except (OSError, UnicodeDecodeError, OutsideError) as err:
         raise ConfigError(f"cannot be read: {err}", place=str(chosen)) from err
     return parse_config(text, chosen)

@@ -4,13 +4,18 @@ Installed extensions add commands of their own (extensions.py).
 """
 
 import importlib
+import os
 import sys
+from pathlib import Path
 
 import click
+import msgspec
 
 from vmplace import __version__
 from vmplace.errors import VmplaceError
 from vmplace.extensions import extension, extension_names
+from vmplace.interfaces.exit_codes import EXIT_FAILED
+from vmplace.interfaces.told_errors import asks_json, error_line
 
 GROUP = "vmplace.commands"
 COMMANDS = {
@@ -73,12 +78,29 @@ def main() -> None:
 
 
 def run_command(command: click.Command) -> None:
-    """Run a command; errors made for people are one sentence and a hint, exit code 1."""
+    """Run a command; errors made for people are told as such, and as JSON to who asked for that."""
+    if asks_json(sys.argv[1:]):
+        sys.exit(_run_for_program(command))
     try:
         command()
     except VmplaceError as err:
-        click.echo(f"vmplace: {err}", err=True)
-        if err.hint:
-            click.echo(f"  hint: {err.hint}", err=True)
-        # Commands that document further codes raise errors that carry them (exit_codes.py).
-        sys.exit(getattr(err, "exit_code", 1))
+        line = error_line(err)
+        click.echo(f"vmplace: {line.error.message}", err=True)
+        if line.error.cure:
+            click.echo(f"  hint: {line.error.cure}", err=True)
+        sys.exit(line.exit_code)
+
+
+def _run_for_program(command: click.Command) -> int:
+    """Return the exit code; an error is one line of JSON on stderr."""
+    try:
+        status = command(standalone_mode=False)
+    except (VmplaceError, click.ClickException, click.Abort) as err:
+        line = error_line(err)
+        click.echo(msgspec.json.encode(line).decode(), err=True)
+        return line.exit_code
+    except BrokenPipeError:
+        # Whoever read has read enough: nothing may be written at the end, either.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        return EXIT_FAILED
+    return status if isinstance(status, int) else 0

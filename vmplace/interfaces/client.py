@@ -16,9 +16,14 @@ from vmplace.outside import parse_toml, read_text
 CONFIG = Path("/etc/vmplace/vmplace.toml")
 
 
+REFUSALS = {"request": "bad-request", "denied": "denied", "busy": "busy", "guest": "nothing"}
+"""The codes of errors by the ``kind`` of a refusal (protocol.py)."""
+
+
 class NoAgentError(VmplaceError):
     """No agent answers; callers may do without one."""
 
+    code = "no-agent"
     exit_code = EXIT_NO_AGENT
 
 
@@ -28,6 +33,7 @@ class RefusedError(VmplaceError):
     def __init__(self, message: str, *, kind: Kind | None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.kind = kind
+        self.code = REFUSALS.get(kind or "", self.code)
         self.exit_code = EXIT_NOTHING if kind == "guest" else 1
 
 

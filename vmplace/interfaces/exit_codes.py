@@ -1,5 +1,6 @@
 """What do the exit codes of the commands mean?"""
 
+EXIT_FAILED = 1
 EXIT_NOTHING = 3
 EXIT_NO_AGENT = 4
 EXIT_CODES = """\b

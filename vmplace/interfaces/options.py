@@ -68,4 +68,5 @@ class FiniteRange(click.FloatRange):
 class NothingError(VmplaceError):
     """There is nothing to show or to do: exit code 3."""
 
+    code = "nothing"
     exit_code = EXIT_NOTHING

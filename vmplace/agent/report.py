@@ -8,6 +8,7 @@ from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, Repli
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.state import AgentStatus, GuestStatus, NodeStatus, PlanSummary
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
+from vmplace.model.pressure import memory_pressure
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import Mode
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -82,7 +83,15 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
         problem=guest.problem,
         memory_use=guest.memory_use,
         uuid=guest.topology.uuid,
+        pressure_by_node=memory_pressure(host, traffic, _dram_per_us(guest)),
     )
+
+
+def _dram_per_us(guest: TrackedGuest) -> float | None:
+    """Return the DRAM accesses as counted, else as samples imply; None where neither is known."""
+    if guest.rate is not None and guest.rate.dram_per_us is not None:
+        return guest.rate.dram_per_us
+    return guest.memory_use.dram_per_us if guest.memory_use else None
 
 
 def guest_traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:

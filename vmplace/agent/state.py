@@ -138,6 +138,8 @@ class GuestStatus:
     ``expected_lar``: what the last plan that moved something promised, once all of it is done.
     ``cost_ratio``: cycles an instruction takes since its memory last moved, over those before; None where no
     counters tell.
+    ``pressure_by_node``: what it takes of each node's memory bandwidth, 0 to 1 (model/pressure.py); None
+    where accesses or bandwidths are not known.
     """
 
     mode: str
@@ -160,6 +162,7 @@ class GuestStatus:
     refused_bytes: Mapping[str, int] = field(default_factory=dict)
     expected_lar: float | None = None
     cost_ratio: float | None = None
+    pressure_by_node: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True)

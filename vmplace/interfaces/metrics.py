@@ -92,6 +92,7 @@ def _guests(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
         "vmplace_guest_hot_memory_bytes",
         "Memory of a guest on a node that was touched lately.",
     )
+    yield _pressure(guests)
 
 
 def _info(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
@@ -206,6 +207,18 @@ def _by_node(guests: Mapping[str, Mapping[str, Any]], key: str, name: str, text:
     for domain, guest in guests.items():
         for nid, pages in (guest[key] or {}).items():
             family.add_metric((domain, str(nid)), pages * PAGE_BYTES)
+    return family
+
+
+def _pressure(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(
+        "vmplace_guest_memory_pressure_ratio",
+        "What a guest takes of the memory bandwidth of a node; 1 is all that was measured.",
+        labels=("domain", "numa_node"),
+    )
+    for domain, guest in guests.items():
+        for nid, share in (guest.get("pressure_by_node") or {}).items():
+            family.add_metric((domain, str(nid)), share)
     return family
 
 

@@ -92,9 +92,11 @@ def print_rules() -> None:
 
 
 @metrics.command("dashboard")
-def print_dashboard() -> None:
+@click.option("--fleet", is_flag=True, help="Of all hosts together, not of one.")
+def print_dashboard(fleet: bool) -> None:
     """Print a dashboard to import into Grafana."""
-    click.echo((SHIPPED / "vmplace.dashboard.json").read_text(), nl=False)
+    name = "vmplace-fleet.dashboard.json" if fleet else "vmplace.dashboard.json"
+    click.echo((SHIPPED / name).read_text(), nl=False)
 
 
 @metrics.command("serve", epilog=examples("vmplace metrics serve --listen 127.0.0.1:9755"))

@@ -20,12 +20,11 @@ from vmplace.errors import VmplaceError
 from vmplace.interfaces import metrics
 from vmplace.interfaces.control import ControlServer
 from vmplace.interfaces.metrics_command import parse_listen, replace_file
-from vmplace.interfaces.prometheus.dashboard import built
+from vmplace.interfaces.prometheus import dashboard
 from vmplace.interfaces.protocol import Response
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "vmplace/interfaces/prometheus/vmplace.rules.yml"
-DASHBOARD = RULES.with_name("vmplace.dashboard.json")
 
 
 def guest(**changes: Any) -> GuestStatus:
@@ -34,6 +33,7 @@ def guest(**changes: Any) -> GuestStatus:
         "memory_bytes": 4 << 20, "pages_by_node": {0: 768, 1: 256}, "hot_pages_by_node": {0: 1},
         "estimated_lar": 0.75, "moved_bytes": 8192, "replica_bytes": 4096,
         "movability": {"movable": 4 << 20}, "reasons": (), "uuid": "c0ffee",
+        "pressure_by_node": {0: 0.5, 1: 0.25},
     }  # fmt: skip
     return GuestStatus(**{**told, **changes})
 
@@ -58,11 +58,18 @@ def test_memory_is_told_in_bytes_by_guest_and_node() -> None:
     assert found["vmplace_guest_memory_bytes", key] == 3 << 20
 
 
+def test_pressure_is_told_by_guest_and_node() -> None:
+    found = samples(told(db=guest()))
+    key = frozenset({("domain", "db"), ("numa_node", "0")})
+    assert found["vmplace_guest_memory_pressure_ratio", key] == 0.5
+
+
 def test_what_is_unknown_has_no_sample() -> None:
-    found = samples(told(db=guest(estimated_lar=None, pages_by_node=None)))
+    found = samples(told(db=guest(estimated_lar=None, pages_by_node=None, pressure_by_node=None)))
     names = {name for name, _ in found}
     assert "vmplace_guest_local_access_ratio" not in names
     assert "vmplace_guest_memory_bytes" not in names
+    assert "vmplace_guest_memory_pressure_ratio" not in names
 
 
 def test_a_guest_is_in_exactly_one_state() -> None:
@@ -194,5 +201,6 @@ def test_runbooks_are_headings_of_the_manual() -> None:
     assert wanted <= headings
 
 
-def test_the_shipped_dashboard_is_the_one_in_code() -> None:
-    assert DASHBOARD.read_text() == built(), "run make dashboard"
+@pytest.mark.parametrize("name", dashboard.SHIPPED)
+def test_shipped_dashboards_are_those_in_code(name: str) -> None:
+    assert RULES.with_name(name).read_text() == dashboard.SHIPPED[name](), "run make dashboard"

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
 from vmplace.sampling.page_arrays import unpacked
 from vmplace.simulate.agent_host import HVA, SimulatedMachine, VirtualClock
-from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet
+from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet, run_agent
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestRun, share_cpus
@@ -69,6 +69,15 @@ def test_pages_that_all_only_read_get_copies_and_keep_them():
 
 def test_a_stock_kernel_makes_no_copies():
     assert run(shared_pages(heat=LONG), "agent:home", "idle").guests["g"].replicated_bytes == 0
+
+
+def test_the_pressure_that_the_agent_tells_is_what_the_controllers_serve():
+    """By counters and page heat, against the simulator's own count of what each node served."""
+    simulation = simulation_of(spec_of(private_pages(heat=LONG)), policy="agent:home")
+    told = run_agent(simulation, AgentSetup("home", KVM)).status.guests["g"].pressure_by_node
+    served = simulation.meter.accesses.sum(axis=0) / simulation.meter.time_ns
+    assert told is not None
+    assert [*told.values()] == pytest.approx((served / HOST.system.controller).tolist(), rel=0.1)
 
 
 def test_two_runs_are_the_same_to_the_last_digit():

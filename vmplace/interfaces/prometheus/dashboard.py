@@ -1,6 +1,6 @@
-"""What does an operator see in Grafana?  Panels, as code.
+"""What does an operator see in Grafana?  Panels for one host, and for all hosts together, as code.
 
-Run ``make dashboard`` after a change: it writes vmplace.dashboard.json, which is what is shipped.  Only
+Run ``make dashboard`` after a change: it writes *.dashboard.json, which are what is shipped.  Only
 that needs grafana-foundation-sdk.
 """
 
@@ -12,7 +12,6 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
-OUT = Path(__file__).with_name("vmplace.dashboard.json")
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 HEIGHT, WIDTH = 8, 12
 HOST = 'instance=~"$instance"'
@@ -145,6 +144,66 @@ VIEWS = (
 )
 
 
+FLEET = (
+    View(
+        "Most pressed hosts",
+        "topk(20, vmplace:host_pressure:ratio)",
+        "{{instance}}",
+        "percentunit",
+        "What guests take of the memory bandwidth of a host's most pressed node. They queue from about 80 %.",
+    ),
+    View(
+        "Hosts by pressure",
+        "count(vmplace:host_pressure:ratio > 0.8) or vector(0)",
+        "above 80 %",
+        "short",
+        "Hosts whose guests queue for memory.",
+    ),
+    View(
+        "Guests that press most",
+        "topk(20, vmplace:guest_pressure:ratio)",
+        "{{domain}} on {{instance}}",
+        "percentunit",
+        "What a guest takes of the bandwidth of the node on which it takes most.",
+    ),
+    View(
+        "Pressure of the whole fleet",
+        "avg(vmplace:host_pressure:ratio)",
+        "mean of hosts",
+        "percentunit",
+        "If it is low while some hosts are pressed, guests are dealt out unevenly.",
+    ),
+    View(
+        "Hosts with the lowest local access ratio",
+        "bottomk(20, instance:vmplace_guest_local_access:ratio)",
+        "{{instance}}",
+        "percentunit",
+        "Mean of the guests' local access ratios. 1 is best.",
+    ),
+    View(
+        "Moved by all agents",
+        "sum(instance:vmplace_moved_bytes:rate5m)",
+        "moved",
+        "Bps",
+        "Guest memory moved between nodes of hosts.",
+    ),
+    View(
+        "Agents that do not answer",
+        "count(vmplace_up == 0) or vector(0)",
+        "down",
+        "short",
+        "Guests of these hosts run on where they are.",
+    ),
+    View(
+        "Guests by state",
+        "sum by (state) (vmplace_guest_state)",
+        "{{state}}",
+        "short",
+        "What the agents do with all guests.",
+    ),
+)
+
+
 def panel(view: View) -> timeseries.Panel:
     """Return the builder of one panel."""
     query = prometheus.Dataquery().expr(view.query).legend_format(view.legend).ref_id("A")
@@ -152,18 +211,35 @@ def panel(view: View) -> timeseries.Panel:
     return found.unit(view.unit).height(HEIGHT).span(WIDTH).with_target(query)
 
 
-def built() -> str:
-    """Return the dashboard as JSON."""
-    builder = dashboard.Dashboard("vmplace").uid("vmplace").tags(["kvm", "numa"]).refresh("30s")
-    builder = builder.time("now-6h", "now").readonly()
-    builder = builder.with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
+def one_host() -> str:
+    """Return the dashboard of one host as JSON."""
     hosts = dashboard.QueryVariable("instance").query("label_values(vmplace_up, instance)")
-    builder = builder.with_variable(hosts.datasource(SOURCE).multi(True).include_all(True))
-    for view in VIEWS:
+    builder = _begun("vmplace").with_variable(hosts.datasource(SOURCE).multi(True).include_all(True))
+    return _finished(builder, VIEWS)
+
+
+def fleet() -> str:
+    """Return the dashboard of all hosts as JSON."""
+    return _finished(_begun("vmplace-fleet"), FLEET)
+
+
+def _begun(name: str) -> dashboard.Dashboard:
+    builder = dashboard.Dashboard(name).uid(name).tags(["kvm", "numa"]).refresh("30s")
+    builder = builder.time("now-6h", "now").readonly()
+    return builder.with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
+
+
+def _finished(builder: dashboard.Dashboard, views: tuple[View, ...]) -> str:
+    for view in views:
         builder = builder.with_panel(panel(view))
     return JSONEncoder(sort_keys=True, indent=2).encode(builder.build()) + "\n"
 
 
+OUT = Path(__file__).parent
+SHIPPED = {"vmplace.dashboard.json": one_host, "vmplace-fleet.dashboard.json": fleet}
+
+
 if __name__ == "__main__":
-    OUT.write_text(built())
-    sys.stdout.write(f"{OUT.name} written\n")
+    for name, made in SHIPPED.items():
+        OUT.joinpath(name).write_text(made())
+        sys.stdout.write(f"{name} written\n")

@@ -167,5 +167,5 @@ def packaging(progress: Progress) -> Path:
 
 def managed_host(progress: Progress) -> Path:
     """Return the emulated host's tree with what Ansible wants of a host it manages."""
-    packages = "python3-apt python3-prometheus-client"
+    packages = "python3-apt python3-prometheus-client python3-textual"
     return _grown("managed-host", packages, progress, [], onto=host_root(progress))

@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "vmplace.interfaces.demo_command:demo",
     "agent": "vmplace.interfaces.agent_command:agent",
     "status": "vmplace.interfaces.look_commands:status",
+    "top": "vmplace.interfaces.top_command:top",
     "show": "vmplace.interfaces.look_commands:show",
     "why": "vmplace.interfaces.look_commands:why",
     "plan": "vmplace.interfaces.act_commands:plan",

@@ -20,7 +20,8 @@ from vmplace.interfaces.options import (
 def status(as_json: bool, socket: Path | None) -> None:
     """Show the agent and its guests: where they are, what was moved, at what cost.
 
-    "est. LAR" is the estimated share of accesses that stay on the vCPU's own node (1.00 is best).
+    "LAR" is the estimated share of accesses that stay on the vCPU's own node (1.00 is best). Memory by
+    node, what was moved, and copies are in MiB.
     """
     data = ask("status", path=socket)
     if as_json:

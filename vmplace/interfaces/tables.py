@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 MIB = 1 << 20
+LONGEST_NAME = 18
+"""In tables of 80 columns; longer names are cut, and told in full below."""
 BLOCKS = " ▁▂▃▄▅▆▇█"
 NODE_COLOURS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_yellow")
 
@@ -50,18 +52,32 @@ def print_status(status: Mapping[str, Any]) -> None:
     )
     for note in status["notes"]:
         out.print(f"[yellow]note:[/] {escape(note)}")
-    table = Table(
-        "guest", "mode", "state", "vCPUs on", "memory by node, MiB", "est. LAR", "moved, MiB", "copies, MiB",
-        "why",
-    )  # fmt: skip
-    for name, guest in sorted(status["guests"].items()):
-        why = "; ".join(filter(None, [guest["problem"], *guest["reasons"]]))
+    guests = sorted(status["guests"].items())
+    if not guests:
+        out.print("no guests")
+        return
+    out.print(_guest_table(guests))
+    for name, guest in guests:
+        if why := "; ".join(filter(None, [guest["problem"], *guest["reasons"]])):
+            out.print(Text(f"{name}: {why}"))
+
+
+def _guest_table(guests: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Return a table that fits 80 columns: sizes in MiB, the estimated LAR, and long names cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("guest", no_wrap=True, max_width=LONGEST_NAME)
+    for name in ("mode", "state", "vCPUs on"):
+        table.add_column(name, max_width=9)
+    table.add_column("MiB by node", min_width=11)
+    for name in ("LAR", "moved", "copies"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, guest in guests:
         table.add_row(
-            escape(name), guest["mode"], _state(guest["state"]), _listed(guest["vcpu_nids"]),
-            by_node(guest["pages_by_node"]), ratio(guest["estimated_lar"]), mib(guest["moved_bytes"]),
-            mib(guest["replica_bytes"]), escape(why),
+            Text(name, overflow="ellipsis"), guest["mode"], _state(guest["state"]),
+            _listed(guest["vcpu_nids"]), by_node(guest["pages_by_node"]), ratio(guest["estimated_lar"]),
+            mib(guest["moved_bytes"]), mib(guest["replica_bytes"]),
         )  # fmt: skip
-    out.print(table if status["guests"] else "no guests")
+    return table
 
 
 def print_plan(plan: Mapping[str, Any]) -> None:

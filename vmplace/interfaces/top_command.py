@@ -1,0 +1,57 @@
+"""``vmplace top``: guests and nodes as they change, on a terminal."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.client import ask
+from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json, socket_option
+
+SORTS = ("name", "lar", "memory", "moved", "refused")
+
+
+@click.command(
+    epilog=examples("vmplace top\nvmplace top --sort lar\nvmplace top --once\nwatch vmplace top --once")
+)
+@click.option("--once", is_flag=True, help="Print one picture, of 80 columns, and end.")
+@click.option(
+    "--sort", type=click.Choice(SORTS), default="name", show_default=True, help="Which guest is first."
+)
+@click.option(
+    "--interval",
+    type=FiniteRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@json_option
+@socket_option
+def top(once: bool, sort: str, interval: float, as_json: bool, socket: Path | None) -> None:
+    """Show guests and NUMA nodes live: memory by node, LAR, imbalance, moves, refusals.
+
+    Memory is in GiB, moved and refused in MiB since the agent knows the guest. LAR is the estimated share of
+    accesses that stay on the vCPU's node. Keys: q quits; n, l, m, v, r sort by name, LAR, memory, moved and
+    refused. What does not go to a terminal is one picture, as with --once.
+    """
+    if as_json:
+        print_json(ask("status", path=socket))
+        return
+    if once or not is_terminal():
+        from vmplace.interfaces.top_frame import frame
+        from vmplace.interfaces.top_table import print_frame
+
+        print_frame(frame(ask("status", path=socket), order=sort))
+        return
+    try:
+        from vmplace.interfaces.top_app import TopApp
+    except ImportError as err:
+        hint = "apt install python3-textual, or pip install 'vmplace[top]'; `vmplace top --once` needs it not"
+        raise VmplaceError(f"the live view is not there: {err}", hint=hint) from err
+    TopApp(lambda: ask("status", path=socket), ask("status", path=socket), interval, sort).run()
+
+
+def is_terminal() -> bool:
+    """Tell whether what is printed goes to a terminal."""
+    return sys.stdout.isatty()

@@ -1,6 +1,7 @@
 """Which real parts does the loop drive on this host?"""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from vmplace.actuation.replicator import can_replicate
@@ -15,7 +16,7 @@ from vmplace.model.host_memory import host_memory
 from vmplace.policy.registry import begun, policy_name
 from vmplace.sampling.guest_pace import GuestPace, PerfPace
 from vmplace.sampling.registry import best_source
-from vmplace.sampling.source import SourceSetup
+from vmplace.sampling.source import SourceSetup, nothing
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt
@@ -26,17 +27,20 @@ from vmplace.topology.sysfs import read_free_bytes
 PIDS_NAMED = 5
 
 
-def open_parts(config: Config, actuator: Actuator) -> Parts:
-    """Return the parts for this host; raises UnsupportedHostError where nothing can be sampled."""
+def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = nothing) -> Parts:
+    """Return the parts for this host; raises UnsupportedHostError where nothing can be sampled.
+
+    ``beat`` is called while a look at guests goes on.
+    """
     bandwidth_file = Path(config.state_dir) / DEFAULT_PATH.name
     host, uncalibrated = read_calibrated_host(bandwidth_file)
     # The directory of the socket is gone after a reboot, as is what a source has set up in the kernel.
-    setup = SourceSetup(host, state_dir=Path(config.socket).parent)
+    setup = SourceSetup(host, state_dir=Path(config.socket).parent, beat=beat)
     choice = best_source(setup, config.source)
     source = choice.source
     name = policy_name(config.policy)
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
-    finder, notes = guest_finder(config)
+    finder, notes = guest_finder(config, beat)
     budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     pace, unmeasured = guest_pace(config)
@@ -76,7 +80,7 @@ def policy_notes(name: str, host: HostTopology) -> tuple[str, ...]:
     )
 
 
-def guest_finder(config: Config) -> tuple[GuestFinder, tuple[str, ...]]:
+def guest_finder(config: Config, beat: Callable[[], None] = nothing) -> tuple[GuestFinder, tuple[str, ...]]:
     """Return what finds guests, and why libvirt is not asked if it is not."""
     libvirt: Libvirt | None = None
     notes: tuple[str, ...] = ()
@@ -85,7 +89,7 @@ def guest_finder(config: Config) -> tuple[GuestFinder, tuple[str, ...]]:
             libvirt = Libvirt()
         except UnsupportedHostError as err:
             notes = (f"guests are found without libvirt: {err}",)
-    return GuestFinder(libvirt), notes
+    return GuestFinder(libvirt, beat=beat), notes
 
 
 def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:

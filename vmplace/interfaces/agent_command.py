@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vmplace.interfaces.hook_socket import HookSocket
 
 LOG = logging.getLogger(__name__)
+Beat = Callable[[], None]
 
 
 @click.command(
@@ -62,7 +63,10 @@ def check_config(loaded: "LoadedConfig") -> None:
 
 
 def run_agent(
-    loaded: "LoadedConfig", open_parts: "Callable[[Config, Actuator], Parts]", *, windows: int | None = None
+    loaded: "LoadedConfig",
+    open_parts: "Callable[[Config, Actuator, Beat], Parts]",
+    *,
+    windows: int | None = None,
 ) -> None:
     """Be the agent of this host until stopped, or for ``windows`` windows; everything is given back."""
     from vmplace.agent.actuator import HostActuator
@@ -91,7 +95,8 @@ def run_agent(
             contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,
             threads_end_the_agent(bell),
         ):
-            running = Agent(loaded, open_parts(config, actuator), bell, Heartbeat.from_environment())
+            heartbeat = Heartbeat.from_environment()
+            running = Agent(loaded, open_parts(config, actuator, heartbeat.beat), bell, heartbeat)
             answers = AgentAnswers(running)
             server.start()
             with contextlib.closing(hook_socket(config, running.inbox.tell)) as hook:

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,9 +102,9 @@ def _runs(ram: RamRange, due: Bools | None) -> Iterator[tuple[int, int]]:
 class FrameReader:
     """Reads /proc/PID/pagemap and /proc/kpageflags; the work arrays are allocated once."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        """Raise UnsupportedHostError where frames cannot be read."""
-        self._proc = proc
+    def __init__(self, proc: Path = Path("/proc"), beat: Callable[[], None] = lambda: None) -> None:
+        """Raise UnsupportedHostError where frames cannot be read.  ``beat`` is called with each chunk."""
+        self._proc, self._beat = proc, beat
         self._entries, self._pfns, self._heads = (np.zeros(CHUNK_PAGES, np.uint64) for _ in range(3))
         self._kpageflags = _open_kpageflags(proc)
         try:
@@ -148,6 +148,7 @@ class FrameReader:
 
     def read(self, pagemap_fd: int, ram: RamRange, first: int, npages: int) -> FrameChunk:
         """Read the frames of at most CHUNK_PAGES pages; raises GuestGoneError once the process has ended."""
+        self._beat()
         entries, pfns, heads = (array[:npages] for array in (self._entries, self._pfns, self._heads))
         if native.read_pagemap(pagemap_fd, ram.hva + first * PAGE_BYTES, entries) < npages:
             raise GuestGoneError(f"the process ended, or has no memory at {ram.hva:#x} any more")

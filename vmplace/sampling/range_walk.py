@@ -23,6 +23,7 @@ from vmplace.sampling.page_frames import (
     huge_blocks,
 )
 from vmplace.sampling.sample import RangeSample
+from vmplace.sampling.source import nothing
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 
 Touched = Callable[[FrameChunk, Bytes], None]
@@ -32,13 +33,21 @@ Touched = Callable[[FrameChunk, Bytes], None]
 class RangeWalk:
     """Walks guest ranges chunk by chunk; a sensor adds only what it knows."""
 
-    def __init__(self, nids: tuple[int, ...], sysfs: Path, proc: Path, *, resolves: bool = True) -> None:
+    def __init__(
+        self,
+        nids: tuple[int, ...],
+        sysfs: Path,
+        proc: Path,
+        beat: Callable[[], None] = nothing,
+        *,
+        resolves: bool = True,
+    ) -> None:
         """Raise UnsupportedHostError where frames cannot be read.
 
         Unless it ``resolves``, it is ``touched`` that fills in the heads of folios.
         """
         self._resolves = resolves
-        self.frames = FrameReader(proc)
+        self.frames = FrameReader(proc, beat)
         self._nids = nids
         self._nodes = _frame_nodes(nids, sysfs)
 

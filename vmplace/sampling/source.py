@@ -1,5 +1,6 @@
 """What must a source of samples do?  One window of one guest: arm, wait, harvest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,12 +13,16 @@ from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
 
+def nothing() -> None:
+    """Do nothing: the beat of who is not watched."""
+
+
 @dataclass(frozen=True)
 class SourceSetup:
     """What a source is made from; the roots are parameters for tests.
 
     ``recording`` is the file that source "replay" plays; ``state_dir`` holds what must outlive a killed
-    agent.
+    agent.  ``beat`` is called with each piece of a long look: it goes on.
     """
 
     host: HostTopology
@@ -25,6 +30,7 @@ class SourceSetup:
     proc: Path = Path("/proc")
     state_dir: Path = Path("/run/vmplace")
     recording: Path | None = None
+    beat: Callable[[], None] = nothing
 
 
 class Source(Protocol):

@@ -35,7 +35,7 @@ class DamonSource:
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where DAMON or frame numbers are missing."""
         self._nids = setup.host.nids
-        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         try:
             self._admin = DamonAdmin(setup.sysfs, setup.state_dir)
         except UnsupportedHostError:

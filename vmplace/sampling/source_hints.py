@@ -72,7 +72,7 @@ class HintsSource:
             raise UnsupportedHostError("KVM has no hint faults", hint="boot a kernel built with kvm-patches/")
         self._nids = setup.host.nids
         self._proc = setup.proc
-        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         self._armed: dict[tuple[int, int], _Armed] = {}
         self.lost = 0
 

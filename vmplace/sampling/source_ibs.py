@@ -66,7 +66,7 @@ class IbsSource:
             raise UnsupportedHostError(
                 "no ibs_op PMU", hint="only AMD hosts have it; a hypervisor hides it"
             ) from err
-        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         self._cpus = [cpu for node in setup.host.nodes for cpu in node.cpus]
         self._vmstat = setup.proc / "vmstat"
         self.period = LOW_RATE_PERIOD

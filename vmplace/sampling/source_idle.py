@@ -42,7 +42,7 @@ class IdleSource:
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where tracking or frame numbers are missing."""
         self._nids = setup.host.nids
-        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, resolves=False)
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat, resolves=False)
         try:
             self._bitmap = _open_bitmap(setup.sysfs)
         except UnsupportedHostError:

@@ -45,6 +45,8 @@ from vmplace.topology.placement import (
 )
 
 MOST_ROOTS = 31
+PIECE_BYTES = 16 << 30
+"""What is harvested in one go: seconds, on a slow host."""
 
 
 class KvmSource:
@@ -62,8 +64,8 @@ class KvmSource:
             )
         self._nids = setup.host.nids
         self._rows = np.array(self._nids, np.int32)
-        self._proc = setup.proc
-        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc)
+        self._proc, self._beat = setup.proc, setup.beat
+        self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         self._places = KnownPlaces()
         self._placements: dict[tuple[int, int], Placement] = {}
         self._armed_ns: dict[tuple[int, int], int] = {}
@@ -160,8 +162,10 @@ class KvmSource:
         accessed, written = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
         known = True
         for slot in placement.info().slots:
-            first, end = _overlap(slot, ram)
-            if first < end:
+            start, stop = _overlap(slot, ram)
+            for first in range(start, stop, PIECE_BYTES):
+                self._beat()
+                end = min(first + PIECE_BYTES, stop)
                 gfn = slot.base_gfn + (first + ram.hva - slot.hva) // PAGE_BYTES
                 known &= native.placement_harvest(
                     placement.fd, gfn, (end - first) // PAGE_BYTES, first // PAGE_BYTES,

@@ -4,7 +4,7 @@ A guest is a process that runs KVM.  libvirt, where it is there, adds name, UUID
 the command line has to say.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class GuestFinder:
     ``exact`` asks QEMU's monitor for the RAM layout, which taints libvirt domains.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - seams but for the first
         self,
         libvirt: Libvirt | None = None,
         *,
@@ -70,12 +70,14 @@ class GuestFinder:
         debugfs: Path = DEBUGFS,
         run: Path = RUN,
         exact: bool = False,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
+        """``beat`` is called for each process that is looked at."""
         self._libvirt = libvirt
         self._proc = proc
         self._debugfs = debugfs
         self._run = run
-        self._exact = exact
+        self._exact, self._beat = exact, beat
         self._processes = KvmProcesses(proc)
         self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
         self._names: Mapping[Identity, str] = {}
@@ -94,6 +96,7 @@ class GuestFinder:
         answer = self._libvirt.read(uuids) if self._libvirt is not None else LibvirtAnswer()
         guests = []
         for process in processes:
+            self._beat()
             try:
                 guests.append(self._read_guest(process, ordered[process.pid], answer))
             except GuestGoneError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.unit.agent.agent_world import World
 from vmplace.agent.config import Config, read_config
 from vmplace.agent.parts import Actuator, Parts
-from vmplace.interfaces.agent_command import run_agent, start_log
+from vmplace.interfaces.agent_command import Beat, run_agent, start_log
 from vmplace.policy.registry import POLICIES
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 
@@ -30,7 +30,7 @@ def main() -> None:
     guests = tuple(made_up(f"guest{i}", mib, pid, hva) for i in range(count))
     world = World(list(guests))
 
-    def open_parts(_config: Config, actuator: Actuator) -> Parts:
+    def open_parts(_config: Config, actuator: Actuator, _beat: Beat) -> Parts:
         return Parts(world, world, POLICIES["home"], "home", actuator)
 
     start_log(verbose=False)

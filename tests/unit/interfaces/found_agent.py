@@ -11,7 +11,7 @@ from vmplace.agent.config import Config, read_config
 from vmplace.agent.lookout import Lookout
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.wiring import found_of
-from vmplace.interfaces.agent_command import run_agent, start_log
+from vmplace.interfaces.agent_command import Beat, run_agent, start_log
 from vmplace.policy.registry import POLICIES
 from vmplace.topology.guest_finder import GuestFinder
 
@@ -21,7 +21,7 @@ def main() -> None:
     world, finder = World([]), GuestFinder()
     lookout = Lookout(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
 
-    def open_parts(_config: Config, actuator: Actuator) -> Parts:
+    def open_parts(_config: Config, actuator: Actuator, _beat: Beat) -> Parts:
         return Parts(lookout, world, POLICIES["home"], "home", actuator)
 
     start_log(verbose=False)

@@ -38,7 +38,7 @@ from vmplace.actuation.journal_records import (
     SysctlReturnedRecord,
     framed,
 )
-from vmplace.actuation.page_runs import encode_pages
+from vmplace.actuation.page_runs import decode_runs, encode_pages
 from vmplace.agent.config import parse_config
 from vmplace.agent.decided import Decided, changed_words, decided
 from vmplace.agent.dry_run import rehearse
@@ -278,8 +278,23 @@ def written_anew(contents: JournalContents) -> list[Record]:
 
 
 def journal_records(data: bytes) -> None:
-    """Read a journal whose frames are sound: records between lines."""
+    """Read a journal whose frames are sound: records between lines.
+
+    A block takes 96 KiB for a single page: of root's own file that is believed, of a fuzzer's it is not.
+    """
+    if sum(map(pages_spread, data.split(b"\n--\n"))) > 1 << 10:
+        return
     journal(MAGIC + b"".join(framed(payload) for payload in data.split(b"\n--\n")))
+
+
+def pages_spread(payload: bytes) -> int:
+    """Return how many pages the runs of a record have, at most; 0 for what is no such record."""
+    try:
+        record = msgspec.msgpack.decode(payload, type=Record)
+        runs = [record.runs] if isinstance(record, PagesRecord) else list(getattr(record, "rest", ()))
+        return sum(decode_runs(one).total_pages for one in runs)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return 0
 
 
 def recorded_moves() -> list[bytes]:

@@ -17,8 +17,8 @@ BLOCK_PAGES = 16384
 """Pages in one block of the OriginMap: 64 MiB."""
 
 NOWHERE = -1
-_MOST_RUNS, _MOST_PAGES = 1 << 24, 1 << 28
-"""Of one record that is believed: memory of a TiB.  What is written has a batch, or a block, in one."""
+_MOST_RUNS = _MOST_PAGES = 1 << 22
+"""Of one record that is believed: 16 GiB.  What is written has a chunk of 16 MiB, or a block, in one."""
 
 
 @dataclass(frozen=True)

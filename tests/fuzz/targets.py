@@ -4,6 +4,7 @@ A target may raise VmplaceError and nothing else.  Its seeds are real: captured 
 and perf (tests/data), or written by vmplace itself.
 """
 
+import base64
 import io
 import json
 import struct
@@ -21,8 +22,11 @@ import numpy as np
 from lab import report_scenario
 from lab.scenario import parse_scenario
 from lab.topology import parse_topology, qemu_arguments
+from tests.unit.agent.agent_world import HOST as HANDOVER_HOST
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
 from tests.unit.lab.scenario_figures import manager
+from tests.unit.model.test_handover import a_guest, halves, window
+from tests.unit.model.test_handover import handed_over as handover_of_halves
 from tests.unit.sampling.test_recording import HOST, batch, guest
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.topology.test_calibration import FOUR, MACHINE, calibration
@@ -46,6 +50,8 @@ from vmplace.agent.news import parse_news
 from vmplace.interfaces.policy_view import told_policy
 from vmplace.interfaces.protocol import parse_request
 from vmplace.interfaces.report_policy import _summary, parse_policy_table
+from vmplace.model.handover import parse_handover
+from vmplace.model.prior_pages import prior_pages
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.registry import POLICIES
 from vmplace.sampling.perf_recording import perf_recording
@@ -391,7 +397,27 @@ def just(*seeds: bytes) -> Callable[[], list[bytes]]:
 
 
 XML = sorted(path for path in DOMAINS.glob("*.xml") if path.stem != "entity-bomb")
+
+
+def handed_over(data: bytes) -> None:
+    """Take a handover for granted: the packed one, as its text would be a code of it."""
+    handover = parse_handover(base64.b64encode(data).decode())
+    prior_pages(handover, HANDOVER_HOST, a_guest(1, 0), window(a_guest(1, 0), None, early=True))
+
+
+def handovers() -> list[bytes]:
+    """Return packed handovers."""
+    told = (handover_of_halves(halves(), 0, 1, early=early) for early in (False, True))
+    return [msgspec.msgpack.encode(one) for one in told]
+
+
 TARGETS: Mapping[str, Target] = {
+    "handover": Target(handed_over, handovers),
+    "handover_text": Target(
+        lambda data: parse_handover(text_of(data)),
+        lambda: [base64.b64encode(one) for one in handovers()],
+    ),
+    "domain_policy": Target(lambda data: domain_policy(text_of(data)), captured(*XML)),
     "cpulist": Target(lambda data: parse_cpulist(text_of(data)), just(b"0-3,^2,8,10-11")),
     "maps": Target(
         lambda data: parse_maps(text_of(data)), just(b"7f000-8f000 rw-p 00000000 00:00 0  [heap]\n")

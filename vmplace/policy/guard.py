@@ -146,7 +146,7 @@ def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memo
 def _origins_kept(memory: Memory | None, guest: GuestEvidence, now_ns: float) -> Memory:
     """Return the memory with the origins of pages that came or went since the last look."""
     if memory is None:
-        return Memory(now_ns, now_ns, guest.node.copy())
+        return Memory(now_ns - guest.known_ns, now_ns, guest.node.copy())
     origin = np.where((memory.origin == ABSENT) | (guest.node == ABSENT), guest.node, memory.origin)
     return replace(memory, origin=origin.astype(np.int8))
 

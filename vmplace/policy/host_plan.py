@@ -98,7 +98,10 @@ class HostPlanner:
         return Decision(kept)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
-        before = self.steady.get(guest.name) or Steadiness.unknown(len(guest.node))
+        before = self.steady.get(guest.name)
+        if before is None:
+            # Who uses a page now has done so for as long as the guest is known.
+            return Steadiness.unknown(len(guest.node)).seen(guest, now_ns - guest.known_ns)
         return before.seen(guest, now_ns)
 
     def _hurdles(self, name: str, spans: Spans) -> Hurdles:

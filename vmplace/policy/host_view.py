@@ -57,6 +57,7 @@ class GuestEvidence:
     ``sharing[V, V]``, accesses of two vCPUs to the same pages; ``vcpu_node[V]``.  ``slowdown_bound``: the
     guest is protected, and may not get slower than by this share.  ``sizes[P]``: 4 KiB pages in each,
     where an entry stands for several.  ``allowed[N]``: nodes that may hold the pages, None: all with memory.
+    ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
     """
 
     name: str
@@ -78,6 +79,7 @@ class GuestEvidence:
     slowdown_bound: float | None = None
     sizes: Matrix | None = None
     allowed: Bools | None = None
+    known_ns: float = 0.0
 
     @property
     def present(self) -> Bools:

@@ -59,7 +59,7 @@ class GuestView:
 
     ``proximity``: DWP at this moment, from 0 (memory on all nodes) to 1 (on those of the vCPUs).
     ``dram_per_us``: accesses to DRAM a microsecond, ``cpus``: vCPUs that run at once; None where nothing
-    counts them.
+    counts them.  ``known_s``: for how long its pages were used like this before it came to this host.
     """
 
     topology: GuestTopology
@@ -68,6 +68,7 @@ class GuestView:
     proximity: float = 1.0
     dram_per_us: float | None = None
     cpus: float | None = None
+    known_s: float = 0.0
 
 
 @dataclass(frozen=True)

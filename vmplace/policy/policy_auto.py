@@ -206,6 +206,7 @@ def _evidence(
         slowdown_bound=BOUND if guest.settings.protected else None,
         sizes=entries.sizes,
         allowed=np.array([nid in allowed for nid in host.nids]),
+        known_ns=guest.known_s * 1e9 / horizon.scale,
     )
 
 

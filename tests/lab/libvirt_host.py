@@ -43,6 +43,11 @@ class LibvirtHost:
         return f"qemu+unix:///system?socket={self.folder}/run/libvirt/libvirt-sock"
 
     @property
+    def status(self) -> Path:
+        """Return where it keeps the status of its domains."""
+        return self.folder / "run/libvirt/qemu"
+
+    @property
     def hook_socket(self) -> Path:
         """Return the path of the agent's socket."""
         return self.folder / "run/vmplace/hook.sock"

@@ -23,7 +23,11 @@ from vmplace.agent.news import News, parse_news
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.hook_socket import HookSocket
 from vmplace.topology.domain_policy import NAMESPACE, NOVA
+from vmplace.topology.domain_summaries import DomainSummaries
 from vmplace.topology.guests_libvirt import EventWatch, Libvirt
+
+SUMMARY = "A" * 40_000
+NOBODY = "8f1d3c52-0000-0000-0000-000000000001"
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -97,6 +101,14 @@ def agent_that_is(state: str, path: Path) -> Iterator[list[bytes]]:
             if state != "hung":
                 thread.join()
     path.unlink()
+
+
+@contextlib.contextmanager
+def ended(watch: EventWatch) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        watch.end()
 
 
 def mode_of(domain: Any, flags: int = 0) -> str:
@@ -225,13 +237,20 @@ def test_a_guest_that_migrates_is_frozen_on_both_hosts_and_arrives_restrictive(
     host: LibvirtHost, shared: Path
 ):
     states = {"source": False, "target": False}
+    summaries = DomainSummaries(host.uri)
     with (
         libvirt_host(shared, "host2") as other,
+        agent_that_is("there", host.hook_socket) as heard_here,
         agent_that_is("there", other.hook_socket) as heard,
         defined(host, {}) as domain,
+        ended(EventWatch(host.uri, host.hook_socket, (), host.status)),
     ):
         there = other.connect()
         domain.create()
+        # Not while it is written.
+        summaries.write({domain.UUIDString(): SUMMARY, NOBODY: SUMMARY})
+        summaries.finish(30)
+        heard_here.clear()
         watched, done = [Libvirt(host.uri, answer_s=30), Libvirt(other.uri, answer_s=30)], threading.Event()
 
         def watch() -> None:
@@ -251,6 +270,17 @@ def test_a_guest_that_migrates_is_frozen_on_both_hosts_and_arrives_restrictive(
         assert moved.isActive() and mode_of(moved) == "restrictive"
         operations = [one.operation for one in map(parse_news, heard) if one]
         assert operations[0] == "migrate"
-        assert not Libvirt(other.uri, answer_s=30).read().migrating
+        # The source's agent hears of it before anything else, the first round included.
+        told = [news.operation for news in map(parse_news, heard_here) if news]
+        assert told[0] == "event-migrating" and "event-state" in told
+        answer = Libvirt(other.uri, answer_s=30).read()
+        assert not answer.migrating
+        (said,) = answer.policies.values()
+        assert said.placement == SUMMARY and said.has_policy
+        again = DomainSummaries(other.uri)
+        again.write({moved.UUIDString(): ""})
+        again.finish(30)
+        (said,) = Libvirt(other.uri, answer_s=30).read().policies.values()
+        assert said.placement == ""
         moved.destroy()
     assert states == {"source": True, "target": True}

@@ -21,6 +21,9 @@ MAX_DEPTH = 64
 MAX_TEXT = 4096
 """Characters of one value; none that makes sense is longer."""
 MAX_WORDS = 256
+PLACEMENT = "urn:vmplace:placement:1"
+"""Namespace of the summary that agents hand over from host to host (model/handover.py)."""
+MAX_PLACEMENT = 64 << 10
 MOST_NID = 1023
 """MAX_NUMNODES of x86 is 1024."""
 BINDING = frozenset({"strict", "restrictive"})
@@ -28,6 +31,7 @@ BINDING = frozenset({"strict", "restrictive"})
 
 _POLICY = (f"{NAMESPACE} policy",)
 _SPEC = f"{NOVA} extraSpec"
+_PLACEMENT = ("domain", "metadata", f"{PLACEMENT} placement")
 
 
 class DomainXmlError(VmplaceError):
@@ -63,13 +67,17 @@ class Numatune:
 
 @dataclass(frozen=True)
 class DomainPolicy:
-    """What one domain's XML says; ``has_policy``: there is a policy element, be it empty."""
+    """What one domain's XML says; ``has_policy``: there is a policy element, be it empty.
+
+    ``placement``: what another host's agent handed over, as it is written; no part of the policy.
+    """
 
     words: tuple[Word, ...] = ()
     nova: tuple[Word, ...] = ()
     has_policy: bool = False
     numatune: Numatune = Numatune()
     error: str | None = None
+    placement: str = field(default="", compare=False)
 
 
 def parse_domain_policy(text: str) -> DomainPolicy:
@@ -108,6 +116,8 @@ class _Reader:
         self._key = ""
         self._bound: dict[int | None, tuple[int, ...]] = {}
         self._is_strict = False
+        self._placement: list[str] = []
+        self._placement_size = 0
 
     def read(self, text: str) -> DomainPolicy:
         data = text.encode("utf-8", "surrogatepass")
@@ -122,7 +132,11 @@ class _Reader:
         except UnicodeError as err:
             raise DomainXmlError("no text in UTF-8", 1, "`iconv -f utf-8 FILE` shows the place") from err
         return DomainPolicy(
-            tuple(self._words), tuple(self._nova), self._has_policy, Numatune(self._bound, self._is_strict)
+            tuple(self._words),
+            tuple(self._nova),
+            self._has_policy,
+            Numatune(self._bound, self._is_strict),
+            placement="".join(self._placement) if self._placement_size <= MAX_PLACEMENT else "",
         )
 
     def _wrong(self, message: str, hint: str) -> DomainXmlError:
@@ -178,6 +192,11 @@ class _Reader:
             self._text.append(text)
             if sum(map(len, self._text)) > MAX_TEXT:
                 raise self._wrong(f"{self._key!r} is longer than {MAX_TEXT} letters", "see its form")
+        elif self._path == _PLACEMENT:
+            # Whatever it is, it is no reason not to read the policy.
+            self._placement_size += len(text)
+            if self._placement_size <= MAX_PLACEMENT:
+                self._placement.append(text.strip())
 
     def _end(self, name: str) -> None:
         self._path = self._path[:-1]

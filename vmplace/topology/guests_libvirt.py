@@ -75,7 +75,7 @@ class Libvirt:
         self._uri = uri
         self._answer_s = answer_s
         self._clock = clock
-        self._worker: _Worker | None = None
+        self._worker: Question | None = None
         self._asked_for: frozenset[str] | None = None
         self._asked_at = 0.0
         self._retry_s = RETRY_S
@@ -92,7 +92,7 @@ class Libvirt:
                 is_again = uuids == self._asked_for and self._lacks(uuids)
                 self._retry_s = min(self._retry_s * 2, REFRESH_S) if is_again else RETRY_S
                 self._asked_for, self._asked_at, patience_s = uuids, self._clock(), self._answer_s
-                self._worker = _Worker(self._uri, "domains")
+                self._worker = Question(self._uri, "domains")
             if self._worker is not None:
                 self._last = _answer_of(self._worker.result(patience_s))
                 self._worker = None
@@ -111,7 +111,7 @@ class Libvirt:
 
         Raises UnsupportedHostError while libvirt is away or refuses, GuestGoneError without that domain.
         """
-        worker = _Worker(self._uri, "monitor", uuid, command)
+        worker = Question(self._uri, "monitor", uuid, command)
         try:
             return worker.result(self._answer_s).text
         except TimeoutError:
@@ -143,7 +143,7 @@ def asked(uri: str, *question: str, text: str = "", patience_s: float = 10.0) ->
     Raises UnsupportedHostError while libvirt is away or refuses, GuestGoneError without that domain.
     """
     find_libvirt()
-    worker = _Worker(uri, *question, text=text)
+    worker = Question(uri, *question, text=text)
     try:
         return worker.result(patience_s)
     except TimeoutError:
@@ -186,8 +186,8 @@ class EventWatch:
             self._process.wait()
 
 
-class _Worker:
-    """One question that is being asked."""
+class Question:
+    """One question that is being asked of a libvirt_worker.py of its own."""
 
     def __init__(self, uri: str, *question: str, text: str = "") -> None:
         """``text`` is its stdin.  Raises UnsupportedHostError if no process can be started."""

@@ -7,6 +7,7 @@ taken back; a process can be killed.  Run as a file, for it needs nothing of the
     python3 -P libvirt_worker.py URI monitor UUID COMMAND
     python3 -P libvirt_worker.py URI domain NAME            its XML, and that of its next start
     python3 -P libvirt_worker.py URI set NAME WHERE NAMESPACE PREFIX    metadata from stdin; empty: out
+    python3 -P libvirt_worker.py URI summaries NAMESPACE    of the live domains, {UUID: element} from stdin
     python3 -P libvirt_worker.py URI secure NAME            the XML of its next start, with its secrets
     python3 -P libvirt_worker.py URI define NAME            the XML of its next start from stdin
 
@@ -38,7 +39,7 @@ MOST_BYTES = 16 << 20
 ALIVE_S, ALIVE_TRIES = 5, 3
 MIGRATION = re.compile(rb"<job [^>]*async='migration (?:out|in)'")
 IN_CLOSE_WRITE, IN_MOVED_TO, INOTIFY_EVENT = 0x8, 0x80, struct.Struct("iIII")
-CHANGES = frozenset({"monitor", "set", "secure", "define"})
+CHANGES = frozenset({"monitor", "set", "summaries", "secure", "define"})
 """Questions that libvirt does not allow who may only read: they change something, or tell secrets."""
 
 
@@ -130,6 +131,26 @@ def set_metadata(connection: Any, name: str, where: str, namespace: str, prefix:
     domain = connection.lookupByName(name)
     domain.setMetadata(element, text or None, prefix if text else None, namespace, flags)
     return {}
+
+
+def set_summaries(connection: Any, namespace: str) -> dict[str, Any]:
+    """Set one element of the live metadata of several domains; tell what went wrong."""
+    import libvirt
+
+    element, live, wrong = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE, []
+    for uuid, text in json.loads(sys.stdin.read(MOST_BYTES)).items():
+        try:
+            domain = connection.lookupByUUIDString(uuid)
+            domain.setMetadata(element, text or None, "placement" if text else None, namespace, live)
+        except libvirt.libvirtError as err:
+            # It ended, is shut off, or had none to take out.
+            if err.get_error_code() not in {
+                libvirt.VIR_ERR_NO_DOMAIN,
+                libvirt.VIR_ERR_OPERATION_INVALID,
+                libvirt.VIR_ERR_NO_DOMAIN_METADATA,
+            }:
+                wrong.append(f"{uuid}: {err}")
+    return {"text": "; ".join(wrong)}
 
 
 def read_secure(connection: Any, name: str) -> dict[str, Any]:
@@ -251,6 +272,7 @@ QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "monitor": ask_monitor,
     "domain": read_domain,
     "set": set_metadata,
+    "summaries": set_summaries,
     "secure": read_secure,
     "define": define,
     "watch": watch,

@@ -35,13 +35,13 @@ class Clock:
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Return the questions that were asked, as they come."""
     asked: list[tuple[str, ...]] = []
-    start = guests_libvirt._Worker
+    start = guests_libvirt.Question
 
     def counted(uri: str, *question: str) -> object:
         asked.append(question)
         return start(uri, *question)
 
-    monkeypatch.setattr(guests_libvirt, "_Worker", counted)
+    monkeypatch.setattr(guests_libvirt, "Question", counted)
     return asked
 
 

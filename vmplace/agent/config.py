@@ -90,6 +90,17 @@ class DecisionsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = 0.25
 
 
+class MigrationSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[migration]``: what a guest takes along to another host."""
+
+    summary_s: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=86_400, description="the seconds between two summaries in domains' XML, or 0: none"
+        ),
+    ] = 300
+
+
 class GuestSection(GuestPolicy, forbid_unknown_fields=True, frozen=True):
     """``[guests."PATTERN"]``: the operator's word on guests by name, and by who vouches for the name."""
 
@@ -137,6 +148,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     readings: ReadingsSection = ReadingsSection()
     decisions: DecisionsSection = DecisionsSection()
     trial: TrialSection = TrialSection()
+    migration: MigrationSection = MigrationSection()
     defaults: GuestPolicy = GuestPolicy()
     guests: dict[str, Any] = {}
 

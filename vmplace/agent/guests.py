@@ -64,6 +64,7 @@ class TrackedGuest:
     is_migrating: bool = False
     is_let_go: bool = False
     allowance: Budget | None = None
+    known_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -95,6 +96,7 @@ class TrackedGuest:
             proximity=self.climb.dwp if fixed is None else fixed,
             dram_per_us=use.dram_per_us if use else self.rate.dram_per_us if self.rate else None,
             cpus=self.rate.cpus if self.rate else None,
+            known_s=self.known_s,
         )
 
     @property

@@ -16,6 +16,7 @@ from vmplace.agent.bell import Bell
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
 from vmplace.agent.desk import Desk
 from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.agent.handovers import Handovers
 from vmplace.agent.heartbeat import Heartbeat
 from vmplace.agent.limits import limited, preferred_views
 from vmplace.agent.notes import Notes, described, unexpected
@@ -75,6 +76,7 @@ class Agent:
         reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
         self._decisions = CpuBudget(self._config.decisions.share, self._clock)
+        self._handovers = Handovers(parts.summaries, self._config.migration.summary_s, self._clock)
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
         self._rooms = RoomMaker(self._clock)
@@ -121,7 +123,7 @@ class Agent:
 
     def _farewell(self) -> None:
         self._heartbeat.stopping()
-        for part in (self._desk, self._parts.source, self._parts.actuator, self._trials):
+        for part in (self._desk, self._parts.source, self._parts.actuator, self._trials, self._handovers):
             with self._notes.fenced("clean stop"):
                 part.close()
 
@@ -265,7 +267,8 @@ class Agent:
             self._heartbeat.beat()
             batch = self._parts.source.harvest(topology)
             with self._readings.charged(guest):
-                guest.pages = absorbed(guest.pages, batch)
+                before = guest.pages or self._handovers.prior(guest, self._host, batch)
+                guest.pages = absorbed(before, batch)
             if batch.served:
                 guest.served.append(batch.served)
 
@@ -384,6 +387,8 @@ class Agent:
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
         if self._decisions.allows:
             self._pace = self._pace.after(moved=changed or did > 0)
+        with self._notes.fenced("summaries for other hosts are not written"), self._decisions.charged():
+            self._handovers.write_due(self.roster, self._host)
         longest_ms = max((one.longest_call_ns for one in result.outcomes), default=0) / 1e6
         cpu_ms = max((one.longest_call_cpu_ns for one in result.outcomes), default=0) / 1e6
         self._publish(

@@ -57,10 +57,27 @@ class Actuator(Protocol):
         """Give everything but the placement itself back; the journal stays."""
 
 
+class Summaries(Protocol):
+    """Where the summaries of guests are written (topology/domain_summaries.py)."""
+
+    def is_busy(self) -> bool:
+        """Tell whether the last ones are still being written; raises VmplaceError if they could not be."""
+
+    def write(self, texts: Mapping[str, str]) -> None:
+        """Begin to write texts by UUID; an empty one is taken out."""
+
+    def finish(self, patience_s: float) -> None:
+        """Wait until all is written; raises TimeoutError if it is not, VmplaceError if it cannot be."""
+
+    def close(self) -> None:
+        """Give up what is being written."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
-    ``huge_replicas`` are the snapshot's, ``pace`` None if nothing tells whether moving helped."""
+    ``huge_replicas`` are the snapshot's, ``pace`` None if nothing tells whether moving helped, ``summaries``
+    None where nothing is handed over."""
 
     lookout: Lookout
     source: Source
@@ -72,3 +89,4 @@ class Parts:
     huge_replicas: bool = False
     pace: GuestPace | None = None
     clock: Clock = field(default_factory=HostClock)
+    summaries: Summaries | None = None

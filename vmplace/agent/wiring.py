@@ -18,8 +18,9 @@ from vmplace.sampling.guest_pace import GuestPace, PerfPace
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup, nothing
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
+from vmplace.topology.domain_summaries import DomainSummaries
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
-from vmplace.topology.guests_libvirt import Libvirt
+from vmplace.topology.guests_libvirt import Libvirt, find_libvirt
 from vmplace.topology.host import HostTopology
 from vmplace.topology.memory_budget import affordable, guests_budget_bytes
 from vmplace.topology.sysfs import read_free_bytes
@@ -67,7 +68,17 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
         huge_replicas=can_replicate(huge=True),
         pace=pace,
+        summaries=DomainSummaries() if config.libvirt and has_libvirt() else None,
     )
+
+
+def has_libvirt() -> bool:
+    """Tell whether libvirt can be asked."""
+    try:
+        find_libvirt()
+    except UnsupportedHostError:
+        return False
+    return True
 
 
 def policy_notes(name: str, host: HostTopology) -> tuple[str, ...]:

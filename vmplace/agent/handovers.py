@@ -1,0 +1,96 @@
+"""What does the agent hand over with a guest that may migrate, and what does it make of such a handover?
+
+libvirt takes the metadata of a domain along, in its XML, so the summary (model/handover.py) stands there
+before anybody asks for a migration: libvirt reads the XML first, and lets nobody change it afterwards.  It is
+written to the live domain every now and then, of all guests at once by a process of its own, and taken out
+when the agent stops.  The host that the guest comes to reads it with the policy; a guest that comes back from
+a managed save brings its own.
+"""
+
+import logging
+
+from vmplace.agent.clock import Clock
+from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.agent.parts import Summaries
+from vmplace.errors import OutsideError
+from vmplace.model.handover import Handover, handover_of, parse_handover, told_handover
+from vmplace.model.pages import GuestPages
+from vmplace.model.prior_pages import known_for_s, prior_pages
+from vmplace.policy.plan import Mode
+from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.host import HostTopology
+
+LOG = logging.getLogger(__name__)
+FAREWELL_S = 5.0
+
+
+class Handovers:
+    """Writes the summaries of guests in mode auto every ``every_s``; without ``summaries`` it only reads."""
+
+    def __init__(self, summaries: Summaries | None, every_s: float, clock: Clock) -> None:
+        self._summaries = summaries if every_s else None
+        self._every_s = every_s
+        self._clock = clock
+        self._due_s = clock.monotonic() + every_s
+        self._since_s: dict[tuple[int, int], float] = {}
+        self._written: set[str] = set()
+
+    def prior(self, guest: TrackedGuest, host: HostTopology | None, batch: SampleBatch) -> GuestPages | None:
+        """Return what the guest's last host knew of its pages, for its first window here."""
+        self._since_s[guest.topology.identity] = self._clock.monotonic()
+        if host is None or guest.said is None or not guest.said.placement:
+            return None
+        try:
+            handover = parse_handover(guest.said.placement)
+        except OutsideError as err:
+            LOG.warning('guest=%s reason="%s"', guest.name, err)
+            return None
+        known_s = known_for_s(handover, self._clock.unix_s())
+        pages = prior_pages(handover, host, guest.topology, batch) if known_s else None
+        if pages is not None:
+            guest.known_s = known_s
+            told = (guest.name, len(handover.runs), known_s)
+            LOG.info('guest=%s runs=%d reason="its last host knew its pages, as of %.0f s"', *told)
+        return pages
+
+    def write_due(self, roster: Roster, host: HostTopology | None) -> None:
+        """Write what is due; raises VmplaceError if the last time failed."""
+        if self._summaries is None or host is None or self._summaries.is_busy():
+            return
+        if self._clock.monotonic() < self._due_s:
+            return
+        self._due_s = self._clock.monotonic() + self._every_s
+        alive = {guest.topology.identity for guest in roster}
+        self._since_s = {key: since for key, since in self._since_s.items() if key in alive}
+        texts = {}
+        for guest in roster:
+            if guest.topology.uuid and (handover := self._handover(guest, host)):
+                texts[guest.topology.uuid] = told_handover(handover)
+        if texts:
+            self._summaries.write(texts)
+            self._written |= texts.keys()
+
+    def close(self) -> None:
+        """Take out what was written."""
+        if self._summaries is None or not self._written:
+            return
+        try:
+            self._summaries.finish(FAREWELL_S)
+            self._summaries.write(dict.fromkeys(self._written, ""))
+            self._summaries.finish(FAREWELL_S)
+        finally:
+            self._summaries.close()
+
+    def _handover(self, guest: TrackedGuest, host: HostTopology) -> Handover | None:
+        if guest.settings.mode is not Mode.AUTO or guest.topology.origin != "libvirt":
+            return None
+        if guest.pages is None or guest.is_migrating:
+            return None
+        since_s = self._since_s.get(guest.topology.identity, self._clock.monotonic())
+        return handover_of(
+            host,
+            guest.topology,
+            guest.pages,
+            unix_s=self._clock.unix_s(),
+            known_s=guest.known_s + self._clock.monotonic() - since_s,
+        )

@@ -5,6 +5,16 @@
    by so much; what they scatter beyond that is a difference between them.  A block whose pages differ no more
    than chance explains is taken to be even, and a lone sample in it says nothing of its page.
 
+Example: four pages with 8, 0, 0 and 0 samples differ by far more than chance explains, so each is believed;
+four with 2 each are even.  A lone sample among four pages is no difference: each gets a quarter of it.
+
+>>> counts = np.array([[8.0], [0.0], [0.0], [0.0], [2.0], [2.0], [2.0], [2.0]])
+>>> credible(counts, counts, [np.array([0, 0, 0, 0, 1, 1, 1, 1])]).T.tolist()
+[[7.25, 0.25, 0.25, 0.25, 2.0, 2.0, 2.0, 2.0]]
+>>> lone = np.array([[1.0], [0.0], [0.0], [0.0]])
+>>> credible(lone, lone, [np.zeros(4, int)]).T.tolist()
+[[0.25, 0.25, 0.25, 0.25]]
+
 Source: Bühlmann and Straub (ASTIN Bulletin, 1970), credibility: the best linear estimate of a unit's rate
 under a prior that is itself estimated from the units around.
 Limits: units of one block are taken to be exchangeable; each node's accesses are estimated by themselves.

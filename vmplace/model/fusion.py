@@ -13,6 +13,14 @@ rough pace.  Samples (IBS) count accesses, but of most pages there is none.
 
 The confidence is how many samples the answer is worth: its relative standard error is one by their root.
 
+Example: bits expect 4 touches of two pages and 1 of two others; samples found 12, 4, 0 and 0.  The pages of
+equal bits differ threefold, so samples count for much (a small shape); those without one keep little.
+
+>>> bits, samples = np.array([[4.0], [4.0], [1.0], [1.0]]), np.array([[12.0], [4.0], [0.0], [0.0]])
+>>> both = fused(bits, samples, np.zeros(4, int))
+>>> both.heat.T.round(2).tolist(), both.relative_error.T.round(2).tolist(), round(both.shape, 2)
+([[7.17, 2.54, 0.15, 0.15]], [[0.28, 0.48, 1.58, 1.58]], 0.4)
+
 Source: empirical Bayes for Poisson rates (Robbins, Berkeley Symposium 1956; Efron and Hastie, Computer Age
 Statistical Inference, 6.1).  Carrefour (ASPLOS'13, section 3.2.2) takes pages with two samples or more at
 their word, and knows nothing of the others.

@@ -8,6 +8,22 @@
 3. Mix all placements found so far, the present one among them, so that the total is least (``CornerMix``);
    go to 1.
 
+Example: 100 pages that two nodes write alike all lie on node 0, whose controller they keep busy.  No page has
+a better node by itself: the mixture of "all on node 0" and "all on node 1" that costs least is half of each.
+
+>>> from vmplace.model.described_memory import described_memory
+>>> distances, mib_per_s = np.array([[10.0, 20.0], [20.0, 10.0]]), np.array([[2e3, 1e3], [1e3, 2e3]])
+>>> system = described_memory((0, 1), distances, mib_per_s, np.ones(2))
+>>> guest = GuestEvidence(
+...     name="db", heat=np.full((100, 2), 10.0), written=np.ones(100, bool), node=np.zeros(100, np.int8),
+...     worker=np.ones(2, bool), windows=np.ones(100, np.int64), read_ratio=0.5, parallelism=2.0,
+...     think_ns=50.0, mlp=2.5,
+... )
+>>> task = PageTask(guest, replicable=np.zeros(100, bool), move_price=np.zeros(100))
+>>> mixture = descended(system, [task])
+>>> np.bincount(mixture.dealt(system, task, 0)).tolist(), mixture.gap < GAP
+([50, 50], True)
+
 Source: the conditional-gradient method of Frank and Wolfe (1956), fully corrective: the total is convex in
 the traffic, so the gap between the prices' promise and the present bounds what is left to gain.
 Limits: prices are of a steady state; a node's capacity is the caller's concern.

@@ -14,6 +14,13 @@
    was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
 
+Example: a guest that lived for a second has a purse of 2 ms (the first credit) and 3 ms (0.3 % of its time).
+Trials that cost 4 ms and earned 1 ms put the hurdle of moves at 1.82 times their cost.
+
+>>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records_ns=((4e6, 1e6), (0.0, 0.0)))
+>>> memory.purse_ns(1e9) / 1e6, round(memory.hurdle(copies=False), 2), memory.hurdle(copies=True)
+(5.0, 1.82, 2.0)
+
 Source: the demand of "never more than 1 % slower than doing nothing"; Carrefour (ASPLOS'13, section 4.4) has
 gates instead, kMAF (PACT'14, section 3.3) halves a page's vector on a move.
 Limits: a phase that ends within a trial is charged to the trial.

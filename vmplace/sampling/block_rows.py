@@ -4,6 +4,15 @@ equal costs two bytes, however long it is.
 Huge pages, memory that nobody touched and memory of one node are such rows: what is kept follows what
 differs.  Two kinds of rows: a bit per page (64 bytes), lowest first, and a byte per page (512).  Several
 planes of rows lie one after the other: row ``plane * blocks + block``.  Nothing changes in place.
+
+Example: of three blocks one was never touched, one has the same byte on all its pages, and in the third two
+pages differ from the others.  Only the third keeps its 512 bytes.
+
+>>> rows = np.zeros((3, 512), np.uint8)
+>>> rows[1], rows[2, :2] = 7, 7
+>>> kept = BlockRows.of(rows)
+>>> kept.value.tolist(), kept.is_mixed.tolist(), kept.detail.shape
+([0, 7, 7], [False, False, True], (1, 512))
 """
 
 from collections.abc import Iterable, Iterator, Sequence

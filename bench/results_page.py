@@ -1,17 +1,21 @@
 """Which figures does docs/results.md show, and from which runs?  None is typed: they are rendered.
 
-    python -m bench.results_page
+    python -m bench.results_page [build/bench/NAME.json...]     # keep these records, and render
 
 ``demo.json`` is the demo (readme_results.py keeps it); every other file is what a bench wrote with ``--out``
 (record.py).  ``make results`` renders; a test fails where the page and the files differ.
 """
 
+import ast
 import json
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.readme_results import rendered as rendered_demo
+from bench.record import write_atomically
 
 CHECKOUT = Path(__file__).parents[1]
 RESULTS = CHECKOUT / "bench/results"
@@ -72,7 +76,8 @@ def _demo(kept: Record) -> Iterator[str]:
 def _bench(name: str, kept: Record) -> Iterator[str]:
     title, kind, command = BENCHES.get(name, (name, "measured", f"bench_{name}"))
     yield f"## {title}\n"
-    yield f"*{kind}*, by `python -m bench.{command}`.\n"
+    yield f"*{kind}*, by `python -m bench.{command}`, whose header says what each figure is:\n"
+    yield _question(command.split()[0]) + "\n"
     for part, told in kept.get("parts", {}).items():
         runs = "one run" if told["runs"] == 1 else f"median of {told['runs']} runs"
         yield f"### {part}\n\n{runs[0].upper()}{runs[1:]}.\n"
@@ -84,6 +89,13 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
             yield f"| {key} | {_number(value)} | {told_spread} |"
         yield ""
     yield from _provenance(kept["record"])
+
+
+def _question(bench: str) -> str:
+    """Return what a bench asks: the first paragraph of its docstring, filled to 98 columns."""
+    source = CHECKOUT / "bench" / f"{bench}.py"
+    told = ast.get_docstring(ast.parse(source.read_text())) if source.exists() else None
+    return textwrap.fill((told or bench).split("\n\n")[0], 98, initial_indent="> ", subsequent_indent="> ")
 
 
 def _leaves(figures: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -114,8 +126,21 @@ def _provenance(record: Record) -> Iterator[str]:
     )
 
 
+def keep(record: Path, results: Path = RESULTS) -> None:
+    """Keep what a bench wrote.  Raises ValueError where a part failed, or files were changed."""
+    told = json.loads(record.read_text())
+    if told["failed"] or not told["record"]["commit"] or told["record"]["commit"].endswith("-dirty"):
+        raise ValueError(f"{record}: a part failed, or the tree was not a commit: run it again")
+    # The bench and its arguments: where this machine has its files is nobody's concern.
+    arguments = [Path(one).name if "/" in one else one for one in told["record"]["command"]]
+    told["record"]["command"] = arguments[: arguments.index("--out")] if "--out" in arguments else arguments
+    write_atomically(results / record.name, told)
+
+
 def main() -> None:
-    """Write the page anew."""
+    """Keep the records that are named, and write the page anew."""
+    for record in sys.argv[1:]:
+        keep(Path(record))
     PAGE.write_text(page())
 
 

@@ -1,5 +1,6 @@
 """Do the words that a stranger reads follow the rules?  Pages, links, figures, pictures and --help."""
 
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.results_page import PAGE, page
+from bench.results_page import PAGE, keep, page
 from vmplace.interfaces.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +116,13 @@ def test_messages_of_the_manual_are_those_of_the_code() -> None:
     for message in quoted:
         for words in message.replace("&lt;", "<").replace("&gt;", ">").split("…"):
             assert words.strip() in told, message
+
+
+def test_a_bench_of_which_a_part_failed_is_not_kept(tmp_path: Path) -> None:
+    record = {"record": {"commit": "a" * 40, "command": ["/x/bench_y.py", "--out", "/x/y.json"]}, "parts": {}}
+    (tmp_path / "y.json").write_text(json.dumps(record | {"failed": {"part": "why"}}))
+    with pytest.raises(ValueError, match="a part failed"):
+        keep(tmp_path / "y.json", tmp_path)
+    (tmp_path / "y.json").write_text(json.dumps(record | {"failed": {}}))
+    keep(tmp_path / "y.json", tmp_path)
+    assert json.loads((tmp_path / "y.json").read_text())["record"]["command"] == ["bench_y.py"]

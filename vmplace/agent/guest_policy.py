@@ -31,7 +31,7 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     priority: (
         Annotated[
             Literal["normal", "protected"],
-            msgspec.Meta(description='"normal" or "protected" (the others give way: policy "host")'),
+            msgspec.Meta(description='"normal" or "protected" (the others give way)'),
         ]
         | None
     ) = None
@@ -63,7 +63,7 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             Annotated[float, msgspec.Meta(ge=0, le=1)] | Literal["tuned"],
             msgspec.Meta(
                 description="from 0 (shared memory on all nodes) to 1 (on those of the vCPUs), "
-                'or "tuned" (found)'
+                'or "tuned" (searched)'
             ),
         ]
         | None

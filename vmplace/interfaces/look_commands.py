@@ -31,7 +31,7 @@ def status(as_json: bool, socket: Path | None) -> None:
 
         print_status(data)
     if not data["guests"]:
-        raise NothingError("no guests", hint="a guest appears here within one window of its start")
+        raise NothingError("no guests", hint="a guest appears here within some seconds of its start")
 
 
 @click.command(epilog=examples("vmplace show db1"))

@@ -150,7 +150,7 @@ bench-sweep: $(CLOUD)/.stamp ## speed-up of a sweep, and the scheduler's work pe
 $(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt setup.py $(NATIVE) | setup
 	@echo "cloud: installing the services that the cloud tests talk to into $(CLOUD)"
 	@python3 -m venv $(CLOUD)
-	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet]' -r tests/cloud/requirements.txt
+	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet,metrics,openstack]' -r tests/cloud/requirements.txt
 	@touch $@
 
 test-cloud: $(CLOUD)/.stamp ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services

@@ -1,0 +1,1 @@
+"""OpenStack: traits in Placement, Nova's provider.yaml, a strategy for Watcher."""

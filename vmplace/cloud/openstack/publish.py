@@ -1,0 +1,135 @@
+"""How does Placement keep up with the agent?  A process of its own asks the one and tells the other.
+
+1. Every ``interval_s`` the agent tells what guests take of each node; with hysteresis (slow_state.py) that
+   becomes traits.  Placement is written to only when something changed, or every ``REFRESH_S``, in case
+   that somebody else did.
+2. Whatever fails is told once, and again only when it changes.  After each failure the wait doubles, up to
+   ``SLOWEST_S``; the connection is made anew from clouds.yaml, so a new password needs no restart.
+3. Nothing of this reaches the agent: it answers one question a minute, whoever else is gone.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vmplace.cloud.openstack.placement import MICROVERSION, NodeProviders, RightsError
+from vmplace.cloud.slow_state import SlowState
+from vmplace.errors import VmplaceError
+from vmplace.extras import extra_module
+from vmplace.model.pressure import node_pressure
+
+LOG = logging.getLogger(__name__)
+REFRESH_S = 900.0
+SLOWEST_S = 900.0
+TIMEOUT_S = 20
+Ask = Callable[[], Mapping[str, Any]]
+
+
+def providers(cloud: str | None, host: str) -> NodeProviders:
+    """Return the providers of ``host`` by clouds.yaml or OS_* variables; raises VmplaceError."""
+    openstack = extra_module("openstack", "openstack")
+    errors = extra_module("keystoneauth1.exceptions", "openstack")
+    try:
+        connection = openstack.connect(cloud=cloud, app_name="vmplace")
+        adapter = _Adapter(connection, errors)
+    except Exception as err:
+        hint = "see clouds.yaml: openstack --os-cloud NAME resource provider list"
+        raise VmplaceError(f"no way to OpenStack: {err}", hint=hint) from err
+    return NodeProviders(adapter, host)
+
+
+class _Adapter:
+    """keystoneauth's adapter, whose errors are told with the cure."""
+
+    def __init__(self, connection: Any, errors: Any) -> None:
+        # The adapter knows its connection by a weak reference.
+        self._connection, self._errors = connection, errors
+        self._adapter = adapter = connection.placement
+        adapter.default_microversion = MICROVERSION
+        adapter.connect_retries = adapter.status_code_retries = 0
+
+    def request(self, path: str, method: str, **options: Any) -> Any:
+        """Return the answer; raises VmplaceError where there is none."""
+        try:
+            return self._adapter.request(path, method, timeout=TIMEOUT_S, **options)
+        except (self._errors.Unauthorized, self._errors.MissingRequiredOptions) as err:
+            hint = "see the password or application credential in clouds.yaml"
+            raise RightsError(f"Keystone does not let this user in: {err}", hint=hint) from err
+        except self._errors.ClientException as err:
+            hint = "see that Placement and Keystone run; it goes on by itself once they do"
+            raise VmplaceError(f"Placement does not answer: {err}", hint=hint) from err
+
+    def get(self, path: str, **options: Any) -> Any:
+        """Return the answer to GET."""
+        return self.request(path, "GET", **options)
+
+    def delete(self, path: str, **options: Any) -> Any:
+        """Return the answer to DELETE."""
+        return self.request(path, "DELETE", **options)
+
+
+@dataclass
+class Publisher:
+    """Keeps Placement as the agent says; ``connect`` makes a new connection."""
+
+    ask: Ask
+    connect: Callable[[], NodeProviders]
+    interval_s: float
+    state: SlowState
+    _providers: NodeProviders | None = None
+    _told: tuple[tuple[int, ...], frozenset[int]] | None = None
+    _told_s: float = 0.0
+    _problem: str | None = None
+    _wait_s: float = 0.0
+
+    def run(self, stop: threading.Event, clock: Callable[[], float]) -> None:
+        """Go on until stopped."""
+        while not stop.is_set():
+            self.step(clock())
+            stop.wait(self._wait_s)
+
+    def step(self, now_s: float) -> None:
+        """Ask and tell once, and set how long to wait."""
+        try:
+            self.publish(now_s)
+        except VmplaceError as err:
+            self._fail(err)
+        except Exception as err:
+            # Libraries of libraries: none of it may end the process.
+            self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
+        else:
+            if self._problem:
+                LOG.warning("Placement is up to date again")
+            self._problem, self._wait_s = None, self.interval_s
+
+    def publish(self, now_s: float) -> None:
+        """Ask the agent and tell Placement what changed; raises VmplaceError."""
+        status = self.ask()
+        nids = tuple(int(nid) for nid in status["nids"])
+        if self._providers is None:
+            self._providers = self.connect()
+            # What was said before this process began holds until it is disproved.
+            self.state = SlowState(
+                self._providers.tight(), {}, self.state.tight_from, self.state.free_below, self.state.hold_s
+            )
+        guests = status["guests"].values()
+        pressure = node_pressure(_numbers(guest.get("pressure_by_node")) for guest in guests)
+        self.state = self.state.after(now_s, {nid: pressure.get(nid, 0.0) for nid in nids})
+        wanted = (nids, self.state.tight & set(nids))
+        if wanted != self._told or now_s - self._told_s >= REFRESH_S:
+            self._providers.publish(*wanted)
+            self._told, self._told_s = wanted, now_s
+
+    def _fail(self, err: VmplaceError) -> None:
+        self._providers = self._told = None
+        self._wait_s = min(max(2 * self._wait_s, self.interval_s), max(SLOWEST_S, self.interval_s))
+        told = f"{err}" + (f" ({err.hint})" if err.hint else "")
+        if told != self._problem:
+            LOG.error("%s", told)
+        self._problem = told
+
+
+def _numbers(pressure: Mapping[str, float] | None) -> dict[int, float] | None:
+    return None if pressure is None else {int(nid): value for nid, value in pressure.items()}

@@ -76,7 +76,7 @@ def _demo(kept: Record) -> Iterator[str]:
 def _bench(name: str, kept: Record) -> Iterator[str]:
     title, kind, command = BENCHES.get(name, (name, "measured", f"bench_{name}"))
     yield f"## {title}\n"
-    yield f"*{kind}*, by `python -m bench.{command}`, whose header says what each figure is:\n"
+    yield f"*{kind}*, by `python -m bench.{command}`.\nIts header says what each figure is:\n"
     yield _question(command.split()[0]) + "\n"
     for part, told in kept.get("parts", {}).items():
         runs = "one run" if told["runs"] == 1 else f"median of {told['runs']} runs"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from vmplace.actuation.replicator import can_replicate
@@ -23,6 +24,7 @@ from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt, find_libvirt
 from vmplace.topology.host import HostTopology
 from vmplace.topology.memory_budget import affordable, guests_budget_bytes
+from vmplace.topology.numad import NumadWatch
 from vmplace.topology.sysfs import read_free_bytes
 
 PIDS_NAMED = 5
@@ -42,6 +44,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
     name = policy_name(config.policy)
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
     finder, notes = guest_finder(config, beat)
+    numad = NumadWatch()
     budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     pace, unmeasured = guest_pace(config)
@@ -50,7 +53,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         lookout=Lookout(
             lambda: read_calibrated_host(bandwidth_file)[0],
             read_free_bytes,
-            lambda: found_of(finder.find(), budget_bytes),
+            lambda: beside_numad(found_of(finder.find(), budget_bytes), numad),
             ask_again=finder.ask_again,
         ),
         source=source,
@@ -133,6 +136,11 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Found:
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
     notes = (*problem, *skipped, *(reason for _, reason in left))
     return Found(guests, notes, scan.policies, scan.untold, scan.migrating)
+
+
+def beside_numad(found: Found, numad: NumadWatch) -> Found:
+    """Return what was found, with a note on guests that a numad beside the agent may move."""
+    return replace(found, notes=(*numad.notes(found.guests), *found.notes))
 
 
 def _told_pids(pids: list[int]) -> str:

@@ -14,6 +14,7 @@ from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
 from vmplace.topology.damon import ADMIN, MARK, foreign_user
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
+from vmplace.topology.numad import find_numad
 from vmplace.topology.placement import FEATURES, probe_features
 from vmplace.topology.procfs import parse_status
 from vmplace.topology.sysfs import read_host
@@ -154,6 +155,19 @@ def probe_numa_balancing(roots: Roots) -> Capability:
     return Capability(name, False, f"kernel.numa_balancing is {mode}", cure)
 
 
+def probe_numad(roots: Roots) -> Capability:
+    """numad moves guests, whatever the agent decided."""
+    name = "numad is out of the way"
+    numad = find_numad(roots.root, roots.proc)
+    if numad is None:
+        return Capability(name, True, "it does not run")
+    if not numad.scans_all and not numad.included:
+        return Capability(name, True, f"it runs (pid {numad.pid}), and looks at no process unasked")
+    off = f"; {len(numad.excluded)} processes are kept off it" if numad.excluded else ""
+    cure = "systemctl disable --now numad, or numad -x PID for each guest (vmplace status names them)"
+    return Capability(name, False, f"it runs (pid {numad.pid}) and moves guests, too{off}", cure)
+
+
 def probe_cpuset(roots: Roots) -> Capability:
     """libvirt's restrictive numatune and vCPU pins go through cgroup v2."""
     path = roots.sys / "fs/cgroup/cgroup.controllers"
@@ -290,6 +304,7 @@ PROBES: tuple[Callable[[Roots], Capability], ...] = (
     probe_damon,
     probe_kpageflags,
     probe_numa_balancing,
+    probe_numad,
     probe_cpuset,
     probe_hmat,
     probe_ibs,

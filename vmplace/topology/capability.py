@@ -23,3 +23,4 @@ class Roots:
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
     run: Path = Path("/run/vmplace")
+    root: Path = Path("/")

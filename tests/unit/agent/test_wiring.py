@@ -1,6 +1,7 @@
 """The agent does without what the host lacks, and says so."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -11,12 +12,14 @@ from tests.unit.policy.test_policy_home import host
 from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
+from vmplace.agent.found import Found
 from vmplace.agent.telling_actuator import TellingActuator
 from vmplace.errors import UnsupportedHostError
 from vmplace.policy.registry import policy_name
 from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.guest_finder import GuestScan
 from vmplace.topology.guests_kvm import Skipped
+from vmplace.topology.numad import Numad, NumadWatch
 
 
 def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
@@ -93,3 +96,10 @@ def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(wiring, "guest_pace", lambda _: (None, ()))
     parts = wiring.open_parts(Config(libvirt=False), world)
     assert isinstance(parts.actuator, TellingActuator) and parts.source is source
+
+
+def test_a_numad_beside_the_agent_is_told_with_the_guests_it_may_move():
+    large = replace(guest("db1", 7), ram=(replace(guest("db1").ram[0], npages=1 << 18),))
+    found = wiring.beside_numad(Found((large,), ("other",)), NumadWatch(lambda: Numad(12)))
+    assert found.guests == (large,) and found.notes[1] == "other"
+    assert "numad (pid 12) may move db1, too" in found.notes[0]

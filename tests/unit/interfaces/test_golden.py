@@ -87,7 +87,7 @@ def test_doctor_reads_as_it_was_looked_through(
 ):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(STATUS)
-    roots = Roots(tmp_path, HOSTS / host, tmp_path, tmp_path)
+    roots = Roots(tmp_path, HOSTS / host, tmp_path, tmp_path, tmp_path)
     # These ask the machine that runs the test, wherever the trees are.
     here = [capabilities.probe_native, capabilities.probe_move_permission, probe_cycle_counters]
     probes = [probe for probe in capabilities.PROBES if probe not in here]

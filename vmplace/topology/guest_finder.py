@@ -4,6 +4,8 @@ A guest is a process that runs KVM.  libvirt, where it is there, adds name, UUID
 the command line has to say.
 """
 
+import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +37,8 @@ from vmplace.topology.ram import PlacedBlock, build_ranges, locate_ram, select_c
 from vmplace.topology.resident import ResidentRam
 from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
+LOOK_S = 5.0
+"""Of CPU time: the longest look at all guests, but for the one that it ends with.  The loop waits for it."""
 DEBUGFS = Path("/sys/kernel/debug")
 Identity = tuple[int, int]
 
@@ -59,6 +63,9 @@ class GuestScan:
 class GuestFinder:
     """Finds the guests again in every window; page tables are walked only when mappings changed.
 
+    Guests of libvirt come first, then those that were read longest ago.  After LOOK_S the others are what
+    they were in the look before.
+
     ``exact`` asks QEMU's monitor for the RAM layout, which taints libvirt domains.
     """
 
@@ -71,6 +78,7 @@ class GuestFinder:
         run: Path = RUN,
         exact: bool = False,
         beat: Callable[[], None] = lambda: None,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """``beat`` is called for each process that is looked at."""
         self._libvirt = libvirt
@@ -78,7 +86,10 @@ class GuestFinder:
         self._debugfs = debugfs
         self._run = run
         self._exact, self._beat = exact, beat
+        self._cpu = cpu
         self._processes = KvmProcesses(proc)
+        self._reads = itertools.count(1)
+        self._read: dict[Identity, tuple[int, GuestTopology]] = {}
         self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
         self._names: Mapping[Identity, str] = {}
         self._resident = ResidentRam(proc)
@@ -90,15 +101,16 @@ class GuestFinder:
 
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
-        processes, skipped = self._processes.find()
+        until = self._cpu() + LOOK_S
+        processes, skipped = self._processes.find(lambda: self._cpu() >= until)
         ordered = {process.pid: self._read_order(process) for process in processes}
         uuids = frozenset(order.uuid for order in ordered.values() if order and order.uuid)
         answer = self._libvirt.read(uuids) if self._libvirt is not None else LibvirtAnswer()
         guests = []
-        for process in processes:
+        for process in self._in_turn(processes, ordered, answer):
             self._beat()
             try:
-                guests.append(self._read_guest(process, ordered[process.pid], answer))
+                guests.append(self._read_in_time(process, ordered[process.pid], answer, until))
             except GuestGoneError:
                 continue
             except UnsupportedHostError as err:
@@ -108,7 +120,9 @@ class GuestFinder:
                 skipped.append(unread(process.pid, err))
         skipped += [Skipped(None, f"domain {name}: {reason}") for name, reason in answer.rejected.items()]
         skipped += _missing_vcpus(guests) + _missing_processes(guests, answer.descriptions)
+        guests.sort(key=lambda guest: guest.pid)
         identities = {guest.identity for guest in guests}
+        self._read = {key: read for key, read in self._read.items() if key in identities}
         self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
         self._resident.keep(identities)
         named = with_unique_names(guests, self._names)
@@ -129,6 +143,33 @@ class GuestFinder:
             frozenset(untold),
             answer.migrating,
         )
+
+    def _in_turn(
+        self,
+        processes: Iterable[KvmProcess],
+        ordered: Mapping[int, GuestDescription | None],
+        answer: LibvirtAnswer,
+    ) -> list[KvmProcess]:
+        def turn(process: KvmProcess) -> tuple[bool, int]:
+            order = ordered[process.pid]
+            name = answer.names.get(order.uuid) if order and order.uuid else None
+            is_others = name is None or not is_of_domain(process.pid, name, run=self._run, proc=self._proc)
+            read_at, _ = self._read.get((process.pid, process.start_time), (0, None))
+            return is_others, read_at
+
+        return sorted(processes, key=turn)
+
+    def _read_in_time(
+        self, process: KvmProcess, ordered: GuestDescription | None, answer: LibvirtAnswer, until: float
+    ) -> GuestTopology:
+        identity = process.pid, process.start_time
+        if self._cpu() >= until:
+            if identity not in self._read:
+                raise UnsupportedHostError("not looked at yet: to look at the others takes long")
+            return self._read[identity][1]
+        guest = self._read_guest(process, ordered, answer)
+        self._read[identity] = next(self._reads), guest
+        return guest
 
     def ask_again(self) -> None:
         """Ask libvirt at the next ``find``: something changed."""

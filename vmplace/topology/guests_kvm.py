@@ -2,7 +2,8 @@
 
 Those that hold a VM and at least one vCPU of KVM, seen by the names of their descriptors.  A look at
 every descriptor of every process is dear on a busy host, so a process without a VM is looked at again
-after 1, 2, 4 … 60 seconds.
+after 1, 2, 4 … 60 seconds.  Anybody can make processes that are dear to look at: once a look has lasted too
+long, those that are left are as they were, and come first in the next look.
 """
 
 import logging
@@ -45,14 +46,19 @@ class KvmProcesses:
         self._clock = clock
         # By pid: start time, when to look again, how long to wait then.
         self._idle: dict[int, tuple[int, float, float]] = {}
+        self._known: dict[int, KvmProcess] = {}
+        self._looked_at: dict[int, float] = {}
 
-    def find(self) -> tuple[list[KvmProcess], list[Skipped]]:
-        """Return the KVM processes, ascending by pid, and the processes that cannot be read."""
+    def find(self, is_late: Callable[[], bool] = lambda: False) -> tuple[list[KvmProcess], list[Skipped]]:
+        """Return the KVM processes, ascending by pid, and the processes that cannot be read.
+
+        Once ``is_late()``, only what was known before is returned of the rest.
+        """
         found, skipped = [], []
         pids = sorted(iter_pids(self._proc))
-        for pid in pids:
+        for pid in sorted(pids, key=lambda pid: self._looked_at.get(pid, 0.0)):
             try:
-                process = self._look(pid)
+                process = self._as_known(pid) if is_late() else self._look(pid)
             except GuestGoneError:
                 continue
             except UnsupportedHostError as err:
@@ -64,14 +70,22 @@ class KvmProcesses:
                 continue
             if process is not None:
                 found.append(process)
-        self._idle = {pid: idle for pid, idle in self._idle.items() if pid in set(pids)}
-        return found, skipped
+        there = set(pids)
+        self._idle = {pid: idle for pid, idle in self._idle.items() if pid in there}
+        self._looked_at = {pid: at for pid, at in self._looked_at.items() if pid in there}
+        self._known = {process.pid: process for process in found}
+        return sorted(found, key=lambda process: process.pid), skipped
+
+    def _as_known(self, pid: int) -> KvmProcess | None:
+        known = self._known.get(pid)
+        return known if known and read_start_time(pid, self._proc) == known.start_time else None
 
     def _look(self, pid: int) -> KvmProcess | None:
         start_time, now = read_start_time(pid, self._proc), self._clock()
         known, due, wait = self._idle.get(pid, (start_time, now, 0.5))
         if known == start_time and now < due:
             return None
+        self._looked_at[pid] = now
         descriptors = read_descriptors(pid, self._proc)
         if not is_guest(descriptors):
             wait = min(2 * wait, LONGEST_WAIT_S) if known == start_time else 1.0

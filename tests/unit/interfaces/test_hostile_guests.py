@@ -3,6 +3,7 @@
 They are real processes of another user (a real setuid), with real VMs, beside the agent's process.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from tests.unit.nobody import NOBODY, needs_nobody
 from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
-from vmplace.interfaces.client import ask
+from vmplace.interfaces.client import NoAgentError, ask
 
 pytestmark = [needs_nobody, needs_kvm]
 ROOT = Path(__file__).parents[3]
@@ -90,6 +91,14 @@ def hostile(
     return int(process.pid)
 
 
+def is_answered(socket: Path) -> bool:
+    """Tell whether the agent has begun to listen; its socket has a name a moment earlier."""
+    with contextlib.suppress(NoAgentError):
+        ask("status", path=socket, timeout_s=20)
+        return True
+    return False
+
+
 def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], folder: Path, tmp_path: Path):
     socket = tmp_path / "run/control.sock"
     config = tmp_path / "vmplace.toml"
@@ -108,7 +117,7 @@ def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], f
         agent = run([sys.executable, "-m", "tests.unit.interfaces.found_agent", str(config)],
                     cwd=ROOT, stderr=stderr)  # fmt: skip
     until = time.monotonic() + 60
-    while not socket.exists():
+    while not is_answered(socket):
         assert agent.poll() is None and time.monotonic() < until, log.read_text(errors="replace")[-3000:]
         time.sleep(0.05)
     answers: list[dict[str, Any]] = []

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from vmplace.errors import GuestGoneError
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import is_of_domain
-from vmplace.topology.guest_finder import GuestFinder, GuestScan
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest_finder import LOOK_S, GuestFinder, GuestScan
+from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses
 from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
 
 UUID = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0"
@@ -148,3 +151,59 @@ def test_a_name_leads_out_of_the_folder_nowhere(tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "db1.pid").write_text(f"{os.getpid()}")
     assert not is_of_domain(os.getpid(), "../db1", run=tmp_path / "run", proc=tmp_path)
+
+
+@needs_kvm
+def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_runs(
+    tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+):
+    class Named(Told):
+        def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
+            return LibvirtAnswer(self.domains, names={UUID: "db1"})
+
+    others = [claim() for _ in range(3)]
+    real = claim()
+    (tmp_path / "db1.pid").write_text(f"{real}\n")
+    now, read = 1000.0, list[int]()
+    finder = GuestFinder(Named(), run=tmp_path, cpu=lambda: now)
+    plain = GuestFinder._read_guest
+
+    def dear(self: GuestFinder, process: KvmProcess, ordered: object, answer: LibvirtAnswer) -> GuestTopology:
+        nonlocal now
+        if process.pid not in {real, *others}:
+            raise GuestGoneError("another test's")
+        read.append(process.pid)
+        now += 0.6 * LOOK_S
+        return plain(self, process, None if process.pid in others else ordered, answer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GuestFinder, "_read_guest", dear)
+    first = finder.find()
+    assert read == [real, others[0]] and set(found(first, real, *others)) == set(read)
+    assert {skip.pid for skip in first.skipped if "not looked at yet" in skip.reason} >= set(others[1:])
+    now += 60
+    finder.find()
+    assert read[2:] == [real, others[1]]
+    now += 60
+    # By then all are known, though two are read in a look.
+    assert set(found(finder.find(), real, *others)) == {real, *others}
+    assert read[4:] == [real, others[2]]
+
+
+def test_processes_that_are_left_come_first_in_the_next_look(tmp_path: Path):
+    for pid in (11, 12, 13):
+        (tmp_path / f"{pid}/fd").mkdir(parents=True)
+        (tmp_path / f"{pid}/stat").write_text(f"{pid} (qemu) S " + " ".join(["1"] * 49) + "\n")
+        for number, target in enumerate(("anon_inode:kvm-vm", "anon_inode:kvm-vcpu:0")):
+            (tmp_path / f"{pid}/fd/{number}").symlink_to(target)
+    processes, asked = KvmProcesses(tmp_path), 0
+
+    def is_late() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 1
+
+    found = []
+    for _ in range(3):
+        asked = 0
+        found.append({process.pid for process in processes.find(is_late)[0]})
+    assert found == [{11}, {11, 12}, {11, 12, 13}]

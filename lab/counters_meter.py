@@ -165,6 +165,19 @@ class MeterReading:
         return MeterReading(self.nids, self.cpu_nids, **flags, **grown)
 
 
+@dataclass(frozen=True)
+class GuestTotals:
+    """What was counted of one guest on all CPUs, as in ``MeterReading``, at one moment."""
+
+    enabled: bool
+    timed: bool
+    switches: int
+    lines: int
+    instructions: int
+    stall_ns: int
+    work: int
+
+
 _COUNTERS = (
     "reads",
     "writes",
@@ -262,6 +275,16 @@ class MeterCounters:
             if before % 2 == 0 and self._sequence() == before:
                 return reading
         raise VmplaceError("the meter does not finish writing its header", hint="restart the emulated host")
+
+    def totals(self, number: int) -> GuestTotals:
+        """Return one guest's counters: a hundredth of the work of ``read``, which counts on emulated CPUs."""
+        header = np.frombuffer(self._region, HEADER, count=1)[0]
+        cpus, start = int(header["machine"]["cpu_count"]), int(header["cpus_offset"])
+        rows = np.frombuffer(self._region, CPU, count=cpus, offset=start)["guests"][:, number]
+        lines = rows["dram"]["reads"].sum() + rows["dram"]["writes"].sum()
+        flags = bool(header["enabled"]), bool(header["timed"]), int(header["switches"])
+        counts = (int(rows[name].sum()) for name in ("instructions", "stall_ns", "work"))
+        return GuestTotals(*flags, int(lines), *counts)
 
     def _sequence(self) -> int:
         return int(np.frombuffer(self._region, HEADER, count=1)[0]["sequence"])

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from lab.emulated_time import DILATION
 from lab.scenario import Guest, ManagerName, Scenario
+from lab.scenario_pace import declared_rates
 from lab.scenario_result import WORK_TOUCHES
 from lab.topology import MIB, LabTopology
 from lab.workload import Touch
@@ -75,6 +77,19 @@ def forecast_run_times(
         guest.name: WORK_TOUCHES * misses_per_touch(guest) / rates[guest.name] / 1e9
         for guest in scenario.guests
     }
+
+
+def slowness(scenario: Scenario, topology: LabTopology) -> float:
+    """Return how many seconds guests take, as they declare, for what they do in one of emulated time.
+
+    Guests declare what the emulator can follow, and are judged by how fast they can go in emulated time
+    (scenario_meter.py).  ``DILATION`` where they declare nothing.
+    """
+    declared = sum(declared_rates(scenario).values())
+    if not declared:
+        return scenario.time.dilation or DILATION
+    times = forecast_run_times(scenario, topology, "none", {})
+    return sum(WORK_TOUCHES / seconds for seconds in times.values()) / declared
 
 
 def numad_places(guest: Guest, cpu_loads: Mapping[str, float]) -> bool:

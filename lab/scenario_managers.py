@@ -24,7 +24,6 @@ vmplace        the agent of this project.
 import json
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,7 +32,9 @@ from lab.errors import LabError
 from lab.kernel import Flavour
 from lab.machine import LabHost
 from lab.scenario import ManagerName, Scenario
+from lab.scenario_forecast import slowness
 from lab.scenario_probe import read_process_time
+from lab.topology import read_topology
 
 BALANCING = "/sys/kernel/debug/sched/numa_balancing"
 NO_DAEMON = "works in the context of the guests' own threads; it has no process of its own"
@@ -97,6 +98,9 @@ class Manager(Protocol):
 
     comes_to_rest: bool
 
+    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
+        """``pace``: the share of what they declare that guests do on this machine."""
+
     def start(self) -> None:
         """Let it act; it does when this returns."""
 
@@ -118,8 +122,8 @@ class NoManager:
 
     comes_to_rest = False
 
-    def __init__(self, host: LabHost, scenario: Scenario) -> None:
-        del host, scenario
+    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
+        del host, scenario, pace
 
     def start(self) -> None:
         """Do nothing."""
@@ -143,8 +147,8 @@ class Numad:
 
     comes_to_rest = False
 
-    def __init__(self, host: LabHost, scenario: Scenario) -> None:
-        del scenario
+    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
+        del scenario, pace
         self._host = host
 
     def start(self) -> None:
@@ -178,7 +182,8 @@ class Numad:
 class NumadAdvice(NoManager):
     """numad's advice for each guest by its size, as libvirt takes it where placement is "auto"."""
 
-    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
+        del pace
         self._host, self._guests = host, scenario.guests
         self._advice: list[str] = []
 
@@ -199,7 +204,8 @@ class KernelBalancing:
 
     comes_to_rest = False
 
-    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
+        del pace
         self._host = host
         self._scan_mib = max(guest.memory_mib for guest in scenario.guests)
 
@@ -235,9 +241,10 @@ class VmplaceAgent:
 
     PLACE = "/etc/vmplace/scenario.toml"
 
-    def __init__(self, host: LabHost, scenario: Scenario) -> None:
+    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
         self._host = host
         self._scenario = scenario
+        self._pace = pace
         self._start_cpu_s: float | None = None
         self._process: GuestProcess | None = None
 
@@ -251,7 +258,7 @@ class VmplaceAgent:
         self._start_cpu_s = used.total_s if used else None
 
     def _config(self) -> str:
-        return self._scenario.agent_config
+        return self._scenario.agent_config + of_emulation(self._scenario, self._pace)
 
     def _await_ready(self) -> None:
         """Wait until the agent is up: Python takes its time to start under emulation."""
@@ -317,6 +324,26 @@ class GuestByGuestAgent(VmplaceAgent):
         return 'policy = "nodes"\n' + re.sub(r"(?m)^policy\s*=.*$", "", super()._config())
 
 
+def of_emulation(scenario: Scenario, pace: float) -> str:
+    """Return settings of an emulated host: what counts for a PMU, how slow guests are, and so is the agent.
+
+    ``pace``: the share of what they declare that guests do on this machine.
+    """
+    numbers = ", ".join(f"{guest.name} = {scenario.guest_id(guest.name)}" for guest in scenario.guests)
+    scale = slowness(scenario, read_topology(scenario.topology)) / pace
+    return f"""
+[clock]
+scale = {scale:g}
+
+[trial]
+counters = "meter"
+meter_guests = {{ {numbers} }}
+
+[decisions]
+share = 1.0
+"""
+
+
 def figures_of_status(
     status: dict[str, Any], cpu_seconds: float | None, start_cpu_seconds: float | None
 ) -> ManagerFigures:
@@ -346,7 +373,7 @@ def notes_of_numad(log: str) -> tuple[str, ...]:
 KERNEL_OF: dict[ManagerName, Flavour] = {"vmplace-stock": "stock"}
 """Managers that have a kernel of their own (kernel.py)."""
 
-MANAGERS: dict[ManagerName, Callable[[LabHost, Scenario], Manager]] = {
+MANAGERS: dict[ManagerName, type[Manager]] = {
     "none": NoManager,
     "numad": Numad,
     "numad-advice": NumadAdvice,

@@ -23,7 +23,7 @@ from lab.scenario_ask import ask_all, ask_patiently
 from lab.scenario_calls import longest_call_ms, start_tracing
 from lab.scenario_cost import measured_cost
 from lab.scenario_judge import Observed
-from lab.scenario_managers import MANAGERS, Manager
+from lab.scenario_managers import MANAGERS, Manager, NoManager
 from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
 from lab.scenario_pace import LEAST_PACE, declared_rates, measured_pace
 from lab.scenario_prepare import Stage
@@ -74,16 +74,17 @@ class _Run:
     ) -> None:
         self._stage, self._scenario, self._host = stage, stage.scenario, host
         self._name, self._start, self._progress = name, start, progress
-        self._manager: Manager = MANAGERS[name](host, stage.scenario)
+        self._manager: Manager = NoManager(host, stage.scenario)
         self._shares: dict[str, float] = {}
         self._rates: dict[int, float] = {}
         self._notes: list[str] = []
 
     def observed(self) -> Observed:
         """Go through all steps."""
-        host, manager, scenario = self._host, self._manager, self._scenario
+        host, scenario = self._host, self._scenario
         self._settle_pace()
         before = self._start.before = self._start.before or self._windows("before", scenario.time.before_s)
+        manager = self._manager = MANAGERS[self._name](host, scenario, self._start.pace or 1.0)
         vmstat, clock = read_vmstat(host), LoadClock(host, scenario)
         start_tracing(host)
         with self._step("starts"):

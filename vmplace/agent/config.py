@@ -82,6 +82,19 @@ class ReadingsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = 0.02
 
 
+class ClockSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``[clock]``: how the guests' time passes, beside the host's clock."""
+
+    scale: Annotated[
+        float,
+        msgspec.Meta(
+            ge=1,
+            le=1_000_000,
+            description="seconds in which guests do what real ones do in one, 1 to 1000000",
+        ),
+    ] = 1
+
+
 class DecisionsSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """``[decisions]``: what planning for all guests, and telling people of them, may cost."""
 
@@ -147,6 +160,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     budget: BudgetSection = BudgetSection()
     readings: ReadingsSection = ReadingsSection()
     decisions: DecisionsSection = DecisionsSection()
+    clock: ClockSection = ClockSection()
     trial: TrialSection = TrialSection()
     migration: MigrationSection = MigrationSection()
     defaults: GuestPolicy = GuestPolicy()

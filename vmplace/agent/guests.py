@@ -87,7 +87,7 @@ class TrackedGuest:
 
     @property
     def view(self) -> GuestView:
-        """Return what the policy may know."""
+        """Return what the policy may know, with rates by this host's clock."""
         fixed, use = self.settings.proximity, self.memory_use
         return GuestView(
             self.topology,
@@ -166,7 +166,7 @@ class Roster:
         views = []
         for guest in self:
             try:
-                views.append(guest.view)
+                views.append(guest.view.sped_up(self._loaded.config.clock.scale))
             except Exception as err:
                 guest.note(err)
         return tuple(views)

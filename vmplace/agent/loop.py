@@ -33,6 +33,7 @@ from vmplace.agent.trials import Trials
 from vmplace.errors import ConfigError
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import uncounted
 from vmplace.policy.registry import BY_NODE, JOINT
 from vmplace.policy.trial import Trial, Verdict
 from vmplace.sampling.source import EarlyReader
@@ -288,6 +289,8 @@ class Agent:
             now_ns=self._clock.monotonic() * 1e9,
             window_s=self._config.window_ms / 1000,
         )
+        if self._parts.policy_name == JOINT:
+            self._notes.add(*uncounted(snapshot))
         plan = NO_PLAN
         with self._notes.fenced(f"policy {self._parts.policy_name} failed, nothing moves"):
             wanted = self._rooms.plan(snapshot, self._may_move)

@@ -68,6 +68,7 @@ LEAST_CPUS = 0.05
 """Of an idle guest: it has some work now and then."""
 THINK_NS = 50.0
 """Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
+UNCOUNTED = "nothing counts accesses to memory of {}: their vCPUs are taken to wait for it half of the time"
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,12 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9)
 
 
+def uncounted(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what is to be told of guests whose accesses nobody counts, but for who makes them."""
+    names = [g.topology.name for g in snapshot.guests if g.pages is not None and g.dram_per_us is None]
+    return (UNCOUNTED.format(", ".join(names)),) if names else ()
+
+
 def memory_of(host: HostTopology) -> MemorySystem:
     """Return the host's memory system; where no bandwidth is known, one in which only distance counts."""
     known = host_memory(host)
@@ -186,8 +193,6 @@ def _evidence(
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     allowed = home.allowed_nids(host, guest)
     worker = np.array([nid in _worker_nids(host, guest) for nid in host.nids])
-    vcpus = max(len(guest.topology.vcpus), 1)
-    parallelism = float(vcpus if guest.cpus is None else np.clip(guest.cpus, LEAST_CPUS, vcpus))
     can_copy = snapshot.replica_ratio > 0
     fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
     weight = _weight(entries, guest, horizon)
@@ -199,7 +204,7 @@ def _evidence(
         worker=worker,
         windows=np.ones(len(node), np.int64),
         read_ratio=None,
-        parallelism=parallelism,
+        parallelism=_parallelism(guest),
         think_ns=THINK_NS,
         mlp=MLP,
         recent=np.ascontiguousarray(entries.recent * weight),
@@ -212,11 +217,21 @@ def _evidence(
 
 def _weight(entries: Entries, guest: GuestView, horizon: Horizon) -> float:
     """Return what one of the evidence's touches counts for, beside prices that are ``horizon.price``."""
-    if guest.dram_per_us is None:
-        return horizon.price
-    # Samples tell how many accesses there are: so many in the planner's horizon.
-    expected = guest.dram_per_us * 1e6 * HORIZON_S / horizon.scale
+    # Bits tell which pages are touched and by whom, not how often: one stands for thousands of accesses.
+    expected = _per_ns(guest) * 1e9 * HORIZON_S / horizon.scale
     return expected / max(float(entries.heat.sum()), 1e-300)
+
+
+def _per_ns(guest: GuestView) -> float:
+    """Return the guest's accesses to DRAM a ns: counted, or those of vCPUs that wait half of the time."""
+    if guest.dram_per_us is not None:
+        return guest.dram_per_us / 1000
+    return _parallelism(guest) / (2 * THINK_NS)
+
+
+def _parallelism(guest: GuestView) -> float:
+    vcpus = max(len(guest.topology.vcpus), 1)
+    return float(vcpus if guest.cpus is None else np.clip(guest.cpus, LEAST_CPUS, vcpus))
 
 
 def _with_think(
@@ -232,8 +247,7 @@ def _with_think(
     traffics = [traffic(one.heat, one.node) for one in evidence]
     shares = np.stack([one / max(float(one.sum()), 1e-300) for one in traffics])
     told = [guest.dram_per_us for guest in guests]
-    usual = [one.parallelism / (2 * THINK_NS) for one in evidence]
-    rates = np.array([u if t is None else t / 1000 for t, u in zip(told, usual, strict=True)])
+    rates = np.array([_per_ns(guest) for guest in guests])
     waits = system.visits @ system.waits(asked_of(system, rates, shares))
     latency = np.einsum("gkj,kj->g", shares, system.latency + waits)
     return tuple(

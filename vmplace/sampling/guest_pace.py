@@ -26,7 +26,7 @@ LEAST_INSTRUCTIONS = 1e6
 class MemoryRate:
     """How busy a guest's vCPUs were: CPUs at once, DRAM accesses a microsecond; None: not counted here."""
 
-    cpus: float
+    cpus: float | None
     dram_per_us: float | None
 
 

@@ -1,7 +1,9 @@
 """Forecasts of emulated run times, held against what the declared pattern means on paper."""
 
 import pytest
+from msgspec import structs
 
+from lab.emulated_time import DILATION
 from lab.scenario import Guest, Scenario, read_scenario
 from lab.scenario_forecast import (
     POLICY_OF,
@@ -10,6 +12,7 @@ from lab.scenario_forecast import (
     forecast_run_times,
     misses_per_touch,
     numad_places,
+    slowness,
 )
 from lab.topology import read_topology
 from lab.workload import Touch, Workload
@@ -50,6 +53,17 @@ def test_memory_that_a_manager_brings_home_is_forecast_as_local() -> None:
     for manager in ("kernel", "vmplace"):
         assert told(remote, manager)["web"] == pytest.approx(local, rel=0.03)
     assert local * 1.2 < told(remote, "interleave")["web"] < told(remote)["web"]
+
+
+def test_a_guest_is_so_much_slower_as_it_declares_fewer_touches_than_memory_allows() -> None:
+    # One line after the other: a touch takes the latency over MLP, 29 million a second of emulated time.
+    possible = 1e9 / (LOCAL_LATENCY_NS / MLP)
+    for rate in (10.0, 40.0):
+        one = scenario(guest(structs.replace(STREAM, rate=rate)))
+        slow = slowness(one, read_topology("n2"))
+        assert slow == pytest.approx(possible / (1000 * rate), rel=0.1)
+    program = scenario(guest(structs.replace(STREAM, rate="max")))
+    assert slowness(program, read_topology("n2")) == DILATION
 
 
 @pytest.mark.parametrize(("write_percent", "is_local"), [(0, True), (20, False)])

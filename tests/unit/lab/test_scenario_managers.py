@@ -1,6 +1,12 @@
-"""What does numad's log say that it did?  On lines as numad 0.5 of Debian writes them."""
+"""What is an agent told of the emulated host?  What does numad 0.5 say in its log that it did?"""
 
-from lab.scenario_managers import notes_of_numad
+from pathlib import Path
+
+import pytest
+
+from lab.scenario import SCENARIOS, read_scenario
+from lab.scenario_managers import notes_of_numad, of_emulation
+from vmplace.agent.config import parse_config
 
 LOG = """\
 Tue Nov 24 10:02:11 2026: Changing THP scan time in /sys/kernel/mm/transparent_hugepage/khugepaged to 1000 ms.
@@ -20,3 +26,15 @@ def test_moves_and_refusals_are_told():
 
 def test_a_daemon_that_let_all_be_did_not_act():
     assert notes_of_numad("\n".join(LOG.splitlines()[:2])) == ("it did not act",)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in SCENARIOS.glob("*.toml")])
+def test_the_agent_learns_rates_from_the_meter_and_how_slow_guests_are(name: str):
+    scenario = read_scenario(name)
+    text = scenario.agent_config + of_emulation(scenario, 0.5)
+    config = parse_config(text, Path("scenario.toml")).config
+    assert config.trial.counters == "meter"
+    assert config.trial.meter_guests == {guest.name: n for n, guest in enumerate(scenario.guests, 1)}
+    # Never as fast as real ones, and at half of what they declare half as fast.
+    whole = parse_config(of_emulation(scenario, 1.0), Path("scenario.toml")).config
+    assert config.clock.scale == pytest.approx(2 * whole.clock.scale, rel=0.01) and whole.clock.scale > 20

@@ -62,7 +62,11 @@ def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfPace) -> None:
     pace.cost(me)
     rate = pace.rate(me)
     # Of an access each ns that the thread ran, a thousand make a microsecond.
-    assert rate is not None and rate.dram_per_us == pytest.approx(1000 * rate.cpus, rel=0.05)
+    assert (
+        rate is not None
+        and rate.cpus is not None
+        and rate.dram_per_us == pytest.approx(1000 * rate.cpus, rel=0.05)
+    )
     assert 0 < rate.cpus < 1.2
 
 

@@ -1,0 +1,82 @@
+"""What the meter counts of a guest in place of a PMU, on a region made here."""
+
+from pathlib import Path
+
+import pytest
+
+from lab import meter_pace
+from lab.counters_meter import MeterCounters
+from lab.meter_pace import MeterPace
+from tests.unit.agent.agent_world import guest as guest_of
+from tests.unit.lab.test_counters_meter import Region
+
+NUMBER = 2
+
+
+class Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(meter_pace, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> Region:
+    return Region(tmp_path / "shared")
+
+
+@pytest.fixture
+def pace(region: Region, monkeypatch: pytest.MonkeyPatch) -> MeterPace:
+    monkeypatch.setattr(meter_pace, "MeterCounters", lambda: MeterCounters(region.path))
+    return MeterPace({"vm": NUMBER})
+
+
+def counted(region: Region, cpu: int, *, lines: int = 0, work: int = 0) -> None:
+    region.cpus["guests"]["dram"]["reads"][cpu, NUMBER, 1] += lines // 2
+    region.cpus["guests"]["dram"]["writes"][cpu, NUMBER, 0] += lines - lines // 2
+    region.cpus["guests"]["work"][cpu, NUMBER] += work
+
+
+def test_while_the_meter_is_off_touches_are_accesses(region: Region, pace: MeterPace, clock: Clock) -> None:
+    guest = guest_of("vm")
+    assert pace.cost(guest) is None and pace.rate(guest) is None
+    counted(region, 0, work=3000)
+    counted(region, 1, work=1000)
+    clock.now_s += 0.5
+    # It keeps no time: what an instruction takes is not known.
+    assert pace.cost(guest) is None
+    rate = pace.rate(guest)
+    assert rate is not None and rate.dram_per_us == pytest.approx(4000 / 0.5e6) and rate.cpus is None
+
+
+def test_while_it_is_on_lines_are(region: Region, pace: MeterPace, clock: Clock) -> None:
+    guest = guest_of("vm")
+    region.header["enabled"] = 1
+    pace.cost(guest)
+    counted(region, 0, lines=900, work=500)
+    clock.now_s += 1.0
+    pace.cost(guest)
+    rate = pace.rate(guest)
+    assert rate is not None and rate.dram_per_us == pytest.approx(900e-6)
+
+
+def test_a_guest_that_says_nothing_has_no_rate_rather_than_none_at_all(
+    region: Region, pace: MeterPace, clock: Clock
+) -> None:
+    guest = guest_of("vm")
+    pace.cost(guest)
+    clock.now_s += 1.0
+    pace.cost(guest)
+    rate = pace.rate(guest)
+    assert rate is not None and rate.dram_per_us is None

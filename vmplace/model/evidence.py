@@ -5,7 +5,10 @@
    where bits are read several times a window, else from the windows in which each node touched it.  Where a
    source samples accesses it comes from these, each entry's own as far as chance explains no more
    (credibility.py).
-3. Whether a page is written is what fused_use.py makes of bits, and of the pages around.  A sampling source
+3. How nodes share a page is told by few windows.  Where the pages around it differ no more than chance
+   explains, it counts as shared as they are: else plans would follow chance, and pages that all nodes use
+   alike would move in each window.
+4. Whether a page is written is what fused_use.py makes of bits, and of the pages around.  A sampling source
    misses most writes: there a page counts as written if one write is to be expected by its samples.
 
 A source that sees no nodes gives no evidence (None): a plan that cannot know better leaves pages alone.
@@ -18,9 +21,9 @@ import numpy as np
 from vmplace.model.credibility import credible
 from vmplace.model.fused_use import block_heat, fused_use
 from vmplace.model.metrics import Matrix
-from vmplace.model.pages import GuestPages, RangePages
+from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
-from vmplace.model.touched_pages import TouchedPages
+from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 from vmplace.topology.guest import Movability
 
@@ -28,6 +31,8 @@ HORIZON_S = 6.0
 """What was seen lately is expected once more: a mean life of 8.7 s of accesses that fade (ln 2: 6 s)."""
 MIN_WINDOWS = 2
 """Fewer say nothing: what was touched once, nobody knows to be touched again."""
+NEAR_BLOCKS = 16
+"""32 MiB: huge pages that tell of each other."""
 NEAR_PAGES = 16
 """64 KiB: pages that are taken to be more alike than those of a block (credibility.py)."""
 
@@ -78,6 +83,8 @@ def _of_range(one: RangePages, window_s: float) -> Entries | None:
     heat = _sampled_heat(pages) if by_samples else _heat_of_bits(pages, window_s)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
+    if use is not None:
+        heat = _credited(pages, heat)
     written = _written_by_samples(pages, heat) if use is None else use.written | use.unsure
     node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
     recent = heat * (window_s / HORIZON_S)
@@ -96,6 +103,38 @@ def _heat_of_bits(pages: TouchedPages, window_s: float) -> Matrix:
         heat[:, node] = pace
     heat *= HORIZON_S * pages.sizes[:, None]
     return heat
+
+
+def _credited(pages: TouchedPages, heat: Matrix) -> Matrix:
+    """Return the heat of shared pages dealt out as it is around them, as far as chance explains it.
+
+    In each of the n windows that are remembered a page tells a share of s once: chance makes what is seen
+    scatter by s (1 - s) / n.  How far a page is believed beyond that: as in credibility.py.
+    """
+    shared = np.flatnonzero(np.count_nonzero(heat, axis=1) > 1)
+    if not len(shared):
+        return heat
+    first = _firsts(pages, shared)
+    size = np.diff(np.append(first, len(shared)))[:, None]
+    total = heat[shared].sum(axis=1, keepdims=True)
+    share = heat[shared] / total
+    usual = np.add.reduceat(share, first) / size
+    apart = share - np.repeat(usual, size[:, 0], axis=0)
+    due = np.add.reduceat(share * (1 - share), first) / size / HISTORY_WINDOWS
+    # A page is part of what is around it.
+    alone = np.maximum(1 - 1 / size, 1 / size)
+    beyond = np.maximum(np.add.reduceat(apart * apart, first) / size / alone - due, 0.0)
+    doubt = np.divide(due, beyond + due, out=np.zeros_like(due), where=due > 0)
+    heat[shared] = total * (share - np.repeat(doubt, size[:, 0], axis=0) * apart)
+    return heat
+
+
+def _firsts(pages: TouchedPages, some: Indexes) -> Indexes:
+    """Return where among these entries each unit begins: a block, or some blocks that are an entry each."""
+    # The numbers of units ascend with the entries.
+    near = pages.blocks.max() + 1 + pages.blocks[pages.whole] // NEAR_BLOCKS
+    unit = np.concatenate([np.repeat(pages.blocks[pages.apart], HUGE_PAGES), near])[some]
+    return np.flatnonzero(np.append(True, unit[1:] != unit[:-1]))
 
 
 def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:

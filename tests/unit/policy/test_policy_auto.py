@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.unit.model.known_pages import with_history
 from tests.unit.model.test_touched_pages import large
 from tests.unit.policy.test_policy_home import NPAGES, guest_view, host
 from tests.unit.policy.test_policy_nodes import bits, moved, view
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
-from vmplace.policy.policy_auto import AutoPolicy, Horizon, State, entries_before, plan_auto
+from vmplace.policy.policy_auto import AutoPolicy, Horizon, State, entries_before, plan_auto, uncounted
 from vmplace.sampling.sample import NodeBits
 
 REAL = Horizon()
@@ -48,6 +49,59 @@ def test_memory_goes_home_if_all_vcpus_run_on_one_node() -> None:
 def test_pages_go_to_the_node_that_uses_them() -> None:
     window = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
     assert moved(after(busy(*[window] * 4))) == {2: set(range(200, 300))}
+
+
+def test_where_nothing_counts_accesses_pages_go_to_their_users_all_the_same_and_it_is_said() -> None:
+    """A bit that is seen once a second stands for thousands of accesses, not for one."""
+    window = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
+    guest = view(*[window] * 4)
+    assert moved(after(guest)) == {2: set(range(200, 300))}
+    assert [name in told for told in uncounted(Snapshot(host(), (guest,))) for name in ("db1",)] == [True]
+    assert uncounted(Snapshot(host(), (busy(window),))) == ()
+
+
+def planned_by_chance(chance: np.random.Generator, likely: np.ndarray, node: np.ndarray) -> set[int]:
+    """Return what would move in windows 8 to 20 if node n touches page p at a chance of ``likely[n, p]``."""
+    policy, everything = AutoPolicy(), set[int]()
+    seen: list[NodeBits] = []
+    for now in range(1, 21):
+        touched = chance.random(likely.shape) < likely
+        seen.append(bits({n: np.flatnonzero(row) for n, row in enumerate(touched)}, range(NPAGES)))
+        guest = placed(node, *seen[:-5:-1])
+        plan = policy(Snapshot(host(), (guest,), now_ns=now * S))
+        if now >= 8:
+            everything.update(*moved(plan).values())
+    return everything
+
+
+def placed(node: np.ndarray, *windows: NodeBits) -> GuestView:
+    seen = guest_view([0, 2, 4, 6], node)
+    assert seen.pages
+    ranges = tuple(with_history(pages, *windows) for pages in seen.pages.ranges)
+    return replace(seen, pages=replace(seen.pages, ranges=ranges), dram_per_us=4.0, cpus=4.0)
+
+
+def test_pages_that_all_nodes_use_alike_do_not_follow_chance() -> None:
+    """What a whole block has in common still follows it, which moves pages where most touches are missed."""
+    node = (np.arange(NPAGES) % 4).astype(np.int8)
+    moves = planned_by_chance(np.random.default_rng(1), np.full((4, NPAGES), 0.9), node)
+    assert len(moves) < 0.02 * NPAGES
+
+
+def test_pages_of_one_node_each_are_told_apart_within_a_block() -> None:
+    owner = np.arange(NPAGES) % 4
+    likely = np.where(owner == np.arange(4)[:, None], 0.9, 0.0)
+    moves = planned_by_chance(np.random.default_rng(1), likely, np.zeros(NPAGES, np.int8))
+    assert moves == set(np.flatnonzero(owner != 0).tolist())
+
+
+def test_guests_of_an_emulated_host_are_placed_as_real_ones_would_be() -> None:
+    """They do in 1000 s what real ones do in one, so they seem to be as good as idle."""
+    window = bits({2: range(200, 300)}, range(200, 300))
+    slow = replace(busy(*[window] * 4), dram_per_us=1e-4, cpus=None)
+    assert after(slow).moves == ()
+    assert moved(after(slow.sped_up(1000.0))) == {2: set(range(200, 300))}
+    assert view(window).sped_up(1000.0).dram_per_us is None
 
 
 def test_pages_that_all_only_read_get_copies_while_there_may_be_some() -> None:

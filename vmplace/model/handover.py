@@ -2,7 +2,8 @@
 
 1. vCPUs that run on one node are a group; nodes are another host's, groups are the guest's own.
 2. Frames in use are told in runs: by which groups, whether they are written, how often they are touched.
-3. It is small: runs of alike frames, 2 MiB blocks where these are too many, the hottest where still.
+3. It is small: runs of alike frames; where these are too many, 2 MiB blocks, in which what one group uses
+   cannot be told from what others do; the hottest where that is too much.
 
 It comes from another host by the domain's XML, and anybody who may define domains may write one: what is
 read of it is checked, and it is a hint as to where memory belongs, within what the guest's policy allows.
@@ -201,7 +202,7 @@ def _few(runs: _Runs) -> _Runs:
 
 
 def _by_block(runs: _Runs) -> _Runs:
-    """Return a run for each 2 MiB of frames most of which are used in one way, by their mean pace."""
+    """Return a run for each 2 MiB of frames, as most are used, or as shared by all who use any; mean pace."""
     block, at = np.unique(runs.gfn // HUGE_PAGES, return_inverse=True)
     keys, kind = np.unique(runs.key, return_inverse=True)
     total = np.zeros((len(block), len(keys)), np.int64)
@@ -210,6 +211,8 @@ def _by_block(runs: _Runs) -> _Runs:
     mean = np.bincount(at, runs.npages * runs.pace, len(block)) / np.maximum(whole, 1)
     most = total.argmax(axis=1)
     clear = total[np.arange(len(block)), most] >= MAJORITY * whole
+    anybody = np.zeros(len(block), np.int64)
+    np.bitwise_or.at(anybody, at, runs.key)
     size = np.maximum(HUGE_PAGES, whole.astype(np.int64) // HUGE_PAGES * HUGE_PAGES)
     pace: Numbers = mean.astype(np.int64) // PER_OCTAVE * PER_OCTAVE
-    return _Runs(block * HUGE_PAGES, size, keys[most], pace).of(clear)
+    return _Runs(block * HUGE_PAGES, size, np.where(clear, keys[most], anybody), pace)

@@ -43,10 +43,15 @@ def prior_pages(
 ) -> GuestPages | None:
     """Return the statistics that the handover stands for before ``batch``, the first window.
 
-    None where the source does not see nodes, or no vCPUs' node is known.
+    None where nothing is told, the source does not see nodes, or no vCPUs' node is known.
     """
     nodes = _nodes_of_groups(handover, host, guest, batch.nids)
-    if not nodes or batch.sight.sampled or any(one.by_node is None for one in batch.ranges):
+    if (
+        not nodes
+        or not handover.runs
+        or batch.sight.sampled
+        or any(one.by_node is None for one in batch.ranges)
+    ):
         return None
     runs = _Runs(handover, nodes)
     ranges = tuple(_range(one, runs, len(batch.nids)) for one in batch.ranges)

@@ -182,6 +182,11 @@ def test_vcpus_without_a_node_say_nothing(nids: tuple[int | None, ...]):
         assert entries is not None and set(np.flatnonzero(entries.heat.sum(axis=0))) == {0}
 
 
+def test_a_handover_of_nothing_is_none():
+    there = a_guest(0, 1)
+    assert prior_pages(Handover(1, 0, 0, ((0,),), ()), HOST, there, window(there, None)) is None
+
+
 def test_frames_without_numbers_are_not_told():
     guest = a_guest(0, 1, base_gfn=None)
     assert handover_of(HOST, guest, watched(guest, halves(), 0, 1), unix_s=0, known_s=0) is None
@@ -279,7 +284,7 @@ def test_runs_of_any_length_are_taken_without_harm():
                 True,
                 9,
             )
-            for _ in range(chance.integers(9))
+            for _ in range(chance.integers(1, 9))
         )
         prior = prior_pages(Handover(1, 0, 0, ((0,),), runs), HOST, there, window(there, None, early=True))
         assert prior is not None

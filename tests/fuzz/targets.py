@@ -5,6 +5,7 @@ and perf (tests/data), or written by vmplace itself.
 """
 
 import base64
+import contextlib
 import io
 import json
 import struct
@@ -297,10 +298,15 @@ def pages_spread(payload: bytes) -> int:
     """Return how many pages the runs of a record have, at most; 0 for what is no such record."""
     try:
         record = msgspec.msgpack.decode(payload, type=Record)
-        runs = [record.runs] if isinstance(record, PagesRecord) else list(getattr(record, "rest", ()))
-        return sum(decode_runs(one).total_pages for one in runs)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return 0
+    runs = [record.runs] if isinstance(record, PagesRecord) else list(getattr(record, "rest", ()))
+    count = 0
+    for one in runs:
+        # The sound ones are taken in also where others are not.
+        with contextlib.suppress(ValueError):
+            count += decode_runs(one).total_pages
+    return count
 
 
 def recorded_moves() -> list[bytes]:

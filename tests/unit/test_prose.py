@@ -24,7 +24,7 @@ PAGES = sorted(
 )
 COINED = re.compile(r"\b(desk|bell|lookout|heed(s|ed|ing)?|sight|told|pace|dealt out|deals out)\b", re.I)
 """Words of this project alone, or that mean something else to everybody."""
-MEASURED = re.compile(r"\|[^|\n]*\d\.\d|\bload \d|\b(one|two|three|several) runs?\b")
+MEASURED = re.compile(r"\|[^|\n]*(?<![\d.])\d+\.\d+(?![\d.])|\bload \d|\b(one|two|three|several) runs?\b")
 """How a measured figure shows: a decimal in a table, the machine's load, a number of runs."""
 RENDERED = re.compile(r"<!-- (\w+): rendered by make results -->.*?<!-- /\1 -->", re.S)
 FENCES = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`]*`", re.S | re.M)
@@ -79,6 +79,7 @@ def test_no_figure_of_a_run_is_typed(path: Path) -> None:
 
 def test_a_typed_figure_would_be_found() -> None:
     assert MEASURED.search("| harvest | 0.51 |") and MEASURED.search("(one run, load 4)")
+    assert not MEASURED.search("| libvirt | 11.3.0 |")
     assert not MEASURED.search("Weights from 0 to 1, in steps of 0.1.")
 
 

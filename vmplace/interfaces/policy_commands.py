@@ -46,7 +46,7 @@ def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
     domain = read_domain(libvirt_uri, guest)
     said = domain.said(config=config)
     if said.error:
-        raise VmplaceError(said.error)
+        raise VmplaceError(said.error, hint="mend its XML: virsh edit, or virsh metadata GUEST")
     told = {"name": domain.name, "keys": words_of(said.words), "flavour": words_of(said.nova)}
     if as_json:
         print_json(told)
@@ -142,7 +142,8 @@ def validate(file: Path, as_json: bool) -> None:
     try:
         text = sys.stdin.read(16 << 20) if name == "stdin" else read_text(file)
     except OSError as err:
-        raise VmplaceError(f"{file}: {err.strerror}") from err
+        hint = "give a domain's XML (virsh dumpxml GUEST) or a vmplace.toml that you may read"
+        raise VmplaceError(f"{file}: {err.strerror}", hint=hint) from err
     is_xml = file.suffix != ".toml" and text.lstrip("\ufeff \t\r\n").startswith("<")
     problems, notes = (_xml_problems if is_xml else _toml_problems)(text, name)
     if as_json:

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.unit.simulate.small_trace import arrays_of
+from tests.unit.simulate.small_trace import arrays_of, shared_pages
 from tests.unit.simulate.test_agent_run import KVM, simulation_of, spec_of
 from vmplace.agent.actuator import HostActuator
 from vmplace.agent.found import Found
 from vmplace.agent.lookout import Lookout
 from vmplace.agent.loop import Agent
+from vmplace.agent.news import News
 from vmplace.agent.parts import Parts
 from vmplace.model.handover import MOST_RUNS, Handover, Run, handover_of, told_handover
 from vmplace.policy.plan import PlacementPlan, Snapshot
@@ -122,3 +123,27 @@ def test_what_is_false_is_corrected(tmp_path: Path):
 def _next_vcpus() -> Iterator[Run]:
     for page in range(MOST_RUNS):
         yield Run(0, 1, 1 << (thread_of(page) + 1) % 4, False, 0)
+
+
+def test_copies_go_as_soon_as_a_migration_is_told_and_come_back_when_it_is_over(tmp_path: Path):
+    """Nothing more is told of it: after 30 s it is libvirt's word that counts, and there is none."""
+    simulation = simulation_of(spec_of(shared_pages(heat=60_000)), policy="agent:nodes")
+    host = AgentHost(simulation, AgentSetup("nodes", KVM), tmp_path)
+    copies: list[int] = []
+    told_at: list[int] = []
+    with quiet(), closing(host.actuator()) as actuator:
+        agent = host.agent(actuator)
+        plan = agent._parts.policy
+
+        def policy(snapshot: Snapshot) -> PlacementPlan:
+            copies.append(sum(one.present_bytes for one in actuator.copies().values()))
+            if copies[-1] and not told_at:
+                told_at.append(len(copies))
+                agent.inbox.tell(News("event-migrating", "g"))
+            return plan(snapshot)
+
+        agent._parts = replace(agent._parts, policy=policy)
+        agent.run(windows=60)
+    (at,) = told_at
+    assert copies[at - 1] > 0 and copies[at] == 0
+    assert max(copies[at + 1 :]) > 0

@@ -289,8 +289,8 @@ class Roster:
         try:
             what = decided(self._loaded, guest.name, guest.said, host_nids, guest.topology.origin)
         except Exception as err:
-            LOG.exception("guest=%s its policy cannot be told", guest.name)
-            what = Decided(LEFT_ALONE, problem=f"its policy cannot be told: {type(err).__name__}: {err}")
+            LOG.exception("guest=%s its policy cannot be read", guest.name)
+            what = Decided(LEFT_ALONE, problem=f"its policy cannot be read: {type(err).__name__}: {err}")
         before = guest.decided
         guest.heed(what)
         if before is not None and Mode.MANUAL is guest.settings.mode is not before.settings.mode:

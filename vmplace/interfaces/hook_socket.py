@@ -85,9 +85,9 @@ class HookSocket:
         for datagram, uid in _iter_received(self._socket):
             news = parse_news(datagram)
             if uid != 0 or news is None:
-                LOG.debug("a datagram of uid %s is not heeded", uid)
+                LOG.debug("a datagram of uid %s is ignored", uid)
                 continue
-            LOG.info('guest=%s libvirt=%s reason="told by libvirt"', news.guest, news.operation)
+            LOG.info('guest=%s libvirt=%s reason="libvirt reported it"', news.guest, news.operation)
             self._tell(news)
 
     def _keep_watching(self) -> None:

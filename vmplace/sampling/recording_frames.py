@@ -71,7 +71,7 @@ def host_of(frame: HostFrame) -> HostTopology:
     """Return the host that ``frame`` tells; raises OutsideError for one that cannot be."""
     nids = [within(node.nid, 0, MOST_ID, "a nid") for node in frame.nodes]
     if not nids or nids != sorted(set(nids)) or len(nids) > MOST_NODES:
-        raise OutsideError("a host whose nodes are not told one by one, ascending")
+        raise OutsideError("a host whose nodes are not listed one by one, ascending")
     for node in frame.nodes:
         _check_ids(node.cpus, MOST_ID)
         within(min(node.memory_bytes, node.free_bytes), 0, MOST_ADDRESS, "memory")
@@ -117,7 +117,7 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
     within(frame.ended_ns, frame.started_ns, MOST_BITS, "the end of a window")
     _check_ids(frame.nids, MOST_ID)
     if not frame.nids or len(set(frame.nids)) < len(frame.nids) or len(frame.nids) > MOST_NODES:
-        raise OutsideError("a batch whose nodes are not told one by one")
+        raise OutsideError("a batch whose nodes are not listed one by one")
     return msgspec.structs.replace(frame, guest=printable(frame.guest))
 
 

@@ -294,7 +294,7 @@ def check_identity(guest: GuestTopology, proc: Path = PROC) -> None:
 
 def _missing_vcpus(guests: Iterable[GuestTopology]) -> list[Skipped]:
     return [
-        Skipped(guest.pid, f"guest {guest.name}: its vCPU threads cannot be told yet")
+        Skipped(guest.pid, f"guest {guest.name}: its vCPU threads are not known yet")
         for guest in guests
         if not guest.vcpus
     ]

@@ -171,7 +171,7 @@ FLEET = (
         "avg(vmplace:host_pressure:ratio)",
         "mean of hosts",
         "percentunit",
-        "If it is low while some hosts are pressed, guests are dealt out unevenly.",
+        "If it is low while some hosts are pressed, guests are spread unevenly.",
     ),
     View(
         "Hosts with the lowest local access ratio",

@@ -328,7 +328,7 @@ struct kvm_placement_range {
  * @nodes: bitmap of the nodes to have a copy; 0 for _COLLAPSE
  * @ranges: address of an array of struct kvm_placement_range
  * @nr_ranges: in: entries of @ranges; out: entries that were handled, fewer if
- *             a signal is pending
+ *             a signal is pending, or before an error
  * @flags: must be 0
  */
 struct kvm_placement_replicate {

@@ -153,7 +153,7 @@ $(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt setup.py $(NATIVE) 
 	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet,metrics,openstack]' -r tests/cloud/requirements.txt
 	@touch $@
 
-test-cloud: $(CLOUD)/.stamp ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services
+test-cloud: $(CLOUD)/.stamp promtool ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services
 	$(CLOUD)/bin/pytest tests/fleet tests/cloud
 
 ANSIBLE := .venv-ansible

@@ -42,6 +42,7 @@ COMMANDS = {
     "doctor": "vmplace.interfaces.doctor:doctor",
     "simulate": "vmplace.simulate.commands:simulate_command",
     "sweep": "vmplace.fleet.commands:sweep",
+    "fleet-model": "vmplace.fleet.model_command:fleet_model",
     "openstack": "vmplace.cloud.openstack.commands:openstack",
     "sweep-report": "vmplace.fleet.commands:sweep_report_command",
 }

@@ -1,0 +1,140 @@
+"""A strategy for Watcher: move the guests that press most off the hosts that queue most.
+
+Watcher's decision engine loads it by the entry point ``watcher_strategies``; nothing else imports it.
+Figures are vmplace's recording rules, asked of the Prometheus (or Aetos) that Watcher has as a data source;
+what is decided is vmplace/fleet/rebalance.py.  Hosts are known by Watcher's ``fqdn_label``, guests by uuid.
+"""
+
+from statistics import pstdev
+from typing import Any
+
+from watcher._i18n import _
+from watcher.decision_engine.model import element
+from watcher.decision_engine.strategy.strategies import base
+
+from vmplace.fleet.rebalance import (
+    MOST,
+    TARGET,
+    THRESHOLD,
+    Migration,
+    PressingGuest,
+    Rebalance,
+    plan_rebalance,
+)
+
+HOST_QUERY = "max by ({label}) (vmplace:host_pressure:ratio)"
+GUEST_QUERY = "max by (uuid) (vmplace:guest_pressure:ratio)"
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+
+
+class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[misc]
+    """Live migrations from hosts whose memory is pressed to hosts that have bandwidth and room."""
+
+    # What makes Watcher's manager choose a data source of Prometheus' kind.
+    DATASOURCE_METRICS = ("host_cpu_usage",)
+
+    @classmethod
+    def get_name(cls) -> str:
+        """Return the name by which audits ask for it."""
+        return "vmplace_pressure"
+
+    @classmethod
+    def get_display_name(cls) -> str:
+        """Return the name for people."""
+        return str(_("vmplace: relieve hosts whose guests queue for memory"))
+
+    @classmethod
+    def get_translatable_display_name(cls) -> str:
+        """Return the same, to be translated."""
+        return "vmplace: relieve hosts whose guests queue for memory"
+
+    @classmethod
+    def get_schema(cls) -> dict[str, Any]:
+        """Return what an audit may ask for."""
+        most = {"type": "integer", "minimum": 1, "maximum": 1000, "default": MOST}
+        return {
+            "properties": {
+                "threshold": SHARE | {"default": THRESHOLD, "description": "Pressure of hosts to relieve."},
+                "target": SHARE | {"default": TARGET, "description": "Pressure not to exceed elsewhere."},
+                "migrations": most | {"description": "Migrations of one audit at the most."},
+            }
+        }
+
+    def pre_execute(self) -> None:
+        """Check that there is a model of the cluster."""
+        self._pre_execute()
+
+    def do_execute(self, audit: Any = None) -> None:
+        """Plan, and add the migrations to the solution."""
+        nodes, instances = self._nodes(), self._instances()
+        self._instances_count = len(instances)
+        pressures = self._asked(HOST_QUERY.format(label=self.datasource_backend.prometheus_fqdn_label))
+        self._before = {name: value for name, value in pressures.items() if name in nodes}
+        by_uuid = self._asked(GUEST_QUERY)
+        guests = [
+            PressingGuest(uuid, host, by_uuid.get(uuid, 0.0))
+            for uuid, (instance, host) in instances.items()
+            if instance.state == element.InstanceState.ACTIVE.value
+        ]
+        self._plan = self._planned(guests, nodes, instances)
+        for move in self._plan.migrations:
+            instance = instances[move.uuid][0]
+            self.add_action_migrate(instance, "live", nodes[move.source], nodes[move.destination])
+
+    def post_execute(self) -> None:
+        """State the efficacy: how unlike the hosts' pressures are, and are expected to be."""
+        expected = self._plan.expected
+        self.solution.model = self.compute_model
+        self.solution.set_efficacy_indicators(
+            instance_migrations_count=len(self._plan.migrations),
+            instances_count=self._instances_count,
+            standard_deviation_before_audit=pstdev(self._before.values()) if self._before else 0.0,
+            standard_deviation_after_audit=pstdev(expected.values()) if expected else 0.0,
+        )
+
+    def _planned(self, guests: list[PressingGuest], nodes: Any, instances: Any) -> Rebalance:
+        def has_room(uuid: str, host: str, before: tuple[Migration, ...]) -> bool:
+            free = dict(self.compute_model.get_node_free_resources(nodes[host]))
+            # What leaves the host is not counted: nobody knows which migration ends first.
+            for move in before:
+                if move.destination == host:
+                    free = {name: room - _size(instances[move.uuid][0], name) for name, room in free.items()}
+            return all(_size(instances[uuid][0], name) <= room for name, room in free.items())
+
+        asked = self.input_parameters
+        return plan_rebalance(
+            self._before,
+            guests,
+            has_room,
+            asked.get("threshold", THRESHOLD),
+            asked.get("target", TARGET),
+            asked.get("migrations", MOST),
+        )
+
+    def _nodes(self) -> dict[str, Any]:
+        """Return the hosts that guests may come to, or leave, by name."""
+        enabled, up = element.ServiceState.ENABLED.value, element.ServiceState.ONLINE.value
+        return {
+            node.hostname: node
+            for node in self.compute_model.get_all_compute_nodes().values()
+            if node.status == enabled and node.state == up
+        }
+
+    def _instances(self) -> dict[str, tuple[Any, str]]:
+        """Return all guests of the audit, with the host that each is on."""
+        return {
+            instance.uuid: (instance, self.compute_model.get_node_by_instance_uuid(instance.uuid).hostname)
+            for instance in self.compute_model.get_all_instances().values()
+            if not getattr(instance, "watcher_exclude", False)
+        }
+
+    def _asked(self, query: str) -> dict[str, float]:
+        """Return what a query finds, by its only label."""
+        found = self.datasource_backend.prometheus.query(query)
+        labelled = ((next(iter(one.labels.values()), None), float(one.value)) for one in found)
+        return {str(name): value for name, value in labelled if name}
+
+
+def _size(instance: Any, resource: str) -> int:
+    """Return what an instance takes of a resource, as the model of the cluster names them."""
+    return int(getattr(instance, "vcpus" if resource == "vcpu" else resource))

@@ -1,0 +1,69 @@
+"""``vmplace fleet-model``: what the Watcher strategy would do for a fleet, in a model of it."""
+
+from dataclasses import asdict
+
+import click
+
+from vmplace.fleet.fleet_model import FleetResult, FleetSetup, arrivals, simulated_fleet
+from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD
+from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json
+
+SHARE = FiniteRange(min=0.01, max=1.0)
+
+
+@click.command(
+    "fleet-model", epilog=examples("vmplace fleet-model --hosts 200 --packs --threshold 0.7 --json")
+)
+@click.option("--hosts", type=click.IntRange(2, 2000), default=100, show_default=True)
+@click.option("--days", type=FiniteRange(min=0.1, max=30), default=2.0, show_default=True)
+@click.option(
+    "--fill", type=FiniteRange(min=0.05, max=0.95), default=0.7, show_default=True, help="vCPUs sold."
+)
+@click.option("--packs", is_flag=True, help="Nova fills hosts up one after the other.  [default: it spreads]")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--threshold", type=SHARE, default=THRESHOLD, show_default=True, help="Pressure to relieve from."
+)
+@click.option(
+    "--target", type=SHARE, default=TARGET, show_default=True, help="Pressure not to exceed elsewhere."
+)
+@click.option(
+    "--migrations", type=click.IntRange(1, 1000), default=MOST, show_default=True, help="Of one audit."
+)
+@json_option
+def fleet_model(  # noqa: PLR0913 - an option each
+    hosts: int,
+    days: float,
+    fill: float,
+    packs: bool,
+    seed: int,
+    threshold: float,
+    target: float,
+    migrations: int,
+    as_json: bool,
+) -> None:
+    """Model a fleet whose guests come and go, without and with the strategy for Watcher.
+
+    All figures are modelled (docs/clouds/fleet.md).  Pressure: what guests take of the bandwidth of a
+    host's fullest node, over hosts and audits in the second half of the time.
+    """
+    setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
+    guests = arrivals(setup)
+    limits = {"threshold": threshold, "target": target, "most": migrations}
+    told = {
+        "nobody": simulated_fleet(setup, guests, rebalances=False),
+        "watcher": simulated_fleet(setup, guests, rebalances=True, limits=limits),
+    }
+    if as_json:
+        print_json({"setup": asdict(setup), **{name: asdict(result) for name, result in told.items()}})
+        return
+    for name, result in told.items():
+        click.echo(f"{name:8} {_line(result)}")
+
+
+def _line(result: FleetResult) -> str:
+    return (
+        f"pressure p50 {result.pressure_p50:.2f}, p95 {result.pressure_p95:.2f}, "
+        f"hosts pressed {result.pressed_share:.1%} of the time; {result.migrations} migrations, "
+        f"{result.migrated_share:.1%} of {result.guests} guests, {result.refused} refused"
+    )

@@ -68,7 +68,7 @@ LEAST_CPUS = 0.05
 """Of an idle guest: it has some work now and then."""
 THINK_NS = 50.0
 """Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
-UNCOUNTED = "nothing counts accesses to memory of {}: their vCPUs are taken to wait for it half of the time"
+UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,9 @@ def _evidence(
 
 def _weight(entries: Entries, guest: GuestView, horizon: Horizon) -> float:
     """Return what one of the evidence's touches counts for, beside prices that are ``horizon.price``."""
-    # Bits tell which pages are touched and by whom, not how often: one stands for thousands of accesses.
+    if guest.dram_per_us is None:
+        # A touch may stand for one access or for thousands: more than was seen is not staked on it.
+        return horizon.price
     expected = _per_ns(guest) * 1e9 * HORIZON_S / horizon.scale
     return expected / max(float(entries.heat.sum()), 1e-300)
 

@@ -51,12 +51,13 @@ def test_pages_go_to_the_node_that_uses_them() -> None:
     assert moved(after(busy(*[window] * 4))) == {2: set(range(200, 300))}
 
 
-def test_where_nothing_counts_accesses_pages_go_to_their_users_all_the_same_and_it_is_said() -> None:
-    """A bit that is seen once a second stands for thousands of accesses, not for one."""
+def test_where_nothing_counts_accesses_little_is_staked_and_it_is_said() -> None:
+    """A bit that is seen once a second may stand for thousands of accesses, or for one."""
     window = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
     guest = view(*[window] * 4)
-    assert moved(after(guest)) == {2: set(range(200, 300))}
-    assert [name in told for told in uncounted(Snapshot(host(), (guest,))) for name in ("db1",)] == [True]
+    assert after(guest).moves == ()
+    (told,) = uncounted(Snapshot(host(), (guest,)))
+    assert guest.topology.name in told
     assert uncounted(Snapshot(host(), (busy(window),))) == ()
 
 

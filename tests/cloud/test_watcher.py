@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -96,7 +97,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         {
             "job_name": host, "metrics_path": f"/{host}",
             "static_configs": [
-                {"targets": [f"127.0.0.1:{server.server_port}"], "labels": {"fqdn": host, "instance": host}},
+                {
+                    "targets": [f"127.0.0.1:{server.server_port}"],
+                    "labels": {"fqdn": host, "instance": host, "node": host},
+                },
             ],
         }
         for host in HOSTS
@@ -185,3 +189,12 @@ def test_what_an_audit_may_ask_is_checked(strategy: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"threshold": 3}, strategy.get_schema())
+
+
+def test_the_deschedulers_query_gives_one_share_for_each_node(prometheus: int) -> None:
+    """The query in docs/clouds/kubevirt.md; the descheduler wants values from 0 to 1, by node name."""
+    page = (ROOT / "docs/clouds/kubevirt.md").read_text()
+    [query] = [line.strip() for line in page.splitlines() if line.startswith("    max by (instance)")]
+    found = {one["metric"]["instance"]: float(one["value"][1]) for one in asked(prometheus, quote(query))}
+    assert found.keys() == HOSTS.keys()
+    assert all(0 <= value <= 1 for value in found.values())

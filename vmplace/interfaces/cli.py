@@ -43,6 +43,7 @@ COMMANDS = {
     "simulate": "vmplace.simulate.commands:simulate_command",
     "sweep": "vmplace.fleet.commands:sweep",
     "fleet-model": "vmplace.fleet.model_command:fleet_model",
+    "kube": "vmplace.cloud.kubernetes.commands:kube",
     "openstack": "vmplace.cloud.openstack.commands:openstack",
     "sweep-report": "vmplace.fleet.commands:sweep_report_command",
 }

@@ -1,0 +1,1 @@
+"""Kubernetes: labels of the node by Node Feature Discovery."""

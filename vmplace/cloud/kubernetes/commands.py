@@ -1,0 +1,89 @@
+"""``vmplace kube``: tell Kubernetes what the agent knows of this node."""
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from vmplace.cloud.kubernetes.features import feature_file
+from vmplace.cloud.slow_state import SlowState
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.client import ask
+from vmplace.interfaces.metrics_command import replace_file
+from vmplace.interfaces.options import FiniteRange, examples, socket_option
+from vmplace.model.pressure import node_pressure
+
+LOG = logging.getLogger(__name__)
+FOLDER = Path("/etc/kubernetes/node-feature-discovery/features.d")
+EXPIRES_AFTER = 5
+"""Intervals: labels outlive an agent that is started anew, and no more."""
+
+
+@click.group(epilog=examples("vmplace kube features --interval 60"))
+def kube() -> None:
+    """Tell Kubernetes what the agent knows of this node (docs/clouds/kubevirt.md)."""
+
+
+@kube.command("features", epilog=examples("vmplace kube features\nvmplace kube features --once --dir /tmp"))
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), default=FOLDER, show_default=True
+)
+@click.option(
+    "--interval", type=FiniteRange(min=1, max=3600), default=60.0, show_default=True, help="Seconds."
+)
+@click.option("--once", is_flag=True, help="Write the file, and end; it expires.")
+@socket_option
+def features(folder: Path, interval: float, once: bool, socket: Path | None) -> None:
+    """Keep a feature file for Node Feature Discovery, which labels the node with it.
+
+    Runs until it is stopped, and takes the file away then.  While no agent answers nothing is written,
+    and after five intervals the labels go by themselves.
+    """
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    path = folder / "vmplace"
+    if once:
+        written(path, socket, SlowState(), interval)
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        _keep(path, socket, interval, stop)
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _keep(path: Path, socket: Path | None, interval: float, stop: threading.Event) -> None:
+    state, problem = SlowState(), None
+    while not stop.is_set():
+        try:
+            state, told = written(path, socket, state, interval), None
+        except VmplaceError as err:
+            told = f"{err}" + (f" ({err.hint})" if err.hint else "")
+        if told and told != problem:
+            LOG.error("%s", told)
+        problem = told
+        stop.wait(interval)
+
+
+def written(path: Path, socket: Path | None, state: SlowState, interval_s: float) -> SlowState:
+    """Ask the agent, write the file, and return what is known now; raises VmplaceError."""
+    status = ask("status", path=socket)
+    nids = [int(nid) for nid in status["nids"]]
+    guests = (guest.get("pressure_by_node") for guest in status["guests"].values())
+    pressure = node_pressure({int(nid): one for nid, one in (of or {}).items()} for of in guests)
+    state = state.after(time.monotonic(), {nid: pressure.get(nid, 0.0) for nid in nids})
+    state = replace(state, tight=state.tight & set(nids))
+    text = feature_file(status["policy"], nids, state.tight, time.time() + EXPIRES_AFTER * interval_s)
+    try:
+        replace_file(path, text.encode())
+    except OSError as err:
+        hint = "is Node Feature Discovery here? it makes the folder; else --dir"
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}", hint=hint) from err
+    return state

@@ -1,0 +1,52 @@
+"""What commands print with --json is what the shipped schemas say, on a captured host."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from jsonschema import Draft202012Validator
+
+from tests.unit.interfaces.captured_world import captured_agent
+from tests.unit.interfaces.served_agent import asked, served
+from vmplace.interfaces.cli import COMMANDS, cli
+from vmplace.interfaces.json_schemas import FOLDER, schemas, text_of
+
+ASKED = (("status",), ("top", "--once"), ("plan",), ("fit", "2:64"), ("advise", "2:64"))
+
+
+def errors(verb: str, told: Any) -> list[str]:
+    schema = json.loads((FOLDER / f"{verb}.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return [error.message for error in Draft202012Validator(schema).iter_errors(told)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with served(captured_agent("16amd64-4n8c"), tmp_path_factory.mktemp("agent") / "s") as found:
+        yield found
+
+
+@pytest.mark.parametrize("words", ASKED, ids=" ".join)
+def test_what_is_printed_is_of_its_schema_and_less_is_not(words: tuple[str, ...], path: Path):
+    told = json.loads(asked(path, *words, "--json").stdout)
+    assert errors(words[0], told) == []
+    schema = schemas()[words[0]]
+    required = schema["$defs"][schema["$ref"].rpartition("/")[2]].get("required", ())
+    for key in required:
+        assert errors(words[0], {name: value for name, value in told.items() if name != key})
+
+
+def test_doctor_is_of_its_schema():
+    result = CliRunner().invoke(cli, ["doctor", "--json", "--libvirt-uri", "test:///nowhere"])
+    assert errors("doctor", json.loads(result.stdout)) == []
+    assert errors("doctor", {"can_work": "yes", "capabilities": []})
+
+
+def test_each_schema_is_that_of_a_verb_and_as_the_code_has_it():
+    assert {file.stem for file in FOLDER.glob("*.json")} == set(schemas()) <= set(COMMANDS)
+    for verb, schema in schemas().items():
+        assert (FOLDER / f"{verb}.json").read_text() == text_of(schema), (
+            "python -m vmplace.interfaces.json_schemas"
+        )

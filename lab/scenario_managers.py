@@ -25,9 +25,11 @@ import json
 import re
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from lab.channel import GuestProcess
+from lab.counters_meter import MeterCounters
 from lab.errors import LabError
 from lab.kernel import Flavour
 from lab.machine import LabHost
@@ -35,6 +37,7 @@ from lab.scenario import ManagerName, Scenario
 from lab.scenario_forecast import slowness
 from lab.scenario_probe import read_process_time
 from lab.topology import read_topology
+from vmplace.errors import UnsupportedHostError
 
 BALANCING = "/sys/kernel/debug/sched/numa_balancing"
 NO_DAEMON = "works in the context of the guests' own threads; it has no process of its own"
@@ -258,7 +261,8 @@ class VmplaceAgent:
         self._start_cpu_s = used.total_s if used else None
 
     def _config(self) -> str:
-        return self._scenario.agent_config + of_emulation(self._scenario, self._pace)
+        metered = has_meter(self._host.shared_memory)
+        return self._scenario.agent_config + (of_emulation(self._scenario, self._pace) if metered else "")
 
     def _await_ready(self) -> None:
         """Wait until the agent is up: Python takes its time to start under emulation."""
@@ -322,6 +326,15 @@ class GuestByGuestAgent(VmplaceAgent):
 
     def _config(self) -> str:
         return 'policy = "nodes"\n' + re.sub(r"(?m)^policy\s*=.*$", "", super()._config())
+
+
+def has_meter(shared_memory: Path) -> bool:
+    """Tell whether the emulator runs with the meter: only then there is anything that counts."""
+    try:
+        MeterCounters(shared_memory).close()
+    except UnsupportedHostError:
+        return False
+    return True
 
 
 def of_emulation(scenario: Scenario, pace: float) -> str:

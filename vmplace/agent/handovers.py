@@ -7,17 +7,20 @@ when the agent stops.  The host that the guest comes to reads it with the policy
 a managed save brings its own.
 """
 
+import contextlib
 import logging
+from collections.abc import Callable
 
 from vmplace.agent.clock import Clock
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.parts import Summaries
-from vmplace.errors import OutsideError
+from vmplace.errors import OutsideError, VmplaceError
 from vmplace.model.handover import Handover, handover_of, parse_handover, told_handover
 from vmplace.model.pages import GuestPages
 from vmplace.model.prior_pages import known_for_s, prior_pages
 from vmplace.policy.plan import Mode
 from vmplace.sampling.sample import SampleBatch
+from vmplace.sampling.source import nothing
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +30,11 @@ FAREWELL_S = 5.0
 class Handovers:
     """Writes the summaries of guests in mode auto every ``every_s``; without ``summaries`` it only reads."""
 
-    def __init__(self, summaries: Summaries | None, every_s: float, clock: Clock) -> None:
+    def __init__(
+        self, summaries: Summaries | None, every_s: float, clock: Clock, beat: Callable[[], None] = nothing
+    ) -> None:
+        """``beat`` is called for each guest that is summed up."""
+        self._beat = beat
         self._summaries = summaries if every_s else None
         self._every_s = every_s
         self._clock = clock
@@ -40,6 +47,9 @@ class Handovers:
         self._since_s[guest.topology.identity] = self._clock.monotonic()
         if host is None or guest.said is None or not guest.said.placement:
             return None
+        if guest.settings.mode is Mode.AUTO and guest.topology.uuid:
+            # It came along, and goes with what is written here.
+            self._written.add(guest.topology.uuid)
         try:
             handover = parse_handover(guest.said.placement)
         except OutsideError as err:
@@ -62,20 +72,28 @@ class Handovers:
         self._due_s = self._clock.monotonic() + self._every_s
         alive = {guest.topology.identity for guest in roster}
         self._since_s = {key: since for key, since in self._since_s.items() if key in alive}
+        self._written &= {guest.topology.uuid for guest in roster if guest.topology.uuid}
         texts = {}
         for guest in roster:
-            if guest.topology.uuid and (handover := self._handover(guest, host)):
-                texts[guest.topology.uuid] = told_handover(handover)
+            self._beat()
+            uuid = guest.topology.uuid
+            if uuid and (handover := self._handover(guest, host)):
+                texts[uuid] = told_handover(handover)
+            elif uuid in self._written and guest.settings.mode is not Mode.AUTO:
+                texts[uuid] = ""
         if texts:
             self._summaries.write(texts)
-            self._written |= texts.keys()
+            self._written = {uuid for uuid in self._written | texts.keys() if texts.get(uuid) != ""}
 
     def close(self) -> None:
         """Take out what was written."""
         if self._summaries is None or not self._written:
             return
         try:
-            self._summaries.finish(FAREWELL_S)
+            # What cannot be written is no reason to leave what was.
+            with contextlib.suppress(VmplaceError, TimeoutError):
+                self._summaries.finish(FAREWELL_S)
+            self._summaries.close()
             self._summaries.write(dict.fromkeys(self._written, ""))
             self._summaries.finish(FAREWELL_S)
         finally:

@@ -77,11 +77,15 @@ class Agent:
         reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
         self._decisions = CpuBudget(self._config.decisions.share, self._clock)
-        self._handovers = Handovers(parts.summaries, self._config.migration.summary_s, self._clock)
+        self._handovers = Handovers(
+            parts.summaries, self._config.migration.summary_s, self._clock, self._heartbeat.beat
+        )
         self.roster = Roster(loaded)
         self.inbox = Inbox(bell)
         self._rooms = RoomMaker(self._clock)
-        self._desk = Desk(self.inbox, self.roster, parts.actuator, self._held, self._is_stopping, self._rooms)
+        self._desk = Desk(
+            self.inbox, self.roster, parts.actuator, self._held, self._is_undo_over, self._rooms
+        )
         self.last_plan = PlanSummary()
 
     @property
@@ -119,7 +123,7 @@ class Agent:
         self._kept = (f"{left}; `vmplace undo` restores it",)
         if self._config.on_leftover == "undo":
             with self._notes.fenced("what a killed agent left is not undone"):
-                self._kept = self._parts.actuator.undo(None, self._is_stopping)
+                self._kept = self._parts.actuator.undo(None, self._is_undo_over)
             self._kept += self._notes.now
 
     def _farewell(self) -> None:
@@ -350,11 +354,16 @@ class Agent:
                 climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
             with self._notes.fenced(f"guest {name} is not undone"):
-                self._notes.add(*self._parts.actuator.undo(name, self._is_stopping))
+                self._notes.add(*self._parts.actuator.undo(name, self._is_undo_over))
 
     def _is_stopping(self) -> bool:
         self._heartbeat.beat()
         return self._bell.stopping
+
+    def _is_undo_over(self) -> bool:
+        """Tell whether an undo has to end; it may last for minutes, in which guests begin to migrate."""
+        self._listen()
+        return self._is_stopping()
 
     def _is_interrupted(self) -> bool:
         # A migration tells of each of its rounds, for minutes: it must not hold up all other guests.

@@ -93,10 +93,27 @@ def is_migrating(domain: Any) -> bool:
     try:
         job = domain.jobStats()
     except libvirt.libvirtError as err:
-        # "migration statistics are available only on the source host"; drivers without jobs say NO_SUPPORT.
-        return bool(err.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
+        return _arrives(err)
     kinds = (libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN, libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
     return job.get("type") != libvirt.VIR_DOMAIN_JOB_NONE and job.get("operation") in kinds
+
+
+def has_job(domain: Any) -> bool:
+    """Tell whether a job is under way, such as a migration or a dump, until whose end nothing changes."""
+    import libvirt
+
+    try:
+        return bool(domain.jobStats().get("type") != libvirt.VIR_DOMAIN_JOB_NONE)
+    except libvirt.libvirtError as err:
+        return _arrives(err)
+
+
+def _arrives(err: Any) -> bool:
+    """Tell whether jobStats failed as for a domain that arrives."""
+    import libvirt
+
+    # "migration statistics are available only on the source host"; drivers without jobs say NO_SUPPORT.
+    return bool(err.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 
 
 def ask_monitor(connection: Any, uuid: str, command: str) -> dict[str, Any]:
@@ -141,6 +158,9 @@ def set_summaries(connection: Any, namespace: str) -> dict[str, Any]:
     for uuid, text in json.loads(sys.stdin.read(MOST_BYTES)).items():
         try:
             domain = connection.lookupByUUIDString(uuid)
+            if has_job(domain):
+                # libvirt would have us wait for its end, and with us all that come after it.
+                continue
             domain.setMetadata(element, text or None, "placement" if text else None, namespace, live)
         except libvirt.libvirtError as err:
             # It ended, is shut off, or had none to take out.

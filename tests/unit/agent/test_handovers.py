@@ -54,7 +54,9 @@ class Written:
         self.texts.append(dict(texts))
 
     def finish(self, patience_s: float) -> None:
-        pass
+        problem, self.problem = self.problem, None
+        if problem:
+            raise problem
 
     def close(self) -> None:
         pass
@@ -84,6 +86,57 @@ def test_a_summary_is_written_when_it_is_due_and_not_before():
     assert parse_handover(written.texts[0][UUID]).groups == ((0,), (1,))
     desk.close()
     assert written.texts[-1] == {UUID: ""}
+
+
+@pytest.mark.parametrize("problem", [UnsupportedHostError("one domain is held up"), TimeoutError()])
+def test_a_last_text_that_was_not_written_keeps_no_text_from_being_taken_out(problem: Exception):
+    written = Written()
+    desk, clock = handovers(written)
+    clock.pass_(301)
+    desk.write_due([tracked()], HOST)  # type: ignore[arg-type]
+    written.problem = problem
+    desk.close()
+    assert written.texts[-1] == {UUID: ""}
+
+
+def test_a_text_that_came_along_is_taken_out_too():
+    written = Written()
+    desk, _ = handovers(written)
+    one = tracked()
+    one.said = DomainPolicy(placement="of an agent that is far away")
+    desk.prior(one, HOST, window(one.topology, None))
+    desk.close()
+    assert written.texts == [{UUID: ""}]
+
+
+def test_of_a_guest_that_is_not_to_be_touched_any_more_it_is_taken_out_at_once():
+    written = Written()
+    desk, clock = handovers(written)
+    one = tracked()
+    for mode in (Mode.AUTO, Mode.MANUAL, Mode.MANUAL):
+        one.settings = GuestSettings(mode)
+        clock.pass_(301)
+        desk.write_due([one], HOST)  # type: ignore[arg-type]
+    assert len(written.texts) == 2 and written.texts[-1] == {UUID: ""}
+
+
+def test_of_guests_that_left_nothing_is_remembered():
+    written = Written()
+    desk, clock = handovers(written)
+    clock.pass_(301)
+    desk.write_due([tracked()], HOST)  # type: ignore[arg-type]
+    clock.pass_(301)
+    desk.write_due([], HOST)  # type: ignore[arg-type]
+    desk.close()
+    assert len(written.texts) == 1
+
+
+def test_each_summary_is_a_beat_to_who_watches_the_loop():
+    clock, beats = HandClock(), []
+    desk = Handovers(Written(), 300, clock, lambda: beats.append(1))
+    clock.pass_(301)
+    desk.write_due([tracked(), tracked(uuid="another")], HOST)  # type: ignore[arg-type]
+    assert len(beats) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.agent.test_loop import Running
 from vmplace.agent.news import News
+from vmplace.agent.orders import Order
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.guest import GuestTopology
 
@@ -20,6 +21,8 @@ class MigratingWorld(World):
 
     armed_last: Callable[[], None] = lambda: None
     cannot_forget: bool = False
+    undoing: Callable[[], None] = lambda: None
+    let_go_in_undo: list[str] = field(default_factory=list)
     harvested: list[str] = field(default_factory=list)
 
     def arm(self, guest: GuestTopology) -> None:
@@ -30,6 +33,13 @@ class MigratingWorld(World):
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         self.harvested.append(guest.name)
         return super().harvest(guest)
+
+    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+        self.undoing()
+        # Asked before each call of the kernel, for minutes.
+        assert not is_stopping()
+        self.let_go_in_undo += self.let_go
+        return super().undo(guest, is_stopping)
 
     def forget(self, guest: GuestTopology) -> None:
         if self.cannot_forget:
@@ -65,6 +75,18 @@ def test_roots_and_copies_come_off_in_the_middle_of_a_rest():
     agent.inbox.tell(News("event-migrating", "db1", UUID))
     agent._rest(30, until_asked=True)
     assert world.let_go == LET_GO
+
+
+def test_roots_and_copies_come_off_in_the_middle_of_an_undo():
+    world = MigratingWorld(world_of("db1", "web").running)
+    agent = world.agent()
+    agent.run(windows=1)
+    world.undoing = lambda: agent.inbox.tell(News("event-migrating", "db1", UUID))
+    order = Order("undo", "web")
+    agent.inbox.submit(order)
+    agent._desk.serve()
+    assert order.answer.result(0) == ("undone",)
+    assert world.let_go_in_undo == LET_GO
 
 
 def test_further_rounds_end_no_rest_and_ask_libvirt_nothing():

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from lab.scenario import SCENARIOS, read_scenario
-from lab.scenario_managers import notes_of_numad, of_emulation
+from lab.scenario_managers import has_meter, notes_of_numad, of_emulation
+from tests.unit.lab.test_counters_meter import Region
 from vmplace.agent.config import parse_config
 
 LOG = """\
@@ -26,6 +27,13 @@ def test_moves_and_refusals_are_told():
 
 def test_a_daemon_that_let_all_be_did_not_act():
     assert notes_of_numad("\n".join(LOG.splitlines()[:2])) == ("it did not act",)
+
+
+def test_an_emulator_without_the_meter_has_none_to_count(tmp_path: Path):
+    region = Region(tmp_path / "shared")
+    assert has_meter(region.path)
+    region.header["magic"] = 0
+    assert not has_meter(region.path)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in SCENARIOS.glob("*.toml")])

@@ -182,8 +182,12 @@ test-ansible: $(ANSIBLE)/collections deb ## the role on a booted Debian 13 tree:
 	  VMPLACE_DEB=$$(ls $(CURDIR)/build/deb/vmplace_*.deb) VMPLACE_MOLECULE=$(CURDIR)/build/molecule \
 	  VMPLACE_TREE=$$($(CURDIR)/$(BIN)/vmplace-lab tree managed-host) molecule test
 
-deb: venv ## the Debian package (for Debian 13), built and checked by Debian's tools: build/deb
+deb: venv ## the Debian packages vmplace and vmplace-lab (for Debian 13), built and checked by Debian's tools: build/deb
 	$(BIN)/vmplace-lab deb --out build/deb
+
+.PHONY: deb-kernel
+deb-kernel: venv ## the patched kernel as Debian packages, beside the stock kernel, never the default unasked (an hour): build/deb-kernel
+	$(BIN)/vmplace-lab kernel-deb --out build/deb-kernel
 
 dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
 	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard

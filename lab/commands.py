@@ -66,6 +66,18 @@ def deb_command(out: Path) -> None:
         click.echo(path)
 
 
+@lab.command("kernel-deb")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("build/deb-kernel"), show_default=True)
+@click.option("--config-only", is_flag=True, help="only configure, and keep the configuration")
+def kernel_deb_command(out: Path, config_only: bool) -> None:
+    """Build the patched kernel as Debian packages, to be installed beside the stock kernel; takes an hour."""
+    from lab.kernel_package import build_kernel_package
+
+    patches = patches_folder("kvm-patches")
+    for path in build_kernel_package(Progress(), out, patches=patches, config_only=config_only):
+        click.echo(path)
+
+
 @lab.command("tree")
 @click.argument("name", type=click.Choice(sorted(TREES)))
 def tree_command(name: str) -> None:

@@ -165,7 +165,13 @@ def packaging(progress: Progress) -> Path:
     return _grown("packaging", PACKAGING_PACKAGES, progress, [])
 
 
+def kernel_packaging(progress: Progress) -> Path:
+    """Return the toolbox with Debian's kernel configuration, and what the kernel's own bindeb-pkg wants."""
+    packages = "linux-config-6.12 debhelper rsync kmod openssl"
+    return _grown("kernel-packaging", packages, progress, [], onto=toolbox(progress))
+
+
 def managed_host(progress: Progress) -> Path:
     """Return the emulated host's tree with what Ansible wants of a host it manages."""
-    packages = "python3-apt python3-prometheus-client python3-textual"
+    packages = "python3-apt python3-prometheus-client"
     return _grown("managed-host", packages, progress, [], onto=host_root(progress))

@@ -127,6 +127,10 @@ bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics fo
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@$(BENCH) kvm
 
+.PHONY: bench-migration
+bench-migration: venv lab ## live migrations between two libvirtds in the emulated host: build/bench/migration.json
+	@$(BENCH) migration
+
 .PHONY: bench-hook
 bench-hook: venv ## how long libvirt waits for the hook, beside python3 -c pass: build/bench/hook.json
 	@$(BENCH) "hook 1000"

@@ -17,6 +17,8 @@ move_*                  MOVE by the agent; control: move_pages(2).  A stall: the
                         on a host of two CPUs, each of which has a real one (``undisturb``)
 guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not
 replica_lar             LAR in scenario shared-table with vmplace; controls: no manager, kernel balancing
+wait_*                  the longest wait for a lock while all of a VM is worked on; control: of an 8th of it
+                        ``nothing``: while nothing is done (kvm_holds.py; undisturbed, too)
 written_table_*         replicas that the guest begins to write to; control: no manager (bench_written.py)
 """
 
@@ -38,7 +40,17 @@ from lab.scenario_run import run_scenario
 
 HERE = Path(__file__).parent
 MANAGERS: tuple[ManagerName, ...] = ("vmplace", "none", "kernel")
-MODULES = ("kvm_vm", "kvm_probe", "kvm_inside", "kvm_readings", "kvm_moves", "kvm_guest_speed", "kvm_damon")
+MODULES = (
+    "kvm_vm",
+    "kvm_probe",
+    "kvm_inside",
+    "kvm_readings",
+    "kvm_moves",
+    "kvm_guest_speed",
+    "kvm_damon",
+    "kvm_waits",
+    "kvm_holds",
+)
 FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in MODULES} | {
     "/root/sampling_inside.py": HERE.parent / "tests/lab/sampling_inside.py"
 }
@@ -51,6 +63,8 @@ INSIDE = {
 }
 """What runs inside the host of four nodes, by the name of its part."""
 MOVES = {"moves-4k": "kvm_moves 4", "moves-2m": "kvm_moves 2048"}
+HOLDS_MIB = {"mapped": (512, 4096), "replicated": (64, 512)}
+"""How large the VMs are whose locks are held; copies have to fit on a node."""
 TIMEOUT_S = 3600
 
 
@@ -65,6 +79,25 @@ def moves(module: str) -> Figures:
     with boot_host("n2-single", meter=True, files=FILES) as host:
         undisturb(host)
         return _figures(host, module)
+
+
+def holds() -> Figures:
+    """Return the longest waits for locks, by what is done, lock, and size of the VM."""
+    figures: dict[str, Any] = {}
+    with boot_host("n2-single", files=FILES) as host:
+        undisturb(host)
+        for kind, (small, large) in HOLDS_MIB.items():
+            told = [_figures(host, f"kvm_holds {kind} {mib}")["longest_ms"] for mib in (small, large)]
+            figures |= {
+                f"wait_{kind}_{work}_{lock}": _grown(*(one[work][lock] for one in reversed(told)))
+                for work, locks in told[0].items()
+                for lock in locks
+            }
+    return figures
+
+
+def _grown(value: float, control: float) -> dict[str, float | str | None]:
+    return {"value": value, "control": control, "ratio": value / control if control else None, "unit": "ms"}
 
 
 def _figures(host: LabHost, module: str) -> Figures:
@@ -87,6 +120,7 @@ def replica_lar() -> dict[str, Any]:
 PARTS: dict[str, Part] = {
     **{name: partial(costs, module) for name, module in INSIDE.items()},
     **{name: partial(moves, module) for name, module in MOVES.items()},
+    "holds": holds,
     "lar": lambda: {"replica_lar": replica_lar()},
     "written": written_table,
 }

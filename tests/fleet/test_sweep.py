@@ -99,6 +99,19 @@ def test_another_host_file_of_the_same_name_is_done_again(traces: Path, tmp_path
     )
 
 
+def test_a_sweep_that_was_killed_while_it_wrote_keeps_the_rows_that_are_whole(tmp_path: Path) -> None:
+    url = str(tmp_path / "out.parquet")
+    with SweepResults(url) as results:
+        for name in ("a", "b"):
+            results.add(empty_row(task(name)))
+    [part] = Path(f"{url}.parts").iterdir()
+    part.write_bytes(part.read_bytes()[:-20])
+    with SweepResults(url) as again:
+        assert set(again.rows) == {task("a").id}
+        again.finish()
+    assert [row.task for row in read_rows(url)] == [task("a").id]
+
+
 def test_a_sweep_that_was_killed_keeps_its_rows(tmp_path: Path) -> None:
     url, now = str(tmp_path / "out.parquet"), iter(range(0, 1000, 11))
     results = SweepResults(url, lambda: float(next(now)))

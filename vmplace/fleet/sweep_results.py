@@ -86,7 +86,7 @@ class SweepResults:
             self._filesystem.glob(f"{self._parts}/*.jsonl") if self._filesystem.exists(self._parts) else []
         )
         for part in sorted(parts):
-            rows += msgspec.json.Decoder(SweepRow).decode_lines(self._filesystem.cat_file(part))
+            rows += _whole_rows(part, self._filesystem.cat_file(part))
         # A row with figures is worth more than a failure, whichever was written first.
         return sorted(rows, key=lambda row: row.error is None)
 
@@ -97,6 +97,14 @@ class SweepResults:
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.flush()
+
+
+def _whole_rows(part: str, data: bytes) -> list[SweepRow]:
+    """Return the rows of all lines that end: a writer that was killed leaves half of one behind."""
+    try:
+        return msgspec.json.Decoder(SweepRow).decode_lines(data[: data.rfind(b"\n") + 1])
+    except msgspec.MsgspecError as err:
+        raise VmplaceError(f"{part} is no part of a sweep: {err}", hint="move it away") from err
 
 
 def _opened(url: str) -> tuple[Any, str]:

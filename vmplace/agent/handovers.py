@@ -77,8 +77,8 @@ class Handovers:
         for guest in roster:
             self._beat()
             uuid = guest.topology.uuid
-            if uuid and (handover := self._handover(guest, host)):
-                texts[uuid] = told_handover(handover)
+            if uuid and (text := self._text(guest, host)):
+                texts[uuid] = text
             elif uuid in self._written and guest.settings.mode is not Mode.AUTO:
                 texts[uuid] = ""
         if texts:
@@ -98,6 +98,15 @@ class Handovers:
             self._summaries.finish(FAREWELL_S)
         finally:
             self._summaries.close()
+
+    def _text(self, guest: TrackedGuest, host: HostTopology) -> str:
+        """Return the summary of one guest, empty for none; a failure, as for lack of memory, is its own."""
+        try:
+            handover = self._handover(guest, host)
+        except Exception as err:
+            guest.note(err)
+            return ""
+        return told_handover(handover) if handover else ""
 
     def _handover(self, guest: TrackedGuest, host: HostTopology) -> Handover | None:
         if guest.settings.mode is not Mode.AUTO or guest.topology.origin != "libvirt":

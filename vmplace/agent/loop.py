@@ -399,8 +399,13 @@ class Agent:
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
         if self._decisions.allows:
             self._pace = self._pace.after(moved=changed or did > 0)
-        with self._notes.fenced("summaries for other hosts are not written"), self._decisions.charged():
-            self._handovers.write_due(self.roster, self._host)
+        if self._decisions.allows:
+            # Of all guests they may take longer than a plan, and have no other budget.
+            with (
+                self._notes.fenced("summaries for other hosts are not written"),
+                self._decisions.charged_extra(),
+            ):
+                self._handovers.write_due(self.roster, self._host)
         longest_ms = max((one.longest_call_ns for one in result.outcomes), default=0) / 1e6
         cpu_ms = max((one.longest_call_cpu_ns for one in result.outcomes), default=0) / 1e6
         self._publish(

@@ -52,7 +52,7 @@ class CpuBudget:
     def __init__(self, share: float, clock: Clock) -> None:
         self._share = share
         self._clock = clock
-        self._saved_ns = self._price_ns = self._spent_ns = 0
+        self._saved_ns = self._price_ns = self._spent_ns = self._extra_ns = 0
         self._at_s = clock.monotonic()
         self.allows = True
 
@@ -77,7 +77,17 @@ class CpuBudget:
         """End a window: what decisions took is their price from now on."""
         if self.allows:
             self._saved_ns, self._price_ns = self._saved_ns - self._spent_ns, self._spent_ns
-        self._spent_ns = 0
+        self._saved_ns -= self._extra_ns
+        self._spent_ns = self._extra_ns = 0
+
+    @contextmanager
+    def charged_extra(self) -> Iterator[None]:
+        """Charge what is done inside now and then, and is no part of the price of decisions."""
+        started_ns = self._clock.thread_cpu_ns()
+        try:
+            yield
+        finally:
+            self._extra_ns += self._clock.thread_cpu_ns() - started_ns
 
     @property
     def told(self) -> str:

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from tests.unit.agent.agent_world import HOST, World, guest
 from tests.unit.model.test_handover import a_guest, halves, handed_over, watched, window
+from vmplace.agent import handovers as handovers_module
 from vmplace.agent.clock import HostClock
 from vmplace.agent.config import Config, LoadedConfig, MigrationSection
 from vmplace.agent.guests import TrackedGuest
@@ -15,11 +17,12 @@ from vmplace.agent.handovers import Handovers
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.errors import UnsupportedHostError
-from vmplace.model.handover import Handover, parse_handover, told_handover
+from vmplace.model.handover import Handover, handover_of, parse_handover, told_handover
 from vmplace.policy.plan import GuestSettings, Mode
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.domain_policy import DomainPolicy, Word
 from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
 
 UUID = "8f1d3c52-0000-0000-0000-000000000001"
 
@@ -131,6 +134,22 @@ def test_of_guests_that_left_nothing_is_remembered():
     assert len(written.texts) == 1
 
 
+def test_a_guest_that_cannot_be_summed_up_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch):
+    def short_of_memory(host: HostTopology, topology: GuestTopology, *words: Any, **more: Any) -> Any:
+        if topology.uuid == "large":
+            raise MemoryError
+        return handover_of(host, topology, *words, **more)
+
+    monkeypatch.setattr(handovers_module, "handover_of", short_of_memory)
+    written = Written()
+    desk, clock = handovers(written)
+    large = tracked(uuid="large")
+    clock.pass_(301)
+    desk.write_due([large, tracked()], HOST)  # type: ignore[arg-type]
+    assert set(written.texts[0]) == {UUID}
+    assert large.problem
+
+
 def test_each_summary_is_a_beat_to_who_watches_the_loop():
     clock, beats = HandClock(), []
     desk = Handovers(Written(), 300, clock, lambda: beats.append(1))
@@ -222,3 +241,14 @@ def test_a_summary_that_cannot_be_written_is_noted_and_stops_nothing():
     agent.run(windows=1)
     assert any("summaries for other hosts" in note for note in agent.status.notes)
     assert world.applied == ["db1"]
+
+
+def test_summaries_are_within_the_budget_of_decisions(monkeypatch: pytest.MonkeyPatch):
+    agent = agent_of(World([guest("db1")]), Written())
+    due, allowed = [], iter([True, False, True])
+    monkeypatch.setattr(
+        agent._decisions, "begin", lambda **_: setattr(agent._decisions, "allows", next(allowed))
+    )
+    monkeypatch.setattr(agent._handovers, "write_due", lambda *_: due.append(agent._decisions.allows))
+    agent.run(windows=3)
+    assert due == [True, True]

@@ -83,6 +83,25 @@ def test_what_was_asked_for_is_decided_and_paid_for_later():
     assert "takes 100 ms of CPU: one in 1.0 s" in budget.told
 
 
+def test_what_is_done_now_and_then_is_paid_for_but_raises_no_price():
+    clock = ManualClock()
+    budget = CpuBudget(0.1, clock)
+    decided_at = []
+    for second in range(1, 41):
+        clock.now_s += 1
+        budget.begin(is_asked=False)
+        if budget.allows:
+            decided_at.append(second)
+            with budget.charged():
+                clock.cpu_ns += 100_000_000
+            if second == 10:
+                with budget.charged_extra():
+                    clock.cpu_ns += 1_000_000_000
+        budget.end()
+    # A tenth of a CPU: ten seconds for what was extra, and after them a decision a second as before.
+    assert decided_at == [*range(1, 11), *range(21, 41)]
+
+
 def slow(snapshot: Snapshot) -> PlacementPlan:
     """Take some 20 ms of CPU."""
     sum(i * i for i in range(400_000))

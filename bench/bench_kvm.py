@@ -63,7 +63,7 @@ INSIDE = {
 }
 """What runs inside the host of four nodes, by the name of its part."""
 MOVES = {"moves-4k": "kvm_moves 4", "moves-2m": "kvm_moves 2048"}
-HOLDS_MIB = {"mapped": (512, 4096), "replicated": (64, 512)}
+HOLDS_MIB = {"mapped": (512, 4096), "replicated": (16, 128)}
 """How large the VMs are whose locks are held; copies have to fit on a node."""
 TIMEOUT_S = 3600
 

@@ -103,6 +103,8 @@ class _Reader:
 
     def __init__(self) -> None:
         self._parser = expat.ParserCreate(namespace_separator=" ")
+        # Else each line comes by itself: a policy of empty lines would take half a minute.
+        self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._refuse_doctype
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
@@ -196,7 +198,7 @@ class _Reader:
             # Whatever it is, it is no reason not to read the policy.
             self._placement_size += len(text)
             if self._placement_size <= MAX_PLACEMENT:
-                self._placement.append(text.strip())
+                self._placement.append("".join(text.split()))
 
     def _end(self, name: str) -> None:
         self._path = self._path[:-1]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vmplace.topology import domain_policy as domain_policy_module
 from vmplace.topology.domain_policy import MAX_PLACEMENT, NAMESPACE, PLACEMENT, domain_policy
 
 POLICY = f"<v:policy xmlns:v='{NAMESPACE}'><v:mode>advise</v:mode></v:policy>"
@@ -39,3 +40,20 @@ def test_elsewhere_it_is_none():
 
 def test_another_summary_is_no_other_policy():
     assert domain_policy(domain("AAAA")) == domain_policy(domain("BBBB"))
+
+
+def test_a_policy_of_empty_lines_is_read_in_few_pieces(monkeypatch: pytest.MonkeyPatch):
+    pieces: list[str] = []
+    read = domain_policy_module._Reader._data
+
+    def counted(reader: domain_policy_module._Reader, text: str) -> None:
+        pieces.append(text)
+        read(reader, text)
+
+    monkeypatch.setattr(domain_policy_module._Reader, "_data", counted)
+    lines = "\n" * 4000
+    mode = f"<v:policy xmlns:v='{NAMESPACE}'><v:mode>{lines}auto</v:mode></v:policy>"
+    said = domain_policy(f"<domain><metadata>{mode}</metadata></domain>")
+    assert [word.text for word in said.words] == ["auto"]
+    # What is done for each piece is not done for each line.
+    assert len(pieces) <= 2

@@ -71,6 +71,12 @@ VERBS = {
     "simulate": "n4-full --json {}/result.json",
     "sweep": "{}/state/journal --out {}/results",
     "sweep-report": "{}/state/journal",
+    "fleet-model": "--hosts 2 --days 0.1",
+    "openstack publish": "--cloud none --host here --once",
+    "openstack provider-config": "",
+    "openstack withdraw": "--cloud none --host here",
+    "kube features": "--once --dir {}",
+    "top": "--once",
 }
 
 

@@ -13,6 +13,7 @@ import click
 from vmplace.cloud.openstack.provider_config import ACTS, HERE, provider_config
 from vmplace.cloud.slow_state import FREE_BELOW, HOLD_S, TIGHT_FROM
 from vmplace.errors import VmplaceError
+from vmplace.extras import extra_module
 from vmplace.interfaces.options import FiniteRange, examples, socket_option
 
 CLOUD = click.option("--cloud", envvar="OS_CLOUD", help="Name in clouds.yaml.  [default: $OS_CLOUD]")
@@ -70,6 +71,7 @@ def publish(  # noqa: PLR0913 - an option each
 
     Runs until it is stopped, beside the agent and not in it.  Secrets come from clouds.yaml alone.
     """
+    extra_module("tenacity", "openstack")
     from vmplace.cloud.openstack.publish import Publisher, providers
     from vmplace.cloud.slow_state import SlowState
     from vmplace.interfaces.client import ask
@@ -102,6 +104,7 @@ def publish(  # noqa: PLR0913 - an option each
 @HOST
 def withdraw(cloud: str | None, host: str | None) -> None:
     """Remove what publish made: when this host leaves, or vmplace does."""
+    extra_module("tenacity", "openstack")
     from vmplace.cloud.openstack.publish import providers
 
     count = providers(cloud, _name(host)).withdraw()

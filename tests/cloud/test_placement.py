@@ -281,6 +281,33 @@ def test_what_was_said_before_a_restart_holds_until_disproved(
     assert children(admin, host)["vmplace_node0"] == {NODE, TIGHT}
 
 
+def test_an_agent_that_knows_no_nodes_yet_removes_none(
+    service: PlacementService, host: str, ours: NodeProviders, admin: Any
+) -> None:
+    ours.publish((0, 1), frozenset({0}))
+    publisher = Publisher(
+        lambda: {"nids": [], "guests": {}}, lambda: providers("vmplace", host), 60.0, SlowState()
+    )
+    publisher.step(0.0)
+    assert children(admin, host) == {"vmplace_node0": {NODE, TIGHT}, "vmplace_node1": {NODE}}
+    assert publisher._problem is not None and "has not looked at the host" in publisher._problem
+
+
+def test_a_connection_that_breaks_now_and_then_keeps_no_node_from_being_tight(
+    service: PlacementService, host: str, ours: NodeProviders, admin: Any
+) -> None:
+    publisher = Publisher(
+        lambda: status(node0=0.9), lambda: providers("vmplace", host), 60.0, SlowState(hold_s=600)
+    )
+    for now_s in range(0, 601, 60):
+        publisher.step(float(now_s))
+        # Each 5 minutes a request fails.
+        if now_s % 300 == 0:
+            publisher._fail(VmplaceError("Placement does not answer"))
+    publisher.step(660.0)
+    assert children(admin, host)["vmplace_node0"] == {NODE, TIGHT}
+
+
 def test_the_agent_does_not_notice_that_placement_is_killed(
     service: PlacementService, host: str, admin: Any, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vmplace.cloud.openstack.placement import MICROVERSION, NodeProviders, RightsError
@@ -81,6 +81,7 @@ class Publisher:
     _providers: NodeProviders | None = None
     _told: tuple[tuple[int, ...], frozenset[int]] | None = None
     _told_s: float = 0.0
+    _has_begun: bool = False
     _problem: str | None = None
     _wait_s: float = 0.0
 
@@ -108,15 +109,19 @@ class Publisher:
         """Ask the agent and tell Placement what changed; raises VmplaceError."""
         status = self.ask()
         nids = tuple(int(nid) for nid in status["nids"])
-        if self._providers is None:
-            self._providers = self.connect()
-            # What was said before this process began holds until it is disproved.
-            self.state = SlowState(
-                self._providers.tight(), {}, self.state.tight_from, self.state.free_below, self.state.hold_s
-            )
+        if not nids:
+            # It has just begun: no nodes is no reason to remove their providers.
+            raise VmplaceError("the agent has not looked at the host yet", hint="it does within seconds")
         guests = status["guests"].values()
         pressure = node_pressure(_numbers(guest.get("pressure_by_node")) for guest in guests)
+        # Also while Placement is away: what is told of a node must have held all the time.
         self.state = self.state.after(now_s, {nid: pressure.get(nid, 0.0) for nid in nids})
+        if self._providers is None:
+            self._providers = self.connect()
+        if not self._has_begun:
+            # What was said before this process began holds until it is disproved.
+            self.state = replace(self.state, tight=self.state.tight | self._providers.tight())
+            self._has_begun = True
         wanted = (nids, self.state.tight & set(nids))
         if wanted != self._told or now_s - self._told_s >= REFRESH_S:
             self._providers.publish(*wanted)

@@ -59,9 +59,20 @@ def test_without_an_agent_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> None:
-    world = World([guest("db1")])
-    with served(world.agent(), tmp_path / "s") as path:
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    with served(agent, tmp_path / "s") as path:
         argv = ["kube", "features", "--once", "--dir", str(tmp_path / "none"), "--socket", str(path)]
         answer = CliRunner().invoke(cli, argv)
     assert isinstance(answer.exception, VmplaceError)
     assert "Node Feature Discovery" in (answer.exception.hint or "")
+
+
+def test_an_agent_that_has_just_begun_labels_no_host_without_nodes(tmp_path: Path) -> None:
+    folder = tmp_path / "features.d"
+    folder.mkdir()
+    with served(World([guest("db1")]).agent(), tmp_path / "s") as path:
+        argv = ["kube", "features", "--once", "--dir", str(folder), "--socket", str(path)]
+        answer = CliRunner().invoke(cli, argv)
+    assert isinstance(answer.exception, VmplaceError)
+    assert list(folder.iterdir()) == []

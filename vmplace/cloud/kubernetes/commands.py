@@ -76,6 +76,8 @@ def written(path: Path, socket: Path | None, state: SlowState, interval_s: float
     """Ask the agent, write the file, and return what is known now; raises VmplaceError."""
     status = ask("status", path=socket)
     nids = [int(nid) for nid in status["nids"]]
+    if not nids:
+        raise VmplaceError("the agent has not looked at the host yet", hint="it does within seconds")
     guests = (guest.get("pressure_by_node") for guest in status["guests"].values())
     pressure = node_pressure({int(nid): one for nid, one in (of or {}).items()} for of in guests)
     state = state.after(time.monotonic(), {nid: pressure.get(nid, 0.0) for nid in nids})

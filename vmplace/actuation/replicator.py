@@ -6,7 +6,7 @@ for a copy is a cache, and dropping it restores what was.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -128,21 +128,37 @@ class Replicator:
 
     def collapse(self, guest: str | None = None) -> tuple[str, ...]:
         """Drop all copies of one guest, or of all; return what was done, in words."""
+        return tuple(
+            line
+            for identity, mine in list(self._guests.items())
+            if guest in (None, mine.name)
+            for line in self._let_go(identity)
+        )
+
+    def release(self, guest: GuestTopology) -> tuple[str, ...]:
+        """Drop all copies of one guest, by whatever name it went; return what was done, in words."""
+        return self._let_go(guest.identity)
+
+    def _let_go(self, identity: tuple[int, int]) -> tuple[str, ...]:
+        mine = self._guests.pop(identity, None)
+        if mine is None:
+            return ()
         told = []
-        for identity, mine in list(self._guests.items()):
-            if guest in (None, mine.name):
-                del self._guests[identity]
-                # EIO: the VM is dead, and its replicas are freed.
-                with contextlib.suppress(OSError):
-                    _collapse(mine.placement, self._ask)
-                    told.append(f"{mine.name}: replicas dropped")
-                mine.placement.close()
+        # EIO: the VM is dead, and its replicas are freed.
+        with contextlib.suppress(OSError):
+            _collapse(mine.placement, self._ask)
+            told.append(f"{mine.name}: replicas dropped")
+        mine.placement.close()
         return tuple(told)
 
     def _forget_ended(self, guests: Mapping[str, GuestTopology]) -> None:
         alive = {guest.identity for guest in guests.values()}
         for identity in self._guests.keys() - alive:
             self._guests.pop(identity).placement.close()
+        for guest in guests.values():
+            # libvirt may have told its name since.
+            if mine := self._guests.get(guest.identity):
+                self._guests[guest.identity] = replace(mine, name=guest.name)
 
     def _replicate(self, guest: GuestTopology, wanted: Replication) -> ReplicaOutcome:
         mine = self._known(guest)

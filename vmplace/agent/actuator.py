@@ -117,7 +117,7 @@ class HostActuator:
 
     def release(self, guest: GuestTopology) -> None:
         """Drop the guest's copies and close its placement fd."""
-        for told in self._replicator.collapse(guest.name):
+        for told in self._replicator.release(guest):
             LOG.info('guest=%s reason="%s"', guest.name, told)
         self._mover.release(guest)
 

@@ -13,8 +13,8 @@ import pytest
 CODE = """
 import signal, sys
 from vmplace.agent.bell import Bell
-if sys.argv[2] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# These tests may run under nohup themselves.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "nohup" else signal.SIG_DFL)
 bell = Bell()
 bell.reload_on_hangup()
 told = open(sys.argv[1], "w", buffering=1)

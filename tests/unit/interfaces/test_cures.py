@@ -1,5 +1,7 @@
 """Every error that a command makes for a person names its cure: each verb, with what a person gets wrong."""
 
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,14 @@ def cure(result: Result) -> str | None:
         return result.exception.hint
     assert isinstance(result.exception, SystemExit | None), result.exception
     return "usage" if result.exit_code == 2 else result.output
+
+
+@pytest.fixture(autouse=True)
+def own_memory() -> Iterator[None]:
+    """Give back what ``vmplace agent`` takes from the process that it runs in: here these tests."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)

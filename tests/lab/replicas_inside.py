@@ -36,6 +36,8 @@ NPAGES = inside.NPAGES
 CGROUP = Path("/sys/fs/cgroup/replicas")
 SWAP_FILE, SWAP_MIB = "/var/swap", 256
 LEFT_BYTES, STEP_BYTES = 512 << 20, 8 << 20
+SET_MEMPOLICY, MPOL_BIND = 238, 2
+"""<asm/unistd_64.h>, <linux/mempolicy.h>."""
 BALANCING = Path("/sys/kernel/debug/sched/numa_balancing")
 BALANCING_SWITCH = Path("/proc/sys/kernel/numa_balancing")
 BALANCED_S = 6.0
@@ -134,16 +136,20 @@ def swapped() -> tuple[int, int]:
     return counted("pswpin"), counted("pswpout")
 
 
-def available_bytes() -> int:
-    """Return the memory that can be had without swapping."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) * 1024
+def available_bytes(node: int) -> int:
+    """Return the memory of a node that can be had without swapping, or nearly so: what is free, and files."""
+    lines = Path(f"/sys/devices/system/node/node{node}/meminfo").read_text().splitlines()
+    kib = {name.rstrip(":"): int(value) for _, _, name, value, *_ in map(str.split, lines)}
+    return (kib["MemFree"] + kib["FilePages"]) * 1024
 
 
-def hog(orders: Connection) -> None:
-    """Take so many bytes at each order, outside of the VM's cgroup."""
+def hog(orders: Connection, node: int) -> None:
+    """Take so many bytes of the node's memory at each order, outside of the VM's cgroup."""
     Path("/sys/fs/cgroup/cgroup.procs").write_text(str(os.getpid()))
     Path("/proc/self/oom_score_adj").write_text("1000")
+    mask = ctypes.c_ulong(1 << node)
+    if ctypes.CDLL(None).syscall(SET_MEMPOLICY, MPOL_BIND, ctypes.byref(mask), 64):
+        raise OSError("set_mempolicy() failed")
     taken = []
     while size := orders.recv():
         taken.append(np.ones(size, np.uint8))
@@ -158,18 +164,24 @@ def add_swap() -> None:
 
 
 def pressure() -> None:
-    """Print [MiB taken, MiB of replicas, pages swapped in, pages swapped out] by step, and what was."""
+    """Print [MiB taken, MiB of replicas, pages swapped in, pages swapped out] by step, and what was.
+
+    Copies go where memory is short, so what is taken is memory of their node.
+    """
     add_swap()
+    first, last = first_and_last()
+    node = next(node.nid for node in read_host().nodes if last in node.cpus)
+    os.sched_setaffinity(0, {first})
     # Before there are replicas: a fork write-protects all memory, and they would go.
     orders, theirs = Pipe()
-    child = Process(target=hog, args=(theirs,), daemon=True)
+    child = Process(target=hog, args=(theirs, node), daemon=True)
     child.start()
     vm = Vm()
     vm.roots(on=True)
     replicated = vm.replicate()
     start_in, start_out = swapped()
     steps: list[tuple[float, float, int, int]] = []
-    size, taken = available_bytes() - LEFT_BYTES, 0
+    size, taken = available_bytes(node) - LEFT_BYTES, 0
     while sum(out > 0 for *_, out in steps) < SWAPPED_STEPS:
         orders.send(size)
         orders.recv()

@@ -54,7 +54,7 @@ from lab.scenario_prepare import prepare_stage
 from lab.scenario_result import ManagerResult
 from lab.scenario_run import run_scenario
 from lab.topology import cpu_nids
-from vmplace.sampling.ibs_pace import HIGH_RATE_PERIOD, LOW_RATE_PERIOD
+from vmplace.sampling.ibs_period import HIGH_RATE_PERIOD, LOW_RATE_PERIOD
 
 HERE = Path(__file__).parent
 NOT_SAMPLED = 0

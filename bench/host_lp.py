@@ -23,7 +23,7 @@ from scipy.optimize import linprog
 from vmplace.errors import VmplaceError
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import PROTECTED_HEED
+from vmplace.policy.descent import PROTECTED_IMPORTANCE
 
 LATENCY_WEIGHT = 1e-2
 MOVE_WEIGHT = 1e-4
@@ -161,10 +161,10 @@ def _program(system: MemorySystem, streams: Sequence[Stream], limits: Limits) ->
 def _cost(system: MemorySystem, streams: Sequence[Stream], demand: Matrix, moved: Matrix) -> Matrix:
     """Return the objective: utilisation, then latency relative to all-local, then pages moved."""
     count, nodes = demand.shape
-    heed = np.array([PROTECTED_HEED if one.protected else 1.0 for one in streams])
+    importance = np.array([PROTECTED_IMPORTANCE if one.protected else 1.0 for one in streams])
     unit = max(float((demand @ np.diag(system.latency)).sum()), 1e-300)
-    latency = (demand @ system.latency) * heed[:, None] / unit
-    local = (demand @ np.diag(system.latency)) * heed / unit
+    latency = (demand @ system.latency) * importance[:, None] / unit
+    local = (demand @ np.diag(system.latency)) * importance / unit
     cost = np.concatenate(
         [latency.ravel() * LATENCY_WEIGHT, local * LATENCY_WEIGHT, np.zeros(count * nodes), [1.0]]
     )

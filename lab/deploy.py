@@ -25,10 +25,10 @@ from vmplace.interfaces.cli import main
 main()
 """
 LAB = Path(__file__).parent
-LAB_MODULES = ("__init__.py", "counters_meter.py", "counted.py", "meter_pace.py")
+LAB_MODULES = ("__init__.py", "counters_meter.py", "counted.py", "meter_cost.py")
 METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: vmplace-lab\nVersion: 0.1.0\n",
-    "entry_points.txt": "[vmplace.guest_pace]\nmeter = lab.meter_pace:MeterPace\n",
+    "entry_points.txt": "[vmplace.guest_cost]\nmeter = lab.meter_cost:MeterCost\n",
 }
 SKIPPED = ("__pycache__", ".mypy_cache")
 

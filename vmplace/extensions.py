@@ -1,7 +1,7 @@
 """Which parts that this package does not have are installed beside it?  Entry points of other distributions.
 
 ``vmplace.commands``: NAME = a click command, run as ``vmplace NAME``.
-``vmplace.guest_pace``: NAME = a ``sampling.guest_pace.GuestPace``, made from ``[trial] meter_guests``.
+``vmplace.guest_cost``: NAME = a ``sampling.guest_cost.GuestCost``, made from ``[trial] meter_guests``.
 ``vmplace.reports``: KEY = what ``vmplace report`` does with JSON that has this key: a function of the
 content and the path that returns a title and the page's sections.
 """

@@ -30,12 +30,12 @@ import numpy as np
 sys.path.insert(0, "/opt/vmplace")
 
 from vmplace import native
-from vmplace.agent.bell import Bell
 from vmplace.agent.config import Config, LoadedConfig, ReadingsSection
+from vmplace.agent.discovered import Discovered
 from vmplace.agent.dry_run import NoActuator
-from vmplace.agent.found import Found
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
+from vmplace.agent.wakeup import Wakeup
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.policy.plan import PlacementPlan
@@ -318,8 +318,8 @@ class OneGuest:
     def host(self) -> HostTopology:
         return read_host()
 
-    def guests(self) -> Found:
-        return Found((self._topology,))
+    def guests(self) -> Discovered:
+        return Discovered((self._topology,))
 
     def look_again(self, *, asking: bool = False) -> None:
         pass
@@ -330,7 +330,7 @@ def watched_by_agent(topology: GuestTopology, first_ms: int) -> RangePages:
     config = Config(window_ms=WINDOW_MS, longest_rest_ms=0, readings=ReadingsSection(first_ms, 0.5))
     source = SOURCES["kvm"](SourceSetup(read_host()))
     parts = Parts(OneGuest(topology), source, lambda _snapshot: PlacementPlan(), "nodes", NoActuator())
-    agent = Agent(LoadedConfig(config), parts, Bell())
+    agent = Agent(LoadedConfig(config), parts, Wakeup())
     agent.run(windows=WINDOWS)
     (tracked,) = agent.roster
     assert tracked.pages, tracked.problem
@@ -347,7 +347,7 @@ def told_of(pages: RangePages, nodes: int) -> "np.ndarray[tuple[int, int], np.dt
     page = (touched.hva_of(entry) - pages.ram.hva) // 4096 + inside
     told = np.zeros((nodes, pages.ram.npages))
     for node in range(nodes):
-        pace = touched.pace_of(node)
+        pace = touched.rate_of(node)
         told[node, page] = (touched.touches[node] if pace is None else pace)[entry]
     return told
 
@@ -369,7 +369,7 @@ def pace(first_ms: str, *texts: str) -> None:
     orders.send("stop")
     told = told_of(pages, len(read_host().nids))
     parts = [slice(one.first, one.end) for one in streams]
-    heat = told.sum(axis=0) if pages.pace else pages.part(0, NPAGES)[0].astype(np.float64)
+    heat = told.sum(axis=0) if pages.rate else pages.part(0, NPAGES)[0].astype(np.float64)
     print(json.dumps({
         "heat": [heat[part].tolist() for part in parts],
         "by_node": [told[:, part].mean(axis=1).tolist() for part in parts],

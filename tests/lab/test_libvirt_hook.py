@@ -18,7 +18,7 @@ from tests.lab.libvirt_host import DOMAIN, LibvirtHost, libvirt_host, until
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.agent.test_guest_policy import policy_xml
 from tests.unit.agent.test_loop import Running
-from vmplace.agent.found import Found
+from vmplace.agent.discovered import Discovered
 from vmplace.agent.news import News, parse_news
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.hook_socket import HookSocket
@@ -177,9 +177,9 @@ class LibvirtWorld(World):
 
     libvirt: Libvirt
 
-    def guests(self) -> Found:
+    def guests(self) -> Discovered:
         told = self.libvirt.read(frozenset(one.uuid or "" for one in self.running))
-        return Found(tuple(self.running), policies=told.policies, migrating=told.migrating)
+        return Discovered(tuple(self.running), policies=told.policies, migrating=told.migrating)
 
     def look_again(self, *, asking: bool = False) -> None:
         if asking:
@@ -223,12 +223,12 @@ def test_a_policy_set_through_libvirt_is_followed_within_a_window(host: LibvirtH
 
 def _wait_for_watch(host: LibvirtHost, news: list[News]) -> None:
     """Wait until events are heard: change another domain until its event comes."""
-    with defined(host, None, name="bell") as bell:
+    with defined(host, None, name="wakeup") as wakeup:
 
         def rung() -> bool:
-            bell.setMetadata(2, f"<policy xmlns='{NAMESPACE}'/>", "vmplace", NAMESPACE, 2)
+            wakeup.setMetadata(2, f"<policy xmlns='{NAMESPACE}'/>", "vmplace", NAMESPACE, 2)
             time.sleep(0.2)
-            return any(one.guest == "bell" for one in news)
+            return any(one.guest == "wakeup" for one in news)
 
         until(rung, "events are heard")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import commands
-from lab.meter_pace import MeterPace
+from lab.meter_cost import MeterCost
 from lab.report_scenario import scenario_report
 from vmplace.extensions import extension
 
@@ -46,6 +46,6 @@ def test_the_lab_is_installed_with_its_sources(tmp_path: Path):
 
 
 def test_vmplace_finds_the_lab_by_its_entry_points():
-    groups = ("vmplace.commands", "vmplace.guest_pace", "vmplace.reports")
+    groups = ("vmplace.commands", "vmplace.guest_cost", "vmplace.reports")
     found = [extension(group, name) for group, name in zip(groups, NAMES, strict=True)]
-    assert found == [commands.lab, MeterPace, scenario_report]
+    assert found == [commands.lab, MeterCost, scenario_report]

@@ -44,7 +44,7 @@ class Held:
         self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
         return taken
 
-    def heed(self, dropped: int) -> None:
+    def note_drops(self, dropped: int) -> None:
         """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
         if dropped != self._dropped:
             self._doubted, self._dropped = self._frames, dropped

@@ -167,7 +167,7 @@ class Replicator:
         if nodes.bit_count() < 2:
             raise VmplaceError("it has no node roots")
         statistics, now_ns = mine.placement.statistics(), self._clock()
-        mine.held.heed(sum(statistics[name] for name in DROPPED))
+        mine.held.note_drops(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         if not mine.patience.is_over(statistics, now_ns):
             return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})

@@ -11,19 +11,19 @@ from operator import add
 from vmplace.actuation.budget import Budget
 from vmplace.agent.config import LoadedConfig
 from vmplace.agent.decided import LEFT_ALONE, Decided, changed_words, decided
-from vmplace.agent.found import Found
+from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits
 from vmplace.agent.news import MIGRATES, SETTLES, News
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
 from vmplace.errors import GuestGoneError
-from vmplace.model.memory_use import MemoryUse, memory_use
+from vmplace.model.memory_demand import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
 from vmplace.policy.proximity import Climb
 from vmplace.policy.schedule import is_open
 from vmplace.policy.trial import Trial
-from vmplace.sampling.guest_pace import MemoryRate
+from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology
@@ -119,7 +119,7 @@ class TrackedGuest:
         if self.allowance is not None:
             self.allowance.take(moved_bytes, now_ns)
 
-    def heed(self, what: Decided) -> None:
+    def follow(self, what: Decided) -> None:
         """Take up what was decided of its policy."""
         rate = what.settings.move_bytes_per_s
         if rate != self.settings.move_bytes_per_s or self.decided is None:
@@ -152,10 +152,10 @@ class Roster:
         """Return all names."""
         return tuple(self._guests)
 
-    def found(self) -> Found:
+    def found(self) -> Discovered:
         """Return what is known of all guests, for a moment in which they cannot be looked up."""
         uuids = [(guest, guest.topology.uuid) for guest in self]
-        return Found(
+        return Discovered(
             tuple(guest.topology for guest in self),
             untold=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_untold),
             migrating=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_migrating),
@@ -177,7 +177,7 @@ class Roster:
         for guest in self:
             self._apply_rule(guest, host_nids)
 
-    def heed_domains(self, found: Found, host_nids: tuple[int, ...], now_s: float) -> None:
+    def follow_domains(self, found: Discovered, host_nids: tuple[int, ...], now_s: float) -> None:
         """Follow what libvirt says: the policies in domains' XML, and who migrates."""
         self._migrating = {name: until for name, until in self._migrating.items() if until > now_s}
         for guest in self:
@@ -292,7 +292,7 @@ class Roster:
             LOG.exception("guest=%s its policy cannot be read", guest.name)
             what = Decided(LEFT_ALONE, problem=f"its policy cannot be read: {type(err).__name__}: {err}")
         before = guest.decided
-        guest.heed(what)
+        guest.follow(what)
         if before is not None and Mode.MANUAL is guest.settings.mode is not before.settings.mode:
             # Hands off: what samples it lets go of it.
             self._gone.append(guest.topology)

@@ -12,16 +12,15 @@ from dataclasses import replace
 from vmplace import __version__
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent import climbs, cost, decisions
-from vmplace.agent.bell import Bell
+from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
-from vmplace.agent.desk import Desk
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.handovers import Handovers
 from vmplace.agent.heartbeat import Heartbeat
+from vmplace.agent.idle_backoff import IdleBackoff
 from vmplace.agent.limits import limited, preferred_views
 from vmplace.agent.notes import Notes, described, unexpected
 from vmplace.agent.orders import Inbox
-from vmplace.agent.pace import Pace
 from vmplace.agent.parts import Parts
 from vmplace.agent.planning import CpuBudget, planned
 from vmplace.agent.readings import Readings
@@ -30,6 +29,7 @@ from vmplace.agent.report import published, told_result
 from vmplace.agent.room import RoomMaker
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
+from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import ConfigError
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
@@ -51,7 +51,7 @@ class Agent:
     """The loop.  ``run`` belongs to one thread; ``status``, ``last_plan`` and ``inbox`` to everybody."""
 
     def __init__(
-        self, loaded: LoadedConfig, parts: Parts, bell: Bell, heartbeat: Heartbeat | None = None
+        self, loaded: LoadedConfig, parts: Parts, wakeup: Wakeup, heartbeat: Heartbeat | None = None
     ) -> None:
         self._loaded = loaded
         self._given = None if loaded.path in {None, DEFAULT_CONFIG} else loaded.path
@@ -59,20 +59,20 @@ class Agent:
         self._has_heard = False
         self._config = loaded.config
         self._parts = parts
-        self._bell = bell
+        self._wakeup = wakeup
         self._heartbeat = heartbeat or Heartbeat()
         self._host: HostTopology | None = None
         self._whole_host: HostTopology | None = None
         self._kept: tuple[str, ...] = ()
         self._notes = Notes()
-        self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
+        self._backoff = IdleBackoff(self._config.window_ms, self._config.longest_rest_ms)
         self._clock = parts.clock
         self._planned_at = self._clock.monotonic()
         self._harvest_s = self._plan_s = 0.0
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
-        self._trials = Trials(parts.pace, judges=parts.policy_name != JOINT)
+        self._trials = Trials(parts.counters, judges=parts.policy_name != JOINT)
         source = parts.source
         reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
@@ -81,9 +81,9 @@ class Agent:
             parts.summaries, self._config.migration.summary_s, self._clock, self._heartbeat.beat
         )
         self.roster = Roster(loaded)
-        self.inbox = Inbox(bell)
+        self.inbox = Inbox(wakeup)
         self._rooms = RoomMaker(self._clock)
-        self._desk = Desk(
+        self._commands = CommandQueue(
             self.inbox, self.roster, parts.actuator, self._held, self._is_undo_over, self._rooms
         )
         self.last_plan = PlanSummary()
@@ -103,12 +103,12 @@ class Agent:
         )
 
     def run(self, *, windows: int | None = None) -> None:
-        """Run until the bell says stop, or for ``windows`` windows."""
+        """Run until the wakeup says stop, or for ``windows`` windows."""
         try:
             self._heartbeat.ready()
             self._welcome()
-            while not self._bell.stopping and (windows is None or self._status.windows < windows):
-                self._desk.serve()
+            while not self._wakeup.stopping and (windows is None or self._status.windows < windows):
+                self._commands.serve()
                 self._window()
                 if windows is None or self._status.windows < windows:
                     self._rest(self._status.rest_ms / 1000, until_asked=True)
@@ -128,7 +128,7 @@ class Agent:
 
     def _farewell(self) -> None:
         self._heartbeat.stopping()
-        for part in (self._desk, self._parts.source, self._parts.actuator, self._trials, self._handovers):
+        for part in (self._commands, self._parts.source, self._parts.actuator, self._trials, self._handovers):
             with self._notes.fenced("clean stop"):
                 part.close()
 
@@ -139,7 +139,7 @@ class Agent:
         self._trials.begin(armed)
         busy_cpu = self._clock.cpu_s() - started_cpu
         busy_cpu += self._watch()
-        if self._bell.stopping:
+        if self._wakeup.stopping:
             return
         started_cpu = self._clock.cpu_s()
         self._trials.end(armed)
@@ -149,9 +149,9 @@ class Agent:
                 self._harvest(guest)
         self._harvest_s += self._clock.monotonic() - began
         if self.roster.has_lost:
-            self._parts.lookout.look_again()
+            self._parts.discovery.look_again()
         busy_cpu += self._clock.cpu_s() - started_cpu
-        self._decisions.begin(is_asked=self._desk.waits_for_window)
+        self._decisions.begin(is_asked=self._commands.waits_for_window)
         if not self._decisions.allows:
             self._notes.add(self._decisions.told)
         began = self._clock.monotonic()
@@ -188,7 +188,7 @@ class Agent:
     def _watch(self) -> float:
         """Let the window pass, with the readings that fall due; return the CPU seconds that these took."""
         end, cpu_s = self._clock.monotonic() + self._config.window_ms / 1000, 0.0
-        while not self._bell.stopping and (due := self._readings.next_s()) is not None and due < end:
+        while not self._wakeup.stopping and (due := self._readings.next_s()) is not None and due < end:
             self._rest(due - self._clock.monotonic(), until_asked=False)
             started_cpu = self._clock.cpu_s()
             self._readings.read_due(self.roster)
@@ -203,16 +203,16 @@ class Agent:
         # What was known a window ago is better than nothing; a guest that ended tells by itself.
         found = self.roster.found()
         with self._notes.fenced("nodes not looked up"):
-            self._whole_host = self._parts.lookout.host()
+            self._whole_host = self._parts.discovery.host()
         with self._notes.fenced("guests not looked up"):
-            found = self._parts.lookout.guests()
+            found = self._parts.discovery.guests()
         self._notes.add(*found.notes)
         nids = self._whole_host.nids if self._whole_host else ()
         changed = self.roster.update(found.guests, nids)
         if self._whole_host is not None:
             present = frozenset(guest.topology.identity for guest in self.roster)
             self._host = self._rooms.without_kept(self._whole_host, present)
-        self.roster.heed_domains(found, nids, self._clock.monotonic())
+        self.roster.follow_domains(found, nids, self._clock.monotonic())
         self.roster.heed_time(self._clock.unix_s())
         self._let_go()
         for gone in self.roster.take_gone():
@@ -227,8 +227,8 @@ class Agent:
         self._listen()
         if self._has_heard:
             self._has_heard = False
-            self._parts.lookout.look_again(asking=True)
-        if not self._bell.take_reload():
+            self._parts.discovery.look_again(asking=True)
+        if not self._wakeup.take_reload():
             return
         try:
             self._loaded, told = reloaded(self._loaded, read_config(self._given))
@@ -263,7 +263,9 @@ class Agent:
 
     def _own(self) -> None:
         """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
-        managing = any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._desk.paused
+        managing = (
+            any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._commands.paused
+        )
         with self._notes.fenced("kernel NUMA balancing"):
             self._notes.add(*self._parts.actuator.own(managing))
 
@@ -321,7 +323,7 @@ class Agent:
         return min(max(since_s, self._config.window_ms / 1000), LONGEST_SAVING_S)
 
     def _act(self, plan: PlacementPlan) -> ActuationResult:
-        self._desk.serve()
+        self._commands.serve()
         self._listen()
         plan = plan.only(self._may_move)
         if plan.is_empty:
@@ -358,7 +360,7 @@ class Agent:
 
     def _is_stopping(self) -> bool:
         self._heartbeat.beat()
-        return self._bell.stopping
+        return self._wakeup.stopping
 
     def _is_undo_over(self) -> bool:
         """Tell whether an undo has to end; it may last for minutes, in which guests begin to migrate."""
@@ -377,9 +379,9 @@ class Agent:
         if guest.is_untold:
             # Its policy may say hands off, which counts whoever asks.
             return False
-        if self._desk.asked_to_move(name):
+        if self._commands.asked_to_move(name):
             return True
-        if guest.held or guest.waits_for or self._desk.paused or guest.settings.mode is not Mode.AUTO:
+        if guest.held or guest.waits_for or self._commands.paused or guest.settings.mode is not Mode.AUTO:
             return False
         return self._rooms.is_making or self._trials.may_move(guest, self._clock.monotonic())
 
@@ -395,10 +397,10 @@ class Agent:
         for failure in result.failures:
             self._notes.complain(failure)
         if result.pinned_vcpus:
-            self._parts.lookout.look_again()
+            self._parts.discovery.look_again()
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
         if self._decisions.allows:
-            self._pace = self._pace.after(moved=changed or did > 0)
+            self._backoff = self._backoff.after(moved=changed or did > 0)
         if self._decisions.allows:
             # Of all guests they may take longer than a plan, and have no other budget.
             with (
@@ -412,7 +414,7 @@ class Agent:
             replace(
                 self._status,
                 windows=self._status.windows + 1,
-                rest_ms=self._pace.rest_ms,
+                rest_ms=self._backoff.rest_ms,
                 moved_bytes=self._status.moved_bytes + result.moved_pages * PAGE_BYTES,
                 longest_move_call_ms=max(self._status.longest_move_call_ms, longest_ms),
                 longest_move_call_cpu_ms=max(self._status.longest_move_call_cpu_ms, cpu_ms),
@@ -424,7 +426,7 @@ class Agent:
             )
         )
         if self._decisions.allows:
-            self._desk.report(told_result(result))
+            self._commands.report(told_result(result))
         self._decisions.end()
 
     def _publish(self, status: AgentStatus) -> None:
@@ -443,28 +445,28 @@ class Agent:
     def _rest(self, seconds: float, *, until_asked: bool) -> None:
         """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
         end = self._clock.monotonic() + seconds
-        while not self._bell.stopping and (left := end - self._clock.monotonic()) > 0:
+        while not self._wakeup.stopping and (left := end - self._clock.monotonic()) > 0:
             self._heartbeat.beat()
             longest_s = min(self._heartbeat.interval_s, self._config.window_ms / 1000)
-            if self._bell.wait(min(left, longest_s)):
-                self._desk.serve()
+            if self._wakeup.wait(min(left, longest_s)):
+                self._commands.serve()
             self._listen()
-            if until_asked and (self._desk.waits_for_window or self._is_called() or self._is_stirred()):
+            if until_asked and (self._commands.waits_for_window or self._is_called() or self._is_stirred()):
                 return
 
     def _is_called(self) -> bool:
         """Return whether something was told that the next window should follow."""
-        return self._has_heard or self._bell.reloading
+        return self._has_heard or self._wakeup.reloading
 
     def _is_stirred(self) -> bool:
         """Return whether a guest does something else than in its last window: then a rest is over."""
         with self._notes.fenced("whether guests changed is not known"):
             if self._trials.stirred(self.roster):
-                self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
+                self._backoff = IdleBackoff(self._config.window_ms, self._config.longest_rest_ms)
                 return True
         return False
 
     def _held(self) -> None:
         """Follow an order to hold guests or let go of them: look again soon, and tell."""
-        self._pace = Pace(self._config.window_ms, self._config.longest_rest_ms)
-        self._publish(replace(self._status, paused=self._desk.paused))
+        self._backoff = IdleBackoff(self._config.window_ms, self._config.longest_rest_ms)
+        self._publish(replace(self._status, paused=self._commands.paused))

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vmplace.agent.bell import Bell
 from vmplace.agent.news import News
+from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
 from vmplace.policy.fit import Flavour
 
@@ -38,15 +38,15 @@ class Order:
 class Inbox:
     """Orders from other threads; a deque's ends are safe without a lock."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
         self._orders: deque[Order] = deque()
         self._news: deque[News] = deque(maxlen=MOST_NEWS)
 
     def submit(self, order: Order) -> None:
         """Hand an order to the loop, which is woken for it."""
         self._orders.append(order)
-        self._bell.ring()
+        self._wakeup.wake()
 
     def take(self) -> Order | None:
         """Return the oldest order, or None."""
@@ -55,7 +55,7 @@ class Inbox:
     def tell(self, news: News) -> None:
         """Hand news to the loop, which is woken for it."""
         self._news.append(news)
-        self._bell.ring()
+        self._wakeup.wake()
 
     def take_news(self) -> tuple[News, ...]:
         """Return what was told since the last time."""

@@ -6,21 +6,21 @@ from typing import Protocol
 
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent.clock import Clock, HostClock
-from vmplace.agent.found import Found
+from vmplace.agent.discovered import Discovered
 from vmplace.policy.plan import PlacementPlan, Snapshot
-from vmplace.sampling.guest_pace import GuestPace
+from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.source import Source
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
 
-class Lookout(Protocol):
-    """Host and guests as the loop sees them (lookout.py)."""
+class Discovery(Protocol):
+    """Host and guests as the loop sees them (discovery.py)."""
 
     def host(self) -> HostTopology:
         """Return the host with the free memory of this moment."""
 
-    def guests(self) -> Found:
+    def guests(self) -> Discovered:
         """Return the guests, as of a few seconds ago."""
 
     def look_again(self, *, asking: bool = False) -> None:
@@ -76,10 +76,10 @@ class Summaries(Protocol):
 @dataclass(frozen=True)
 class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
-    ``huge_replicas`` are the snapshot's, ``pace`` None if nothing tells whether moving helped, ``summaries``
-    None where nothing is handed over."""
+    ``huge_replicas`` are the snapshot's, ``counters`` None if nothing tells whether moving helped,
+    ``summaries`` None where nothing is handed over."""
 
-    lookout: Lookout
+    discovery: Discovery
     source: Source
     policy: Callable[[Snapshot], PlacementPlan]
     policy_name: str
@@ -87,6 +87,6 @@ class Parts:
     notes: tuple[str, ...] = ()
     replica_ratio: float = 0.0
     huge_replicas: bool = False
-    pace: GuestPace | None = None
+    counters: GuestCost | None = None
     clock: Clock = field(default_factory=HostClock)
     summaries: Summaries | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vmplace.actuation.result import MoveOutcome
-from vmplace.model.memory_use import MemoryUse
+from vmplace.model.memory_demand import MemoryUse
 from vmplace.policy.plan import Move, PlacementPlan
 from vmplace.topology.guest import PAGE_BYTES
 

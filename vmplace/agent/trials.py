@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
 from vmplace.policy.trial import Trial, Verdict
-from vmplace.sampling.guest_pace import CountsMemory, GuestPace
+from vmplace.sampling.guest_cost import CountsMemory, GuestCost
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
 LOG = logging.getLogger(__name__)
@@ -19,10 +19,10 @@ LEAST_SHARE = 0.001
 class Trials:
     """Measures guests and tells what becomes of what was moved for them; without counters it keeps all."""
 
-    def __init__(self, pace: GuestPace | None, *, judges: bool = True) -> None:
+    def __init__(self, counters: GuestCost | None, *, judges: bool = True) -> None:
         """``judges`` False: measure, and leave the verdict to a policy that has a guard of its own."""
-        self._pace = pace
-        self._judges = judges and pace is not None
+        self._counters = counters
+        self._judges = judges and counters is not None
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
         self._watched: dict[str, Trial] = {}
@@ -36,16 +36,16 @@ class Trials:
         begun = self._costs
         guests = tuple(guests)
         self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
-        if isinstance(self._pace, CountsMemory):
+        if isinstance(self._counters, CountsMemory):
             for guest in guests:
-                guest.rate = self._pace.rate(guest.topology)
+                guest.rate = self._counters.rate(guest.topology)
 
     def settle(
         self, guests: Iterable[TrackedGuest], result: ActuationResult, now_s: float
     ) -> Mapping[str, Verdict]:
         """Take in what moved after the window; return the verdicts by guest."""
         verdicts: dict[str, Verdict] = {}
-        if self._pace is None:
+        if self._counters is None:
             return verdicts
         moved = _moved_pages(result)
         for guest in guests:
@@ -74,7 +74,7 @@ class Trials:
 
     def stirred(self, guests: Iterable[TrackedGuest]) -> bool:
         """Return whether a guest began to do something else since its window: its cost changed by STIRRED."""
-        if self._pace is None:
+        if self._counters is None:
             return False
         changed = False
         for guest in guests:
@@ -87,17 +87,17 @@ class Trials:
         """Let go of a guest that ended."""
         self._unmeasured.pop(guest.name, None)
         self._watched.pop(guest.name, None)
-        if self._pace is not None:
-            self._pace.forget(guest)
+        if self._counters is not None:
+            self._counters.forget(guest)
 
     def close(self) -> None:
         """Let go of the counters."""
-        if self._pace is not None:
-            self._pace.close()
+        if self._counters is not None:
+            self._counters.close()
 
     def _cost(self, guest: TrackedGuest) -> float | None:
         try:
-            return None if self._pace is None else self._pace.cost(guest.topology)
+            return None if self._counters is None else self._counters.cost(guest.topology)
         except Exception as err:
             if self._unmeasured.get(guest.name) != str(err):
                 LOG.warning('guest=%s reason="nothing tells whether moving helped: %s"', guest.name, err)

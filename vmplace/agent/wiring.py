@@ -7,15 +7,15 @@ from pathlib import Path
 
 from vmplace.actuation.replicator import can_replicate
 from vmplace.agent.config import Config
-from vmplace.agent.found import Found
-from vmplace.agent.lookout import Lookout
+from vmplace.agent.discovered import Discovered
+from vmplace.agent.discovery import Discovery
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.telling_actuator import telling
 from vmplace.errors import UnsupportedHostError
 from vmplace.extensions import extension
 from vmplace.model.host_memory import host_memory
 from vmplace.policy.registry import begun, policy_name
-from vmplace.sampling.guest_pace import GuestPace, PerfPace
+from vmplace.sampling.guest_cost import GuestCost, PerfCost
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup, nothing
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
@@ -47,10 +47,10 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
     numad = NumadWatch()
     budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
-    pace, unmeasured = guest_pace(config)
+    counters, unmeasured = guest_cost(config)
     sensing = tuple(f"source {source.name}: {reason}" for reason in choice.reasons)
     return Parts(
-        lookout=Lookout(
+        discovery=Discovery(
             lambda: read_calibrated_host(bandwidth_file)[0],
             read_free_bytes,
             lambda: beside_numad(found_of(finder.find(), budget_bytes), numad),
@@ -70,7 +70,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         ),
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
         huge_replicas=can_replicate(huge=True),
-        pace=pace,
+        counters=counters,
         summaries=DomainSummaries() if config.libvirt and has_libvirt() else None,
     )
 
@@ -106,25 +106,25 @@ def guest_finder(config: Config, beat: Callable[[], None] = nothing) -> tuple[Gu
     return GuestFinder(libvirt, beat=beat), notes
 
 
-def guest_pace(config: Config) -> tuple[GuestPace | None, tuple[str, ...]]:
+def guest_cost(config: Config) -> tuple[GuestCost | None, tuple[str, ...]]:
     """Return what tells whether moving helped, and why nothing does; raises if what was asked for lacks."""
     wanted = config.trial.counters
     if wanted == "meter":
-        if (make := extension("vmplace.guest_pace", wanted)) is None:
+        if (make := extension("vmplace.guest_cost", wanted)) is None:
             raise UnsupportedHostError(
                 "the counters of an emulated host are not installed",
                 hint='they come with vmplace-lab; counters = "auto" takes those of the CPU',
             )
         return make(config.trial.meter_guests), ()
     try:
-        return (None if wanted == "off" else PerfPace()), ()
+        return (None if wanted == "off" else PerfCost()), ()
     except UnsupportedHostError as err:
         if wanted == "perf":
             raise
         return None, (f"nothing tells whether moving memory helped a guest: {err}",)
 
 
-def found_of(scan: GuestScan, budget_bytes: int) -> Found:
+def found_of(scan: GuestScan, budget_bytes: int) -> Discovered:
     """Return a scan's guests, those that the agent can afford, and what a person should know of it."""
     guests, left = affordable(scan.guests, budget_bytes)
     pids: dict[str, list[int]] = {}
@@ -135,10 +135,10 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Found:
     skipped = tuple(f"{_told_pids(found)}{reason}" for reason, found in pids.items())
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
     notes = (*problem, *skipped, *(reason for _, reason in left))
-    return Found(guests, notes, scan.policies, scan.untold, scan.migrating)
+    return Discovered(guests, notes, scan.policies, scan.untold, scan.migrating)
 
 
-def beside_numad(found: Found, numad: NumadWatch) -> Found:
+def beside_numad(found: Discovered, numad: NumadWatch) -> Discovered:
     """Return what was found, with a note on guests that a numad beside the agent may move."""
     return replace(found, notes=(*numad.notes(found.guests), *found.notes))
 

@@ -48,20 +48,20 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
 def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
     import msgspec
 
-    from vmplace.agent.bell import Bell
     from vmplace.agent.config import read_config
     from vmplace.agent.dry_run import NoActuator
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
+    from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.wiring import open_parts
 
     loaded = read_config(config)
     lock = AgentLock(loaded.config.lock_path)
     # Two that sample at once take each other's accessed bits; what a killed agent left stays noted.
     with lock.borrowed():
-        bell = Bell()
-        bell.stop_on_signals()
-        dry = Agent(loaded, open_parts(loaded.config, NoActuator()), bell)
+        wakeup = Wakeup()
+        wakeup.stop_on_signals()
+        dry = Agent(loaded, open_parts(loaded.config, NoActuator()), wakeup)
         dry.run(windows=1)
     if guest is not None and dry.roster.get(guest) is None:
         known = ", ".join(dry.roster.names()) or "none"
@@ -111,18 +111,18 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
 def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool) -> None:
     from vmplace.agent.actuator import told_undo
-    from vmplace.agent.bell import Bell
     from vmplace.agent.config import read_config
+    from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
-    bell = Bell()
-    bell.stop_on_signals()
+    wakeup = Wakeup()
+    wakeup.stop_on_signals()
     with undo_progress() as progress:
-        result = undo_without_agent(read_config(config).config, guest, lambda: bell.stopping, progress)
+        result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
     _print_lines(told_undo(result), as_json=as_json)
     if not result.is_complete:
-        told = "stopped before all is as it was" if bell.stopping else "not all is as it was"
+        told = "stopped before all is as it was" if wakeup.stopping else "not all is as it was"
         raise VmplaceError(told, hint="the rest stays in the journal: run it again")
     if not result.guests and not result.sysctls:
         raise NothingError("nothing to undo")

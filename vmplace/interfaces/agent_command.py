@@ -15,10 +15,10 @@ from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.interfaces.options import config_option, examples
 
 if TYPE_CHECKING:
-    from vmplace.agent.bell import Bell
     from vmplace.agent.config import Config, LoadedConfig
     from vmplace.agent.news import News
     from vmplace.agent.parts import Actuator, Parts
+    from vmplace.agent.wakeup import Wakeup
     from vmplace.interfaces.hook_socket import HookSocket
 
 LOG = logging.getLogger(__name__)
@@ -70,11 +70,11 @@ def run_agent(
 ) -> None:
     """Be the agent of this host until stopped, or for ``windows`` windows; everything is given back."""
     from vmplace.agent.actuator import HostActuator
-    from vmplace.agent.bell import Bell
     from vmplace.agent.cost import limit_heap
     from vmplace.agent.heartbeat import Heartbeat
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
+    from vmplace.agent.wakeup import Wakeup
     from vmplace.interfaces.answers import AgentAnswers
     from vmplace.interfaces.control import ControlServer
 
@@ -83,9 +83,9 @@ def run_agent(
         if rule.error:
             LOG.error("guests %r are left alone: %s", rule.pattern, rule.error)
     config = loaded.config
-    bell = Bell()
-    bell.stop_on_signals()
-    bell.reload_on_hangup()
+    wakeup = Wakeup()
+    wakeup.stop_on_signals()
+    wakeup.reload_on_hangup()
     lock = AgentLock(config.lock_path)
     killed_pid = lock.take()
     try:
@@ -93,10 +93,10 @@ def run_agent(
             # First, for it says whether this agent may work here at all.
             contextlib.closing(ControlServer(Path(config.socket), lambda *asked: answers(*asked))) as server,
             contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,
-            threads_end_the_agent(bell),
+            threads_end_the_agent(wakeup),
         ):
             heartbeat = Heartbeat.from_environment()
-            running = Agent(loaded, open_parts(config, actuator, heartbeat.beat), bell, heartbeat)
+            running = Agent(loaded, open_parts(config, actuator, heartbeat.beat), wakeup, heartbeat)
             answers = AgentAnswers(running)
             server.start()
             with contextlib.closing(hook_socket(config, running.inbox.tell)) as hook:
@@ -105,8 +105,8 @@ def run_agent(
     finally:
         # Only an agent that could not get here leaves its pid, and what it held, to the next.
         lock.release()
-    if bell.failure:
-        raise VmplaceError(bell.failure, hint="see the log; systemd starts the agent again")
+    if wakeup.failure:
+        raise VmplaceError(wakeup.failure, hint="see the log; systemd starts the agent again")
 
 
 def hook_socket(config: "Config", tell: "Callable[[News], None]") -> "HookSocket":
@@ -126,7 +126,7 @@ def hook_socket(config: "Config", tell: "Callable[[News], None]") -> "HookSocket
 
 
 @contextlib.contextmanager
-def threads_end_the_agent(bell: "Bell") -> Iterator[None]:
+def threads_end_the_agent(wakeup: "Wakeup") -> Iterator[None]:
     """While inside, a thread that dies of an exception ends the agent: nothing goes on half alive."""
     before = threading.excepthook
 
@@ -134,7 +134,7 @@ def threads_end_the_agent(bell: "Bell") -> Iterator[None]:
         name = args.thread.name if args.thread else "unknown"
         err = args.exc_value
         LOG.critical("thread %s died", name, exc_info=err)
-        bell.fail(f"the thread {name} died: {type(err).__name__}: {err}")
+        wakeup.fail(f"the thread {name} died: {type(err).__name__}: {err}")
 
     threading.excepthook = on_death
     try:

@@ -93,7 +93,7 @@ class ControlServer:
         self._connections: dict[int, _Connection] = {}
         self._place = SocketPlace(path)
         self._allowances: dict[int, _Allowance] = {}
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closing = False
         self._finished: list[tuple[_Connection, Response]] = []
         self._lock = threading.Lock()
@@ -102,13 +102,13 @@ class ControlServer:
     def start(self) -> None:
         """Begin to serve."""
         self._selector.register(self._place.listener, selectors.EVENT_READ)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._thread.start()
 
     def close(self) -> None:
         """Stop serving and remove the socket, unless another's stands in its place."""
         self._is_closing = True
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wakeup, 1)
         if self._thread.is_alive():
             self._thread.join(timeout=2 * RESPONSE_S)
         self._place.close()
@@ -157,7 +157,7 @@ class ControlServer:
     def _serve(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._place.listener:
             self._accept()
-        elif key.fd == self._bell:
+        elif key.fd == self._wakeup:
             self._deliver()
         elif key.fd in self._connections:
             self._exchange(self._connections[key.fd])
@@ -242,11 +242,11 @@ class ControlServer:
         err = done.exception()
         with self._lock:
             self._finished.append((connection, done.result() if err is None else _failure(err)))
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wakeup, 1)
 
     def _deliver(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._wakeup)
         with self._lock:
             finished, self._finished = self._finished, []
         for connection, response in finished:

@@ -47,7 +47,7 @@ class HookSocket:
         self._path, self._tell, self._watching = path, tell, watching
         self._socket = _bound(path)
         self._inode = path.stat().st_ino
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watcher: EventWatch | None = None
         self._clock = clock
         self._retry_at, self._pause_s = 0.0, RETRY_S
@@ -61,11 +61,11 @@ class HookSocket:
     def close(self) -> None:
         """Stop listening, end the watching process, remove the socket unless another's is in its place."""
         self._is_closing = True
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wakeup, 1)
         if self._thread.is_alive():
             self._thread.join(timeout=2)
         self._socket.close()
-        os.close(self._bell)
+        os.close(self._wakeup)
         self._end_watcher()
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
@@ -74,7 +74,7 @@ class HookSocket:
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
-            selector.register(self._bell, selectors.EVENT_READ)
+            selector.register(self._wakeup, selectors.EVENT_READ)
             while not self._is_closing:
                 self._keep_watching()
                 for key, _ in selector.select(RETRY_S):

@@ -56,15 +56,15 @@ def record(  # noqa: PLR0913 - an option each
 
 def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show: bool) -> dict[str, int]:
     """Record this host and return the counts."""
-    from vmplace.agent.bell import Bell
     from vmplace.agent.lock import AgentLock
+    from vmplace.agent.wakeup import Wakeup
 
     counts = {"windows": 0, "batches": 0, "guests": 0}
     with AgentLock(settings.lock_path).borrowed():
-        bell = Bell()
-        bell.stop_on_signals()
+        wakeup = Wakeup()
+        wakeup.stop_on_signals()
         with _progress(duration_s, show=show) as report:
-            for counts in _iter_recorded(out, settings, bell, duration_s, force=force):
+            for counts in _iter_recorded(out, settings, wakeup, duration_s, force=force):
                 report(counts)
     return counts
 
@@ -85,9 +85,9 @@ def _imported(out: Path, perf_data: Path, window_ms: int, *, force: bool) -> dic
 
 
 def _iter_recorded(
-    out: Path, settings: Any, bell: Any, duration_s: float, *, force: bool
+    out: Path, settings: Any, wakeup: Any, duration_s: float, *, force: bool
 ) -> Iterator[dict[str, int]]:
-    """Record until the time is over or the bell says stop; yield the counts after each window."""
+    """Record until the time is over or the wakeup says stop; yield the counts after each window."""
     from vmplace.agent.dry_run import NoActuator
     from vmplace.agent.wiring import open_parts
     from vmplace.sampling.recording import Recorder
@@ -97,10 +97,10 @@ def _iter_recorded(
     names: set[str] = set()
     windows = batches = 0
     try:
-        with Recorder(out, parts.lookout.host(), overwrite=force) as recorder:
-            while not bell.stopping and time.monotonic() < end:
-                armed = [g for g in parts.lookout.guests().guests if _armed(parts.source, g)]
-                bell.sleep(settings.window_ms / 1000)
+        with Recorder(out, parts.discovery.host(), overwrite=force) as recorder:
+            while not wakeup.stopping and time.monotonic() < end:
+                armed = [g for g in parts.discovery.guests().guests if _armed(parts.source, g)]
+                wakeup.sleep(settings.window_ms / 1000)
                 for guest in armed:
                     try:
                         recorder.add(guest, parts.source.harvest(guest))

@@ -1,14 +1,14 @@
 """What do a guest's page statistics tell a plan: which entries are used from where, how hotly, and written?
 
 1. Asked are entries (touched_pages.py): small pages, huge pages, and blocks of small pages that are alike.
-2. Heat is accesses expected within ``HORIZON_S``, the time that the pace of a page remembers: from the pace
+2. Heat is accesses expected within ``HORIZON_S``, the time that the rate of a page remembers: from the rate
    where bits are read several times a window, else from the windows in which each node touched it.  Where a
    source samples accesses it comes from these, each entry's own as far as chance explains no more
    (credibility.py).
 3. How nodes share a page is told by few windows.  Where the pages around it differ no more than chance
    explains, it counts as shared as they are: else plans would follow chance, and pages that all nodes use
    alike would move in each window.
-4. Whether a page is written is what fused_use.py makes of bits, and of the pages around.  A sampling source
+4. Whether a page is written is what use_fused.py makes of bits, and of the pages around.  A sampling source
    misses most writes: there a page counts as written if one write is to be expected by its samples.
 
 A source that sees no nodes gives no evidence (None): a plan that cannot know better leaves pages alone.
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vmplace.model.credibility import credible
-from vmplace.model.fused_use import block_heat, fused_use
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
+from vmplace.model.use_fused import block_heat, fused_use
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 from vmplace.topology.guest import Movability
 
@@ -97,10 +97,10 @@ def _of_range(one: RangePages, window_s: float) -> Entries | None:
 def _heat_of_bits(pages: TouchedPages, window_s: float) -> Matrix:
     heat = np.empty((len(pages.heat), pages.nodes))
     for node in range(pages.nodes):
-        pace = pages.pace_of(node)
-        if pace is None:
-            pace = (pages.touches[node] / (pages.windows * window_s)).astype(np.float32)
-        heat[:, node] = pace
+        rate = pages.rate_of(node)
+        if rate is None:
+            rate = (pages.touches[node] / (pages.windows * window_s)).astype(np.float32)
+        heat[:, node] = rate
     heat *= HORIZON_S * pages.sizes[:, None]
     return heat
 

@@ -1,9 +1,9 @@
 """How hot is each page for each node, if one source misses nothing and another one counts?
 
 Accessed bits tell for certain which nodes touched a page, but once a window however often; hint faults add a
-rough pace.  Samples (IBS) count accesses, but of most pages there is none.
+rough rate.  Samples (IBS) count accesses, but of most pages there is none.
 
-1. What the first source expects of a page and node (windows with a touch, or a pace) is where to begin.
+1. What the first source expects of a page and node (windows with a touch, or a rate) is where to begin.
    None: that node does not use the page, unless it was sampled.
 2. How many samples an expected access is worth is learnt: by class, as bits saturate (all that were touched
    in as many windows, within a factor of two), then by 2 MiB block.  Each is drawn towards the whole, as if

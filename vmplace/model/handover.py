@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import OutsideError
-from vmplace.model.fused_use import fused_use
-from vmplace.model.page_pace import CODES, PER_OCTAVE
+from vmplace.model.page_rates import CODES, PER_OCTAVE
 from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
+from vmplace.model.use_fused import fused_use
 from vmplace.sampling.page_arrays import Bools
 from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -50,14 +50,14 @@ Frames = Annotated[int, msgspec.Meta(ge=0, le=MOST_GFN)]
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """``npages`` frames after ``gap`` others.
 
-    ``users``: a bit for each group that uses them.  ``pace``: how often, in the codes of page_pace.py.
+    ``users``: a bit for each group that uses them.  ``rate``: how often, in the codes of page_rates.py.
     """
 
     gap: Frames
     npages: Annotated[int, msgspec.Meta(ge=1, le=MOST_GFN)]
     users: Annotated[int, msgspec.Meta(ge=1, lt=1 << MOST_GROUPS)]
     written: bool
-    pace: Annotated[int, msgspec.Meta(ge=0, lt=CODES)]
+    rate: Annotated[int, msgspec.Meta(ge=0, lt=CODES)]
 
 
 class Handover(msgspec.Struct, frozen=True, array_like=True):
@@ -124,34 +124,34 @@ class _Runs:
     gfn: Numbers
     npages: Numbers
     key: Numbers
-    pace: Numbers
+    rate: Numbers
 
     @classmethod
     def joined(cls, parts: "list[_Runs]") -> "_Runs":
         arrays = (
-            np.concatenate([getattr(one, name) for one in parts]) for name in ("gfn", "npages", "key", "pace")
+            np.concatenate([getattr(one, name) for one in parts]) for name in ("gfn", "npages", "key", "rate")
         )
         whole = cls(*arrays)
         return whole.of(np.argsort(whole.gfn, kind="stable"))
 
     def of(self, some: Numbers | Bools) -> "_Runs":
-        return _Runs(self.gfn[some], self.npages[some], self.key[some], self.pace[some])
+        return _Runs(self.gfn[some], self.npages[some], self.key[some], self.rate[some])
 
     def merged(self) -> "_Runs":
         """Return the same with neighbours that are alike as one."""
         if not len(self.gfn):
             return self
         goes_on = (self.gfn[:-1] + self.npages[:-1] == self.gfn[1:]) & (self.key[:-1] == self.key[1:])
-        goes_on &= self.pace[:-1] == self.pace[1:]
+        goes_on &= self.rate[:-1] == self.rate[1:]
         first = np.flatnonzero(np.append(True, ~goes_on))
-        return _Runs(self.gfn[first], np.add.reduceat(self.npages, first), self.key[first], self.pace[first])
+        return _Runs(self.gfn[first], np.add.reduceat(self.npages, first), self.key[first], self.rate[first])
 
     def told(self) -> Iterator[Run]:
         end = 0
-        for gfn, npages, key, pace in zip(
-            self.gfn.tolist(), self.npages.tolist(), self.key.tolist(), self.pace.tolist(), strict=True
+        for gfn, npages, key, rate in zip(
+            self.gfn.tolist(), self.npages.tolist(), self.key.tolist(), self.rate.tolist(), strict=True
         ):
-            yield Run(gfn - end, npages, key >> 1, bool(key & 1), pace)
+            yield Run(gfn - end, npages, key >> 1, bool(key & 1), rate)
             end = gfn + npages
 
 
@@ -165,8 +165,8 @@ def _pieces(one: RangePages, bits: Numbers) -> Iterator[_Runs]:
     users, written = _users(pages, bits)
     used: Numbers = np.flatnonzero((users > 0) & pages.exists & (pages.node_index >= 0))
     gfn = one.ram.base_gfn + (pages.hva_of(used) - one.ram.hva) // PAGE_BYTES
-    pace = _octaves(pages)[used]
-    yield _Runs(gfn, pages.sizes[used].astype(np.int64), 2 * users[used] + written[used], pace)
+    rate = _octaves(pages)[used]
+    yield _Runs(gfn, pages.sizes[used].astype(np.int64), 2 * users[used] + written[used], rate)
 
 
 def _users(pages: TouchedPages, bits: Numbers) -> tuple[Numbers, Bools]:
@@ -183,7 +183,7 @@ def _users(pages: TouchedPages, bits: Numbers) -> tuple[Numbers, Bools]:
 
 
 def _octaves(pages: TouchedPages) -> Numbers:
-    """Return the pace of each entry's hottest user, to a factor of two; 0 where it is not known."""
+    """Return the rate of each entry's hottest user, to a factor of two; 0 where it is not known."""
     if pages.codes is None:
         return np.zeros(len(pages.heat), np.int64)
     fastest = pages.codes.max(axis=0).astype(np.int64)
@@ -196,23 +196,23 @@ def _few(runs: _Runs) -> _Runs:
     if len(few.gfn) > MOST_RUNS:
         few = _by_block(runs).merged()
     if len(few.gfn) > MOST_RUNS:
-        hottest = np.argsort(-few.pace, kind="stable")[:MOST_RUNS]
+        hottest = np.argsort(-few.rate, kind="stable")[:MOST_RUNS]
         few = few.of(np.sort(hottest))
     return few
 
 
 def _by_block(runs: _Runs) -> _Runs:
-    """Return a run for each 2 MiB of frames, as most are used, or as shared by all who use any; mean pace."""
+    """Return a run for each 2 MiB of frames, as most are used, or as shared by all who use any; mean rate."""
     block, at = np.unique(runs.gfn // HUGE_PAGES, return_inverse=True)
     keys, kind = np.unique(runs.key, return_inverse=True)
     total = np.zeros((len(block), len(keys)), np.int64)
     np.add.at(total, (at, kind), runs.npages)
     whole = np.bincount(at, runs.npages, len(block))
-    mean = np.bincount(at, runs.npages * runs.pace, len(block)) / np.maximum(whole, 1)
+    mean = np.bincount(at, runs.npages * runs.rate, len(block)) / np.maximum(whole, 1)
     most = total.argmax(axis=1)
     clear = total[np.arange(len(block)), most] >= MAJORITY * whole
     anybody = np.zeros(len(block), np.int64)
     np.bitwise_or.at(anybody, at, runs.key)
     size = np.maximum(HUGE_PAGES, whole.astype(np.int64) // HUGE_PAGES * HUGE_PAGES)
-    pace: Numbers = mean.astype(np.int64) // PER_OCTAVE * PER_OCTAVE
-    return _Runs(block * HUGE_PAGES, size, np.where(clear, keys[most], anybody), pace)
+    rate: Numbers = mean.astype(np.int64) // PER_OCTAVE * PER_OCTAVE
+    return _Runs(block * HUGE_PAGES, size, np.where(clear, keys[most], anybody), rate)

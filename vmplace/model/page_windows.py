@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vmplace.model.page_pace import Watched, begun_pace, gone_on
+from vmplace.model.page_rates import Watched, begun_touch_rates, gone_on
 from vmplace.model.pages import (
     COUNTED_WINDOWS,
     HEAT_WINDOWS,
@@ -40,16 +40,16 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
 
 
 def _with_paces(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
-    """Return the ranges with the paces after the window, for those whose bits were read early."""
+    """Return the ranges with the rates after the window, for those whose bits were read early."""
     watched = {
-        one.ram.hva: Watched(one.ram, one.pace or begun_pace(one.ram, len(batch.nids)), sample.by_node)
+        one.ram.hva: Watched(one.ram, one.rate or begun_touch_rates(one.ram, len(batch.nids)), sample.by_node)
         for one, sample in zip(ranges, batch.ranges, strict=True)
         if sample.by_node and sample.by_node.early
     }
     window_ns = batch.ended_ns - batch.started_ns
-    paces = gone_on(tuple(watched.values()), window_ns, remembered=HISTORY_WINDOWS)
-    after = dict(zip(watched, paces, strict=True))
-    return tuple(replace(one, pace=after.get(one.ram.hva, one.pace)) for one in ranges)
+    rates = gone_on(tuple(watched.values()), window_ns, remembered=HISTORY_WINDOWS)
+    after = dict(zip(watched, rates, strict=True))
+    return tuple(replace(one, rate=after.get(one.ram.hva, one.rate)) for one in ranges)
 
 
 def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: bool) -> RangePages:
@@ -67,7 +67,7 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
         sampled,
         _with_newest(sample.counted, before.counted),
         _with_newest(sample.text, before.text),
-        before.pace,
+        before.rate,
     )
 
 
@@ -81,7 +81,7 @@ def places_of(sample: RangeSample) -> BlockRows:
 def seen_window(sample: RangeSample) -> SeenWindow:
     """Return what is kept of a window: who touched, and whether anybody wrote.
 
-    What was read early is in the pace.
+    What was read early is in the rate.
     """
     if sample.by_node is None:
         return SeenWindow(_kept(_packed(sample.accessed), sample.ram))

@@ -8,7 +8,7 @@ With four nodes and what blocks take that is 4 bytes.  What a source cannot see 
 Heat is the last ``HEAT_WINDOWS`` windows, the newest one the highest bit: it halves each window and gains 128
 when the page was touched, as kMAF and DAMON age theirs, so it orders pages by how recently and how often they
 were seen; accessed bits cannot count within a window.  Where they are read several times a window there is a
-byte more per node and page that it touches (page_pace.py).
+byte more per node and page that it touches (page_rates.py).
 """
 
 from collections.abc import Iterator
@@ -103,8 +103,8 @@ class RangePages:
     each block that a huge page backs.
     ``seen``: the last windows, newest first.  ``history``: so many of these know nodes.
     ``sampled``: the source sees some touches only.  ``counted`` and ``text``, as in ``RangeSample``, of the
-    last windows, newest first; empty where no source tells.  ``pace``: codes (page_pace.py), a plane for each
-    node; None until bits were read several times in a window.
+    last windows, newest first; empty where no source tells.  ``rate``: codes (page_rates.py), a plane for
+    each node; None until bits were read several times in a window.
     ``settled``: index of a node whose pages are no units: blocks that lie there as a whole are not looked at.
     """
 
@@ -116,7 +116,7 @@ class RangePages:
     sampled: bool = False
     counted: tuple[NodeHits, ...] = ()
     text: tuple[Indexes, ...] = ()
-    pace: BlockRows | None = None
+    rate: BlockRows | None = None
     settled: int = UNKNOWN
 
     @property
@@ -127,7 +127,7 @@ class RangePages:
     @property
     def nbytes(self) -> int:
         """Return the memory that the statistics take."""
-        rows = [self.nodes, *(one.accessed for one in self.seen), self.pace]
+        rows = [self.nodes, *(one.accessed for one in self.seen), self.rate]
         rows += [one.written for one in self.seen]
         sparse = [*(hits.pages for hits in self.counted), *(hits.rows for hits in self.counted), *self.text]
         return self.huge.nbytes + sum(one.nbytes for one in (*rows, *sparse) if one is not None)

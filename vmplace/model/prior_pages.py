@@ -73,7 +73,7 @@ def _nodes_of_groups(
 
 
 class _Runs:
-    """The runs of a handover: [R] first frame and end, a bit for each node that uses it, if written, pace."""
+    """The runs of a handover: [R] first frame and end, a bit for each node that uses it, if written, rate."""
 
     def __init__(self, handover: Handover, nodes: dict[int, int]) -> None:
         gaps = np.array([run.gap for run in handover.runs], np.int64)
@@ -88,7 +88,7 @@ class _Runs:
             object,
         )
         self.written = np.array([run.written for run in handover.runs], np.bool_)
-        self.pace = np.array([run.pace for run in handover.runs], np.uint8)
+        self.rate = np.array([run.rate for run in handover.runs], np.uint8)
 
     def touched_blocks(self, ram: RamRange) -> Indexes:
         """Return which blocks of the range a run has a part of."""
@@ -133,11 +133,11 @@ def _range(sample: RangeSample, runs: _Runs, nodes: int) -> RangePages:
         _bits(ram, runs, used, planes),
         _bits(ram, runs, used, [runs.written]),
     )
-    pace = None
+    rate = None
     if sample.by_node is not None and sample.by_node.early:
-        codes = [np.where(mine, runs.pace, np.uint8(0)) for mine in by_node]
-        pace = BlockRows.built(nodes * blocks, BYTE_ROW, _pages(ram, runs, used, codes))
-    return RangePages(ram, places_of(sample), sample.huge, (seen,) * PRIOR_WINDOWS, PRIOR_WINDOWS, pace=pace)
+        codes = [np.where(mine, runs.rate, np.uint8(0)) for mine in by_node]
+        rate = BlockRows.built(nodes * blocks, BYTE_ROW, _pages(ram, runs, used, codes))
+    return RangePages(ram, places_of(sample), sample.huge, (seen,) * PRIOR_WINDOWS, PRIOR_WINDOWS, rate=rate)
 
 
 def _bits(ram: RamRange, runs: _Runs, used: Indexes, of_runs: list[Bools]) -> BlockRows:

@@ -35,7 +35,7 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
         pages.sampled,
         tuple(part.hits(hits) for hits in pages.counted),
         tuple(part.entries(some)[0] for some in pages.text),
-        part.codes(pages.pace) if pages.pace else None,
+        part.codes(pages.rate) if pages.rate else None,
     )
 
 
@@ -107,10 +107,10 @@ class _Part:
         at = plane * self.blocks
         return np.concatenate([rows.some(at + self.apart).reshape(-1), rows.value[at + self.whole]])
 
-    def codes(self, pace: BlockRows) -> Bytes:
-        """Return the pace of each entry by node [N, E]."""
-        nodes = len(pace.value) // self.blocks
-        return np.stack([self.bytes_of(pace, node) for node in range(nodes)])
+    def codes(self, rate: BlockRows) -> Bytes:
+        """Return the rate of each entry by node [N, E]."""
+        nodes = len(rate.value) // self.blocks
+        return np.stack([self.bytes_of(rate, node) for node in range(nodes)])
 
     def hits(self, hits: NodeHits) -> NodeHits:
         """Return the counted accesses by entry."""
@@ -134,8 +134,8 @@ def _are_alike(pages: RangePages) -> Bools:
         alike &= window.alike_by_node(pages.blocks)
     for window in pages.seen[pages.history :]:
         alike &= window.alike(pages.blocks)
-    if pages.pace:
-        alike &= ~pages.pace.is_mixed.reshape(-1, pages.blocks).any(axis=0)
+    if pages.rate:
+        alike &= ~pages.rate.is_mixed.reshape(-1, pages.blocks).any(axis=0)
     for some in pages.text:
         alike[(some + block_offset(pages.ram)) // HUGE_PAGES] = False
     return alike

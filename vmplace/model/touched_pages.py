@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.page_pace import PER_SECOND
+from vmplace.model.page_rates import PER_SECOND
 from vmplace.model.units import Units, portions
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import block_offset
@@ -44,7 +44,7 @@ class TouchedPages:
     ``touches[N + 1, E]``: in how many windows each node touched it; the last row is of nodes that are not
     known.
     ``seen[E]``, ``wrote[E]``: whether anybody touched it, and wrote; bit 0 of the newest window.
-    ``all_written``: in one of them that could not be told.  ``codes[N, E]``: its pace (page_pace.py).
+    ``all_written``: in one of them that could not be told.  ``codes[N, E]``: its rate (page_rates.py).
     ``sampled``, ``counted`` and ``text`` are those of ``RangePages``, with entries for pages.
     """
 
@@ -156,13 +156,13 @@ class TouchedPages:
         hva: Indexes = self.ram.hva - self.ram.hva % HUGE_BYTES + self.blocks[places] * HUGE_BYTES
         return hva
 
-    def pace_of(self, node: int) -> npt.NDArray[np.float32] | None:
+    def rate_of(self, node: int) -> npt.NDArray[np.float32] | None:
         """Return how often a second this node touches each entry that the windows still show touches of."""
         if self.codes is None:
             return None
-        pace: npt.NDArray[np.float32] = PER_SECOND.astype(np.float32)[self.codes[node]]
-        pace[self.touches[node] == 0] = 0
-        return pace
+        rate: npt.NDArray[np.float32] = PER_SECOND.astype(np.float32)[self.codes[node]]
+        rate[self.touches[node] == 0] = 0
+        return rate
 
     def only(self, wanted: Bools) -> "TouchedPages":
         """Return the same as if only the wanted entries were there."""

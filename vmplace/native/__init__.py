@@ -8,8 +8,6 @@ from vmplace.native._native import (
     learn_shares,
     measure_streams,
     move_pages,
-    pace_count,
-    pace_step,
     page_nids,
     perf_count,
     perf_drain,
@@ -27,6 +25,8 @@ from vmplace.native._native import (
     planes_heat,
     read_pagemap,
     rows_alike,
+    touch_rate_count,
+    touch_rate_step,
 )
 
 __all__ = [
@@ -37,8 +37,6 @@ __all__ = [
     "learn_shares",
     "measure_streams",
     "move_pages",
-    "pace_count",
-    "pace_step",
     "page_nids",
     "perf_count",
     "perf_drain",
@@ -56,4 +54,6 @@ __all__ = [
     "planes_heat",
     "read_pagemap",
     "rows_alike",
+    "touch_rate_count",
+    "touch_rate_step",
 ]

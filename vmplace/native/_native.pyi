@@ -23,7 +23,7 @@ def learn_shares(likely: F64, pages: F64, shares: F64, rates: int, rounds: int) 
     gave it.  A kind without pages keeps its shares.  Shapes that do not fit raise ValueError.
     """
 
-def pace_count(codes: U8, shown: U64, counts: U64) -> None:
+def touch_rate_count(codes: U8, shown: U64, counts: U64) -> None:
     """Add to ``counts[256, R + 1]`` how many pages have each code and answer.
 
     ``shown[R, words]``: a bit per page, 64 in a word, for each of R readings; a reading shows all that those
@@ -31,8 +31,8 @@ def pace_count(codes: U8, shown: U64, counts: U64) -> None:
     ValueError.
     """
 
-def pace_step(codes: U8, shown: U64, table: U8) -> None:
-    """In place: ``codes[page] = table[codes[page], answer]``; ``table[256, R + 1]``, as in ``pace_count``."""
+def touch_rate_step(codes: U8, shown: U64, table: U8) -> None:
+    """In place: ``codes[page] = table[codes[page], answer]``; ``table[256, R + 1]``."""
 
 def place_traffic(heat: F64, places: I8, traffic: F64) -> None:
     """Add up ``heat[P, N]`` by node and by the page's place: ``traffic[N, N]`` is overwritten.

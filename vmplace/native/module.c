@@ -3,8 +3,8 @@
 
 static PyMethodDef vmp_methods[] = {
 	{ "learn_shares", vmp_learn_shares, METH_VARARGS, "learn_shares(likely, pages, shares, rates, rounds)" },
-	{ "pace_count", vmp_pace_count, METH_VARARGS, "pace_count(codes, shown, counts)" },
-	{ "pace_step", vmp_pace_step, METH_VARARGS, "pace_step(codes, shown, table)" },
+	{ "touch_rate_count", vmp_touch_rate_count, METH_VARARGS, "touch_rate_count(codes, shown, counts)" },
+	{ "touch_rate_step", vmp_touch_rate_step, METH_VARARGS, "touch_rate_step(codes, shown, table)" },
 	{ "rows_alike", vmp_rows_alike, METH_VARARGS, "rows_alike(rows, alike)" },
 	{ "planes_heat", vmp_planes_heat, METH_VARARGS, "planes_heat(planes, heat)" },
 	{ "place_traffic", vmp_place_traffic, METH_VARARGS, "place_traffic(heat, places, traffic)" },

@@ -35,12 +35,12 @@ def asked_of(system: MemorySystem, scale: Matrix, traffics: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class CornerMix:
-    """K corners: cost without waits [K], rates at the resources [K, R], and these with the guests' heed."""
+    """K corners: cost without waits [K], rates at the resources [K, R], these by importance."""
 
     system: MemorySystem
     plain: Matrix
     asked: Matrix
-    heeded: Matrix
+    weighted: Matrix
 
     @classmethod
     def of(
@@ -49,17 +49,17 @@ class CornerMix:
         traffics: Sequence[Matrix],
         paid: Sequence[Matrix],
         scale: Matrix,
-        heeds: Matrix,
+        importances: Matrix,
     ) -> "CornerMix":
         """Return the corners with ``traffics[G, N, N]``; the way there costs each guest ``paid[G]``."""
-        weighed = heeds * scale
+        weighed = importances * scale
         plain = [
             float(weighed @ (moves + np.einsum("gkj,kj->g", one, system.latency)))
             for one, moves in zip(traffics, paid, strict=True)
         ]
         asked = np.stack([asked_of(system, scale, one) for one in traffics])
-        heeded = np.stack([asked_of(system, weighed, one) for one in traffics])
-        return cls(system, np.array(plain), asked, heeded)
+        weighted = np.stack([asked_of(system, weighed, one) for one in traffics])
+        return cls(system, np.array(plain), asked, weighted)
 
     def total_and_gap(self, weights: Matrix) -> tuple[float, float]:
         """Return the total at its own margin, and how much less of it the last corner costs there."""
@@ -69,10 +69,10 @@ class CornerMix:
 
     def margins(self, weights: Matrix) -> Matrix:
         """Return what each corner costs at the margin of the mixture."""
-        asked, heeded = weights @ self.asked, weights @ self.heeded
+        asked, weighted = weights @ self.asked, weights @ self.weighted
         waits = self.system.waits(asked)
         rise = (self.system.marginal_waits(asked) - waits) / np.maximum(asked, 1e-300)
-        margins: Matrix = self.plain + self.heeded @ waits + self.asked @ (heeded * rise)
+        margins: Matrix = self.plain + self.weighted @ waits + self.asked @ (weighted * rise)
         return margins
 
     def best(self, weights: Matrix) -> Matrix:

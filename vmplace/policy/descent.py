@@ -2,7 +2,7 @@
 
 1. Solve the memory system for the present placement: rates, and what one more access from node k to
    node j would cost everybody (its latency, its waits, and the waits it causes).
-   What it causes to a protected guest counts several times (``heed``).
+   What it causes to a protected guest counts several times (``importance``).
 2. At these prices each page has a cheapest node (or a replica per node, if nobody writes it); moving
    costs, too, spread over the windows that the page is expected to stay.
 3. Mix all placements found so far, the present one among them, so that the total is least (``CornerMix``);
@@ -57,7 +57,7 @@ LEFT = 0.05
 ROUNDING = 1e-6
 """A gain below this share of the total time is none."""
 GOLDEN = 0.6180339887498949
-PROTECTED_HEED = 10.0
+PROTECTED_IMPORTANCE = 10.0
 """How many times the time of a protected guest counts."""
 
 
@@ -65,15 +65,16 @@ PROTECTED_HEED = 10.0
 class PageTask:
     """A guest's pages to be placed: evidence, which may be replicated, and the price of moving each (ns).
 
-    ``heed``: how many times the guest's time counts.  ``allowed[N]``: the nodes that may hold the pages, None
-    for all with memory.  ``fixed[N, N]``: the guest's accesses to what does not move, in units of its heat.
+    ``importance``: how many times the guest's time counts.  ``allowed[N]``: the nodes that may hold the
+    pages, None for all with memory.  ``fixed[N, N]``: the guest's accesses to what does not move, in units
+    of its heat.
     """
 
     guest: GuestEvidence
     replicable: Bools
     move_price: Matrix
     copy_price: Matrix | None = None
-    heed: float = 1.0
+    importance: float = 1.0
     allowed: Bools | None = None
     fixed: Matrix | None = None
 
@@ -161,7 +162,7 @@ def descended(
 
     ``left``: which share of what could be gained at first need not be.
     """
-    heeds = np.array([task.heed for task in tasks])
+    importances = np.array([task.importance for task in tasks])
     corners = [_Corner.of(system, tasks, [task.guest.node for task in tasks])]
     told: list[list[Matrix] | None] = [None]
     traffics, weights, gap, first = corners[0].traffics, np.ones(1), 0.0, 0.0
@@ -169,12 +170,12 @@ def descended(
     for _ in range(steps):
         rates = _rates(system, tasks, traffics, rates)
         scale = rates / np.maximum(traffics.sum(axis=(1, 2)), 1e-300)
-        prices = _prices(system, traffics, scale, heeds)
+        prices = _prices(system, traffics, scale, importances)
         goals = [cheapest(system, task, price) for task, price in zip(tasks, prices, strict=True)]
         corners.append(_Corner.of(system, tasks, goals))
         told.append(prices)
         mix = CornerMix.of(
-            system, [one.traffics for one in corners], [one.paid for one in corners], scale, heeds
+            system, [one.traffics for one in corners], [one.paid for one in corners], scale, importances
         )
         weights = np.append(weights, 0.0)
         total, gap = mix.total_and_gap(weights)
@@ -229,14 +230,17 @@ def _rates(
     return solved(system, demand(tuple(task.guest for task in tasks), [*traffics]), before).rates
 
 
-def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, heeds: Matrix) -> list[Matrix]:
+def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, importances: Matrix) -> list[Matrix]:
     """Return, for each guest, what one more of its accesses costs all, in units of its own time."""
-    asked, heeded = asked_of(system, scale, traffics), asked_of(system, heeds * scale, traffics)
+    asked, weighted = asked_of(system, scale, traffics), asked_of(system, importances * scale, traffics)
     waits = system.waits(asked)
-    # What is caused to others: the guests' shares of the rate at a resource, each with its heed.
-    caused = (system.marginal_waits(asked) - waits) * heeded / np.maximum(asked, 1e-300)
-    by_heed = {heed: system.latency + system.visits @ (waits + caused / heed) for heed in {*heeds.tolist()}}
-    return [by_heed[heed] for heed in heeds.tolist()]
+    # What is caused to others: the guests' shares of the rate at a resource, each with its importance.
+    caused = (system.marginal_waits(asked) - waits) * weighted / np.maximum(asked, 1e-300)
+    by_importance = {
+        importance: system.latency + system.visits @ (waits + caused / importance)
+        for importance in {*importances.tolist()}
+    }
+    return [by_importance[importance] for importance in importances.tolist()]
 
 
 def _paid(system: MemorySystem, task: PageTask, goal: NodeIndexes) -> float:

@@ -72,7 +72,7 @@ LONELY_LEAST_NS = 2.5e6
 
 
 @dataclass(frozen=True)
-class Trial:
+class PastMove:
     """Pages of one guest that were moved at one time: from where, at which price, and what came of it."""
 
     pages: Indexes
@@ -108,7 +108,7 @@ class Memory:
     records_ns: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
     spent_ns: float = 0.0
     gained_ns: float = 0.0
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[PastMove, ...] = ()
     promise: Promise | None = None
     lonely_ns: float = LONELY_NS
     alone_until_ns: float = 0.0
@@ -133,13 +133,13 @@ def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memo
     """Return the memories after the time since the last look: what was gained, and which trials are over."""
     answers = {g.name: _origins_kept(memories.get(g.name), g, view.now_ns) for g in view.guests}
     known = [guest for guest in view.guests if guest.name in memories]
-    paces = [Pace.of(guest) for guest in known]
+    traffics = [GuestTraffic.of(guest) for guest in known]
     trials = [[_collapsed(t, view, g) for t in answers[g.name].trials] for g in known]
     asked = [
-        [pace.without_moves(answers[g.name].origin), *[pace.without(trial) for trial in some]]
-        for g, pace, some in zip(known, paces, trials, strict=True)
+        [traffic_now.without_moves(answers[g.name].origin), *[traffic_now.without(trial) for trial in some]]
+        for g, traffic_now, some in zip(known, traffics, trials, strict=True)
     ]
-    for guest, some, lost in zip(known, trials, slowdowns(view, paces, asked), strict=True):
+    for guest, some, lost in zip(known, trials, slowdowns(view, traffics, asked), strict=True):
         memory = answers[guest.name]
         span = view.now_ns - memory.looked_ns
         seen = tuple(
@@ -158,7 +158,7 @@ def _origins_kept(memory: Memory | None, guest: GuestEvidence, now_ns: float) ->
     return replace(memory, origin=origin.astype(np.int8))
 
 
-def _judged(memory: Memory, trials: tuple[Trial, ...], gained_ns: float) -> Memory:
+def _judged(memory: Memory, trials: tuple[PastMove, ...], gained_ns: float) -> Memory:
     """Return the memory with the trials that are over counted in."""
     records = list(memory.records_ns)
     for trial in trials:
@@ -227,7 +227,7 @@ def left_alone(memory: Memory, now_ns: float) -> Memory:
     )
 
 
-def with_trial(trials: tuple[Trial, ...], new: Trial) -> tuple[Trial, ...]:
+def with_trial(trials: tuple[PastMove, ...], new: PastMove) -> tuple[PastMove, ...]:
     """Return the trials with one more, which joins the last of its kind if that is young."""
     last = next((trial for trial in reversed(trials) if trial.copies == new.copies), None)
     if last is None or new.born_ns - last.born_ns >= BATCH_NS:
@@ -242,7 +242,7 @@ def with_trial(trials: tuple[Trial, ...], new: Trial) -> tuple[Trial, ...]:
     return tuple(joined if trial is last else trial for trial in trials)
 
 
-def _collapsed(trial: Trial, view: HostView, guest: GuestEvidence) -> Trial:
+def _collapsed(trial: PastMove, view: HostView, guest: GuestEvidence) -> PastMove:
     """Return the trial without copies that are gone: they were written to, and that has a price, too."""
     if not trial.copies:
         return trial
@@ -258,7 +258,7 @@ def _collapsed(trial: Trial, view: HostView, guest: GuestEvidence) -> Trial:
 
 
 @dataclass(frozen=True)
-class Pace:
+class GuestTraffic:
     """A guest's traffic now, and in it its pages'.
 
     ``scale``: accesses per ns that stand for one of the source's; 0 where nothing was seen.
@@ -269,8 +269,8 @@ class Pace:
     scale: float
 
     @classmethod
-    def of(cls, guest: GuestEvidence) -> "Pace":
-        """Return the guest's pace by its counters, or by what was seen of it where there are none."""
+    def of(cls, guest: GuestEvidence) -> "GuestTraffic":
+        """Return the guest's traffic_now by its counters, or by what was seen of it where there are none."""
         if guest.recent is None:
             return cls(guest, np.zeros((guest.heat.shape[1],) * 2), 0.0)
         seen = traffic(guest.recent, guest.node)
@@ -278,7 +278,7 @@ class Pace:
         # In the units of what is counted: the source's heat is scaled to the counters already.
         return cls(guest, now, float(now.sum()) / max(float(seen.sum()), 1e-300))
 
-    def without(self, trial: Trial) -> Matrix:
+    def without(self, trial: PastMove) -> Matrix:
         """Return the traffic if the trial's pages lay where they lay before."""
         still = self.guest.node[trial.pages] == trial.after
         return self._with(trial.pages[still], trial.before[still])
@@ -297,16 +297,20 @@ class Pace:
         return then
 
 
-def slowdowns(view: HostView, paces: list[Pace], asked: list[list[Matrix]]) -> list[list[float]]:
+def slowdowns(view: HostView, traffics: list[GuestTraffic], asked: list[list[Matrix]]) -> list[list[float]]:
     """Return by which share each guest would be slower with each of its ``asked`` traffics, not its own.
 
     The other guests' traffic stays as the counters have it.
     """
-    rows = [(pace, one) for pace, some in zip(paces, asked, strict=True) for one in (pace.traffic, *some)]
+    rows = [
+        (traffic_now, one)
+        for traffic_now, some in zip(traffics, asked, strict=True)
+        for one in (traffic_now.traffic, *some)
+    ]
     if not rows:
         return []
-    others = _background(view, [pace.guest for pace, _ in rows])
-    needs = demand(tuple(pace.guest for pace, _ in rows), [one for _, one in rows])
+    others = _background(view, [traffic_now.guest for traffic_now, _ in rows])
+    needs = demand(tuple(traffic_now.guest for traffic_now, _ in rows), [one for _, one in rows])
     rates = iter(beside(view.system, needs, others).tolist())
     answers = []
     for some in asked:

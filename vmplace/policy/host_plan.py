@@ -23,12 +23,12 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.policy import guard
-from vmplace.policy.descent import PROTECTED_HEED, PageTask, descended
+from vmplace.policy.descent import PROTECTED_IMPORTANCE, PageTask, descended
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,
-    Decision,
     GuestEvidence,
+    HostPlacement,
     HostView,
     Indexes,
     NodeIndexes,
@@ -81,7 +81,7 @@ class HostPlanner:
     vcpus: VcpuPlanner = field(default_factory=VcpuPlanner)
     steady: dict[str, Steadiness] = field(default_factory=dict)
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Return where all guests' pages ought to be, or where their vCPUs ought to be first."""
         self.memories |= guard.remembered(self.memories, view)
         self.steady = {guest.name: self._watched(guest, view.now_ns) for guest in view.guests}
@@ -95,7 +95,7 @@ class HostPlanner:
         for guest, plan in zip(view.guests, plans, strict=True):
             places, left = self._guarded(view, guest, plan, spans[guest.name], left)
             kept.append(places)
-        return Decision(kept)
+        return HostPlacement(kept)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
         before = self.steady.get(guest.name)
@@ -109,7 +109,7 @@ class HostPlanner:
         memory = self.memories[name]
         return memory.hurdle(copies=False) / spans.moves, memory.hurdle(copies=True) / spans.copies
 
-    def _moved(self, view: HostView, layout: Layout) -> Decision:
+    def _moved(self, view: HostView, layout: Layout) -> HostPlacement:
         """Return the decision to move vCPUs; pages follow at the next look, which sees them from there."""
         moves: list[Indexes | None] = []
         for guest, nodes in zip(view.guests, layout, strict=True):
@@ -117,7 +117,7 @@ class HostPlanner:
             moves.append(nodes if changed else None)
             if changed:
                 self.memories[guest.name] = guard.resettled(self.memories[guest.name], guest)
-        return Decision([guest.node for guest in view.guests], moves)
+        return HostPlacement([guest.node for guest in view.guests], moves)
 
     def _guarded(
         self, view: HostView, guest: GuestEvidence, plan: NodeIndexes, spans: Spans, room: Room | None
@@ -225,7 +225,7 @@ def _noted(
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
-            trials = guard.with_trial(trials, guard.Trial(some, before, after, due, view.now_ns, copies))
+            trials = guard.with_trial(trials, guard.PastMove(some, before, after, due, view.now_ns, copies))
             spent += float(_stakes_ns(view, guest, some, plan[some]).sum())
     promise = None
     if guest.counters is not None:
@@ -248,6 +248,6 @@ def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hur
     pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * guest.sizes_of(pages)
     price = pause / np.maximum(part.windows, 1)
     reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
-    heed = PROTECTED_HEED if guest.slowdown_bound is not None else 1.0
+    importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
     moves, copies = (price * np.broadcast_to(one, guest.node.shape)[pages] for one in hurdles)
-    return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, heed, guest.allowed)
+    return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, importance, guest.allowed)

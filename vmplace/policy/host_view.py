@@ -176,7 +176,7 @@ def demand(guests: tuple[GuestEvidence, ...], traffics: list[Matrix]) -> Demand:
 
 
 @dataclass(frozen=True)
-class Decision:
+class HostPlacement:
     """Where each guest's pages ought to be, and, if vCPUs ought to move, each vCPU's node."""
 
     pages: list[NodeIndexes]

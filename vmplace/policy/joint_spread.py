@@ -57,8 +57,8 @@ class GuestLoad:
     """What one guest asks of the host's N nodes.
 
     ``fixed[N, N]``: touches a window by node to memory that has its place, by node.  ``rate``: accesses in a
-    unit of time, in a unit that all guests have in common.  ``vcpus``: how many run at once.  ``heed``: how
-    many times the guest's time counts.
+    unit of time, in a unit that all guests have in common.  ``vcpus``: how many run at once.
+    ``importance``: how many times the guest's time counts.
     """
 
     name: str
@@ -66,7 +66,7 @@ class GuestLoad:
     parts: tuple[SharedPart, ...]
     rate: float
     vcpus: int
-    heed: float = 1.0
+    importance: float = 1.0
 
     @cached_property
     def present(self) -> Matrix:
@@ -136,14 +136,14 @@ def _combined(loads: list[GuestLoad]) -> list[GuestLoad]:
     for load in loads:
         pairs = tuple(np.flatnonzero(load.fixed).tolist())
         is_single = not load.parts and len(pairs) == 1
-        alike.setdefault((pairs, load.heed) if is_single else load.name, []).append(load)
+        alike.setdefault((pairs, load.importance) if is_single else load.name, []).append(load)
     return [some[0] if len(some) == 1 else _as_one(some) for some in alike.values()]
 
 
 def _as_one(loads: list[GuestLoad]) -> GuestLoad:
     fixed = loads[0].fixed / loads[0].fixed.sum()
     rate, vcpus = sum(load.rate for load in loads), sum(load.vcpus for load in loads)
-    return GuestLoad("", fixed, (), rate, vcpus, loads[0].heed)
+    return GuestLoad("", fixed, (), rate, vcpus, loads[0].importance)
 
 
 def _asked(load: GuestLoad, shares: Sequence[Matrix | None], scale: float) -> Matrix:
@@ -207,7 +207,7 @@ def _piece(  # noqa: PLR0913  (what a loop of accesses is made of)
         mlp=MLP,
     )
     price, unwritten = held * MOVE_NS * MLP, np.zeros(len(rows), np.bool_)
-    task = PageTask(evidence, unwritten, price, heed=load.heed, allowed=near, fixed=fixed)
+    task = PageTask(evidence, unwritten, price, importance=load.importance, allowed=near, fixed=fixed)
     return _Piece(load, task, part_of)
 
 

@@ -1,7 +1,7 @@
 """What ought to become of each page of a range, if it is known which nodes read and write it?
 
-1. A page that one node alone uses (model/page_use.py, sampled_use.py; fused_use.py, which also knows who uses
-   a written page nearly alone) goes to that node.
+1. A page that one node alone uses (model/use_by_bits.py, use_by_samples.py; use_fused.py, which also knows
+   who uses a written page nearly alone) goes to that node.
 2. A page that several nodes use and nobody writes is replicated, as far as the replica budget goes: each
    node reads its own copy then.  Code first, then by heat.  A huge page is copied as a whole or, if a write
    was seen anywhere in it, not at all; none is split for it.
@@ -24,10 +24,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.fused_use import copy_order, fused_use
-from vmplace.model.sampled_use import sampled_use
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
+from vmplace.model.use_by_samples import sampled_use
+from vmplace.model.use_fused import copy_order, fused_use
 from vmplace.policy import policy_home as home
 from vmplace.policy.plan import Collapse, GuestView, Mode, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.policy.spread import weights_by_index

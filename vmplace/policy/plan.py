@@ -28,9 +28,10 @@ class GuestSettings:
     ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``proximity``: DWP of memory
     that no node has to itself (proximity.py); None: to be found.  ``protected``: others give way to it where
     all are planned for together (joint_spread.py).  ``moves``, ``interleaves``, ``replicates``,
-    ``huge_pages``: what may be done with its memory; ``interleaves`` is the policies' to heed, what else
-    is not allowed is taken out of any plan (agent/limits.py), and so is what goes beyond ``replica_bytes``
-    or ``move_bytes_per_s``.  ``preferred_nids``: as long as there is room, they are what is allowed.
+    ``huge_pages``: what may be done with its memory; ``interleaves`` is the policies' to importance, what
+    else is not allowed is taken out of any plan (agent/limits.py), and so is what goes beyond
+    ``replica_bytes`` or ``move_bytes_per_s``.  ``preferred_nids``: as long as there is room, they are what
+    is allowed.
     """
 
     mode: Mode = Mode.AUTO

@@ -313,7 +313,7 @@ def _memory_of(memory: guard.Memory, at: Indexes) -> guard.Memory:
     return replace(memory, origin=_taken(memory.origin, at, ABSENT), trials=trials, promise=None)
 
 
-def _trial_of(trial: guard.Trial, count: int, at: Indexes) -> guard.Trial:
+def _trial_of(trial: guard.PastMove, count: int, at: Indexes) -> guard.PastMove:
     places = np.full((2, count), ABSENT, np.int8)
     member = np.zeros(count, np.bool_)
     places[0, trial.pages], places[1, trial.pages], member[trial.pages] = trial.before, trial.after, True

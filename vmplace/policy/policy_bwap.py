@@ -28,8 +28,8 @@ from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
     Bools,
-    Decision,
     GuestEvidence,
+    HostPlacement,
     HostView,
     NodeIndexes,
 )
@@ -128,7 +128,7 @@ class BwapPlanner:
     climbs: dict[str, Climb] = field(default_factory=dict)
     sizes: dict[str, list[int]] = field(default_factory=dict)
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Return where the guests' pages ought to be."""
         stalls = [
             1 - guest.counters.busy_share
@@ -136,7 +136,7 @@ class BwapPlanner:
             if guest.slowdown_bound is not None and guest.counters
         ]
         protected = max(stalls) if stalls else None
-        return Decision([self._followed(view.system, guest, protected) for guest in view.guests])
+        return HostPlacement([self._followed(view.system, guest, protected) for guest in view.guests])
 
     def _stable(self, guest: GuestEvidence) -> bool:
         """Return whether the guest's memory hardly grew lately; once it was stable, it is."""

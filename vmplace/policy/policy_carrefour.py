@@ -28,8 +28,8 @@ from vmplace.policy.host_view import (
     REPLICATED,
     Bools,
     Counters,
-    Decision,
     GuestEvidence,
+    HostPlacement,
     HostView,
     NodeIndexes,
 )
@@ -143,13 +143,13 @@ class CarrefourPlanner:
     samples: dict[str, Matrix] = field(default_factory=dict)
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(2013))
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Return where the guests' pages ought to be."""
         for guest in view.guests:
             self._count_collapses(guest)
             self._count_samples(guest)
         if view.now_ns < self.next_ns or any(guest.counters is None for guest in view.guests):
-            return Decision([guest.node for guest in view.guests])
+            return HostPlacement([guest.node for guest in view.guests])
         self.next_ns = view.now_ns + PERIOD_NS / self.clock_scale
         memory = view.system.controller > 0
         counters = tuple(guest.counters for guest in view.guests if guest.counters is not None)
@@ -165,7 +165,7 @@ class CarrefourPlanner:
             plan[vetoed] = guest.node[vetoed]
             self.before[guest.name] = plan.copy()
             plans.append(plan)
-        return Decision(plans)
+        return HostPlacement(plans)
 
     def _count_samples(self, guest: GuestEvidence) -> None:
         """Add what was sampled since the last look to the period's counts."""

@@ -4,9 +4,9 @@
    them; copies of what nobody writes.  These have their place, whatever others do.
 2. What then loads each node's memory is summed up: accesses to pages that have their place, copies (read on
    the reader's own node) and memory that cannot move.
-3. Other shared pages, in groups that the same nodes use (model/group_use.py), are placed by one plan for all
-   guests on the host's memory system (``joint_spread.py``), on the nodes of their vCPUs.  With a proximity
-   below 1, the share of the other nodes is policy "home"'s.
+3. Other shared pages, in groups that the same nodes use (model/group_touches.py), are placed by one plan for
+   all guests on the host's memory system (``joint_spread.py``), on the nodes of their vCPUs.  With a
+   proximity below 1, the share of the other nodes is policy "home"'s.
 4. Groups that deviate little from the plan stay, and what it asks of pages beyond the budget or a node's room
    waits, as with policy "nodes".
 
@@ -14,7 +14,7 @@ Without a known bandwidth (``vmplace calibrate``, firmware's HMAT) there is no p
 looked at by itself, as policy "nodes" does.
 What is assumed of rates: guests access memory in proportion to the DRAM accesses that samples of IBS count
 (``GuestView.dram_per_us``); where these are not known of every guest, each page counts alike that a node
-touched in a window.  Within a range, touches are weighed by pace (model/page_pace.py) where it is known.
+touched in a window.  Within a range, touches are weighed by rate (model/page_rates.py) where it is known.
 A huge page counts as all its pages.
 Limits: private pages stay with their node however crowded its memory is; guests in mode "manual" are not
 sampled, and so load nothing.
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vmplace.model.group_use import (
+from vmplace.model.group_touches import (
     NO_GROUP,
     Groups,
     pages_by_group,
@@ -40,7 +40,7 @@ from vmplace.model.touched_pages import TouchedPages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy import policy_home as home
 from vmplace.policy import policy_nodes
-from vmplace.policy.descent import PROTECTED_HEED
+from vmplace.policy.descent import PROTECTED_IMPORTANCE
 from vmplace.policy.joint_spread import GuestLoad, JointSpread, SharedPart, joint_spread
 from vmplace.policy.page_kinds import (
     Answer,
@@ -158,7 +158,7 @@ def _at_home(host: HostTopology, guest: GuestView, pages: RangePages) -> Matrix:
 def _range_touches(host: HostTopology, guest: GuestView, pages: RangePages) -> Matrix:
     """Return the touches a window of all pages by node [N]; without a history, those of the vCPUs' nodes."""
     nids = nids_of(guest)
-    if pages.history and not pages.counted and pages.pace is None:
+    if pages.history and not pages.counted and pages.rate is None:
         return _on_host(host, nids, pages.touches_by_node())
     touched = touched_pages(pages)
     if touched is not None:
@@ -177,7 +177,7 @@ def _loads(surveys: list[_Survey]) -> list[GuestLoad]:
             one.parts,
             rate=0.0,
             vcpus=len(one.guest.topology.vcpus),
-            heed=PROTECTED_HEED if one.guest.settings.protected else 1.0,
+            importance=PROTECTED_IMPORTANCE if one.guest.settings.protected else 1.0,
         )
         for one in surveys
     ]

@@ -19,7 +19,15 @@ import numpy as np
 
 from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import ABSENT, Bools, Decision, GuestEvidence, HostView, Indexes, NodeIndexes
+from vmplace.policy.host_view import (
+    ABSENT,
+    Bools,
+    GuestEvidence,
+    HostPlacement,
+    HostView,
+    Indexes,
+    NodeIndexes,
+)
 from vmplace.policy.vcpu_plan import shift
 
 GAIN = 0.1
@@ -108,7 +116,7 @@ class KmafPlanner:
     next_ns: float = 0.0
     vectors: dict[str, Matrix] = field(default_factory=dict)
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Return where pages and vCPUs ought to be."""
         vcpus: list[Indexes | None] = [None] * len(view.guests)
         if view.now_ns >= self.next_ns:
@@ -116,7 +124,7 @@ class KmafPlanner:
             vcpus = [_remapped(guest) for guest in view.guests]
             for guest, nodes in zip(view.guests, vcpus, strict=True):
                 self._carry(guest, nodes)
-        return Decision([self._pages(view, guest) for guest in view.guests], vcpus)
+        return HostPlacement([self._pages(view, guest) for guest in view.guests], vcpus)
 
     def _carry(self, guest: GuestEvidence, nodes: Indexes | None) -> None:
         """Let the vectors of a guest's pages follow its vCPUs to ``nodes``."""

@@ -20,8 +20,8 @@ from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
     Bools,
-    Decision,
     GuestEvidence,
+    HostPlacement,
     HostView,
     Indexes,
     NodeIndexes,
@@ -54,12 +54,12 @@ class NumadPlanner:
     clock_scale: float = 1.0
     next_ns: float = 0.0
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Bind each guest to few nodes and bring its memory there."""
         plans = [guest.node.copy() for guest in view.guests]
         vcpus: list[Indexes | None] = [None] * len(view.guests)
         if view.now_ns < self.next_ns or view.cpus is None:
-            return Decision(plans)
+            return HostPlacement(plans)
         self.next_ns = view.now_ns + NUMAD_PERIOD_NS / self.clock_scale
         free_cpus, free_pages = view.cpus.copy(), view.capacity_pages.copy()
         order = sorted(range(len(view.guests)), key=lambda i: -int((view.guests[i].node >= 0).sum()))
@@ -74,7 +74,7 @@ class NumadPlanner:
                 free_cpus -= np.bincount(spread, minlength=len(free_cpus))
             np.maximum(free_cpus, 0, out=free_cpus)
             free_pages -= np.bincount(plans[index][plans[index] >= 0], minlength=len(free_pages))
-        return Decision(plans, vcpus)
+        return HostPlacement(plans, vcpus)
 
 
 def _spread(count: int, nodes: Indexes, free_cpus: Matrix) -> Indexes:
@@ -102,9 +102,9 @@ class BalancingPlanner:
     at: dict[str, int] = field(default_factory=dict)
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Move the pages on which a node faulted twice in a row."""
-        return Decision([self._pages(view, guest) for guest in view.guests])
+        return HostPlacement([self._pages(view, guest) for guest in view.guests])
 
     def _pages(self, view: HostView, guest: GuestEvidence) -> NodeIndexes:
         if guest.recent is None:

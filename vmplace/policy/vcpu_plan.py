@@ -22,7 +22,7 @@ import numpy as np
 from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.memory_system import solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import PROTECTED_HEED, PageTask, descended
+from vmplace.policy.descent import PROTECTED_IMPORTANCE, PageTask, descended
 from vmplace.policy.host_view import GuestEvidence, HostView, Indexes, demand, row_sums
 
 SETTLE_NS = 100e6
@@ -123,15 +123,17 @@ def _free_task(view: HostView, guest: GuestEvidence, after: Indexes, share: floa
         parallelism=guest.parallelism * share,
     )
     near = bool((view.system.controller[there.worker] > 0).all())
-    heed = PROTECTED_HEED if guest.slowdown_bound is not None else 1.0
+    importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
     nothing = np.zeros(len(there.node))
-    return PageTask(there, ~there.written & np.bool_(near), nothing, nothing, heed)
+    return PageTask(there, ~there.written & np.bool_(near), nothing, nothing, importance)
 
 
 def better_layout(view: HostView, watched_ns: float) -> Layout | None:
     """Return a layout that saves more within ``watched_ns`` than it may cost, or None."""
     present = [_nodes(guest) for guest in view.guests]
-    heeds = np.array([PROTECTED_HEED if g.slowdown_bound is not None else 1.0 for g in view.guests])
+    importances = np.array(
+        [PROTECTED_IMPORTANCE if g.slowdown_bound is not None else 1.0 for g in view.guests]
+    )
     first = gathered(view)
     moved = [g.name for g, a, b in zip(view.guests, present, first, strict=True) if (a != b).any()]
     if not moved:
@@ -140,7 +142,7 @@ def better_layout(view: HostView, watched_ns: float) -> Layout | None:
     others = [gathered(view, frozenset((name,))) for name in moved] if 1 < len(moved) <= FEW else []
     best, most = None, 0.0
     for layout in [first, *others]:
-        saved = 1 - float(np.average(times(view, layout) / now, weights=heeds))
+        saved = 1 - float(np.average(times(view, layout) / now, weights=importances))
         kept = watched_ns * saved - _stake_ns(view, layout)
         if saved > WORTH and kept > most:
             best, most = layout, kept

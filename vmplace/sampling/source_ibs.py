@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
-from vmplace.sampling.ibs_pace import LOW_RATE_PERIOD, SampleCost, next_period
+from vmplace.sampling.ibs_period import LOW_RATE_PERIOD, SampleCost, next_period
 from vmplace.sampling.page_arrays import Bits, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings

@@ -1,4 +1,4 @@
-"""The host under an agent in virtual time: clock, bell, processes, memory and KVM, all of them simulated.
+"""The host under an agent in virtual time: clock, wakeup, processes, memory and KVM, all of them simulated.
 
 1. Time passes only when the agent waits or works: the simulation goes on by that much.  The agent's seconds
    are ``scale`` times the trace's (source_views.CLOCK_SCALE), as the programs run so much longer.
@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.agent.bell import Bell
+from vmplace.agent.wakeup import Wakeup
 from vmplace.policy.host_view import ABSENT, HUGE_PAGES, REPLICATED, Indexes, NodeIndexes
 from vmplace.simulate.guest_run import GuestRun
 from vmplace.simulate.simulation import Simulation
@@ -99,7 +99,7 @@ class VirtualClock:
         self.sleep(ns / 1e9)
 
 
-class VirtualBell(Bell):
+class VirtualBell(Wakeup):
     """Nobody rings but the end of the last guest."""
 
     def __init__(self, clock: VirtualClock, simulation: Simulation) -> None:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from vmplace.agent.actuator import HostActuator, HostCalls
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
-from vmplace.agent.found import Found
-from vmplace.agent.lookout import Lookout
+from vmplace.agent.discovered import Discovered
+from vmplace.agent.discovery import Discovery
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun, policy_name
-from vmplace.sampling.guest_pace import MemoryRate, cost_of
+from vmplace.sampling.guest_cost import MemoryRate, cost_of
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualBell, VirtualClock
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.simulation import SEED, Done, Simulation
@@ -44,7 +44,7 @@ class AgentSetup:
     trouble: Trouble | None = None
 
 
-class SimulatedPace:
+class SimulatedCost:
     """Cycles per instruction of the simulated vCPUs, by exact counts."""
 
     name = "simulated"
@@ -102,22 +102,22 @@ class AgentHost:
 
     def agent(self, actuator: HostActuator) -> Agent:
         """Return an agent that was not started yet."""
-        bell = VirtualBell(self.machine.clock, self.simulation)
-        return Agent(LoadedConfig(self.config, _rules(self.simulation)), self._parts(actuator), bell)
+        wakeup = VirtualBell(self.machine.clock, self.simulation)
+        return Agent(LoadedConfig(self.config, _rules(self.simulation)), self._parts(actuator), wakeup)
 
     def _parts(self, actuator: HostActuator) -> Parts:
         machine, setup = self.machine, self.setup
         name = policy_name(setup.policy)
-        find = lambda: Found(machine.topologies())  # noqa: E731
+        find = lambda: Discovered(machine.topologies())  # noqa: E731
         return Parts(
-            lookout=Lookout(machine.host, machine.free_bytes, find, machine.clock.monotonic),
+            discovery=Discovery(machine.host, machine.free_bytes, find, machine.clock.monotonic),
             source=TraceSource(machine, setup.sensor, setup.seed),
             policy=begun(name, Horizon(setup.scale, 1.0)),
             policy_name=name,
             actuator=actuator,
             # A stock kernel makes no copies.
             replica_ratio=0.0 if setup.sensor.name == "idle" else self.config.budget.replica_ratio,
-            pace=SimulatedPace(self.simulation),
+            counters=SimulatedCost(self.simulation),
             clock=machine.clock,
         )
 

@@ -16,7 +16,7 @@ from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.described_memory import MLP
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
-from vmplace.model.vcpu_use import vcpu_sharing
+from vmplace.model.vcpu_sharing import vcpu_sharing
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,

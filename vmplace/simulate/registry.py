@@ -7,7 +7,7 @@ from typing import Protocol
 
 from vmplace.policy import policy_uniform
 from vmplace.policy.host_plan import HostPlanner
-from vmplace.policy.host_view import Decision, HostView, NodeIndexes
+from vmplace.policy.host_view import HostPlacement, HostView, NodeIndexes
 from vmplace.policy.policy_bwap import BwapPlanner
 from vmplace.policy.policy_carrefour import CarrefourPlanner
 from vmplace.policy.policy_kmaf import KmafPlanner
@@ -29,7 +29,7 @@ class Reach(Enum):
 class Planner(Protocol):
     """A policy at work on one host; it may remember."""
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Return where everything ought to be."""
 
 
@@ -39,9 +39,9 @@ class Plain:
 
     places: Callable[[HostView], list[NodeIndexes]]
 
-    def plan(self, view: HostView) -> Decision:
+    def plan(self, view: HostView) -> HostPlacement:
         """Return where each guest's pages ought to be."""
-        return Decision(self.places(view))
+        return HostPlacement(self.places(view))
 
 
 @dataclass(frozen=True)

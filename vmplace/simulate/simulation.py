@@ -23,7 +23,7 @@ from vmplace.policy.host_view import (
     HUGE_PAGES,
     REPLICATED,
     Counters,
-    Decision,
+    HostPlacement,
     HostView,
     Indexes,
     NodeIndexes,
@@ -192,7 +192,7 @@ class Simulation:
             faults_per_s=len(guest.fresh) * rate / guest.accesses * 1e9,
         )
 
-    def _carry_out(self, active: list[GuestRun], decision: Decision) -> bool:
+    def _carry_out(self, active: list[GuestRun], decision: HostPlacement) -> bool:
         if decision.vcpu_node:
             for guest, nodes in zip(active, decision.vcpu_node, strict=True):
                 if nodes is not None and (nodes != guest.vcpu_node).any():

@@ -39,7 +39,7 @@ def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some()
     assert held.note(frames, np.array([9, 3], np.uint64)) == 2
     asked = []
     for dropped in (0, 1, 1, 3):
-        held.heed(dropped)
+        held.note_drops(dropped)
         asked.append(held.missing(frames).tolist())
     assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
 
@@ -47,7 +47,7 @@ def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some()
 def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
     held, frames = Held(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
     held.note(frames, frames)
-    held.heed(1)
+    held.note_drops(1)
     assert [len(held.missing(frames)) for _ in range(4)] == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome
-from vmplace.agent.bell import Bell
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
-from vmplace.agent.found import Found
+from vmplace.agent.discovered import Discovered
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
+from vmplace.agent.wakeup import Wakeup
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.registry import POLICIES
-from vmplace.sampling.guest_pace import GuestPace
+from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
 from vmplace.sampling.served import ServedAccesses
@@ -73,8 +73,8 @@ class World:
     asked: int = 0
     armed_at: float = 0.0
     windows_s: list[float] = field(default_factory=list)
-    bell: Bell = field(default_factory=Bell)
-    pace: GuestPace | None = None
+    wakeup: Wakeup = field(default_factory=Wakeup)
+    counters: GuestCost | None = None
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
     untold: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
@@ -82,16 +82,16 @@ class World:
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
-        parts = Parts(self, self, self.policy, "home", self, pace=self.pace)
-        return Agent(LoadedConfig(config, rules), parts, self.bell)
+        parts = Parts(self, self, self.policy, "home", self, counters=self.counters)
+        return Agent(LoadedConfig(config, rules), parts, self.wakeup)
 
     def host(self) -> HostTopology:
         """Return the host."""
         return HOST
 
-    def guests(self) -> Found:
+    def guests(self) -> Discovered:
         """Return the guests that run now."""
-        return Found(
+        return Discovered(
             tuple(self.running), policies=self.policies, untold=self.untold, migrating=self.migrating
         )
 

@@ -77,60 +77,60 @@ def handovers(written: Written, every_s: float = 300) -> tuple[Handovers, HandCl
 
 def test_a_summary_is_written_when_it_is_due_and_not_before():
     written = Written()
-    desk, clock = handovers(written)
+    commands, clock = handovers(written)
     one = tracked()
-    desk.write_due([one], HOST)  # type: ignore[arg-type]
+    commands.write_due([one], HOST)  # type: ignore[arg-type]
     assert written.texts == []
     for count in (1, 2):
         clock.pass_(301)
-        desk.write_due([one], HOST)  # type: ignore[arg-type]
-        desk.write_due([one], HOST)  # type: ignore[arg-type]
+        commands.write_due([one], HOST)  # type: ignore[arg-type]
+        commands.write_due([one], HOST)  # type: ignore[arg-type]
         assert len(written.texts) == count
     assert parse_handover(written.texts[0][UUID]).groups == ((0,), (1,))
-    desk.close()
+    commands.close()
     assert written.texts[-1] == {UUID: ""}
 
 
 @pytest.mark.parametrize("problem", [UnsupportedHostError("one domain is held up"), TimeoutError()])
 def test_a_last_text_that_was_not_written_keeps_no_text_from_being_taken_out(problem: Exception):
     written = Written()
-    desk, clock = handovers(written)
+    commands, clock = handovers(written)
     clock.pass_(301)
-    desk.write_due([tracked()], HOST)  # type: ignore[arg-type]
+    commands.write_due([tracked()], HOST)  # type: ignore[arg-type]
     written.problem = problem
-    desk.close()
+    commands.close()
     assert written.texts[-1] == {UUID: ""}
 
 
 def test_a_text_that_came_along_is_taken_out_too():
     written = Written()
-    desk, _ = handovers(written)
+    commands, _ = handovers(written)
     one = tracked()
     one.said = DomainPolicy(placement="of an agent that is far away")
-    desk.prior(one, HOST, window(one.topology, None))
-    desk.close()
+    commands.prior(one, HOST, window(one.topology, None))
+    commands.close()
     assert written.texts == [{UUID: ""}]
 
 
 def test_of_a_guest_that_is_not_to_be_touched_any_more_it_is_taken_out_at_once():
     written = Written()
-    desk, clock = handovers(written)
+    commands, clock = handovers(written)
     one = tracked()
     for mode in (Mode.AUTO, Mode.MANUAL, Mode.MANUAL):
         one.settings = GuestSettings(mode)
         clock.pass_(301)
-        desk.write_due([one], HOST)  # type: ignore[arg-type]
+        commands.write_due([one], HOST)  # type: ignore[arg-type]
     assert len(written.texts) == 2 and written.texts[-1] == {UUID: ""}
 
 
 def test_of_guests_that_left_nothing_is_remembered():
     written = Written()
-    desk, clock = handovers(written)
+    commands, clock = handovers(written)
     clock.pass_(301)
-    desk.write_due([tracked()], HOST)  # type: ignore[arg-type]
+    commands.write_due([tracked()], HOST)  # type: ignore[arg-type]
     clock.pass_(301)
-    desk.write_due([], HOST)  # type: ignore[arg-type]
-    desk.close()
+    commands.write_due([], HOST)  # type: ignore[arg-type]
+    commands.close()
     assert len(written.texts) == 1
 
 
@@ -142,19 +142,19 @@ def test_a_guest_that_cannot_be_summed_up_keeps_no_other_from_it(monkeypatch: py
 
     monkeypatch.setattr(handovers_module, "handover_of", short_of_memory)
     written = Written()
-    desk, clock = handovers(written)
+    commands, clock = handovers(written)
     large = tracked(uuid="large")
     clock.pass_(301)
-    desk.write_due([large, tracked()], HOST)  # type: ignore[arg-type]
+    commands.write_due([large, tracked()], HOST)  # type: ignore[arg-type]
     assert set(written.texts[0]) == {UUID}
     assert large.problem
 
 
 def test_each_summary_is_a_beat_to_who_watches_the_loop():
     clock, beats = HandClock(), []
-    desk = Handovers(Written(), 300, clock, lambda: beats.append(1))
+    commands = Handovers(Written(), 300, clock, lambda: beats.append(1))
     clock.pass_(301)
-    desk.write_due([tracked(), tracked(uuid="another")], HOST)  # type: ignore[arg-type]
+    commands.write_due([tracked(), tracked(uuid="another")], HOST)  # type: ignore[arg-type]
     assert len(beats) == 2
 
 
@@ -164,42 +164,42 @@ def test_each_summary_is_a_beat_to_who_watches_the_loop():
 )
 def test_nothing_is_written_of_others(mode: Mode, changes: dict[str, object]):
     written = Written()
-    desk, clock = handovers(written)
+    commands, clock = handovers(written)
     clock.pass_(301)
-    desk.write_due([tracked(mode, **changes)], HOST)  # type: ignore[arg-type]
+    commands.write_due([tracked(mode, **changes)], HOST)  # type: ignore[arg-type]
     migrating = tracked()
     migrating.is_migrating = True
     clock.pass_(301)
-    desk.write_due([migrating], HOST)  # type: ignore[arg-type]
-    desk.close()
+    commands.write_due([migrating], HOST)  # type: ignore[arg-type]
+    commands.close()
     assert written.texts == []
 
 
 def test_where_it_is_off_or_busy_nothing_is_written():
     for every_s, busy in ((0, False), (300, True)):
         written = Written(busy=busy)
-        desk, clock = handovers(written, every_s)
+        commands, clock = handovers(written, every_s)
         clock.pass_(301)
-        desk.write_due([tracked()], HOST)  # type: ignore[arg-type]
+        commands.write_due([tracked()], HOST)  # type: ignore[arg-type]
         assert written.texts == []
 
 
 def test_what_the_last_host_knew_is_taken_up_and_is_the_older_the_longer_ago_it_was():
-    desk, clock = handovers(Written())
+    commands, clock = handovers(Written())
     handover = replace_times(handed_over(halves(), 0, 1), int(clock.unix_s()) - 600, 400)
     one = tracked()
     one.pages, one.said = None, DomainPolicy(placement=told_handover(handover))
-    pages = desk.prior(one, HOST, window(one.topology, None))
+    pages = commands.prior(one, HOST, window(one.topology, None))
     assert pages is not None and one.known_s == pytest.approx(200, rel=0.01)
     assert one.view.known_s == one.known_s
 
 
 @pytest.mark.parametrize("placement", ["", "nonsense", "AAAA"])
 def test_what_is_no_summary_changes_nothing(placement: str):
-    desk, _ = handovers(Written())
+    commands, _ = handovers(Written())
     one = tracked()
     one.said = DomainPolicy(placement=placement)
-    assert desk.prior(one, HOST, window(one.topology, None)) is None and one.known_s == 0
+    assert commands.prior(one, HOST, window(one.topology, None)) is None and one.known_s == 0
 
 
 def replace_times(handover: Handover, unix_s: int, known_s: int) -> Handover:
@@ -216,7 +216,7 @@ class SeeingWorld(World):
 def agent_of(world: World, summaries: Written) -> Agent:
     config = Config(window_ms=20, longest_rest_ms=0, migration=MigrationSection(summary_s=86_400))
     parts = Parts(world, world, world.policy, "home", world, summaries=summaries)
-    return Agent(LoadedConfig(config), parts, world.bell)
+    return Agent(LoadedConfig(config), parts, world.wakeup)
 
 
 @pytest.mark.parametrize(("mode", "windows"), [("auto", 4), ("manual", None)])

@@ -190,7 +190,7 @@ class Running:
             time.sleep(0.005)
 
     def __exit__(self, *_: object) -> None:
-        self.world.bell.stop()
+        self.world.wakeup.stop()
         self.thread.join(10)
         assert not self.thread.is_alive()
 
@@ -236,7 +236,7 @@ def test_stop_ends_a_long_window_at_once_and_closes_everything():
     running.thread.start()
     time.sleep(0.05)
     started = time.monotonic()
-    world.bell.stop()
+    world.wakeup.stop()
     running.thread.join(5)
     assert time.monotonic() - started < 1
     assert world.closed == 2

@@ -10,10 +10,10 @@ from tests.unit.agent.agent_world import World, guest
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.agent import report
-from vmplace.agent.bell import Bell
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.orders import Order
 from vmplace.agent.parts import Parts
+from vmplace.agent.wakeup import Wakeup
 from vmplace.interfaces.agent_command import run_agent
 from vmplace.interfaces.control import ControlServer
 from vmplace.policy.plan import VcpuMove
@@ -140,7 +140,7 @@ def test_a_thread_that_dies_ends_the_agent_with_an_error(tmp_path: Path, monkeyp
         raise ZeroDivisionError("in the thread")
 
     monkeypatch.setattr(ControlServer, "_turn", dies)
-    monkeypatch.setattr(Bell, "stop_on_signals", lambda _self: None)
+    monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
     world = World([guest("db1")])
     config = Config(
         state_dir=str(tmp_path), socket=str(tmp_path / "run/control.sock"), numa_balancing="leave"

@@ -84,7 +84,7 @@ def test_roots_and_copies_come_off_in_the_middle_of_an_undo():
     world.undoing = lambda: agent.inbox.tell(News("event-migrating", "db1", UUID))
     order = Order("undo", "web")
     agent.inbox.submit(order)
-    agent._desk.serve()
+    agent._commands.serve()
     assert order.answer.result(0) == ("undone",)
     assert world.let_go_in_undo == LET_GO
 

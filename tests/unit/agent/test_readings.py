@@ -141,7 +141,7 @@ def read_by_the_agent(policy: str, section: ReadingsSection, *rules: GuestRule) 
     world = EarlyWorld([wide("wide"), wide("left"), guest("narrow")])
     parts = Parts(world, world, lambda _snapshot: PlacementPlan(), policy, world)
     config = Config(window_ms=100, longest_rest_ms=0, readings=section)
-    Agent(LoadedConfig(config, rules), parts, world.bell).run(windows=1)
+    Agent(LoadedConfig(config, rules), parts, world.wakeup).run(windows=1)
     return set(world.early)
 
 

@@ -58,7 +58,7 @@ def ordered(agent: Agent, world: World, order: Order) -> Order:
 
     def give() -> None:
         agent.inbox.submit(order)
-        order.answer.add_done_callback(lambda _: world.bell.stop())
+        order.answer.add_done_callback(lambda _: world.wakeup.stop())
 
     threading.Timer(0.05, give).start()
     agent.run()
@@ -125,6 +125,6 @@ def test_a_stop_answers_who_waits():
     world = Crowded([guest("db1")], stuck=True)
     agent, order = world.agent(window_ms=10_000), Order("make-room", flavour=SIZE)
     agent.inbox.submit(order)
-    threading.Timer(0.2, world.bell.stop).start()
+    threading.Timer(0.2, world.wakeup.stop).start()
     agent.run()
     assert isinstance(order.answer.exception(0), VmplaceError)

@@ -30,7 +30,7 @@ class Cost:
 def world_with(costs: dict[int, float] | None, *names: str) -> World:
     """Return a world in which an instruction takes ``costs`` by node; every policy moves memory to node 1."""
     world = World([guest(name) for name in names or ("db1",)])
-    world.pace = Cost(lambda name: costs[world.nid_of.get(name, 0)] if costs else None)
+    world.counters = Cost(lambda name: costs[world.nid_of.get(name, 0)] if costs else None)
     return world
 
 
@@ -61,7 +61,7 @@ def test_a_guest_that_cannot_be_measured_is_placed_at_once_and_not_judged() -> N
 
 def test_one_guests_loss_is_no_other_guests() -> None:
     world = world_with(None, "db1", "web")
-    world.pace = Cost(lambda name: 2.0 if name == "db1" and world.nid_of.get(name) else 1.0)
+    world.counters = Cost(lambda name: 2.0 if name == "db1" and world.nid_of.get(name) else 1.0)
     world.agent().run(windows=BEFORE + AFTER + 4)
     assert world.undone == ["db1"]
     assert world.nid_of == {"web": 1}
@@ -69,11 +69,11 @@ def test_one_guests_loss_is_no_other_guests() -> None:
 
 def test_counters_are_let_go_with_the_guest_and_with_the_agent() -> None:
     world = world_with({0: 1.0, 1: 1.0})
-    pace = world.pace
-    assert isinstance(pace, Cost)
+    counters = world.counters
+    assert isinstance(counters, Cost)
     agent = world.agent()
     agent.run(windows=1)
     world.running.clear()
     agent.run(windows=2)
-    assert pace.forgotten == ["db1"]
-    assert pace.closed == 2
+    assert counters.forgotten == ["db1"]
+    assert counters.closed == 2

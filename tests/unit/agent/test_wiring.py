@@ -12,7 +12,7 @@ from tests.unit.policy.test_policy_home import host
 from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
-from vmplace.agent.found import Found
+from vmplace.agent.discovered import Discovered
 from vmplace.agent.telling_actuator import TellingActuator
 from vmplace.errors import UnsupportedHostError
 from vmplace.policy.registry import policy_name
@@ -46,7 +46,7 @@ def test_counters_of_an_emulated_host_that_are_not_installed_are_told(monkeypatc
     monkeypatch.setattr(wiring, "extension", lambda *_: None)
     config = msgspec.convert({"trial": {"counters": "meter"}}, Config)
     with pytest.raises(UnsupportedHostError, match="not installed"):
-        wiring.guest_pace(config)
+        wiring.guest_cost(config)
 
 
 def test_policy_auto_is_the_default_and_the_joint_plan():
@@ -93,13 +93,13 @@ def test_many_processes_that_cannot_be_read_are_one_note():
 def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPatch):
     world, source = World([]), KvmSource.__new__(KvmSource)
     monkeypatch.setattr(wiring, "best_source", lambda *_: SimpleNamespace(source=source, reasons=()))
-    monkeypatch.setattr(wiring, "guest_pace", lambda _: (None, ()))
+    monkeypatch.setattr(wiring, "guest_cost", lambda _: (None, ()))
     parts = wiring.open_parts(Config(libvirt=False), world)
     assert isinstance(parts.actuator, TellingActuator) and parts.source is source
 
 
 def test_a_numad_beside_the_agent_is_told_with_the_guests_it_may_move():
     large = replace(guest("db1", 7), ram=(replace(guest("db1").ram[0], npages=1 << 18),))
-    found = wiring.beside_numad(Found((large,), ("other",)), NumadWatch(lambda: Numad(12)))
+    found = wiring.beside_numad(Discovered((large,), ("other",)), NumadWatch(lambda: Numad(12)))
     assert found.guests == (large,) and found.notes[1] == "other"
     assert "numad (pid 12) may move db1, too" in found.notes[0]

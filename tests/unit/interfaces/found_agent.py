@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.unit.agent.agent_world import HOST, World
 from vmplace.agent.config import Config, read_config
-from vmplace.agent.lookout import Lookout
+from vmplace.agent.discovery import Discovery
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.wiring import found_of
 from vmplace.interfaces.agent_command import Beat, run_agent, start_log
@@ -19,10 +19,10 @@ from vmplace.topology.guest_finder import GuestFinder
 def main() -> None:
     """Run the agent until stopped."""
     world, finder = World([]), GuestFinder()
-    lookout = Lookout(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
+    discovery = Discovery(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
 
     def open_parts(_config: Config, actuator: Actuator, _beat: Beat) -> Parts:
-        return Parts(lookout, world, POLICIES["home"], "home", actuator)
+        return Parts(discovery, world, POLICIES["home"], "home", actuator)
 
     start_log(verbose=False)
     run_agent(read_config(Path(sys.argv[1])), open_parts)

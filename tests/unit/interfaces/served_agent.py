@@ -35,7 +35,7 @@ def running(world: World, agent: Agent, path: Path) -> Iterator[Path]:
         with served(agent, path):
             yield path
     finally:
-        world.bell.stop()
+        world.wakeup.stop()
         thread.join()
 
 

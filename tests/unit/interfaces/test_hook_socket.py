@@ -171,7 +171,7 @@ def test_a_hangup_has_the_file_read_again_and_tells_what_changed(tmp_path: Path)
     agent.run(windows=1)
     assert world.applied == []
     before = signal.getsignal(signal.SIGHUP)
-    world.bell.reload_on_hangup()
+    world.wakeup.reload_on_hangup()
     try:
         for windows, (text, told, applied) in enumerate(
             (

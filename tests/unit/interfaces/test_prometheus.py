@@ -23,7 +23,7 @@ import pytest
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.interfaces.served_agent import running
 from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.sampling.guest_pace import MemoryRate
+from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
@@ -102,7 +102,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("agent") / "s"
     served = ServedAccesses(1_000_000, (0, 0, 50, 150, 0), (0, 0, 100, 300, 0), (0, 0, 10_000, 60_000, 0))
     world = Refusing([guest("db1"), guest("web")], served=served, copied={"db1": Copies(8192, 4096)})
-    world.pace = Faster(world)
+    world.counters = Faster(world)
     agent = world.agent(window_ms=50)
     argv = [sys.executable, "-c", "from vmplace.interfaces.cli import main; main()", "metrics", "serve"]
     with running(world, agent, path):

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from vmplace.interfaces.tables import memory_use_line
-from vmplace.model.memory_use import MemoryUse
+from vmplace.model.memory_demand import MemoryUse
 
 
 def test_what_is_not_known_of_memory_use_is_a_question_mark() -> None:

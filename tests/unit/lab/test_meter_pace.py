@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import meter_pace
+from lab import meter_cost
 from lab.counters_meter import MeterCounters
-from lab.meter_pace import MeterPace
+from lab.meter_cost import MeterCost
 from tests.unit.agent.agent_world import guest as guest_of
 from tests.unit.lab.test_counters_meter import Region
 
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(meter_pace, "time", clock)
+    monkeypatch.setattr(meter_cost, "time", clock)
     return clock
 
 
@@ -37,9 +37,9 @@ def region(tmp_path: Path) -> Region:
 
 
 @pytest.fixture
-def pace(region: Region, monkeypatch: pytest.MonkeyPatch) -> MeterPace:
-    monkeypatch.setattr(meter_pace, "MeterCounters", lambda: MeterCounters(region.path))
-    return MeterPace({"vm": NUMBER})
+def pace(region: Region, monkeypatch: pytest.MonkeyPatch) -> MeterCost:
+    monkeypatch.setattr(meter_cost, "MeterCounters", lambda: MeterCounters(region.path))
+    return MeterCost({"vm": NUMBER})
 
 
 def counted(region: Region, cpu: int, *, lines: int = 0, work: int = 0) -> None:
@@ -48,7 +48,7 @@ def counted(region: Region, cpu: int, *, lines: int = 0, work: int = 0) -> None:
     region.cpus["guests"]["work"][cpu, NUMBER] += work
 
 
-def test_while_the_meter_is_off_touches_are_accesses(region: Region, pace: MeterPace, clock: Clock) -> None:
+def test_while_the_meter_is_off_touches_are_accesses(region: Region, pace: MeterCost, clock: Clock) -> None:
     guest = guest_of("vm")
     assert pace.cost(guest) is None and pace.rate(guest) is None
     counted(region, 0, work=3000)
@@ -60,7 +60,7 @@ def test_while_the_meter_is_off_touches_are_accesses(region: Region, pace: Meter
     assert rate is not None and rate.dram_per_us == pytest.approx(4000 / 0.5e6) and rate.cpus is None
 
 
-def test_while_it_is_on_lines_are(region: Region, pace: MeterPace, clock: Clock) -> None:
+def test_while_it_is_on_lines_are(region: Region, pace: MeterCost, clock: Clock) -> None:
     guest = guest_of("vm")
     region.header["enabled"] = 1
     pace.cost(guest)
@@ -72,7 +72,7 @@ def test_while_it_is_on_lines_are(region: Region, pace: MeterPace, clock: Clock)
 
 
 def test_a_guest_that_says_nothing_has_no_rate_rather_than_none_at_all(
-    region: Region, pace: MeterPace, clock: Clock
+    region: Region, pace: MeterCost, clock: Clock
 ) -> None:
     guest = guest_of("vm")
     pace.cost(guest)

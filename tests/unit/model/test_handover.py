@@ -10,7 +10,6 @@ import pytest
 from tests.unit.agent.agent_world import HOST
 from vmplace.errors import OutsideError
 from vmplace.model.evidence import entries_of
-from vmplace.model.fused_use import fused_use
 from vmplace.model.handover import (
     MOST_RUNS,
     MOST_TEXT,
@@ -24,6 +23,7 @@ from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages
 from vmplace.model.prior_pages import known_for_s, prior_pages
 from vmplace.model.touched_blocks import touched_pages
+from vmplace.model.use_fused import fused_use
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.policy_auto import Horizon, State, plan_auto
 from vmplace.sampling.page_frames import block_count

@@ -78,7 +78,7 @@ def some_range(seed: int, offset: int, npages: int) -> Declared:
         with_history(known_pages(ram, heat, nodes, huge.astype(np.uint8)), *history),
         counted=(counted,) if counted and seed % 2 else (),
         text=(np.sort(chance.choice(npages, 5)),) if seed % 3 == 0 else (),
-        pace=pace_codes(paces[:, of_whole], ram) if seed % 5 < 3 else None,
+        rate=pace_codes(paces[:, of_whole], ram) if seed % 5 < 3 else None,
     )
     return Declared(pages, tuple(history), heat & 0b1110, nodes, paces[:, of_whole])
 
@@ -161,7 +161,7 @@ def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> No
     anybody = [bits.anywhere(pages.ram.npages) for bits in declared.history]
     heat = declared.older + sum(of_window << 7 - window for window, of_window in enumerate(anybody))
     known = [(heat, some.heat), (declared.nodes, some.node_index)]
-    if pages.pace:
+    if pages.rate:
         assert some.codes is not None
         known += zip(declared.codes, some.codes, strict=True)
     for of_pages, of_range in zip((heat, declared.nodes), pages.part(0, pages.ram.npages), strict=True):

@@ -28,7 +28,7 @@ PAID = [np.zeros(2), np.array([0.0, 0.1]), np.array([0.2, 0.1])]
 
 def cost(mix: CornerMix, weights: np.ndarray) -> float:
     waits = mix.system.waits(weights @ mix.asked)
-    return float(weights @ mix.plain + (weights @ mix.heeded) @ waits)
+    return float(weights @ mix.plain + (weights @ mix.weighted) @ waits)
 
 
 @pytest.mark.parametrize("controllers", [(0.03, 0.03), (0.03, 0.01), (1.0, 1.0)])

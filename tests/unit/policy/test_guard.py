@@ -58,7 +58,7 @@ def test_moves_that_hurt_empty_the_purse():
 def judged(cost_ms: float, *, gains: bool, copies: bool = False) -> guard.Memory:
     memory, pages = looked(None, seen(1, remote=gains), 0), np.arange(100)
     nodes = np.ones(100, np.int8), np.zeros(100, np.int8)
-    trial = guard.Trial(pages, *nodes, cost_ms * MS, 0.0, copies)
+    trial = guard.PastMove(pages, *nodes, cost_ms * MS, 0.0, copies)
     return looked(replace(memory, trials=(trial,)), seen(0, remote=gains), 100)
 
 

@@ -85,7 +85,7 @@ def test_no_more_comes_to_a_node_than_it_has_room_for():
 
 
 def test_shared_pages_make_way_for_a_protected_guest():
-    other, protected = local(0, 1.0, name="a"), replace(local(1, 1.0, name="b"), heed=10.0)
+    other, protected = local(0, 1.0, name="a"), replace(local(1, 1.0, name="b"), importance=10.0)
     system = four_nodes(controllers=0.05)
     alike = shares(spanning(), other, local(1, 1.0, name="b"), system=system)["span"]
     span = shares(spanning(), other, protected, system=system)["span"]

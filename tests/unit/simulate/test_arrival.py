@@ -17,8 +17,8 @@ import pytest
 from tests.unit.simulate.small_trace import arrays_of, shared_pages
 from tests.unit.simulate.test_agent_run import KVM, simulation_of, spec_of
 from vmplace.agent.actuator import HostActuator
-from vmplace.agent.found import Found
-from vmplace.agent.lookout import Lookout
+from vmplace.agent.discovered import Discovered
+from vmplace.agent.discovery import Discovery
 from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.parts import Parts
@@ -57,16 +57,16 @@ class Arrival(AgentHost):
     def _parts(self, actuator: HostActuator) -> Parts:
         parts, machine = super()._parts(actuator), self.machine
 
-        def find() -> Found:
+        def find() -> Discovered:
             guests = tuple(replace(one, uuid=UUID, origin="libvirt") for one in machine.topologies())
-            return Found(guests, policies={UUID: self.said})
+            return Discovered(guests, policies={UUID: self.said})
 
         def policy(snapshot: Snapshot) -> PlacementPlan:
             self.seen.append((machine.clock.monotonic(), self.lar()))
             return parts.policy(snapshot)
 
-        lookout = Lookout(machine.host, machine.free_bytes, find, machine.clock.monotonic)
-        return replace(parts, lookout=lookout, policy=policy)
+        discovery = Discovery(machine.host, machine.free_bytes, find, machine.clock.monotonic)
+        return replace(parts, discovery=discovery, policy=policy)
 
     def managed(self, windows: int) -> Agent:
         with quiet(), closing(self.actuator()) as actuator:

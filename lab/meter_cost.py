@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lab.counters_meter import GuestTotals, MeterCounters
-from vmplace.sampling.guest_pace import MemoryRate, cost_of
+from vmplace.sampling.guest_cost import MemoryRate, cost_of
 from vmplace.topology.guest import GuestTopology
 
 
@@ -24,7 +24,7 @@ class _Look:
     totals: GuestTotals
 
 
-class MeterPace:
+class MeterCost:
     """By the meter of the emulated host, for guests whose numbers are told."""
 
     name = "meter"

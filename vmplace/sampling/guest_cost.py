@@ -32,13 +32,13 @@ class MemoryRate:
 
 @runtime_checkable
 class CountsMemory(Protocol):
-    """A pace that counts accesses to memory, too."""
+    """A cost that counts accesses to memory, too."""
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
         """Return what the guest did in the window that the last call of ``cost`` ended."""
 
 
-class GuestPace(Protocol):
+class GuestCost(Protocol):
     """Tells costs by window: each call of ``cost`` ends one and begins the next."""
 
     name: str
@@ -53,7 +53,7 @@ class GuestPace(Protocol):
         """Let go of everything."""
 
 
-class PerfPace:
+class PerfCost:
     """By perf events."""
 
     name = "perf"

@@ -5,23 +5,23 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
-from vmplace.agent.bell import Bell
+from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import Config, LoadedConfig
-from vmplace.agent.desk import Desk
 from vmplace.agent.guests import Roster
 from vmplace.agent.orders import Inbox, Order
+from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
 
 
-def desk(changed: Callable[[], None] = lambda: None, *names: str) -> tuple[Desk, Inbox, Roster]:
-    """Return a desk, its inbox, and the guests of these names."""
-    roster, inbox = Roster(LoadedConfig(Config(), ())), Inbox(Bell())
+def commands(changed: Callable[[], None] = lambda: None, *names: str) -> tuple[CommandQueue, Inbox, Roster]:
+    """Return a commands, its inbox, and the guests of these names."""
+    roster, inbox = Roster(LoadedConfig(Config(), ())), Inbox(Wakeup())
     roster.update([guest(name) for name in names], (0, 1))
-    return Desk(inbox, roster, World([]), changed), inbox, roster
+    return CommandQueue(inbox, roster, World([]), changed), inbox, roster
 
 
 def test_whoever_waits_when_the_agent_stops_is_told():
-    one, inbox, _ = desk()
+    one, inbox, _ = commands()
     waiting, unread = Order("apply"), Order("undo")
     inbox.submit(waiting)
     one.serve()
@@ -35,14 +35,14 @@ def test_whoever_waits_when_the_agent_stops_is_told():
 @pytest.mark.parametrize("verb", ["pause", "resume", "undo"])
 def test_a_change_is_told_before_the_answer_is_given(verb: str):
     order, seen = Order(verb), []  # type: ignore[arg-type]
-    one, inbox, _ = desk(lambda: seen.append((one.paused, order.answer.done())))
+    one, inbox, _ = commands(lambda: seen.append((one.paused, order.answer.done())))
     inbox.submit(order)
     one.serve()
     assert seen == [(verb != "resume", False)] and order.answer.done()
 
 
 def test_an_order_for_a_window_is_answered_once_by_the_next_report():
-    one, inbox, _ = desk(lambda: None, "db1", "db2")
+    one, inbox, _ = commands(lambda: None, "db1", "db2")
     order = Order("apply", "db1")
     inbox.submit(order)
     one.serve()
@@ -53,7 +53,7 @@ def test_an_order_for_a_window_is_answered_once_by_the_next_report():
 
 
 def test_resume_of_all_lets_go_of_guests_that_were_held_by_name():
-    one, inbox, roster = desk(lambda: None, "db1", "db2")
+    one, inbox, roster = commands(lambda: None, "db1", "db2")
     for order, held in ((Order("pause", "db1"), [True, False]), (Order("resume"), [False, False])):
         inbox.submit(order)
         one.serve()

@@ -12,7 +12,7 @@ from vmplace.errors import VmplaceError
 LOG = logging.getLogger(__name__)
 
 
-class Desk:
+class CommandQueue:
     """Serves the inbox; ``paused`` and guests that are held are what orders left behind.
 
     ``changed`` is called when one of these did, before who asked for it is answered.  An undo is given up

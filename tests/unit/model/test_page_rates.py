@@ -1,10 +1,10 @@
-"""The pace of pages, against touches at rates that were declared; the control: bits read once a window."""
+"""The rate of pages, against touches at rates that were declared; the control: bits read once a window."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vmplace.model.page_pace import PER_SECOND
+from vmplace.model.page_rates import PER_SECOND
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
@@ -53,24 +53,24 @@ def watched(per_second: Floats, readings_ns: tuple[int, ...] = READINGS_NS, seed
     return pages
 
 
-def pace(pages: GuestPages) -> Floats:
-    return pace_of(pages.ranges[0], len(pages.nids))
+def touch_rates(pages: GuestPages) -> Floats:
+    return rate_of(pages.ranges[0], len(pages.nids))
 
 
-def pace_of(pages: RangePages, nodes: int) -> Floats:
+def rate_of(pages: RangePages, nodes: int) -> Floats:
     """Return the touches a second by [node, page]."""
-    assert pages.pace
-    codes = pages.pace.some(np.arange(nodes * pages.blocks)).reshape(nodes, -1)
+    assert pages.rate
+    codes = pages.rate.some(np.arange(nodes * pages.blocks)).reshape(nodes, -1)
     return PER_SECOND[codes[:, : pages.ram.npages]]
 
 
 def test_bits_that_are_read_once_tell_no_pace() -> None:
-    assert watched(EVEN, ()).ranges[0].pace is None
+    assert watched(EVEN, ()).ranges[0].rate is None
 
 
 @pytest.mark.parametrize("rate", [3.0, 10.0, 100.0])
 def test_the_pace_is_as_many_touches_a_second_as_there_were(rate: float) -> None:
-    assert pace(watched(np.full((2, NPAGES), rate))).mean() == pytest.approx(rate, rel=0.15)
+    assert touch_rates(watched(np.full((2, NPAGES), rate))).mean() == pytest.approx(rate, rel=0.15)
 
 
 def rightly_ordered(told: Floats, slow: float, fast: float) -> float:
@@ -82,7 +82,7 @@ def rightly_ordered(told: Floats, slow: float, fast: float) -> float:
 
 
 def test_pages_are_ordered_by_how_often_they_were_touched() -> None:
-    told = pace(watched(declared[None]))[0]
+    told = touch_rates(watched(declared[None]))[0]
     assert rightly_ordered(told, 3.0, 24.0) > 0.99 and rightly_ordered(told, 24.0, 192.0) > 0.99
     means = [told[declared == rate].mean() for rate in (3.0, 24.0, 192.0)]
     assert means == pytest.approx([3.0, 24.0, 192.0], rel=0.25)
@@ -95,30 +95,30 @@ def test_heat_by_one_reading_hardly_orders_them() -> None:
 
 
 def test_a_node_that_uses_a_page_now_and_then_is_told_from_the_one_that_always_does() -> None:
-    told = pace(watched(np.tile([[OWN], [NEIGHBOUR]], NPAGES)))
+    told = touch_rates(watched(np.tile([[OWN], [NEIGHBOUR]], NPAGES)))
     assert told[0].mean() / told[1].mean() == pytest.approx(OWN / NEIGHBOUR, rel=0.2)
 
 
 def test_pages_that_nobody_touches_have_none() -> None:
     rates = np.tile([[5.0], [0.0]], NPAGES)
     rates[0, ::2] = 0
-    told = pace(watched(rates))
+    told = touch_rates(watched(rates))
     assert not told[1].any() and not told[0, ::2].any() and told[0, 1::2].any()
 
 
 def test_a_page_that_is_used_no_more_is_forgotten() -> None:
     chance, pages = np.random.default_rng(1), watched(EVEN)
-    before = pace(pages).mean()
+    before = touch_rates(pages).mean()
     for _ in range(8):
         pages = absorbed(pages, window(EVEN * 0, chance, READINGS_NS))
-    assert pace(pages).mean() < 0.03 * before
+    assert touch_rates(pages).mean() < 0.03 * before
 
 
 def test_a_window_that_was_read_once_changes_no_pace() -> None:
     pages = watched(EVEN * 10)
-    before = pace(pages).copy()
+    before = touch_rates(pages).copy()
     pages = absorbed(pages, window(EVEN, np.random.default_rng(2), ()))
-    assert (pace(pages) == before).all()
+    assert (touch_rates(pages) == before).all()
 
 
 def test_a_pace_counts_as_long_as_the_history_has_touches() -> None:
@@ -127,12 +127,12 @@ def test_a_pace_counts_as_long_as_the_history_has_touches() -> None:
         pages = absorbed(pages, window(EVEN * 0, chance, ()))
         touched = touched_pages(pages.ranges[0])
         assert touched is not None
-        told = touched.pace_of(1)
+        told = touched.rate_of(1)
         assert told is not None and told.any() == left
 
 
 def test_ranges_of_one_guest_learn_together() -> None:
-    """A range with few pages has the pace that the other one's many pages teach."""
+    """A range with few pages has the rate that the other one's many pages teach."""
     chance, pages = np.random.default_rng(1), None
     for _ in range(WINDOWS):
         large, small = (window(np.full((1, n), 8.0), chance, READINGS_NS) for n in (NPAGES, 100))
@@ -142,4 +142,4 @@ def test_ranges_of_one_guest_learn_together() -> None:
         both = SampleBatch("test", "kvm", large.sight, 0, SECOND_NS, large.nids, (*large.ranges, few))
         pages = absorbed(pages, both)
     assert pages
-    assert pace_of(pages.ranges[1], 1).mean() == pytest.approx(8.0, rel=0.25)
+    assert rate_of(pages.ranges[1], 1).mean() == pytest.approx(8.0, rel=0.25)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vmplace.model.vcpu_use import falsely_shared, guest_sharing, sub_block_use, vcpu_sharing
+from vmplace.model.vcpu_sharing import falsely_shared, guest_sharing, sub_block_use, vcpu_sharing
 from vmplace.sampling.sample import RangeSample, VcpuHits
 from vmplace.topology.guest import Movability, RamRange
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vmplace.errors import UnsupportedHostError
-from vmplace.sampling.guest_pace import LEAST_INSTRUCTIONS, PerfPace
+from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost
 from vmplace.topology.guest import GuestTopology, Vcpu
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK, both in ns.
@@ -37,16 +37,16 @@ def work(ns: int) -> None:
 
 
 @pytest.fixture
-def pace() -> Iterator[PerfPace]:
+def pace() -> Iterator[PerfCost]:
     try:
-        opened = PerfPace(CLOCKS, dram=DRAM)
+        opened = PerfCost(CLOCKS, dram=DRAM)
     except UnsupportedHostError:
         pytest.skip("perf events are not permitted")
     yield opened
     opened.close()
 
 
-def test_a_window_costs_what_its_thread_spent(pace: PerfPace) -> None:
+def test_a_window_costs_what_its_thread_spent(pace: PerfCost) -> None:
     me = guest(threading.get_native_id())
     assert pace.cost(me) is None
     work(BUSY_NS)
@@ -54,7 +54,7 @@ def test_a_window_costs_what_its_thread_spent(pace: PerfPace) -> None:
     assert pace.cost(me) == pytest.approx(1.0, rel=0.2)
 
 
-def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfPace) -> None:
+def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfCost) -> None:
     me = guest(threading.get_native_id())
     pace.cost(me)
     assert pace.rate(me) is None
@@ -70,14 +70,14 @@ def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfPace) -> None:
     assert 0 < rate.cpus < 1.2
 
 
-def test_an_idle_window_has_no_cost(pace: PerfPace) -> None:
+def test_an_idle_window_has_no_cost(pace: PerfCost) -> None:
     me = guest(threading.get_native_id())
     pace.cost(me)
     assert BUSY_NS > LEAST_INSTRUCTIONS
     assert pace.cost(me) is None
 
 
-def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(pace: PerfPace) -> None:
+def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(pace: PerfCost) -> None:
     before, tid = descriptors(), threading.get_native_id()
     pace.cost(guest(tid))
     assert descriptors() == before + 4
@@ -88,7 +88,7 @@ def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(pace: PerfPa
     assert descriptors() == before
 
 
-def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(pace: PerfPace) -> None:
+def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(pace: PerfCost) -> None:
     before, tid = descriptors(), threading.get_native_id()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
@@ -104,4 +104,4 @@ def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(pace: PerfPace)
 
 def test_a_cpu_that_does_not_count_is_told() -> None:
     with pytest.raises(UnsupportedHostError, match="does not count instructions"):
-        PerfPace(CLOCKS | {"instructions": (1, 999)})
+        PerfCost(CLOCKS | {"instructions": (1, 999)})

@@ -8,7 +8,7 @@ from vmplace.topology.guest import GuestTopology
 
 
 @dataclass(frozen=True)
-class Found:
+class Discovered:
     """The guests of this moment, and what a person should know about how they were found.
 
     ``policies``: what domains' XML says, by UUID; ``untold``: UUIDs of which libvirt has yet to tell;

@@ -12,16 +12,16 @@ import pytest
 
 CODE = """
 import signal, sys
-from vmplace.agent.bell import Bell
+from vmplace.agent.wakeup import Wakeup
 # These tests may run under nohup themselves.
 signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "nohup" else signal.SIG_DFL)
-bell = Bell()
-bell.reload_on_hangup()
+wakeup = Wakeup()
+wakeup.reload_on_hangup()
 told = open(sys.argv[1], "w", buffering=1)
 print("ready", file=told)
-while not bell.stopping:
-    bell.wait(60)
-    if bell.take_reload():
+while not wakeup.stopping:
+    wakeup.wait(60)
+    if wakeup.take_reload():
         print("reads", file=told)
 print("stops", file=told)
 """

@@ -1,11 +1,11 @@
 """Who uses each page, how surely, and which copies come first, from several sources at once?
 
-Accessed and dirty bits say who and whether written (page_use.py), and how often where they are read several
-times a window (page_pace.py); counted samples say how hot for whom, by 2 MiB block, as they are few; hint
-faults say which pages are code.
+Accessed and dirty bits say who and whether written (use_by_bits.py), and how often where they are read
+several times a window (page_rates.py); counted samples say how hot for whom, by 2 MiB block, as they are
+few; hint faults say which pages are code.
 
 1. Pages that are shared and written go to the node that has ``SHARE`` of their heat, if there is one: of the
-   block's heat (fusion.py) where samples enough were counted, else of the page's own pace, if the page was
+   block's heat (fusion.py) where samples enough were counted, else of the page's own rate, if the page was
    touched in ``CERTAIN_WINDOWS`` windows.  Bits that are read once a window cannot tell a node that reads a
    page once from one that does nothing else.
 2. Code counts as written only if a write was seen.  Pages around it that are written do not matter.
@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.fusion import Fused, fused
-from vmplace.model.page_use import CERTAIN_WINDOWS, PageUse, page_use, seen_of
-from vmplace.model.sampled_use import BLOCK_SAMPLES, SHARE
 from vmplace.model.touched_pages import Floats, TouchedPages
+from vmplace.model.use_by_bits import CERTAIN_WINDOWS, PageUse, page_use, seen_of
+from vmplace.model.use_by_samples import BLOCK_SAMPLES, SHARE
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 
 NEIGHBOUR_BLOCKS = 16
@@ -55,11 +55,11 @@ def block_heat(pages: TouchedPages) -> Fused:
 
 
 def _expected(pages: TouchedPages) -> Floats:
-    """Return the touched pages of the windows by block and node, dealt out by pace where it is known."""
+    """Return the touched pages of the windows by block and node, dealt out by rate where it is known."""
     touched = np.stack([pages.by_block(row) for row in pages.touches[: pages.nodes]], axis=1)
-    paces = [pages.pace_of(node) for node in range(pages.nodes)]
+    rates = [pages.rate_of(node) for node in range(pages.nodes)]
     paced = np.stack(
-        [np.zeros(len(touched)) if one is None else pages.by_block(one) for one in paces], axis=1
+        [np.zeros(len(touched)) if one is None else pages.by_block(one) for one in rates], axis=1
     )
     total = paced.sum()
     # Touches are no accesses to memory: how busy the whole range is, they do not tell.
@@ -89,23 +89,23 @@ def is_text(pages: TouchedPages) -> Bools:
 
 def _leader_of_pages(pages: TouchedPages) -> NodeIndexes:
     """Return the node that has nearly all heat of each entry, by its block or by itself; -1 for none."""
-    leader = _leader_by_pace(pages)
+    leader = _leader_by_touch_rate(pages)
     if pages.counted:
         of_block = pages.of_block(_leader(block_heat(pages)))
         leader = np.where(of_block >= 0, of_block, leader).astype(np.int8)
     return leader
 
 
-def _leader_by_pace(pages: TouchedPages) -> NodeIndexes:
+def _leader_by_touch_rate(pages: TouchedPages) -> NodeIndexes:
     leader = np.full(len(pages.heat), -1, np.int8)
     total, most = np.zeros(len(leader), np.float32), np.zeros(len(leader), np.float32)
     for node in range(pages.nodes):
-        pace = pages.pace_of(node)
-        if pace is None:
+        rate = pages.rate_of(node)
+        if rate is None:
             return leader
-        total += pace
-        leader[pace > most] = node
-        np.maximum(most, pace, out=most)
+        total += rate
+        leader[rate > most] = node
+        np.maximum(most, rate, out=most)
     certain = seen_of(pages).windows >= CERTAIN_WINDOWS
     return np.where(certain & (most >= SHARE * total), leader, -1).astype(np.int8)
 
@@ -119,11 +119,11 @@ def _leader(heat: Fused) -> NodeIndexes:
 
 
 def _touches(pages: TouchedPages, windows: Bytes) -> npt.NDArray[np.float32]:
-    """Return how often each entry was touched: by its pace, or in how many windows where none is known."""
+    """Return how often each entry was touched: by its rate, or in how many windows where none is known."""
     total = np.zeros(len(windows), np.float32)
     for node in range(pages.nodes):
-        pace = pages.pace_of(node)
-        if pace is None:
+        rate = pages.rate_of(node)
+        if rate is None:
             return windows.astype(np.float32)
-        total += pace
+        total += rate
     return total

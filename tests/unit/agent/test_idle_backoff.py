@@ -1,14 +1,14 @@
 """An idle host is looked at less and less often, but never never."""
 
-from vmplace.agent.pace import Pace
+from vmplace.agent.idle_backoff import IdleBackoff
 
 
 def rests(moved: list[bool]) -> list[int]:
-    pace = Pace(window_ms=1000, longest_rest_ms=5000)
+    backoff = IdleBackoff(window_ms=1000, longest_rest_ms=5000)
     found = []
     for was_moved in moved:
-        pace = pace.after(moved=was_moved)
-        found.append(pace.rest_ms)
+        backoff = backoff.after(moved=was_moved)
+        found.append(backoff.rest_ms)
     return found
 
 
@@ -21,4 +21,4 @@ def test_a_move_ends_all_rest():
 
 
 def test_years_of_quiet_overflow_nothing():
-    assert Pace(1000, 5000, quiet=10**9).rest_ms == 5000
+    assert IdleBackoff(1000, 5000, quiet=10**9).rest_ms == 5000

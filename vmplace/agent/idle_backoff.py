@@ -10,7 +10,7 @@ QUIET_WINDOWS = 2
 
 
 @dataclass(frozen=True)
-class Pace:
+class IdleBackoff:
     """The rest after ``quiet`` windows in a row in which nothing was moved."""
 
     window_ms: int
@@ -24,6 +24,6 @@ class Pace:
         # Bounded exponent: a host may be quiet for years.
         return min(self.window_ms << min(steps, 20), self.longest_rest_ms) if steps >= 0 else 0
 
-    def after(self, *, moved: bool) -> "Pace":
-        """Return the pace after one more window."""
-        return Pace(self.window_ms, self.longest_rest_ms, 0 if moved else self.quiet + 1)
+    def after(self, *, moved: bool) -> "IdleBackoff":
+        """Return the rest after one more window."""
+        return IdleBackoff(self.window_ms, self.longest_rest_ms, 0 if moved else self.quiet + 1)

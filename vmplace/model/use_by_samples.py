@@ -15,8 +15,8 @@ Limits: a block that two nodes use, each its own pages of, is shared here.
 
 import numpy as np
 
-from vmplace.model.page_use import CERTAIN_WINDOWS, PageUse, seen_of
 from vmplace.model.touched_pages import Floats, TouchedPages
+from vmplace.model.use_by_bits import CERTAIN_WINDOWS, PageUse, seen_of
 from vmplace.sampling.page_arrays import NodeIndexes
 
 BLOCK_SAMPLES = 8

@@ -37,7 +37,7 @@ def shown(first: Answers, readings: int) -> npt.NDArray[np.uint64]:
 def test_pages_are_counted_by_code_and_answer(some: tuple[Codes, Answers, int]) -> None:
     codes, first, readings = some
     counts, wanted = (np.ones((256, readings + 1), np.uint64) for _ in range(2))
-    native.pace_count(codes, shown(first, readings), counts)
+    native.touch_rate_count(codes, shown(first, readings), counts)
     for code, answer in zip(codes.tolist(), first.tolist(), strict=True):
         wanted[code, answer] += np.uint64(1)
     assert (counts == wanted).all()
@@ -48,7 +48,7 @@ def test_each_page_takes_the_code_that_the_table_has_for_it(some: tuple[Codes, A
     codes, first, readings = some
     table = np.random.default_rng(1).integers(0, 256, (256, readings + 1)).astype(np.uint8)
     wanted = [table[code, answer] for code, answer in zip(codes.tolist(), first.tolist(), strict=True)]
-    native.pace_step(codes, shown(first, readings), table)
+    native.touch_rate_step(codes, shown(first, readings), table)
     assert codes.tolist() == wanted
 
 
@@ -57,9 +57,9 @@ def test_shapes_that_do_not_fit_are_refused(words: int, answers: int) -> None:
     """For 128 pages, two words a reading, two readings need a table of three answers."""
     codes, table = np.zeros(128, np.uint8), np.zeros((256, answers), np.uint8)
     with pytest.raises(ValueError, match="need a row"):
-        native.pace_step(codes, np.zeros(words, np.uint64), table)
+        native.touch_rate_step(codes, np.zeros(words, np.uint64), table)
 
 
 def test_no_pages_are_refused() -> None:
     with pytest.raises(ValueError, match="need a row"):
-        native.pace_count(np.zeros(0, np.uint8), np.zeros(0, np.uint64), np.zeros(256, np.uint64))
+        native.touch_rate_count(np.zeros(0, np.uint8), np.zeros(0, np.uint64), np.zeros(256, np.uint64))

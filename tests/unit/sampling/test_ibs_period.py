@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmplace.sampling.ibs_pace import LONGEST_PERIOD, SAMPLE_NS, SampleCost, next_period
+from vmplace.sampling.ibs_period import LONGEST_PERIOD, SAMPLE_NS, SampleCost, next_period
 
 SECOND_NS = 10**9
 

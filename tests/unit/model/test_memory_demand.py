@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vmplace.model.memory_use import LEAST_SAMPLES, MemoryUse, memory_use
+from vmplace.model.memory_demand import LEAST_SAMPLES, MemoryUse, memory_use
 from vmplace.sampling.served import ServedAccesses
 
 # In 2 ms: L1, other caches, own node, other nodes, not known; one op in 1000 sampled.

@@ -3,7 +3,7 @@
 1. A page counts once for each node and window of the history in which that node touched it: a bit tells no
    more.  All pages of a huge page that was touched count.
 2. Where accesses were counted, too, or bits were read several times a window, the touches in each 2 MiB block
-   are weighed by the heat that this gives it (fused_use.py).  The sum over the range stays as 1 has it.
+   are weighed by the heat that this gives it (use_fused.py).  The sum over the range stays as 1 has it.
 3. Pages that several nodes share are alike if the same nodes use their block: those that make at least half
    of an even share of the touches.  A block with few touches goes with all shared pages of its range.
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.fused_use import block_heat
 from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import CHUNK_ENTRIES, TouchedPages
+from vmplace.model.use_fused import block_heat
 from vmplace.sampling.page_arrays import Bools
 
 Groups = npt.NDArray[np.int16]

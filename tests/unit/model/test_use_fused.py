@@ -7,12 +7,12 @@ import numpy as np
 from tests.unit.model.known_pages import by_page, pace_codes
 from tests.unit.policy.test_policy_home import HVA, NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
-from vmplace.model.fused_use import copy_order, fused_use
-from vmplace.model.page_pace import PER_SECOND
+from vmplace.model.page_rates import PER_SECOND
 from vmplace.model.pages import RangePages
-from vmplace.model.sampled_use import sampled_use
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
+from vmplace.model.use_by_samples import sampled_use
+from vmplace.model.use_fused import copy_order, fused_use
 from vmplace.policy.plan import GuestView
 from vmplace.sampling.sample import NodeHits
 
@@ -103,20 +103,20 @@ def test_code_in_a_huge_page_brings_all_of_it_first() -> None:
     assert ((one.hva - HVA) // 4096).tolist() == [512] and one.npages.tolist() == [512]
 
 
-def with_pace(seen: GuestView, per_second: dict[int, dict[int, range]]) -> RangePages:
+def with_rate(seen: GuestView, per_second: dict[int, dict[int, range]]) -> RangePages:
     """Return the range with pages, by node, that are touched so often a second."""
     codes = np.zeros((4, NPAGES), np.uint8)
     for rate, by_node in per_second.items():
         for node, pages in by_node.items():
             codes[node, pages] = np.abs(PER_SECOND - rate).argmin()
-    return replace(range_of(seen), pace=pace_codes(codes, range_of(seen).ram))
+    return replace(range_of(seen), rate=pace_codes(codes, range_of(seen).ram))
 
 
 def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_always() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = view(window, window, window)
     rest = {node: range(NPAGES) for node in (0, 1, 3)}
-    use = fused_use(touched(with_pace(seen, {400: {2: range(256)}, 1: {2: range(256, NPAGES)} | rest})))
+    use = fused_use(touched(with_rate(seen, {400: {2: range(256)}, 1: {2: range(256, NPAGES)} | rest})))
     assert (use.owner[:256] == 2).all() and (use.owner[256:] == -1).all()
     control = fused_use(touched(range_of(seen)))
     assert control.shared.all()
@@ -124,21 +124,21 @@ def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_al
 
 def test_a_pace_that_was_seen_in_two_windows_gives_a_page_to_nobody() -> None:
     window = bits(ALL_NODES, range(NPAGES))
-    use = fused_use(touched(with_pace(view(window, window), {400: {2: range(NPAGES)}})))
+    use = fused_use(touched(with_rate(view(window, window), {400: {2: range(NPAGES)}})))
     assert use.shared.all()
 
 
 def test_samples_count_for_more_than_the_pace() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = with_more(view(window, window, window), {100: [1] * 90})
-    pages = touched(with_pace(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}))
+    pages = touched(with_rate(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}))
     owner = by_page(pages, fused_use(pages).owner)
     assert (owner[:512] == 1).all() and (owner[512:1024] == -1).all()
 
 
 def test_copies_of_pages_that_are_touched_often_come_first() -> None:
     window = bits(ALL_NODES)
-    pages = with_pace(
+    pages = with_rate(
         view(window, window), {3: {0: range(512)}, 300: {1: range(7, 8)}, 30: {2: range(600, 601)}}
     )
     assert copy_order(touched(pages), np.array([3, 7, 600])).tolist() == [7, 600, 3]

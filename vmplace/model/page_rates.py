@@ -3,11 +3,11 @@
 1. A page's answer is the first reading of the window that showed its bit, for each node.
 2. What an answer is worth in touches is learnt (touch_rates.py): over all ranges of the guest, by themselves
    among pages that were about as hot before.
-3. The pace fades from window to window: it is a mean that remembers as long as the history of bits does.
-4. A window that was read once tells no pace, and changes none.
+3. The rate fades from window to window: it is a mean that remembers as long as the history of bits does.
+4. A window that was read once tells no rate, and changes none.
 
 A byte for each node and page that it touches: the logarithm of touches a second, ``PER_OCTAVE`` steps to a
-factor of two.  So what becomes of a pace depends on the byte and the answer alone, and comes from a table.
+factor of two.  So what becomes of a rate depends on the byte and the answer alone, and comes from a table.
 Limits: those of touch_rates.py.  A huge page is touched as a whole: what was seen of it counts for each of
 its pages.
 """
@@ -51,7 +51,7 @@ class _Piece:
     shown: Bits
 
 
-def begun_pace(ram: RamRange, nodes: int) -> BlockRows:
+def begun_touch_rates(ram: RamRange, nodes: int) -> BlockRows:
     """Return the codes of pages that nobody was seen to touch."""
     return BlockRows.built(nodes * block_count(ram), BYTE_ROW, ())
 
@@ -59,7 +59,7 @@ def begun_pace(ram: RamRange, nodes: int) -> BlockRows:
 def gone_on(ranges: Sequence[Watched], window_ns: int, *, remembered: int) -> list[BlockRows]:
     """Return the codes after a window of one guest, of each of its ranges.
 
-    All bits were read at the same times, several times.  The pace is then as old, on average, as what was
+    All bits were read at the same times, several times.  The rate is then as old, on average, as what was
     seen in the last ``remembered`` windows.
     """
     if not ranges:
@@ -74,14 +74,14 @@ def _answers(ranges: Sequence[Watched], readings: int) -> npt.NDArray[np.uint64]
     counts = np.zeros((CODES, readings + 1), np.uint64)
     for one in ranges:
         for piece in _pieces(one):
-            native.pace_count(piece.codes, piece.shown, counts)
+            native.touch_rate_count(piece.codes, piece.shown, counts)
     return counts
 
 
 def _stepped(one: Watched, table: Bytes) -> BlockRows:
     def parts() -> Iterator[tuple[Indexes, Bytes]]:
         for piece in _pieces(one):
-            native.pace_step(piece.codes, piece.shown, table)
+            native.touch_rate_step(piece.codes, piece.shown, table)
             yield piece.rows, piece.codes.reshape(-1, BYTE_ROW)
 
     return BlockRows.built(len(one.codes.value), BYTE_ROW, parts())
@@ -108,7 +108,7 @@ def _learnt(counts: npt.NDArray[np.uint64], times: Floats) -> Floats:
 
 
 def _pieces(one: Watched) -> Iterator[_Piece]:
-    """Yield the rows that have a touch or a pace, some at a time.
+    """Yield the rows that have a touch or a rate, some at a time.
 
     A bit that was seen counts as seen, even if the kernel has taken it away since.
     """

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from vmplace.agent.found import Found
+from vmplace.agent.discovered import Discovered
 from vmplace.topology.host import HostTopology
 
 HOST_S = 60.0
@@ -17,14 +17,14 @@ LOOK_SHARE = 0.2
 read, are looked at more seldom."""
 
 
-class Lookout:
+class Discovery:
     """Remembers the host and its guests for a while; ``look_again`` makes it forget the guests."""
 
     def __init__(
         self,
         read_host: Callable[[], HostTopology],
         read_free_bytes: Callable[[int], int],
-        find: Callable[[], Found],
+        find: Callable[[], Discovered],
         clock: Callable[[], float] = time.monotonic,
         ask_again: Callable[[], None] = lambda: None,
     ) -> None:
@@ -36,7 +36,7 @@ class Lookout:
         self._ask_again = ask_again
         self._host: HostTopology | None = None
         self._host_until = self._guests_until = 0.0
-        self._found = Found(())
+        self._found = Discovered(())
 
     def host(self) -> HostTopology:
         """Return the host with the free memory of this moment."""
@@ -52,7 +52,7 @@ class Lookout:
             return self.host()
         return replace(self._host, nodes=nodes)
 
-    def guests(self) -> Found:
+    def guests(self) -> Discovered:
         """Return the guests as they were ``GUESTS_S`` ago at most, or longer where a look takes long."""
         began = self._clock()
         if began >= self._guests_until:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.model.known_pages import pace_codes, with_nodes
 from tests.unit.policy.test_policy_home import NPAGES
 from tests.unit.policy.test_policy_nodes import bits, view
-from vmplace.model.group_use import (
+from vmplace.model.group_touches import (
     NO_GROUP,
     Groups,
     SharedGroups,
@@ -17,7 +17,7 @@ from vmplace.model.group_use import (
     touches_by_group,
 )
 from vmplace.model.metrics import Matrix
-from vmplace.model.page_pace import PER_OCTAVE
+from vmplace.model.page_rates import PER_OCTAVE
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
@@ -94,7 +94,7 @@ def test_the_pace_weighs_blocks_that_are_touched_alike():
     window = bits({0: range(1024), 1: range(1024)})
     codes = np.zeros((4, NPAGES), np.uint8)
     codes[:2, :512], codes[:2, 512:1024] = 100, 100 - 3 * PER_OCTAVE
-    seen = replace(pages(window), pace=pace_codes(codes, pages(window).ram))
+    seen = replace(pages(window), rate=pace_codes(codes, pages(window).ram))
     group = (np.arange(NPAGES) // 512).astype(np.int16)
     told = touched(seen, group, NPAGES // 512)[:, :2]
     assert np.allclose(told[0], 8 * told[1]) and told.sum() == pytest.approx(2048)

@@ -7,8 +7,8 @@ import time
 from types import FrameType
 
 
-class Bell:
-    """An eventfd that signal handlers and other threads may ring at any moment.
+class Wakeup:
+    """An eventfd that signal handlers and other threads may wake at any moment.
 
     threading.Event will not do: a handler that sets the event its own thread is about to wait for
     can deadlock on the event's lock.
@@ -21,7 +21,7 @@ class Bell:
         self.stopping = False
         self.failure: str | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the waiter, now or at its next wait."""
         if self._fd >= 0:
             os.eventfd_write(self._fd, 1)
@@ -29,7 +29,7 @@ class Bell:
     def stop(self) -> None:
         """Ask the loop to end; batches look at ``stopping`` between their calls."""
         self.stopping = True
-        self.ring()
+        self.wake()
 
     def fail(self, reason: str) -> None:
         """Ask the loop to end because something that it cannot do without is gone."""
@@ -62,7 +62,7 @@ class Bell:
                 self.stop()
                 return
             self._reload = True
-            self.ring()
+            self.wake()
 
         signal.signal(signal.SIGHUP, on_signal)
 

@@ -56,8 +56,10 @@ def row(options: argparse.Namespace, name: str) -> tuple[float | None, float]:
     )
     share = oracle_share(none.run_time_s, result.run_time_s, oracle.run_time_s)
     slower = worst_slowdown(result, none)
-    told = "   -" if share is None else f"{share:.2f}"
-    print(f"{name:16} {options.policy} {options.source} share {told} time {100 * slower:+.1f} %", flush=True)
+    reported = "   -" if share is None else f"{share:.2f}"
+    print(
+        f"{name:16} {options.policy} {options.source} share {reported} time {100 * slower:+.1f} %", flush=True
+    )
     return share, slower
 
 

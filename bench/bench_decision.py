@@ -39,7 +39,7 @@ from vmplace.policy.joint_spread import GuestLoad, SharedPart, joint_spread
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.registry import POLICIES, Policy
 from vmplace.policy.vcpu_plan import better_layout
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.simulate.host_file import read_host
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
@@ -163,7 +163,7 @@ def spanning_range(npages: int, touched: int, *, huge: bool) -> RangePages:
     ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None)
     nothing, whole = np.zeros(npages, np.uint8), np.full(npages // 512, huge, np.uint8)
     sample = RangeSample(ram, nothing, nothing.view(np.int8), whole, NodeBits(bits, bits))
-    batch = SampleBatch("g", "kvm", SourceSight(), 0, 1, (0, 1, 2, 3), (sample,))
+    batch = SampleBatch("g", "kvm", SourceCoverage(), 0, 1, (0, 1, 2, 3), (sample,))
     pages = absorbed(None, batch)
     for _ in range(1, HISTORY_WINDOWS):
         pages = absorbed(pages, batch)

@@ -5,7 +5,7 @@
 Scenarios are drawn anew in each run, from the number that is printed first: who tunes on some meets others.
 Each scenario is one host and one or two guests of 500 to 6,000 pages, drawn by its number.  Parts of a
 guest's memory are read by all vCPUs, read by all and then written for a while, handed on to the opposite
-vCPU, used by one vCPU at a time, or dealt out anew in each window.  The control: ``none``, memory untouched.
+vCPU, used by one vCPU at a time, or distributed anew in each window.  Control: ``none``, memory untouched.
 Told is by which share of time the mean, a guest and a protected guest got slower at most.
 """
 
@@ -34,7 +34,7 @@ from vmplace.simulate.trace import Trace, parse_trace
 HOSTS = sorted((Path(vmplace.simulate.__file__).parent / "hosts").glob("*.toml"))
 POLICY, SOURCES = "agent:auto", ("ad", "ibs", "idle")
 """What ships, and what its sources tell it."""
-KINDS = ("read", "read, then written", "handed on", "one at a time", "dealt out")
+KINDS = ("read", "read, then written", "handed on", "one at a time", "distributed")
 WRITES = {"read": 0.0, "read, then written": 0.5}
 Ints = npt.NDArray[np.int64]
 

@@ -228,8 +228,8 @@ def of_blocks() -> dict[str, Figure]:
 def placed_by(source: str, scenario: Scenario) -> ManagerResult:
     """Return what the agent reaches with a source."""
     time = replace(scenario.time, quiet_s=QUIET_S)
-    told = replace(scenario, agent_config=f'source = "{source}"\n{AGENT}', expect=(), time=time)
-    return run_scenario(told, ["vmplace"], Progress()).managers["vmplace"]
+    reported = replace(scenario, agent_config=f'source = "{source}"\n{AGENT}', expect=(), time=time)
+    return run_scenario(reported, ["vmplace"], Progress()).managers["vmplace"]
 
 
 def mean_lar(lars: Iterable[float | None]) -> float:

@@ -87,10 +87,10 @@ def holds() -> Figures:
     with boot_host("n2-single", files=FILES) as host:
         undisturb(host)
         for kind, (small, large) in HOLDS_MIB.items():
-            told = [_figures(host, f"kvm_holds {kind} {mib}")["longest_ms"] for mib in (small, large)]
+            reported = [_figures(host, f"kvm_holds {kind} {mib}")["longest_ms"] for mib in (small, large)]
             figures |= {
-                f"wait_{kind}_{work}_{lock}": _grown(*(one[work][lock] for one in reversed(told)))
-                for work, locks in told[0].items()
+                f"wait_{kind}_{work}_{lock}": _grown(*(one[work][lock] for one in reversed(reported)))
+                for work, locks in reported[0].items()
                 for lock in locks
             }
     return figures
@@ -101,10 +101,10 @@ def _grown(value: float, control: float) -> dict[str, float | str | None]:
 
 
 def _figures(host: LabHost, module: str) -> Figures:
-    told: dict[str, Any] = json.loads(
+    reported: dict[str, Any] = json.loads(
         host.run(f"cd /root && python3 -m bench.{module}", timeout=TIMEOUT_S).stdout
     )
-    return told
+    return reported
 
 
 def replica_lar() -> dict[str, Any]:
@@ -113,8 +113,8 @@ def replica_lar() -> dict[str, Any]:
     value, control, balancing = (result.managers[name].guests["reader"].lar_after for name in MANAGERS)
     if value is None or not control:
         raise LabError("the meter saw no access of the guest")
-    told = {"value": value, "control": control, "ratio": value / control, "unit": "local access ratio"}
-    return told | {"control_kernel": balancing}
+    reported = {"value": value, "control": control, "ratio": value / control, "unit": "local access ratio"}
+    return reported | {"control_kernel": balancing}
 
 
 PARTS: dict[str, Part] = {

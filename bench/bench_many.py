@@ -24,7 +24,7 @@ from vmplace.model.pages import HEAT_WINDOWS, GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.registry import POLICIES
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 
@@ -49,7 +49,7 @@ def batch(node: int, kind: str, *, spans: bool = False) -> SampleBatch:
         bits[users, :words] = np.random.default_rng(node).integers(0, 1 << 64, (len(users), words), np.uint64)
     blocks, seen = np.full(NPAGES // 512, kind == "huge", np.uint8), NodeBits(bits, bits)
     sample = RangeSample(RAM, seen.anywhere(NPAGES), np.full(NPAGES, node, np.int8), blocks, seen)
-    return SampleBatch("g", "kvm", SourceSight(), 0, 10**9, tuple(range(NODES)), (sample,))
+    return SampleBatch("g", "kvm", SourceCoverage(), 0, 10**9, tuple(range(NODES)), (sample,))
 
 
 def topology(number: int) -> GuestTopology:

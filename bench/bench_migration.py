@@ -63,10 +63,10 @@ def domain(of: Scenario) -> str:
     """Return the guest's XML: QEMU's own threads are on node 0, and so is what they touch first."""
     cpus = cpus_by_nid(read_topology(TOPOLOGY))
     (guest,) = of.guests
-    told = domain_xml(of, guest, boot_files(of), cpus)
+    reported = domain_xml(of, guest, boot_files(of), cpus)
     every = ",".join(str(cpu) for nid in sorted(cpus) for cpu in cpus[nid])
     first = ",".join(map(str, cpus[0]))
-    return told.replace(f'<emulatorpin cpuset="{every}"', f'<emulatorpin cpuset="{first}"')
+    return reported.replace(f'<emulatorpin cpuset="{every}"', f'<emulatorpin cpuset="{first}"')
 
 
 def migrations(*, count: int, kernel: Flavour) -> Figures:
@@ -90,16 +90,16 @@ def migrations(*, count: int, kernel: Flavour) -> Figures:
 
 def summed_up(migrations: list[dict[str, float]]) -> dict[str, Any]:
     """Return by figure its median, least and largest, and all values in their order."""
-    told = {}
+    reported = {}
     for name in migrations[0]:
         values = [one[name] for one in migrations if one[name] is not None]
-        told[name] = {
+        reported[name] = {
             "median": statistics.median(values),
             "least": min(values),
             "largest": max(values),
             "all": values,
         }
-    return told
+    return reported
 
 
 PARTS = {

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bench.record import add_record_options, measure
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import HEAT_WINDOWS
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import Movability, RamRange
 
 Words = npt.NDArray[np.uint64]
@@ -71,7 +71,7 @@ def batch(npages: int, nodes: int, window: int, *, whole: bool) -> SampleBatch:
     placed = (np.arange(npages) // (BLOCK_PAGES if whole else 1) % nodes).astype(np.int8)
     huge, nothing = np.full(npages // BLOCK_PAGES, whole, np.uint8), np.zeros(0, np.uint8)
     sample = RangeSample(ram, nothing, placed, huge, NodeBits(accessed, written))
-    return SampleBatch("g", "kvm", SourceSight(), 0, 10**9, tuple(range(nodes)), (sample,))
+    return SampleBatch("g", "kvm", SourceCoverage(), 0, 10**9, tuple(range(nodes)), (sample,))
 
 
 def measured(npages: int, nodes: int, share: int, *, whole: bool) -> dict[str, float]:

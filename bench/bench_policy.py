@@ -39,7 +39,7 @@ import vmplace.simulate
 from bench.policy_cache import ResultCache, file_digest
 from bench.policy_summary import summary
 from bench.policy_table import Table
-from bench.record import told_failures
+from bench.record import report_failures
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost, read_host
@@ -179,7 +179,7 @@ def main() -> int:
             table.left_out = leave_one_out(bench, options.traces, options.windows)
     if table.rows:
         print(summary(table.rows, RUNS, table.left_out))
-    return told_failures("policy", table.failed)
+    return report_failures("policy", table.failed)
 
 
 def fill_cache(bench: Bench, options: argparse.Namespace) -> None:

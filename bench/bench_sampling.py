@@ -42,7 +42,7 @@ WINDOWS = 3
 PROT_RW, MAP_SHARED_FIXED_POPULATE = 3, 0x1 | 0x10 | 0x8000
 
 
-def guest(size_bytes: int, pages: str, told: Connection) -> None:
+def guest(size_bytes: int, pages: str, reported: Connection) -> None:
     """Be the guest: tell the address, wait for the end."""
     area = mmap.mmap(-1, size_bytes + (2 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
     area.madvise(mmap.MADV_HUGEPAGE if pages == "huge" else mmap.MADV_NOHUGEPAGE)
@@ -52,8 +52,8 @@ def guest(size_bytes: int, pages: str, told: Connection) -> None:
         map_over_and_over(hva, size_bytes)
     else:
         ctypes.memset(hva, 1, size_bytes)
-    told.send(hva)
-    told.recv()
+    reported.send(hva)
+    reported.recv()
     os._exit(0)
 
 
@@ -158,10 +158,10 @@ def main() -> int:
 def of_guest(size_gib: float, pages: str) -> Figures:
     """Return the figures of a guest of this size."""
     size_bytes = int(size_gib * (1 << 30)) // FILE_BYTES * FILE_BYTES
-    told, theirs = Pipe()
+    reported, theirs = Pipe()
     child = Process(target=guest, args=(size_bytes, pages, theirs), daemon=True)
     child.start()
-    hva, pid = told.recv(), child.pid or 0
+    hva, pid = reported.recv(), child.pid or 0
     with_libvirt = load_the_agent()
     ram = RamRange(hva, size_bytes // PAGE_BYTES, None, PAGE_BYTES, Movability.MOVABLE, "bench")
     topology = GuestTopology("bench", pid, read_start_time(pid), "kvm", (), (ram,))
@@ -170,7 +170,7 @@ def of_guest(size_gib: float, pages: str) -> Figures:
         control = cpu_seconds(lambda: read_pagemap_only(topology))
         result = measured(topology, setup, size_gib)
     result |= {"control_pagemap_cpu_s_per_gib": round(control / size_gib, 5), "bitmap": bitmap}
-    told.send(None)
+    reported.send(None)
     child.join()
     return {"size_gib": size_gib, "libvirt_asked": with_libvirt} | result
 

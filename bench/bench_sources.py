@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.bench_policy import SINGLE_HOST, Bench, scenario
 from bench.policy_cache import ResultCache
-from bench.record import provenance, told_failures, write_atomically
+from bench.record import provenance, report_failures, write_atomically
 from vmplace.simulate.result import row
 
 TRACES = (
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench/sources.json"))
     options = parser.parse_args()
     work = partial(rows_of, Bench(ResultCache(options.cache)), options.traces, options.windows)
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "subset": f"{len(options.only)} traces, {options.windows} windows",
         "record": provenance(),
         "rows": [],
@@ -55,19 +55,19 @@ def main() -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         running = {pool.submit(work, trace): trace for trace in options.only}
         for done, trace in running.items():
-            note(told, trace, done)
-            write_atomically(options.out, msgspec.to_builtins(told))
-    print(table(told["rows"]))
-    return told_failures("sources", told["failed"])
+            note(reported, trace, done)
+            write_atomically(options.out, msgspec.to_builtins(reported))
+    print(table(reported["rows"]))
+    return report_failures("sources", reported["failed"])
 
 
-def note(told: dict[str, Any], trace: str, done: Future[list[dict[str, Any]]]) -> None:
+def note(reported: dict[str, Any], trace: str, done: Future[list[dict[str, Any]]]) -> None:
     """Add the rows of a trace to what is told, or why there are none."""
     try:
-        told["rows"] += done.result()
+        reported["rows"] += done.result()
     except Exception as err:  # whatever it is, the other traces are of use
-        told["failed"][trace] = f"{type(err).__name__}: {err}"
-    told["mean"] = means(told["rows"])
+        reported["failed"][trace] = f"{type(err).__name__}: {err}"
+    reported["mean"] = means(reported["rows"])
 
 
 def rows_of(bench: Bench, folder: Path, windows: int, trace: str) -> list[dict[str, Any]]:

@@ -43,8 +43,14 @@ def main() -> int:
 def _speedup(tasks: list[SweepTask]) -> dict[str, Any]:
     cpus = len(os.sched_getaffinity(0))
     one, many = _measured(tasks, 1), _measured(tasks, cpus)
-    told = {f"one_worker_{name}": value for name, value in one.items()}
-    return {"rows": len(tasks), "workers": cpus, **many, **told, "speedup": one["wall_s"] / many["wall_s"]}
+    reported = {f"one_worker_{name}": value for name, value in one.items()}
+    return {
+        "rows": len(tasks),
+        "workers": cpus,
+        **many,
+        **reported,
+        "speedup": one["wall_s"] / many["wall_s"],
+    }
 
 
 def _measured(tasks: list[SweepTask], count: int) -> dict[str, float]:

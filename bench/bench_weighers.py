@@ -102,7 +102,7 @@ def figures(system: MemorySystem, runs: list[GuestRun]) -> dict[str, float]:
 
 
 def placed_by_program(system: MemorySystem, tasks: list[PageTask]) -> list[NodeIndexes]:
-    """Return where the program has each guest's pages: those of a stream dealt out by its weights."""
+    """Return where the program has each guest's pages: those of a stream distributed by its weights."""
     count = len(system.nids)
     room = Limits(np.full(count, 1e12))
     streams = [_streams(task) for task in tasks]
@@ -111,8 +111,8 @@ def placed_by_program(system: MemorySystem, tasks: list[PageTask]) -> list[NodeI
         traffics = _traffics(tasks, places)
         scale = _load(system, tasks, traffics).rates / traffics.sum(axis=(1, 2))
         asked = [
-            _stream(task, pages, pace)
-            for task, pace, some in zip(tasks, scale.tolist(), streams, strict=True)
+            _stream(task, pages, rate)
+            for task, rate, some in zip(tasks, scale.tolist(), streams, strict=True)
             for pages in some
         ]
         plan = plan_weights(system, asked, room)
@@ -132,8 +132,8 @@ def _streams(task: PageTask) -> list[Indexes]:
     return [order[kind[order] == one] for one in np.unique(kind)]
 
 
-def _stream(task: PageTask, pages: Indexes, pace: float) -> Stream:
-    heat = task.guest.heat[pages].sum(axis=0) * pace
+def _stream(task: PageTask, pages: Indexes, rate: float) -> Stream:
+    heat = task.guest.heat[pages].sum(axis=0) * rate
     now = np.bincount(task.guest.node[pages], minlength=len(heat)) / len(pages)
     return Stream(task.guest.name, heat, len(pages), now, replicable=bool(task.replicable[pages[0]]))
 

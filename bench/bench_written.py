@@ -216,8 +216,8 @@ def _metered(stage: Stage, name: ManagerName, *, alone: bool) -> list[Window]:
     windows = [
         window_of(new.since(old), at - before, cpus) for (before, old), (at, new) in pairwise(readings)
     ]
-    told = (f"{one.instructions:.0f}/{one.lar or 0:.2f}" for one in windows)
-    print(stage.scenario.name, name, "metered", *told, file=sys.stderr)
+    reported = (f"{one.instructions:.0f}/{one.lar or 0:.2f}" for one in windows)
+    print(stage.scenario.name, name, "metered", *reported, file=sys.stderr)
     return windows
 
 

@@ -20,7 +20,9 @@ def main() -> None:
         return np.concatenate(
             [
                 # Latencies are read off counters; link loads are averages over links: they weigh half.
-                np.array([weight * np.log(told / truth) for told, truth, weight in _pairs(system, run)])
+                np.array(
+                    [weight * np.log(reported / truth) for reported, truth, weight in _pairs(system, run)]
+                )
                 for run in published.CARREFOUR_TABLE_1
             ]
         )
@@ -30,8 +32,8 @@ def main() -> None:
     print({name: float(f"{value:.4g}") for name, value in zip(names, np.exp(fit.x), strict=True)})
     system = published.square(200.0, *np.exp(fit.x))
     for run in published.CARREFOUR_TABLE_1:
-        for told, truth, _ in _pairs(system, run):
-            print(f"{run.name:32} published {truth:8.2f} model {told:8.2f} {told / truth - 1:+.1%}")
+        for reported, truth, _ in _pairs(system, run):
+            print(f"{run.name:32} published {truth:8.2f} model {reported:8.2f} {reported / truth - 1:+.1%}")
 
 
 def _pairs(system: MemorySystem, run: published.Run) -> list[tuple[float, float, float]]:

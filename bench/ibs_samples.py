@@ -72,13 +72,13 @@ def sampled(host: LabHost, period: int, seconds: float) -> Samples:
         exact, reading = read_page_counts(host).since(exact), meter.read().since(reading)
     if process.wait(timeout=START_S):
         raise VmplaceError(f"the sampling process failed: {process.output()}")
-    told = json.loads(process.output())
+    reported = json.loads(process.output())
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         Path(file.name).write_bytes(host.get(OUT))
         frames, cpus, *guests = (array.astype(np.int64) for array in np.load(file.name).values())
     counts = _by_cpu_and_page(frames, cpus, exact)
     rams = tuple(GuestRam(np.searchsorted(exact.frames, frames), blocks) for frames, blocks in guests)
-    return Samples(counts, exact, rams, reading, told["lost"], told["seconds"])
+    return Samples(counts, exact, rams, reading, reported["lost"], reported["seconds"])
 
 
 def sampler(host: LabHost, period: int, seconds: float) -> list[str]:

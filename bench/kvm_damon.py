@@ -29,7 +29,7 @@ ADMIN = Path("/sys/kernel/mm/damon/admin/kdamonds")
 TIMEOUT_S = 120.0
 
 
-def told_to(files: Mapping[str, int | str], folder: Path) -> None:
+def write_settings(files: Mapping[str, int | str], folder: Path) -> None:
     """Write settings."""
     for name, value in files.items():
         (folder / name).write_text(str(value))
@@ -37,32 +37,32 @@ def told_to(files: Mapping[str, int | str], folder: Path) -> None:
 
 def look_at_pages(hva: int, folder: Path) -> None:
     """Set DAMON up for this process's pages from an address on, one region each."""
-    told_to({"contexts/nr_contexts": 1}, folder)
+    write_settings({"contexts/nr_contexts": 1}, folder)
     context = folder / "contexts/0"
-    told_to({"operations": "fvaddr", "targets/nr_targets": 1}, context)
+    write_settings({"operations": "fvaddr", "targets/nr_targets": 1}, context)
     intervals = {"sample_us": SAMPLE_US, "aggr_us": NEVER_US, "update_us": NEVER_US}
-    told_to(intervals, context / "monitoring_attrs/intervals")
+    write_settings(intervals, context / "monitoring_attrs/intervals")
     # The greatest first: neither may pass the other.
-    told_to({"max": NPAGES, "min": NPAGES}, context / "monitoring_attrs/nr_regions")
+    write_settings({"max": NPAGES, "min": NPAGES}, context / "monitoring_attrs/nr_regions")
     target = context / "targets/0"
-    told_to({"pid_target": os.getpid(), "regions/nr_regions": NPAGES}, target)
+    write_settings({"pid_target": os.getpid(), "regions/nr_regions": NPAGES}, target)
     for page in range(NPAGES):
         start = hva + page * 4096
-        told_to({"start": start, "end": start + 4096}, target / f"regions/{page}")
+        write_settings({"start": start, "end": start + 4096}, target / f"regions/{page}")
 
 
 @contextmanager
 def damon(hva: int, cpu: int) -> Iterator[int]:
     """Have DAMON look at pages, on a CPU; yields the process ID of its thread."""
-    told_to({"nr_kdamonds": 1}, ADMIN)
+    write_settings({"nr_kdamonds": 1}, ADMIN)
     look_at_pages(hva, ADMIN / "0")
-    told_to({"state": "on"}, ADMIN / "0")
+    write_settings({"state": "on"}, ADMIN / "0")
     try:
         pid = int((ADMIN / "0/pid").read_text())
         os.sched_setaffinity(pid, {cpu})
         yield pid
     finally:
-        told_to({"state": "off"}, ADMIN / "0")
+        write_settings({"state": "off"}, ADMIN / "0")
 
 
 def looks(pid: int) -> int:
@@ -109,10 +109,10 @@ def main() -> None:
     vm, cpu = BenchVm(NPAGES), CPU_OF_NODE[-1]
     vm.roots(0)
     with damon(vm.hva, cpu) as pid:
-        told = compared(vm, TIME, pid, partial(ran_us, pid))
+        reported = compared(vm, TIME, pid, partial(ran_us, pid))
         with counting() as meter:
-            told |= compared(vm, meter.cost(), pid, lambda: float(meter.on_cpu(cpu)[0]))
-    print(json.dumps(told))
+            reported |= compared(vm, meter.cost(), pid, lambda: float(meter.on_cpu(cpu)[0]))
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

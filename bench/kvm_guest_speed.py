@@ -77,16 +77,16 @@ def compared(name: str, unit: str, measure: Callable[[Spell], float], spell: Spe
 def slowdown(vm: BenchVm, probe: Probe, name: str, spell: Spell) -> Figures:
     """Return the slowdown in time and in instructions."""
     unit = f"us per {TOUCHED} pages touched"
-    told = compared(name, unit, lambda one: us_per_pass(probe, one), spell, SPELLS)
+    reported = compared(name, unit, lambda one: us_per_pass(probe, one), spell, SPELLS)
     with counting() as meter:
-        told |= compared(
+        reported |= compared(
             f"{name}_instructions",
             "instructions per guest instruction",
             lambda one: per_guest_instruction(meter, one),
             spell,
             COUNTED_SPELLS,
         )
-    return told
+    return reported
 
 
 def main(what: str) -> None:
@@ -95,13 +95,13 @@ def main(what: str) -> None:
     vm.roots(NODES)
     with probing(vm, 1, 1 + TOUCHED) as probe:
         if what == "harvest":
-            told = slowdown(vm, probe, "guest_slowdown_harvest", partial(harvests, vm))
+            reported = slowdown(vm, probe, "guest_slowdown_harvest", partial(harvests, vm))
         else:
-            told = {}
+            reported = {}
             for budget in BUDGETS:
                 name = f"guest_slowdown_hints_{budget}"
-                told |= slowdown(vm, probe, name, partial(hints, vm, budget))
-    print(json.dumps(told))
+                reported |= slowdown(vm, probe, name, partial(hints, vm, budget))
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

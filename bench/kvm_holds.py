@@ -62,9 +62,9 @@ class AliasedVm(BenchVm):
         """Have KVM map all of it."""
         at, left = 0, self.npages * 4096
         while left:
-            told = bytearray(struct.pack("8Q", at, left, *[0] * 6))
-            fcntl.ioctl(self.vcpu._fd, KVM_PRE_FAULT_MEMORY, told)
-            at, left = struct.unpack_from("2Q", told)
+            reported = bytearray(struct.pack("8Q", at, left, *[0] * 6))
+            fcntl.ioctl(self.vcpu._fd, KVM_PRE_FAULT_MEMORY, reported)
+            at, left = struct.unpack_from("2Q", reported)
 
 
 def map_aliased(size: int) -> int:

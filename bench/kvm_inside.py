@@ -182,16 +182,16 @@ def main() -> None:
     """Print the figures as JSON."""
     before_kib = table_kib()
     vm = BenchVm(NPAGES)
-    told = memory(vm, before_kib) | figures(vm, TIME)
+    reported = memory(vm, before_kib) | figures(vm, TIME)
     with counting() as meter:
-        told |= figures(vm, meter.cost())
+        reported |= figures(vm, meter.cost())
     # Takes the place of the other one: there is one such VM in a process, and one placement fd.
     vm.placement.close()
     huge = BenchVm(NPAGES, 2048)
-    told |= sampling_huge(huge, TIME)
+    reported |= sampling_huge(huge, TIME)
     with counting() as meter:
-        told |= sampling_huge(huge, meter.cost())
-    print(json.dumps(told))
+        reported |= sampling_huge(huge, meter.cost())
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -81,13 +81,13 @@ def compare(
     mover, control = Mover(vm, page_kib), NativeKernel()
     kernel = GfnKernel(vm.placement, control)
     kernel.start_window()
-    told = Calls(), Calls()
-    both: list[tuple[MoveKernel, Calls]] = [(kernel, told[0]), (control, told[1])]
+    reported = Calls(), Calls()
+    both: list[tuple[MoveKernel, Calls]] = [(kernel, reported[0]), (control, reported[1])]
     for turn in range(count):
         for one, calls in both if turn % 2 else reversed(both):
             with probe.watching(calls.stalls_us):
                 calls.cost += cost(partial(mover.move, one, calls))
-    return told
+    return reported
 
 
 def p99(values: list[float]) -> float:
@@ -95,11 +95,11 @@ def p99(values: list[float]) -> float:
     return float(np.percentile(values, 99))
 
 
-def timed(told: tuple[Calls, Calls], suffix: str) -> Figures:
+def timed(reported: tuple[Calls, Calls], suffix: str) -> Figures:
     """Return the figures in time."""
-    rates = [calls.moved / calls.seconds for calls in told]
-    stalls = [p99(calls.stalls_us) for calls in told]
-    middles = [statistics.median(calls.stalls_us) for calls in told]
+    rates = [calls.moved / calls.seconds for calls in reported]
+    stalls = [p99(calls.stalls_us) for calls in reported]
+    middles = [statistics.median(calls.stalls_us) for calls in reported]
     return {
         f"move_rate_vs_syscall{suffix}": figure(rates[0], rates[1], "pages of 4 KiB/s"),
         f"move_stall_p99_vs_syscall{suffix}": figure(stalls[0], stalls[1], "us, longest of a call"),
@@ -107,9 +107,9 @@ def timed(told: tuple[Calls, Calls], suffix: str) -> Figures:
     }
 
 
-def counted(told: tuple[Calls, Calls], suffix: str) -> Figures:
+def counted(reported: tuple[Calls, Calls], suffix: str) -> Figures:
     """Return the figures in instructions."""
-    value, control = (calls.cost / calls.moved for calls in told)
+    value, control = (calls.cost / calls.moved for calls in reported)
     unit = "instructions per page of 4 KiB"
     return {f"move_rate_vs_syscall{suffix}_instructions": figure(value, control, unit)}
 
@@ -117,15 +117,17 @@ def counted(told: tuple[Calls, Calls], suffix: str) -> Figures:
 def main(page_kib: int, calls: int = CALLS) -> None:
     """Print the figures of pages of one size as JSON."""
     vm = BenchVm(NPAGES, page_kib)
-    told: Figures = {}
+    reported: Figures = {}
     for touch, suffix in SUFFIXES[page_kib].items():
         with probing(vm, FIRST, FIRST + MOVED[page_kib], touch) as probe:
             compare(vm, page_kib, probe, WARM_UP)
-            told |= timed(compare(vm, page_kib, probe, calls), suffix)
+            reported |= timed(compare(vm, page_kib, probe, calls), suffix)
             with counting() as meter:
                 cost = meter.cost().of
-                told |= counted(compare(vm, page_kib, probe, max(1, calls // COUNTED_SHARE), cost), suffix)
-    print(json.dumps(told))
+                reported |= counted(
+                    compare(vm, page_kib, probe, max(1, calls // COUNTED_SHARE), cost), suffix
+                )
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

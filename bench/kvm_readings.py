@@ -56,7 +56,7 @@ class Windows:
 
 def figures(vm: BenchVm, cost: Cost) -> Figures:
     """Return the costs of a window by what is touched."""
-    told: Figures = {}
+    reported: Figures = {}
     for name, touched, shared in (
         ("shared", NPAGES // 2, True),
         ("own", NPAGES // 8, False),
@@ -65,19 +65,19 @@ def figures(vm: BenchVm, cost: Cost) -> Figures:
         windows = Windows(vm, cost, shared=shared)
         value, control = (windows.median(touched, early=early) for early in (True, False))
         windows.close()
-        told[f"window_read_{1 + READINGS}_times_{name}{cost.suffix}"] = figure(
+        reported[f"window_read_{1 + READINGS}_times_{name}{cost.suffix}"] = figure(
             value, control, f"{cost.unit} per {NPAGES} pages"
         )
-    return told
+    return reported
 
 
 def main() -> None:
     """Print the figures."""
     vm = BenchVm(NPAGES)
-    told = figures(vm, TIME)
+    reported = figures(vm, TIME)
     with counting() as meter:
-        told |= figures(vm, meter.cost())
-    print(json.dumps(told))
+        reported |= figures(vm, meter.cost())
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ class InnerHost:
     def talk(self, command: str, seconds: int = 30) -> dict[str, Any] | None:
         """Return what the guest answers here, None if it does not."""
         argv = ["vmp-talk", str(seconds), command, str(self.folder / LAB / f"{GUEST}.sock")]
-        told = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-        answer: dict[str, Any] | None = json.loads(told.partition("\t")[2]) if "\t" in told else None
+        reported = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        answer: dict[str, Any] | None = json.loads(reported.partition("\t")[2]) if "\t" in reported else None
         return answer
 
     def log(self) -> str:

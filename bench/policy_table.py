@@ -35,6 +35,6 @@ class Table:
 
     def write(self) -> None:
         """Write what there is."""
-        told = {"rows": self.rows, "notes": [*beaten(self.rows)], "leave_one_out": self.left_out}
-        told |= {"record": self.record, "failed": self.failed}
-        write_atomically(self.path, msgspec.to_builtins(told))
+        reported = {"rows": self.rows, "notes": [*beaten(self.rows)], "leave_one_out": self.left_out}
+        reported |= {"record": self.record, "failed": self.failed}
+        write_atomically(self.path, msgspec.to_builtins(reported))

@@ -51,10 +51,10 @@ def measure(bench: str, parts: Mapping[str, Part], options: argparse.Namespace) 
         if options.out:
             write_atomically(options.out, record)
     print(json.dumps(record, indent=1))
-    return told_failures(bench, record["failed"])
+    return report_failures(bench, record["failed"])
 
 
-def told_failures(bench: str, failed: Mapping[str, str]) -> int:
+def report_failures(bench: str, failed: Mapping[str, str]) -> int:
     """Tell on standard error which parts failed; return the exit code."""
     for name, why in failed.items():
         print(f"{bench}: part {name!r} failed: {why}", file=sys.stderr)
@@ -79,8 +79,8 @@ def _measured(part: Part, runs: int) -> tuple[list[dict[str, Any]], list[float],
 def _fill(sample: dict[str, Any], part: Part) -> str | None:
     """Add the part's figures; return why they are not complete."""
     try:
-        told = part()
-        for piece in [told] if isinstance(told, Mapping) else told:
+        reported = part()
+        for piece in [reported] if isinstance(reported, Mapping) else reported:
             sample.update(piece)
     except Exception as err:  # whatever it is, the other parts are of use
         traceback.print_exc()
@@ -92,8 +92,8 @@ def summary(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Return median figures, how many runs they are of, and, of several runs, their spread."""
     if len(samples) == 1:
         return {"figures": samples[0], "runs": 1}
-    told = {"figures": _joined(samples, statistics.median), "runs": len(samples)}
-    return told | {"spread": _joined(samples, lambda values: [min(values), max(values)])}
+    reported = {"figures": _joined(samples, statistics.median), "runs": len(samples)}
+    return reported | {"spread": _joined(samples, lambda values: [min(values), max(values)])}
 
 
 def _joined(samples: list[Any], of: Callable[[list[float]], Any]) -> Any:
@@ -143,12 +143,12 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def write_atomically(path: Path, told: Mapping[str, Any]) -> None:
+def write_atomically(path: Path, reported: Mapping[str, Any]) -> None:
     """Write JSON so that the file is always whole: the old one, or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(told, indent=1) + "\n")
+        beside.write_text(json.dumps(reported, indent=1) + "\n")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

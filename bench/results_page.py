@@ -78,15 +78,15 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
     yield f"## {title}\n"
     yield f"*{kind}*, by `python -m bench.{command}`.\nIts header says what each figure is:\n"
     yield _question(command.split()[0]) + "\n"
-    for part, told in kept.get("parts", {}).items():
-        runs = "one run" if told["runs"] == 1 else f"median of {told['runs']} runs"
+    for part, reported in kept.get("parts", {}).items():
+        runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"
         yield f"### {part}\n\n{runs[0].upper()}{runs[1:]}.\n"
         yield "| figure | value | spread |\n|---|---|---|"
-        spread = dict(_leaves(told.get("spread", {})))
-        for key, value in _leaves(told["figures"]):
+        spread = dict(_leaves(reported.get("spread", {})))
+        for key, value in _leaves(reported["figures"]):
             low_high = spread.get(key)
-            told_spread = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else "-"
-            yield f"| {key} | {_number(value)} | {told_spread} |"
+            shown_spread = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else "-"
+            yield f"| {key} | {_number(value)} | {shown_spread} |"
         yield ""
     yield from _provenance(kept["record"])
 
@@ -94,8 +94,10 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
 def _question(bench: str) -> str:
     """Return what a bench asks: the first paragraph of its docstring, filled to 98 columns."""
     source = CHECKOUT / "bench" / f"{bench}.py"
-    told = ast.get_docstring(ast.parse(source.read_text())) if source.exists() else None
-    return textwrap.fill((told or bench).split("\n\n")[0], 98, initial_indent="> ", subsequent_indent="> ")
+    reported = ast.get_docstring(ast.parse(source.read_text())) if source.exists() else None
+    return textwrap.fill(
+        (reported or bench).split("\n\n")[0], 98, initial_indent="> ", subsequent_indent="> "
+    )
 
 
 def _leaves(figures: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -128,13 +130,19 @@ def _provenance(record: Record) -> Iterator[str]:
 
 def keep(record: Path, results: Path = RESULTS) -> None:
     """Keep what a bench wrote.  Raises ValueError where a part failed, or files were changed."""
-    told = json.loads(record.read_text())
-    if told["failed"] or not told["record"]["commit"] or told["record"]["commit"].endswith("-dirty"):
+    reported = json.loads(record.read_text())
+    if (
+        reported["failed"]
+        or not reported["record"]["commit"]
+        or reported["record"]["commit"].endswith("-dirty")
+    ):
         raise ValueError(f"{record}: a part failed, or the tree was not a commit: run it again")
     # The bench and its arguments: where this machine has its files is nobody's concern.
-    arguments = [Path(one).name if "/" in one else one for one in told["record"]["command"]]
-    told["record"]["command"] = arguments[: arguments.index("--out")] if "--out" in arguments else arguments
-    write_atomically(results / record.name, told)
+    arguments = [Path(one).name if "/" in one else one for one in reported["record"]["command"]]
+    reported["record"]["command"] = (
+        arguments[: arguments.index("--out")] if "--out" in arguments else arguments
+    )
+    write_atomically(results / record.name, reported)
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ def kernel_command_line(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     cannot: so it is told the frequency if this machine is a virtual one whose hypervisor told it.
     (Elsewhere "cpu MHz" is how fast a core runs at the moment.)
     """
-    told = dict(re.findall(r"^(flags|cpu MHz)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE))
-    if {"hypervisor", "tsc_known_freq"} <= set(told.get("flags", "").split()) and "cpu MHz" in told:
-        return f"{_COMMAND_LINE} tsc_early_khz={float(told['cpu MHz']) * 1000:.0f}"
+    reported = dict(re.findall(r"^(flags|cpu MHz)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE))
+    if {"hypervisor", "tsc_known_freq"} <= set(reported.get("flags", "").split()) and "cpu MHz" in reported:
+        return f"{_COMMAND_LINE} tsc_early_khz={float(reported['cpu MHz']) * 1000:.0f}"
     return _COMMAND_LINE
 
 

@@ -46,13 +46,13 @@ def _checkpatch(source: Path, files: list[Path], progress: Progress) -> None:
             done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=source)
             errors = style_errors(done.stdout) if "total: " in done.stdout else [done.stderr.strip()]
             if errors:
-                told = "\n".join(errors)
-                raise LabError(f"checkpatch on {path.name}:\n{told}", hint="mend the patch")
+                reported = "\n".join(errors)
+                raise LabError(f"checkpatch on {path.name}:\n{reported}", hint="mend the patch")
 
 
-def style_errors(told: str) -> list[str]:
+def style_errors(reported: str) -> list[str]:
     """Return the errors of checkpatch's long output; warnings are none, nor is what all of a table does."""
-    return [found[0] for found in _STYLE_ERROR.finditer(told) if found[1] not in TABLES]
+    return [found[0] for found in _STYLE_ERROR.finditer(reported) if found[1] not in TABLES]
 
 
 def _run_qtests(toolbox: Path, work: Path, names: list[str], progress: Progress) -> None:

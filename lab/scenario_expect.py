@@ -102,15 +102,15 @@ def _more_uneven(
 
 
 def _far_from_declared(within: float | None, who: str, guest: GuestResult) -> Iterator[str]:
-    seen, told = guest.lines_per_touch, guest.declared_lines_per_touch
-    if within is not None and (seen is None or told is None or abs(seen - told) > within * told):
-        yield f"{who}: the meter saw {_show(seen)} lines per touch, {_show(told)} follow from its pattern"
+    seen, reported = guest.lines_per_touch, guest.declared_lines_per_touch
+    if within is not None and (seen is None or reported is None or abs(seen - reported) > within * reported):
+        yield f"{who}: the meter saw {_show(seen)} lines per touch, {_show(reported)} follow from its pattern"
 
 
 def _far_from_forecast(within: float | None, name: str, result: ManagerResult) -> Iterator[str]:
-    seen, told = result.emulated_run_time_s, result.forecast_run_time_s
-    if within is not None and (seen is None or told is None or abs(told - seen) > within * seen):
-        yield f"{name}: emulated run time is {_show(seen)} s, the simulator says {_show(told)} s"
+    seen, reported = result.emulated_run_time_s, result.forecast_run_time_s
+    if within is not None and (seen is None or reported is None or abs(reported - seen) > within * seen):
+        yield f"{name}: emulated run time is {_show(seen)} s, the simulator says {_show(reported)} s"
 
 
 def _slower(

@@ -15,8 +15,8 @@ import numpy as np
 
 from lab.emulated_time import DILATION
 from lab.scenario import Guest, ManagerName, Scenario
-from lab.scenario_pace import declared_rates
 from lab.scenario_result import WORK_TOUCHES
+from lab.scenario_speed import declared_rates
 from lab.topology import MIB, LabTopology
 from lab.workload import Touch
 from vmplace.model.described_memory import described_memory

@@ -20,7 +20,7 @@ class Observed:
     """What was seen of one manager's run.
 
     ``cpu_loads``: CPUs that each guest used while the manager acted.  ``rates``: touches a second that guests
-    declare, by number, and ``pace`` the share of them that they were to make.  ``shares``: by step, what
+    declare, by number, and ``speed`` the share of them that they were to make.  ``shares``: by step, what
     of the machine others left to the emulated host.
     """
 
@@ -35,7 +35,7 @@ class Observed:
     vcpu_cpus: dict[str, dict[int, int]]
     verified: dict[str, Any]
     rates: dict[int, float]
-    pace: float | None
+    speed: float | None
     cost: float | None
     shares: dict[str, float]
     versions: dict[str, str]
@@ -100,7 +100,7 @@ def _judged_guest(
         mc_imbalance_before=before.median(lambda w: w.mc_imbalance(guest_id)),
         mc_imbalance_after=after.median(lambda w: w.mc_imbalance(guest_id)),
         lines_per_touch=after.median(lambda w: w.lines_per_touch(guest_id)) if seen.rates else None,
-        declared_lines_per_touch=declared_lines(scenario, guest, seen.pace or 1.0) if seen.rates else None,
+        declared_lines_per_touch=declared_lines(scenario, guest, seen.speed or 1.0) if seen.rates else None,
         # Only the answer to "verify" is the exact check of every byte.
         intact=is_intact(answer) if answer and answer["event"] == "verified" else None,
         verified_bytes=answer["arena_pages"] * PAGE_BYTES if answer else None,

@@ -22,11 +22,11 @@ CACHED_BYTES = 2.25 * MIB
 """A CPU's 256 KiB and the 2 MiB of its node, as the meter has them by default."""
 
 
-def declared_lines(scenario: Scenario, guest: Guest, pace: float = 1.0) -> float:
-    """Return the lines per touch of a guest that works at ``pace`` times its declared rates."""
+def declared_lines(scenario: Scenario, guest: Guest, speed: float = 1.0) -> float:
+    """Return the lines per touch of a guest that works at ``speed`` times its declared rates."""
     arena_bytes = (guest.workload.arena_mib or guest.memory_mib) * MIB
     missed = 1 - min(_cached_bytes(scenario, guest) / arena_bytes, 1.0)
-    touches_per_s = 1000 * pace * sum(_rates_by_node(guest).values())
+    touches_per_s = 1000 * speed * sum(_rates_by_node(guest).values())
     verified = guest.workload.verify_kib_per_s * 1024 / LINE_BYTES / touches_per_s
     return missed * misses_per_touch(guest) * (1 + dirty_share(guest)) + verified
 

@@ -13,7 +13,7 @@ numad-advice   what libvirt does with placement='auto': `numad -w` advises nodes
 kernel         automatic NUMA balancing.  A task's scan delay and first period are shortened from 1 s to
                0.1 s and a scan covers the guest's whole memory, because the lab measures seconds, not hours
                (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
-interleave     all memory of all guests dealt out over all nodes, as numactl --interleave=all does from a
+interleave     all memory of all guests distributed over all nodes, as numactl --interleave=all does from a
                guest's start; done by the agent of this project with the policy of that name.
 vmplace-stock  the agent of this project on a kernel without its patches, as a user installs it first.
 vmplace-nodes  the agent of this project with policy "nodes" in place of the scenario's: each guest by itself.
@@ -101,8 +101,8 @@ class Manager(Protocol):
 
     comes_to_rest: bool
 
-    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
-        """``pace``: the share of what they declare that guests do on this machine."""
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
+        """``speed``: the share of what they declare that guests do on this machine."""
 
     def start(self) -> None:
         """Let it act; it does when this returns."""
@@ -125,8 +125,8 @@ class NoManager:
 
     comes_to_rest = False
 
-    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
-        del host, scenario, pace
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
+        del host, scenario, speed
 
     def start(self) -> None:
         """Do nothing."""
@@ -150,8 +150,8 @@ class Numad:
 
     comes_to_rest = False
 
-    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
-        del scenario, pace
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
+        del scenario, speed
         self._host = host
 
     def start(self) -> None:
@@ -185,8 +185,8 @@ class Numad:
 class NumadAdvice(NoManager):
     """numad's advice for each guest by its size, as libvirt takes it where placement is "auto"."""
 
-    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
-        del pace
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
+        del speed
         self._host, self._guests = host, scenario.guests
         self._advice: list[str] = []
 
@@ -194,8 +194,8 @@ class NumadAdvice(NoManager):
         """Ask for each guest, pin its vCPUs there and have its memory follow."""
         for guest in self._guests:
             sizes = [str(len(guest.vcpu_nids)), str(guest.memory_mib)]
-            told = self._host.run(["sh", "-c", ADVISE, "sh", guest.name, *sizes], timeout=300)
-            self._advice.append(told.stdout.strip())
+            reported = self._host.run(["sh", "-c", ADVISE, "sh", guest.name, *sizes], timeout=300)
+            self._advice.append(reported.stdout.strip())
 
     def figures(self) -> ManagerFigures:
         """Return the advice."""
@@ -207,8 +207,8 @@ class KernelBalancing:
 
     comes_to_rest = False
 
-    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
-        del pace
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
+        del speed
         self._host = host
         self._scan_mib = max(guest.memory_mib for guest in scenario.guests)
 
@@ -244,10 +244,10 @@ class VmplaceAgent:
 
     PLACE = "/etc/vmplace/scenario.toml"
 
-    def __init__(self, host: LabHost, scenario: Scenario, pace: float = 1.0) -> None:
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
         self._host = host
         self._scenario = scenario
-        self._pace = pace
+        self._speed = speed
         self._start_cpu_s: float | None = None
         self._process: GuestProcess | None = None
 
@@ -262,7 +262,7 @@ class VmplaceAgent:
 
     def _config(self) -> str:
         metered = has_meter(self._host.shared_memory)
-        return self._scenario.agent_config + (of_emulation(self._scenario, self._pace) if metered else "")
+        return self._scenario.agent_config + (of_emulation(self._scenario, self._speed) if metered else "")
 
     def _await_ready(self) -> None:
         """Wait until the agent is up: Python takes its time to start under emulation."""
@@ -337,13 +337,13 @@ def has_meter(shared_memory: Path) -> bool:
     return True
 
 
-def of_emulation(scenario: Scenario, pace: float) -> str:
+def of_emulation(scenario: Scenario, speed: float) -> str:
     """Return settings of an emulated host: what counts for a PMU, how slow guests are, and so is the agent.
 
-    ``pace``: the share of what they declare that guests do on this machine.
+    ``speed``: the share of what they declare that guests do on this machine.
     """
     numbers = ", ".join(f"{guest.name} = {scenario.guest_id(guest.name)}" for guest in scenario.guests)
-    scale = slowness(scenario, read_topology(scenario.topology)) / pace
+    scale = slowness(scenario, read_topology(scenario.topology)) / speed
     return f"""
 [clock]
 scale = {scale:g}
@@ -361,7 +361,7 @@ def figures_of_status(
     status: dict[str, Any], cpu_seconds: float | None, start_cpu_seconds: float | None
 ) -> ManagerFigures:
     """Return the figures that ``vmplace status --json`` tells (vmplace.agent.state.AgentStatus)."""
-    told = {name: guest["estimated_lar"] for name, guest in status["guests"].items()}
+    reported = {name: guest["estimated_lar"] for name, guest in status["guests"].items()}
     return ManagerFigures(
         cpu_seconds=cpu_seconds,
         start_cpu_seconds=start_cpu_seconds,
@@ -370,7 +370,7 @@ def figures_of_status(
         rss_bytes=status["rss_bytes"],
         moved_bytes_own=status["moved_bytes"],
         replica_bytes=sum(guest["replica_bytes"] for guest in status["guests"].values()),
-        guest_lar={name: lar for name, lar in told.items() if lar is not None},
+        guest_lar={name: lar for name, lar in reported.items() if lar is not None},
     )
 
 

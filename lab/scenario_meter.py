@@ -233,9 +233,9 @@ def too_slow(
     silent = [guest for guest, share in made.items() if share == 0.0]
     if silent and len(silent) < len(rates):
         return LabError(f"guest {', '.join(map(str, silent))} fell silent while others worked")
-    told = ", ".join(f"guest {guest} made {share:.0%}" for guest, share in made.items())
+    reported = ", ".join(f"guest {guest} made {share:.0%}" for guest, share in made.items())
     return TooSlowError(
-        f"this machine is too slow to judge: {told} of its declared touches",
+        f"this machine is too slow to judge: {reported} of its declared touches",
         hint="end what else runs here, or wait for it, and try again",
     )
 

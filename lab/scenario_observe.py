@@ -1,6 +1,6 @@
 """What is seen of one manager's run, from the start that all have in common to the last byte verified?
 
-1. Guests work at the pace of this machine.  Three metered windows before, once for all managers.
+1. Guests work at the speed of this machine.  Three metered windows before, once for all managers.
 2. The manager is let act from when it is ready, until nothing moves any more; nobody gets less time than
    ``least_s``, and the control as much as the longest of the others.
 3. It is stopped: where memory lies is judged without it.  Three metered windows, and one in emulated time.
@@ -25,10 +25,10 @@ from lab.scenario_cost import measured_cost
 from lab.scenario_judge import Observed
 from lab.scenario_managers import MANAGERS, Manager, NoManager
 from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
-from lab.scenario_pace import LEAST_PACE, declared_rates, measured_pace
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
 from lab.scenario_rest import Acting
+from lab.scenario_speed import LEAST_SPEED, declared_rates, measured_speed
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
 POLL_S = 1.0
@@ -46,7 +46,7 @@ class SharedStart:
     ``longest_s``: the longest time that a manager was let act so far; the control gets it, too.
     """
 
-    pace: float | None = None
+    speed: float | None = None
     before: WindowSet | None = None
     longest_s: float = 0.0
 
@@ -82,9 +82,9 @@ class _Run:
     def observed(self) -> Observed:
         """Go through all steps."""
         host, scenario = self._host, self._scenario
-        self._settle_pace()
+        self._settle_speed()
         before = self._start.before = self._start.before or self._windows("before", scenario.time.before_s)
-        manager = self._manager = MANAGERS[self._name](host, scenario, self._start.pace or 1.0)
+        manager = self._manager = MANAGERS[self._name](host, scenario, self._start.speed or 1.0)
         vmstat, clock = read_vmstat(host), LoadClock(host, scenario)
         start_tracing(host)
         with self._step("starts"):
@@ -118,7 +118,7 @@ class _Run:
             vcpu_cpus=cpus,
             verified=verified,
             rates=declared_rates(scenario),
-            pace=self._start.pace,
+            speed=self._start.speed,
             cost=cost,
             shares=self._shares,
             versions=versions,
@@ -134,34 +134,34 @@ class _Run:
     def _machine_times(self) -> MachineTimes:
         return read_machine_times(self._host.emulator_pid)
 
-    def _settle_pace(self) -> None:
-        """Let the guests work at the pace that the first run found."""
+    def _settle_speed(self) -> None:
+        """Let the guests work at the speed that the first run found."""
         declared = declared_rates(self._scenario)
-        if declared and self._start.pace is None:
+        if declared and self._start.speed is None:
             with self._step("what guests can do on this machine"):
-                self._start.pace = measured_pace(self._host, declared, self._set_speed)
-        elif declared and self._start.pace != 1.0:
-            self._set_speed(self._start.pace or 1.0)
-        self._rates = {guest: rate * (self._start.pace or 1.0) for guest, rate in declared.items()}
+                self._start.speed = measured_speed(self._host, declared, self._set_speed)
+        elif declared and self._start.speed != 1.0:
+            self._set_speed(self._start.speed or 1.0)
+        self._rates = {guest: rate * (self._start.speed or 1.0) for guest, rate in declared.items()}
 
     def _windows(self, what: str, seconds: float) -> WindowSet:
-        """Return windows at the pace that the machine allows now: it may do other things than at first."""
+        """Return windows at the speed that the machine allows now: it may do other things than at first."""
         count = len(self._scenario.guests)
         with self._step(f"metered windows {what}"):
             while True:
                 try:
                     return read_windows(self._host, self._stage.topology, seconds, count, self._rates)
                 except TooSlowError:
-                    slower = (self._start.pace or 1.0) / 2
-                    if slower < LEAST_PACE:
+                    slower = (self._start.speed or 1.0) / 2
+                    if slower < LEAST_SPEED:
                         raise
-                    self._change_pace(slower)
+                    self._change_speed(slower)
 
-    def _change_pace(self, pace: float) -> None:
-        self._progress.note(f"guests work at {pace:.0%} of what they declare")
-        self._start.pace = pace
-        self._set_speed(pace)
-        self._rates = {guest: rate * pace for guest, rate in declared_rates(self._scenario).items()}
+    def _change_speed(self, speed: float) -> None:
+        self._progress.note(f"guests work at {speed:.0%} of what they declare")
+        self._start.speed = speed
+        self._set_speed(speed)
+        self._rates = {guest: rate * speed for guest, rate in declared_rates(self._scenario).items()}
 
     def _set_speed(self, factor: float) -> None:
         ask_all(self._host, self._scenario.guests, f"speed {factor:g}")
@@ -176,7 +176,7 @@ class _Run:
                 self._stage.topology,
                 self._scenario.time.emulated_s,
                 len(self._scenario.guests),
-                lambda speed: self._set_speed(speed if speed > 1 else self._start.pace or 1.0),
+                lambda speed: self._set_speed(speed if speed > 1 else self._start.speed or 1.0),
             )
 
     def _cost(self) -> float | None:
@@ -187,7 +187,7 @@ class _Run:
         with self._step("what it costs, in turns"):
             self._set_speed(FULL_SPEED)
             cost = measured_cost(self._host, self._manager, seconds, self._rates)
-            self._set_speed(self._start.pace or 1.0)
+            self._set_speed(self._start.speed or 1.0)
             return cost
 
     def _await_rest(self) -> float | None:

@@ -91,7 +91,7 @@ def _draw_ratios(axes: "Axes", result: ScenarioResult) -> None:
     series: list[Series] = [("start", [first.guests[name].lar_before for name in names])]
     for manager_name, manager in result.managers.items():
         series.append((manager_name, [manager.guests[name].lar_after for name in names]))
-    ticks = [f"{name}\n{_told_nids(first.guests[name].vcpu_nids)}" for name in names]
+    ticks = [f"{name}\n{_nids_text(first.guests[name].vcpu_nids)}" for name in names]
     _draw_bars(axes, series, ticks)
     axes.set(ylim=(0, 1.1))
     axes.set_title("local access ratio (1 is best), by guest and its nodes", fontsize=11, color=INK)
@@ -137,8 +137,8 @@ def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> 
     for i, (label, values) in enumerate(series):
         heights = [value if value is not None else 0.0 for value in values]
         bars = axes.bar(x - 0.43 + width * (i + 0.5), heights, width * 0.9, label=label, color=COLOURS[label])
-        told = ["?" if value is None else f"{value:.2f}" for value in values]
-        axes.bar_label(bars, told, fontsize=7, color=INK, padding=1)
+        reported = ["?" if value is None else f"{value:.2f}" for value in values]
+        axes.bar_label(bars, reported, fontsize=7, color=INK, padding=1)
     axes.set_xticks(x, ticks, color=INK, fontsize=9)
     axes.set(xlim=(-0.5, len(ticks) - 0.5))
     axes.tick_params(colors=INK, length=0)
@@ -147,6 +147,6 @@ def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> 
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _told_nids(vcpu_nids: tuple[int, ...]) -> str:
+def _nids_text(vcpu_nids: tuple[int, ...]) -> str:
     nids = sorted(set(vcpu_nids))
     return f"node {nids[0]}" if len(nids) == 1 else "nodes " + ", ".join(map(str, nids))

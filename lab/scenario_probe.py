@@ -49,8 +49,10 @@ def read_vmstat(host: LabHost) -> dict[str, int]:
 
 def read_progress(host: LabHost) -> tuple[int, ...]:
     """Return the pages moved since the host's boot, and the copies of guests' pages that KVM holds now."""
-    told = host.run("awk '/^pgmigrate_success/ { print $2 }' /proc/vmstat; cat " + COPIES, check=False).stdout
-    return tuple(int(word) for word in told.split())
+    reported = host.run(
+        "awk '/^pgmigrate_success/ { print $2 }' /proc/vmstat; cat " + COPIES, check=False
+    ).stdout
+    return tuple(int(word) for word in reported.split())
 
 
 def parse_vmstat(text: str) -> dict[str, int]:
@@ -76,11 +78,13 @@ done"""
 def read_versions(host: LabHost) -> dict[str, str]:
     """Return the exact versions of what runs in the emulated host, and of the emulator."""
     lines = host.run(VERSIONS).stdout.splitlines()
-    told = {name: version for name, _, version in (line.partition(" ") for line in lines)}
+    reported = {name: version for name, _, version in (line.partition(" ") for line in lines)}
     emulator = host.qmp("query-version")
     numbers = emulator["qemu"]
-    told["emulator_qemu"] = f"{numbers['major']}.{numbers['minor']}.{numbers['micro']}{emulator['package']}"
-    return told
+    reported["emulator_qemu"] = (
+        f"{numbers['major']}.{numbers['minor']}.{numbers['micro']}{emulator['package']}"
+    )
+    return reported
 
 
 def read_process_time(host: LabHost, pid: int) -> ProcessTime | None:
@@ -118,8 +122,8 @@ class LoadClock:
             'for guest in "$@"; do echo "$guest $(cat /proc/$(cat /run/libvirt/qemu/$guest.pid)/stat)"; done'
         )
         lines = self._host.run(["sh", "-c", script, "sh", *self._names]).stdout.splitlines()
-        told = (line.partition(" ") for line in lines)
-        return {name: parse_process_time(stat).total_s for name, _, stat in told if stat}
+        reported = (line.partition(" ") for line in lines)
+        return {name: parse_process_time(stat).total_s for name, _, stat in reported if stat}
 
 
 def read_vcpu_cpus(host: LabHost, guest_names: tuple[str, ...]) -> dict[str, dict[int, int]]:

@@ -62,11 +62,11 @@ class Acting:
         """
         if self.is_at_rest:
             return ()
-        told = f"was still moving pages after {self.passed_s:.0f} s"
+        reported = f"was still moving pages after {self.passed_s:.0f} s"
         if self.had_s < SLOW * self.passed_s:
             raise TooSlowError(
-                f"this machine is too slow to judge: {who} {told}, of which others used"
+                f"this machine is too slow to judge: {who} {reported}, of which others used"
                 f" {1 - self.had_s / self.passed_s:.0%}",
                 hint="end what else runs here, or wait for it, and try again",
             )
-        return (f"it {told}",)
+        return (f"it {reported}",)

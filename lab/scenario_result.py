@@ -105,7 +105,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario under several managers, each from the same snapshot of host and guests.
 
-    ``pace``: at which share of their declared rates guests worked.  ``too_slow``: why nothing was judged.
+    ``speed``: at which share of their declared rates guests worked.  ``too_slow``: why nothing was judged.
     """
 
     scenario: str
@@ -114,7 +114,8 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     managers: dict[ManagerName, ManagerResult]
     failed_expectations: tuple[str, ...] = ()
     too_slow: str | None = None
-    pace: float | None = None
+    # The word that kept results have.
+    speed: float | None = msgspec.field(default=None, name="pace")
     seed: int
     versions: dict[str, str] = {}
     truth: dict[str, str] = msgspec.field(default_factory=lambda: dict(TRUTH))

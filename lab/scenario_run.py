@@ -84,7 +84,7 @@ class _ScenarioRun:
             managers=results,
             failed_expectations=missed,
             too_slow=str(too_slow) if too_slow else None,
-            pace=self._start.pace,
+            speed=self._start.speed,
             seed=self._scenario.seed,
             versions=_versions(stage),
         )

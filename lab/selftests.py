@@ -122,14 +122,14 @@ def run_selftests(  # noqa: PLR0913  (as its command's options)
             arguments=stress,
         )
         with progress.step(f"selftests: run on the {flavour} kernel", log):
-            lines = _told(host, script, log, SILENCE_S + limit_s)
+            lines = _results(host, script, log, SILENCE_S + limit_s)
         complaints = host.run("dmesg --level=emerg,alert,crit,err,warn").stdout.splitlines()
     results = {test: result_of(int(code)) for test, code, _ in lines}
     said = {test: text for test, _, text in lines}
     return SelftestRun(flavour, results, said, tuple(line for line in complaints if BAD_NEWS.search(line)))
 
 
-def _told(host: LabHost, script: str, log: Path, silence_s: float) -> list[tuple[str, str, str]]:
+def _results(host: LabHost, script: str, log: Path, silence_s: float) -> list[tuple[str, str, str]]:
     """Run the script inside to its end; return its lines as test, exit code and text."""
     process = host.spawn(script)
     last, heard = "", time.monotonic()
@@ -203,6 +203,6 @@ def what_is_wrong(runs: Sequence[SelftestRun]) -> tuple[str, ...]:
             bad = [flavour for flavour, word in words.items() if word not in ("ok", "skip")]
             sentences += [f"{flavour}: {test}: {words[flavour]}" for flavour in bad]
         elif len(set(words.values())) > 1:
-            told = ", ".join(f"{flavour} {word}" for flavour, word in words.items())
-            sentences.append(f"{test} differs: {told}")
+            reported = ", ".join(f"{flavour} {word}" for flavour, word in words.items())
+            sentences.append(f"{test} differs: {reported}")
     return tuple(sentences)

@@ -88,19 +88,19 @@ def run_selftests_on_intel(
 
 def parse_console(flavour: Flavour, names: Sequence[str], lines: Iterable[str]) -> SelftestRun:
     """Return what /init told; raises LabError if it did not come to its end, or EPT lacks what matters."""
-    told: dict[str, list[str]] = {"ept": [], "result": [], "kernel": [], "end": []}
+    reported: dict[str, list[str]] = {"ept": [], "result": [], "kernel": [], "end": []}
     for line in lines:
         word, _, text = line.partition(":")
-        if word in told:
-            told[word].append(text.strip())
-    results = {test: (result_of(int(code)), text) for test, code, text in map(parse_line, told["result"])}
-    if told["ept"] != ["eptad Y"]:
+        if word in reported:
+            reported[word].append(text.strip())
+    results = {test: (result_of(int(code)), text) for test, code, text in map(parse_line, reported["result"])}
+    if reported["ept"] != ["eptad Y"]:
         raise LabError("KVM found no EPT with accessed and dirty bits on Bochs")
-    if not told["end"] or set(results) != set(names):
+    if not reported["end"] or set(results) != set(names):
         raise LabError(f"{len(results)} of {len(names)} selftests ended on Bochs")
     words = {test: word for test, (word, _) in results.items()}
     said = {test: text for test, (_, text) in results.items()}
-    complaints = tuple(line for line in told["kernel"] if EXPECTED_NEWS not in line)
+    complaints = tuple(line for line in reported["kernel"] if EXPECTED_NEWS not in line)
     return SelftestRun(flavour, words, said, complaints)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from lab.errors import LabError
 from vmplace.errors import OutsideError
-from vmplace.outside import parse_toml, told
+from vmplace.outside import error_text, parse_toml
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -97,7 +97,7 @@ def parse_topology(text: str, *, name: str) -> LabTopology:
         topology = _from_table(msgspec.convert(parse_toml(text), _File), name)
     except (tomllib.TOMLDecodeError, OutsideError, msgspec.ValidationError) as err:
         raise LabError(
-            f"topology {name}: {told(err)}", hint="compare with the other files of the folder"
+            f"topology {name}: {error_text(err)}", hint="compare with the other files of the folder"
         ) from err
     _check(topology)
     return topology

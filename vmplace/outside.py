@@ -114,7 +114,7 @@ def parse_json(content: bytes | str, kind: type[T]) -> T:
         return msgspec.json.decode(content, type=kind)
     # msgspec lets bad UTF-8 and deep nesting through as Python's own errors.
     except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, ValueError) as err:
-        raise OutsideError(told(err)) from err
+        raise OutsideError(error_text(err)) from err
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -127,10 +127,10 @@ def parse_toml(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         raise
     except (RecursionError, ValueError, OverflowError) as err:
-        raise OutsideError(told(err)) from err
+        raise OutsideError(error_text(err)) from err
 
 
-def told(err: Exception) -> str:
+def error_text(err: Exception) -> str:
     """Return in a printable line what an error of a library says."""
     if isinstance(err, RecursionError):
         return "nested too deeply"

@@ -86,9 +86,9 @@ def candidates(admin: Any, host: str) -> int:
         "resources=VCPU:8,MEMORY_MB:4096&group_policy=none"
         f"&resources_VMPLACE={CLASS}:1&required_VMPLACE={NODE},!{TIGHT}"
     )
-    told = admin.get(f"/allocation_candidates?{query}").json()
+    reported = admin.get(f"/allocation_candidates?{query}").json()
     root = admin.get(f"/resource_providers?name={host}").json()["resource_providers"][0]["uuid"]
-    return sum(root in one["allocations"] for one in told["allocation_requests"])
+    return sum(root in one["allocations"] for one in reported["allocation_requests"])
 
 
 def test_each_node_has_a_provider_and_tight_ones_a_trait(admin: Any, host: str, ours: NodeProviders) -> None:
@@ -231,8 +231,8 @@ def test_a_token_that_expired_is_one_error_with_the_cure_and_no_storm(
     for now_s in (0.0, 60.0, 180.0):
         publisher.step(now_s)
     server.shutdown()
-    [told] = [one.getMessage() for one in caplog.records if "401" in one.getMessage()]
-    assert "application credential" in told
+    [reported] = [one.getMessage() for one in caplog.records if "401" in one.getMessage()]
+    assert "application credential" in reported
     # A step that fails asks twice at most: once more after the library renewed what it can.
     assert Expired.asked <= 6
     # The operator writes a good file: nothing needs a restart.
@@ -243,8 +243,8 @@ def test_a_token_that_expired_is_one_error_with_the_cure_and_no_storm(
 
 def status(**pressure: float) -> dict[str, Any]:
     """Return what the agent tells of two nodes and one guest."""
-    told = {name.removeprefix("node"): value for name, value in pressure.items()}
-    return {"nids": [0, 1], "guests": {"db": {"pressure_by_node": told}}}
+    reported = {name.removeprefix("node"): value for name, value in pressure.items()}
+    return {"nids": [0, 1], "guests": {"db": {"pressure_by_node": reported}}}
 
 
 def test_a_placement_that_is_gone_is_told_once_and_asked_ever_less(
@@ -329,10 +329,10 @@ def test_the_agent_does_not_notice_that_placement_is_killed(
             service.start()
         finally:
             process.send_signal(signal.SIGTERM)
-            _, told = process.communicate(timeout=60)
+            _, reported = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert told.count("does not answer") <= 1
-    assert "admin" not in told.replace("role admin", "")
+    assert reported.count("does not answer") <= 1
+    assert "admin" not in reported.replace("role admin", "")
 
 
 def wait_until(check: Any, limit_s: float = 60) -> None:

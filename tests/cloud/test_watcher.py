@@ -47,9 +47,9 @@ HOSTS: Mapping[str, Mapping[str, float]] = {
 def exposition(pressing: Mapping[str, float]) -> bytes:
     """Return what the exporter of one host says."""
     status = AgentStatus("1", 1, "kvm", "auto", False, guests=dict(map(named, pressing.items())))
-    told = msgspec.to_builtins(status, str_keys=True)
+    reported = msgspec.to_builtins(status, str_keys=True)
     registry = CollectorRegistry()
-    registry.register(mock.Mock(collect=lambda: families(told), describe=lambda: []))
+    registry.register(mock.Mock(collect=lambda: families(reported), describe=lambda: []))
     text: bytes = generate_latest(registry)
     return text
 
@@ -151,8 +151,8 @@ def run(strategy: Any, **asked_for: Any) -> list[tuple[str, str, str]]:
     strategy.input_parameters = utils.Struct()
     strategy.input_parameters.update({"threshold": 0.8, "target": 0.75, "migrations": 5, **asked_for})
     solution = strategy.execute()
-    told = (one["input_parameters"] for one in solution.actions)
-    return [(one["resource_id"], one["source_node"], one["destination_node"]) for one in told]
+    reported = (one["input_parameters"] for one in solution.actions)
+    return [(one["resource_id"], one["source_node"], one["destination_node"]) for one in reported]
 
 
 def test_the_guest_that_presses_most_leaves_the_host_that_queues_most(strategy: Any) -> None:
@@ -162,10 +162,10 @@ def test_the_guest_that_presses_most_leaves_the_host_that_queues_most(strategy: 
 
 def test_the_efficacy_is_stated(strategy: Any) -> None:
     run(strategy)
-    told = {one["name"]: one["value"] for one in strategy.solution.efficacy_indicators}
-    assert told["instance_migrations_count"] == 1
-    assert told["standard_deviation_before_audit"] == pytest.approx(0.309, abs=0.01)
-    assert told["standard_deviation_after_audit"] < told["standard_deviation_before_audit"] / 1.5
+    reported = {one["name"]: one["value"] for one in strategy.solution.efficacy_indicators}
+    assert reported["instance_migrations_count"] == 1
+    assert reported["standard_deviation_before_audit"] == pytest.approx(0.309, abs=0.01)
+    assert reported["standard_deviation_after_audit"] < reported["standard_deviation_before_audit"] / 1.5
     [overall] = strategy.solution.global_efficacy
     assert overall["name"] == "live_migrations_count"
 

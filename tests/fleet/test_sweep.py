@@ -46,8 +46,8 @@ def run(*words: object, fails: bool = False) -> str:
 
 
 def sweep(traces: Path, out: object, *words: object, policies: str = "none,vmplace") -> dict[str, int]:
-    told = run("sweep", traces, "--hosts", HOST, "--policies", policies, "--out", out, "--json", *words)
-    answer: dict[str, int] = json.loads(told)
+    reported = run("sweep", traces, "--hosts", HOST, "--policies", policies, "--out", out, "--json", *words)
+    answer: dict[str, int] = json.loads(reported)
     return answer
 
 
@@ -74,8 +74,8 @@ def test_a_recording_is_rehearsed_as_replay_does(tmp_path: Path) -> None:
     truth = json.loads(run("replay", DEMO, "--policy", "home", "--json"))
     [row] = [row for row in read_rows(str(out)) if row.policy == "agent:home"]
     assert row.moved_bytes == truth["moved_bytes"] > 0
-    told = {guest.name: (guest.lar_before, guest.lar) for guest in row.guests}
-    assert told == {name: (one["lar_before"], one["lar_after"]) for name, one in truth["guests"].items()}
+    reported = {guest.name: (guest.lar_before, guest.lar) for guest in row.guests}
+    assert reported == {name: (one["lar_before"], one["lar_after"]) for name, one in truth["guests"].items()}
 
 
 def test_what_is_there_is_not_done_again(traces: Path, tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_a_sweep_that_was_killed_keeps_its_rows(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_recording_is_its_row(traces: Path, tmp_path: Path) -> None:
     (traces / "bad.npz").write_bytes(b"no trace")
     out = tmp_path / "out.parquet"
-    told = run("sweep", traces, "--hosts", HOST, "--policies", "none", "--out", out, fails=True)
-    assert "3 rows, 0 were there, 1 failed" in told
+    reported = run("sweep", traces, "--hosts", HOST, "--policies", "none", "--out", out, fails=True)
+    assert "3 rows, 0 were there, 1 failed" in reported
     [failed] = sweep_report(str(out))["failed"]
     assert "not a readable .npz file" in failed["error"]
     # A failure is tried again, the others are not.
@@ -208,15 +208,15 @@ def test_the_report_answers_by_the_rows(traces: Path, tmp_path: Path) -> None:
     )
     took = {(Path(r.recording).stem, r.host, r.policy): r.run_time_s or 0 for r in read_rows(out)}
     gain = {key: 1 - took[key] / took[(*key[:2], "none")] for key in took if key[2] != "none"}
-    told = sweep_report(out)
-    means = {row["policy"]: row["mean_gain"] for row in told["policies"]}
+    reported = sweep_report(out)
+    means = {row["policy"]: row["mean_gain"] for row in reported["policies"]}
     for policy in ("vmplace", "interleave-all"):
         assert means[policy] == pytest.approx(np.mean([gain[key] for key in gain if key[2] == policy]))
-    best = {(row["guest"], row["host"]): row["gain"] for row in told["guests"]}
+    best = {(row["guest"], row["host"]): row["gain"] for row in reported["guests"]}
     assert best["own", HOST.stem] == pytest.approx(
         max(v for k, v in gain.items() if k[:2] == ("own", HOST.stem))
     )
-    assert {row["host"] for row in told["hosts"]} == {HOST.stem, "two-node"}
+    assert {row["host"] for row in reported["hosts"]} == {HOST.stem, "two-node"}
     assert "Which guests gain?" in run("sweep-report", out)
 
 

@@ -62,7 +62,7 @@ def begun(name: str, runs: str) -> int:
         os._exit(3)
 
 
-def told(name: str, seconds: float, status: int) -> str:
+def result_line(name: str, seconds: float, status: int) -> str:
     """Return a target's row of the table."""
     log = (BUILD / f"{name}.log").read_text(errors="replace")
     fed = max((int(number) for number in re.findall(r"^#([0-9]+)", log, re.M)), default=0)
@@ -83,7 +83,7 @@ def main(runs: str, *names: str) -> int:
             running[begun(name, runs)] = name, time.monotonic()
         pid, status = os.wait()
         name, started = running.pop(pid)
-        print(told(name, time.monotonic() - started, status), flush=True)
+        print(result_line(name, time.monotonic() - started, status), flush=True)
         all_well &= not status
     return 0 if all_well else 1
 

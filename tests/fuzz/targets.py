@@ -48,7 +48,7 @@ from vmplace.agent.config import parse_config
 from vmplace.agent.decided import Decided, changed_words, decided
 from vmplace.agent.dry_run import rehearse
 from vmplace.agent.news import parse_news
-from vmplace.interfaces.policy_view import told_policy
+from vmplace.interfaces.policy_view import shown_policy
 from vmplace.interfaces.protocol import parse_request
 from vmplace.interfaces.report_policy import _summary, parse_policy_table
 from vmplace.model.handover import parse_handover
@@ -259,7 +259,7 @@ def domain_words(data: bytes) -> None:
     """Decide by what a domain's XML says of vmplace."""
     what = decided(parse_config("", Path("x")), "db1", domain_policy(text_of(data)), (0, 1))
     changed_words(Decided(what.settings), what)
-    told_policy("db1", what, None)
+    shown_policy("db1", what, None)
 
 
 def datagram(data: bytes) -> None:
@@ -413,8 +413,8 @@ def handed_over(data: bytes) -> None:
 
 def handovers() -> list[bytes]:
     """Return packed handovers."""
-    told = (handover_of_halves(halves(), 0, 1, early=early) for early in (False, True))
-    return [msgspec.msgpack.encode(one) for one in told]
+    reported = (handover_of_halves(halves(), 0, 1, early=early) for early in (False, True))
+    return [msgspec.msgpack.encode(one) for one in reported]
 
 
 TARGETS: Mapping[str, Target] = {

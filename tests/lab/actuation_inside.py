@@ -71,11 +71,11 @@ def write(name: str, suffix: str, value: object) -> None:
 
 def guest_of(name: str) -> GuestTopology:
     """Return the topology of a child."""
-    told = json.loads((RUN / f"{name}.json").read_text())
-    stat = Path(f"/proc/{told['pid']}/stat").read_text()
+    reported = json.loads((RUN / f"{name}.json").read_text())
+    stat = Path(f"/proc/{reported['pid']}/stat").read_text()
     start_time = int(stat[stat.rindex(")") :].split()[20])
-    ram = RamRange(told["hva"], told["mib"] * 256, None, 4096, Movability.MOVABLE, "anonymous")
-    return GuestTopology(name, told["pid"], start_time, "kvm", (), (ram,))
+    ram = RamRange(reported["hva"], reported["mib"] * 256, None, 4096, Movability.MOVABLE, "anonymous")
+    return GuestTopology(name, reported["pid"], start_time, "kvm", (), (ram,))
 
 
 def move_of(guest: GuestTopology, nids: list[int], step: int) -> Move:

@@ -114,7 +114,7 @@ class Guest:
 def main() -> None:
     """Do the steps."""
     (HERE / "qemu").chmod(0o755)
-    guest, told = Guest(), []
+    guest, reported = Guest(), []
     for step in json.loads(sys.stdin.read()):
         before = guest.nids()
         if "touch" in step:
@@ -126,9 +126,9 @@ def main() -> None:
         else:
             guest.qmp("set-memdev-policy", id="ram0", **step["policy"])
         moved = int(((before >= 0) & (before != guest.nids())).sum())
-        told.append({"numa_maps": guest.numa_maps(), "moved": moved, "mappings": guest.mappings()})
+        reported.append({"numa_maps": guest.numa_maps(), "moved": moved, "mappings": guest.mappings()})
     guest.end()
-    print(json.dumps(told))
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ nodes CPU:r|w:FIRST:END...                 in one window, have a vCPU on each CP
                                            by node what source "kvm" saw, after a window that nobody counts
 places NID                                 move pages that nobody touches; print on which nodes "kvm" has them
                                            before, in the window after that, and once it was told
-pace FIRST_MS CPU:FIRST:END:PER_SECOND...   have a vCPU on each CPU touch each page so often, at random times,
+rates FIRST_MS CPU:FIRST:END:PER_SECOND...   have a vCPU on each CPU touch each page so often, at random,
                                            and an agent watch; print by range what its page statistics hold
 KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).
 """
@@ -228,12 +228,12 @@ def nodes(*texts: str) -> None:
         batch = source.harvest(topology)
     bits = batch.ranges[0].by_node
     assert bits is not None and bits.written is not None
-    told = [
+    reported = [
         {nid: runs(unpacked(rows[at], NPAGES)) for at, nid in enumerate((*batch.nids, -1)) if rows[at].any()}
         for rows in (bits.accessed, bits.written)
     ]
     source.close()
-    print(json.dumps({"accessed": told[0], "written": told[1]}))
+    print(json.dumps({"accessed": reported[0], "written": reported[1]}))
     orders.send(None)
     child.join()
 
@@ -253,14 +253,14 @@ def places(nid: str) -> None:
         return sorted({batch.nids[index] for index in batch.ranges[0].node_index[pages]})
 
     # The first window looks all up, the second what its turn is: all of so small a range.
-    told = [seen() for _ in range(3)][-1:]
+    reported = [seen() for _ in range(3)][-1:]
     status = np.zeros(len(hvas), np.int32)
     native.move_pages(topology.pid, hvas, np.full(len(hvas), int(nid), np.int32), status)
-    told.append(seen())
+    reported.append(seen())
     source.moved(topology, hvas)
-    told.append(seen())
+    reported.append(seen())
     source.close()
-    print(json.dumps({"moved": int((status == int(nid)).sum()), "nodes": told}))
+    print(json.dumps({"moved": int((status == int(nid)).sum()), "nodes": reported}))
     orders.send(None)
     child.join()
 
@@ -337,22 +337,22 @@ def watched_by_agent(topology: GuestTopology, first_ms: int) -> RangePages:
     return tracked.pages.ranges[0]
 
 
-def told_of(pages: RangePages, nodes: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return how much each node touches each page [node, page]: the pace, else the windows with touches."""
+def touches_of(pages: RangePages, nodes: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    """Return how much each node touches each page [node, page]: the rate, else the windows with touches."""
     touched = touched_pages(pages)
     assert touched
     sizes = touched.sizes
     entry = np.repeat(np.arange(len(sizes)), sizes)
     inside = np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[entry]
     page = (touched.hva_of(entry) - pages.ram.hva) // 4096 + inside
-    told = np.zeros((nodes, pages.ram.npages))
+    reported = np.zeros((nodes, pages.ram.npages))
     for node in range(nodes):
-        pace = touched.rate_of(node)
-        told[node, page] = (touched.touches[node] if pace is None else pace)[entry]
-    return told
+        rate = touched.rate_of(node)
+        reported[node, page] = (touched.touches[node] if rate is None else rate)[entry]
+    return reported
 
 
-def pace(first_ms: str, *texts: str) -> None:
+def rates(first_ms: str, *texts: str) -> None:
     """Print by stream: the heat of its pages, by page, and what each node does to them, on average."""
     words = [text.split(":") for text in texts]
     streams = [Stream(int(cpu), int(first), int(end), float(rate)) for cpu, first, end, rate in words]
@@ -367,17 +367,17 @@ def pace(first_ms: str, *texts: str) -> None:
     orders.send("go")
     pages = watched_by_agent(topology, int(first_ms))
     orders.send("stop")
-    told = told_of(pages, len(read_host().nids))
+    reported = touches_of(pages, len(read_host().nids))
     parts = [slice(one.first, one.end) for one in streams]
-    heat = told.sum(axis=0) if pages.rate else pages.part(0, NPAGES)[0].astype(np.float64)
+    heat = reported.sum(axis=0) if pages.rate else pages.part(0, NPAGES)[0].astype(np.float64)
     print(json.dumps({
         "heat": [heat[part].tolist() for part in parts],
-        "by_node": [told[:, part].mean(axis=1).tolist() for part in parts],
+        "by_node": [reported[:, part].mean(axis=1).tolist() for part in parts],
         "late_s": orders.recv(),
     }))  # fmt: skip
     child.join()
 
 
 if __name__ == "__main__":
-    commands: tuple[Callable[..., None], ...] = (window, nodes, pace, places)
+    commands: tuple[Callable[..., None], ...] = (window, nodes, rates, places)
     {command.__name__: command for command in commands}[sys.argv[1]](*sys.argv[2:])

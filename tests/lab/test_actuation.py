@@ -30,8 +30,8 @@ class LabChild:
         self.host, self.name, self.kind = host, name, kind
         host.run(f"rm -f /run/{name}.*")
         host.spawn(f"exec numactl {nids} python3 {INSIDE} child {name} {mib} {kind}")
-        told = json.loads(self._file("json"))
-        self.pid, self.hva = told["pid"], told["hva"]
+        reported = json.loads(self._file("json"))
+        self.pid, self.hva = reported["pid"], reported["hva"]
 
     def _file(self, suffix: str) -> str:
         wait = f"for i in $(seq 300); do test -e /run/{self.name}.{suffix} && break; sleep 0.2; done"

@@ -51,8 +51,8 @@ def start_agent(host: LabHost, *, mb_per_s: int = 512, rules: str = "") -> Guest
 
 def status(host: LabHost) -> dict[str, Any]:
     answer = host.run("vmplace status --json", check=False, timeout=60).stdout
-    told: dict[str, Any] = json.loads(answer) if answer.startswith("{") else {"windows": -1, "guests": {}}
-    return told
+    reported: dict[str, Any] = json.loads(answer) if answer.startswith("{") else {"windows": -1, "guests": {}}
+    return reported
 
 
 def until(
@@ -108,10 +108,10 @@ def test_memory_follows_the_vcpus_and_a_clean_stop_gives_everything_back(host: L
     assert is_away(host, "one", 1)
     agent = start_over_balancing(host)
     until(lambda: is_home(host, "one", 0) and is_home(host, "two", 3), "both guests are at home", agent)
-    told = status(host)
-    assert told["guests"]["one"]["vcpu_nids"] == [0] and told["guests"]["one"]["origin"] == "libvirt"
-    assert told["moved_bytes"] > 2 * PRESENT * 4096
-    assert told["rss_bytes"] < 60e6
+    reported = status(host)
+    assert reported["guests"]["one"]["vcpu_nids"] == [0] and reported["guests"]["one"]["origin"] == "libvirt"
+    assert reported["moved_bytes"] > 2 * PRESENT * 4096
+    assert reported["rss_bytes"] < 60e6
     assert balancing(host) == "0"
     agent.kill("TERM")
     assert agent.wait(timeout=60) == 0
@@ -188,9 +188,9 @@ def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Pa
     assert all(is_away(host, name, nid) for name, nid in away.items())
     (tmp_path / "host.vmptrace").write_bytes(host.get("/root/host.vmptrace"))
     replay = ["replay", str(tmp_path / "host.vmptrace"), "--policy", "home", "--json"]
-    told = json.loads(CliRunner().invoke(cli, replay, catch_exceptions=False).stdout)
+    reported = json.loads(CliRunner().invoke(cli, replay, catch_exceptions=False).stdout)
     for name in away:
-        guest = told["guests"][name]
+        guest = reported["guests"][name]
         assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9
         assert guest["moved_bytes"] > PRESENT * 4096
 

@@ -3,7 +3,7 @@
 The emulated memory is narrow: node 1, on which the vCPU runs, serves hardly more than the guest asks for, and
 the link to node 0 a fifth of that.  So an instruction waits about as long at any proximity from 0.5 to 1, and
 twice as long at 0, where the canonical weights lead that firmware's bandwidths give.
-Truth: the stall per instruction, by the meter, with the memory dealt out by move_pages(2) alone.
+Truth: the stall per instruction, by the meter, with the memory distributed by move_pages(2) alone.
 """
 
 import statistics
@@ -124,9 +124,9 @@ def test_the_climb_ends_where_the_guest_waits_little(host: LabHost) -> None:
     costs = {proximity: cost_at(host, proximity) for proximity in SWEPT}
     # The control: what weights by bandwidth alone cost here.
     assert costs[0.0] > 1.4 * min(costs.values())
-    told = climbed(host)
+    reported = climbed(host)
     host.run(["vmp-meter", "time"])
     found = metered_cost(host)
-    print(f"{costs}, found {found}\n{told}")
-    assert "proximity=1.0->0.9" in told
+    print(f"{costs}, found {found}\n{reported}")
+    assert "proximity=1.0->0.9" in reported
     assert found < NOISE * min(costs.values())

@@ -44,17 +44,17 @@ def cached() -> Iterator[LabHost]:
 
 def inside(host: LabHost, *words: str) -> dict[str, Any]:
     argv = ["numactl", "-N", "0", "-m", "1", "python3", INSIDE, *words]
-    told: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
-    return told
+    reported: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
+    return reported
 
 
 def fetches_of_the_loop(host: LabHost, kind: str) -> list[tuple[int, int]]:
     """Return control and physical address of the samples of the loop; 8 million fetches are 128 samples."""
-    told = inside(host, "fetch", kind)
-    found = [(control, phys) for control, linear, phys in told["samples"] if linear == told["linear"]]
+    reported = inside(host, "fetch", kind)
+    found = [(control, phys) for control, linear, phys in reported["samples"] if linear == reported["linear"]]
     # How much the kernel does besides depends on how busy the machine outside is.
     assert len(found) > 60
-    assert {phys for _, phys in found} == {told["physical"]}
+    assert {phys for _, phys in found} == {reported["physical"]}
     return found
 
 
@@ -72,9 +72,9 @@ def test_the_code_of_a_loop_is_in_the_cache(cached: LabHost, kind: str) -> None:
     assert sum(bool(control & IC_MISS) for control in controls) < 0.02 * len(controls)
 
 
-def share_of(told: dict[str, Any], level: int) -> float:
+def share_of(reported: dict[str, Any], level: int) -> float:
     """Return the share of the loads in memory that were served from there."""
-    sources = told["sources"]
+    sources = reported["sources"]
     loads: int = sum(count for _, count in sources)
     there: int = sum(count for source, count in sources if source & LEVELS == level)
     # 32 million ops, one in four a load, are 128 samples.

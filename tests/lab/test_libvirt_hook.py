@@ -1,4 +1,4 @@
-"""The hook under a real libvirtd: guests start whatever the agent does, and what it prints is heeded."""
+"""The hook under a real libvirtd: guests start whatever the agent does, and what it prints is followed."""
 
 import contextlib
 import json
@@ -136,10 +136,10 @@ def test_every_operation_goes_on_whatever_the_agent_does(host: LibvirtHost, stat
         again.destroy()
         again.create()
         assert again.isActive()
-    told = [news.operation for news in map(parse_news, heard) if news]
+    reported = [news.operation for news in map(parse_news, heard) if news]
     if state == "there":
         wanted = ["prepare", "start", "started", "stopped", "release", "restore", "reconnect"]
-        assert set(wanted) <= set(told)
+        assert set(wanted) <= set(reported)
         assert {news.guest for news in map(parse_news, heard) if news} == {"db1"}
 
 
@@ -167,8 +167,8 @@ def test_policy_apply_makes_the_next_start_restrictive(host: LibvirtHost):
 def test_doctor_names_strict_guests_and_the_cure(host: LibvirtHost):
     with defined(host, {}) as domain:
         domain.create()
-        told = CliRunner().invoke(cli, ["doctor", "--json", "--libvirt-uri", host.uri]).stdout
-    (bound,) = (one for one in json.loads(told)["capabilities"] if "other nodes" in one["name"])
+        reported = CliRunner().invoke(cli, ["doctor", "--json", "--libvirt-uri", host.uri]).stdout
+    (bound,) = (one for one in json.loads(reported)["capabilities"] if "other nodes" in one["name"])
     assert bound["answer"] is False and "db1 (nodes 0)" in bound["why"] and "policy apply" in bound["cure"]
 
 
@@ -178,8 +178,8 @@ class LibvirtWorld(World):
     libvirt: Libvirt
 
     def guests(self) -> Discovered:
-        told = self.libvirt.read(frozenset(one.uuid or "" for one in self.running))
-        return Discovered(tuple(self.running), policies=told.policies, migrating=told.migrating)
+        reported = self.libvirt.read(frozenset(one.uuid or "" for one in self.running))
+        return Discovered(tuple(self.running), policies=reported.policies, migrating=reported.migrating)
 
     def look_again(self, *, asking: bool = False) -> None:
         if asking:
@@ -271,8 +271,8 @@ def test_a_guest_that_migrates_is_frozen_on_both_hosts_and_arrives_restrictive(
         operations = [one.operation for one in map(parse_news, heard) if one]
         assert operations[0] == "migrate"
         # The source's agent hears of it before anything else, the first round included.
-        told = [news.operation for news in map(parse_news, heard_here) if news]
-        assert told[0] == "event-migrating" and "event-state" in told
+        reported = [news.operation for news in map(parse_news, heard_here) if news]
+        assert reported[0] == "event-migrating" and "event-state" in reported
         answer = Libvirt(other.uri, answer_s=30).read()
         assert not answer.migrating
         (said,) = answer.policies.values()

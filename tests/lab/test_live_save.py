@@ -72,12 +72,12 @@ def host() -> Iterator[LabHost]:
 
 def checked(host: LabHost) -> dict[str, int]:
     """Have the guest check all its memory; return what it says."""
-    answer = told(host, "verify")
+    answer = asked(host, "verify")
     assert is_intact(answer)
     return answer
 
 
-def told(host: LabHost, command: str) -> dict[str, int]:
+def asked(host: LabHost, command: str) -> dict[str, int]:
     """Return the guest's answer to a command."""
     answer: dict[str, int] = scenario_stage.ask_payloads(host, SCENARIO.guests, command, 120)[GUEST.name]
     return answer
@@ -110,7 +110,7 @@ def test_memory_saved_live_is_right_whatever_the_agent_does_to_it_meanwhile(host
     assert checked(host)["phase"] == READS
     until(lambda: copied_bytes(host) > TABLE_BYTES, "the restored guest's table has copies")
 
-    told(host, f"phase {WRITES}")
+    asked(host, f"phase {WRITES}")
     until(lambda: checked(host)["writes"] > 0, "the guest writes")
     save_live(host)
     written = checked(host)["writes"]

@@ -43,8 +43,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
 def after(host: LabHost, *steps: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what was seen after each step."""
     done = host.run(["python3", "/root/memdev_inside.py"], input=json.dumps(steps), timeout=240)
-    told: list[dict[str, Any]] = json.loads(done.stdout)
-    return told
+    reported: list[dict[str, Any]] = json.loads(done.stdout)
+    return reported
 
 
 def interleaved(*weights: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lab.progress import Progress
 from tests.unit.agent.agent_world import guest
 from vmplace.topology.capabilities import probe_numad
 from vmplace.topology.capability import Roots
-from vmplace.topology.numad import Numad, find_numad, told_numad
+from vmplace.topology.numad import Numad, find_numad, numad_note
 
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(os.getuid() != 0, reason="needs root")]
 INSIDE = """
@@ -87,10 +87,10 @@ def test_numad_is_found_and_whom_it_may_move_with_the_cure_that_works(tree: Tree
     assert numad is not None and (numad.scans_all, numad.included) == (False, frozenset({sleeper}))
     assert probe_numad(Roots(root=tree.root)).answer is False
     db1 = replace(guest("db1"), pid=sleeper)
-    told = told_numad(numad, [db1, guest("web")])
-    assert told is not None and "may move db1, too" in told
+    reported = numad_note(numad, [db1, guest("web")])
+    assert reported is not None and "may move db1, too" in reported
     # The cure, as it is told.
-    tree.run(told.partition("`")[2].partition("`")[0])
+    tree.run(reported.partition("`")[2].partition("`")[0])
     numad = seen(tree, lambda one: sleeper in one.excluded)
-    assert numad is not None and told_numad(numad, [db1, guest("web")]) is None
+    assert numad is not None and numad_note(numad, [db1, guest("web")]) is None
     assert (numad.excluded, numad.included) == (frozenset({sleeper}), frozenset())

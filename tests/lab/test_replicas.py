@@ -29,12 +29,12 @@ BUSY = 6
 """KVM_PLACEMENT_BUSY (kvm-patches/kvm_placement.h)."""
 
 
-def told(host: LabHost, command: str) -> Any:
+def asked(host: LabHost, command: str) -> Any:
     return json.loads(host.run(["python3", "/root/replicas_inside.py", command], timeout=600).stdout)
 
 
 def test_numa_balancing_leaves_replicas_alone(host: LabHost) -> None:
-    seen = told(host, "balancing")
+    seen = asked(host, "balancing")
     at_first, later = seen["mib"]
     assert seen["replicated"] > 0.99 * NPAGES and at_first > 0.95 * ALL_MIB
     assert later > 0.99 * at_first
@@ -44,7 +44,7 @@ def test_numa_balancing_leaves_replicas_alone(host: LabHost) -> None:
 
 
 def test_replicas_are_given_back_before_the_host_swaps(host: LabHost) -> None:
-    seen = told(host, "pressure")
+    seen = asked(host, "pressure")
     steps = seen["steps"]
     assert seen["replicated"] > 0.99 * NPAGES and steps[0][1] > 0.95 * ALL_MIB
     with_replicas = [step for step in steps if step[1] > 0.05 * ALL_MIB]
@@ -56,7 +56,7 @@ def test_replicas_are_given_back_before_the_host_swaps(host: LabHost) -> None:
 
 
 def test_pages_that_ksm_merges_get_no_copies_or_lose_them_and_are_intact(host: LabHost) -> None:
-    seen = told(host, "ksm")
+    seen = asked(host, "ksm")
     assert seen["merged_first"] > 0.9 * NPAGES
     assert set(seen["statuses"]) == {str(BUSY)}
     assert seen["replicated"] == NPAGES - 1

@@ -29,8 +29,8 @@ def host() -> Iterator[LabHost]:
 def windows(host: LabHost, source: str, kind: str, page_kib: int, touched: list[list[int]]) -> dict[str, Any]:
     words = [f"{first}:{end}" for first, end in touched]
     argv = ["numactl", "-m", "2", "python3", INSIDE, "window", source, kind, str(page_kib), *words]
-    told: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
-    return told
+    reported: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_damon_finds_the_touched_region(host: LabHost, kind: str) -> None:
 def test_the_patched_kvm_tells_which_node_read_and_wrote(host: LabHost) -> None:
     """Two vCPU nodes, ranges that overlap; page 0 holds the code."""
     argv = ["python3", INSIDE, "nodes", "2:r:100:4196", "7:w:4000:4100"]
-    told = json.loads(host.run(argv, timeout=180).stdout)
-    assert told == {
+    reported = json.loads(host.run(argv, timeout=180).stdout)
+    assert reported == {
         "accessed": {"1": [CODE_PAGE, [100, 4196]], "3": [CODE_PAGE, [4000, 4100]]},
         "written": {"3": [[4000, 4100]]},
     }
@@ -109,11 +109,11 @@ OWN, NEIGHBOUR = 1, 3
 def watched(host: LabHost, first_ms: int) -> dict[str, Any]:
     """Return what an agent holds of hot pages, of cool ones, and of the hot ones once more."""
     streams = [f"2:1024:1152:{HOT}", f"2:4096:4224:{COOL}", f"7:1024:1152:{COOL}"]
-    argv = ["python3", INSIDE, "pace", str(first_ms), *streams]
-    told: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
-    if told["late_s"] > LATEST_S:
-        pytest.skip(f"the machine is too busy: touches came {told['late_s']:.0f} s later than declared")
-    return told
+    argv = ["python3", INSIDE, "rates", str(first_ms), *streams]
+    reported: dict[str, Any] = json.loads(host.run(argv, timeout=180).stdout)
+    if reported["late_s"] > LATEST_S:
+        pytest.skip(f"the machine is too busy: touches came {reported['late_s']:.0f} s later than declared")
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +163,10 @@ def test_ibs_samples_pages_that_a_vcpu_touches_and_no_others(host: LabHost) -> N
 
 def test_a_file_of_perf_is_read_by_the_perf_tool_itself(host: LabHost) -> None:
     host.put(lzma.decompress(PERF_DATA.read_bytes()), "/root/perf.data")
-    told = json.loads(host.run("vmplace replay /root/perf.data --json").stdout)
+    reported = json.loads(host.run("vmplace replay /root/perf.data --json").stdout)
     # One vCPU on each node, all memory on node 0 (tests/data/perf/README).
-    assert told["guests"]["pid-347"]["lar_before"] == pytest.approx(0.5, abs=0.1)
-    assert told["windows"] > 1
+    assert reported["guests"]["pid-347"]["lar_before"] == pytest.approx(0.5, abs=0.1)
+    assert reported["windows"] > 1
 
 
 def new_damon(host: LabHost, then: str) -> str:

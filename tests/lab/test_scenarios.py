@@ -16,10 +16,10 @@ from lab.progress import Progress
 from lab.scenario import Scenario, read_scenario
 from lab.scenario_lines import declared_lines
 from lab.scenario_meter import UNATTRIBUTED_MAX, WindowSet, read_windows
-from lab.scenario_pace import declared_rates
 from lab.scenario_prepare import prepare_stage
 from lab.scenario_result import ScenarioResult
 from lab.scenario_run import run_scenario
+from lab.scenario_speed import declared_rates
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 

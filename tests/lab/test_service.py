@@ -48,19 +48,19 @@ def works(host: LabHost, source: str, *, other_than: int = 0) -> int:
     """Wait for an agent that samples both guests and has taken the balancing; return its pid."""
 
     def is_so() -> bool:
-        told = status(host)
-        looked = [guest.get("pages_by_node") for guest in told["guests"].values()]
+        reported = status(host)
+        looked = [guest.get("pages_by_node") for guest in reported["guests"].values()]
         return (
-            told.get("pid", other_than) != other_than
+            reported.get("pid", other_than) != other_than
             and len(looked) == 2
             and all(looked)
             and balancing(host) == "0"
         )
 
     until(is_so, f"an agent with source {source} works")
-    told = status(host)
-    assert told["source"] == source
-    return int(told["pid"])
+    reported = status(host)
+    assert reported["source"] == source
+    return int(reported["pid"])
 
 
 def ended(host: LabHost) -> str:

@@ -66,7 +66,7 @@ def test_what_made_the_guest_slower_is_undone_where_counters_tell(host: LabHost)
 
     agent = start(host, "meter")
     until(lambda: share_away(host) > 0.4, "interleaved with counters", agent)
-    until(lambda: "undone" in " ".join(told(host)), "the trial is undone", agent)
+    until(lambda: "undone" in " ".join(reasons_of(host)), "the trial is undone", agent)
     assert share_away(host) < 0.1
     windows = status(host)["windows"]
     until(lambda: status(host)["windows"] > windows + 3, "three more windows", agent)
@@ -74,6 +74,6 @@ def test_what_made_the_guest_slower_is_undone_where_counters_tell(host: LabHost)
     stop(agent)
 
 
-def told(host: LabHost) -> list[str]:
+def reasons_of(host: LabHost) -> list[str]:
     small = status(host)["guests"].get("small")
     return list(small["reasons"]) if small else []

@@ -59,8 +59,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def parsed(library: ctypes.CDLL, options: dict[str, str]) -> Model:
     model = Model()
     for name, value in options.items():
-        told = (c_char_p(name.encode()), ctypes.c_size_t(len(name)), c_char_p(value.encode()))
-        assert library.vmp_model_parse(byref(model), *told), name
+        reported = (c_char_p(name.encode()), ctypes.c_size_t(len(name)), c_char_p(value.encode()))
+        assert library.vmp_model_parse(byref(model), *reported), name
     assert library.vmp_model_is_whole(byref(model))
     return model
 
@@ -155,8 +155,8 @@ def test_stalled_cpus_settle_where_the_solver_says(
     ],
 )
 def test_a_wrong_option_is_refused(library: ctypes.CDLL, name: str, value: str) -> None:
-    told = (c_char_p(name.encode()), ctypes.c_size_t(len(name)), c_char_p(value.encode()))
-    assert not library.vmp_model_parse(byref(Model()), *told)
+    reported = (c_char_p(name.encode()), ctypes.c_size_t(len(name)), c_char_p(value.encode()))
+    assert not library.vmp_model_parse(byref(Model()), *reported)
 
 
 @pytest.mark.parametrize("lost", ["latency", "capacity", "visits", "queue", "mlp", "dilation", "nodes"])

@@ -54,7 +54,7 @@ def test_earlier_moves_of_a_plan_take_room() -> None:
 
 def test_hosts_are_pressed_for_less_of_the_time() -> None:
     argv = ["fleet-model", "--hosts", "60", "--days", "1.5", "--packs", "--seed", "2", "--json"]
-    told = json.loads(CliRunner().invoke(cli, argv).output)
-    assert told["nobody"]["migrations"] == 0
-    assert told["watcher"]["pressed_share"] < told["nobody"]["pressed_share"] / 2
-    assert told["watcher"]["migrated_share"] < 0.05
+    reported = json.loads(CliRunner().invoke(cli, argv).output)
+    assert reported["nobody"]["migrations"] == 0
+    assert reported["watcher"]["pressed_share"] < reported["nobody"]["pressed_share"] / 2
+    assert reported["watcher"]["migrated_share"] < 0.05

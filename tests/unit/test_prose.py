@@ -112,11 +112,11 @@ def test_messages_of_the_manual_are_those_of_the_code() -> None:
     manual = (DOCS / "operate.md").read_text()
     quoted = re.findall(r'^### "(.*)"$', manual, re.M)
     code = "\n".join(path.read_text() for path in (ROOT / "vmplace").rglob("*.py"))
-    told = re.sub(r'"\s*\n\s*f?"', "", code)
+    reported = re.sub(r'"\s*\n\s*f?"', "", code)
     assert len(quoted) > 5
     for message in quoted:
         for words in message.replace("&lt;", "<").replace("&gt;", ">").split("…"):
-            assert words.strip() in told, message
+            assert words.strip() in reported, message
 
 
 def test_a_bench_of_which_a_part_failed_is_not_kept(tmp_path: Path) -> None:

@@ -9,20 +9,20 @@ def plan(pressures: dict[str, float], *guests: tuple[str, str, float], full: str
 
 
 def test_the_guest_that_presses_most_goes_to_the_least_pressed_host() -> None:
-    told = plan({"a": 0.9, "b": 0.3, "c": 0.1}, ("g", "a", 0.2), ("h", "a", 0.4))
-    assert told.migrations == (Migration("h", "a", "c"),)
-    assert told.expected == {"a": 0.5, "b": 0.3, "c": 0.5}
+    reported = plan({"a": 0.9, "b": 0.3, "c": 0.1}, ("g", "a", 0.2), ("h", "a", 0.4))
+    assert reported.migrations == (Migration("h", "a", "c"),)
+    assert reported.expected == {"a": 0.5, "b": 0.3, "c": 0.5}
 
 
 def test_a_guest_that_would_only_carry_the_trouble_along_stays() -> None:
     """Half a node more would be too much anywhere; the smaller guest helps."""
-    told = plan({"a": 0.9, "b": 0.3}, ("big", "a", 0.5), ("small", "a", 0.2))
-    assert told.migrations == (Migration("small", "a", "b"),)
+    reported = plan({"a": 0.9, "b": 0.3}, ("big", "a", 0.5), ("small", "a", 0.2))
+    assert reported.migrations == (Migration("small", "a", "b"),)
 
 
 def test_full_hosts_take_nobody() -> None:
-    told = plan({"a": 0.9, "b": 0.3, "c": 0.1}, ("g", "a", 0.4), full="c")
-    assert told.migrations == (Migration("g", "a", "b"),)
+    reported = plan({"a": 0.9, "b": 0.3, "c": 0.1}, ("g", "a", 0.4), full="c")
+    assert reported.migrations == (Migration("g", "a", "b"),)
 
 
 def test_calm_fleets_are_left_alone() -> None:
@@ -36,5 +36,5 @@ def test_two_hosts_are_relieved_one_after_the_other_within_the_limit() -> None:
 
 
 def test_a_guest_moves_once() -> None:
-    told = plan({"a": 2.0, "b": 0.1}, ("g", "a", 0.3))
-    assert told.migrations == (Migration("g", "a", "b"),)
+    reported = plan({"a": 2.0, "b": 0.1}, ("g", "a", 0.3))
+    assert reported.migrations == (Migration("g", "a", "b"),)

@@ -124,30 +124,34 @@ class GfnKernel:
     def move_pages(self, pid: int, hvas: Hvas, nids: Status, status: Status) -> int:
         """Move, fill ``status`` as move_pages(2) does, return the duration in ns."""
         gfns, inside = gfns_of(hvas, self._slots)
-        duration = self._move(gfns[inside], nids[inside], told := np.full(int(inside.sum()), -1, np.int32))
-        status[inside] = _as_errno(told, nids[inside], status[inside])
+        duration = self._move(
+            gfns[inside], nids[inside], reported := np.full(int(inside.sum()), -1, np.int32)
+        )
+        status[inside] = _as_errno(reported, nids[inside], status[inside])
         if not inside.all():
             rest = status[~inside]
             duration += self._stock.move_pages(pid, hvas[~inside], nids[~inside], rest)
             status[~inside] = rest
         for code, number in WHOLE_CALL.items():
-            if (told == code).any():
+            if (reported == code).any():
                 raise OSError(number, os.strerror(number))
         return duration
 
-    def _move(self, gfns: Gfns, nids: Status, told: Status) -> int:
-        duration = self._call(gfns, nids, told, np.ones(len(gfns), bool), MOVE_INSIST)
-        if (told == BUSY).any() and self._may_drain():
-            duration += self._call(gfns, nids, told, told == BUSY, MOVE_DRAIN | MOVE_INSIST)
+    def _move(self, gfns: Gfns, nids: Status, reported: Status) -> int:
+        duration = self._call(gfns, nids, reported, np.ones(len(gfns), bool), MOVE_INSIST)
+        if (reported == BUSY).any() and self._may_drain():
+            duration += self._call(gfns, nids, reported, reported == BUSY, MOVE_DRAIN | MOVE_INSIST)
         return duration
 
-    def _call(self, gfns: Gfns, nids: Status, told: Status, which: npt.NDArray[np.bool_], flags: int) -> int:
+    def _call(
+        self, gfns: Gfns, nids: Status, reported: Status, which: npt.NDArray[np.bool_], flags: int
+    ) -> int:
         if not which.any():
             return 0
-        found = told[which]
+        found = reported[which]
         npages = np.zeros(len(found), np.int32)
         duration = native.placement_move(self._placement.fd, gfns[which], nids[which], npages, found, flags)
-        told[which] = found
+        reported[which] = found
         return duration
 
     def _may_drain(self) -> bool:
@@ -167,9 +171,9 @@ def gfns_of(hvas: Hvas, slots: list[Slot]) -> tuple[Gfns, npt.NDArray[np.bool_]]
     return gfns, inside
 
 
-def _as_errno(told: Status, nids: Status, untried: Status) -> Status:
+def _as_errno(reported: Status, nids: Status, untried: Status) -> Status:
     """Return KVM_PLACEMENT_* as the node, -errno, or what ``untried`` has for pages that were not reached."""
-    found = np.where(told == OK, nids, untried)
+    found = np.where(reported == OK, nids, untried)
     for code, number in ERRNO_OF.items():
-        found = np.where(told == code, -number, found)
+        found = np.where(reported == code, -number, found)
     return found.astype(np.int32)

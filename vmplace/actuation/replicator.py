@@ -117,14 +117,14 @@ class Replicator:
 
     def copies(self) -> dict[str, Copies]:
         """Return by guest what its copies take now, and lost; absent: it never had any."""
-        told = {}
+        reported = {}
         for mine in self._guests.values():
             # EIO: the VM is dead, and its replicas are freed.  Whatever it is, others' are counted.
             with contextlib.suppress(Exception):
                 counted = mine.placement.statistics()
                 lost = counted.get(LOST, 0)
-                told[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES)
-        return told
+                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES)
+        return reported
 
     def collapse(self, guest: str | None = None) -> tuple[str, ...]:
         """Drop all copies of one guest, or of all; return what was done, in words."""
@@ -143,13 +143,13 @@ class Replicator:
         mine = self._guests.pop(identity, None)
         if mine is None:
             return ()
-        told = []
+        reported = []
         # EIO: the VM is dead, and its replicas are freed.
         with contextlib.suppress(OSError):
             _collapse(mine.placement, self._ask)
-            told.append(f"{mine.name}: replicas dropped")
+            reported.append(f"{mine.name}: replicas dropped")
         mine.placement.close()
-        return tuple(told)
+        return tuple(reported)
 
     def _forget_ended(self, guests: Mapping[str, GuestTopology]) -> None:
         alive = {guest.identity for guest in guests.values()}

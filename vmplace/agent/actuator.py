@@ -18,7 +18,7 @@ from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.actuation.undo import GuestUndo, UndoResult, undo
 from vmplace.agent.config import Config
-from vmplace.agent.report import told_copies
+from vmplace.agent.report import copies_line
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -89,7 +89,7 @@ class HostActuator:
         """Pin vCPUs, move and replicate within the budget; give up on the rest after a window's length."""
         pinned = pin_all(self._pinner, plan.vcpu_moves, guests)
         for move in pinned.pinned:
-            LOG.info("%s", told_vcpus(move))
+            LOG.info("%s", vcpus_line(move))
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused)
         plan = replace(plan, moves=moves)
@@ -98,7 +98,7 @@ class HostActuator:
         replicas, refused = self._replicator.apply(plan.replications, guests, is_stopping)
         for outcome in replicas:
             if outcome.replicated:
-                LOG.info("%s", told_copies(outcome))
+                LOG.info("%s", copies_line(outcome))
         failures = (*pinned.failures, *failures, *result.failures, *refused)
         return replace(result, failures=failures, replicas=replicas, pinned_vcpus=pinned.vcpus)
 
@@ -117,8 +117,8 @@ class HostActuator:
 
     def release(self, guest: GuestTopology) -> None:
         """Drop the guest's copies and close its placement fd."""
-        for told in self._replicator.release(guest):
-            LOG.info('guest=%s reason="%s"', guest.name, told)
+        for reported in self._replicator.release(guest):
+            LOG.info('guest=%s reason="%s"', guest.name, reported)
         self._mover.release(guest)
 
     def copies(self) -> Mapping[str, Copies]:
@@ -127,11 +127,11 @@ class HostActuator:
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise."""
-        told = self._balancing.update(1 if is_managing else 0)
-        if told is None:
+        reported = self._balancing.update(1 if is_managing else 0)
+        if reported is None:
             return ()
-        LOG.info('%s reason="%s"', told, "guests are managed" if is_managing else "no guest is managed")
-        return (told,)
+        LOG.info('%s reason="%s"', reported, "guests are managed" if is_managing else "no guest is managed")
+        return (reported,)
 
     def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Undo one guest or all within the budget; return what was done.
@@ -156,14 +156,14 @@ class HostActuator:
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
             self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
-        told = (*self._replicator.collapse(guest), *told_undo(result))
-        for line in told:
+        reported = (*self._replicator.collapse(guest), *undo_lines(result))
+        for line in reported:
             LOG.info("undo: %s", line)
         if not result.is_complete:
             # Whoever asked may be about to throw the journal away.
             hint = "the rest stays in the journal: run it again"
-            raise VmplaceError(f"not all is as it was: {'; '.join(told)}", hint=hint)
-        return told
+            raise VmplaceError(f"not all is as it was: {'; '.join(reported)}", hint=hint)
+        return reported
 
     def leftover(self) -> str | None:
         """Return what a killed agent left in the journal, in words, or None."""
@@ -185,8 +185,8 @@ class HostActuator:
         self._replicator.collapse()
         self._mover.close()
         try:
-            if told := self._balancing.give_back():
-                LOG.info('%s reason="the agent ends"', told)
+            if reported := self._balancing.give_back():
+                LOG.info('%s reason="the agent ends"', reported)
         finally:
             self._journal.close()
 
@@ -228,20 +228,20 @@ def ownership_of(config: Config) -> Ownership:
     return Ownership.LEAVE if first in {"auto", "kvm"} and can_replicate() else Ownership.TAKE
 
 
-def told_vcpus(move: VcpuMove) -> str:
+def vcpus_line(move: VcpuMove) -> str:
     """Return which vCPUs were tied to which node, and why."""
     vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
     return f'guest={move.guest} vcpus={vcpus} nid={before}->{move.nid} reason="{move.reason}"'
 
 
-def told_undo(result: UndoResult) -> tuple[str, ...]:
+def undo_lines(result: UndoResult) -> tuple[str, ...]:
     """Return what an undo did, in words."""
-    guests = tuple(_told_guest(guest) for guest in result.guests)
+    guests = tuple(_undone_line(guest) for guest in result.guests)
     ended = tuple(f"{name}: it ended, there is nothing left of it to undo" for name in result.ended)
     return (*guests, *ended, *result.sysctls, *result.failures) or ("nothing to undo",)
 
 
-def _told_guest(guest: GuestUndo) -> str:
+def _undone_line(guest: GuestUndo) -> str:
     stuck = "".join(f", {count} pages would not move ({reason})" for reason, count in guest.stuck.items())
     restored = guest.restored * PAGE_BYTES / 2**20
     vcpus = f", {guest.vcpus} vCPUs given their CPUs back" if guest.vcpus else ""

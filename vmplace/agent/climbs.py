@@ -41,5 +41,5 @@ def _of_its_workers(guest: TrackedGuest, host: HostTopology) -> Climb:
 
 
 def _log(name: str, before: Climb, now: Climb) -> None:
-    reason = now.told or "its memory rests, and what an instruction takes is known"
+    reason = now.summary or "its memory rests, and what an instruction takes is known"
     LOG.info('guest=%s proximity=%.1f->%.1f reason="%s"', name, before.dwp, now.dwp, reason)

@@ -24,7 +24,7 @@ from vmplace.agent.guest_policy import (
     merged,
     settings_of,
 )
-from vmplace.agent.told_keys import description, toml_words
+from vmplace.agent.key_text import description, toml_words
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.agent.toml_places import key_places
 from vmplace.errors import ConfigError, OutsideError
@@ -279,11 +279,11 @@ def _guest_rule(pattern: str, section: object, defaults: GuestPolicy, tell: "_Te
     return GuestRule(pattern, settings, policy=policy, origin=parsed.origin)
 
 
-def _syntax_error(told: str, text: str, path: Path) -> ConfigError:
-    where = re.search(r" \(at line (\d+), column (\d+)\)$", told)
+def _syntax_error(reported: str, text: str, path: Path) -> ConfigError:
+    where = re.search(r" \(at line (\d+), column (\d+)\)$", reported)
     rows = lines(text) or [""]
     line, column = (int(where[1]), int(where[2])) if where else (len(rows), len(rows[-1]) + 1)
-    message = printable(re.sub(r" \(at [^)]*\)$", "", told), 300)
+    message = printable(re.sub(r" \(at [^)]*\)$", "", reported), 300)
     hint = "text values stand in quotes, tables in [brackets]; see https://toml.io"
     return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=hint)
 
@@ -325,8 +325,10 @@ class _Teller:
         line, column = self._places.get(key, (1, 1))
         return ConfigError(message, place=f"{self._path}:{line}:{column}", hint=hint)
 
-    def _explained(self, told: str, tree: object, to: type[msgspec.Struct], under: KeyPath) -> ConfigError:
-        what, _, where = told.partition(" - at `$")
+    def _explained(
+        self, reported: str, tree: object, to: type[msgspec.Struct], under: KeyPath
+    ) -> ConfigError:
+        what, _, where = reported.partition(" - at `$")
         inner = _key_path(where.rstrip("`"))
         struct, names = to, [key for key in inner if isinstance(key, str)]
         while names and isinstance(field := _field_type(struct, names[0]), type):

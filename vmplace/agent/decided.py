@@ -73,12 +73,12 @@ def decided(
 def changed_words(before: Decided, now: Decided) -> str:
     """Return which keys changed, old -> new and who says so; empty if none did."""
     keys = (key for key in KEYS if getattr(before.policy, key) != getattr(now.policy, key))
-    told = (
+    reported = (
         f"{key}: {text_of(getattr(before.policy, key))} -> {text_of(getattr(now.policy, key))} "
         f"({now.origins.get(key, 'nobody says so any more')})"
         for key in keys
     )
-    return ", ".join(told)
+    return ", ".join(reported)
 
 
 def _layers(loaded: LoadedConfig, rule: GuestRule, stated: StatedPolicies) -> list[tuple[str, GuestPolicy]]:

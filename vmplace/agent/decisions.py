@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
 from vmplace.agent.guests import Roster, TrackedGuest
-from vmplace.agent.report import told
+from vmplace.agent.report import moves_line
 from vmplace.agent.state import Decision, PlanSummary
 from vmplace.policy.expected_lar import expected_lar
 from vmplace.policy.plan import PlacementPlan
@@ -59,7 +59,7 @@ def _log_moves(name: str, plan: PlanSummary, outcome: MoveOutcome) -> None:
             'guest=%s planned_bytes=%d nid=%s->%s reason="%s"',
             name, move.moved_bytes, _nids(move.from_bytes), _nids(move.to_bytes), move.reason,
         )  # fmt: skip
-    LOG.info("%s", told(outcome))
+    LOG.info("%s", moves_line(outcome))
 
 
 def _nids(by_nid: Mapping[int, int]) -> str:

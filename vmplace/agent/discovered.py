@@ -11,12 +11,12 @@ from vmplace.topology.guest import GuestTopology
 class Discovered:
     """The guests of this moment, and what a person should know about how they were found.
 
-    ``policies``: what domains' XML says, by UUID; ``untold``: UUIDs of which libvirt has yet to tell;
+    ``policies``: what domains' XML says, by UUID; ``awaited``: UUIDs of which libvirt has yet to tell;
     ``migrating``: UUIDs of those that leave or arrive.
     """
 
     guests: tuple[GuestTopology, ...]
     notes: tuple[str, ...] = ()
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
-    untold: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()

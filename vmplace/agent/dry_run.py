@@ -140,11 +140,11 @@ def rehearse(
         if host is not None:
             windows += 1
             _decide(host, guests, policy, settings, budget_bytes)
-    told = {name: _told(guest) for name, guest in guests.items()}
+    reported = {name: _rehearsed_guest(guest) for name, guest in guests.items()}
     memory_nids = host.memory_nids if host else ()
     return Rehearsal(
         windows,
-        told,
+        reported,
         _imbalance((guest.recorded for guest in guests.values()), 0, memory_nids),
         _imbalance((guest.placed for guest in guests.values()), -1, memory_nids),
         sum(guest.moved_bytes for guest in guests.values()),
@@ -182,7 +182,7 @@ def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
         yield window
 
 
-def _told(guest: _Guest) -> RehearsedGuest:
+def _rehearsed_guest(guest: _Guest) -> RehearsedGuest:
     before = local_access_ratio(guest.recorded[0]) if guest.recorded else None
     after = local_access_ratio(guest.placed[-1]) if guest.placed else None
     return RehearsedGuest(len(guest.placed), before, after, guest.moved_bytes, tuple(guest.reasons))

@@ -59,7 +59,7 @@ class TrackedGuest:
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
     said: DomainPolicy | None = None
     decided: Decided | None = None
-    is_untold: bool = False
+    is_awaited: bool = False
     is_off_hours: bool = False
     is_migrating: bool = False
     is_let_go: bool = False
@@ -73,11 +73,11 @@ class TrackedGuest:
 
     def note(self, err: Exception) -> None:
         """Keep what went wrong for this guest as its problem; log it if the last window did not have it."""
-        told = described(err) or type(err).__name__
-        if told not in self.complaints | self.complaints_before:
-            LOG.warning('guest=%s reason="%s"', self.name, told, exc_info=unexpected(err))
-        self.complaints.add(told)
-        self.problem = told
+        reported = described(err) or type(err).__name__
+        if reported not in self.complaints | self.complaints_before:
+            LOG.warning('guest=%s reason="%s"', self.name, reported, exc_info=unexpected(err))
+        self.complaints.add(reported)
+        self.problem = reported
 
     def begin_window(self) -> None:
         """Let go of the last window's problem: what still is wrong is told again."""
@@ -104,7 +104,7 @@ class TrackedGuest:
         """Return why nothing of it may be changed just now, None if it may."""
         if self.is_migrating:
             return "it is being migrated: nothing moves until it has arrived"
-        if self.is_untold:
+        if self.is_awaited:
             return "libvirt does not answer, so its policy is not known yet"
         return "its schedule does not allow changes at this time" if self.is_off_hours else None
 
@@ -157,7 +157,7 @@ class Roster:
         uuids = [(guest, guest.topology.uuid) for guest in self]
         return Discovered(
             tuple(guest.topology for guest in self),
-            untold=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_untold),
+            awaited=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_awaited),
             migrating=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_migrating),
         )
 
@@ -182,14 +182,14 @@ class Roster:
         self._migrating = {name: until for name, until in self._migrating.items() if until > now_s}
         for guest in self:
             uuid = guest.topology.uuid or ""
-            guest.is_untold = guest.said is None and uuid in found.untold
+            guest.is_awaited = guest.said is None and uuid in found.awaited
             guest.is_migrating = uuid in found.migrating or guest.name in self._migrating
             said = found.policies.get(uuid, guest.said)
             if said != guest.said:
                 guest.said = said
                 self._apply_rule(guest, host_nids)
 
-    def heed_news(self, news: News, now_s: float) -> None:
+    def follow_news(self, news: News, now_s: float) -> None:
         """Follow what happened to a guest: one that migrates is left alone until libvirt says it is over.
 
         libvirt's own word on migrations comes a moment after the hook's; ``MIGRATING_S`` bridges that.
@@ -209,7 +209,7 @@ class Roster:
         """Tell whether news are of a migration that was told of before."""
         return news.operation in MIGRATES and news.guest in self._migrating
 
-    def heed_time(self, unix_s: float) -> None:
+    def follow_time(self, unix_s: float) -> None:
         """Follow the guests' schedules, in the host's local time."""
         now = time.localtime(unix_s)
         for guest in self:

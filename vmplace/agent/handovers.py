@@ -15,7 +15,7 @@ from vmplace.agent.clock import Clock
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.parts import Summaries
 from vmplace.errors import OutsideError, VmplaceError
-from vmplace.model.handover import Handover, handover_of, parse_handover, told_handover
+from vmplace.model.handover import Handover, handover_of, handover_text, parse_handover
 from vmplace.model.pages import GuestPages
 from vmplace.model.prior_pages import known_for_s, prior_pages
 from vmplace.policy.plan import Mode
@@ -59,8 +59,8 @@ class Handovers:
         pages = prior_pages(handover, host, guest.topology, batch) if known_s else None
         if pages is not None:
             guest.known_s = known_s
-            told = (guest.name, len(handover.runs), known_s)
-            LOG.info('guest=%s runs=%d reason="its last host knew its pages, as of %.0f s"', *told)
+            reported = (guest.name, len(handover.runs), known_s)
+            LOG.info('guest=%s runs=%d reason="its last host knew its pages, as of %.0f s"', *reported)
         return pages
 
     def write_due(self, roster: Roster, host: HostTopology | None) -> None:
@@ -106,7 +106,7 @@ class Handovers:
         except Exception as err:
             guest.note(err)
             return ""
-        return told_handover(handover) if handover else ""
+        return handover_text(handover) if handover else ""
 
     def _handover(self, guest: TrackedGuest, host: HostTopology) -> Handover | None:
         if guest.settings.mode is not Mode.AUTO or guest.topology.origin != "libvirt":

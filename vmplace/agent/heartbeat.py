@@ -32,8 +32,8 @@ class Heartbeat:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Heartbeat":
         """Return the heartbeat that systemd asks this process for."""
         meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        told_us = environ.get("WATCHDOG_USEC", "")
-        watchdog_s = int(told_us) / 1e6 if meant and told_us.isdigit() and int(told_us) else None
+        watchdog_us = environ.get("WATCHDOG_USEC", "")
+        watchdog_s = int(watchdog_us) / 1e6 if meant and watchdog_us.isdigit() and int(watchdog_us) else None
         return cls(environ.get("NOTIFY_SOCKET"), watchdog_s)
 
     def ready(self) -> None:

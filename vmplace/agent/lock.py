@@ -92,7 +92,7 @@ class AgentLock:
         """Put the pids in the place of those that are there; a full disk costs none of them."""
         line = " ".join(str(pid) for pid in pids if pid is not None).encode()
         try:
-            # Written before anything is cut off, and in one piece: readers heed the first line alone.
+            # Written before anything is cut off, and in one piece: readers look at the first line alone.
             if line:
                 os.pwrite(self._fd, line + b"\n", 0)
             os.ftruncate(self._fd, len(line) + 1 if line else 0)

@@ -25,7 +25,7 @@ from vmplace.agent.parts import Parts
 from vmplace.agent.planning import CpuBudget, planned
 from vmplace.agent.readings import Readings
 from vmplace.agent.reload import reloaded
-from vmplace.agent.report import published, told_result
+from vmplace.agent.report import published, result_lines
 from vmplace.agent.room import RoomMaker
 from vmplace.agent.state import AgentStatus, PlanSummary, summary
 from vmplace.agent.trials import Trials
@@ -153,7 +153,7 @@ class Agent:
         busy_cpu += self._clock.cpu_s() - started_cpu
         self._decisions.begin(is_asked=self._commands.waits_for_window)
         if not self._decisions.allows:
-            self._notes.add(self._decisions.told)
+            self._notes.add(self._decisions.note)
         began = self._clock.monotonic()
         with self._decisions.charged():
             plan = self._plan()
@@ -213,7 +213,7 @@ class Agent:
             present = frozenset(guest.topology.identity for guest in self.roster)
             self._host = self._rooms.without_kept(self._whole_host, present)
         self.roster.follow_domains(found, nids, self._clock.monotonic())
-        self.roster.heed_time(self._clock.unix_s())
+        self.roster.follow_time(self._clock.unix_s())
         self._let_go()
         for gone in self.roster.take_gone():
             for part in (self._parts.source, self._trials, self._readings):
@@ -231,12 +231,12 @@ class Agent:
         if not self._wakeup.take_reload():
             return
         try:
-            self._loaded, told = reloaded(self._loaded, read_config(self._given))
+            self._loaded, reported = reloaded(self._loaded, read_config(self._given))
         except ConfigError as err:
-            told = (f"not read again, what was read before holds: {described(err)}",)
+            reported = (f"not read again, what was read before holds: {described(err)}",)
         else:
             self.roster.reload(self._loaded, self._host.nids if self._host else ())
-        self._reload_notes = tuple(f"vmplace.toml: {line}" for line in told)
+        self._reload_notes = tuple(f"vmplace.toml: {line}" for line in reported)
         for line in self._reload_notes:
             LOG.info("%s", line)
 
@@ -245,7 +245,7 @@ class Agent:
         for news in self.inbox.take_news():
             # Each round of a migration is told, for minutes: only the first is news to anybody.
             is_round = self.roster.is_round(news)
-            self.roster.heed_news(news, self._clock.monotonic())
+            self.roster.follow_news(news, self._clock.monotonic())
             if is_round:
                 continue
             self._has_heard = True
@@ -376,7 +376,7 @@ class Agent:
         guest = self.roster.get(name)
         if guest is None or guest.settings.mode is Mode.MANUAL or guest.is_migrating:
             return False
-        if guest.is_untold:
+        if guest.is_awaited:
             # Its policy may say hands off, which counts whoever asks.
             return False
         if self._commands.asked_to_move(name):
@@ -426,7 +426,7 @@ class Agent:
             )
         )
         if self._decisions.allows:
-            self._commands.report(told_result(result))
+            self._commands.report(result_lines(result))
         self._decisions.end()
 
     def _publish(self, status: AgentStatus) -> None:

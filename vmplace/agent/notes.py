@@ -42,8 +42,8 @@ class Notes:
 def described(err: Exception) -> str:
     """Return an exception in words, with its cure if it has one."""
     hint = getattr(err, "hint", None)
-    told = str(err) if isinstance(err, (VmplaceError, OSError)) else f"{type(err).__name__}: {err}"
-    return f"{told} ({hint})" if hint else told
+    reported = str(err) if isinstance(err, (VmplaceError, OSError)) else f"{type(err).__name__}: {err}"
+    return f"{reported} ({hint})" if hint else reported
 
 
 def unexpected(err: Exception) -> Exception | None:

@@ -90,7 +90,7 @@ class CpuBudget:
             self._extra_ns += self._clock.thread_cpu_ns() - started_ns
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """Return what is told while the budget does not allow decisions."""
         cost_ms, wait_s = self._price_ns / 1e6, self._price_ns / 1e9 / self._share
         return (

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy
+from vmplace.agent.key_text import description
 from vmplace.agent.policy_text import text_of
-from vmplace.agent.told_keys import description
 from vmplace.policy.schedule import DAYS
 from vmplace.topology.domain_policy import MAX_BYTES, MAX_DEPTH, NAMESPACE
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from vmplace.agent.guest_policy import KEYS, NOTHING, ContradictionError, GuestPolicy, check
-from vmplace.agent.told_keys import description, toml_words
+from vmplace.agent.key_text import description, toml_words
 from vmplace.errors import ConfigError
 from vmplace.topology.domain_policy import DomainPolicy, Word, parse_nodeset
 
@@ -48,7 +48,7 @@ def _policy_of(words: Iterable[Word], place: str, form: str, ignored: list[str])
             values[word.key] = _value(word, place)
             lines[word.key] = word.line
         else:
-            _heed_unknown(word, place, form, ignored)
+            _note_unknown(word, place, form, ignored)
     policy = GuestPolicy(**values)  # type: ignore[arg-type]
     try:
         check(policy)
@@ -57,7 +57,7 @@ def _policy_of(words: Iterable[Word], place: str, form: str, ignored: list[str])
     return policy
 
 
-def _heed_unknown(word: Word, place: str, form: str, ignored: list[str]) -> None:
+def _note_unknown(word: Word, place: str, form: str, ignored: list[str]) -> None:
     name = form.format(word.key[:40])
     close = difflib.get_close_matches(word.key[:40].lower().replace("-", "_"), KEYS, n=1, cutoff=MISSPELT)
     if close:
@@ -73,8 +73,8 @@ def _value(word: Word, place: str) -> object:
         native = FORMS.get(word.key, str)(word.text)
         checked = msgspec.convert({word.key: native}, GuestPolicy)
     except msgspec.ValidationError as err:
-        told = toml_words(str(err).partition(" - at `$")[0])
-        raise ConfigError(f"{word.key}: {told}", place=f"{place}:{word.line}", hint=wanted) from None
+        reported = toml_words(str(err).partition(" - at `$")[0])
+        raise ConfigError(f"{word.key}: {reported}", place=f"{place}:{word.line}", hint=wanted) from None
     except ValueError as err:
         raise ConfigError(f"{word.key}: {err}", place=f"{place}:{word.line}", hint=wanted) from None
     return getattr(checked, word.key)

@@ -14,8 +14,8 @@ LIVE = frozenset({"defaults", "guests"})
 def reloaded(before: LoadedConfig, now: LoadedConfig) -> tuple[LoadedConfig, tuple[str, ...]]:
     """Return what holds from now on, and what changed, in words; both configurations are valid."""
     config = msgspec.structs.replace(before.config, defaults=now.config.defaults, guests=now.config.guests)
-    told = (*_iter_policies(before, now), *_iter_globals(before.config, now.config, ""))
-    return LoadedConfig(config, now.rules, now.path), told or ("nothing changed",)
+    reported = (*_iter_policies(before, now), *_iter_globals(before.config, now.config, ""))
+    return LoadedConfig(config, now.rules, now.path), reported or ("nothing changed",)
 
 
 def _iter_policies(before: LoadedConfig, now: LoadedConfig) -> Iterator[str]:

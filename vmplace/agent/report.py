@@ -77,7 +77,7 @@ def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many 
         movability=bytes_by_movability(guest.topology),
         reasons=(
             *plan.reasons(guest.name),
-            *filter(None, (guest.waits_for, guest.climb.told, guest.trial.told)),
+            *filter(None, (guest.waits_for, guest.climb.summary, guest.trial.summary)),
             *(guest.decided.notes if guest.decided else ()),
         ),
         problem=guest.problem,
@@ -116,7 +116,7 @@ def bytes_by_movability(guest: GuestTopology) -> dict[str, int]:
     return found
 
 
-def told(outcome: MoveOutcome) -> str:
+def moves_line(outcome: MoveOutcome) -> str:
     """Return what became of a guest's moves, in words; zeroes are left out."""
     names = ("already", "busy", "pinned", "gone", "vetoed", "left")
     counts = {name: getattr(outcome, name) for name in names} | dict(outcome.refused)
@@ -128,16 +128,16 @@ def told(outcome: MoveOutcome) -> str:
     return f"{moved}{rest} {longest}"
 
 
-def told_copies(outcome: ReplicaOutcome) -> str:
+def copies_line(outcome: ReplicaOutcome) -> str:
     """Return what became of a guest's replications, in words."""
     rest = "".join(f" {reason.replace(' ', '_')}_pages={count}" for reason, count in outcome.refused.items())
     return f"guest={outcome.guest} replicated_bytes={outcome.replicated * PAGE_BYTES}{rest}"
 
 
-def told_result(result: ActuationResult) -> tuple[str, ...]:
+def result_lines(result: ActuationResult) -> tuple[str, ...]:
     """Return all that was done of a plan, and what went wrong, in words."""
-    moves = tuple(told(outcome) for outcome in result.outcomes)
-    copies = tuple(told_copies(outcome) for outcome in result.replicas if outcome.replicated)
+    moves = tuple(moves_line(outcome) for outcome in result.outcomes)
+    copies = tuple(copies_line(outcome) for outcome in result.replicas if outcome.replicated)
     vcpus = (f"pinned_vcpus={result.pinned_vcpus}",) if result.pinned_vcpus else ()
     return (*vcpus, *moves, *copies, *result.failures)
 

@@ -147,9 +147,9 @@ class RoomMaker:
         known = frozenset(one.topology.identity for one in guests)
         until_s = self._clock.monotonic() + KEPT_S
         self._kept += (Kept(nid, making.flavour.memory_bytes, until_s, known),)
-        told = f"node {nid} has room for {_size(making)}; it is kept free for {KEPT_S:.0f} s"
-        LOG.info('room_nid=%d reason="%s"', nid, told)
-        making.order.answer.set_result((told,))
+        reported = f"node {nid} has room for {_size(making)}; it is kept free for {KEPT_S:.0f} s"
+        LOG.info('room_nid=%d reason="%s"', nid, reported)
+        making.order.answer.set_result((reported,))
 
 
 def _size(making: _Making) -> str:

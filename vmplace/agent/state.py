@@ -82,9 +82,9 @@ class PlanSummary:
     def reasons(self, guest: str) -> tuple[str, ...]:
         """Return why the guest's memory should move, get copies or stay, each reason once."""
         mine = self.of(guest)
-        told = [v.reason for v in mine.vcpu_moves] + [m.reason for m in mine.moves]
-        told += [f"copies: {copy.reason}" for copy in mine.copies]
-        return tuple(dict.fromkeys(told + [s.reason for s in mine.stays]))
+        reported = [v.reason for v in mine.vcpu_moves] + [m.reason for m in mine.moves]
+        reported += [f"copies: {copy.reason}" for copy in mine.copies]
+        return tuple(dict.fromkeys(reported + [s.reason for s in mine.stays]))
 
 
 def summary(plan: PlacementPlan) -> PlanSummary:

@@ -62,7 +62,7 @@ class Trials:
             guest.trial = trial
             if verdict is not None:
                 verdicts[guest.name] = verdict
-                LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.told)
+                LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.summary)
         return verdicts
 
     def may_move(self, guest: TrackedGuest, now_s: float) -> bool:

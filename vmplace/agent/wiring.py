@@ -132,10 +132,10 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Discovered:
         # What differs by the process alone is one thing to know, however many processes there are.
         reason = skip.reason if skip.pid is None else re.sub(rf"\b{skip.pid}\b", "N", skip.reason)
         pids.setdefault(reason, []).extend(() if skip.pid is None else (skip.pid,))
-    skipped = tuple(f"{_told_pids(found)}{reason}" for reason, found in pids.items())
+    skipped = tuple(f"{_pids_text(found)}{reason}" for reason, found in pids.items())
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
     notes = (*problem, *skipped, *(reason for _, reason in left))
-    return Discovered(guests, notes, scan.policies, scan.untold, scan.migrating)
+    return Discovered(guests, notes, scan.policies, scan.awaited, scan.migrating)
 
 
 def beside_numad(found: Discovered, numad: NumadWatch) -> Discovered:
@@ -143,7 +143,7 @@ def beside_numad(found: Discovered, numad: NumadWatch) -> Discovered:
     return replace(found, notes=(*numad.notes(found.guests), *found.notes))
 
 
-def _told_pids(pids: list[int]) -> str:
+def _pids_text(pids: list[int]) -> str:
     """Return whom a reason is about: nobody, one process, or several of which a few are named."""
     if len(pids) < 2:
         return f"pid {pids[0]}: " if pids else ""

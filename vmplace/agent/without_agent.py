@@ -48,18 +48,18 @@ def give_back_without_agent(
     Returns what was done and what failed, in words: one that fails keeps nothing else from being given back.
     Raises JournalError if an agent runs.
     """
-    told: list[str] = []
+    reported: list[str] = []
     failures: list[str] = []
     if config.journal_path.exists():
         with Journal(config.journal_path, proc=proc) as journal:
             for taken in journal.contents().sysctls.values():
                 try:
-                    told.append(restore_sysctl(journal, taken, proc))
+                    reported.append(restore_sysctl(journal, taken, proc))
                 except VmplaceError as err:
                     failures.append(str(err))
     try:
         if DamonAdmin.give_back(sysfs, Path(config.socket).parent):
-            told.append("DAMON watches nothing any more")
+            reported.append("DAMON watches nothing any more")
     except (OSError, ValueError) as err:
         failures.append(f"DAMON cannot be given back: {err}")
-    return tuple(told), tuple(failures)
+    return tuple(reported), tuple(failures)

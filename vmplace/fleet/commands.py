@@ -67,9 +67,9 @@ def sweep(  # noqa: PLR0913 - an option each
         rows = [results.rows[task.id] for task in tasks]
     failed = sum(row.error is not None for row in rows)
     counts = {"rows": len(rows), "skipped": len(tasks) - len(wanted), "failed": failed}
-    told = {"out": out, **counts, "seconds": time.monotonic() - begun}
+    reported = {"out": out, **counts, "seconds": time.monotonic() - begun}
     if as_json:
-        print_json(told)
+        print_json(reported)
     else:
         click.echo(f"{out}: {len(rows)} rows, {counts['skipped']} were there, {failed} failed")
     if failed:
@@ -132,8 +132,8 @@ def _progress(count: int, workers: "Workers", *, show: bool) -> Iterator[Any]:
         def report(error: str | None) -> None:
             nonlocal failed
             failed += error is not None
-            told = f"{workers.count} workers" + (f", {failed} failed" if failed else "")
-            progress.update(task, advance=1, description=told)
+            reported = f"{workers.count} workers" + (f", {failed} failed" if failed else "")
+            progress.update(task, advance=1, description=reported)
 
         yield report
 
@@ -164,12 +164,12 @@ def sweep_report_command(results: str, top: int, as_json: bool) -> None:
     """
     from vmplace.fleet.sweep_report import sweep_report
 
-    told = sweep_report(results)
+    reported = sweep_report(results)
     if as_json:
-        print_json(told)
+        print_json(reported)
     else:
         from vmplace.fleet.sweep_tables import print_sweep
 
-        print_sweep(told, top)
-    if not told["policies"]:
+        print_sweep(reported, top)
+    if not reported["policies"]:
         raise NothingError("there is no gain to tell: a sweep needs policy none beside others")

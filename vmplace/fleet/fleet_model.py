@@ -6,7 +6,7 @@ Hosts have an agent each, in virtual time, but not the agent's loop: what it wou
    log-normal times.  A group's program asks for bandwidth by the vCPU: few ask much (log-normal).
 2. Nova places an arrival by free vCPUs and memory, and sees no bandwidth: a random one of the hosts
    with most room (its weigher, and ``host_subset_size``).
-3. A host's agent has dealt its guests' accesses out over the nodes: the largest first, each to the node with
+3. A host's agent has distributed its guests' accesses over the nodes: largest first, each to the node with
    least so far; one that asks more than a node has is divided evenly.  Pressure is that of the fullest node.
 4. Every ``audit_s`` the strategy of Watcher plans over means of the last ten minutes (here: over what is,
    as demand does not change in a guest's life), and its migrations are done.
@@ -88,7 +88,7 @@ class Host:
         return self.vcpus - sum(one.vcpus for one in self.guests.values())
 
     def pressure(self) -> float:
-        """Return what the fullest node is asked, as its agent has dealt the guests out."""
+        """Return what the fullest node is asked, as its agent has distributed the guests."""
         nodes = [0.0] * self.nodes
         for guest in sorted(self.guests.values(), key=lambda one: -one.demand):
             if guest.demand > 1:

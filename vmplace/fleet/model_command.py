@@ -50,14 +50,14 @@ def fleet_model(  # noqa: PLR0913 - an option each
     setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
     guests = arrivals(setup)
     limits = {"threshold": threshold, "target": target, "most": migrations}
-    told = {
+    reported = {
         "nobody": simulated_fleet(setup, guests, rebalances=False),
         "watcher": simulated_fleet(setup, guests, rebalances=True, limits=limits),
     }
     if as_json:
-        print_json({"setup": asdict(setup), **{name: asdict(result) for name, result in told.items()}})
+        print_json({"setup": asdict(setup), **{name: asdict(result) for name, result in reported.items()}})
         return
-    for name, result in told.items():
+    for name, result in reported.items():
         click.echo(f"{name:8} {_line(result)}")
 
 

@@ -12,13 +12,13 @@ from vmplace.interfaces.tables import console, mib
 Rows = list[Mapping[str, Any]]
 
 
-def print_sweep(told: Mapping[str, Any], top: int) -> None:
+def print_sweep(reported: Mapping[str, Any], top: int) -> None:
     """Print the tables of sweep_report."""
     out = console()
-    out.print(_policies(told["policies"]), _hosts(told["hosts"]), _guests(told["guests"][:top]))
-    if len(told["guests"]) > top:
-        out.print(f"… and {len(told['guests']) - top} more: --top")
-    for row in told["failed"]:
+    out.print(_policies(reported["policies"]), _hosts(reported["hosts"]), _guests(reported["guests"][:top]))
+    if len(reported["guests"]) > top:
+        out.print(f"… and {len(reported['guests']) - top} more: --top")
+    for row in reported["failed"]:
         out.print(f"[red]failed:[/] {escape(_short(row))} under {row['policy']}: {escape(row['error'])}")
 
 

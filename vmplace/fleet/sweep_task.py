@@ -191,18 +191,18 @@ def _rehearsed(task: SweepTask, path: Path) -> dict[str, Any]:
     budget_bytes = config.budget.mb_per_s * config.window_ms * 1000
     name = policy_name(task.policy.removeprefix(AGENT))
     policy = (lambda _snapshot: PlacementPlan()) if name == NONE else begun(name)
-    told = rehearse(iter_recording(path), policy, lambda guest: loaded.rule(guest).settings, budget_bytes)
+    reported = rehearse(iter_recording(path), policy, lambda guest: loaded.rule(guest).settings, budget_bytes)
     guests = tuple(
         GuestRow(name, one.moved_bytes, None, one.lar_before, one.lar_after)
-        for name, one in told.guests.items()
+        for name, one in reported.guests.items()
     )
     return {
-        "windows": told.windows,
+        "windows": reported.windows,
         "lar_before": _mean([guest.lar_before for guest in guests]),
         "lar": _mean([guest.lar for guest in guests]),
-        "mc_imbalance_before": told.mc_imbalance_before,
-        "mc_imbalance": told.mc_imbalance_after,
-        "moved_bytes": told.moved_bytes,
+        "mc_imbalance_before": reported.mc_imbalance_before,
+        "mc_imbalance": reported.mc_imbalance_after,
+        "moved_bytes": reported.moved_bytes,
         "guests": guests,
     }
 

@@ -110,7 +110,7 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
 
 def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool) -> None:
-    from vmplace.agent.actuator import told_undo
+    from vmplace.agent.actuator import undo_lines
     from vmplace.agent.config import read_config
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
@@ -120,10 +120,10 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
     wakeup.stop_on_signals()
     with undo_progress() as progress:
         result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
-    _print_lines(told_undo(result), as_json=as_json)
+    _print_lines(undo_lines(result), as_json=as_json)
     if not result.is_complete:
-        told = "stopped before all is as it was" if wakeup.stopping else "not all is as it was"
-        raise VmplaceError(told, hint="the rest stays in the journal: run it again")
+        reported = "stopped before all is as it was" if wakeup.stopping else "not all is as it was"
+        raise VmplaceError(reported, hint="the rest stays in the journal: run it again")
     if not result.guests and not result.sysctls:
         raise NothingError("nothing to undo")
 
@@ -134,12 +134,12 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
 
     if guest is not None:
         raise click.UsageError("--settings are the host's: give no GUEST")
-    told, failures = give_back_without_agent(read_config(config).config)
-    if told:
-        _print_lines(told, as_json=as_json)
+    reported, failures = give_back_without_agent(read_config(config).config)
+    if reported:
+        _print_lines(reported, as_json=as_json)
     if failures:
         raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` tells more")
-    if not told:
+    if not reported:
         raise NothingError("nothing to give back")
 
 

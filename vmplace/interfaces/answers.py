@@ -12,7 +12,7 @@ from vmplace.agent.orders import Order, UnknownGuestError, Verb
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer
-from vmplace.interfaces.policy_view import told_policy
+from vmplace.interfaces.policy_view import shown_policy
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
 from vmplace.policy.fit import Flavour
 
@@ -85,8 +85,8 @@ class AgentAnswers:
             "notes": (*filter(None, (guest.waits_for,)), *(guest.decided.notes if guest.decided else ())),
             "plan": self._agent.last_plan.of(name),
             "decisions": tuple(guest.decisions),
-            "trial": guest.trial.told,
-            "climb": guest.climb.told,
+            "trial": guest.trial.summary,
+            "climb": guest.climb.summary,
         }
 
     def policy(self, name: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class AgentAnswers:
         guest = self._agent.roster.get(name)
         if guest is None or guest.decided is None:
             raise UnknownGuestError(name, self._agent.roster.names())
-        return told_policy(name, guest.decided, guest.waits_for)
+        return shown_policy(name, guest.decided, guest.waits_for)
 
     def _ordered(self, request: Request) -> "Future[Response]":
         flavour = _flavour(request) if request.command in SIZED else None

@@ -14,8 +14,8 @@ import msgspec
 from vmplace import __version__
 from vmplace.errors import VmplaceError
 from vmplace.extensions import extension, extension_names
+from vmplace.interfaces.error_lines import asks_json, error_line
 from vmplace.interfaces.exit_codes import EXIT_FAILED
-from vmplace.interfaces.told_errors import asks_json, error_line
 
 GROUP = "vmplace.commands"
 COMMANDS = {

@@ -43,10 +43,10 @@ def socket_path(config: Path = CONFIG) -> Path:
     What is wrong with the file is the agent's to say; a client just looks in the usual place.
     """
     try:
-        told = parse_toml(read_text(config)).get("socket", DEFAULT_SOCKET)
+        reported = parse_toml(read_text(config)).get("socket", DEFAULT_SOCKET)
     except (OSError, ValueError):
-        told = DEFAULT_SOCKET
-    return Path(told if isinstance(told, str) and "\0" not in told else DEFAULT_SOCKET)
+        reported = DEFAULT_SOCKET
+    return Path(reported if isinstance(reported, str) and "\0" not in reported else DEFAULT_SOCKET)
 
 
 def ask(
@@ -78,9 +78,9 @@ def ask(
     except TimeoutError as err:
         raise NoAgentError(f"the agent at {path} does not answer", hint="see its log") from err
     except (OSError, msgspec.DecodeError) as err:
-        told = os.strerror(err.errno) if isinstance(err, OSError) and err.errno else str(err)
+        reported = os.strerror(err.errno) if isinstance(err, OSError) and err.errno else str(err)
         hint = "start it: systemctl start vmplace, or vmplace agent"
-        raise NoAgentError(f"no agent at {path}: {told}", hint=hint) from err
+        raise NoAgentError(f"no agent at {path}: {reported}", hint=hint) from err
     if not response.ok:
         raise RefusedError(response.error or "refused", kind=response.kind, hint=response.hint)
     return response.data

@@ -33,13 +33,13 @@ def demo(out: Path, no_open: bool, as_json: bool) -> None:
     from vmplace.interfaces.report_demo import demo_sections, rehearsed
 
     with resources.as_file(resources.files(__package__) / RECORDING) as path:
-        told = rehearsed(path, LoadedConfig(Config()))
-        sections = demo_sections(path, told)
+        reported = rehearsed(path, LoadedConfig(Config()))
+        sections = demo_sections(path, reported)
     made = time.strftime("made %Y-%m-%d %H:%M by vmplace demo")
     write_page(out, "vmplace: what it sees, and what it would do", made, sections)
-    result = msgspec.to_builtins(told.rehearsal, str_keys=True)
+    result = msgspec.to_builtins(reported.rehearsal, str_keys=True)
     if as_json:
-        print_json({"policy": told.policy, "report": str(out.resolve()), **result})
+        print_json({"policy": reported.policy, "report": str(out.resolve()), **result})
     else:
         from vmplace.interfaces.tables import print_rehearsal
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -IS
 """libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
 
-At ``migrate`` and ``restore``, the only operations at which libvirt heeds what a hook prints, numatune that
+At ``migrate`` and ``restore``, the only operations at which libvirt follows what a hook prints, numatune that
 is strict is printed as restrictive, where the domain's own policy lets vmplace move memory.  At each
 operation the agent is told with one datagram, if it listens.  The hook must not call libvirt, and always
 exits 0: at any other code libvirt ends the operation, at ``reconnect`` even the running guest.
@@ -34,7 +34,7 @@ _TECHNIQUES = ("move", "interleave", "replicate", "vcpus")
 
 
 class Domain:
-    """What the hook heeds of a domain's XML; raises ValueError or ExpatError for what is none."""
+    """What the hook uses of a domain's XML; raises ValueError or ExpatError for what is none."""
 
     def __init__(self, data: bytes) -> None:
         """Read all of it once."""

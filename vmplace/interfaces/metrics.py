@@ -31,8 +31,8 @@ def families_without_agent() -> Iterator[Metric]:
 
 def _agent(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("vmplace_up", "Whether the agent answers (1) or not (0).", 1)
-    told = {name: str(status[name]) for name in ("version", "source", "policy")}
-    yield InfoMetricFamily("vmplace_agent", "The agent's version, sensor and policy.", told)
+    reported = {name: str(status[name]) for name in ("version", "source", "policy")}
+    yield InfoMetricFamily("vmplace_agent", "The agent's version, sensor and policy.", reported)
     yield _gauge("vmplace_paused", "Whether all moves are paused (1).", float(status["paused"]))
     yield _gauge("vmplace_notes", "Notes that a person should read: vmplace status.", len(status["notes"]))
     yield _counter("vmplace_windows", "Sampling windows since the agent began.", status["windows"])
@@ -161,7 +161,7 @@ def _gains(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
 
 def _uses(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     """Yield what samples of accesses tell, where a source has them."""
-    told = (
+    reported = (
         ("vmplace_guest_dram_accesses_per_second", "Estimated accesses to DRAM.", "dram_per_us"),
         (
             "vmplace_guest_remote_stall_cycles_per_second",
@@ -169,7 +169,7 @@ def _uses(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
             "remote_wait_per_us",
         ),
     )
-    for name, text, key in told:
+    for name, text, key in reported:
         family = GaugeMetricFamily(name, text, labels=("domain",))
         for domain, guest in guests.items():
             use = guest["memory_use"]

@@ -47,9 +47,9 @@ def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
     said = domain.said(config=config)
     if said.error:
         raise VmplaceError(said.error, hint="mend its XML: virsh edit, or virsh metadata GUEST")
-    told = {"name": domain.name, "keys": words_of(said.words), "flavour": words_of(said.nova)}
+    reported = {"name": domain.name, "keys": words_of(said.words), "flavour": words_of(said.nova)}
     if as_json:
-        print_json(told)
+        print_json(reported)
     else:
         for key, text in words_of(said.words).items():
             click.echo(f"{key}={text}")
@@ -147,8 +147,8 @@ def validate(file: Path, as_json: bool) -> None:
     is_xml = file.suffix != ".toml" and text.lstrip("\ufeff \t\r\n").startswith("<")
     problems, notes = (_xml_problems if is_xml else _toml_problems)(text, name)
     if as_json:
-        told = [{"message": str(one), "hint": one.hint} for one in problems]
-        print_json({"valid": not problems, "problems": told, "notes": notes})
+        reported = [{"message": str(one), "hint": one.hint} for one in problems]
+        print_json({"valid": not problems, "problems": reported, "notes": notes})
     else:
         for problem in problems:
             click.echo(f"{problem}" + (f"\n  hint: {problem.hint}" if problem.hint else ""))
@@ -202,15 +202,15 @@ def explain(
         _print_keys(as_json)
         return
     try:
-        told = ask("policy", guest, path=socket)
+        reported = ask("policy", guest, path=socket)
     except NoAgentError:
-        told = _explained(guest, config, libvirt_uri)
+        reported = _explained(guest, config, libvirt_uri)
     if as_json:
-        print_json(told)
+        print_json(reported)
         return
     from vmplace.interfaces.policy_view import print_policy
 
-    print_policy(told)
+    print_policy(reported)
 
 
 def _explained(guest: str, config: Path | None, uri: str) -> Any:
@@ -219,16 +219,16 @@ def _explained(guest: str, config: Path | None, uri: str) -> Any:
     from vmplace.agent.config import read_config
     from vmplace.agent.decided import decided
     from vmplace.interfaces.domain_metadata import read_domain
-    from vmplace.interfaces.policy_view import told_policy
+    from vmplace.interfaces.policy_view import shown_policy
 
     loaded, domain = read_config(config), read_domain(uri, guest)
-    return msgspec.to_builtins(told_policy(guest, decided(loaded, guest, domain.said(), ())))
+    return msgspec.to_builtins(shown_policy(guest, decided(loaded, guest, domain.said(), ())))
 
 
 def _print_keys(as_json: bool) -> None:
     from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy
+    from vmplace.agent.key_text import description
     from vmplace.agent.policy_text import text_of
-    from vmplace.agent.told_keys import description
 
     keys = {
         key: {"wanted": description(GuestPolicy, key), "default": text_of(getattr(DEFAULTS, key))}
@@ -277,10 +277,10 @@ def apply(  # noqa: PLR0913 - click's arguments
         hint = f"`vmplace policy explain {guest}` tells who says so"
         raise VmplaceError(f"the policy of {guest} does not let vmplace move its memory", hint=hint)
     changed = relax_config(libvirt_uri, guest, is_dry=dry_run)
-    told = "would become restrictive" if dry_run else "is restrictive from its next start on"
+    reported = "would become restrictive" if dry_run else "is restrictive from its next start on"
     if as_json:
         print_json({"name": guest, "changed": changed, "dry_run": dry_run})
     elif changed:
-        click.echo(f"{guest}: <numatune> {told}, the nodes stay the same")
+        click.echo(f"{guest}: <numatune> {reported}, the nodes stay the same")
     if not changed:
         raise NothingError(f"{guest}: no <numatune> that is strict and names its nodes")

@@ -8,7 +8,7 @@ from vmplace.agent.guest_policy import KEYS
 from vmplace.agent.policy_text import text_of
 
 
-def told_policy(name: str, what: Decided, waits_for: str | None = None) -> dict[str, Any]:
+def shown_policy(name: str, what: Decided, waits_for: str | None = None) -> dict[str, Any]:
     """Return it, ready for JSON; ``allowed_nids`` beside the keys is what is left after numatune's limits."""
     keys = {
         key: {"value": getattr(what.policy, key), "from": what.origins.get(key, "nobody: no limit")}
@@ -25,7 +25,7 @@ def told_policy(name: str, what: Decided, waits_for: str | None = None) -> dict[
     }
 
 
-def print_policy(told: Mapping[str, Any]) -> None:
+def print_policy(reported: Mapping[str, Any]) -> None:
     """Print it as a table."""
     from rich.markup import escape
     from rich.table import Table
@@ -33,16 +33,17 @@ def print_policy(told: Mapping[str, Any]) -> None:
     from vmplace.interfaces.tables import console
 
     out = console()
-    if told["problem"]:
+    if reported["problem"]:
         out.print(
-            f"{escape(told['name'])} is left alone (mode manual)\n[red]problem:[/] {escape(told['problem'])}"
+            f"{escape(reported['name'])} is left alone (mode manual)\n"
+            f"[red]problem:[/] {escape(reported['problem'])}"
         )
     else:
         table = Table("key", "value", "said by", box=None, pad_edge=False)
-        for key, one in told["keys"].items():
+        for key, one in reported["keys"].items():
             table.add_row(key, escape(text_of(one["value"])), escape(one["from"]))
         out.print(table)
-        if told["allowed_nids"]:
-            out.print(f"its memory may be on nodes {', '.join(map(str, told['allowed_nids']))}")
-    for note in (*([told["waits_for"]] if told["waits_for"] else []), *told["notes"]):
+        if reported["allowed_nids"]:
+            out.print(f"its memory may be on nodes {', '.join(map(str, reported['allowed_nids']))}")
+    for note in (*([reported["waits_for"]] if reported["waits_for"] else []), *reported["notes"]):
         out.print(f"[yellow]note:[/] {escape(note)}")

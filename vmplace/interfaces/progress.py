@@ -21,8 +21,8 @@ def window_progress(duration_s: float) -> Iterator[Callable[[Mapping[str, int]],
         task = progress.add_task("recording", total=duration_s)
 
         def report(counts: Mapping[str, int]) -> None:
-            told = f"{counts['windows']} windows, {counts['guests']} guests"
-            progress.update(task, completed=time.monotonic() - started, description=told)
+            reported = f"{counts['windows']} windows, {counts['guests']} guests"
+            progress.update(task, completed=time.monotonic() - started, description=reported)
 
         yield report
 
@@ -36,7 +36,7 @@ def undo_progress() -> Iterator[Callable[[str, int, int], None]]:
         task = progress.add_task("undo", total=None)
 
         def report(guest: str, done: int, total: int) -> None:
-            told = escape(printable(guest))
-            progress.update(task, description=told, completed=done * PAGE_BYTES, total=total * PAGE_BYTES)
+            reported = escape(printable(guest))
+            progress.update(task, description=reported, completed=done * PAGE_BYTES, total=total * PAGE_BYTES)
 
         yield report

@@ -68,8 +68,8 @@ def encoded(response: Response) -> bytes:
             return msgspec.json.encode(_printed(response) if is_printed else response) + b"\n"
         except Exception as err:
             LOG.error("an answer cannot be encoded: %s", printable(f"{type(err).__name__}: {err}", 200))
-    told = refusal("failed", "the answer cannot be encoded", "see the agent's log")
-    return msgspec.json.encode(told) + b"\n"
+    reported = refusal("failed", "the answer cannot be encoded", "see the agent's log")
+    return msgspec.json.encode(reported) + b"\n"
 
 
 def _printed(response: Response) -> Response:

@@ -43,12 +43,12 @@ def record(  # noqa: PLR0913 - an option each
         counts = _imported(out, perf_data, settings.window_ms, force=force)
     else:
         counts = _recorded(out, settings, duration, force=force, show=not as_json)
-    told = {"file": str(out), "size_bytes": out.stat().st_size, **counts}
+    reported = {"file": str(out), "size_bytes": out.stat().st_size, **counts}
     if as_json:
-        print_json(told)
+        print_json(reported)
     else:
         click.echo(
-            f"{out}: {counts['windows']} windows of {counts['guests']} guests, {told['size_bytes']} bytes"
+            f"{out}: {counts['windows']} windows of {counts['guests']} guests, {reported['size_bytes']} bytes"
         )
     if not counts["batches"]:
         raise NothingError("no guest was sampled")

@@ -83,8 +83,8 @@ def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
         sections += policy_sections(parse_policy_table(content, path))
         return "policies"
     for key in extension_names(GROUP):
-        if key in keys and (told := extension(GROUP, key)):
-            title, parts = told(content, path)
+        if key in keys and (section_maker := extension(GROUP, key)):
+            title, parts = section_maker(content, path)
             sections += parts
             return str(title)
     raise VmplaceError(

@@ -52,21 +52,21 @@ def rehearsed(path: Path, config: LoadedConfig) -> Rehearsed:
     return Rehearsed(name, result, seen[0], seen[-1])
 
 
-def demo_sections(path: Path, told: Rehearsed) -> list[Section]:
+def demo_sections(path: Path, reported: Rehearsed) -> list[Section]:
     """Return the parts of the page."""
     _traffic, *heat = recording_sections(iter_recording(path))
-    return [Section("What you see", ABOUT, tables=(guest_table(told),)), traffic_section(told), *heat]
+    return [Section("What you see", ABOUT, tables=(guest_table(reported),)), traffic_section(reported), *heat]
 
 
-def guest_table(told: Rehearsed) -> Table:
+def guest_table(reported: Rehearsed) -> Table:
     """Return a row for each guest: where it runs, where its memory is, what would change."""
     headings = ("guest", "runs on nodes", "memory on node: MiB", "LAR", "with vmplace", "moves, MiB", "why")
-    views = sorted(told.first.guests, key=lambda view: view.topology.name)
-    rows = [_row(view, told.rehearsal.guests[view.topology.name], told.first) for view in views]
+    views = sorted(reported.first.guests, key=lambda view: view.topology.name)
+    rows = [_row(view, reported.rehearsal.guests[view.topology.name], reported.first) for view in views]
     caption = (
         "LAR: local access ratio, the share of accesses that stay on the node of the CPU (estimated).  "
         "Memory that vCPUs on several nodes use is interleaved over these, so that no memory "
-        f"controller is busier than another.  Policy: {told.policy}."
+        f"controller is busier than another.  Policy: {reported.policy}."
     )
     return Table(headings, tuple(rows), caption)
 
@@ -89,10 +89,10 @@ def _row(view: GuestView, guest: RehearsedGuest, snapshot: Snapshot) -> tuple[st
     )
 
 
-def traffic_section(told: Rehearsed) -> Section:
+def traffic_section(reported: Rehearsed) -> Section:
     """Return who accesses whose memory, as recorded and with what the policy moved."""
     pictures = []
-    for title, snapshot in (("as recorded", told.first), ("with vmplace", told.last)):
+    for title, snapshot in (("as recorded", reported.first), ("with vmplace", reported.last)):
         traffic = total_traffic(snapshot)
         imbalance = mc_imbalance(traffic, snapshot.host.memory_nids)
         pictures.append(TrafficPicture(title, traffic.nids, traffic.accesses, imbalance))

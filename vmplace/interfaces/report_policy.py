@@ -96,15 +96,15 @@ def _shares(rows: list[PolicyRow]) -> str:
 
 
 def _summary(rows: list[PolicyRow]) -> Table:
-    told = []
+    reported = []
     for policy in dict.fromkeys(row.policy for row in rows):
         of = [row for row in rows if row.policy == policy]
         shares = [row.oracle_share for row in of if row.oracle_share is not None]
         slowest = [row.worst_guest_slowdown for row in of if row.worst_guest_slowdown is not None]
         mean = sum(shares) / len(shares) if shares else None
         worst = max(slowest) * 100 if slowest else None
-        told.append(
+        reported.append(
             (policy, str(len(of)), number(mean, 3), number(min(shares, default=None), 3), number(worst, 1))
         )
     headings = ("policy", "runs", "mean share", "least share", "worst guest: slower by %")
-    return Table(headings, tuple(told), "over all hosts and mixes")
+    return Table(headings, tuple(reported), "over all hosts and mixes")

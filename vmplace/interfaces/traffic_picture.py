@@ -74,8 +74,8 @@ def draw_traffic(axes: "Axes", picture: TrafficPicture, largest: float) -> None:
         own = float(shares[i, i] / served[i]) if served[i] else None
         _draw_node(axes, places[i], f"node {nid}\n{served[i]:.0%}", float(radii[i]), own)
     local = f"{np.trace(shares):.0%} local" if shares.any() else "no accesses"
-    told = "unknown" if picture.imbalance is None else f"{picture.imbalance:.2f}"
-    axes.set_title(f"{picture.title}\n{local}, MC imbalance {told}", fontsize=11, color=INK)
+    reported = "unknown" if picture.imbalance is None else f"{picture.imbalance:.2f}"
+    axes.set_title(f"{picture.title}\n{local}, MC imbalance {reported}", fontsize=11, color=INK)
     axes.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal")
     axes.axis("off")
 

@@ -106,7 +106,7 @@ def _heat_of_bits(pages: TouchedPages, window_s: float) -> Matrix:
 
 
 def _credited(pages: TouchedPages, heat: Matrix) -> Matrix:
-    """Return the heat of shared pages dealt out as it is around them, as far as chance explains it.
+    """Return the heat of shared pages distributed as it is around them, as far as chance explains it.
 
     In each of the n windows that are remembered a page tells a share of s once: chance makes what is seen
     scatter by s (1 - s) / n.  How far a page is believed beyond that: as in credibility.py.
@@ -139,10 +139,10 @@ def _firsts(pages: TouchedPages, some: Indexes) -> Indexes:
 
 def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     """Return the heat with the weight that samples give each block; who uses a page is the bits' to tell."""
-    told = block_heat(pages).heat.sum(axis=1)
+    reported = block_heat(pages).heat.sum(axis=1)
     by_bits = np.stack([pages.by_block(heat[:, node] / pages.sizes) for node in range(pages.nodes)], axis=1)
     total = by_bits.sum(axis=1)
-    scale = np.divide(told, total, out=np.zeros_like(told), where=total > 0)
+    scale = np.divide(reported, total, out=np.zeros_like(reported), where=total > 0)
     # In all as hot as bits say: samples tell what is hotter than what.
     scale *= total.sum() / max(float((scale * total).sum()), 1e-300)
     weighed: Matrix = heat * pages.of_block(scale)[:, None]

@@ -70,7 +70,7 @@ class Handover(msgspec.Struct, frozen=True, array_like=True):
     runs: Annotated[tuple[Run, ...], msgspec.Meta(max_length=MOST_RUNS)]
 
 
-def told_handover(handover: Handover) -> str:
+def handover_text(handover: Handover) -> str:
     """Return it as text of letters that XML leaves as they are."""
     return base64.b64encode(msgspec.msgpack.encode(handover)).decode()
 
@@ -80,17 +80,17 @@ def parse_handover(text: str) -> Handover:
     if len(text) > MOST_TEXT:
         raise OutsideError(f"a placement summary of {len(text)} letters")
     try:
-        told = msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=Handover)
+        received = msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=Handover)
     except (binascii.Error, ValueError, msgspec.MsgspecError) as err:
         raise OutsideError(f"no placement summary: {err}") from err
-    vcpus = [vcpu for group in told.groups for vcpu in group]
+    vcpus = [vcpu for group in received.groups for vcpu in group]
     if len(set(vcpus)) != len(vcpus):
         raise OutsideError("no placement summary: a vCPU is in two groups")
-    if any(run.users >> len(told.groups) for run in told.runs):
+    if any(run.users >> len(received.groups) for run in received.runs):
         raise OutsideError("no placement summary: a run is used by a group that there is not")
-    if sum(run.gap + run.npages for run in told.runs) > MOST_GFN:
+    if sum(run.gap + run.npages for run in received.runs) > MOST_GFN:
         raise OutsideError("no placement summary: its frames are beyond any guest's")
-    return told
+    return received
 
 
 def groups_of(host: HostTopology, guest: GuestTopology) -> dict[int, tuple[int, ...]]:
@@ -114,7 +114,7 @@ def handover_of(
     if not groups or not pieces:
         return None
     runs = _few(_Runs.joined(pieces))
-    return Handover(1, int(unix_s), int(known_s), tuple(groups.values()), tuple(runs.told()))
+    return Handover(1, int(unix_s), int(known_s), tuple(groups.values()), tuple(runs.encoded()))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Runs:
         first = np.flatnonzero(np.append(True, ~goes_on))
         return _Runs(self.gfn[first], np.add.reduceat(self.npages, first), self.key[first], self.rate[first])
 
-    def told(self) -> Iterator[Run]:
+    def encoded(self) -> Iterator[Run]:
         end = 0
         for gfn, npages, key, rate in zip(
             self.gfn.tolist(), self.npages.tolist(), self.key.tolist(), self.rate.tolist(), strict=True

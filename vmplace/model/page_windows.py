@@ -33,13 +33,13 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
     if before and before.nids != batch.nids:
         before = None
     known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
-    sampled = batch.sight.sampled
+    sampled = batch.coverage.sampled
     ranges = [_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges]
-    told = _with_paces(ranges, batch)
-    return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, told)
+    reported = _with_rates(ranges, batch)
+    return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, reported)
 
 
-def _with_paces(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
+def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
     """Return the ranges with the rates after the window, for those whose bits were read early."""
     watched = {
         one.ram.hva: Watched(one.ram, one.rate or begun_touch_rates(one.ram, len(batch.nids)), sample.by_node)

@@ -1,6 +1,6 @@
 """How near is each node's memory to its limit, and by whose accesses?
 
-1. A guest's DRAM accesses per time (counters, or samples) are dealt out over the nodes as its traffic
+1. A guest's DRAM accesses per time (counters, or samples) are distributed over the nodes as its traffic
    matrix says, a cache line each.
 2. A node's limit is the bandwidth of its memory as measured (``vmplace calibrate``) or told by firmware,
    from the CPUs that get the most of it.

@@ -49,7 +49,7 @@ def prior_pages(
     if (
         not nodes
         or not handover.runs
-        or batch.sight.sampled
+        or batch.coverage.sampled
         or any(one.by_node is None for one in batch.ranges)
     ):
         return None

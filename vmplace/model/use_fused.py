@@ -55,15 +55,15 @@ def block_heat(pages: TouchedPages) -> Fused:
 
 
 def _expected(pages: TouchedPages) -> Floats:
-    """Return the touched pages of the windows by block and node, dealt out by rate where it is known."""
+    """Return the touched pages of the windows by block and node, distributed by rate where it is known."""
     touched = np.stack([pages.by_block(row) for row in pages.touches[: pages.nodes]], axis=1)
     rates = [pages.rate_of(node) for node in range(pages.nodes)]
-    paced = np.stack(
+    working = np.stack(
         [np.zeros(len(touched)) if one is None else pages.by_block(one) for one in rates], axis=1
     )
-    total = paced.sum()
+    total = working.sum()
     # Touches are no accesses to memory: how busy the whole range is, they do not tell.
-    return paced * (touched.sum() / total) if total else touched
+    return working * (touched.sum() / total) if total else touched
 
 
 def copy_order(pages: TouchedPages, wanted: Indexes) -> Indexes:

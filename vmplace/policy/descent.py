@@ -21,7 +21,7 @@ a better node by itself: the mixture of "all on node 0" and "all on node 1" that
 ... )
 >>> task = PageTask(guest, replicable=np.zeros(100, bool), move_price=np.zeros(100))
 >>> mixture = descended(system, [task])
->>> np.bincount(mixture.dealt(system, task, 0)).tolist(), mixture.gap < GAP
+>>> np.bincount(mixture.distributed(system, task, 0)).tolist(), mixture.gap < GAP
 ([50, 50], True)
 
 Source: the conditional-gradient method of Frank and Wolfe (1956), fully corrective: the total is convex in
@@ -125,12 +125,12 @@ class Mixture:
     weights: Matrix
     gap: float
 
-    def dealt(self, system: MemorySystem, task: PageTask, number: int) -> NodeIndexes:
-        """Return places of the pages of guest ``number``, dealt out over the corners in proportion."""
+    def distributed(self, system: MemorySystem, task: PageTask, number: int) -> NodeIndexes:
+        """Return places of the pages of guest ``number``, distributed over the corners in proportion."""
         used = np.flatnonzero(self.weights).tolist()
         if len(used) == 1:
             return self._at(system, task, number, used[0])
-        # Pages of like heat are dealt out among each other: the traffic keeps the weights, too.
+        # Pages of like heat are distributed among each other: the traffic keeps the weights, too.
         order = np.argsort(-row_sums(task.guest.heat), kind="stable")
         chosen, plan = np.empty(len(order), np.intp), task.guest.node.copy()
         chosen[order] = rounded(len(order), self.weights)
@@ -164,7 +164,7 @@ def descended(
     """
     importances = np.array([task.importance for task in tasks])
     corners = [_Corner.of(system, tasks, [task.guest.node for task in tasks])]
-    told: list[list[Matrix] | None] = [None]
+    reported: list[list[Matrix] | None] = [None]
     traffics, weights, gap, first = corners[0].traffics, np.ones(1), 0.0, 0.0
     rates: Matrix | None = None
     for _ in range(steps):
@@ -173,7 +173,7 @@ def descended(
         prices = _prices(system, traffics, scale, importances)
         goals = [cheapest(system, task, price) for task, price in zip(tasks, prices, strict=True)]
         corners.append(_Corner.of(system, tasks, goals))
-        told.append(prices)
+        reported.append(prices)
         mix = CornerMix.of(
             system, [one.traffics for one in corners], [one.paid for one in corners], scale, importances
         )
@@ -184,7 +184,7 @@ def descended(
             break
         weights = mix.best(weights)
         traffics = np.tensordot(weights, np.stack([one.traffics for one in corners]), 1)
-    return Mixture(traffics, told, weights, gap)
+    return Mixture(traffics, reported, weights, gap)
 
 
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
@@ -200,7 +200,7 @@ def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexe
 
 
 def rounded(count: int, weights: Matrix) -> Indexes:
-    """Return which of the corners each of ``count`` pages follows, dealt out in proportion to ``weights``."""
+    """Return which of the corners each of ``count`` pages follows, in proportion to ``weights``."""
     point = (np.arange(1, count + 1) * GOLDEN) % 1.0
     upto = np.cumsum(weights)
     chosen: Indexes = np.minimum(np.searchsorted(upto, point, side="right"), np.flatnonzero(weights)[-1])

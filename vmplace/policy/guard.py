@@ -322,9 +322,9 @@ def slowdowns(view: HostView, traffics: list[GuestTraffic], asked: list[list[Mat
 def _background(view: HostView, guests: list[GuestEvidence]) -> Matrix:
     """Return the rate [G, R] that all but each of ``guests`` ask of each resource, by the counters."""
     system, pairs = view.system, len(view.system.nids) ** 2
-    told = {one.name: one.counters.accesses.ravel() for one in view.guests if one.counters is not None}
-    total = np.sum([*told.values()], axis=0) if told else np.zeros(pairs)
+    reported = {one.name: one.counters.accesses.ravel() for one in view.guests if one.counters is not None}
+    total = np.sum([*reported.values()], axis=0) if reported else np.zeros(pairs)
     nothing = np.zeros(pairs)
-    rest = np.stack([total - told.get(guest.name, nothing) for guest in guests])
+    rest = np.stack([total - reported.get(guest.name, nothing) for guest in guests])
     rates: Matrix = np.maximum(rest, 0.0) @ system.visits.reshape(pairs, -1)
     return rates

@@ -63,7 +63,7 @@ def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list
     mixture = descended(view.system, _thinned(tasks))
     plans = [guest.node.copy() for guest in view.guests]
     for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
-        plan[pages] = mixture.dealt(view.system, task, number)
+        plan[pages] = mixture.distributed(view.system, task, number)
     return plans
 
 

@@ -59,7 +59,7 @@ T = TypeVar("T", bound=np.generic)
 MOVE_NS, FLUSH_NS, COLLAPSE_NS = 2000.0, 5000.0, 8000.0
 """Of a vCPU per page; of all vCPUs per batch of 512; of a vCPU per page whose copies collapse."""
 SOLE = 0.9
-"""A node with this share of the accesses to a page has it to itself, for guests that are not dealt out."""
+"""A node with this share of the accesses to a page has it to itself, for guests that are not distributed."""
 BOUND = 0.005
 """By how much a protected guest may get slower for the others' sake."""
 FREE_MIB_PER_S = 1e6
@@ -248,7 +248,7 @@ def _with_think(
         return ()
     traffics = [traffic(one.heat, one.node) for one in evidence]
     shares = np.stack([one / max(float(one.sum()), 1e-300) for one in traffics])
-    told = [guest.dram_per_us for guest in guests]
+    reported = [guest.dram_per_us for guest in guests]
     rates = np.array([_per_ns(guest) for guest in guests])
     waits = system.visits @ system.waits(asked_of(system, rates, shares))
     latency = np.einsum("gkj,kj->g", shares, system.latency + waits)
@@ -256,7 +256,7 @@ def _with_think(
         one
         if counted is None
         else replace(one, think_ns=max(one.parallelism / max(rate, 1e-6) - wait / one.mlp, 0.1))
-        for one, counted, rate, wait in zip(evidence, told, rates.tolist(), latency.tolist(), strict=True)
+        for one, counted, rate, wait in zip(evidence, reported, rates.tolist(), latency.tolist(), strict=True)
     )
 
 
@@ -383,10 +383,10 @@ def _changes(  # noqa: PLR0913 - a decision, and all it refers to
         wanted = there == REPLICATED
         if wanted.any():
             near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
-            told = (
+            reported = (
                 f"nodes {', '.join(map(str, near))} only read them: {_saved(before, start, wanted, system)}"
             )
-            copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, told))
+            copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, reported))
         written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
         if snapshot.replica_ratio and written.any():
             drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))

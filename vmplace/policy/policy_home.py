@@ -87,7 +87,7 @@ def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
 
 
 def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> Target | None:
-    """Return where the range belongs; None if its vCPUs' nodes are not known, or it may not be dealt out."""
+    """Return where the range belongs; None if its vCPUs' nodes are not known, or it may not spread."""
     workers = _worker_nids(host, guest, ram)
     if not workers:
         return None

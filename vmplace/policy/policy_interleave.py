@@ -1,4 +1,4 @@
-"""Where is memory if every guest is dealt out over all nodes, whoever uses it?
+"""Where is memory if every guest is distributed over all nodes, whoever uses it?
 
 What ``numactl --interleave=all`` gives a guest from its start, for one that already runs: the plain remedy
 against uneven memory controllers, and the control that better policies are held against.

@@ -84,7 +84,7 @@ def _spread(count: int, nodes: Indexes, free_cpus: Matrix) -> Indexes:
 
 
 def _gathered(guest: GuestEvidence, nodes: Indexes, memory: Bools) -> NodeIndexes:
-    """Return the pages outside ``nodes`` dealt out over them."""
+    """Return the pages outside ``nodes`` distributed over them."""
     homes = nodes[memory[nodes]]
     if not len(homes):
         return guest.node.copy()

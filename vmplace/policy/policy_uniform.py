@@ -18,13 +18,13 @@ def plan_none(view: HostView) -> list[NodeIndexes]:
 
 
 def plan_interleave_all(view: HostView) -> list[NodeIndexes]:
-    """Return each guest's pages dealt out over all nodes with memory."""
-    return [_dealt(guest, view.memory) for guest in view.guests]
+    """Return each guest's pages distributed over all nodes with memory."""
+    return [_distributed(guest, view.memory) for guest in view.guests]
 
 
 def plan_interleave_workers(view: HostView) -> list[NodeIndexes]:
-    """Return each guest's pages dealt out over its worker nodes; over all if none of these has memory."""
-    return [_dealt(guest, worker_memory(view, guest)) for guest in view.guests]
+    """Return each guest's pages distributed over its worker nodes; over all if none of these has memory."""
+    return [_distributed(guest, worker_memory(view, guest)) for guest in view.guests]
 
 
 def worker_memory(view: HostView, guest: GuestEvidence) -> Indexes:
@@ -33,6 +33,6 @@ def worker_memory(view: HostView, guest: GuestEvidence) -> Indexes:
     return near if len(near) else view.memory
 
 
-def _dealt(guest: GuestEvidence, nodes: Indexes) -> NodeIndexes:
+def _distributed(guest: GuestEvidence, nodes: Indexes) -> NodeIndexes:
     turn = nodes[np.arange(len(guest.node)) % len(nodes)]
     return np.where(guest.node == ABSENT, guest.node, turn).astype(np.int8)

@@ -44,7 +44,7 @@ class Climb:
     """Where one guest's climb stands.
 
     ``workers``: the nodes of the vCPUs it is for.  ``stepping``: the way to ``dwp`` is not judged yet;
-    ``waited`` windows without a move belong to it.  ``told``: the last step in words.
+    ``waited`` windows without a move belong to it.  ``summary``: the last step in words.
     """
 
     workers: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class Climb:
     stepping: bool = False
     settled: bool = False
     waited: int = 0
-    told: str = ""
+    summary: str = ""
 
     def after_window(self, verdict: Verdict | None, *, trying: bool, ready: bool) -> "Climb":
         """Return the climb after a window.
@@ -65,8 +65,8 @@ class Climb:
         if not self.stepping:
             return self._outward() if ready else self
         if verdict is Verdict.KEEP:
-            told = f"proximity {self.dwp:.1f} is better than {self.dwp + STEP:.1f}"
-            return replace(self, told=told)._outward()
+            summary = f"proximity {self.dwp:.1f} is better than {self.dwp + STEP:.1f}"
+            return replace(self, summary=summary)._outward()
         if verdict is not None:
             return self._back("is no better")
         if trying:
@@ -77,10 +77,12 @@ class Climb:
 
     def _outward(self) -> "Climb":
         if self.dwp <= 0.0:
-            return replace(self, stepping=False, settled=True, told=f"{self.told}; no more is left to try")
+            return replace(
+                self, stepping=False, settled=True, summary=f"{self.summary}; no more is left to try"
+            )
         return replace(self, dwp=round(max(self.dwp - STEP, 0.0), 6), stepping=True, waited=0)
 
     def _back(self, why: str) -> "Climb":
         before = round(self.dwp + STEP, 6)
-        told = f"proximity {self.dwp:.1f} {why}: back to {before:.1f}"
-        return replace(self, dwp=before, stepping=False, settled=True, told=told)
+        summary = f"proximity {self.dwp:.1f} {why}: back to {before:.1f}"
+        return replace(self, dwp=before, stepping=False, settled=True, summary=summary)

@@ -100,8 +100,8 @@ def pick(pages: Placed, counts: Counts, excess: Counts, deficit: Counts, limit: 
         for stratum, chosen in _iter_chosen(units, share, seen, left):
             found[stratum].append(chosen)
     strata = [one for one in range(STRATA) if found[one]] or [0]
-    dealt = [_dealt(one, found[one], deficit[one]) for one in strata]
-    hva, npages, source, target = (np.concatenate(part) for part in zip(*dealt, strict=True))
+    distributed = [_distributed(one, found[one], deficit[one]) for one in strata]
+    hva, npages, source, target = (np.concatenate(part) for part in zip(*distributed, strict=True))
     return Picked(hva, npages, source, target)
 
 
@@ -158,7 +158,7 @@ def _due(rank: Counts, share: Counts) -> Counts:
     return due
 
 
-def _dealt(stratum: int, found: list[Units], deficit: Counts) -> _Dealt:
+def _distributed(stratum: int, found: list[Units], deficit: Counts) -> _Dealt:
     """Deal the units of a stratum out to the nodes of its deficit: exact shares, in golden-ratio order."""
     hva = np.concatenate([np.zeros(0, np.int64), *(one.hva for one in found)])
     source = np.concatenate([np.zeros(0, np.int8), *(one.node_index for one in found)])

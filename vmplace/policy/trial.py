@@ -45,8 +45,8 @@ class Trial:
     """Where one guest stands.  Costs are in any unit, per unit of work; the last of each is the newest.
 
     ``trying``: something moved since ``before``.  ``kept``: a placement was kept before.
-    ``left_alone_until`` and ``wait_s`` in seconds of the caller's clock; ``told``: the last verdict in words,
-    ``ratio``: its cost after over that before.
+    ``left_alone_until`` and ``wait_s`` in seconds of the caller's clock; ``summary``: the last verdict
+    in words, ``ratio``: its cost after over that before.
     """
 
     before: tuple[float, ...] = ()
@@ -55,7 +55,7 @@ class Trial:
     kept: bool = False
     left_alone_until: float = 0.0
     wait_s: float = FIRST_WAIT_S
-    told: str = ""
+    summary: str = ""
     ratio: float | None = None
 
     def after_window(
@@ -98,10 +98,14 @@ class Trial:
 
     def _judged_step(self) -> "tuple[Trial, Verdict]":
         if is_better(self.before, self.after):
-            told = f"kept: {self._change()}"
-            return Trial(before=self.after, kept=True, told=told, ratio=self._after_ratio()), Verdict.KEEP
-        told, ratio = f"taken back: {self._change()}", self._after_ratio()
-        return replace(self, before=self.after, after=(), trying=False, told=told, ratio=ratio), Verdict.BACK
+            summary = f"kept: {self._change()}"
+            return Trial(
+                before=self.after, kept=True, summary=summary, ratio=self._after_ratio()
+            ), Verdict.KEEP
+        summary, ratio = f"taken back: {self._change()}", self._after_ratio()
+        return replace(
+            self, before=self.after, after=(), trying=False, summary=summary, ratio=ratio
+        ), Verdict.BACK
 
     def _after_ratio(self) -> float:
         return float(np.mean(self.after)) / float(np.mean(self.before))
@@ -110,14 +114,14 @@ class Trial:
         return f"an instruction takes {100 * (self._after_ratio() - 1):+.0f} % since its memory moved"
 
     def _judged(self, now_s: float) -> "tuple[Trial, Verdict]":
-        told, ratio = self._change(), self._after_ratio()
+        summary, ratio = self._change(), self._after_ratio()
         if not is_worse(self.before, self.after):
-            return Trial(before=self.after, kept=True, told=f"kept: {told}", ratio=ratio), Verdict.KEEP
+            return Trial(before=self.after, kept=True, summary=f"kept: {summary}", ratio=ratio), Verdict.KEEP
         verdict = Verdict.HOLD if self.kept else Verdict.UNDO
         word = "left as it is" if self.kept else "undone"
-        told = f"{word}: {told}; not tried again for {self.wait_s:.0f} s"
+        summary = f"{word}: {summary}; not tried again for {self.wait_s:.0f} s"
         wait_s = min(2 * self.wait_s, LONGEST_WAIT_S)
-        return Trial((), (), False, self.kept, now_s + self.wait_s, wait_s, told, ratio), verdict
+        return Trial((), (), False, self.kept, now_s + self.wait_s, wait_s, summary, ratio), verdict
 
 
 def is_worse(before: Sequence[float], after: Sequence[float]) -> bool:

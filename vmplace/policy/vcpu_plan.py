@@ -1,7 +1,7 @@
 """On which nodes should the vCPUs of all guests run, if their memory may follow them?
 
 1. Guests whose vCPUs are spread are gathered, the largest first, each on the node with most of its accesses
-   that has CPUs for all of its vCPUs.  Who fits on no node is dealt out over the CPUs that are left.
+   that has CPUs for all of its vCPUs.  Who fits on no node is distributed over the CPUs that are left.
    Protected guests stay.
 2. The model tells how long accesses take with the memory where it would be best, in this layout and in the
    present one; a guest that bandwidth of one node does not serve stays spread if that is better.
@@ -57,11 +57,11 @@ def gathered(view: HostView, stay: frozenset[str] = frozenset()) -> Layout:
         else:
             spread.append(index)
     for index in spread:
-        layout[index], free = _dealt(layout[index], free)
+        layout[index], free = _distributed(layout[index], free)
     return layout
 
 
-def _dealt(vcpus: Indexes, free: Matrix) -> tuple[Indexes, Matrix]:
+def _distributed(vcpus: Indexes, free: Matrix) -> tuple[Indexes, Matrix]:
     """Return the vCPUs on the CPUs that are left, few of them elsewhere, and what is left then."""
     kept, free = vcpus.copy(), free.copy()
     for vcpu, node in enumerate(vcpus):
@@ -171,11 +171,11 @@ class LayoutTrial:
     @classmethod
     def of(cls, view: HostView) -> "LayoutTrial":
         """Return what is to be remembered of the present layout."""
-        told = [(g, g.counters) for g in view.guests if g.counters is not None]
+        reported = [(g, g.counters) for g in view.guests if g.counters is not None]
         return cls(
             {guest.name: _nodes(guest) for guest in view.guests},
-            {guest.name: float(counters.accesses.sum()) for guest, counters in told},
-            {guest.name: guest.think_ns for guest, _ in told},
+            {guest.name: float(counters.accesses.sum()) for guest, counters in reported},
+            {guest.name: guest.think_ns for guest, _ in reported},
         )
 
     def gain(self, now: "LayoutTrial") -> float | None:

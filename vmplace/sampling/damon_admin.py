@@ -121,8 +121,8 @@ class DamonAdmin:
         return bool(int(self._read("nr_kdamonds"))) and is_marked(self._root, self._owned)
 
     def _note(self, pid: str, settings: Sequence[tuple[str, object]]) -> None:
-        told = [f"{path}={value}" for path, value in settings]
-        self._owned.write_text("\n".join([pid, *told]) + "\n")
+        reported = [f"{path}={value}" for path, value in settings]
+        self._owned.write_text("\n".join([pid, *reported]) + "\n")
 
     def _create_context(self) -> None:
         self._write("nr_kdamonds", 1)

@@ -23,11 +23,11 @@ INTEL_SERVERS = frozenset({0x55, 0x6A, 0x6C, 0x8F, 0xCF})
 
 def dram_events(cpuinfo: Path = Path("/proc/cpuinfo")) -> Mapping[str, tuple[int, int]]:
     """Return perf's type and config of each event, by name; they add up to what DRAM served."""
-    told = _first_cpu(cpuinfo)
-    family, model = int(told.get("cpu family", "0")), int(told.get("model", "0"))
-    if told.get("vendor_id") == "AuthenticAMD" and family >= AMD_ZEN2:
+    reported = _first_cpu(cpuinfo)
+    family, model = int(reported.get("cpu family", "0")), int(reported.get("model", "0"))
+    if reported.get("vendor_id") == "AuthenticAMD" and family >= AMD_ZEN2:
         return AMD
-    if told.get("vendor_id") == "GenuineIntel" and family == 6 and model in INTEL_SERVERS:
+    if reported.get("vendor_id") == "GenuineIntel" and family == 6 and model in INTEL_SERVERS:
         return INTEL
     return GENERIC
 

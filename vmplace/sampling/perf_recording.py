@@ -30,12 +30,12 @@ from vmplace.sampling.perf_script import (
     read_samples,
 )
 from vmplace.sampling.recording_frames import MOST_NODES
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 
 SOURCE = "perf"
-SIGHT = SourceSight(accessed=True, written=True, accessor_nid=True, sampled=True)
+SIGHT = SourceCoverage(accessed=True, written=True, accessor_nid=True, sampled=True)
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
 """include/linux/topology.h: what the kernel takes without a SLIT."""
 GAP_PAGES = 8192

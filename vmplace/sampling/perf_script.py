@@ -106,19 +106,19 @@ def read_samples(path: Path) -> RecordedSamples:
 
 def parse_header(lines: Iterable[str]) -> RecordedHeader:
     """Parse what ``perf script --header-only -I`` prints; what is not told is empty."""
-    told: dict[int, dict[str, object]] = {}
+    reported: dict[int, dict[str, object]] = {}
     block_bytes = 0
     for line in lines:
         if match := _MEMORY.match(line):
             nid, total, free = map(int, match.groups())
-            told.setdefault(nid, {}).update(memory_bytes=total << 10, free_bytes=free << 10)
+            reported.setdefault(nid, {}).update(memory_bytes=total << 10, free_bytes=free << 10)
         elif match := _CPUS.match(line):
-            told.setdefault(int(match[1]), {})["cpus"] = parse_cpulist(match[2])
+            reported.setdefault(int(match[1]), {})["cpus"] = parse_cpulist(match[2])
         elif match := _BLOCK.match(line):
             block_bytes = within(int(match[1], 16), LEAST_BLOCK_BYTES, MOST_BITS, "size of memory blocks")
         elif block_bytes and (match := _BLOCKS.match(line)):
-            told.setdefault(int(match[1]), {})["blocks"] = parse_cpulist(match[2], MOST_BLOCKS)
-    nodes = tuple(RecordedNode(nid, **told[nid]) for nid in sorted(told))  # type: ignore[arg-type]
+            reported.setdefault(int(match[1]), {})["blocks"] = parse_cpulist(match[2], MOST_BLOCKS)
+    nodes = tuple(RecordedNode(nid, **reported[nid]) for nid in sorted(reported))  # type: ignore[arg-type]
     return RecordedHeader(nodes, block_bytes)
 
 

@@ -217,7 +217,7 @@ def _batch_of(frame: BatchFrame, body: bytes) -> SampleBatch:
         ranges.append(_range_of(ram, raw, at, len(frame.nids)))
         at += 2 * ram.npages + block_count(ram)
     return SampleBatch(
-        frame.guest, frame.source, frame.sight, frame.started_ns, frame.ended_ns, frame.nids, tuple(ranges)
+        frame.guest, frame.source, frame.coverage, frame.started_ns, frame.ended_ns, frame.nids, tuple(ranges)
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from vmplace.errors import OutsideError
 from vmplace.outside import MOST_BITS, MOST_ID, printable, within
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import SampleBatch, SourceSight
+from vmplace.sampling.sample import SampleBatch, SourceCoverage
 from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.host import HostTopology, Node
 
@@ -46,7 +46,8 @@ class BatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
 
     guest: str
     source: str
-    sight: SourceSight
+    # The word of format 1, which kept recordings have.
+    coverage: SourceCoverage = msgspec.field(name="sight")
     started_ns: int
     ended_ns: int
     nids: tuple[int, ...]
@@ -96,7 +97,7 @@ def batch_frame(batch: SampleBatch) -> BatchFrame:
     """Return the head of the frame that tells ``batch``."""
     rams = tuple(sample.ram for sample in batch.ranges)
     return BatchFrame(
-        batch.guest, batch.source, batch.sight, batch.started_ns, batch.ended_ns, batch.nids, rams
+        batch.guest, batch.source, batch.coverage, batch.started_ns, batch.ended_ns, batch.nids, rams
     )
 
 

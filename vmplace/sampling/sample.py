@@ -11,7 +11,7 @@ from vmplace.topology.guest import RamRange
 
 
 @dataclass(frozen=True)
-class SourceSight:
+class SourceCoverage:
     """What a source can see at all; a sample claims nothing beyond it.
 
     ``sampled``: it sees some touches only, so that a page it did not see may have been touched all the same.
@@ -107,7 +107,7 @@ class SampleBatch:
 
     guest: str
     source: str
-    sight: SourceSight
+    coverage: SourceCoverage
     started_ns: int
     ended_ns: int
     nids: tuple[int, ...]

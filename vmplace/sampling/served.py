@@ -62,8 +62,8 @@ def served_by(data_srcs: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """Return for each union perf_mem_data_src which of ``Served`` it tells."""
     levels = data_srcs >> _LEVEL_SHIFT
     is_hit = (levels & np.uint64(_HIT)) != 0
-    told = [is_hit & ((levels & np.uint64(bits)) != 0) for bits in _LEVELS.values()]
-    return np.select(told, [int(kind) for kind in _LEVELS], int(Served.UNKNOWN))
+    reported = [is_hit & ((levels & np.uint64(bits)) != 0) for bits in _LEVELS.values()]
+    return np.select(reported, [int(kind) for kind in _LEVELS], int(Served.UNKNOWN))
 
 
 class ServedTally:

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.sampling.sample import SampleBatch, SourceSight
+from vmplace.sampling.sample import SampleBatch, SourceCoverage
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -41,7 +41,7 @@ class Source(Protocol):
     """
 
     name: str
-    sight: SourceSight
+    coverage: SourceCoverage
 
     def arm(self, guest: GuestTopology) -> None:
         """Start a window of one guest; raises GuestGoneError for a guest that ended."""

@@ -19,7 +19,7 @@ from vmplace.sampling.damon_admin import DamonAdmin, Region
 from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 
@@ -30,7 +30,7 @@ class DamonSource:
     """Accessed regions by one kdamond for all guests."""
 
     name = "damon"
-    sight = SourceSight(accessed=True)
+    coverage = SourceCoverage(accessed=True)
 
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where DAMON or frame numbers are missing."""
@@ -70,7 +70,7 @@ class DamonSource:
             ranges = tuple(self._sample(guest, pagemap, ram, regions) for ram in guest.ram)
         ended_ns = self._regions_ns
         started_ns = max(armed_ns, ended_ns - self._admin.aggregation_us * 1000)
-        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+        return SampleBatch(guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges)
 
     def forget(self, guest: GuestTopology) -> None:
         """Watch the guest no more from the next start on."""

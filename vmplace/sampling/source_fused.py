@@ -31,10 +31,10 @@ class FusedSource:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._first, *self._others = sources
         self._armed: dict[tuple[int, int], list[Source]] = {}
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self.name = "+".join(source.name for source in sources)
-        vcpu = any(source.sight.accessor_vcpu for source in sources)
-        self.sight = replace(self._first.sight, accessor_vcpu=vcpu)
+        vcpu = any(source.coverage.accessor_vcpu for source in sources)
+        self.coverage = replace(self._first.coverage, accessor_vcpu=vcpu)
 
     def arm(self, guest: GuestTopology) -> None:
         """Arm all; raises what the first one raises."""
@@ -64,7 +64,7 @@ class FusedSource:
                 batch = with_added(batch, source.harvest(guest))
             except FAILURES as err:
                 self._leave_out(source, guest, err)
-        return replace(batch, source=self.name, sight=self.sight)
+        return replace(batch, source=self.name, coverage=self.coverage)
 
     def forget(self, guest: GuestTopology) -> None:
         """Have all forget the guest."""
@@ -91,9 +91,9 @@ class FusedSource:
         if isinstance(err, GuestGoneError):
             raise err
         note = f'guest={guest.name} source={source.name} is left out: reason="{err}"'
-        if note not in self._told:
+        if note not in self._noted:
             LOG.warning("%s", note)
-        self._told.add(note)
+        self._noted.add(note)
 
 
 def with_added(batch: SampleBatch, added: SampleBatch) -> SampleBatch:

@@ -23,7 +23,7 @@ from vmplace.sampling.hint_ring import MOST_SPANS, HintRing, Hints, Span
 from vmplace.sampling.page_arrays import Bits, Bytes
 from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk, block_offset
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight, VcpuHits
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage, VcpuHits
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.placement import (
@@ -64,7 +64,7 @@ class HintsSource:
     """Sampled accesses by vCPU; exact 4 KiB pages, also inside huge ones."""
 
     name = "hints"
-    sight = SourceSight(accessed=True, written=True, accessor_nid=True, accessor_vcpu=True)
+    coverage = SourceCoverage(accessed=True, written=True, accessor_nid=True, accessor_vcpu=True)
 
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where KVM has no hint faults."""
@@ -103,7 +103,9 @@ class HintsSource:
                 self._sample(guest, pagemap, ram, hints, parts)
                 for ram, parts in zip(guest.ram, armed.parts, strict=True)
             )
-        return SampleBatch(guest.name, self.name, self.sight, armed.started_ns, ended_ns, self._nids, ranges)
+        return SampleBatch(
+            guest.name, self.name, self.coverage, armed.started_ns, ended_ns, self._nids, ranges
+        )
 
     def forget(self, guest: GuestTopology) -> None:
         """Switch the guest's hint faults off."""

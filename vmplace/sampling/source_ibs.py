@@ -28,7 +28,7 @@ from vmplace.sampling.page_arrays import Bits, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import Served, ServedTally, served_by
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
@@ -55,7 +55,7 @@ class IbsSource:
     """Sampled loads and stores of all CPUs; counts what the kernel lost."""
 
     name = "ibs"
-    sight = SourceSight(accessed=True, written=True, accessor_nid=True, sampled=True)
+    coverage = SourceCoverage(accessed=True, written=True, accessor_nid=True, sampled=True)
 
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where the PMU, the permission or frame numbers are missing."""
@@ -105,7 +105,7 @@ class IbsSource:
         with self._walk.frames.opened(guest) as pagemap:
             ranges = tuple(self._sample(guest, pagemap, ram, by_row, each) for ram in guest.ram)
         return SampleBatch(
-            guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges, served
+            guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges, served
         )
 
     def forget(self, guest: GuestTopology) -> None:

@@ -24,7 +24,7 @@ from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import SampleBatch, SourceSight
+from vmplace.sampling.sample import SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import GuestTopology
 
@@ -37,7 +37,7 @@ class IdleSource:
     """Accessed pages by idle-page tracking; exact for 4 KiB pages, per folio for larger ones."""
 
     name = "idle"
-    sight = SourceSight(accessed=True)
+    coverage = SourceCoverage(accessed=True)
 
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where tracking or frame numbers are missing."""
@@ -71,7 +71,7 @@ class IdleSource:
         with self._walk.frames.opened(guest) as pagemap:
             ranges = tuple(self._walk.sample(guest, pagemap, ram, self._touched) for ram in guest.ram)
         ended_ns = time.monotonic_ns()
-        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+        return SampleBatch(guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges)
 
     def forget(self, guest: GuestTopology) -> None:
         """Drop the guest's window; marks that are left harm nobody."""

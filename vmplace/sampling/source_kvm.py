@@ -30,7 +30,7 @@ from vmplace.sampling.known_places import KnownPlaces
 from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
-from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.placement import (
@@ -53,7 +53,7 @@ class KvmSource:
     """Accessed and written pages by node; exact per 4 KiB page where they are mapped so."""
 
     name = "kvm"
-    sight = SourceSight(accessed=True, written=True, accessor_nid=True)
+    coverage = SourceCoverage(accessed=True, written=True, accessor_nid=True)
 
     def __init__(self, setup: SourceSetup) -> None:
         """Probe; raises UnsupportedHostError where KVM is not patched or has no accessed bits."""
@@ -106,7 +106,7 @@ class KvmSource:
                 self._sample(guest, pagemap, ram, of_ram) for ram, of_ram in zip(guest.ram, bits, strict=True)
             )
         self._places.note(guest, ranges)
-        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, self._nids, ranges)
+        return SampleBatch(guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges)
 
     def moved(self, guest: GuestTopology, hva: npt.NDArray[np.uint64]) -> None:
         """Look these pages up in the next window."""

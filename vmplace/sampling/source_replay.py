@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
 from vmplace.sampling.recording import iter_recording, read_recorded_host
-from vmplace.sampling.sample import SampleBatch, SourceSight
+from vmplace.sampling.sample import SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import GuestTopology
 
@@ -17,7 +17,7 @@ class ReplaySource:
     """Batches of a recording, as fast as they are asked for, or ``timed`` as they were recorded."""
 
     name = "replay"
-    sight = SourceSight()
+    coverage = SourceCoverage()
 
     def __init__(self, setup: SourceSetup, *, timed: bool = False) -> None:
         """Open the recording; raises UnsupportedHostError without one, RecordingError for a bad one."""

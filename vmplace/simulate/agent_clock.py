@@ -28,7 +28,7 @@ class AgentClock:
     """The agent's sense of time."""
 
     next_wake_ns: float = WAKE_NS
-    pace: int = 1
+    interval: int = 1
     waited: int = 0
     known: Reading | None = None
 
@@ -37,15 +37,15 @@ class AgentClock:
         self.next_wake_ns = now_ns + WAKE_NS
         self.waited += 1
         if self._changed(reading):
-            self.pace = 1
-        elif self.waited < self.pace:
+            self.interval = 1
+        elif self.waited < self.interval:
             return False
         self.known, self.waited = reading, 0
         return True
 
     def looked(self, changed: bool) -> None:
         """Note whether the look led to anything."""
-        self.pace = 1 if changed else min(2 * self.pace, SLOWEST)
+        self.interval = 1 if changed else min(2 * self.interval, SLOWEST)
 
     def _changed(self, reading: Reading) -> bool:
         if self.known is None or len(reading) != len(self.known):

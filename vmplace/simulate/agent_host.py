@@ -99,21 +99,21 @@ class VirtualClock:
         self.sleep(ns / 1e9)
 
 
-class VirtualBell(Wakeup):
+class VirtualWakeup(Wakeup):
     """Nobody rings but the end of the last guest."""
 
     def __init__(self, clock: VirtualClock, simulation: Simulation) -> None:
         self._clock, self._simulation = clock, simulation
-        self._fd, self._told = -1, False
+        self._fd, self._asked_to_stop = -1, False
 
     @property
     def stopping(self) -> bool:  # type: ignore[override]
         """Return whether all guests are at their end."""
-        return self._told or not self._simulation.active
+        return self._asked_to_stop or not self._simulation.active
 
     def stop(self) -> None:
         """Ask the loop to end."""
-        self._told = True
+        self._asked_to_stop = True
 
     def wait(self, seconds: float) -> bool:
         """Let time pass."""

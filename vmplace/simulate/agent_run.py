@@ -23,7 +23,7 @@ from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun, policy_name
 from vmplace.sampling.guest_cost import MemoryRate, cost_of
-from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualBell, VirtualClock
+from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.simulation import SEED, Done, Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor
@@ -102,7 +102,7 @@ class AgentHost:
 
     def agent(self, actuator: HostActuator) -> Agent:
         """Return an agent that was not started yet."""
-        wakeup = VirtualBell(self.machine.clock, self.simulation)
+        wakeup = VirtualWakeup(self.machine.clock, self.simulation)
         return Agent(LoadedConfig(self.config, _rules(self.simulation)), self._parts(actuator), wakeup)
 
     def _parts(self, actuator: HostActuator) -> Parts:

@@ -22,7 +22,7 @@ from vmplace.sampling.sample import (
     NodeHits,
     RangeSample,
     SampleBatch,
-    SourceSight,
+    SourceCoverage,
 )
 from vmplace.sampling.served import Served, ServedAccesses
 from vmplace.simulate.agent_host import SimulatedGuest, SimulatedMachine
@@ -59,7 +59,9 @@ class TraceSource:
     def __init__(self, machine: SimulatedMachine, sensor: Sensor, seed: int) -> None:
         self.name, self._machine, self._sensor = sensor.name, machine, sensor
         by_node = sensor.bits or sensor.period is not None
-        self.sight = SourceSight(written=by_node, accessor_nid=by_node, sampled=by_node and not sensor.bits)
+        self.coverage = SourceCoverage(
+            written=by_node, accessor_nid=by_node, sampled=by_node and not sensor.bits
+        )
         self._chance = np.random.default_rng(seed)
         self._windows: dict[tuple[int, int], _Window] = {}
 
@@ -91,7 +93,9 @@ class TraceSource:
         served = self._served(window, ended_ns) if self._sensor.period else None
         sample = self._sample(guest, mine, window)
         nids, started_ns = self._machine.nids, window.started_ns
-        return SampleBatch(guest.name, self.name, self.sight, started_ns, ended_ns, nids, (sample,), served)
+        return SampleBatch(
+            guest.name, self.name, self.coverage, started_ns, ended_ns, nids, (sample,), served
+        )
 
     def forget(self, guest: GuestTopology) -> None:
         """Drop the guest's window."""

@@ -54,7 +54,7 @@ def simulate_command(  # noqa: PLR0913  (options)
             output.write(msgspec.json.format(plain, indent=2) + b"\n")
     for key, value in row.items():
         if key != "guests":
-            click.echo(f"{key:22} {_told(value)}")
+            click.echo(f"{key:22} {_shown(value)}")
     for name, guest in row["guests"].items():
         moved = f"moved {guest.moved_bytes >> 20} MiB, replicated {guest.replicated_bytes >> 20} MiB"
         click.echo(f"guest {name:16} {guest.run_time_s:.4f} s, {moved}, {guest.collapsed_pages} collapsed")
@@ -93,7 +93,7 @@ def _check_length(result: "SimulationResult") -> None:
         )
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is None:
         return "no answer"
     return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -37,8 +37,8 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
         raise VmplaceError(f"guest {name}: priority is {priority!r}", hint=f"known: {', '.join(BOUNDS)}")
     with_cpus = tuple(i for i, cpus in enumerate(host.cpus) if cpus)
     try:
-        told = options["nodes"].split("+") if "nodes" in options else None
-        nodes = tuple(whole(nid, most=MOST_ID, what="node") for nid in told) if told else None
+        reported = options["nodes"].split("+") if "nodes" in options else None
+        nodes = tuple(whole(nid, most=MOST_ID, what="node") for nid in reported) if reported else None
         start = whole(options["first_touch"], most=MOST_ID, what="node") if "first_touch" in options else None
         most = round(host.cpus.sum()) * MOST_VCPUS_PER_CPU
         vcpus = whole(options.get("vcpus", str(trace.workers)), least=1, most=most, what="vcpus")

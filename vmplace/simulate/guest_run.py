@@ -1,6 +1,6 @@
 """How far is a simulated guest, where are its pages, and what does its present window ask?
 
-A guest replays one trace.  Its threads are dealt out, in order, to its vCPUs, and these to its nodes; a
+A guest replays one trace.  Its threads are distributed, in order, to its vCPUs, and these to its nodes; a
 node with more vCPUs than CPUs shares its time.  A window's threads run side by side as far as their
 accesses are even (parallelism = all accesses / those of the busiest vCPU) and nobody waits at barriers.
 """
@@ -90,7 +90,7 @@ class GuestRun:
         self._open()
 
     def _open(self) -> None:
-        """Take up the present window: its accesses by page and node, its pace."""
+        """Take up the present window: its accesses by page and node, its speed."""
         trace, records = self.spec.trace, self.spec.trace.records(self.window)
         where = trace.page[records].astype(np.int64) * self.nodes + self.thread_node[trace.thread[records]]
         size = trace.npages * self.nodes
@@ -215,7 +215,7 @@ class GuestRun:
         near = self.worker & (system.controller > 0)
         return near if near.any() else system.controller > 0
 
-    def pace_evidence(self) -> GuestEvidence:
+    def speed_evidence(self) -> GuestEvidence:
         """Return what ``demand`` needs, and nothing of the pages."""
         nothing = np.zeros((0, self.nodes))
         return self._evidence(nothing, np.zeros(0, np.bool_), None, None, None)

@@ -22,7 +22,7 @@ from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, described_memo
 from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.published import CARREFOUR_2013
-from vmplace.outside import MOST_ID, finite, parse_toml, read_bytes, told
+from vmplace.outside import MOST_ID, error_text, finite, parse_toml, read_bytes
 
 PAGE_BYTES = 4096
 HOST_KEYS = {"distances", "bandwidth_mib_per_s", "node", "local_latency_ns", "queue", "link"} | {
@@ -62,11 +62,11 @@ def parse_host(text: str, *, name: str, place: str | None = None) -> SimulatedHo
     try:
         return _host(parse_toml(text), name)
     except tomllib.TOMLDecodeError as err:
-        raise ConfigError(told(err), place=place) from err
+        raise ConfigError(error_text(err), place=place) from err
     except KeyError as err:
         raise ConfigError(f"lacks {err.args[0]!r}", place=place, hint="see docs/simulate.md") from err
     except (AttributeError, TypeError, ValueError, OverflowError) as err:
-        raise ConfigError(told(err), place=place, hint="see docs/simulate.md") from err
+        raise ConfigError(error_text(err), place=place, hint="see docs/simulate.md") from err
 
 
 def _host(raw: dict[str, Any], name: str) -> SimulatedHost:

@@ -265,14 +265,14 @@ def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -
         if running:
             traffics = [schedule[g].traffic[window[g]] for g in running]
             load = solved(system, _demand(known, window, running, traffics))
-            paces = [r / known[g].uses[window[g]].accesses for r, g in zip(load.rates, running, strict=True)]
-            spans += [left[g] / pace for g, pace in zip(running, paces, strict=True)]
+            speeds = [r / known[g].uses[window[g]].accesses for r, g in zip(load.rates, running, strict=True)]
+            spans += [left[g] / speed for g, speed in zip(running, speeds, strict=True)]
             span = min(spans)
-            total = np.sum([t * p for t, p in zip(traffics, paces, strict=True)], axis=0)
+            total = np.sum([t * p for t, p in zip(traffics, speeds, strict=True)], axis=0)
             meter.add(total * span, load, span)
             marginal = _marginal(system, known, window, running, traffics, load.rates)
-            for index, (g, pace) in enumerate(zip(running, paces, strict=True)):
-                done = pace * span
+            for index, (g, speed) in enumerate(zip(running, speeds, strict=True)):
+                done = speed * span
                 prices[g][window[g]] += min(done, left[g]) * marginal[index]
                 left[g] = 0.0 if done >= left[g] * (1 - 1e-12) else left[g] - done
         else:
@@ -294,7 +294,7 @@ def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -
 
 def _demand(known: list[Known], window: list[int], running: list[int], traffics: list[Matrix]) -> Demand:
     nothing = np.zeros((0, traffics[0].shape[0]))
-    base = [known[g].run.pace_evidence() for g in running]
+    base = [known[g].run.speed_evidence() for g in running]
     guests = tuple(
         replace(
             one,

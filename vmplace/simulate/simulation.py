@@ -126,25 +126,25 @@ class Simulation:
             self._advance(resting, max(min(marks), 0.0))
             return []
         load = self._load(running)
-        paces = [rate / guest.accesses for rate, guest in zip(load.rates, running, strict=True)]
-        ends = [self.left[guest.spec.name] / pace for guest, pace in zip(running, paces, strict=True)]
+        speeds = [rate / guest.accesses for rate, guest in zip(load.rates, running, strict=True)]
+        ends = [self.left[guest.spec.name] / speed for guest, speed in zip(running, speeds, strict=True)]
         span = max(min([*ends, *marks]), 0.0)
-        total = np.sum([g.traffic * pace for g, pace in zip(running, paces, strict=True)], axis=0) * span
+        total = np.sum([g.traffic * speed for g, speed in zip(running, speeds, strict=True)], axis=0) * span
         self.meter.add(total, load, span)
-        for guest, pace in zip(running, paces, strict=True):
-            self.left[guest.spec.name] -= pace * span
-            self._show(guest, pace * span, span)
-            self.done[guest.spec.name].add(guest, pace * span, span)
+        for guest, speed in zip(running, speeds, strict=True):
+            self.left[guest.spec.name] -= speed * span
+            self._show(guest, speed * span, span)
+            self.done[guest.spec.name].add(guest, speed * span, span)
         self._advance(resting, span)
         return [guest for guest, end in zip(running, ends, strict=True) if end <= span * (1 + 1e-12)]
 
     def _load(self, running: list[GuestRun]) -> Load:
         """Solve the memory system for these guests, but for the second time only if something changed."""
         traffics = [guest.traffic for guest in running]
-        pace = [(guest.parallelism, guest.think_ns) for guest in running]
-        if self.solved_for is None or self.solved_for[1] != pace or not _same(self.solved_for[0], traffics):
-            asked = demand(tuple(guest.pace_evidence() for guest in running), traffics)
-            self.solved_for = (traffics, pace, solved(self.host.system, asked))
+        speed = [(guest.parallelism, guest.think_ns) for guest in running]
+        if self.solved_for is None or self.solved_for[1] != speed or not _same(self.solved_for[0], traffics):
+            asked = demand(tuple(guest.speed_evidence() for guest in running), traffics)
+            self.solved_for = (traffics, speed, solved(self.host.system, asked))
         return self.solved_for[2]
 
     def _show(self, guest: GuestRun, share: float, span: float) -> None:
@@ -274,11 +274,11 @@ class Simulation:
         )
 
     def _view(self, active: list[GuestRun], counters: list[Counters] | None) -> HostView:
-        told: Sequence[Counters | None] = counters or [None] * len(active)
+        reported: Sequence[Counters | None] = counters or [None] * len(active)
         return HostView(
             self.host.system,
             self.host.capacity_pages,
-            tuple(guest.evidence(one) for guest, one in zip(active, told, strict=True)),
+            tuple(guest.evidence(one) for guest, one in zip(active, reported, strict=True)),
             self.costs.move_ns,
             self.costs.flush_ns / HUGE_PAGES,
             self.now,

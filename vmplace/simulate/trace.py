@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import VmplaceError
-from vmplace.outside import printable, told
+from vmplace.outside import error_text, printable
 
 Ints = npt.NDArray[np.integer[Any]]
 NEAR_PAGES = (16, 512)
@@ -47,7 +47,7 @@ class Trace:
     ``first_worker``, ``workers``: the thread range that does the work.  ``near``: for
     each of NEAR_PAGES, the number of the run that each page lies in.  ``frame``: the number of each page's
     address among all; pages that follow each other at one address share it.  ``sampled[N]``: of each record's
-    page and thread, the samples of all accesses, hits of caches included, in the whole run, dealt out evenly
+    page and thread, the samples of all accesses, hits of caches included, in the whole run, spread evenly
     over the windows of that page and thread; zeros where the trace has none.
     """
 
@@ -93,7 +93,7 @@ def read_trace(path: Path) -> Trace:
         arrays = read_arrays(path)
     except Exception as err:
         # zipfile, numpy and the parser of array headers raise whatever comes to them.
-        why = f"not a readable .npz file ({told(err)})"
+        why = f"not a readable .npz file ({error_text(err)})"
         raise TraceError(f"{path}: {why}", hint="record or copy it again") from err
     try:
         return parse_trace(arrays, name=path.stem)
@@ -163,7 +163,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
         window_starts=np.searchsorted(records["epoch"], np.arange(windows + 1)),
         near=tuple(np.unique(whole["vpn"] // size, return_inverse=True)[1] for size in NEAR_PAGES),
         frame=np.unique(whole["vpn"], return_inverse=True)[1],
-        sampled=_dealt_out(samples, records["page_idx"].astype(np.int64) * threads + records["thread"]),
+        sampled=_distributed(samples, records["page_idx"].astype(np.int64) * threads + records["thread"]),
     )
 
 
@@ -181,12 +181,12 @@ def _samples(arrays: dict[str, Any], npages: int, threads: int) -> npt.NDArray[n
     return counts.astype(np.float64)
 
 
-def _dealt_out(samples: npt.NDArray[np.float64], where: Ints) -> npt.NDArray[np.float64]:
+def _distributed(samples: npt.NDArray[np.float64], where: Ints) -> npt.NDArray[np.float64]:
     """Return the samples of each record's place, divided by how many records are of that place."""
     if not samples.size:
         return np.zeros(len(where))
-    dealt: npt.NDArray[np.float64] = samples[where] / np.bincount(where, minlength=len(samples))[where]
-    return dealt
+    distributed: npt.NDArray[np.float64] = samples[where] / np.bincount(where, minlength=len(samples))[where]
+    return distributed
 
 
 def _ascending(records: dict[str, Ints]) -> dict[str, Ints]:
@@ -201,7 +201,7 @@ def _meta(array: Any) -> dict[str, Any]:
     try:
         meta = json.loads(str(array))
     except (ValueError, RecursionError) as err:
-        raise TraceError(f"meta is not JSON ({told(err)})") from err
+        raise TraceError(f"meta is not JSON ({error_text(err)})") from err
     if not isinstance(meta, dict):
         raise TraceError("meta is not a JSON object")
     return meta

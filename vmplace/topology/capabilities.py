@@ -184,9 +184,9 @@ def probe_cpuset(roots: Roots) -> Capability:
 def probe_hmat(roots: Roots) -> Capability:
     """Firmware's bandwidth figures; without them distances stand in."""
     pattern = "devices/system/node/node[0-9]*/access[01]/initiators/read_bandwidth"
-    told = sorted({path.parts[-4] for path in roots.sys.glob(pattern)})
-    if told:
-        return Capability("HMAT", True, f"bandwidth of {', '.join(told)}")
+    reported = sorted({path.parts[-4] for path in roots.sys.glob(pattern)})
+    if reported:
+        return Capability("HMAT", True, f"bandwidth of {', '.join(reported)}")
     return Capability("HMAT", False, "firmware tells no bandwidth", "distances are used instead")
 
 
@@ -241,16 +241,16 @@ def probe_folio_sizes(roots: Roots) -> Capability:
         modes = {path.parent.name: path.read_text() for path in sorted(folder.glob("hugepages-*/enabled"))}
     except OSError:
         return Capability(name, True, "this kernel has no transparent huge pages")
-    told = {size: text.partition("[")[2].partition("]")[0] for size, text in modes.items()}
+    reported = {size: text.partition("[")[2].partition("]")[0] for size, text in modes.items()}
     odd = [
         size
-        for size, mode in told.items()
+        for size, mode in reported.items()
         if size != PMD_SIZE and mode != "never" and (mode != "inherit" or inherited)
     ]
     if not odd:
         return Capability(name, True, "no other size is on")
     cure = f"echo never > {folder}/{odd[0]}/enabled (else pages are moved that no plan names)"
-    return Capability(name, False, ", ".join(f"{size}: {told[size]}" for size in odd), cure)
+    return Capability(name, False, ", ".join(f"{size}: {reported[size]}" for size in odd), cure)
 
 
 def probe_debugfs(roots: Roots) -> Capability:

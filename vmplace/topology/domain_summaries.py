@@ -43,15 +43,15 @@ class DomainSummaries:
         if question is None:
             return
         try:
-            told = question.result(patience_s).text
+            reported = question.result(patience_s).text
         except TimeoutError:
             raise
         except VmplaceError:
             self._question = None
             raise
         self._question = None
-        if told:
-            raise UnsupportedHostError(f"placement summaries: {printable(told, 300)}", hint=CURE)
+        if reported:
+            raise UnsupportedHostError(f"placement summaries: {printable(reported, 300)}", hint=CURE)
 
     def close(self) -> None:
         """Give up what is being written."""

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from vmplace.errors import OutsideError, VmplaceError
-from vmplace.outside import MOST_ID, told, whole, within
+from vmplace.outside import MOST_ID, error_text, whole, within
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.description import GuestDescription, RamBlock
 from vmplace.topology.guest import MOST_VCPU_ID, Cell
@@ -47,7 +47,7 @@ def parse_domain(text: str) -> GuestDescription:
             cells=cells,
         )
     except (expat.ExpatError, ValueError, KeyError, RecursionError) as err:
-        raise OutsideError(f"the domain's XML cannot be read: {told(err)}") from err
+        raise OutsideError(f"the domain's XML cannot be read: {error_text(err)}") from err
 
 
 def _parse_tree(text: str) -> Element:

@@ -48,7 +48,7 @@ class GuestScan:
     """The guests, ascending by pid; what was left out and why; ``libvirt_problem`` if libvirt is away.
 
     ``policies``: what domains' XML says, by UUID, which no guest has but the process that libvirt started for
-    it; ``untold``: UUIDs of which libvirt has yet to tell;
+    it; ``awaited``: UUIDs of which libvirt has yet to tell;
     ``migrating``: UUIDs of those that leave or arrive.
     """
 
@@ -56,7 +56,7 @@ class GuestScan:
     skipped: tuple[Skipped, ...] = ()
     libvirt_problem: str | None = None
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
-    untold: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
 
 
@@ -127,20 +127,20 @@ class GuestFinder:
         self._resident.keep(identities)
         named = with_unique_names(guests, self._names)
         self._names = {guest.identity: guest.name for guest in named}
-        untold = {
+        awaited = {
             order.uuid
             for pid, order in ordered.items()
             if order
             and order.uuid
             and order.uuid not in answer.policies
-            and self._is_untold(pid, order, answer)
+            and self._is_awaited(pid, order, answer)
         }
         return GuestScan(
             named,
             tuple(skipped),
             answer.problem,
             answer.policies,
-            frozenset(untold),
+            frozenset(awaited),
             answer.migrating,
         )
 
@@ -176,7 +176,7 @@ class GuestFinder:
         if self._libvirt is not None:
             self._libvirt.ask_again()
 
-    def _is_untold(self, pid: int, order: GuestDescription, answer: LibvirtAnswer) -> bool:
+    def _is_awaited(self, pid: int, order: GuestDescription, answer: LibvirtAnswer) -> bool:
         """Tell whether libvirt may have a word on a guest that it does not tell now."""
         if answer.problem is None:
             return False

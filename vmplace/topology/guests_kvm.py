@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
-from vmplace.outside import told
+from vmplace.outside import error_text
 from vmplace.topology.procfs import MOST_DESCRIPTORS, PROC, iter_pids, read_descriptors, read_start_time
 from vmplace.topology.vcpus import VCPU_DESCRIPTOR, VM_DESCRIPTOR
 
@@ -105,7 +105,7 @@ def unread(pid: int, err: Exception) -> Skipped:
     if isinstance(err, VmplaceError):
         return Skipped(pid, f"left alone: {err}")
     LOG.debug("pid=%d left alone", pid, exc_info=err)
-    return Skipped(pid, f"left alone: {type(err).__name__}: {told(err)}")
+    return Skipped(pid, f"left alone: {type(err).__name__}: {error_text(err)}")
 
 
 def is_guest(descriptors: Mapping[int, str]) -> bool:

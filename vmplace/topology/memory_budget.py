@@ -83,11 +83,11 @@ def _process_limits() -> list[int]:
 def _group_limits(proc: Path, sysfs: Path) -> list[int]:
     """Return the limits of this process's control group and of those above it; none where there are none."""
     try:
-        told = lines(read_text(proc / "self/cgroup"))
+        reported = lines(read_text(proc / "self/cgroup"))
     except OSError:
         return []
     limits = []
-    for _, controllers, path in (line.split(":", 2) for line in told if line.count(":") >= 2):
+    for _, controllers, path in (line.split(":", 2) for line in reported if line.count(":") >= 2):
         if controllers == "":
             limits += _limits_upwards(sysfs / "fs/cgroup", path, ("memory.max", "memory.high"))
         elif "memory" in controllers.split(","):

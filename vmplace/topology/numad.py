@@ -46,7 +46,7 @@ class Numad:
         is_large = sum(ram.size_bytes for ram in guest.ram) >= LEAST_BYTES
         return guest.pid in self.included or (self.scans_all and is_large)
 
-    def told(self, what: str) -> "Numad":
+    def after_line(self, what: str) -> "Numad":
         """Return what holds once it said ``what`` in its log."""
         found = WORD.search(what)
         if found is None:
@@ -97,11 +97,11 @@ def parse_log(numad: Numad, text: str) -> Numad:
     if not begin:
         return numad
     for line in lines(since):
-        numad = numad.told(line)
+        numad = numad.after_line(line)
     return numad
 
 
-def told_numad(numad: Numad, guests: Iterable[GuestTopology]) -> str | None:
+def numad_note(numad: Numad, guests: Iterable[GuestTopology]) -> str | None:
     """Return what a person should know, with the cure; None if it leaves all these guests alone."""
     moved = [guest for guest in guests if numad.may_move(guest)]
     if not moved:
@@ -130,17 +130,17 @@ class NumadWatch:
         """Return what a person should know of numad and these guests."""
         if self._clock() >= self._until_s:
             self._numad, self._until_s = self._find(), self._clock() + LOOK_S
-        told = told_numad(self._numad, guests) if self._numad else None
-        return (told,) if told else ()
+        reported = numad_note(self._numad, guests) if self._numad else None
+        return (reported,) if reported else ()
 
 
 def _pid(root: Path, proc: Path) -> int | None:
     try:
-        told = read_whole(root / PID_FILE)
+        reported = read_whole(root / PID_FILE)
     except (OSError, ValueError):
-        told = 0
-    others = (pid for pid in iter_pids(proc) if pid != told)
-    return next((pid for pid in (told, *others) if pid and _is_numad(pid, proc)), None)
+        reported = 0
+    others = (pid for pid in iter_pids(proc) if pid != reported)
+    return next((pid for pid in (reported, *others) if pid and _is_numad(pid, proc)), None)
 
 
 def _is_numad(pid: int, proc: Path) -> bool:

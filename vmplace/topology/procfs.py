@@ -161,9 +161,9 @@ def read_smaps(pid: int, proc: Path = PROC) -> list[Vma]:
 
 def parse_maps(text: str) -> list[Vma]:
     """Parse /proc/PID/maps."""
-    told = lines(text)
-    _check_count(len(told))
-    return [_parse_head(line) for line in told]
+    reported = lines(text)
+    _check_count(len(reported))
+    return [_parse_head(line) for line in reported]
 
 
 def parse_smaps(text: str) -> list[Vma]:

@@ -21,11 +21,11 @@ OK, NOT_PRESENT, BUSY, NO_MEMORY, SHARED, WRITTEN, NODE_REFUSED = 0, 2, 6, 8, 11
 
 @dataclass
 class FakeFd:
-    """Guest frames ``written`` and ``batched`` need their flag; ``told`` is the status of others."""
+    """Guest frames ``written`` and ``batched`` need their flag; ``answers`` is the status of others."""
 
     written: set[int] = field(default_factory=set)
     batched: set[int] = field(default_factory=set)
-    told: dict[int, int] = field(default_factory=dict)
+    answers: dict[int, int] = field(default_factory=dict)
     reached: int = NPAGES
     calls: list[tuple[int, int]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class FakeFd:
             return WRITTEN
         if gfn in self.batched and not flags & MOVE_DRAIN:
             return BUSY
-        return self.told.get(gfn, OK)
+        return self.answers.get(gfn, OK)
 
 
 class OneSlot(Placement):
@@ -78,7 +78,7 @@ def moved(by: GfnKernel, pages: list[int], nid: int = 1) -> list[int]:
 
 
 def test_pages_are_named_by_their_frame_in_address_space_0(fake: FakeFd):
-    fake.told = {GFN + 3: SHARED, GFN + 4: NOT_PRESENT}
+    fake.answers = {GFN + 3: SHARED, GFN + 4: NOT_PRESENT}
     assert moved(kernel(), [2, 3, 4]) == [1, -errno.EACCES, -errno.ENOENT]
 
 
@@ -109,7 +109,7 @@ def test_pages_that_a_signal_kept_from_being_tried_are_untried(fake: FakeFd):
 
 @pytest.mark.parametrize(("code", "error"), [(NO_MEMORY, errno.ENOMEM), (NODE_REFUSED, errno.EACCES)])
 def test_a_node_that_takes_no_page_is_an_error_of_the_whole_call(fake: FakeFd, code: int, error: int):
-    fake.told = {GFN + 1: code}
+    fake.answers = {GFN + 1: code}
     stock = FakeKernel({HVA: 1, HVA + PAGE: 0})
     outcome = move_batch(kernel(stock), 1, np.array([HVA, HVA + PAGE], np.uint64), 1)
     assert outcome.error == error

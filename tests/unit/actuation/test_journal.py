@@ -147,8 +147,8 @@ def test_a_full_disk_is_an_error_and_leaves_whole_records(tmp_path: Path, me: Gu
     path = tmp_path / "journal"
     # In a process of its own: the limit would hold for the test's own output, too.
     words = [sys.executable, "-c", _FULL_DISK, str(path), str(me.pid), str(me.start_time), me.boot_id]
-    told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert "nothing is moved" in told
+    reported = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "nothing is moved" in reported
     contents = read_journal(path)
     assert first_nids(contents.guest(me).pages) == {1: 0}
     assert not contents.damage

@@ -16,7 +16,7 @@ from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.registry import POLICIES
 from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
@@ -49,7 +49,7 @@ def batch(of: GuestTopology, nid: int = 0) -> SampleBatch:
         )
         for ram in of.ram
     )
-    return SampleBatch(of.name, "world", SourceSight(), 0, 1, HOST.nids, ranges)
+    return SampleBatch(of.name, "world", SourceCoverage(), 0, 1, HOST.nids, ranges)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class World:
 
     running: list[GuestTopology]
     name: str = "world"
-    sight: SourceSight = field(default_factory=SourceSight)
+    coverage: SourceCoverage = field(default_factory=SourceCoverage)
     nid_of: dict[str, int] = field(default_factory=dict)
     served: ServedAccesses | None = None
     harvest_errors: dict[str, Exception] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class World:
     wakeup: Wakeup = field(default_factory=Wakeup)
     counters: GuestCost | None = None
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
-    untold: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
 
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
@@ -92,7 +92,7 @@ class World:
     def guests(self) -> Discovered:
         """Return the guests that run now."""
         return Discovered(
-            tuple(self.running), policies=self.policies, untold=self.untold, migrating=self.migrating
+            tuple(self.running), policies=self.policies, awaited=self.awaited, migrating=self.migrating
         )
 
     def look_again(self, *, asking: bool = False) -> None:

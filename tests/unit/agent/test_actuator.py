@@ -36,9 +36,9 @@ def test_an_undo_keeps_to_the_budget_of_moves_and_ends_in_time(tmp_path: Path):
             )
             for runs in other.origins(read_identity(guest_of(os.getpid(), BASE, npages))).iter_runs():
                 actuator._journal.record_pages(read_identity(guest_of(os.getpid(), BASE, npages)), runs)
-        told = actuator.undo(None, lambda: False)
+        reported = actuator.undo(None, lambda: False)
         # 128 MiB at 4 MB/s, of which 4 MB are there at once.
-        assert "128.0 MiB moved back" in told[0] and clock.slept_s == pytest.approx(32.5, abs=1)
+        assert "128.0 MiB moved back" in reported[0] and clock.slept_s == pytest.approx(32.5, abs=1)
         assert set(kernel.nid_of.values()) == {0}
     finally:
         actuator.close()

@@ -65,8 +65,8 @@ def test_a_proximity_is_a_number_or_found(text: str, proximity: float | None) ->
 
 @pytest.mark.parametrize("text", ["1.5", "-0.1", '"far"', "true"])
 def test_a_wrong_proximity_is_told(text: str) -> None:
-    told = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE).rule("db1").error
-    assert told and "tuned" in str(told.hint)
+    reported = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE).rule("db1").error
+    assert reported and "tuned" in str(reported.hint)
 
 
 def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:

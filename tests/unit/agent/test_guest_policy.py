@@ -116,9 +116,9 @@ WRONG = [
 def test_a_mistake_in_xml_is_told_with_line_cause_and_cure(words, line, message, cure):
     with pytest.raises(ConfigError) as caught:
         said_by_xml(words)
-    told = f"{caught.value} {caught.value.hint}"
-    assert message in told and cure in told
-    assert f":{line}: " in told or f"line {line} " in told
+    reported = f"{caught.value} {caught.value.hint}"
+    assert message in reported and cure in reported
+    assert f":{line}: " in reported or f"line {line} " in reported
 
 
 @pytest.mark.parametrize(

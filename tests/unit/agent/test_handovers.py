@@ -17,7 +17,7 @@ from vmplace.agent.handovers import Handovers
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.errors import UnsupportedHostError
-from vmplace.model.handover import Handover, handover_of, parse_handover, told_handover
+from vmplace.model.handover import Handover, handover_of, handover_text, parse_handover
 from vmplace.policy.plan import GuestSettings, Mode
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.domain_policy import DomainPolicy, Word
@@ -188,7 +188,7 @@ def test_what_the_last_host_knew_is_taken_up_and_is_the_older_the_longer_ago_it_
     commands, clock = handovers(Written())
     handover = replace_times(handed_over(halves(), 0, 1), int(clock.unix_s()) - 600, 400)
     one = tracked()
-    one.pages, one.said = None, DomainPolicy(placement=told_handover(handover))
+    one.pages, one.said = None, DomainPolicy(placement=handover_text(handover))
     pages = commands.prior(one, HOST, window(one.topology, None))
     assert pages is not None and one.known_s == pytest.approx(200, rel=0.01)
     assert one.view.known_s == one.known_s
@@ -226,7 +226,7 @@ def test_the_first_window_of_a_guest_counts_as_the_fourth_but_never_where_hands_
     topology = replace(a_guest(0, 1), uuid=UUID)
     world = SeeingWorld([topology])
     now = replace_times(handed_over(halves(), 0, 1), int(time.time()), 400)
-    said = DomainPolicy((Word("mode", mode, 1),), has_policy=True, placement=told_handover(now))
+    said = DomainPolicy((Word("mode", mode, 1),), has_policy=True, placement=handover_text(now))
     world.policies = {UUID: said}
     agent = agent_of(world, Written())
     agent.run(windows=1)

@@ -30,8 +30,8 @@ def heard(manager: socket.socket) -> list[str]:
 
 
 def heartbeat(manager: socket.socket, watchdog_us: int, pid: int | None = None) -> Heartbeat:
-    told = {"NOTIFY_SOCKET": str(manager.getsockname()), "WATCHDOG_USEC": str(watchdog_us)}
-    return Heartbeat.from_environment(told | ({} if pid is None else {"WATCHDOG_PID": str(pid)}))
+    reported = {"NOTIFY_SOCKET": str(manager.getsockname()), "WATCHDOG_USEC": str(watchdog_us)}
+    return Heartbeat.from_environment(reported | ({} if pid is None else {"WATCHDOG_PID": str(pid)}))
 
 
 def test_a_loop_says_that_it_is_ready_alive_and_stopping(manager: socket.socket):

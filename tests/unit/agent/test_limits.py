@@ -111,20 +111,20 @@ def test_a_policy_that_changes_is_followed_without_a_restart():
         assert world.applied == ["db1"]
         world.policies = {UUID: domain_policy(domain_xml({"mode": "atuo"}))}
         running.pass_windows()
-        told = running.agent.status.guests["db1"]
-        assert told.mode == "manual" and "atuo" in str(told.problem)
+        reported = running.agent.status.guests["db1"]
+        assert reported.mode == "manual" and "atuo" in str(reported.problem)
 
 
 def test_nothing_moves_while_libvirt_owes_the_policy_of_a_new_guest():
     world = World([named()])
-    world.untold = frozenset({UUID})
+    world.awaited = frozenset({UUID})
     with Running(world) as running:
         running.pass_windows()
         assert world.applied == []
         # It may be one that is to be left alone: root's word does not make up for that.
         assert running.order("apply", "db1") == ("nothing to move",)
         assert "libvirt does not answer" in " ".join(running.agent.status.guests["db1"].reasons)
-        world.untold = frozenset()
+        world.awaited = frozenset()
         running.pass_windows()
     assert world.applied == ["db1"]
 
@@ -244,7 +244,7 @@ def test_a_schedule_is_in_the_hosts_local_time(monkeypatch: pytest.MonkeyPatch):
     for zone, is_off in (("UTC0", True), ("XXX-1", False)):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
-        agent.roster.heed_time(600.0)
+        agent.roster.follow_time(600.0)
         assert tracked.is_off_hours is is_off
     monkeypatch.undo()
     time.tzset()

@@ -96,6 +96,8 @@ except VmplaceError as err:
 def test_a_full_disk_costs_the_killed_agents_pid_nothing(path: Path, holder: "subprocess.Popen[bytes]"):
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
-    told = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], stdout=subprocess.PIPE, check=True)
-    assert b"cannot write" in told.stdout
+    reported = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path)], stdout=subprocess.PIPE, check=True
+    )
+    assert b"cannot write" in reported.stdout
     assert AgentLock(path).take() == holder.pid

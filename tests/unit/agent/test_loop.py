@@ -38,8 +38,8 @@ def test_what_copies_of_a_guest_take_is_told():
     world = World([guest("db1"), guest("web")], copied={"db1": Copies(8192, 4096)})
     agent = world.agent()
     agent.run(windows=1)
-    told = [agent.status.guests[name] for name in ("db1", "web")]
-    assert [(one.replica_bytes, one.collapsed_bytes) for one in told] == [(8192, 4096), (0, 0)]
+    reported = [agent.status.guests[name] for name in ("db1", "web")]
+    assert [(one.replica_bytes, one.collapsed_bytes) for one in reported] == [(8192, 4096), (0, 0)]
 
 
 @pytest.mark.parametrize(("windows", "ratio"), [(1, None), (2, 0.25)])

@@ -51,8 +51,8 @@ def test_a_part_that_fails_is_a_note_and_the_loop_goes_on(call: str, error: Exce
     agent.run(windows=3)
     assert agent.status.windows == 3
     assert set(agent.status.guests) == {"db1", "web"}
-    told = str(error) or type(error).__name__
-    assert any(told in note for note in agent.status.notes)
+    reported = str(error) or type(error).__name__
+    assert any(reported in note for note in agent.status.notes)
 
 
 def test_a_guest_that_fails_again_and_again_is_logged_once_and_told_always(caplog: pytest.LogCaptureFixture):

@@ -80,7 +80,7 @@ def test_what_was_asked_for_is_decided_and_paid_for_later():
         clock.cpu_ns += 1
     assert allowed[:2] == [True, True]
     budget.begin(is_asked=False)
-    assert "takes 100 ms of CPU: one in 1.0 s" in budget.told
+    assert "takes 100 ms of CPU: one in 1.0 s" in budget.note
 
 
 def test_what_is_done_now_and_then_is_paid_for_but_raises_no_price():

@@ -69,8 +69,8 @@ def test_room_is_made_by_moving_memory_to_its_vcpus_and_is_kept():
     world = Crowded([guest("db1")])
     agent = world.agent()
     order = ordered(agent, world, Order("make-room", flavour=SIZE))
-    (told,) = order.answer.result(0)
-    assert told.startswith("node 0 has room for 2 vCPUs and 6 MiB (1 MiB were moved); it is kept free")
+    (reported,) = order.answer.result(0)
+    assert reported.startswith("node 0 has room for 2 vCPUs and 6 MiB (1 MiB were moved); it is kept free")
     assert world.applied == ["db1"] and world.nid_of == {"db1": 1}
 
 
@@ -106,9 +106,9 @@ def test_guests_that_are_held_stay_and_whoever_asked_is_told(held: bool):
 def test_what_does_not_move_is_given_up_and_others_go_on():
     world = Crowded([guest("db1")], stuck=True)
     order = ordered(world.agent(), world, Order("make-room", flavour=SIZE))
-    with pytest.raises(NoRoomError, match="does not move") as told:
+    with pytest.raises(NoRoomError, match="does not move") as reported:
         order.answer.result(0)
-    assert told.value.hint and "vmplace why" in told.value.hint
+    assert reported.value.hint and "vmplace why" in reported.value.hint
 
 
 @pytest.mark.parametrize(("verb", "cure"), [("pause", "vmplace resume"), ("resume", None)])

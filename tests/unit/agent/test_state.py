@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.unit.agent.agent_world import HVA, World, guest
 from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, ReplicaOutcome
-from vmplace.agent.report import told_result
+from vmplace.agent.report import result_lines
 from vmplace.agent.state import summary
 from vmplace.policy.plan import Collapse, PlacementPlan, Replication
 
@@ -16,9 +16,9 @@ COPIES = PlacementPlan(
 
 
 def test_copies_and_their_reasons_are_told():
-    told = summary(COPIES).of("db1")
-    assert [(one.pages_bytes, one.nids) for one in told.copies] == [(16 * 4096, (0, 1))]
-    assert [one.pages_bytes for one in told.collapses] == [16 * 4096]
+    reported = summary(COPIES).of("db1")
+    assert [(one.pages_bytes, one.nids) for one in reported.copies] == [(16 * 4096, (0, 1))]
+    assert [one.pages_bytes for one in reported.collapses] == [16 * 4096]
     assert summary(COPIES).reasons("db1") == ("copies: nodes 0, 1 only read them",)
     assert summary(COPIES).of("other").copies == ()
 
@@ -44,6 +44,6 @@ def test_apply_tells_of_copies_and_vcpus():
     done = ActuationResult(
         (MoveOutcome("db1", moved=2),), ("web: no",), (ReplicaOutcome("db1", replicated=16),), pinned_vcpus=3
     )
-    told = "\n".join(told_result(done))
-    assert "moved_bytes=8192" in told and "replicated_bytes=65536" in told
-    assert "pinned_vcpus=3" in told and "web: no" in told
+    reported = "\n".join(result_lines(done))
+    assert "moved_bytes=8192" in reported and "replicated_bytes=65536" in reported
+    assert "pinned_vcpus=3" in reported and "web: no" in reported

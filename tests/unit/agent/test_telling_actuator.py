@@ -20,11 +20,11 @@ MOVE = Move(
 
 @dataclass
 class Keeper:
-    told: list[tuple[str, list[int]]] = field(default_factory=list)
+    kept: list[tuple[str, list[int]]] = field(default_factory=list)
     looks: int = 0
 
     def moved(self, guest: GuestTopology, hva: np.ndarray) -> None:
-        self.told.append((guest.name, hva.tolist()))
+        self.kept.append((guest.name, hva.tolist()))
 
     def look_again(self) -> None:
         self.looks += 1
@@ -44,7 +44,7 @@ def test_what_was_to_move_is_told(world: type[World]) -> None:
         actuator.apply(PlacementPlan((MOVE, gone)), {"db1": known}, lambda: False)
     except VmplaceError:
         assert world is Failing
-    assert keeper.told == [("db1", [1 << 40])]
+    assert keeper.kept == [("db1", [1 << 40])]
 
 
 def test_after_an_undo_all_is_looked_up() -> None:

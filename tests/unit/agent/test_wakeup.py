@@ -17,13 +17,13 @@ from vmplace.agent.wakeup import Wakeup
 signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "nohup" else signal.SIG_DFL)
 wakeup = Wakeup()
 wakeup.reload_on_hangup()
-told = open(sys.argv[1], "w", buffering=1)
-print("ready", file=told)
+log = open(sys.argv[1], "w", buffering=1)
+print("ready", file=log)
 while not wakeup.stopping:
     wakeup.wait(60)
     if wakeup.take_reload():
-        print("reads", file=told)
-print("stops", file=told)
+        print("reads", file=log)
+print("stops", file=log)
 """
 
 

@@ -47,13 +47,13 @@ def kernel(config: Config) -> FakeKernel:
 
 
 def test_it_keeps_to_the_budget_of_moves_and_tells_how_far_it_is(config: Config, kernel: FakeKernel):
-    clock, told = SlowClock(), list[tuple[str, int, int]]()
+    clock, reported = SlowClock(), list[tuple[str, int, int]]()
     calls = HostCalls(kernel=kernel, clock=clock, sleep=clock.sleep)
-    result = undo_without_agent(config, None, progress=lambda *far: told.append(far), calls=calls)
+    result = undo_without_agent(config, None, progress=lambda *far: reported.append(far), calls=calls)
     assert result.is_complete and set(kernel.nid_of.values()) == {0}
     # 69 MB at 4 MB/s, of which 4 MB are there at once.
     assert clock.slept_s == pytest.approx(16.3, abs=0.6)
-    assert told == [("db1", BLOCK_PAGES, NPAGES), ("db1", NPAGES, NPAGES)]
+    assert reported == [("db1", BLOCK_PAGES, NPAGES), ("db1", NPAGES, NPAGES)]
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def taken(tmp_path: Path, config: Config) -> Path:
 def test_what_a_killed_agent_took_of_the_kernel_is_given_back_without_its_guests(
     config: Config, taken: Path, tmp_path: Path
 ):
-    told = give_back_without_agent(config, taken, tmp_path / "sys")
-    assert told == (("kernel.numa_balancing=0->1: given back",), ())
+    reported = give_back_without_agent(config, taken, tmp_path / "sys")
+    assert reported == (("kernel.numa_balancing=0->1: given back",), ())
     assert (taken / "sys/kernel/numa_balancing").read_text().strip() == "1"
     assert give_back_without_agent(config, taken, tmp_path / "sys") == ((), ())
 
@@ -119,8 +119,8 @@ def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, t
     for name, value in {"nr_kdamonds": "1", "0/pid": "77", "0/state": "on"}.items():
         (kdamonds / name).write_text(value)
     mark.write_text("77\n")
-    told, failures = give_back_without_agent(config, taken, tmp_path / "sys")
-    assert told == ("DAMON watches nothing any more",) and (kdamonds / "0/state").read_text() == "off"
+    reported, failures = give_back_without_agent(config, taken, tmp_path / "sys")
+    assert reported == ("DAMON watches nothing any more",) and (kdamonds / "0/state").read_text() == "off"
     assert len(failures) == 1 and "kernel.numa_balancing" in failures[0]
     # Still in the journal: the next time it may work.
     with Journal(config.journal_path, proc=taken) as journal:

@@ -21,7 +21,7 @@ def options(out: Path, runs: int = 1) -> argparse.Namespace:
     return argparse.Namespace(out=out, runs=runs)
 
 
-def told(out: Path) -> Any:
+def record_of(out: Path) -> Any:
     return json.loads(out.read_text())
 
 
@@ -45,7 +45,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_kept(
         "four": lambda: {"cost": 4.0},
     }
     assert measure("x", parts, options(out)) == 1
-    record = told(out)
+    record = record_of(out)
     assert record["parts"]["one"]["figures"] == {"cost": 1.0}
     assert record["parts"]["three"]["figures"] == {"first": {"value": 1.5, "control": 3.0}}
     assert record["parts"]["four"]["figures"] == {"cost": 4.0}
@@ -61,7 +61,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_kept(
 def test_a_bench_without_failures_ends_well_and_says_what_it_was_measured_on(tmp_path: Path) -> None:
     out = tmp_path / "x.json"
     assert measure("x", {"one": lambda: {"cost": 1}}, options(out)) == 0
-    record = told(out)
+    record = record_of(out)
     assert record["failed"] == {}
     found = record["record"]
     assert found["machine"]["kernel"] == os.uname().release
@@ -77,7 +77,7 @@ def test_runs_give_medians_and_their_spread(tmp_path: Path) -> None:
     values = iter((5.0, 1.0, 3.0))
     part = {"one": lambda: {"cost": {"value": next(values), "unit": "s"}}}
     assert measure("x", part, options(tmp_path / "x.json", runs=3)) == 0
-    found = told(tmp_path / "x.json")["parts"]["one"]
+    found = record_of(tmp_path / "x.json")["parts"]["one"]
     assert found["figures"] == {"cost": {"value": 3.0, "unit": "s"}}
     assert (found["runs"], found["spread"]["cost"]["value"]) == (3, [1.0, 5.0])
 
@@ -86,7 +86,7 @@ def test_runs_before_one_that_fails_are_kept(tmp_path: Path) -> None:
     values = iter((5.0, 1.0))
     part = {"one": lambda: {"cost": next(values)}}
     assert measure("x", part, options(tmp_path / "x.json", runs=3)) == 1
-    record = told(tmp_path / "x.json")
+    record = record_of(tmp_path / "x.json")
     assert (record["parts"]["one"]["figures"], record["parts"]["one"]["runs"]) == ({"cost": 3.0}, 2)
     assert record["failed"]["one"].startswith("StopIteration")
 
@@ -97,7 +97,7 @@ def test_an_interrupted_bench_leaves_the_parts_before(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         measure("x", {"one": lambda: {"cost": 1.0}, "two": interrupted}, options(tmp_path / "x.json"))
-    assert told(tmp_path / "x.json")["parts"]["one"]["figures"] == {"cost": 1.0}
+    assert record_of(tmp_path / "x.json")["parts"]["one"]["figures"] == {"cost": 1.0}
 
 
 BENCH = """import argparse, sys
@@ -128,10 +128,10 @@ def test_benches_go_on_after_one_that_failed_and_the_exit_code_tells(tmp_path: P
     )
     assert done.returncode == 1
     assert "failed, wholly or in part: bad worse;" in done.stderr
-    assert told(tmp_path / "build/bench/good.json")["parts"]["one"]["figures"] == {"cost": 1.0}
-    assert told(tmp_path / "build/bench/bad.json")["failed"] == {"one": "OSError: gone"}
+    assert record_of(tmp_path / "build/bench/good.json")["parts"]["one"]["figures"] == {"cost": 1.0}
+    assert record_of(tmp_path / "build/bench/bad.json")["failed"] == {"one": "OSError: gone"}
     assert subprocess.run([*run, "good --runs 2"], capture_output=True, check=False, **where).returncode == 0
-    assert told(tmp_path / "build/bench/good.json")["parts"]["one"]["runs"] == 2
+    assert record_of(tmp_path / "build/bench/good.json")["parts"]["one"]["runs"] == 2
 
 
 def test_the_table_of_policies_keeps_the_scenarios_that_ran(tmp_path: Path) -> None:
@@ -141,6 +141,6 @@ def test_the_table_of_policies_keeps_the_scenarios_that_ran(tmp_path: Path) -> N
         table.rows.append(row)
     with table.part("h n"):
         raise ValueError("not a trace")
-    found = told(tmp_path / "policy.json")
+    found = record_of(tmp_path / "policy.json")
     assert (found["rows"], found["failed"]) == ([row], {"h n": "ValueError: not a trace"})
     assert found["record"]["machine"]["kernel"] == os.uname().release

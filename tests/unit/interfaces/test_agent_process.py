@@ -81,8 +81,8 @@ def cli(config: Path, *words: str, **options: Any) -> "subprocess.CompletedProce
 def test_status_has_what_the_scenarios_read(config: Path, start: Start, child: Child):
     start(child)
     status = json.loads(cli(config, "status", "--json").stdout)
-    told = {"mode", "state", "vcpu_nids", "pages_by_node", "estimated_lar", "moved_bytes", "reasons"}
-    assert told <= set(status["guests"]["guest0"])
+    reported = {"mode", "state", "vcpu_nids", "pages_by_node", "estimated_lar", "moved_bytes", "reasons"}
+    assert reported <= set(status["guests"]["guest0"])
     assert status["guests"]["guest0"]["vcpu_nids"] == [1]
     for key in ("moved_bytes", "longest_move_call_ms", "cpu_seconds", "rss_bytes", "windows"):
         assert status[key] is not None
@@ -105,8 +105,8 @@ def test_after_kill_9_the_next_start_reports_and_undo_without_an_agent_works(
     agent.kill()
     agent.wait()
     second = start(child)
-    told = "; ".join(look(config)["notes"])
-    assert f"pid {agent.pid} was killed" in told and "guest0: 1 MiB" in told
+    reported = "; ".join(look(config)["notes"])
+    assert f"pid {agent.pid} was killed" in reported and "guest0: 1 MiB" in reported
     second.kill()
     second.wait()
     undone = cli(config, "undo", "--config", str(config), "--json")

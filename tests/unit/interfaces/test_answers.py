@@ -15,14 +15,14 @@ from vmplace.interfaces.protocol import Request, Response
 def test_addresses_of_a_guests_memory_are_for_root(uid: int, hva: int):
     agent = World([guest("db1")]).agent()
     agent.run(windows=1)
-    told = AgentAnswers(agent)(Peer(1, uid, uid), Request("show", "db1"))
-    assert isinstance(told, Response)
-    assert [one["hva"] for key in ("ram", "strips") for one in told.data[key]] == [hva, hva]
+    reported = AgentAnswers(agent)(Peer(1, uid, uid), Request("show", "db1"))
+    assert isinstance(reported, Response)
+    assert [one["hva"] for key in ("ram", "strips") for one in reported.data[key]] == [hva, hva]
 
 
 def test_a_line_of_the_log_stays_a_line_and_moves_no_cursor():
     record = logging.LogRecord(
         "x", logging.INFO, "", 0, "guest=\x1b]0;pwned\x07\r\x85\u2028 ok\nnext", (), None
     )
-    told = _PriorityFormatter().format(record)
-    assert told == "<6>guest=\\x1b]0;pwned\\x07\\r\\x85\\u2028 ok\n<6>next"
+    reported = _PriorityFormatter().format(record)
+    assert reported == "<6>guest=\\x1b]0;pwned\\x07\\r\\x85\\u2028 ok\n<6>next"

@@ -71,8 +71,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("sent", "error"), WRONG, ids=[w[1] + str(i) for i, w in enumerate(WRONG)])
 def test_nonsense_is_refused_with_a_reason(serve: Callable[..., Path], sent: bytes, error: str):
-    told = talk(serve(), sent)
-    assert not told["ok"] and told["kind"] == "request" and error in told["error"]
+    reported = talk(serve(), sent)
+    assert not reported["ok"] and reported["kind"] == "request" and error in reported["error"]
 
 
 def test_a_failing_answer_is_told_and_the_server_goes_on(serve: Callable[..., Path]):
@@ -192,5 +192,5 @@ def test_another_user_may_look_but_not_act(tmp_path: Path, command: str):
         said = subprocess.run(argv, check=False, user=NOBODY, capture_output=True, timeout=10).stdout
     finally:
         server.close()
-    told = json.loads(said)
-    assert told["kind"] == "denied" and f"uid {NOBODY}" in told["error"]
+    reported = json.loads(said)
+    assert reported["kind"] == "denied" and f"uid {NOBODY}" in reported["error"]

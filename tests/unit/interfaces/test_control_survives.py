@@ -62,8 +62,8 @@ def deep() -> Any:
 def test_an_answer_that_cannot_be_encoded_is_refused_and_the_next_is_given(
     path: Path, serve: Callable[..., ControlServer], data: Any
 ):
-    told = deep() if data == "deep" else data
-    serve(lambda _peer, request: Response(True, data=told if request.command == "status" else "sound"))
+    reported = deep() if data == "deep" else data
+    serve(lambda _peer, request: Response(True, data=reported if request.command == "status" else "sound"))
     refused = talk(path, STATUS)
     assert not refused["ok"] and "cannot be encoded" in refused["error"]
     assert talk(path, b'{"command": "plan"}\n')["data"] == "sound"

@@ -82,9 +82,9 @@ def test_a_file_that_is_wrong_or_not_there_is_told_with_the_cure(words: tuple[st
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_each_verb_tells_its_options_and_examples(verb: str):
-    told = CliRunner().invoke(cli, [verb, "--help"])
-    assert told.exit_code == 0
-    assert "Examples:" in told.output or verb in {"completion"}, told.output
+    reported = CliRunner().invoke(cli, [verb, "--help"])
+    assert reported.exit_code == 0
+    assert "Examples:" in reported.output or verb in {"completion"}, reported.output
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

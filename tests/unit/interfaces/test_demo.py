@@ -36,14 +36,14 @@ def shown_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any]
 
 
 def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[str, Any], Path]):
-    told, out = shown_once
-    assert told["windows"] >= 5
+    reported, out = shown_once
+    assert reported["windows"] >= 5
     for name in (*ONE_NODE, "cells"):
-        guest = told["guests"][name]
+        guest = reported["guests"][name]
         assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9, name
         assert guest["moved_bytes"] > 200 << 20, name
-    assert told["mc_imbalance_after"] < told["mc_imbalance_before"]
-    assert told["report"] == str(out)
+    assert reported["mc_imbalance_after"] < reported["mc_imbalance_before"]
+    assert reported["report"] == str(out)
 
 
 def test_the_report_holds_all_that_it_shows(shown_once: tuple[dict[str, Any], Path]):

@@ -32,19 +32,19 @@ def code(result: Any) -> int:
 def test_it_fits_says_where(agent: Agent, tmp_path: Path):
     with served(agent, tmp_path / "s") as path:
         result = asked(path, "fit", "1:8")
-        told = json.loads(asked(path, "fit", "1:8", "--json").output)
+        reported = json.loads(asked(path, "fit", "1:8", "--json").output)
     assert result.exit_code == 0 and "1 vCPUs, 8 MiB: fits on node 1" in result.output
-    assert told["nids"] == [1] and [node["free_cores"] for node in told["nodes"]] == [2.0, 1.0]
+    assert reported["nids"] == [1] and [node["free_cores"] for node in reported["nodes"]] == [2.0, 1.0]
 
 
 def test_it_does_not_fit_says_which_moves_would_make_room(agent: Agent, tmp_path: Path):
     with served(agent, tmp_path / "s") as path:
         result = asked(path, "fit", "2:6")
-        told = json.loads(asked(path, "fit", "2:6", "--json").stdout)
+        reported = json.loads(asked(path, "fit", "2:6", "--json").stdout)
     assert code(result) == 3
     assert isinstance(result.exception, VmplaceError) and "--make-room" in str(result.exception.hint)
     assert "db1: 1 MiB to node 1: makes room, and is nearer to its vCPUs" in result.output
-    assert (told["nids"], told["room_nid"], told["done"]) == ([], 0, [])
+    assert (reported["nids"], reported["room_nid"], reported["done"]) == ([], 0, [])
 
 
 def test_what_nothing_makes_room_for_is_not_begun(agent: Agent, tmp_path: Path, world: Crowded):
@@ -73,9 +73,9 @@ def test_a_wrong_size_is_wrong_usage_and_shows_a_right_one(size: str):
 def test_advice_is_a_node_list_that_numactl_takes(agent: Agent, tmp_path: Path):
     with served(agent, tmp_path / "s") as path:
         one, all_nodes = asked(path, "advise", "2"), asked(path, "advise", "3:8")
-        told = json.loads(asked(path, "advise", "2", "--json").output)
+        reported = json.loads(asked(path, "advise", "2", "--json").output)
     assert (one.output, all_nodes.output) == ("0\n", "0-1\n")
-    assert (told["nids"], told["fits"]) == ([0], True)
+    assert (reported["nids"], reported["fits"]) == ([0], True)
 
 
 def test_advice_for_what_fits_nowhere_is_given_with_a_word_on_stderr(agent: Agent, tmp_path: Path):

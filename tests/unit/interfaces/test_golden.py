@@ -94,11 +94,11 @@ def test_doctor_reads_as_it_was_looked_through(
     monkeypatch.setenv("COLUMNS", "80")
     found = [at_home(probe(roots), host, tmp_path) for probe in probes]
     print_capabilities(sorted(found, key=lambda one: not one.needed))
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= 80
+    reported = capsys.readouterr().out
+    assert max(map(len, reported.splitlines())) <= 80
     known = " ".join(text for one in found for text in (one.name, one.why, one.cure or ""))
-    assert set(told.split()) <= OWN | {*known.split(), *VERDICT.split()}
-    hold(f"{host}/doctor", told)
+    assert set(reported.split()) <= OWN | {*known.split(), *VERDICT.split()}
+    hold(f"{host}/doctor", reported)
 
 
 def at_home(one: Capability, host: str, folder: Path) -> Capability:

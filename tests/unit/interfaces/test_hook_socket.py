@@ -81,14 +81,14 @@ def test_what_is_no_news_is_none(text):
 
 
 def test_names_that_do_not_print_are_shown_as_such():
-    told = parse_news(b"1\0start\ned\0b\0-\0a\x1b[31m\xff\0u")
-    assert told and told.operation == "start?ed" and told.guest == "a?[31m\ufffd"
+    reported = parse_news(b"1\0start\ned\0b\0-\0a\x1b[31m\xff\0u")
+    assert reported and reported.operation == "start?ed" and reported.guest == "a?[31m\ufffd"
 
 
 def test_a_long_name_is_that_of_the_guest():
     name = "instance " * 20
-    told = parse_news(b"\0".join((b"1", b"migrate", b"", b"", name.encode(), b"")))
-    assert told and told.guest == guest(name).name
+    reported = parse_news(b"\0".join((b"1", b"migrate", b"", b"", name.encode(), b"")))
+    assert reported and reported.guest == guest(name).name
 
 
 def test_a_guest_that_migrates_is_left_alone_until_libvirt_says_it_is_over():
@@ -173,7 +173,7 @@ def test_a_hangup_has_the_file_read_again_and_tells_what_changed(tmp_path: Path)
     before = signal.getsignal(signal.SIGHUP)
     world.wakeup.reload_on_hangup()
     try:
-        for windows, (text, told, applied) in enumerate(
+        for windows, (text, reported, applied) in enumerate(
             (
                 ("[guests.db1\n", "not read again", []),
                 (
@@ -187,7 +187,7 @@ def test_a_hangup_has_the_file_read_again_and_tells_what_changed(tmp_path: Path)
             path.write_text(text)
             os.kill(os.getpid(), signal.SIGHUP)
             agent.run(windows=windows)
-            assert any(told in note for note in agent.status.notes), agent.status.notes
+            assert any(reported in note for note in agent.status.notes), agent.status.notes
             assert world.applied == applied
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -251,8 +251,8 @@ def test_a_migration_is_told_as_soon_as_libvirtd_notes_its_job(tmp_path: Path):
         (run / "db1.pid").write_text("7")
     finally:
         hook.close()
-    told = [(one.operation, one.guest) for one in news]
-    assert told == [("event-migrating", "db1"), ("event-state", "db1"), ("event-migrating", "db1")]
+    reported = [(one.operation, one.guest) for one in news]
+    assert reported == [("event-migrating", "db1"), ("event-state", "db1"), ("event-migrating", "db1")]
 
 
 def test_a_libvirtd_that_is_away_is_asked_for_less_and_less_often(tmp_path: Path):

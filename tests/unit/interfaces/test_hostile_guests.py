@@ -130,9 +130,11 @@ def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], f
 
     guests = {guest["pid"]: (name, guest) for name, guest in answers[-1]["guests"].items()}
     assert victim.pid in guests and guests[victim.pid][1]["state"] != "failed"
-    told = " ".join(answers[-1]["notes"])
+    reported = " ".join(answers[-1]["notes"])
     for pid, what in zip(pids, [*MAPPED, *SAID], strict=True):
-        assert pid in guests or f"pid {pid}" in told or str(pid) in told, f"{what}: neither a guest nor told"
+        assert pid in guests or f"pid {pid}" in reported or str(pid) in reported, (
+            f"{what}: neither a guest nor told"
+        )
     # No range of 64 TiB came of a file's name, and no name of a guest is longer than a line.
     assert all(guest["memory_bytes"] < 1 << 30 for _, guest in guests.values())
     assert all(len(name) <= 80 and name.isprintable() for name, _ in guests.values())

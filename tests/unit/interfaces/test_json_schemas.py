@@ -16,10 +16,10 @@ from vmplace.interfaces.json_schemas import FOLDER, schemas, text_of
 ASKED = (("status",), ("top", "--once"), ("plan",), ("fit", "2:64"), ("advise", "2:64"))
 
 
-def errors(verb: str, told: Any) -> list[str]:
+def errors(verb: str, reported: Any) -> list[str]:
     schema = json.loads((FOLDER / f"{verb}.json").read_text())
     Draft202012Validator.check_schema(schema)
-    return [error.message for error in Draft202012Validator(schema).iter_errors(told)]
+    return [error.message for error in Draft202012Validator(schema).iter_errors(reported)]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("words", ASKED, ids=" ".join)
 def test_what_is_printed_is_of_its_schema_and_less_is_not(words: tuple[str, ...], path: Path):
-    told = json.loads(asked(path, *words, "--json").stdout)
-    assert errors(words[0], told) == []
+    reported = json.loads(asked(path, *words, "--json").stdout)
+    assert errors(words[0], reported) == []
     schema = schemas()[words[0]]
     required = schema["$defs"][schema["$ref"].rpartition("/")[2]].get("required", ())
     for key in required:
-        assert errors(words[0], {name: value for name, value in told.items() if name != key})
+        assert errors(words[0], {name: value for name, value in reported.items() if name != key})
 
 
 def test_doctor_is_of_its_schema():

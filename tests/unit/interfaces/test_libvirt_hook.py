@@ -55,7 +55,7 @@ def tune(xml: bytes) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("operation", ["migrate", "restore"])
-def test_strict_is_rewritten_where_libvirt_heeds_it_and_nothing_else_changes(operation):
+def test_strict_is_rewritten_where_libvirt_follows_it_and_nothing_else_changes(operation):
     given = strict_xml({"mode": "auto"})
     printed = run("db1", operation, "begin", "-", xml=given)
     assert tune(printed) == [{**one, "mode": "restrictive"} for one in tune(given.encode())]

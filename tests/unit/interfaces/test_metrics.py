@@ -28,17 +28,17 @@ RULES = ROOT / "vmplace/interfaces/prometheus/vmplace.rules.yml"
 
 
 def guest(**changes: Any) -> GuestStatus:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "mode": "auto", "state": "settled", "pid": 1, "origin": "libvirt", "vcpu_nids": (0,),
         "memory_bytes": 4 << 20, "pages_by_node": {0: 768, 1: 256}, "hot_pages_by_node": {0: 1},
         "estimated_lar": 0.75, "moved_bytes": 8192, "replica_bytes": 4096,
         "movability": {"movable": 4 << 20}, "reasons": (), "uuid": "c0ffee",
         "pressure_by_node": {0: 0.5, 1: 0.25},
     }  # fmt: skip
-    return GuestStatus(**{**told, **changes})
+    return GuestStatus(**{**reported, **changes})
 
 
-def told(**guests: GuestStatus) -> Any:
+def status_of(**guests: GuestStatus) -> Any:
     """Return what the control socket answers to "status", as a client reads it."""
     status = AgentStatus("1", 1, "kvm", "auto", False, guests=guests, mc_imbalance_estimate=0.5)
     return msgspec.to_builtins(status, str_keys=True)
@@ -53,19 +53,19 @@ def samples(status: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_memory_is_told_in_bytes_by_guest_and_node() -> None:
-    found = samples(told(db=guest()))
+    found = samples(status_of(db=guest()))
     key = frozenset({("domain", "db"), ("numa_node", "0")})
     assert found["vmplace_guest_memory_bytes", key] == 3 << 20
 
 
 def test_pressure_is_told_by_guest_and_node() -> None:
-    found = samples(told(db=guest()))
+    found = samples(status_of(db=guest()))
     key = frozenset({("domain", "db"), ("numa_node", "0")})
     assert found["vmplace_guest_memory_pressure_ratio", key] == 0.5
 
 
 def test_what_is_unknown_has_no_sample() -> None:
-    found = samples(told(db=guest(estimated_lar=None, pages_by_node=None, pressure_by_node=None)))
+    found = samples(status_of(db=guest(estimated_lar=None, pages_by_node=None, pressure_by_node=None)))
     names = {name for name, _ in found}
     assert "vmplace_guest_local_access_ratio" not in names
     assert "vmplace_guest_memory_bytes" not in names
@@ -73,7 +73,7 @@ def test_what_is_unknown_has_no_sample() -> None:
 
 
 def test_a_guest_is_in_exactly_one_state() -> None:
-    found = samples(told(db=guest(state="held")))
+    found = samples(status_of(db=guest(state="held")))
     states = {
         dict(labels)["state"]: value for (name, labels), value in found.items() if name.endswith("_state")
     }
@@ -88,7 +88,7 @@ def test_each_state_that_a_guest_can_be_in_is_told() -> None:
 
 
 def test_info_joins_uuid_and_domain() -> None:
-    found = samples(told(db=guest()))
+    found = samples(status_of(db=guest()))
     labels = frozenset({("domain", "db"), ("uuid", "c0ffee"), ("origin", "libvirt"), ("mode", "auto")})
     assert found["vmplace_guest_info", labels] == 1
 
@@ -100,7 +100,7 @@ def agent_socket(tmp_path: Path) -> Iterator[Path]:
     path.parent.mkdir()
     evil = 'a"b\\c\nd'
     server = ControlServer(
-        path, lambda _peer, _request: Response(True, data=told(**{"db": guest(), evil: guest()}))
+        path, lambda _peer, _request: Response(True, data=status_of(**{"db": guest(), evil: guest()}))
     )
     server.start()
     yield path

@@ -134,12 +134,12 @@ def all_there_is(folder: Path, child: Child) -> dict[str, Any]:
         str(path): (path.lstat().st_mode, path.lstat().st_uid, path.read_bytes() if path.is_file() else b"")
         for path in sorted(folder.rglob("*"))
     }
-    told = ask("status", path=folder / "run/control.sock")
-    held = {name: (guest["mode"], guest["state"]) for name, guest in told["guests"].items()}
+    reported = ask("status", path=folder / "run/control.sock")
+    held = {name: (guest["mode"], guest["state"]) for name, guest in reported["guests"].items()}
     sysctl = Path("/proc/sys/kernel/numa_balancing")
     return {
         "files": files,
-        "agent": (told["pid"], told["paused"], held),
+        "agent": (reported["pid"], reported["paused"], held),
         "cpus": [os.sched_getaffinity(vcpu.tid) for vcpu in child.guest.vcpus],
         "balancing": sysctl.read_text() if sysctl.exists() else None,
     }
@@ -209,10 +209,10 @@ def test_a_word_of_nobody_on_the_socket_changes_nothing(
 
     def is_denied() -> bool:
         try:
-            told = json.loads(said_to(control, command))
+            reported = json.loads(said_to(control, command))
         except PermissionError:
             return True
-        return command in LOOKS or told.get("kind") == "denied"
+        return command in LOOKS or reported.get("kind") == "denied"
 
     assert holds_for_nobody(is_denied)
     assert all_there_is(folder, child) == before

@@ -39,10 +39,10 @@ def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]
     def asked(_uri: str, question: str, *words: str, text: str = "") -> Answer:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         try:
-            told = libvirt_worker.QUESTIONS[question](opened, *words)
+            reported = libvirt_worker.QUESTIONS[question](opened, *words)
         except libvirt.libvirtError as err:
             raise VmplaceError(str(err)) from err
-        return parse_json(json.dumps(told), Answer)
+        return parse_json(json.dumps(reported), Answer)
 
     monkeypatch.setattr(domain_metadata, "asked", asked)
     yield opened
@@ -53,7 +53,7 @@ def run(*words: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(policy, words, input=stdin)
 
 
-def told(result: Result) -> str:
+def output_of(result: Result) -> str:
     return f"{result.exception}{getattr(result.exception, 'hint', '')}"
 
 
@@ -78,7 +78,7 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"replica_mb": "5"}
     assert "taken out" in run("set", "test", "--remove").stdout
     gone = run("get", "test")
-    assert "says nothing" in told(gone) and getattr(gone.exception, "exit_code", None) == 3
+    assert "says nothing" in output_of(gone) and getattr(gone.exception, "exit_code", None) == 3
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
 def test_what_is_wrong_is_told_and_changes_nothing(connection: Any, words, cure):
     run("set", "test", "mode=advise")
     wrong = run("set", "test", *words)
-    assert wrong.exit_code == 1 and cure in told(wrong)
+    assert wrong.exit_code == 1 and cure in output_of(wrong)
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
 
 
@@ -107,7 +107,7 @@ def test_without_an_agent_what_holds_is_looked_up(connection: Any, tmp_path: Pat
     config.write_text('[defaults]\nreplica_mb = 7\n[guests."te*"]\nmode = "manual"\n')
     run("set", "test", "mode=advise")
     result = run("explain", "test", "--socket", str(tmp_path / "none"), "--config", str(config), "--json")
-    assert result.exit_code == 0, told(result)
+    assert result.exit_code == 0, output_of(result)
     keys = json.loads(result.stdout)["keys"]
     assert keys["mode"] == {"value": "advise", "from": "domain XML"}
     assert keys["replica_mb"] == {"value": 7, "from": f"{config}, [defaults]"}
@@ -133,7 +133,7 @@ def test_a_policy_that_forbids_moves_forbids_that_too(connection: Any):
     connection.defineXML(domain.XMLDesc(2).replace("<vcpu", f"{STRICT}<vcpu", 1))
     run("set", "test", "--config", "mode=advise")
     refused = run("apply", "--config", "test")
-    assert refused.exit_code == 1 and "does not let vmplace move" in told(refused)
+    assert refused.exit_code == 1 and "does not let vmplace move" in output_of(refused)
     assert "mode='strict'" in domain.XMLDesc(2)
 
 

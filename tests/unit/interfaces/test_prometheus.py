@@ -194,7 +194,7 @@ def test_two_guests_that_ask_a_tenth_each_press_their_host_by_a_fifth(prometheus
 
 
 def test_the_states_and_labels_are_those_of_the_agent(prometheus: str) -> None:
-    told = found_soon(prometheus, 'vmplace_guest_info{domain="db1"}')
-    assert told[0]["metric"]["origin"] == "libvirt"
+    reported = found_soon(prometheus, 'vmplace_guest_info{domain="db1"}')
+    assert reported[0]["metric"]["origin"] == "libvirt"
     refused = found_soon(prometheus, "sum by (reason) (vmplace_guest_refused_bytes_total) > 0")
     assert "busy" in {one["metric"]["reason"] for one in refused}

@@ -28,9 +28,9 @@ def run(*arguments: object) -> Result:
 
 
 def test_a_recording_is_replayed_without_guests_or_root(tmp_path: Path):
-    told = json.loads(run(recorded(tmp_path / "trace", 2), "--json").stdout)
-    assert told["guests"]["db1"]["moved_bytes"] == told["moved_bytes"] == NPAGES * 4096
-    assert (told["guests"]["db1"]["lar_before"], told["guests"]["db1"]["lar_after"]) == (0.0, 1.0)
+    reported = json.loads(run(recorded(tmp_path / "trace", 2), "--json").stdout)
+    assert reported["guests"]["db1"]["moved_bytes"] == reported["moved_bytes"] == NPAGES * 4096
+    assert (reported["guests"]["db1"]["lar_before"], reported["guests"]["db1"]["lar_after"]) == (0.0, 1.0)
     assert "db1" in run(tmp_path / "trace").stdout
 
 
@@ -71,8 +71,8 @@ def perf_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_of_perf_is_run(perf_data: Path):
-    told = json.loads(run(perf_data, "--json").stdout)
-    (guest,) = told["guests"].values()
+    reported = json.loads(run(perf_data, "--json").stdout)
+    (guest,) = reported["guests"].values()
     # The vCPUs ran on both nodes, and all memory was bound to node 0.
     assert guest["windows"] > 0 and guest["lar_before"] == pytest.approx(0.5, abs=0.1)
 

@@ -20,9 +20,9 @@ pytest.importorskip("matplotlib")
 FOREIGN = re.compile(r"""(?:src|href)\s*=\s*["'](?!#|data:)|<script|@import|url\((?!#|"?data:)""")
 
 
-def policy_row(**told: Any) -> dict[str, Any]:
+def policy_row(**content: Any) -> dict[str, Any]:
     row = {"host": "n4", "mix": "gups", "policy": "vmplace", "source": "full", "run_time_s": 1.0}
-    return {**row, "oracle_share": 0.97, "worst_guest_slowdown": -0.1, **told}
+    return {**row, "oracle_share": 0.97, "worst_guest_slowdown": -0.1, **content}
 
 
 def reported(tmp_path: Path, *arguments: object) -> tuple[Result, str]:
@@ -68,14 +68,14 @@ def test_a_recording_shows_where_guests_were_hot(tmp_path: Path):
 
 
 def test_guests_without_a_window_have_a_row_and_no_bar():
-    told = {
+    content = {
         "state": "new",
         "memory_bytes": 1 << 30,
         "moved_bytes": 0,
         "estimated_lar": None,
         "vcpu_nids": [0],
     }
-    guests = {"new": {**told, "pages_by_node": None, "hot_pages_by_node": None}}
+    guests = {"new": {**content, "pages_by_node": None, "hot_pages_by_node": None}}
     (section,) = status_sections({"guests": guests, "windows": 0, "source": "idle", "policy": "home"})
     assert section.tables[0].rows[0][:5] == ("new", "new", "1.00", "0.00", "?")
 

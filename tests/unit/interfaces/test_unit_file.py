@@ -26,5 +26,5 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path):
     unit = tmp_path / "vmplace.service"
     unit.write_text(UNIT.read_text().replace("/opt/vmplace/bin/vmplace", "/bin/true"))
     argv = ["systemd-analyze", "verify", "--man=no", str(unit)]
-    told = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stderr) == (0, "")
+    reported = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (reported.returncode, reported.stderr) == (0, "")

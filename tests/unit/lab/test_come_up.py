@@ -18,17 +18,17 @@ STALL = f"[   23.462167] rcu: rcu_sched kthread {SAID} for 2105 jiffies! g-1159 
 
 def come_up(failures: int) -> tuple[object, list[str]]:
     """Return what came up, and what became of each host, if so many lose their timers."""
-    told: list[str] = []
+    reported: list[str] = []
 
     @contextlib.contextmanager
     def host(patient: bool) -> Iterator[Any]:
-        told.append("patient" if patient else "boot")
-        if not patient and len(told) <= failures:
+        reported.append("patient" if patient else "boot")
+        if not patient and len(reported) <= failures:
             raise LostTimersError("lost")
-        yield len(told)
+        yield len(reported)
 
     with contextlib.ExitStack() as stack:
-        return emulated_host._come_up(stack, host, Progress()), told
+        return emulated_host._come_up(stack, host, Progress()), reported
 
 
 def test_a_host_with_its_timers_is_the_first() -> None:
@@ -76,5 +76,5 @@ def test_a_host_that_uses_no_cpu_time_for_a_while_stands_still() -> None:
     standstill, step = Standstill(since_s=100.0), STILL_S / 4
     # Busy, starved on a busy machine, and then quiet.
     used = [5.0, 7.5, 8.2, 9.0, 9.7, *[9.8] * 5]
-    told = [standstill.lasts(100.0 + step * number, cpu_s) for number, cpu_s in enumerate(used, 1)]
-    assert told == [False] * 9 + [True]
+    reported = [standstill.lasts(100.0 + step * number, cpu_s) for number, cpu_s in enumerate(used, 1)]
+    assert reported == [False] * 9 + [True]

@@ -16,7 +16,7 @@ flags\t\t: fpu tsc constant_tsc nonstop_tsc tsc_known_freq hypervisor
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "told"),
+    ("cpuinfo", "reported"),
     [
         (VIRTUAL, True),
         (VIRTUAL.replace(" hypervisor", ""), False),
@@ -24,9 +24,11 @@ flags\t\t: fpu tsc constant_tsc nonstop_tsc tsc_known_freq hypervisor
         ("CPU architecture: 8\n", False),
     ],
 )
-def test_the_frequency_is_told_where_a_hypervisor_told_it(tmp_path: Path, cpuinfo: str, told: bool) -> None:
+def test_the_frequency_is_told_where_a_hypervisor_told_it(
+    tmp_path: Path, cpuinfo: str, reported: bool
+) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text(cpuinfo)
     words = kernel_command_line(path).split()
-    assert ("tsc_early_khz=2596144" in words) == told
+    assert ("tsc_early_khz=2596144" in words) == reported
     assert "tsc=reliable" in words

@@ -32,7 +32,7 @@ def test_the_newest_kernel_that_is_not_vmplaces_stays_first(tmp_path: Path):
     assert top_level(tmp_path) == f"{tmp_path}/vmlinuz-6.12.48+deb13-amd64"
 
 
-def test_without_another_kernel_nothing_is_said_and_who_said_something_is_heeded(tmp_path: Path):
+def test_without_another_kernel_nothing_is_said_and_who_said_something_is_followed(tmp_path: Path):
     (tmp_path / "vmlinuz-6.12.107-vmplace").touch()
     assert top_level(tmp_path) == ""
     assert top_level(tmp_path, "/boot/vmlinuz-mine") == "/boot/vmlinuz-mine"

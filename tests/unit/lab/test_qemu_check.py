@@ -1,4 +1,4 @@
-"""What checkpatch says is heeded, but for tables whose columns are aligned."""
+"""What checkpatch says is followed, but for tables whose columns are aligned."""
 
 from lab.qemu_check import style_errors
 
@@ -22,12 +22,12 @@ total: 1 errors, 0 warnings, 15 lines checked
 
 
 def test_errors_outside_of_tables_are_told():
-    told = style_errors(TABLE + CODE + UNSIGNED)
-    assert [one.splitlines()[0] for one in told] == [
+    reported = style_errors(TABLE + CODE + UNSIGNED)
+    assert [one.splitlines()[0] for one in reported] == [
         "ERROR: braces {} are necessary for all arms of this statement",
         "ERROR: Missing Signed-off-by: line(s)",
     ]
-    assert "hw/intc/apic.c:1150" in told[0]
+    assert "hw/intc/apic.c:1150" in reported[0]
 
 
 def test_warnings_and_tables_alone_are_no_errors():

@@ -11,7 +11,7 @@ from vmplace.errors import VmplaceError
 pytest.importorskip("matplotlib")
 
 
-def scenario_guest(**told: Any) -> dict[str, Any]:
+def scenario_guest(**content: Any) -> dict[str, Any]:
     traffic = {"traffic_before": [[1.0, 90.0], [0.0, 9.0]], "traffic_after": [[99.0, 1.0], [0.0, 0.0]]}
     return {
         "lar_before": 0.1,
@@ -19,16 +19,16 @@ def scenario_guest(**told: Any) -> dict[str, Any]:
         "intact": True,
         "emulated_run_time_s": 4.07,
         **traffic,
-        **told,
+        **content,
     }
 
 
-def scenario(**told: Any) -> dict[str, Any]:
+def scenario(**content: Any) -> dict[str, Any]:
     manager = {
         **{"guests": {"web <0>": scenario_guest()}, "mc_imbalance_before": 1.4, "mc_imbalance_after": 0.1},
         **{"moved_bytes": 1 << 20, "manager_cpu_seconds": 1.5, "longest_move_call_ms": None},
     }
-    return {"scenario": "try", "topology": "n2", "nids": [0, 1], "managers": {"vmplace": manager}, **told}
+    return {"scenario": "try", "topology": "n2", "nids": [0, 1], "managers": {"vmplace": manager}, **content}
 
 
 def test_a_scenario_shows_traffic_and_figures_and_needs_no_other_file(tmp_path: Path):
@@ -52,9 +52,9 @@ def test_what_did_not_come_out_is_told(tmp_path: Path):
 
 
 def test_a_lost_guest_is_told_beside_its_figures(tmp_path: Path):
-    told = scenario()
-    told["managers"]["vmplace"]["guests"]["web <0>"]["intact"] = False
-    _, page = reported(tmp_path, written(tmp_path, "r.json", told))
+    content = scenario()
+    content["managers"]["vmplace"]["guests"]["web <0>"]["intact"] = False
+    _, page = reported(tmp_path, written(tmp_path, "r.json", content))
     assert "no: vmplace" in page
 
 

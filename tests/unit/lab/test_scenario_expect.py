@@ -74,20 +74,20 @@ def test_a_slower_run_than_a_rivals_is_told(ours: float | None, count: int) -> N
     expectation = Expectation(
         managers=("vmplace",), fastest_of=("numad",), as_good_as=("numad",), compare="run_time"
     )
-    told = failures(expectation, vmplace=timed(ours), numad=timed(4.0))
-    assert len(told) == count
-    assert all("emulated run time" in sentence and "numad took 4.000 s" in sentence for sentence in told)
+    reported = failures(expectation, vmplace=timed(ours), numad=timed(4.0))
+    assert len(reported) == count
+    assert all("emulated run time" in sentence and "numad took 4.000 s" in sentence for sentence in reported)
 
 
 @pytest.mark.parametrize(
-    ("seen", "told", "count"),
+    ("seen", "reported", "count"),
     [(4.0, 4.5, 0), (4.0, 3.5, 0), (4.0, 4.7, 1), (4.0, 3.3, 1), (None, 4.0, 1), (4.0, None, 1)],
 )
 def test_a_forecast_that_did_not_come_true_is_told(
-    seen: float | None, told: float | None, count: int
+    seen: float | None, reported: float | None, count: int
 ) -> None:
     expectation = Expectation(managers=("vmplace",), forecast_within=0.15)
-    assert len(failures(expectation, vmplace=timed(seen, told))) == count
+    assert len(failures(expectation, vmplace=timed(seen, reported))) == count
 
 
 def test_a_rival_without_a_run_time_is_no_rival() -> None:
@@ -100,8 +100,8 @@ def test_the_hosts_imbalance_is_compared_with_a_rivals() -> None:
         managers=("vmplace",), as_good_as=("kernel",), compare="host_mc_imbalance", tolerance=-0.1
     )
     ours, theirs = manager(), msgspec.structs.replace(manager(), mc_imbalance_after=0.25)
-    told = failures(better, vmplace=ours, kernel=theirs)
-    assert told == ("vmplace: MC imbalance of all guests is 0.200, kernel reached 0.250",)
+    reported = failures(better, vmplace=ours, kernel=theirs)
+    assert reported == ("vmplace: MC imbalance of all guests is 0.200, kernel reached 0.250",)
     theirs = msgspec.structs.replace(theirs, mc_imbalance_after=0.31)
     assert failures(better, vmplace=ours, kernel=theirs) == ()
 

@@ -31,7 +31,7 @@ def scenario(*guests: Guest) -> Scenario:
     return Scenario(name="try", topology="n2", guests=guests)
 
 
-def told(one: Scenario, manager: str = "none") -> dict[str, float]:
+def run_times(one: Scenario, manager: str = "none") -> dict[str, float]:
     loads = {guest.name: 0.1 for guest in one.guests}
     return forecast_run_times(one, read_topology(one.topology), manager, loads)  # type: ignore[arg-type]
 
@@ -43,16 +43,16 @@ STREAM = Touch(vcpus="0", ranges=("0+64",), order="sequential")
 def test_one_vcpu_waits_for_the_latency_of_its_pair_and_hardly_for_itself(start: int, distance: int) -> None:
     # 1e8 touches of a line each; one vCPU is a few percent of what a controller can do.
     alone_s = LOCAL_LATENCY_NS * distance / 10 / MLP * 1e8 / 1e9
-    seconds = told(scenario(guest(STREAM, start=start)))["web"]
+    seconds = run_times(scenario(guest(STREAM, start=start)))["web"]
     assert alone_s < seconds < alone_s * 1.1
 
 
 def test_memory_that_a_manager_brings_home_is_forecast_as_local() -> None:
-    local, remote = told(scenario(guest(STREAM)))["web"], scenario(guest(STREAM, start=1))
-    assert told(remote)["web"] > 1.5 * local
+    local, remote = run_times(scenario(guest(STREAM)))["web"], scenario(guest(STREAM, start=1))
+    assert run_times(remote)["web"] > 1.5 * local
     for manager in ("kernel", "vmplace"):
-        assert told(remote, manager)["web"] == pytest.approx(local, rel=0.03)
-    assert local * 1.2 < told(remote, "interleave")["web"] < told(remote)["web"]
+        assert run_times(remote, manager)["web"] == pytest.approx(local, rel=0.03)
+    assert local * 1.2 < run_times(remote, "interleave")["web"] < run_times(remote)["web"]
 
 
 def test_a_guest_is_so_much_slower_as_it_declares_fewer_touches_than_memory_allows() -> None:
@@ -74,14 +74,14 @@ def test_a_table_that_all_nodes_only_read_is_forecast_as_local_under_vmplace_alo
     # As many vCPUs as CPUs: none can be brought nearer to the others.
     spread = Guest(**{key: getattr(shared, key) for key in shared.__struct_fields__} | {"nids": (0, 0, 1, 1)})
     alone_s = LOCAL_LATENCY_NS / MLP * 1e8 / 1e9 / 4
-    assert told(scenario(spread), "kernel")["web"] > 1.3 * alone_s
-    assert (told(scenario(spread), "vmplace")["web"] < 1.15 * alone_s) == is_local
+    assert run_times(scenario(spread), "kernel")["web"] > 1.3 * alone_s
+    assert (run_times(scenario(spread), "vmplace")["web"] < 1.15 * alone_s) == is_local
 
 
 def test_a_second_guest_on_the_same_cpus_halves_the_time_of_both() -> None:
     busy = Touch(vcpus="0-1", ranges=("0+64",), order="sequential")
-    alone = told(scenario(guest(busy)))["web"]
-    shared = told(scenario(guest(busy), guest(busy, name="db")))
+    alone = run_times(scenario(guest(busy)))["web"]
+    shared = run_times(scenario(guest(busy), guest(busy, name="db")))
     assert shared["web"] == pytest.approx(2 * alone, rel=0.1)
 
 
@@ -99,7 +99,7 @@ def test_a_zipf_pattern_goes_to_the_start_of_its_ranges_wherever_that_is() -> No
     cold = Touch(vcpus="1", ranges=("0+64",), order="sequential", rate=1.0)
     one = guest(hot, cold)
     placed = replace_start(one, (1, 0))
-    assert told(scenario(placed))["web"] > 1.2 * told(scenario(one))["web"]
+    assert run_times(scenario(placed))["web"] > 1.2 * run_times(scenario(one))["web"]
 
 
 def replace_start(one: Guest, nids: tuple[int, ...]) -> Guest:

@@ -14,8 +14,8 @@ def guest(name: str, nids: tuple[int, ...], rate: float, **work: object) -> Gues
     return Guest(name=name, start_nids=nids, memory_mib=128, workload=load)
 
 
-def lines(*guests: Guest, pace: float = 1.0) -> float:
-    return declared_lines(Scenario(name="try", topology="n2", guests=guests), guests[0], pace)
+def lines(*guests: Guest, speed: float = 1.0) -> float:
+    return declared_lines(Scenario(name="try", topology="n2", guests=guests), guests[0], speed)
 
 
 def test_single_reads_miss_but_for_what_the_caches_hold():
@@ -35,6 +35,6 @@ def test_what_is_written_goes_back_to_memory():
 def test_verification_reads_lines_as_time_passes():
     mine = guest("a", (0,), 8.0)
     verifying = msgspec.structs.replace(mine.workload, verify_kib_per_s=64)
-    more = lines(msgspec.structs.replace(mine, workload=verifying), pace=0.5) - lines(mine, pace=0.5)
+    more = lines(msgspec.structs.replace(mine, workload=verifying), speed=0.5) - lines(mine, speed=0.5)
     # 1024 lines a second beside 4000 touches.
     assert more == pytest.approx(0.256)

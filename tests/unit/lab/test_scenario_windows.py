@@ -18,7 +18,7 @@ from lab.scenario_meter import (
     late_guests,
     too_slow,
 )
-from lab.scenario_pace import declared_rates, pace_of
+from lab.scenario_speed import declared_rates, speed_of
 from tests.unit.lab.test_counted import reading
 from vmplace.model.metrics import TrafficMatrix
 
@@ -97,13 +97,13 @@ def test_a_figure_that_one_window_lacks_is_unknown():
 
 
 def test_guests_get_half_of_what_the_slowest_of_them_can_do():
-    assert pace_of({1: 1200.0, 2: 10_000.0}, RATES) == pytest.approx(0.6)
-    assert pace_of({1: 9000.0, 2: 9000.0}, RATES) == 1.0
+    assert speed_of({1: 1200.0, 2: 10_000.0}, RATES) == pytest.approx(0.6)
+    assert speed_of({1: 9000.0, 2: 9000.0}, RATES) == 1.0
 
 
 def test_a_machine_on_which_guests_do_next_to_nothing_is_too_slow():
     with pytest.raises(TooSlowError):
-        pace_of({1: 350.0, 2: 9000.0}, RATES)
+        speed_of({1: 350.0, 2: 9000.0}, RATES)
 
 
 def test_declared_rates_are_those_of_all_vcpus():

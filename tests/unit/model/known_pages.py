@@ -8,7 +8,7 @@ from vmplace.model.page_windows import absorbed, places_of, seen_window
 from vmplace.model.pages import HEAT_WINDOWS, RangePages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import RamRange
 
 
@@ -17,7 +17,7 @@ def known_pages(ram: RamRange, heat: np.ndarray, nodes: np.ndarray, huge: np.nda
     pages = None
     for bit in range(8 - HEAT_WINDOWS, 8):
         sample = RangeSample(ram, (heat >> bit & 1).astype(np.uint8), nodes, huge)
-        pages = absorbed(pages, SampleBatch("test", "test", SourceSight(), 0, 1, (0,), (sample,)))
+        pages = absorbed(pages, SampleBatch("test", "test", SourceCoverage(), 0, 1, (0,), (sample,)))
     assert pages
     return pages.ranges[0]
 
@@ -36,7 +36,7 @@ def with_nodes(pages: RangePages, nodes: np.ndarray) -> RangePages:
     return replace(pages, nodes=places_of(RangeSample(pages.ram, heat, nodes.astype(np.int8), pages.huge)))
 
 
-def pace_codes(codes: np.ndarray, ram: RamRange) -> BlockRows:
+def rate_codes(codes: np.ndarray, ram: RamRange) -> BlockRows:
     """Return the codes [node, page] as they are kept."""
     return BlockRows.of(np.concatenate([rows_of_pages(row, ram, 0) for row in codes]))
 

@@ -20,14 +20,14 @@ from vmplace.model.cpu_shares import fair_shares
 def test_shares(
     vcpus: tuple[int, ...], weights: tuple[float, ...], cpus: int, shares: tuple[float, ...]
 ) -> None:
-    told = fair_shares(np.array(vcpus, float), np.array(weights, float), cpus)
-    assert told == pytest.approx(np.array(shares))
+    reported = fair_shares(np.array(vcpus, float), np.array(weights, float), cpus)
+    assert reported == pytest.approx(np.array(shares))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_cpu_is_left_idle_while_a_vcpu_waits(seed: int) -> None:
     chance = np.random.default_rng(seed)
     vcpus, cpus = chance.integers(0, 5, 6).astype(float), float(chance.integers(1, 12))
-    told = fair_shares(vcpus, 1 / np.maximum(vcpus + chance.integers(0, 4, 6), 1), cpus)
-    assert (told <= 1).all()
-    assert float(told @ vcpus) == pytest.approx(min(cpus, vcpus.sum()))
+    reported = fair_shares(vcpus, 1 / np.maximum(vcpus + chance.integers(0, 4, 6), 1), cpus)
+    assert (reported <= 1).all()
+    assert float(reported @ vcpus) == pytest.approx(min(cpus, vcpus.sum()))

@@ -77,9 +77,9 @@ def test_each_node_gets_the_total_that_counters_tell(accesses: Floats) -> None:
 def test_the_error_it_tells_is_the_error_it_makes() -> None:
     """Accesses drawn from a Gamma distribution, as the model has them."""
     accesses = np.random.default_rng(9).gamma(2.0, 150.0, (NPAGES, NODES))
-    told = fused(np.ones_like(accesses), seen(accesses)[1], block())
-    heat = told.heat / told.heat.sum() * accesses.sum()
+    reported = fused(np.ones_like(accesses), seen(accesses)[1], block())
+    heat = reported.heat / reported.heat.sum() * accesses.sum()
     wrong = np.sqrt(((heat - accesses) ** 2).sum() / (heat**2).sum())
     assert wrong == pytest.approx(
-        np.sqrt((told.relative_error**2 * heat**2).sum() / (heat**2).sum()), rel=0.1
+        np.sqrt((reported.relative_error**2 * heat**2).sum() / (heat**2).sum()), rel=0.1
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.model.known_pages import pace_codes, with_nodes
+from tests.unit.model.known_pages import rate_codes, with_nodes
 from tests.unit.policy.test_policy_home import NPAGES
 from tests.unit.policy.test_policy_nodes import bits, view
 from vmplace.model.group_touches import (
@@ -94,10 +94,10 @@ def test_the_pace_weighs_blocks_that_are_touched_alike():
     window = bits({0: range(1024), 1: range(1024)})
     codes = np.zeros((4, NPAGES), np.uint8)
     codes[:2, :512], codes[:2, 512:1024] = 100, 100 - 3 * PER_OCTAVE
-    seen = replace(pages(window), rate=pace_codes(codes, pages(window).ram))
+    seen = replace(pages(window), rate=rate_codes(codes, pages(window).ram))
     group = (np.arange(NPAGES) // 512).astype(np.int16)
-    told = touched(seen, group, NPAGES // 512)[:, :2]
-    assert np.allclose(told[0], 8 * told[1]) and told.sum() == pytest.approx(2048)
+    reported = touched(seen, group, NPAGES // 512)[:, :2]
+    assert np.allclose(reported[0], 8 * reported[1]) and reported.sum() == pytest.approx(2048)
 
 
 def test_pages_are_counted_by_group_and_node():

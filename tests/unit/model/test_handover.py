@@ -16,8 +16,8 @@ from vmplace.model.handover import (
     Handover,
     Run,
     handover_of,
+    handover_text,
     parse_handover,
-    told_handover,
 )
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages
@@ -27,13 +27,13 @@ from vmplace.model.use_fused import fused_use
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.policy_auto import Horizon, State, plan_auto
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 
 NPAGES, NODES = 4096, 2
 NOW_S = 1.7e9
 CPU_OF_NID = {0: 0, 1: 2}
-SIGHT = SourceSight(accessed=True, written=True, accessor_nid=True)
+SIGHT = SourceCoverage(accessed=True, written=True, accessor_nid=True)
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ def watched(
 def handed_over(declared: Declared, *nids: int, early: bool = False) -> Handover:
     guest = a_guest(*nids)
     pages = watched(guest, declared, *nids, early=early)
-    told = handover_of(HOST, guest, pages, unix_s=NOW_S, known_s=300.0)
-    assert told is not None
-    return parse_handover(told_handover(told))
+    reported = handover_of(HOST, guest, pages, unix_s=NOW_S, known_s=300.0)
+    assert reported is not None
+    return parse_handover(handover_text(reported))
 
 
 @pytest.mark.parametrize("hva", [1 << 40, (1 << 41) + 7 * 4096])
@@ -219,13 +219,13 @@ def test_a_scattered_pattern_stays_small():
     for _ in range(3):
         pages = absorbed(pages, batch)
     assert pages is not None
-    told = handover_of(HOST, guest, pages, unix_s=NOW_S, known_s=1)
-    assert told is not None and len(told.runs) <= MOST_RUNS
-    assert len(told_handover(told)) <= MOST_TEXT
+    reported = handover_of(HOST, guest, pages, unix_s=NOW_S, known_s=1)
+    assert reported is not None and len(reported.runs) <= MOST_RUNS
+    assert len(handover_text(reported)) <= MOST_TEXT
     largest = Handover(
         1, 1 << 40, 1 << 40, ((0,),) * 31, (Run(1 << 28, 1 << 28, (1 << 31) - 1, True, 255),) * MOST_RUNS
     )
-    assert len(told_handover(largest)) <= MOST_TEXT
+    assert len(handover_text(largest)) <= MOST_TEXT
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.sampling.page_arrays import Bits
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import Movability, RamRange
 
 Floats = npt.NDArray[np.float64]
@@ -40,8 +40,8 @@ def window(per_second: Floats, chance: np.random.Generator, readings_ns: tuple[i
     sample = RangeSample(
         ram, bits.anywhere(npages), np.zeros(npages, np.int8), np.zeros(block_count(ram), np.uint8), bits
     )
-    sight = SourceSight(accessor_nid=True)
-    return SampleBatch("test", "kvm", sight, 0, SECOND_NS, tuple(range(len(per_second))), (sample,))
+    coverage = SourceCoverage(accessor_nid=True)
+    return SampleBatch("test", "kvm", coverage, 0, SECOND_NS, tuple(range(len(per_second))), (sample,))
 
 
 def watched(per_second: Floats, readings_ns: tuple[int, ...] = READINGS_NS, seed: int = 1) -> GuestPages:
@@ -73,18 +73,18 @@ def test_the_pace_is_as_many_touches_a_second_as_there_were(rate: float) -> None
     assert touch_rates(watched(np.full((2, NPAGES), rate))).mean() == pytest.approx(rate, rel=0.15)
 
 
-def rightly_ordered(told: Floats, slow: float, fast: float) -> float:
+def rightly_ordered(reported: Floats, slow: float, fast: float) -> float:
     """Return in how many pairs of pages of two rates the faster one has more; like ones count half."""
-    values, number = np.unique(told, return_inverse=True)
+    values, number = np.unique(reported, return_inverse=True)
     of_slow = np.bincount(number[declared == slow], minlength=len(values)) / (declared == slow).sum()
     of_fast = np.bincount(number[declared == fast], minlength=len(values)) / (declared == fast).sum()
     return float((of_fast * (np.cumsum(of_slow) - of_slow / 2)).sum())
 
 
 def test_pages_are_ordered_by_how_often_they_were_touched() -> None:
-    told = touch_rates(watched(declared[None]))[0]
-    assert rightly_ordered(told, 3.0, 24.0) > 0.99 and rightly_ordered(told, 24.0, 192.0) > 0.99
-    means = [told[declared == rate].mean() for rate in (3.0, 24.0, 192.0)]
+    reported = touch_rates(watched(declared[None]))[0]
+    assert rightly_ordered(reported, 3.0, 24.0) > 0.99 and rightly_ordered(reported, 24.0, 192.0) > 0.99
+    means = [reported[declared == rate].mean() for rate in (3.0, 24.0, 192.0)]
     assert means == pytest.approx([3.0, 24.0, 192.0], rel=0.25)
 
 
@@ -95,15 +95,15 @@ def test_heat_by_one_reading_hardly_orders_them() -> None:
 
 
 def test_a_node_that_uses_a_page_now_and_then_is_told_from_the_one_that_always_does() -> None:
-    told = touch_rates(watched(np.tile([[OWN], [NEIGHBOUR]], NPAGES)))
-    assert told[0].mean() / told[1].mean() == pytest.approx(OWN / NEIGHBOUR, rel=0.2)
+    reported = touch_rates(watched(np.tile([[OWN], [NEIGHBOUR]], NPAGES)))
+    assert reported[0].mean() / reported[1].mean() == pytest.approx(OWN / NEIGHBOUR, rel=0.2)
 
 
 def test_pages_that_nobody_touches_have_none() -> None:
     rates = np.tile([[5.0], [0.0]], NPAGES)
     rates[0, ::2] = 0
-    told = touch_rates(watched(rates))
-    assert not told[1].any() and not told[0, ::2].any() and told[0, 1::2].any()
+    reported = touch_rates(watched(rates))
+    assert not reported[1].any() and not reported[0, ::2].any() and reported[0, 1::2].any()
 
 
 def test_a_page_that_is_used_no_more_is_forgotten() -> None:
@@ -127,8 +127,8 @@ def test_a_pace_counts_as_long_as_the_history_has_touches() -> None:
         pages = absorbed(pages, window(EVEN * 0, chance, ()))
         touched = touched_pages(pages.ranges[0])
         assert touched is not None
-        told = touched.rate_of(1)
-        assert told is not None and told.any() == left
+        reported = touched.rate_of(1)
+        assert reported is not None and reported.any() == left
 
 
 def test_ranges_of_one_guest_learn_together() -> None:
@@ -139,7 +139,7 @@ def test_ranges_of_one_guest_learn_together() -> None:
         moved = RamRange(0x7E0000000000, 100, None, 4096, Movability.MOVABLE, "test")
         one = small.ranges[0]
         few = RangeSample(moved, one.accessed, one.node_index, one.huge, one.by_node)
-        both = SampleBatch("test", "kvm", large.sight, 0, SECOND_NS, large.nids, (*large.ranges, few))
+        both = SampleBatch("test", "kvm", large.coverage, 0, SECOND_NS, large.nids, (*large.ranges, few))
         pages = absorbed(pages, both)
     assert pages
     assert rate_of(pages.ranges[1], 1).mean() == pytest.approx(8.0, rel=0.25)

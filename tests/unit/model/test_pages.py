@@ -8,7 +8,7 @@ import pytest
 from tests.unit.model.known_pages import known_pages
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HEAT_WINDOWS, RangePages
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import Movability, RamRange
 
 
@@ -16,7 +16,7 @@ def batch(accessed: list[int], hva: int = 0x10000) -> SampleBatch:
     ram = RamRange(hva, len(accessed), None, 4096, Movability.MOVABLE, "")
     nodes = np.array([0] * (len(accessed) - 1) + [-1], np.int8)
     one = RangeSample(ram, np.array(accessed, np.uint8), nodes, np.zeros(1, np.uint8))
-    return SampleBatch("db1", "idle", SourceSight(), 0, 1, (0, 3), (one,))
+    return SampleBatch("db1", "idle", SourceCoverage(), 0, 1, (0, 3), (one,))
 
 
 def test_heat_halves_and_a_touch_adds_128():
@@ -58,7 +58,9 @@ def seen_by(nodes: int, blocks: int, *, huge: bool) -> RangePages:
         bits = np.packbits(touched.reshape(nodes + 1, -1), axis=1, bitorder="little").view(np.uint64)
         by_node = NodeBits(bits, bits)
         sample = RangeSample(ram, by_node.anywhere(npages), places, np.full(blocks, huge, np.uint8), by_node)
-        pages = absorbed(pages, SampleBatch("a", "kvm", SourceSight(), 0, 1, tuple(range(nodes)), (sample,)))
+        pages = absorbed(
+            pages, SampleBatch("a", "kvm", SourceCoverage(), 0, 1, tuple(range(nodes)), (sample,))
+        )
     assert pages
     return pages.ranges[0]
 

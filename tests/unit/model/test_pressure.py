@@ -19,7 +19,7 @@ def test_a_hundred_lines_a_microsecond_are_all_of_6400_mb_per_s() -> None:
     assert (found[0], found[2]) == pytest.approx((1.0, 0.0))
 
 
-def test_accesses_are_dealt_out_as_the_traffic_is() -> None:
+def test_accesses_are_distributed_as_the_traffic_is() -> None:
     # A node without CPUs (CXL) is limited by the path from the CPUs that reach it best.
     traffic = TrafficMatrix((0, 2), np.array([[30.0, 10.0], [0.0, 0.0]]))
     found = memory_pressure(HOST, traffic, 10.0)

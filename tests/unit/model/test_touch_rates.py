@@ -20,7 +20,7 @@ def first_readings(touches: Floats, times: Floats, chance: np.random.Generator) 
     return first
 
 
-def told(touches: Floats, times: Floats = TIMES, looks: int = LOOKS) -> Floats:
+def heat_of(touches: Floats, times: Floats = TIMES, looks: int = LOOKS) -> Floats:
     """Return the mean of what ``looks`` tell of pages that are touched so often between two looks."""
     chance, total = np.random.default_rng(3), np.zeros_like(touches)
     for look in range(looks):
@@ -43,30 +43,30 @@ def test_bits_are_read_whenever_four_times_as_long_has_passed() -> None:
 
 
 def test_pages_without_a_touch_have_none() -> None:
-    assert not told(shared_unevenly())[::2, 1].any()
+    assert not heat_of(shared_unevenly())[::2, 1].any()
 
 
 def test_a_neighbour_is_told_from_the_node_that_uses_a_page_all_the_time() -> None:
-    heat = told(shared_unevenly())[1::2].mean(axis=0)
+    heat = heat_of(shared_unevenly())[1::2].mean(axis=0)
     assert heat[0] / heat[1] == pytest.approx(OWN / NEIGHBOUR, rel=0.2)
 
 
 def test_one_reading_cannot_tell_them_apart() -> None:
     """The control: what bits say that are read only when they are cleared."""
-    heat = told(shared_unevenly(), TIMES[-1:])[1::2].mean(axis=0)
+    heat = heat_of(shared_unevenly(), TIMES[-1:])[1::2].mean(axis=0)
     assert heat[0] / heat[1] < 2.0
 
 
 def test_the_total_is_right_whatever_the_rates() -> None:
     touches = np.random.default_rng(4).gamma(0.5, 8.0, (NPAGES, 2))
-    assert told(touches, looks=20).sum() == pytest.approx(touches.sum(), rel=0.1)
+    assert heat_of(touches, looks=20).sum() == pytest.approx(touches.sum(), rel=0.1)
 
 
 def test_what_was_seen_before_makes_rates_more_certain() -> None:
     touches = np.random.default_rng(4).gamma(0.5, 8.0, (NPAGES, 2))
 
     def error(looks: int) -> float:
-        heat = told(touches, looks=looks)
+        heat = heat_of(touches, looks=looks)
         return float(np.abs(heat / heat.sum() - touches / touches.sum()).sum() / 2)
 
     assert error(60) < error(10) < error(1) / 1.5

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.model.known_pages import known_pages, pace_codes, with_history
+from tests.unit.model.known_pages import known_pages, rate_codes, with_history
 from tests.unit.policy.test_policy_home import guest_view, host
 from vmplace.model import touched_blocks
 from vmplace.model.pages import RangePages
@@ -68,7 +68,7 @@ def some_range(seed: int, offset: int, npages: int) -> Declared:
         touched &= used[block]
         written = touched & (chance.random(touched.shape) < 0.3) & (style != 1)
         history.append(NodeBits(packed(touched[:, of_whole]), packed(written[:, of_whole])))
-    paces = chance.integers(0, 200, (NODES, npages)).astype(np.uint8)
+    rates = chance.integers(0, 200, (NODES, npages)).astype(np.uint8)
     seen = np.flatnonzero(used[block])
     counted = NodeHits(chance.choice(seen, 300), chance.integers(0, NODES, 300)) if len(seen) else None
     ram = RamRange(HVA + offset * 4096, npages, None, 4096, Movability.MOVABLE, "")
@@ -78,9 +78,9 @@ def some_range(seed: int, offset: int, npages: int) -> Declared:
         with_history(known_pages(ram, heat, nodes, huge.astype(np.uint8)), *history),
         counted=(counted,) if counted and seed % 2 else (),
         text=(np.sort(chance.choice(npages, 5)),) if seed % 3 == 0 else (),
-        rate=pace_codes(paces[:, of_whole], ram) if seed % 5 < 3 else None,
+        rate=rate_codes(rates[:, of_whole], ram) if seed % 5 < 3 else None,
     )
-    return Declared(pages, tuple(history), heat & 0b1110, nodes, paces[:, of_whole])
+    return Declared(pages, tuple(history), heat & 0b1110, nodes, rates[:, of_whole])
 
 
 def large(blocks: int, *windows: NodeBits, huge: int = 0) -> RangePages:
@@ -108,7 +108,7 @@ def planned(pages: RangePages, copies: float = 0.25) -> PlacementPlan:
     return policy_host.plan(Snapshot(HOST, (seen_in(pages),), 1 << 22, copies, huge_replicas=True))
 
 
-def told(plan: PlacementPlan) -> list[object]:
+def parts_of(plan: PlacementPlan) -> list[object]:
     """Return all of a plan that can be compared."""
     moves = [(m.reason, *(a.tolist() for a in (m.hva, m.npages, m.from_nid, m.to_nid))) for m in plan.moves]
     copies = [(r.reason, r.hva.tolist(), r.npages.tolist()) for r in plan.replications]
@@ -130,7 +130,7 @@ def test_blocks_that_nobody_touched_change_nothing(declared: Declared) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_kinds, "touched_pages", lambda _pages: everything)
         whole = planned(pages)
-    assert told(planned(pages)) == told(whole)
+    assert parts_of(planned(pages)) == parts_of(whole)
 
 
 @settings(max_examples=100, deadline=None)
@@ -143,7 +143,7 @@ def test_blocks_whose_pages_are_alike_change_nothing(
         patch.setattr(touched_blocks, "_are_alike", lambda some: np.zeros(some.blocks, np.bool_))
         assert len(touched(pages).whole) == np.count_nonzero(touched(pages).is_huge)
         page_by_page = planned(pages, copies)
-    assert told(planned(pages, copies)) == told(page_by_page)
+    assert parts_of(planned(pages, copies)) == parts_of(page_by_page)
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.unit.model.known_pages import by_page, pace_codes
+from tests.unit.model.known_pages import by_page, rate_codes
 from tests.unit.policy.test_policy_home import HVA, NPAGES
 from tests.unit.policy.test_policy_nodes import bits, planned, view
 from vmplace.model.page_rates import PER_SECOND
@@ -109,7 +109,7 @@ def with_rate(seen: GuestView, per_second: dict[int, dict[int, range]]) -> Range
     for rate, by_node in per_second.items():
         for node, pages in by_node.items():
             codes[node, pages] = np.abs(PER_SECOND - rate).argmin()
-    return replace(range_of(seen), rate=pace_codes(codes, range_of(seen).ram))
+    return replace(range_of(seen), rate=rate_codes(codes, range_of(seen).ram))
 
 
 def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_always() -> None:

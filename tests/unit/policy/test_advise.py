@@ -12,8 +12,8 @@ MIB = 1 << 20
 
 
 def test_one_node_is_enough_if_it_has_all_and_the_least_busy_is_taken():
-    told = advise(host(), [], {0: 5.0, 1: 1.0, 2: 0.5, 3: 2.0}, Flavour(2, GIB))
-    assert (told.nids, told.fits, told.free_cores) == ((2,), True, 2.0)
+    reported = advise(host(), [], {0: 5.0, 1: 1.0, 2: 0.5, 3: 2.0}, Flavour(2, GIB))
+    assert (reported.nids, reported.fits, reported.free_cores) == ((2,), True, 2.0)
 
 
 def test_idle_vcpus_take_no_cores_where_counters_tell():
@@ -26,13 +26,13 @@ def test_idle_vcpus_take_no_cores_where_counters_tell():
 def test_several_nodes_are_those_nearest_to_each_other():
     far = {pair: 10 if pair[0] == pair[1] else 20 for pair in host().distances}
     far |= {(1, 3): 12, (3, 1): 12}
-    told = advise(replace(host(), distances=far), [], {}, Flavour(3, 4 * GIB))
-    assert told.nids == (1, 3)
+    reported = advise(replace(host(), distances=far), [], {}, Flavour(3, 4 * GIB))
+    assert reported.nids == (1, 3)
 
 
 def test_what_fits_nowhere_gets_all_nodes_and_says_so():
-    told = advise(with_free({}), [], {}, Flavour(1, GIB))
-    assert (told.nids, told.fits) == ((0, 1, 2, 3), False)
+    reported = advise(with_free({}), [], {}, Flavour(1, GIB))
+    assert (reported.nids, reported.fits) == ((0, 1, 2, 3), False)
 
 
 def test_a_node_without_cpus_or_memory_is_no_advice():
@@ -45,5 +45,5 @@ def test_many_nodes_are_answered_at_once():
     nids = range(64)
     nodes = tuple(Node(n, (n,), GIB, GIB) for n in nids)
     distances = {(a, b): 10 + abs(a - b) for a in nids for b in nids}
-    told = advise(HostTopology(nodes, distances), [], {}, Flavour(8, 0))
-    assert told.fits and len(told.nids) == 8 and max(told.nids) - min(told.nids) == 7
+    reported = advise(HostTopology(nodes, distances), [], {}, Flavour(8, 0))
+    assert reported.fits and len(reported.nids) == 8 and max(reported.nids) - min(reported.nids) == 7

@@ -61,8 +61,13 @@ def test_what_is_away_from_its_vcpus_leaves_before_what_is_cold_and_that_before_
     away = Tenant("away", {0: 3 * MIB}, {0: 4 * MIB}, (1,), (0, 1, 2, 3))
     home = Tenant("home", {0: 8 * MIB}, {0: 16 * MIB}, (0,), (0, 1, 2, 3))
     chosen = evictions(on, (home, away), 0, 20 * MIB)
-    told = [(one.guest, one.to_nid, one.size_bytes // MIB, one.hot) for one in chosen]
-    assert told == [("away", 1, 4, True), ("away", 1, 3, False), ("home", 1, 8, False), ("home", 1, 5, True)]
+    reported = [(one.guest, one.to_nid, one.size_bytes // MIB, one.hot) for one in chosen]
+    assert reported == [
+        ("away", 1, 4, True),
+        ("away", 1, 3, False),
+        ("home", 1, 8, False),
+        ("home", 1, 5, True),
+    ]
 
 
 def test_room_that_cannot_be_made_in_full_is_not_begun():

@@ -56,8 +56,8 @@ def test_where_nothing_counts_accesses_little_is_staked_and_it_is_said() -> None
     window = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
     guest = view(*[window] * 4)
     assert after(guest).moves == ()
-    (told,) = uncounted(Snapshot(host(), (guest,)))
-    assert guest.topology.name in told
+    (reported,) = uncounted(Snapshot(host(), (guest,)))
+    assert guest.topology.name in reported
     assert uncounted(Snapshot(host(), (busy(window),))) == ()
 
 
@@ -118,7 +118,7 @@ def test_nothing_goes_to_a_node_that_the_operator_excludes() -> None:
     assert after(busy(*[window] * 4, mode=Mode.MANUAL)).moves == ()
 
 
-def test_what_several_nodes_share_stays_where_it_may_not_be_dealt_out() -> None:
+def test_what_several_nodes_share_stays_where_it_may_not_be_distributed() -> None:
     window = bits({2: range(200, 300), 3: range(100, 300)}, range(100, 300))
     everywhere = moved(after(busy(*[window] * 4)))
     assert set().union(*everywhere.values()) == set(range(100, 300))

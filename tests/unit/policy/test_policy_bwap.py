@@ -99,7 +99,7 @@ def test_the_climb_lands_within_a_step_of_exhaustive_search_in_the_memory_model(
     assert climbed_to(stall) == pytest.approx(best, abs=STEP + 0.01)
 
 
-def test_beside_a_protected_guest_the_climb_first_heeds_that_guests_stall_rate():
+def test_beside_a_protected_guest_the_climb_first_follows_that_guests_stall_rate():
     climb = bwap.Climb(stage=1)
     while not climb.done:
         # The own stall rate rises with every step; the protected guest's falls until 0.6.
@@ -124,7 +124,7 @@ def present(pages: int) -> GuestEvidence:
     )
 
 
-def test_pages_stay_while_memory_grows_and_are_dealt_out_once_it_does_not():
+def test_pages_stay_while_memory_grows_and_are_distributed_once_it_does_not():
     planner, host = bwap.BwapPlanner(), ring(0.02, 0.05)
     for pages in range(100, 1000, 30):
         view = HostView(host, np.full(4, 1000.0), (present(pages),), 2000.0)

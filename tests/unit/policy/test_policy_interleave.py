@@ -16,7 +16,7 @@ def test_each_node_ends_with_a_quarter() -> None:
     assert "all nodes" in move.reason
 
 
-def test_what_is_dealt_out_already_stays() -> None:
+def test_what_is_distributed_already_stays() -> None:
     assert plan(Snapshot(host(), (guest_view([0], np.arange(NPAGES) % 4),), None)).moves == ()
 
 

@@ -24,7 +24,7 @@ def test_the_first_step_is_outward():
 def test_a_step_that_paid_is_followed_by_the_next():
     climb = stepped().after_window(Verdict.KEEP, **RESTING)
     assert climb.dwp == pytest.approx(1 - 2 * STEP)
-    assert "0.9 is better than 1.0" in climb.told
+    assert "0.9 is better than 1.0" in climb.summary
 
 
 @pytest.mark.parametrize("verdict", [Verdict.BACK, Verdict.UNDO, Verdict.HOLD])

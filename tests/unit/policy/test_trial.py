@@ -37,8 +37,8 @@ def moved(trial: Trial, cost: float | None = 1.0) -> Trial:
 def test_a_first_placement_is_undone_only_if_it_made_things_worse(
     after: tuple[float, ...], verdict: Verdict
 ) -> None:
-    trial, told = run(moved(run(Trial(), QUIET)[0]), after)
-    assert told is verdict
+    trial, reported = run(moved(run(Trial(), QUIET)[0]), after)
+    assert reported is verdict
     assert trial.is_left_alone(FIRST_WAIT_S - 1) == (verdict is Verdict.UNDO)
     assert not trial.is_left_alone(FIRST_WAIT_S)
 
@@ -68,7 +68,7 @@ def test_what_comes_after_a_kept_placement_is_not_undone_but_ends() -> None:
     trial, verdict = run(moved(trial, 0.7), (0.9, 0.91, 0.9, 0.9), now_s=100.0)
     assert verdict is Verdict.HOLD
     assert trial.is_left_alone(100.0 + FIRST_WAIT_S - 1)
-    assert "+29 %" in trial.told
+    assert "+29 %" in trial.summary
 
 
 def test_each_failure_doubles_the_wait_and_a_success_ends_that() -> None:
@@ -91,10 +91,10 @@ def test_a_step_goes_back_unless_it_paid_and_the_guest_need_not_be_left_alone(
 ) -> None:
     trial = moved(run(Trial(), QUIET)[0])
     for cost in after:
-        trial, told = trial.after_window(cost, moved=False, now_s=0.0, step=True)
-    assert told is verdict
+        trial, reported = trial.after_window(cost, moved=False, now_s=0.0, step=True)
+    assert reported is verdict
     assert trial.is_resting and not trial.is_left_alone(0.0)
-    assert trial.told.startswith("kept" if verdict is Verdict.KEEP else "taken back")
+    assert trial.summary.startswith("kept" if verdict is Verdict.KEEP else "taken back")
 
 
 def test_noise_alone_is_hardly_ever_taken_for_a_loss() -> None:

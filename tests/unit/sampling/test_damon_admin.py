@@ -31,8 +31,8 @@ def put(path: Path, text: str) -> None:
 
 def noted(sysfs: Path, tmp_path: Path, pid: str) -> Path:
     """Leave the mark of a killed agent whose kdamond had ``pid``."""
-    told = [f"{path}={value}" for path, value in _settings(TARGETS, 25_000, 250_000)]
-    put(tmp_path / "run" / MARK, "\n".join([pid, *told]) + "\n")
+    reported = [f"{path}={value}" for path, value in _settings(TARGETS, 25_000, 250_000)]
+    put(tmp_path / "run" / MARK, "\n".join([pid, *reported]) + "\n")
     return tmp_path / "run"
 
 

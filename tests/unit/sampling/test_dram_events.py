@@ -22,8 +22,8 @@ def test_events_follow_vendor_family_and_model(
     tmp_path: Path, vendor: str, family: int, model: int, events: object
 ) -> None:
     cpu = f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}"
-    told = f"processor\t: 0\n{cpu}\n\nprocessor\t: 1\n"
-    (tmp_path / "cpuinfo").write_text(told)
+    reported = f"processor\t: 0\n{cpu}\n\nprocessor\t: 1\n"
+    (tmp_path / "cpuinfo").write_text(reported)
     assert dram_events(tmp_path / "cpuinfo") is events
 
 

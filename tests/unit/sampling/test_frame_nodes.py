@@ -42,7 +42,7 @@ def test_frames_of_this_machine_are_where_the_kernel_says() -> None:
         maps = Path("/proc/self/numa_maps").read_text()
         line = next(line for line in maps.splitlines() if line.startswith(f"{hva:x} "))
         del view
-    told = {int(field[1:].split("=")[0]) for field in line.split() if field.startswith("N")}
+    reported = {int(field[1:].split("=")[0]) for field in line.split() if field.startswith("N")}
     nids = tuple(sorted(int(p.name[4:]) for p in Path("/sys/devices/system/node").glob("node[0-9]*")))
     found = read_frame_nodes(nids).node_index(frames)
-    assert {nids[i] for i in found.tolist() if i >= 0} == told
+    assert {nids[i] for i in found.tolist() if i >= 0} == reported

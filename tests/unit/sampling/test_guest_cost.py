@@ -37,7 +37,7 @@ def work(ns: int) -> None:
 
 
 @pytest.fixture
-def pace() -> Iterator[PerfCost]:
+def speed() -> Iterator[PerfCost]:
     try:
         opened = PerfCost(CLOCKS, dram=DRAM)
     except UnsupportedHostError:
@@ -46,21 +46,21 @@ def pace() -> Iterator[PerfCost]:
     opened.close()
 
 
-def test_a_window_costs_what_its_thread_spent(pace: PerfCost) -> None:
+def test_a_window_costs_what_its_thread_spent(speed: PerfCost) -> None:
     me = guest(threading.get_native_id())
-    assert pace.cost(me) is None
+    assert speed.cost(me) is None
     work(BUSY_NS)
     # Both clocks run while the thread does: one ns per ns.
-    assert pace.cost(me) == pytest.approx(1.0, rel=0.2)
+    assert speed.cost(me) == pytest.approx(1.0, rel=0.2)
 
 
-def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfCost) -> None:
+def test_how_busy_a_window_was_is_told_beside_its_cost(speed: PerfCost) -> None:
     me = guest(threading.get_native_id())
-    pace.cost(me)
-    assert pace.rate(me) is None
+    speed.cost(me)
+    assert speed.rate(me) is None
     work(BUSY_NS)
-    pace.cost(me)
-    rate = pace.rate(me)
+    speed.cost(me)
+    rate = speed.rate(me)
     # Of an access each ns that the thread ran, a thousand make a microsecond.
     assert (
         rate is not None
@@ -70,25 +70,25 @@ def test_how_busy_a_window_was_is_told_beside_its_cost(pace: PerfCost) -> None:
     assert 0 < rate.cpus < 1.2
 
 
-def test_an_idle_window_has_no_cost(pace: PerfCost) -> None:
+def test_an_idle_window_has_no_cost(speed: PerfCost) -> None:
     me = guest(threading.get_native_id())
-    pace.cost(me)
+    speed.cost(me)
     assert BUSY_NS > LEAST_INSTRUCTIONS
-    assert pace.cost(me) is None
+    assert speed.cost(me) is None
 
 
-def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(pace: PerfCost) -> None:
+def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(speed: PerfCost) -> None:
     before, tid = descriptors(), threading.get_native_id()
-    pace.cost(guest(tid))
+    speed.cost(guest(tid))
     assert descriptors() == before + 4
     work(BUSY_NS)
-    assert pace.cost(guest(tid, tid)) is None
+    assert speed.cost(guest(tid, tid)) is None
     assert descriptors() == before + 8
-    pace.forget(guest(tid, tid))
+    speed.forget(guest(tid, tid))
     assert descriptors() == before
 
 
-def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(pace: PerfCost) -> None:
+def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(speed: PerfCost) -> None:
     before, tid = descriptors(), threading.get_native_id()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
@@ -96,7 +96,7 @@ def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(pace: PerfCost)
     try:
         for _ in range(3):
             with pytest.raises(OSError, match="Too many open files"):
-                pace.cost(guest(*[tid] * 500))
+                speed.cost(guest(*[tid] * 500))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert descriptors() == before

@@ -17,7 +17,7 @@ from tests.unit.sampling.guest_process import ram_range
 from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
 from vmplace.sampling.recording import Event, Recorder, iter_recording
 from vmplace.sampling.registry import best_source
-from vmplace.sampling.sample import RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_replay import ReplaySource
 from vmplace.topology.guest import Cell, GuestTopology, Vcpu
@@ -48,7 +48,9 @@ def batch(name: str, window: int) -> SampleBatch:
         )
         for ram, blocks in zip(RAM, (6, 2), strict=True)
     )
-    return SampleBatch(name, "idle", SourceSight(), window * 10**9, window * 10**9 + 500, HOST.nids, ranges)
+    return SampleBatch(
+        name, "idle", SourceCoverage(), window * 10**9, window * 10**9 + 500, HOST.nids, ranges
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.registry import best_source, is_source
-from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceSight
+from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import ServedAccesses
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_fused import FusedSource
@@ -24,7 +24,7 @@ SERVED = ServedAccesses(1, (0, 0, 1, 0, 0), (0, 0, 9, 0, 0), (0, 0, 900, 0, 0))
 class Sensor:
     """A source that answers with one sample, or fails."""
 
-    sight = SourceSight(written=True, accessor_nid=True)
+    coverage = SourceCoverage(written=True, accessor_nid=True)
 
     def __init__(self, name: str, sample: RangeSample, failure: Exception | None = None) -> None:
         self.name, self._sample, self._failure, self.closed = name, sample, failure, False
@@ -35,7 +35,7 @@ class Sensor:
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         served = SERVED if self.name == "ibs" else None
-        return SampleBatch(guest.name, self.name, self.sight, 0, 1, (0, 1), (self._sample,), served)
+        return SampleBatch(guest.name, self.name, self.coverage, 0, 1, (0, 1), (self._sample,), served)
 
     def forget(self, guest: GuestTopology) -> None:
         pass
@@ -133,13 +133,13 @@ class Keeper(Sensor):
 
     def __init__(self) -> None:
         super().__init__("kvm", sample(9))
-        self.told: list[object] = []
+        self.kept: list[object] = []
 
     def moved(self, guest: GuestTopology, hva: np.ndarray) -> None:
-        self.told.append((guest.name, hva.tolist()))
+        self.kept.append((guest.name, hva.tolist()))
 
     def look_again(self) -> None:
-        self.told.append("all")
+        self.kept.append("all")
 
 
 def test_what_moved_is_told_to_the_one_whose_places_count() -> None:
@@ -147,8 +147,8 @@ def test_what_moved_is_told_to_the_one_whose_places_count() -> None:
     source = FusedSource([keeper, Sensor("ibs", sample(1))])
     source.moved(GUEST, np.array([1 << 30], np.uint64))
     source.look_again()
-    assert keeper.told == [("one", [1 << 30]), "all"]
+    assert keeper.kept == [("one", [1 << 30]), "all"]
     other = FusedSource([Sensor("kvm", sample(1)), keeper])
     other.moved(GUEST, np.array([1 << 30], np.uint64))
     other.look_again()
-    assert len(keeper.told) == 2
+    assert len(keeper.kept) == 2

@@ -74,10 +74,10 @@ def test_a_stock_kernel_makes_no_copies():
 def test_the_pressure_that_the_agent_tells_is_what_the_controllers_serve():
     """By counters and page heat, against the simulator's own count of what each node served."""
     simulation = simulation_of(spec_of(private_pages(heat=LONG)), policy="agent:home")
-    told = run_agent(simulation, AgentSetup("home", KVM)).status.guests["g"].pressure_by_node
+    reported = run_agent(simulation, AgentSetup("home", KVM)).status.guests["g"].pressure_by_node
     served = simulation.meter.accesses.sum(axis=0) / simulation.meter.time_ns
-    assert told is not None
-    assert [*told.values()] == pytest.approx((served / HOST.system.controller).tolist(), rel=0.1)
+    assert reported is not None
+    assert [*reported.values()] == pytest.approx((served / HOST.system.controller).tolist(), rel=0.1)
 
 
 def test_two_runs_are_the_same_to_the_last_digit():

@@ -22,7 +22,7 @@ from vmplace.agent.discovery import Discovery
 from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.parts import Parts
-from vmplace.model.handover import MOST_RUNS, Handover, Run, handover_of, told_handover
+from vmplace.model.handover import MOST_RUNS, Handover, Run, handover_of, handover_text
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.simulate.agent_host import UNIX_EPOCH_S
 from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet
@@ -85,11 +85,11 @@ def handover(tmp_path: Path) -> str:
     host = Arrival(tmp_path / "first", DomainPolicy())
     (guest,) = host.managed(windows=20).roster
     assert guest.pages is not None
-    told = handover_of(
+    reported = handover_of(
         host.machine.host(), guest.topology, guest.pages, unix_s=host.machine.clock.unix_s(), known_s=300
     )
-    assert told is not None
-    return told_handover(told)
+    assert reported is not None
+    return handover_text(reported)
 
 
 def local_after_s(folder: Path, said: DomainPolicy) -> float:
@@ -100,9 +100,9 @@ def local_after_s(folder: Path, said: DomainPolicy) -> float:
 
 def test_what_the_last_host_knew_halves_the_time_until_memory_is_local(tmp_path: Path, handover: str):
     without = local_after_s(tmp_path / "without", DomainPolicy())
-    told = local_after_s(tmp_path / "with", DomainPolicy(placement=handover))
+    reported = local_after_s(tmp_path / "with", DomainPolicy(placement=handover))
     # Its first plan, after one window of 1 s; else windows must show who uses what, and the purse must fill.
-    assert told <= without / 2
+    assert reported <= without / 2
 
 
 def test_a_guest_that_is_left_alone_stays_where_it_came_to(tmp_path: Path, handover: str):
@@ -115,7 +115,7 @@ def test_a_guest_that_is_left_alone_stays_where_it_came_to(tmp_path: Path, hando
 def test_what_is_false_is_corrected(tmp_path: Path):
     """A handover that gives each page to the wrong vCPU: pages go home all the same, if later."""
     wrong = Handover(1, int(UNIX_EPOCH_S), 300, ((0,), (1,), (2,), (3,)), tuple(_next_vcpus()))
-    host = Arrival(tmp_path / "wrong", DomainPolicy(placement=told_handover(wrong)))
+    host = Arrival(tmp_path / "wrong", DomainPolicy(placement=handover_text(wrong)))
     host.managed(windows=40)
     assert host.seen[-1][1] >= 0.9
 

@@ -24,8 +24,8 @@ node = [{nid = 0, cpus = 2, memory_mib = 64}, {nid = 1, cpus = 2, memory_mib = 6
 def simulated(folder: Path, *more: str, guest: str = "", arrays: dict[str, Any] | None = None) -> Any:
     np.savez(folder / "t.npz", **(arrays or private_pages(windows=2, npages=8)))
     (folder / "h.toml").write_text(HOST)
-    told = ["simulate", "--host", str(folder / "h.toml"), "--guest", f"db={folder}/t.npz{guest}", *more]
-    return CliRunner().invoke(cli, told)
+    reported = ["simulate", "--host", str(folder / "h.toml"), "--guest", f"db={folder}/t.npz{guest}", *more]
+    return CliRunner().invoke(cli, reported)
 
 
 @pytest.mark.parametrize(

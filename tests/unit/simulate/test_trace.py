@@ -70,7 +70,7 @@ def test_other_files_and_cut_ones_are_refused(tmp_path: Path):
             read_trace(tmp_path / name)
 
 
-def test_samples_of_all_accesses_are_dealt_out_over_a_pages_windows():
+def test_samples_of_all_accesses_are_distributed_over_a_pages_windows():
     arrays = private_pages(windows=4, npages=8)
     arrays |= {
         "smp_page_idx": np.array([0, 5], np.uint32),

@@ -60,8 +60,8 @@ def test_a_second_process_with_the_uuid_is_told_and_left_alone(tmp_path: Path, c
     (tmp_path / "db1.pid").write_text(f"{real}\n")
     scan = GuestFinder(Told(), run=tmp_path).find()
     assert found(scan, real, other) == {real: ("db1", "libvirt")}
-    (told,) = [skip.reason for skip in scan.skipped if skip.pid == other]
-    assert "says that it is domain db1" in told and "left alone" in told
+    (reported,) = [skip.reason for skip in scan.skipped if skip.pid == other]
+    assert "says that it is domain db1" in reported and "left alone" in reported
 
 
 @needs_kvm
@@ -76,8 +76,8 @@ def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_polic
     (tmp_path / "db1.pid").write_text(f"{real}\n")
     scan = GuestFinder(Unreadable(), run=tmp_path).find()
     assert found(scan, real, other) == {real: ("db1", "kvm")}
-    (told,) = [skip.reason for skip in scan.skipped if skip.pid == other]
-    assert "says that it is domain db1" in told and "left alone" in told
+    (reported,) = [skip.reason for skip in scan.skipped if skip.pid == other]
+    assert "says that it is domain db1" in reported and "left alone" in reported
 
 
 @needs_kvm
@@ -98,9 +98,9 @@ def test_what_a_domain_says_is_waited_for_while_libvirtd_is_down(tmp_path: Path,
     pid = claim()
     finder = GuestFinder(Down(), run=tmp_path)
     # QEMU with a UUID that somebody else started: nobody will ever tell of it.
-    assert finder.find().untold == frozenset()
+    assert finder.find().awaited == frozenset()
     (tmp_path / "db1.pid").write_text(f"{pid}\n")
-    assert finder.find().untold == {UUID}
+    assert finder.find().awaited == {UUID}
 
 
 @needs_kvm

@@ -16,7 +16,7 @@ def domain(placement: str, place: str = "metadata") -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("AAAA", "AAAA"),
         ("\n AAAA\nBBBB \n", "AAAABBBB"),
@@ -27,10 +27,10 @@ def domain(placement: str, place: str = "metadata") -> str:
     ],
     ids=["short", "lines", "empty", "longest", "too long", "elements"],
 )
-def test_a_summary_is_read_and_never_spoils_the_policy(text: str, told: str):
+def test_a_summary_is_read_and_never_spoils_the_policy(text: str, reported: str):
     said = domain_policy(domain(text))
     assert said.error is None and [word.text for word in said.words] == ["advise"]
-    assert said.placement == told
+    assert said.placement == reported
 
 
 def test_elsewhere_it_is_none():

@@ -129,10 +129,10 @@ def test_two_workers_take_no_more_than_the_budget_counts(tmp_path: Path):
     )
     (tmp_path / "node.xml").write_text(f"<node>{domains}</node>")
     argv = [sys.executable, "-c", PEAK, guests_libvirt.__file__.replace("guests_libvirt", "libvirt_worker")]
-    told = subprocess.run(
+    reported = subprocess.run(
         [*argv, f"test://{tmp_path}/node.xml", "domains"], capture_output=True, text=True, check=True
     )
-    peak_bytes, answer_bytes = map(int, told.stdout.split())
+    peak_bytes, answer_bytes = map(int, reported.stdout.split())
     assert answer_bytes > 200 * 12_000
     # The kernel counts the libraries, of which most of a worker is, once.
     assert peak_bytes + answer_bytes < WORKERS_BYTES < 2 * peak_bytes

@@ -141,12 +141,12 @@ HOSTILE: dict[str, tuple[tuple[str, ...], dict[bytes, bytes]]] = {
 def hostile(tmp_path: Path) -> Iterator[list[int]]:
     started = []
     for arguments, environment in HOSTILE.values():
-        told = {**os.environb, **environment}
+        reported = {**os.environb, **environment}
         if name := environment.get(b"MAPFILE"):
-            told[b"MAPFILE"] = path = os.fsencode(tmp_path) + b"/" + name
+            reported[b"MAPFILE"] = path = os.fsencode(tmp_path) + b"/" + name
             Path(os.fsdecode(path)).parent.mkdir(parents=True, exist_ok=True)
             mapped(path).close()
-        started.append(start(("private", "1", "CPU {}/KVM", *arguments), told))
+        started.append(start(("private", "1", "CPU {}/KVM", *arguments), reported))
     yield [process.pid for process in started]
     for process in started:
         process.kill()
@@ -166,7 +166,7 @@ def start(arguments: tuple[str, ...], environment: dict[bytes, bytes]) -> subpro
     return process
 
 
-def told_of(scan: GuestScan) -> str:
+def touches_of(scan: GuestScan) -> str:
     names = [guest.name for guest in scan.guests]
     return " ".join(
         [*names, *(ram.reason for guest in scan.guests for ram in guest.ram), *map(str, scan.skipped)]
@@ -178,7 +178,7 @@ def test_hostile_processes_spoil_neither_a_look_nor_what_it_tells(hostile: list[
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     scan = GuestFinder().find()
     assert {guest.pid for guest in scan.guests} >= set(hostile)
-    assert told_of(scan).isprintable()
+    assert touches_of(scan).isprintable()
     for guest in (guest for guest in scan.guests if guest.pid in hostile):
         assert all(ram.hva != 0x100000000000 for ram in guest.ram)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 64 << 10

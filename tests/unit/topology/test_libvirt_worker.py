@@ -55,7 +55,7 @@ def test_the_test_driver_which_has_no_jobs_is_written_to(monkeypatch: pytest.Mon
     connection = libvirt.open("test:///default")
     domain = connection.lookupByName("test")
     element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-    told = json.dumps({domain.UUIDString(): "<placement>A</placement>"})
-    monkeypatch.setattr("sys.stdin", io.StringIO(told))
+    reported = json.dumps({domain.UUIDString(): "<placement>A</placement>"})
+    monkeypatch.setattr("sys.stdin", io.StringIO(reported))
     assert libvirt_worker.set_summaries(connection, NAMESPACE) == {"text": ""}
     assert "A" in domain.metadata(element, NAMESPACE, libvirt.VIR_DOMAIN_AFFECT_LIVE)

@@ -10,7 +10,7 @@ from tests.unit.agent.agent_world import guest
 from vmplace.topology.capabilities import probe_numad
 from vmplace.topology.capability import Roots
 from vmplace.topology.guest import GuestTopology
-from vmplace.topology.numad import Numad, NumadWatch, find_numad, parse_command_line, parse_log, told_numad
+from vmplace.topology.numad import Numad, NumadWatch, find_numad, numad_note, parse_command_line, parse_log
 
 LOG = """Wed Nov 25 04:02:30 2026: Registering numad version 20150602 PID 11
 Wed Nov 25 04:02:31 2026: Adding PID 9 to exclusion PID list
@@ -62,11 +62,11 @@ def test_the_log_of_another_numad_tells_nothing():
 
 def test_large_guests_are_named_with_a_cure_each_and_the_excluded_are_not():
     guests = [large("db1", 5), large("web", 7), guest("tiny", 9), large("mail", 10)]
-    told = told_numad(Numad(12, excluded=frozenset({7})), guests)
-    assert told is not None
-    assert "numad (pid 12) may move db1, mail, too" in told
-    assert "`numad -x 5; numad -x 10`" in told and "systemctl disable --now numad" in told
-    assert told_numad(Numad(12, scans_all=False), guests) is None
+    reported = numad_note(Numad(12, excluded=frozenset({7})), guests)
+    assert reported is not None
+    assert "numad (pid 12) may move db1, mail, too" in reported
+    assert "`numad -x 5; numad -x 10`" in reported and "systemctl disable --now numad" in reported
+    assert numad_note(Numad(12, scans_all=False), guests) is None
 
 
 def test_it_is_found_by_its_pid_file_and_without_one(tmp_path: Path):

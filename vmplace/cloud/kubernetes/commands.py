@@ -63,12 +63,12 @@ def _keep(path: Path, socket: Path | None, interval: float, stop: threading.Even
     state, problem = SlowState(), None
     while not stop.is_set():
         try:
-            state, told = written(path, socket, state, interval), None
+            state, reported = written(path, socket, state, interval), None
         except VmplaceError as err:
-            told = f"{err}" + (f" ({err.hint})" if err.hint else "")
-        if told and told != problem:
-            LOG.error("%s", told)
-        problem = told
+            reported = f"{err}" + (f" ({err.hint})" if err.hint else "")
+        if reported and reported != problem:
+            LOG.error("%s", reported)
+        problem = reported
         stop.wait(interval)
 
 

@@ -2,7 +2,7 @@
 
 1. Each node is a provider ``HOST_vmplace_nodeN`` below the one that nova-compute made for HOST: Nova leaves
    alone what is not its own, as Neutron's providers for bandwidth show.  Its id follows from the parent's.
-2. It has CLASS, more units of it than anybody asks for: Placement heeds traits of providers that give
+2. It has CLASS, more units of it than anybody asks for: Placement looks at traits of providers that give
    resources.  A flavour asks for one unit and forbids TIGHT.  Nothing of Nova's own classes is touched.
 3. Each change carries the provider's generation.  Who lost a race reads again and tries once more.
 """
@@ -102,8 +102,8 @@ class NodeProviders:
         if inventories.get(CLASS, {}).get("total") != UNITS:
             whole = {**inventories, CLASS: {"total": UNITS}}
             body = {"resource_provider_generation": generation, "inventories": whole}
-            told = self._call("PUT", f"/resource_providers/{child}/inventories", body)
-            generation = told["resource_provider_generation"]
+            reported = self._call("PUT", f"/resource_providers/{child}/inventories", body)
+            generation = reported["resource_provider_generation"]
         # Traits that others gave it stay.
         wanted = (present - {TIGHT}) | {NODE} | ({TIGHT} if is_tight else set())
         if wanted != present:
@@ -120,8 +120,8 @@ class NodeProviders:
         return self._traits(child)
 
     def _traits(self, child: str) -> tuple[int, set[str]]:
-        told = self._get(f"/resource_providers/{child}/traits")
-        return told["resource_provider_generation"], set(told["traits"])
+        reported = self._get(f"/resource_providers/{child}/traits")
+        return reported["resource_provider_generation"], set(reported["traits"])
 
     def _remove(self, child: Child) -> None:
         """Remove a provider; one that guests hold units of stays, without its trait, until they are gone."""

@@ -79,8 +79,8 @@ class Publisher:
     interval_s: float
     state: SlowState
     _providers: NodeProviders | None = None
-    _told: tuple[tuple[int, ...], frozenset[int]] | None = None
-    _told_s: float = 0.0
+    _published: tuple[tuple[int, ...], frozenset[int]] | None = None
+    _published_s: float = 0.0
     _has_begun: bool = False
     _problem: str | None = None
     _wait_s: float = 0.0
@@ -123,17 +123,17 @@ class Publisher:
             self.state = replace(self.state, tight=self.state.tight | self._providers.tight())
             self._has_begun = True
         wanted = (nids, self.state.tight & set(nids))
-        if wanted != self._told or now_s - self._told_s >= REFRESH_S:
+        if wanted != self._published or now_s - self._published_s >= REFRESH_S:
             self._providers.publish(*wanted)
-            self._told, self._told_s = wanted, now_s
+            self._published, self._published_s = wanted, now_s
 
     def _fail(self, err: VmplaceError) -> None:
-        self._providers = self._told = None
+        self._providers = self._published = None
         self._wait_s = min(max(2 * self._wait_s, self.interval_s), max(SLOWEST_S, self.interval_s))
-        told = f"{err}" + (f" ({err.hint})" if err.hint else "")
-        if told != self._problem:
-            LOG.error("%s", told)
-        self._problem = told
+        reported = f"{err}" + (f" ({err.hint})" if err.hint else "")
+        if reported != self._problem:
+            LOG.error("%s", reported)
+        self._problem = reported
 
 
 def _numbers(pressure: Mapping[str, float] | None) -> dict[int, float] | None:

@@ -37,7 +37,7 @@ def region(tmp_path: Path) -> Region:
 
 
 @pytest.fixture
-def pace(region: Region, monkeypatch: pytest.MonkeyPatch) -> MeterCost:
+def speed(region: Region, monkeypatch: pytest.MonkeyPatch) -> MeterCost:
     monkeypatch.setattr(meter_cost, "MeterCounters", lambda: MeterCounters(region.path))
     return MeterCost({"vm": NUMBER})
 
@@ -48,35 +48,35 @@ def counted(region: Region, cpu: int, *, lines: int = 0, work: int = 0) -> None:
     region.cpus["guests"]["work"][cpu, NUMBER] += work
 
 
-def test_while_the_meter_is_off_touches_are_accesses(region: Region, pace: MeterCost, clock: Clock) -> None:
+def test_while_the_meter_is_off_touches_are_accesses(region: Region, speed: MeterCost, clock: Clock) -> None:
     guest = guest_of("vm")
-    assert pace.cost(guest) is None and pace.rate(guest) is None
+    assert speed.cost(guest) is None and speed.rate(guest) is None
     counted(region, 0, work=3000)
     counted(region, 1, work=1000)
     clock.now_s += 0.5
     # It keeps no time: what an instruction takes is not known.
-    assert pace.cost(guest) is None
-    rate = pace.rate(guest)
+    assert speed.cost(guest) is None
+    rate = speed.rate(guest)
     assert rate is not None and rate.dram_per_us == pytest.approx(4000 / 0.5e6) and rate.cpus is None
 
 
-def test_while_it_is_on_lines_are(region: Region, pace: MeterCost, clock: Clock) -> None:
+def test_while_it_is_on_lines_are(region: Region, speed: MeterCost, clock: Clock) -> None:
     guest = guest_of("vm")
     region.header["enabled"] = 1
-    pace.cost(guest)
+    speed.cost(guest)
     counted(region, 0, lines=900, work=500)
     clock.now_s += 1.0
-    pace.cost(guest)
-    rate = pace.rate(guest)
+    speed.cost(guest)
+    rate = speed.rate(guest)
     assert rate is not None and rate.dram_per_us == pytest.approx(900e-6)
 
 
 def test_a_guest_that_says_nothing_has_no_rate_rather_than_none_at_all(
-    region: Region, pace: MeterCost, clock: Clock
+    region: Region, speed: MeterCost, clock: Clock
 ) -> None:
     guest = guest_of("vm")
-    pace.cost(guest)
+    speed.cost(guest)
     clock.now_s += 1.0
-    pace.cost(guest)
-    rate = pace.rate(guest)
+    speed.cost(guest)
+    rate = speed.rate(guest)
     assert rate is not None and rate.dram_per_us is None

@@ -7,10 +7,10 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 
-def toml_words(told: str) -> str:
+def toml_words(reported: str) -> str:
     """Return msgspec's message with TOML's names of the types."""
     names = {"object": "table", "str": "text", "int": "whole number", "float": "number", "bool": "true/false"}
-    plain = told.replace("`", "").replace(" | null", "").replace("null", "nothing")
+    plain = reported.replace("`", "").replace(" | null", "").replace("null", "nothing")
     return re.sub(r"\b(object|str|int|float|bool)\b", lambda m: names[m[1]], plain[0].lower() + plain[1:])
 
 

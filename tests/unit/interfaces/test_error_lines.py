@@ -15,12 +15,12 @@ import pytest
 
 import vmplace
 from vmplace.errors import VmplaceError
-from vmplace.interfaces import told_errors
+from vmplace.interfaces import error_lines
 from vmplace.interfaces.client import REFUSALS, RefusedError
-from vmplace.interfaces.told_errors import CODES, ErrorLine, asks_json, error_line
+from vmplace.interfaces.error_lines import CODES, ErrorLine, asks_json, error_line
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = Path(told_errors.__file__).with_name("error.schema.json")
+SCHEMA = Path(error_lines.__file__).with_name("error.schema.json")
 
 
 def run(tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -42,12 +42,12 @@ def run(tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 def test_an_error_is_one_line_of_json_on_stderr(tmp_path: Path, words: str, code: str, exit_code: int):
     (tmp_path / "vmplace.toml").write_text(f'state_dir = "{tmp_path}"\n')
     argv = words.format(tmp_path).split()
-    told = run(tmp_path, *argv, "--json")
-    line = msgspec.json.decode(told.stderr, type=ErrorLine)
-    assert told.stderr.count("\n") == 1 and (line.error.code, line.exit_code) == (code, exit_code)
+    reported = run(tmp_path, *argv, "--json")
+    line = msgspec.json.decode(reported.stderr, type=ErrorLine)
+    assert reported.stderr.count("\n") == 1 and (line.error.code, line.exit_code) == (code, exit_code)
     assert line.error.message and (line.error.cure or code == "nothing")
     plain = run(tmp_path, *argv)
-    assert told.returncode == plain.returncode == exit_code
+    assert reported.returncode == plain.returncode == exit_code
     assert line.error.message in plain.stderr and "{" not in plain.stderr
 
 

@@ -2,7 +2,7 @@
 
 1. All guests work as fast as they can for a moment, with the meter on.
 2. They then get half of that: all the same share of what they declare, at most all of it.
-3. Below ``LEAST_PACE`` the memory is touched too seldom for anybody to learn from it: too slow to judge.
+3. Below ``LEAST_SPEED`` the memory is touched too seldom for anybody to learn from it: too slow to judge.
 """
 
 import time
@@ -16,7 +16,7 @@ from lab.scenario_meter import FULL_SPEED, WARM_UP_S
 
 SHARE = 0.5
 """Of what guests can do; the rest is for managers, and for what else this machine does meanwhile."""
-LEAST_PACE = 0.2
+LEAST_SPEED = 0.2
 CALIBRATION_S = 2.0
 
 
@@ -42,7 +42,7 @@ def _declared_rate(guest: Guest) -> float | None:
     return rates.pop() if len(rates) == 1 else None
 
 
-def measured_pace(host: LabHost, rates: Mapping[int, float], set_speed: Callable[[float], object]) -> float:
+def measured_speed(host: LabHost, rates: Mapping[int, float], set_speed: Callable[[float], object]) -> float:
     """Return the share of their declared rates at which the guests are to work, and let them do so.
 
     Raises TooSlowError where that is next to nothing.
@@ -57,15 +57,15 @@ def measured_pace(host: LabHost, rates: Mapping[int, float], set_speed: Callable
             growth, passed = meter.read().since(earlier), time.monotonic() - start
         finally:
             host.run(["vmp-meter", "off"])
-    pace = pace_of({guest: growth.work[guest].sum() / passed for guest in rates}, rates)
-    set_speed(pace)
-    return pace
+    speed = speed_of({guest: growth.work[guest].sum() / passed for guest in rates}, rates)
+    set_speed(speed)
+    return speed
 
 
-def pace_of(possible: Mapping[int, float], rates: Mapping[int, float]) -> float:
-    """Return the pace for guests that can make ``possible`` touches a second."""
+def speed_of(possible: Mapping[int, float], rates: Mapping[int, float]) -> float:
+    """Return the speed for guests that can make ``possible`` touches a second."""
     share = min((possible[guest] / rate for guest, rate in rates.items()), default=1.0)
-    if SHARE * share < LEAST_PACE:
+    if SHARE * share < LEAST_SPEED:
         raise TooSlowError(
             f"this machine is too slow to judge: at their best guests make {share:.0%} of their touches",
             hint="end what else runs here, or wait for it, and try again",

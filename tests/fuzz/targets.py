@@ -48,7 +48,7 @@ from vmplace.agent.config import parse_config
 from vmplace.agent.decided import Decided, changed_words, decided
 from vmplace.agent.dry_run import rehearse
 from vmplace.agent.news import parse_news
-from vmplace.interfaces.policy_view import shown_policy
+from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import parse_request
 from vmplace.interfaces.report_policy import _summary, parse_policy_table
 from vmplace.model.handover import parse_handover
@@ -259,7 +259,7 @@ def domain_words(data: bytes) -> None:
     """Decide by what a domain's XML says of vmplace."""
     what = decided(parse_config("", Path("x")), "db1", domain_policy(text_of(data)), (0, 1))
     changed_words(Decided(what.settings), what)
-    shown_policy("db1", what, None)
+    policy_view("db1", what, None)
 
 
 def datagram(data: bytes) -> None:

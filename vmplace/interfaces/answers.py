@@ -12,7 +12,8 @@ from vmplace.agent.orders import Order, UnknownGuestError, Verb
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer
-from vmplace.interfaces.policy_view import shown_policy
+from vmplace.interfaces.guest_views import GuestView, PolicyView, WhyView
+from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
 from vmplace.policy.fit import Flavour
 
@@ -55,46 +56,46 @@ class AgentAnswers:
         shown = msgspec.to_builtins(self.show(request.guest), str_keys=True)
         return shown if may_see_addresses else without_addresses(shown)
 
-    def show(self, name: str) -> dict[str, Any]:
+    def show(self, name: str) -> GuestView:
         """Return all that is known of one guest."""
         guest = self._agent.roster.get(name)
         status = self._agent.status.guests.get(name)
         if guest is None or status is None:
             raise UnknownGuestError(name, self._agent.roster.names())
         topology = guest.topology
-        return {
-            "name": name,
-            "status": status,
-            "windows": guest.pages.windows if guest.pages else 0,
-            "vcpus": topology.vcpus,
-            "cells": topology.cells,
-            "ram": topology.ram,
+        return GuestView(
+            name=name,
+            status=status,
+            windows=guest.pages.windows if guest.pages else 0,
+            vcpus=topology.vcpus,
+            cells=topology.cells,
+            ram=topology.ram,
             # The loop may age the heat meanwhile: a picture half a window old is as good.
-            "strips": heat_strips(guest.pages) if guest.pages else (),
-            "decisions": tuple(guest.decisions)[-10:],
-        }
+            strips=heat_strips(guest.pages) if guest.pages else (),
+            decisions=tuple(guest.decisions)[-10:],
+        )
 
-    def why(self, name: str) -> dict[str, Any]:
+    def why(self, name: str) -> WhyView:
         """Return the decisions kept of one guest, newest last."""
         guest = self._agent.roster.get(name)
         if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())
-        return {
-            "name": name,
-            "problem": guest.problem,
-            "notes": (*filter(None, (guest.waits_for,)), *(guest.decided.notes if guest.decided else ())),
-            "plan": self._agent.last_plan.of(name),
-            "decisions": tuple(guest.decisions),
-            "trial": guest.trial.summary,
-            "climb": guest.climb.summary,
-        }
+        return WhyView(
+            name=name,
+            problem=guest.problem,
+            notes=(*filter(None, (guest.waits_for,)), *(guest.decided.notes if guest.decided else ())),
+            plan=self._agent.last_plan.of(name),
+            decisions=tuple(guest.decisions),
+            trial=guest.trial.summary,
+            climb=guest.climb.summary,
+        )
 
-    def policy(self, name: str) -> dict[str, Any]:
+    def policy(self, name: str) -> PolicyView:
         """Return what holds for one guest, and who said so."""
         guest = self._agent.roster.get(name)
         if guest is None or guest.decided is None:
             raise UnknownGuestError(name, self._agent.roster.names())
-        return shown_policy(name, guest.decided, guest.waits_for)
+        return policy_view(name, guest.decided, guest.waits_for)
 
     def _ordered(self, request: Request) -> "Future[Response]":
         flavour = _flavour(request) if request.command in SIZED else None

@@ -1,7 +1,8 @@
 """What shape has the output of ``--json``?  JSON schemas, made from the types that are printed.
 
-Run as ``python -m vmplace.interfaces.json_schemas`` after a change: it writes schemas/VERB.json, which is
-what is shipped.  A program may rely on keys that are required; others may be added.
+Run as ``python -m vmplace.interfaces.json_schemas`` after a change: it writes schemas/VERB.json
+(policy-get.json for ``policy get``), which is what is shipped.  A program may rely on keys that are
+required; others may be added.
 """
 
 import json
@@ -11,12 +12,26 @@ from typing import Any
 import msgspec
 
 from vmplace.agent.state import AgentStatus, PlanSummary
+from vmplace.interfaces import guest_views as views
 from vmplace.policy.advise import Advice
 from vmplace.policy.fit import Fit
 from vmplace.topology.capability import Capability
 
 FOLDER = Path(__file__).with_name("schemas")
-TYPES = {"status": AgentStatus, "top": AgentStatus, "plan": PlanSummary, "fit": Fit, "advise": Advice}
+TYPES = {
+    "status": AgentStatus,
+    "top": AgentStatus,
+    "plan": PlanSummary,
+    "show": views.GuestView,
+    "why": views.WhyView,
+    "fit": Fit,
+    "advise": Advice,
+    "policy get": views.XmlPolicy,
+    "policy set": views.SetPolicy,
+    "policy validate": views.CheckedPolicy,
+    "policy explain": views.PolicyView,
+    "policy apply": views.RelaxedPolicy,
+}
 DONE = {"type": "array", "items": {"type": "string"}}
 """What an order did, in words."""
 
@@ -53,6 +68,11 @@ def _without_key_types(value: Any) -> Any:
     return [_without_key_types(item) for item in value] if isinstance(value, list) else value
 
 
+def file_of(verb: str) -> Path:
+    """Return the file that has the schema of a verb."""
+    return FOLDER / f"{verb.replace(' ', '-')}.json"
+
+
 def text_of(schema: Any) -> str:
     """Return a schema as it is shipped."""
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
@@ -61,4 +81,4 @@ def text_of(schema: Any) -> str:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, one in schemas().items():
-        (FOLDER / f"{name}.json").write_text(text_of(one))
+        file_of(name).write_text(text_of(one))

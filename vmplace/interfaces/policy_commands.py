@@ -219,10 +219,10 @@ def _explained(guest: str, config: Path | None, uri: str) -> Any:
     from vmplace.agent.config import read_config
     from vmplace.agent.decided import decided
     from vmplace.interfaces.domain_metadata import read_domain
-    from vmplace.interfaces.policy_view import shown_policy
+    from vmplace.interfaces.policy_view import policy_view
 
     loaded, domain = read_config(config), read_domain(uri, guest)
-    return msgspec.to_builtins(shown_policy(guest, decided(loaded, guest, domain.said(), ())))
+    return msgspec.to_builtins(policy_view(guest, decided(loaded, guest, domain.said(), ())))
 
 
 def _print_keys(as_json: bool) -> None:

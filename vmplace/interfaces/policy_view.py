@@ -6,23 +6,16 @@ from typing import Any
 from vmplace.agent.decided import Decided
 from vmplace.agent.guest_policy import KEYS
 from vmplace.agent.policy_text import text_of
+from vmplace.interfaces.guest_views import KeyView, PolicyView
 
 
-def shown_policy(name: str, what: Decided, waits_for: str | None = None) -> dict[str, Any]:
-    """Return it, ready for JSON; ``allowed_nids`` beside the keys is what is left after numatune's limits."""
+def policy_view(name: str, what: Decided, waits_for: str | None = None) -> PolicyView:
+    """Return what holds for the guest of that name; ``waits_for``: what it waits for before it is placed."""
     keys = {
-        key: {"value": getattr(what.policy, key), "from": what.origins.get(key, "nobody: no limit")}
-        for key in KEYS
+        key: KeyView(getattr(what.policy, key), what.origins.get(key, "nobody: no limit")) for key in KEYS
     }
-    return {
-        "name": name,
-        "mode": what.settings.mode.value,
-        "allowed_nids": what.settings.allowed_nids,
-        "keys": keys,
-        "problem": what.problem,
-        "notes": what.notes,
-        "waits_for": waits_for,
-    }
+    nids = what.settings.allowed_nids
+    return PolicyView(name, what.settings.mode.value, nids, keys, what.problem, what.notes, waits_for)
 
 
 def print_policy(reported: Mapping[str, Any]) -> None:

@@ -11,13 +11,23 @@ from jsonschema import Draft202012Validator
 from tests.unit.interfaces.captured_world import captured_agent
 from tests.unit.interfaces.served_agent import asked, served
 from vmplace.interfaces.cli import COMMANDS, cli
-from vmplace.interfaces.json_schemas import FOLDER, schemas, text_of
+from vmplace.interfaces.json_schemas import FOLDER, file_of, schemas, text_of
 
-ASKED = (("status",), ("top", "--once"), ("plan",), ("fit", "2:64"), ("advise", "2:64"))
+ASKED = (
+    ("status", ()),
+    ("top", ("--once",)),
+    ("plan", ()),
+    ("show", ("db1",)),
+    ("show", ("passthrough",)),
+    ("why", ("db1",)),
+    ("policy explain", ("db1",)),
+    ("fit", ("2:64",)),
+    ("advise", ("2:64",)),
+)
 
 
 def errors(verb: str, reported: Any) -> list[str]:
-    schema = json.loads((FOLDER / f"{verb}.json").read_text())
+    schema = json.loads(file_of(verb).read_text())
     Draft202012Validator.check_schema(schema)
     return [error.message for error in Draft202012Validator(schema).iter_errors(reported)]
 
@@ -28,14 +38,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield found
 
 
-@pytest.mark.parametrize("words", ASKED, ids=" ".join)
-def test_what_is_printed_is_of_its_schema_and_less_is_not(words: tuple[str, ...], path: Path):
-    reported = json.loads(asked(path, *words, "--json").stdout)
-    assert errors(words[0], reported) == []
-    schema = schemas()[words[0]]
+@pytest.mark.parametrize(("verb", "words"), ASKED, ids=str)
+def test_what_is_printed_is_of_its_schema_and_less_is_not(verb: str, words: tuple[str, ...], path: Path):
+    reported = json.loads(asked(path, *verb.split(), *words, "--json").stdout)
+    assert errors(verb, reported) == []
+    schema = schemas()[verb]
     required = schema["$defs"][schema["$ref"].rpartition("/")[2]].get("required", ())
     for key in required:
-        assert errors(words[0], {name: value for name, value in reported.items() if name != key})
+        assert errors(verb, {name: value for name, value in reported.items() if name != key})
 
 
 def test_doctor_is_of_its_schema():
@@ -45,8 +55,14 @@ def test_doctor_is_of_its_schema():
 
 
 def test_each_schema_is_that_of_a_verb_and_as_the_code_has_it():
-    assert {file.stem for file in FOLDER.glob("*.json")} == set(schemas()) <= set(COMMANDS)
+    assert set(FOLDER.glob("*.json")) == {file_of(verb) for verb in schemas()}
+    assert {verb.split()[0] for verb in schemas()} <= set(COMMANDS)
     for verb, schema in schemas().items():
-        assert (FOLDER / f"{verb}.json").read_text() == text_of(schema), (
-            "python -m vmplace.interfaces.json_schemas"
-        )
+        assert file_of(verb).read_text() == text_of(schema), "python -m vmplace.interfaces.json_schemas"
+
+
+def test_guests_have_cells_ram_strips_decisions_and_plans_so_that_all_of_a_schema_is_tried(path: Path):
+    shown = json.loads(asked(path, "show", "db1", "--json").stdout)
+    assert all(shown[key] for key in ("vcpus", "ram", "strips", "decisions"))
+    why = json.loads(asked(path, "why", "db1", "--json").stdout)
+    assert why["decisions"] and why["decisions"][-1]["outcome"]

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml, policy_xml
+from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import domain_metadata
 from vmplace.interfaces.policy_commands import policy
@@ -113,6 +114,19 @@ def test_without_an_agent_what_holds_is_looked_up(connection: Any, tmp_path: Pat
     assert keys["replica_mb"] == {"value": 7, "from": f"{config}, [defaults]"}
     table = run("explain", "test", "--socket", str(tmp_path / "none"), "--config", str(config))
     assert table.exit_code == 0 and "domain XML" in table.stdout
+
+
+def test_what_is_printed_as_json_is_of_its_schema(connection: Any, tmp_path: Path):
+    defined = connection.lookupByName("test").XMLDesc(2)
+    connection.defineXML(defined.replace("<vcpu", f"{STRICT}<vcpu", 1))
+    for asked in (("set", "test", "mode=auto"), ("get", "test"), ("apply", "--config", "test")):
+        assert errors(f"policy {asked[0]}", json.loads(run(*asked, "--json").stdout)) == []
+    xml = tmp_path / "test.xml"
+    for words in ({"mode": "auto"}, {"mode": "atuo"}, {"later": "1"}):
+        xml.write_text(policy_xml(words))
+        checked = json.loads(run("validate", str(xml), "--json").stdout)
+        assert errors("policy validate", checked) == []
+        assert errors("policy validate", checked | {"problems": [{"message": 1}]})
 
 
 def test_strict_numatune_is_made_restrictive_for_the_next_start(connection: Any):

@@ -1,0 +1,102 @@
+"""What do ``show``, ``why`` and ``policy`` tell of a guest?  Their JSON schemas are made from these types."""
+
+from typing import Any
+
+import msgspec
+
+from vmplace.agent.heat_strip import HeatStrip
+from vmplace.agent.state import Decision, GuestStatus, PlanSummary
+from vmplace.topology.guest import Cell, RamRange, Vcpu
+
+
+class GuestView(msgspec.Struct, frozen=True):
+    """``show``: all that is known of one guest; ``decisions``: the last ten.
+
+    Whoever may only look gets offsets from the lowest address in place of ``hva``.
+    """
+
+    name: str
+    status: GuestStatus
+    windows: int
+    vcpus: tuple[Vcpu, ...]
+    cells: tuple[Cell, ...]
+    ram: tuple[RamRange, ...]
+    strips: tuple[HeatStrip, ...]
+    decisions: tuple[Decision, ...]
+
+
+class WhyView(msgspec.Struct, frozen=True):
+    """``why``: what is planned for one guest, and the decisions kept, newest last.
+
+    ``problem``: why it is left alone, or None.  ``trial``, ``climb``: the last verdict on its moves, and on
+    its proximity; empty without any.
+    """
+
+    name: str
+    problem: str | None
+    notes: tuple[str, ...]
+    plan: PlanSummary
+    decisions: tuple[Decision, ...]
+    trial: str
+    climb: str
+
+
+class KeyView(msgspec.Struct, frozen=True):
+    """A key of the policy: its value (None: no limit), and who said so."""
+
+    value: Any
+    said_by: str = msgspec.field(name="from")
+
+
+class PolicyView(msgspec.Struct, frozen=True):
+    """``policy explain GUEST``: what holds.
+
+    ``allowed_nids``: what is left after numatune's limits; None: every node with memory.
+    """
+
+    name: str
+    mode: str
+    allowed_nids: tuple[int, ...] | None
+    keys: dict[str, KeyView]
+    problem: str | None
+    notes: tuple[str, ...]
+    waits_for: str | None
+
+
+class XmlPolicy(msgspec.Struct, frozen=True):
+    """``policy get``: what a guest's XML says, ``flavour`` the extra specs of Nova's flavour in it."""
+
+    name: str
+    keys: dict[str, str]
+    flavour: dict[str, str]
+
+
+class SetPolicy(msgspec.Struct, frozen=True):
+    """``policy set``: what the XML says now, and ``where``: live, config or both."""
+
+    name: str
+    where: str
+    keys: dict[str, str]
+
+
+class PolicyProblem(msgspec.Struct, frozen=True):
+    """A mistake, with its place, and the cure."""
+
+    message: str
+    hint: str | None
+
+
+class CheckedPolicy(msgspec.Struct, frozen=True):
+    """``policy validate``: ``notes`` are no mistakes."""
+
+    valid: bool
+    problems: tuple[PolicyProblem, ...]
+    notes: tuple[str, ...]
+
+
+class RelaxedPolicy(msgspec.Struct, frozen=True):
+    """``policy apply``: whether <numatune> changed, or would with ``--dry-run``."""
+
+    name: str
+    changed: bool
+    dry_run: bool

@@ -8,50 +8,16 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from socket import AF_INET6
-from types import FrameType
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from types import FrameType, ModuleType
 
 import click
-from prometheus_client.core import CollectorRegistry
-from prometheus_client.exposition import ThreadingWSGIServer, generate_latest, make_wsgi_app
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.client import NoAgentError, ask
-from vmplace.interfaces.metrics import families, families_without_agent
 from vmplace.interfaces.options import examples, socket_option
 
 DEFAULT_LISTEN = "127.0.0.1:9755"
-ASK_S = 5.0
 SHIPPED = Path(__file__).with_name("prometheus")
-
-
-class AgentCollector(Collector):
-    """Ask the agent at each scrape; while none answers, say that it is down."""
-
-    def __init__(self, socket: Path | None) -> None:
-        self._socket = socket
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the agent's metrics as they are now."""
-        try:
-            status = ask("status", path=self._socket, timeout_s=ASK_S)
-        except NoAgentError:
-            yield from families_without_agent()
-        else:
-            yield from families(status)
-
-
-def registry(socket: Path | None) -> CollectorRegistry:
-    """Return a registry with the agent's metrics alone: not those of this process."""
-    # No describe: the families are known only once an agent answers.
-    found = CollectorRegistry(auto_describe=False)
-    found.register(AgentCollector(socket))
-    return found
 
 
 @click.group(
@@ -70,7 +36,7 @@ def metrics() -> None:
 @socket_option
 def print_metrics(socket: Path | None) -> None:
     """Print the metrics once, in Prometheus' text format."""
-    click.echo(generate_latest(registry(socket)).decode(), nl=False)
+    click.echo(_exporter().exposed(socket).decode(), nl=False)
 
 
 @metrics.command("write")
@@ -78,7 +44,7 @@ def print_metrics(socket: Path | None) -> None:
 @socket_option
 def write_metrics(file: Path, socket: Path | None) -> None:
     """Write the metrics to FILE at once or not at all: for node_exporter's textfile collector."""
-    text = generate_latest(registry(socket))
+    text = _exporter().exposed(socket)
     try:
         replace_file(file, text)
     except OSError as err:
@@ -106,9 +72,7 @@ def serve_metrics(listen: str, socket: Path | None) -> None:
     """Serve /metrics until stopped.  Whoever reaches the port may read: the default is loopback."""
     address, port = parse_listen(listen)
     try:
-        server = make_server(
-            address, port, make_wsgi_app(registry(socket)), _server_class(address), _QuietHandler
-        )
+        server = _exporter().server(address, port, socket)
     except OSError as err:
         hint = "another exporter may be there: choose one with --listen ADDRESS:PORT"
         raise VmplaceError(f"cannot listen on {listen}: {err}", hint=hint) from err
@@ -125,22 +89,14 @@ def serve_metrics(listen: str, socket: Path | None) -> None:
         server.serve_forever()
 
 
-class _QuietHandler(WSGIRequestHandler):
-    """Log no scrapes: there is one every few seconds."""
-
-    timeout = 10
-    """Seconds for a client to say what it wants."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-class _Server6(ThreadingWSGIServer):
-    address_family = AF_INET6
-
-
-def _server_class(address: str) -> type[ThreadingWSGIServer]:
-    return _Server6 if ":" in address else ThreadingWSGIServer
+def _exporter() -> ModuleType:
+    """Return what needs prometheus-client, which a host without Prometheus lacks; raises VmplaceError."""
+    try:
+        from vmplace.interfaces import metrics_exporter
+    except ImportError as err:
+        hint = "apt install python3-prometheus-client, or pip install 'vmplace[metrics]'"
+        raise VmplaceError(f"metrics cannot be made: {err}", hint=hint) from err
+    return metrics_exporter
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -1,0 +1,65 @@
+"""What of ``vmplace metrics`` needs prometheus-client: the text of the metrics, and the server of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from socket import AF_INET6
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client.core import CollectorRegistry
+from prometheus_client.exposition import ThreadingWSGIServer, generate_latest, make_wsgi_app
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from vmplace.interfaces.client import NoAgentError, ask
+from vmplace.interfaces.metrics import families, families_without_agent
+
+ASK_S = 5.0
+
+
+class AgentCollector(Collector):
+    """Ask the agent at each scrape; while none answers, say that it is down."""
+
+    def __init__(self, socket: Path | None) -> None:
+        self._socket = socket
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the agent's metrics as they are now."""
+        try:
+            status = ask("status", path=self._socket, timeout_s=ASK_S)
+        except NoAgentError:
+            yield from families_without_agent()
+        else:
+            yield from families(status)
+
+
+def registry(socket: Path | None) -> CollectorRegistry:
+    """Return a registry with the agent's metrics alone: not those of this process."""
+    # No describe: the families are known only once an agent answers.
+    found = CollectorRegistry(auto_describe=False)
+    found.register(AgentCollector(socket))
+    return found
+
+
+def exposed(socket: Path | None) -> bytes:
+    """Return the metrics in Prometheus' text format."""
+    return generate_latest(registry(socket))
+
+
+def server(address: str, port: int, socket: Path | None) -> WSGIServer:
+    """Return a server of /metrics that listens; raises OSError where it cannot."""
+    kind = _Server6 if ":" in address else ThreadingWSGIServer
+    return make_server(address, port, make_wsgi_app(registry(socket)), kind, _QuietHandler)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Log no scrapes: there is one every few seconds."""
+
+    timeout = 10
+    """Seconds for a client to say what it wants."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class _Server6(ThreadingWSGIServer):
+    address_family = AF_INET6

@@ -32,8 +32,7 @@ def rendered(kept: Result) -> str:
 
 def _rows(managers: Mapping[str, Result]) -> Iterator[str]:
     yield (
-        "| who places | LAR, one-node guests | LAR, read-only table | MC imbalance, written by all "
-        "| run time, s | moved, copied, MiB | costs guests |"
+        "| who places | LAR, one node | LAR, read-only | MC imbalance | run time, s | moved, copied | cost |"
     )
     yield "|---|---|---|---|---|---|---|"
     for name, manager in managers.items():

@@ -64,7 +64,11 @@ def page(results: Path = RESULTS) -> str:
 
 def _demo(kept: Record) -> Iterator[str]:
     yield "## The demo\n"
-    yield "Scenario `restart` in the emulated host ([what is claimed](scenarios.md#the-demo)).\n"
+    yield (
+        "Scenario `restart` in the emulated host ([what is claimed](scenarios.md#the-demo)). LAR is of\n"
+        "guests that fit on one node, and of a table that all nodes only read; MC imbalance is of memory\n"
+        "that all nodes write; cost is what guests lose to the manager; moved and copied are MiB.\n"
+    )
     yield rendered_demo(kept) + "\n"
     yield "Pages of guests found wrong in the full check: " + ", ".join(
         f"{name} {sum(guest['bad_pages'] for guest in manager['guests'].values())}"

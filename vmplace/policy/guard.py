@@ -15,7 +15,8 @@
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
 
 Example: a guest that lived for a second has a purse of 2 ms (the first credit) and 3 ms (0.3 % of its time).
-Trials that cost 4 ms and earned 1 ms put the hurdle of moves at 1.82 times their cost.
+Its trials of moves cost 4 ms and earned 1 ms.  With what trials are taken to have had before, 0.3 ms each,
+a move must promise sqrt(4.3 / 1.3) = 1.82 times its cost.  Copies were never tried: sqrt(1.2 / 0.3) = 2.
 
 >>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records_ns=((4e6, 1e6), (0.0, 0.0)))
 >>> memory.purse_ns(1e9) / 1e6, round(memory.hurdle(copies=False), 2), memory.hurdle(copies=True)
@@ -66,9 +67,9 @@ SAME_WORK = 0.01
 """Work between two accesses that differs by less is the same phase of the program."""
 LOSS_NS, LOSS_SHARE = 1e6, 0.003
 """If all that was moved lost more than this, and this share of the guest's time, it goes back."""
-LONELY_NS = 40e6
+LEFT_ALONE_NS = 40e6
 """How long a guest is left alone if its first plan did harm."""
-LONELY_LEAST_NS = 2.5e6
+LEFT_ALONE_LEAST_NS = 2.5e6
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Memory:
     gained_ns: float = 0.0
     trials: tuple[PastMove, ...] = ()
     promise: Promise | None = None
-    lonely_ns: float = LONELY_NS
+    left_alone_ns: float = LEFT_ALONE_NS
     alone_until_ns: float = 0.0
 
     def hurdle(self, *, copies: bool) -> float:
@@ -213,7 +214,7 @@ def resettled(memory: Memory, guest: GuestEvidence) -> Memory:
 
 def trusted(memory: Memory) -> Memory:
     """Return the memory after a kept promise: whoever is right time and again is soon forgiven an error."""
-    return replace(memory, lonely_ns=max(memory.lonely_ns / 2, LONELY_LEAST_NS))
+    return replace(memory, left_alone_ns=max(memory.left_alone_ns / 2, LEFT_ALONE_LEAST_NS))
 
 
 def left_alone(memory: Memory, now_ns: float) -> Memory:
@@ -222,8 +223,8 @@ def left_alone(memory: Memory, now_ns: float) -> Memory:
         memory,
         promise=None,
         trials=(),
-        alone_until_ns=now_ns + memory.lonely_ns,
-        lonely_ns=2 * memory.lonely_ns,
+        alone_until_ns=now_ns + memory.left_alone_ns,
+        left_alone_ns=2 * memory.left_alone_ns,
     )
 
 

@@ -7,8 +7,8 @@
 3. Pages move and get copies by the calls that the real actuator makes: move_pages(2), and the ioctl of KVM's
    placement fd; each guest pays for its own (placement_costs.py).
 
-Not real: the kernel behind the calls.  What it refuses is told by ``Faults`` (faults.py), and else only for
-want of room.
+Not real: the kernel behind the calls.  It refuses for want of room, and what a test has ``before`` refuse
+(tests/unit/simulate/test_agent_faults.py).
 """
 
 import errno

@@ -89,7 +89,7 @@ def test_a_plan_after_which_latency_rose_is_undone_and_the_guest_left_alone_for_
     assert (undone == 1).all()
     alone = planner.memories["g"]
     assert alone.purse_ns(alone.alone_until_ns - 1) == 0.0 < alone.purse_ns(alone.alone_until_ns)
-    assert alone.lonely_ns == 2 * guard.LONELY_NS
+    assert alone.left_alone_ns == 2 * guard.LEFT_ALONE_NS
 
 
 def test_a_plan_is_kept_if_latency_fell_or_the_guest_began_to_do_something_else():
@@ -104,7 +104,7 @@ def test_a_guest_whose_plans_kept_their_promise_is_left_alone_for_a_shorter_whil
     planner = HostPlanner()
     promised(planner)
     planner.plan(view(seen(0, latency=120.0), now_ms=2, move_ns=1.0))
-    assert planner.memories["g"].lonely_ns == guard.LONELY_NS / 2
+    assert planner.memories["g"].left_alone_ns == guard.LEFT_ALONE_NS / 2
 
 
 def test_a_plan_is_kept_if_the_accesses_come_from_other_nodes_now():

@@ -15,15 +15,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.actuation.affinity import LibvirtConnection, read_cpus, set_cpus, set_cpus_by_libvirt
+from vmplace.actuation.affinity import LibvirtConnection
 from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
-from vmplace.actuation.identity import PROC, is_alive, read_start_time
+from vmplace.actuation.identity import PROC, is_alive
 from vmplace.actuation.journal import GuestOrigins, Journal
-from vmplace.actuation.journal_records import AffinityRecord
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.page_runs import PageOrigins
 from vmplace.actuation.tally import errno_name
+from vmplace.actuation.undo_vcpus import VcpusUndoing
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
@@ -38,7 +38,7 @@ class GuestUndo:
     ``restored`` went back; ``at_home`` were there already; ``gone`` are no longer mapped; ``stuck`` would
     not go back, by reason (errno name, or "stopped").  ``others_pages`` were moved by somebody else since
     vmplace moved them, and stay; ``others_vcpus`` were given other CPUs since vmplace tied them, and keep
-    these.
+    these.  ``offline_cpus`` are those that ``vcpus`` had, too, and that are offline now.
     """
 
     guest: str
@@ -49,6 +49,7 @@ class GuestUndo:
     vcpus: int = 0
     others_pages: int = 0
     others_vcpus: int = 0
+    offline_cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,12 @@ class _GuestUndoing:
         self._journal = journal
         self._origins = origins
         self._kernel = kernel
-        self._libvirt = libvirt
         self._proc = proc
         self._stop = stop
         self._allowance = allowance
         self._progress = progress
         self._counts: Counter[str] = Counter()
+        self._vcpus = VcpusUndoing(libvirt, proc, counts=self._counts)
         self._stuck: Counter[str] = Counter()
         self._sizes = BatchSizes()
 
@@ -163,46 +164,15 @@ class _GuestUndoing:
         try:
             if not is_alive(identity, self._proc):
                 raise GuestGoneError("ended")
-            pinned = self._restore_affinities(failures)
+            pinned = self._vcpus.restore(self._origins.affinities.values(), failures)
             self._journal.record_undone(identity, list(self._restore_pages()), pinned)
         except GuestGoneError:
             raise
         except Exception as err:
             # The other guests are undone all the same.
             failures.append(f"guest {identity.name}: {err}")
-        return GuestUndo(identity.name, **self._counts, stuck=dict(self._stuck))
-
-    def _restore_affinities(self, failures: list[str]) -> list[AffinityRecord]:
-        """Give vCPU threads their CPUs back; return the records of those that would not take them."""
-        rest = []
-        for record in self._origins.affinities.values():
-            try:
-                self._restore_affinity(record)
-            except GuestGoneError:
-                continue
-            except VmplaceError as err:
-                failures.append(f"guest {self._origins.identity.name}, vCPU {record.vcpu_id}: {err}")
-                rest.append(record)
-        return rest
-
-    def _restore_affinity(self, record: AffinityRecord) -> None:
-        pid = self._origins.identity.pid
-        if read_start_time(pid, self._proc, tid=record.tid) != record.thread_start_time:
-            return
-        if record.set_to is not None and not self._is_as_set(record):
-            return
-        if record.by_libvirt and self._libvirt is not None:
-            set_cpus_by_libvirt(self._libvirt, record.guest.name, record.vcpu_id, record.cpus)
-        else:
-            set_cpus(record.tid, record.cpus)
-        self._counts["vcpus"] += 1
-
-    def _is_as_set(self, record: AffinityRecord) -> bool:
-        """Tell whether a thread has the CPUs that vmplace gave it, or still those it had before."""
-        now = tuple(sorted(read_cpus(record.tid)))
-        if now not in (record.set_to, record.cpus):
-            self._counts["others_vcpus"] += 1
-        return now == record.set_to
+        offline = tuple(sorted(self._vcpus.offline))
+        return GuestUndo(identity.name, **self._counts, stuck=dict(self._stuck), offline_cpus=offline)
 
     def _restore_pages(self) -> Iterator[PageOrigins]:
         """Move all pages home; yield those that did not go."""

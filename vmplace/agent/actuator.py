@@ -245,6 +245,8 @@ def _undone_line(guest: GuestUndo) -> str:
     stuck = "".join(f", {count} pages would not move ({reason})" for reason, count in guest.stuck.items())
     restored = guest.restored * PAGE_BYTES / 2**20
     vcpus = f", {guest.vcpus} vCPUs given their CPUs back" if guest.vcpus else ""
+    if guest.offline_cpus:
+        vcpus += f" without CPUs {', '.join(map(str, guest.offline_cpus))}, which are offline"
     others = (
         f", {guest.others_vcpus} vCPUs were given other CPUs by somebody else and keep these"
         if guest.others_vcpus

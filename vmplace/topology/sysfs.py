@@ -25,7 +25,7 @@ def read_host(sysfs: Path = Path("/sys")) -> HostTopology:
         raise UnsupportedHostError(
             "this kernel shows no NUMA nodes", hint="boot a kernel with CONFIG_NUMA=y, without numa=off"
         )
-    online = _read_online_cpus(sysfs)
+    online = read_online_cpus(sysfs)
     nodes = tuple(_read_node(nid, online, sysfs) for nid in nids)
     bandwidths, latencies = read_hmat(
         {node.nid for node in nodes if node.cpus}, [node.nid for node in nodes if node.memory_bytes], sysfs
@@ -58,7 +58,7 @@ def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
     )
 
 
-def _read_online_cpus(sysfs: Path) -> frozenset[int] | None:
+def read_online_cpus(sysfs: Path) -> frozenset[int] | None:
     """Return the online CPUs, or None where the kernel cannot take CPUs offline."""
     try:
         return frozenset(parse_cpulist(read_text(sysfs / "devices/system/cpu/online")))

@@ -1,0 +1,90 @@
+"""Undo of ties of which CPUs are offline meanwhile.
+
+No CPU of this machine is taken offline: CPU 1000 stands for one, which sched_setaffinity(2) takes and
+sched_getaffinity(2) never tells, as of one that is offline.  Threads, kernel and sysfs are real.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.actuation.child_guest import Child, child_guest
+from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
+from vmplace.actuation.affinity import read_thread_start
+from vmplace.actuation.identity import read_identity
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.page_runs import encode_pages
+from vmplace.actuation.undo import undo
+from vmplace.agent.actuator import told_undo
+
+AWAY = 1000
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with child_guest(8) as one:
+        yield one
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal") as opened:
+        yield opened
+
+
+def tied(journal: Journal, child: Child, before: tuple[int, ...], to: tuple[int, ...] | None) -> int:
+    """Journal a tie of the child's vCPU thread, and return its id."""
+    vcpu = child.guest.vcpus[0]
+    journal.record_affinity(
+        read_identity(child.guest), vcpu_id=0, tid=vcpu.tid,
+        thread_start_time=read_thread_start(child.guest.pid, vcpu.tid),
+        cpus=before, by_libvirt=False, set_to=to,
+    )  # fmt: skip
+    return vcpu.tid
+
+
+def test_a_tie_of_which_a_cpu_went_is_still_vmplaces(journal: Journal, child: Child):
+    tid = tied(journal, child, (0, 1), (0, AWAY))
+    os.sched_setaffinity(tid, {0})
+    assert undo(journal).guests[0].vcpus == 1
+    assert os.sched_getaffinity(tid) == {0, 1}
+
+
+def test_a_tie_that_the_kernel_dropped_is_nobody_elses(journal: Journal, child: Child):
+    """As of select_fallback_rq: the thread may run anywhere."""
+    tid = tied(journal, child, (0,), (AWAY,))
+    os.sched_setaffinity(tid, {0, 1})
+    assert undo(journal).guests[0].vcpus == 1
+    assert os.sched_getaffinity(tid) == {0}
+
+
+def test_what_is_online_of_a_threads_cpus_is_given_back_and_the_rest_told(journal: Journal, child: Child):
+    tid = tied(journal, child, (0, AWAY), (1,))
+    os.sched_setaffinity(tid, {1})
+    result = undo(journal)
+    assert os.sched_getaffinity(tid) == {0} and result.is_complete
+    assert "1 vCPUs given their CPUs back without CPUs 1000, which are offline" in told_undo(result)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [((AWAY,), r"its CPUs \[1000\] are offline: undo again"), ((1 << 40,), "vCPU 0: ")]
+)
+def test_a_thread_that_cannot_have_its_cpus_holds_up_no_page(
+    journal: Journal, child: Child, before: tuple[int, ...], told: str
+):
+    tid = tied(journal, child, before, None)
+    kernel = FakeKernel({child.hva + i * PAGE: 0 for i in range(8)})
+    homes = np.array([child.hva + i * PAGE for i in range(8)], np.uint64)
+    ones = np.ones(8, np.int32)
+    journal.record_pages(read_identity(child.guest), encode_pages(homes, ones, np.ones(8, np.int16)))
+    result = undo(journal, kernel=kernel)
+    assert set(kernel.nid_of.values()) == {1}
+    assert len(result.failures) == 1 and re.search(told, result.failures[0])
+    # Not forgotten: once they are back, so is the thread's tie.
+    (left,) = journal.contents().guests.values()
+    assert left.affinities[tid].cpus == before and not left.pages.total_pages

@@ -1,10 +1,13 @@
 """Carry out replications: each node gets its own copy of pages that several nodes only read.
 
 The kernel keeps the copies coherent, drops them on a write and lets such pages wait; nothing is journaled,
-for a copy is a cache, and dropping it restores what was.
+for a copy is a cache, and dropping it restores what was.  KVM drops all by itself once the last user of the
+guest's placement fd closes it, also when the agent is killed.  While it has other users, copies that would
+not go are tried again until they do, or the VM is gone.
 """
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +60,10 @@ COPIES = "replica_copies"
 """KVM's statistic of pages that are copies now."""
 
 BUSY = STATUS.index("busy")
+GONE = frozenset({errno.EIO, errno.ESRCH})
+"""The VM is dead, or its process: its replicas are freed."""
+MOST_STILL = 3
+"""Calls in a row that drop nothing, until it is left for later."""
 Statuses = npt.NDArray[np.int32]
 Ask = Callable[[int, int, Gfns, Statuses, Statuses, Statuses], None]
 """``native.placement_replicate``, or what stands for it on a simulated host."""
@@ -77,6 +84,14 @@ def can_replicate(*, huge: bool = False) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Dropped:
+    """Copies that were to go: ``reported``, in words, where they went, ``left`` where they are there yet."""
+
+    reported: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
 class Replicator:
     """Replicates pages of guests and drops the copies again; ``budget`` counts the bytes copied."""
 
@@ -94,6 +109,7 @@ class Replicator:
         self._opened = opened
         self._ask = ask
         self._guests: dict[tuple[int, int], _Guest] = {}
+        self._owed: set[tuple[int, int]] = set()
 
     def apply(
         self,
@@ -126,41 +142,68 @@ class Replicator:
                 reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES)
         return reported
 
-    def collapse(self, guest: str | None = None) -> tuple[str, ...]:
-        """Drop all copies of one guest, or of all; return what was done, in words."""
-        return tuple(
-            line
-            for identity, mine in list(self._guests.items())
-            if guest in (None, mine.name)
-            for line in self._let_go(identity)
-        )
+    def collapse(self, guest: str | None = None) -> Dropped:
+        """Drop all copies of one guest, or of all."""
+        return self._all_let_go(key for key, mine in self._guests.items() if guest in (None, mine.name))
 
-    def release(self, guest: GuestTopology) -> tuple[str, ...]:
-        """Drop all copies of one guest, by whatever name it went; return what was done, in words."""
-        return self._let_go(guest.identity)
+    def release(self, guest: GuestTopology) -> Dropped:
+        """Drop all copies of one guest, by whatever name it went."""
+        return self._all_let_go([guest.identity])
+
+    def retry(self) -> Dropped:
+        """Drop the copies that were to go before and did not."""
+        return self._all_let_go(self._owed)
+
+    def close(self) -> Dropped:
+        """Drop all copies and close all placement fds, with which KVM drops what is left."""
+        dropped = self.collapse()
+        for mine in self._guests.values():
+            with contextlib.suppress(OSError):
+                mine.placement.close()
+        self._guests.clear()
+        return dropped
+
+    def _all_let_go(self, identities: Iterable[tuple[int, int]]) -> Dropped:
+        reported: list[str] = []
+        left: list[str] = []
+        for identity in tuple(identities):
+            mine = self._guests.get(identity)
+            try:
+                reported += self._let_go(identity)
+            except Exception as err:
+                self._owed.add(identity)
+                left.append(f"{mine.name if mine else identity}: its copies are not dropped yet: {err}")
+        return Dropped(tuple(reported), tuple(left))
 
     def _let_go(self, identity: tuple[int, int]) -> tuple[str, ...]:
-        mine = self._guests.pop(identity, None)
-        if mine is None:
-            return ()
-        reported = []
-        # EIO: the VM is dead, and its replicas are freed.
-        with contextlib.suppress(OSError):
-            _collapse(mine.placement, self._ask)
-            reported.append(f"{mine.name}: replicas dropped")
-        mine.placement.close()
-        return tuple(reported)
+        """Drop a guest's copies and forget it; return what was done, in words; raises if they are there."""
+        mine = self._guests.get(identity)
+        reported: tuple[str, ...] = ()
+        if mine is not None:
+            try:
+                _collapse(mine.placement, self._ask)
+                reported = (f"{mine.name}: replicas dropped",)
+            except OSError as err:
+                if err.errno not in GONE:
+                    raise
+            del self._guests[identity]
+            mine.placement.close()
+        self._owed.discard(identity)
+        return reported
 
     def _forget_ended(self, guests: Mapping[str, GuestTopology]) -> None:
         alive = {guest.identity for guest in guests.values()}
         for identity in self._guests.keys() - alive:
             self._guests.pop(identity).placement.close()
+            self._owed.discard(identity)
         for guest in guests.values():
             # libvirt may have told its name since.
             if mine := self._guests.get(guest.identity):
                 self._guests[guest.identity] = replace(mine, name=guest.name)
 
     def _replicate(self, guest: GuestTopology, wanted: Replication) -> ReplicaOutcome:
+        if guest.identity in self._owed:
+            raise VmplaceError("earlier copies are to go first")
         mine = self._known(guest)
         info = mine.placement.info()
         nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
@@ -201,7 +244,12 @@ class Replicator:
         if mine is None or not mine.held.any():
             return 0
         gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
-        _collapse_runs(mine.placement.fd, *runs_of(gfns), self._ask)
+        try:
+            _collapse_runs(mine.placement.fd, *runs_of(gfns), self._ask)
+        except Exception:
+            # Some may be there still: the next plan may ask for them again.
+            mine.held.note(gfns, gfns)
+            raise
         return len(gfns)
 
 
@@ -263,5 +311,20 @@ def _collapse_runs(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask)
     """Drop the copies of runs of frames."""
     for first in range(0, len(gfns), MOST_RANGES):
         part = slice(first, first + MOST_RANGES)
-        count = npages[part]
-        ask(fd, 0, gfns[part], count, np.zeros_like(count), np.zeros_like(count))
+        _collapse_ranges(fd, gfns[part], npages[part], ask)
+
+
+def _collapse_ranges(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask) -> None:
+    """Drop the copies of as many ranges as one call takes; VmplaceError if it would not end."""
+    still = 0
+    while len(gfns) and still < MOST_STILL:
+        done, status = np.zeros_like(npages), np.zeros_like(npages)
+        ask(fd, 0, gfns, npages, done, status)
+        # A signal cuts a call short, without an error: the next one goes on from there.
+        still = 0 if done.any() else still + 1
+        rest = np.flatnonzero(done < npages)
+        gfns, npages = gfns[rest] + done[rest].astype(np.uint64), npages[rest] - done[rest]
+    if len(gfns):
+        raise VmplaceError(
+            f"KVM was interrupted {MOST_STILL} times, copies of {npages.sum()} pages may be left"
+        )

@@ -27,6 +27,7 @@ from vmplace.topology.placement import Placement, open_placement
 LOG = logging.getLogger(__name__)
 UNDO_S = 240.0
 """The longest undo in one go: whoever ordered it waits for 300 s (control.py)."""
+AGAIN = "the agent tries again at each window, and once it ends KVM drops them"
 
 
 @dataclass(frozen=True)
@@ -116,22 +117,33 @@ class HostActuator:
         return tuple(failures)
 
     def release(self, guest: GuestTopology) -> None:
-        """Drop the guest's copies and close its placement fd."""
-        for reported in self._replicator.release(guest):
+        """Drop the guest's copies and close its placement fd; VmplaceError if copies are left for later."""
+        try:
+            dropped = self._replicator.release(guest)
+        finally:
+            self._mover.release(guest)
+        for reported in dropped.reported:
             LOG.info('guest=%s reason="%s"', guest.name, reported)
-        self._mover.release(guest)
+        if dropped.left:
+            raise VmplaceError("; ".join(dropped.left), hint=AGAIN)
 
     def copies(self) -> Mapping[str, Copies]:
         """Return what copies take, and lost, by guest, as KVM counts them."""
         return self._replicator.copies()
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
-        """Take kernel NUMA balancing while guests are managed, give it back otherwise."""
+        """Take kernel NUMA balancing while guests are managed, give it back otherwise.
+
+        What of copies was to go before, and would not, is tried again.
+        """
+        again = self._replicator.retry()
+        for line in again.reported:
+            LOG.info("%s", line)
         reported = self._balancing.update(1 if is_managing else 0)
         if reported is None:
-            return ()
+            return again.left
         LOG.info('%s reason="%s"', reported, "guests are managed" if is_managing else "no guest is managed")
-        return (reported,)
+        return (reported, *again.left)
 
     def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Undo one guest or all within the budget; return what was done.
@@ -145,6 +157,7 @@ class HostActuator:
         def stop() -> bool:
             return is_stopping() or calls.clock() > until_ns
 
+        copies = self._replicator.collapse(guest)
         result = undo(
             self._journal,
             calls.proc,
@@ -156,12 +169,12 @@ class HostActuator:
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
             self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
-        reported = (*self._replicator.collapse(guest), *undo_lines(result))
+        reported = (*copies.reported, *copies.left, *undo_lines(result))
         for line in reported:
             LOG.info("undo: %s", line)
-        if not result.is_complete:
+        if copies.left or not result.is_complete:
             # Whoever asked may be about to throw the journal away.
-            hint = "the rest stays in the journal: run it again"
+            hint = AGAIN if result.is_complete else "the rest stays in the journal: run it again"
             raise VmplaceError(f"not all is as it was: {'; '.join(reported)}", hint=hint)
         return reported
 
@@ -182,9 +195,10 @@ class HostActuator:
 
     def close(self) -> None:
         """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""
-        self._replicator.collapse()
-        self._mover.close()
         try:
+            for line in self._replicator.close().left:
+                LOG.warning("%s; KVM drops them as the agent lets go of the guest", line)
+            self._mover.close()
             if reported := self._balancing.give_back():
                 LOG.info('%s reason="the agent ends"', reported)
         finally:

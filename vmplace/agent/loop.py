@@ -255,11 +255,21 @@ class Agent:
         """Take roots, copies and hint faults off guests that begin to migrate; a window brings them back."""
         for guest in self.roster:
             if guest.is_migrating and not guest.is_let_go:
-                for let_go in (self._parts.source.forget, self._parts.actuator.release):
-                    with self._notes.fenced(f"guest {guest.name} is not let go for its migration"):
-                        let_go(guest.topology)
-                LOG.info('guest=%s state=known->migrating reason="nothing of it moves"', guest.name)
-            guest.is_let_go = guest.is_migrating
+                guest.is_let_go = self._let_go_of(guest)
+            elif not guest.is_migrating:
+                guest.is_let_go = False
+
+    def _let_go_of(self, guest: TrackedGuest) -> bool:
+        """Let one guest go for its migration; what would not is tried again at the next window."""
+        steps = (self._parts.source.forget, self._parts.actuator.release)
+        done = 0
+        for let_go in steps:
+            with self._notes.fenced(f"guest {guest.name} is not let go for its migration"):
+                let_go(guest.topology)
+                done += 1
+        if done == len(steps):
+            LOG.info('guest=%s state=known->migrating reason="nothing of it moves"', guest.name)
+        return done == len(steps)
 
     def _own(self) -> None:
         """Take what must not interfere, as long as a guest is managed; give it back otherwise."""

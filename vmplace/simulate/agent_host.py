@@ -305,13 +305,16 @@ class SimulatedMachine:
         """Make copies of ranges of frames, or drop them where ``nodes`` is 0."""
         guest = self._guest(fd, "replicate")
         guest.note_lost(self.clock.monotonic())
+        changed = 0
         for number, (first, count) in enumerate(zip(gfns.tolist(), npages.tolist(), strict=True)):
             frames = np.arange(first, min(first + count, guest.frames))
             if nodes:
                 done[number], status[number] = self._copy(guest, frames)
+                changed += int(done[number])
             else:
-                done[number] = self._drop(guest, frames)
-        self.clock.work(MOVE_CALL_NS + MOVE_PAGE_NS * int(done.sum()))
+                changed += self._drop(guest, frames)
+                done[number] = count
+        self.clock.work(MOVE_CALL_NS + MOVE_PAGE_NS * changed)
         # A page that the present window writes to does not keep its copies, whenever the write comes.
         self.simulation.collapse(guest.run)
         guest.note_lost(self.clock.monotonic())

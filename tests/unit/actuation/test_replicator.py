@@ -1,7 +1,8 @@
 """Is KVM asked again where it could not tell, or not yet?"""
 
+import errno
 import os
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from tests.unit.actuation.child_guest import guest_of
 from vmplace import native
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.replicator import BUSY, Replicator, replicated
+from vmplace.actuation.replicator import BUSY, Dropped, Replicator, replicated
+from vmplace.policy.plan import Collapse, Replication
+from vmplace.topology.guest import GuestTopology
 
 
 def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,22 +54,101 @@ class OneSlot:
     is_closed = False
 
     def info(self) -> Any:
-        return SimpleNamespace(slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=8)])
+        return SimpleNamespace(
+            root_nodes=0b11, slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=8, hva=1 << 32)]
+        )
 
     def statistics(self) -> dict[str, int]:
-        return {"replicas": 2}
+        return {"replicated_pages": 0, "collapsed_pages": 0, "released_pages": 0, "replica_copies": 0}
 
     def close(self) -> None:
         self.is_closed = True
 
 
+@dataclass
+class Kvm:
+    """KVM's ioctl: drops ``pages_a_call`` of each range, as a signal has it do, or raises ``error``."""
+
+    dropped: list[tuple[int, list[int]]] = field(default_factory=list)
+    pages_a_call: int = 1 << 20
+    error: OSError | None = None
+
+    def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
+        if self.error and not nodes:
+            raise self.error
+        self.dropped.append((nodes, gfns.tolist()))
+        done[:] = np.minimum(npages, npages if nodes else self.pages_a_call)
+
+
+def a_replicator(kvm: Kvm) -> tuple[Replicator, GuestTopology, OneSlot]:
+    """Return a replicator that has one guest, which has copies of four pages."""
+    slot, guest = OneSlot(), guest_of(os.getpid(), 1 << 32, 8)
+    replicator = Replicator(Budget(None), lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
+    (outcome,), failures = replicator.apply([COPIES], {"db1": guest})
+    assert outcome.replicated == 4 and not failures
+    return replicator, guest, slot
+
+
+HVA, FOUR = np.array([1 << 32], np.uint64), np.array([4], np.int32)
+COPIES = Replication("db1", HVA, FOUR, (0, 1), "test")
+
+
+def test_a_collapse_that_signals_cut_short_goes_on():
+    kvm = Kvm(pages_a_call=3)
+    replicator, _, slot = a_replicator(kvm)
+    assert replicator.collapse().reported == ("db1: replicas dropped",) and slot.is_closed
+    assert [gfns for nodes, gfns in kvm.dropped if not nodes] == [[0], [3], [6]]
+
+
+@pytest.mark.parametrize("trouble", [Kvm(pages_a_call=0), Kvm(error=OSError(errno.ENOMEM, "no memory"))])
+def test_copies_that_would_not_go_are_tried_again_and_told(trouble: Kvm):
+    kvm = Kvm()
+    replicator, guest, slot = a_replicator(kvm)
+    kvm.pages_a_call, kvm.error = trouble.pages_a_call, trouble.error
+    for drop in (lambda: replicator.release(guest), replicator.collapse, replicator.retry):
+        dropped = drop()
+        assert not dropped.reported and "db1: its copies are not dropped yet" in dropped.left[0]
+    # None are added meanwhile, and the descriptor by which they go stays open.
+    assert replicator.apply([COPIES], {"db1": guest})[1] and not slot.is_closed
+    kvm.pages_a_call, kvm.error = 8, None
+    assert replicator.retry().reported == ("db1: replicas dropped",) and slot.is_closed
+    assert replicator.retry() == Dropped()
+
+
+def test_copies_of_a_dead_vm_are_nobodys_to_drop():
+    kvm = Kvm()
+    replicator, _, slot = a_replicator(kvm)
+    kvm.error = OSError(errno.ENOMEM, "no memory")
+    assert replicator.collapse().left
+    kvm.error = OSError(errno.EIO, "dead")
+    assert replicator.retry() == Dropped() and slot.is_closed
+
+
+def test_the_end_closes_the_descriptor_with_which_kvm_drops_what_is_left():
+    kvm = Kvm()
+    replicator, _, slot = a_replicator(kvm)
+    kvm.error = OSError(errno.ENOMEM, "no memory")
+    assert replicator.close().left and slot.is_closed
+
+
+def test_pages_whose_copies_would_not_go_are_still_known_to_have_some():
+    kvm = Kvm()
+    replicator, guest, _ = a_replicator(kvm)
+    kvm.error = OSError(errno.ENOMEM, "no memory")
+    unwanted = Collapse("db1", HVA, FOUR, "test")
+    with pytest.raises(OSError, match="no memory"):
+        replicator.drop(unwanted, guest)
+    kvm.error = None
+    assert replicator.drop(unwanted, guest) == 4 and replicator.drop(unwanted, guest) == 0
+
+
 def test_a_guest_is_let_go_by_whatever_name_it_had_and_goes_by_its_present_one() -> None:
-    opened, dropped = [OneSlot(), OneSlot()], []
+    opened, dropped = [OneSlot(), OneSlot()], list[tuple[int, list[int]]]()
     replicator = Replicator(
         Budget(None),
         lambda: 0,
         opened=lambda guest, proc: opened[guest.pid],  # type: ignore[arg-type,return-value]
-        ask=lambda fd, nodes, gfns, *_: dropped.append((nodes, gfns.tolist())),
+        ask=Kvm(dropped=dropped),
     )
     one = guest_of(os.getpid(), 1 << 32, 8)
     first, second = (replace(one, pid=pid, name=f"qemu-{pid}") for pid in (0, 1))
@@ -74,7 +156,7 @@ def test_a_guest_is_let_go_by_whatever_name_it_had_and_goes_by_its_present_one()
         replicator._known(guest)
     # libvirt was away when the copies were made.
     first, second = replace(first, name="db1"), replace(second, name="web")
-    assert replicator.release(first) == ("qemu-0: replicas dropped",)
+    assert replicator.release(first).reported == ("qemu-0: replicas dropped",)
     assert opened[0].is_closed and dropped == [(0, [0])]
     replicator.apply((), {"web": second})
-    assert replicator.collapse("web") == ("web: replicas dropped",) and opened[1].is_closed
+    assert replicator.collapse("web").reported == ("web: replicas dropped",) and opened[1].is_closed

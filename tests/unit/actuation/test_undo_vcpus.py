@@ -19,7 +19,7 @@ from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.undo import undo
-from vmplace.agent.actuator import told_undo
+from vmplace.agent.actuator import undo_lines
 
 AWAY = 1000
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
@@ -68,7 +68,7 @@ def test_what_is_online_of_a_threads_cpus_is_given_back_and_the_rest_told(journa
     os.sched_setaffinity(tid, {1})
     result = undo(journal)
     assert os.sched_getaffinity(tid) == {0} and result.is_complete
-    assert "1 vCPUs given their CPUs back without CPUs 1000, which are offline" in told_undo(result)[0]
+    assert "1 vCPUs given their CPUs back without CPUs 1000, which are offline" in undo_lines(result)[0]
 
 
 @pytest.mark.parametrize(

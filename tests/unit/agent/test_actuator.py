@@ -1,5 +1,6 @@
 """What changes the host goes together: memory follows vCPUs, and does not go where they could not."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
+from tests.unit.actuation.test_replicator import COPIES, Kvm, OneSlot
 from tests.unit.agent.slow_clock import SlowClock
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_identity
@@ -18,7 +20,7 @@ from vmplace.actuation.page_runs import encode_pages
 from vmplace.agent.actuator import HostActuator, HostCalls
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.errors import VmplaceError
-from vmplace.policy.plan import VcpuMove
+from vmplace.policy.plan import PlacementPlan, VcpuMove
 
 BASE = 1 << 32
 
@@ -75,3 +77,25 @@ def test_memory_stays_where_vcpus_could_not_be_pinned(
     assert {outcome.guest for outcome in result.outcomes} == moved_for
     assert bool(result.failures) == (not moved_for)
     assert result.pinned_vcpus == len(moved_for)
+
+
+def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_path: Path):
+    kvm = Kvm()
+    calls = HostCalls(opened=lambda *_: OneSlot(), ask=kvm)  # type: ignore[arg-type]
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), calls=calls)
+    guests = {"db1": guest_of(os.getpid(), BASE, 8)}
+    try:
+        result = actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
+        assert result.replicated_pages
+        kvm.error = OSError(errno.ENOMEM, "no memory")
+        with pytest.raises(VmplaceError, match=r"not all .* db1: its copies are not dropped yet") as raised:
+            actuator.undo("db1", lambda: False)
+        assert "tries again" in str(raised.value.hint)
+        with pytest.raises(VmplaceError, match="its copies are not dropped yet"):
+            actuator.release(guests["db1"])
+        assert "not dropped yet" in actuator.own(True)[0]
+        kvm.error = None
+        assert actuator.own(True) == ()
+        assert kvm.dropped[-1] == (0, [0])
+    finally:
+        actuator.close()

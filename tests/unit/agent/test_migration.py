@@ -155,3 +155,9 @@ def test_a_guest_that_cannot_be_let_go_is_noted_and_left_alone_all_the_same():
     agent.run(windows=2)
     assert any("db1 is not let go" in note for note in agent.status.notes)
     assert world.let_go == ["actuator db1"] and world.applied.count("db1") == 1
+    # It is tried again until it worked, and no more then.
+    world.cannot_forget = False
+    world.let_go.clear()
+    agent.run(windows=4)
+    assert world.let_go == LET_GO
+    assert not any("db1 is not let go" in note for note in agent.status.notes)

@@ -7,6 +7,7 @@ that stops after an hour over a bad index would be no help.
 import json
 import math
 import re
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +199,12 @@ def _ascending(records: dict[str, Ints]) -> dict[str, Ints]:
 
 
 def _meta(array: Any) -> dict[str, Any]:
+    if array.dtype.kind != "U":
+        raise TraceError(f"meta holds {array.dtype}, not text")
+    # numpy makes strings of numbers that are no characters, and Python breaks on these wherever they go.
+    characters = np.frombuffer(array.tobytes(), np.dtype("u4").newbyteorder(array.dtype.byteorder))
+    if characters.max(initial=0) > sys.maxunicode:
+        raise TraceError("meta holds what is no text")
     try:
         meta = json.loads(str(array))
     except (ValueError, RecursionError) as err:

@@ -34,10 +34,15 @@ CURE = "systemctl status libvirtd"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What libvirt_worker.py prints: domains as (UUID, name, XML), some text, or an error."""
+    """What libvirt_worker.py prints: domains as (UUID, name, XML), some text, or an error.
+
+    ``stuck``: UUIDs of domains that libvirt did not answer for; ``unreached`` were not asked for.
+    """
 
     domains: tuple[tuple[str, str, str], ...] = ()
     migrating: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     text: str = ""
     error: str | None = None
     gone: bool = False

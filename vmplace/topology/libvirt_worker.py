@@ -7,9 +7,11 @@ taken back; a process can be killed.  Run as a file, for it needs nothing of the
     python3 -P libvirt_worker.py URI monitor UUID COMMAND
     python3 -P libvirt_worker.py URI domain NAME            its XML, and that of its next start
     python3 -P libvirt_worker.py URI set NAME WHERE NAMESPACE PREFIX    metadata from stdin; empty: out
-    python3 -P libvirt_worker.py URI summaries NAMESPACE    of the live domains, {UUID: element} from stdin
+    python3 -P libvirt_worker.py URI summaries NAMESPACE    of live domains: [[UUID, element], …] from stdin
     python3 -P libvirt_worker.py URI secure NAME            the XML of its next start, with its secrets
     python3 -P libvirt_worker.py URI define NAME            the XML of its next start from stdin
+
+A domain whose QEMU hangs holds up whoever asks for it for 30 s: each is waited for DOMAIN_S.
 
 Prints one JSON object (guests_libvirt.Answer), or {"error": …, "gone": whether the domain ended}.  And, until
 its stdin ends, sends a datagram (agent/news.py) for each event that a policy or a migration may follow from:
@@ -29,18 +31,65 @@ import re
 import signal
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 LIFE_S = 30
 """Nobody waits longer for libvirt; a worker whose agent was killed ends then, too."""
 MOST_BYTES = 16 << 20
+DOMAIN_S = 1.5
+MOST_STUCK = 3
+"""libvirtd works on five calls of a connection at once (max_client_requests); those that hang count."""
 ALIVE_S, ALIVE_TRIES = 5, 3
 MIGRATION = re.compile(rb"<job [^>]*async='migration (?:out|in)'")
 IN_CLOSE_WRITE, IN_MOVED_TO, INOTIFY_EVENT = 0x8, 0x80, struct.Struct("iIII")
 CHANGES = frozenset({"monitor", "set", "summaries", "secure", "define"})
 """Questions that libvirt does not allow who may only read: they change something, or tell secrets."""
+
+
+class StuckError(Exception):
+    """libvirt does not answer for one domain."""
+
+
+class CrowdedError(Exception):
+    """It does not answer for MOST_STUCK: further calls would only wait for these."""
+
+
+class Bounded:
+    """Calls, each for one domain and for DOMAIN_S at most; one that hangs goes on in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.stuck = 0
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Return what ``function`` returns; raises what it raises, StuckError, CrowdedError."""
+        if self.stuck >= MOST_STUCK:
+            raise CrowdedError
+        ended: list[Callable[[], Any]] = []
+        thread = threading.Thread(target=lambda: ended.append(_outcome(function)), daemon=True)
+        thread.start()
+        thread.join(DOMAIN_S)
+        if not ended:
+            self.stuck += 1
+            raise StuckError
+        return ended[0]()
+
+
+def _outcome(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Call ``function``; return what returns or raises the same."""
+    try:
+        value = function()
+    except Exception as err:
+        error = err
+
+        def fail() -> Any:
+            raise error
+
+        return fail
+    return lambda: value
 
 
 def main(uri: str, question: str, *words: str) -> dict[str, Any]:
@@ -60,23 +109,42 @@ def main(uri: str, question: str, *words: str) -> dict[str, Any]:
         return QUESTIONS[question](connection, *words)
     except libvirt.libvirtError as err:
         return {"error": f"libvirt: {err}", "gone": err.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN}
+    except CrowdedError:
+        return {"error": f"libvirt does not answer for {MOST_STUCK} domains, or more"}
 
 
 def read_domains(connection: Any) -> dict[str, Any]:
-    """Return the running domains; one that ended since the list was made is left out."""
+    """Return the running domains; one that ended since the list was made is left out.
+
+    One that libvirt does not answer for passes for one that migrates: nothing is done to it.
+    """
     import libvirt
 
-    domains, migrating = [], []
+    domains, migrating, bounded = [], [], Bounded()
     for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
         try:
             # First: the XML of one that arrives is told only once it has.
-            if is_migrating(domain):
+            if _is_migrating_or_stuck(domain, bounded):
                 migrating.append(domain.UUIDString())
             domains.append((domain.UUIDString(), domain.name(), domain.XMLDesc(0)))
         except libvirt.libvirtError as err:
             if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
     return {"domains": domains, "migrating": migrating}
+
+
+def _is_migrating_or_stuck(domain: Any, bounded: Bounded) -> bool:
+    import libvirt
+
+    try:
+        return bool(bounded.call(partial(is_migrating, domain)))
+    except StuckError:
+        return True
+    except libvirt.libvirtError as err:
+        # Another's job on it does not end.
+        if err.get_error_code() == libvirt.VIR_ERR_OPERATION_TIMEOUT:
+            return True
+        raise
 
 
 def is_migrating(domain: Any) -> bool:
@@ -151,17 +219,20 @@ def set_metadata(connection: Any, name: str, where: str, namespace: str, prefix:
 
 
 def set_summaries(connection: Any, namespace: str) -> dict[str, Any]:
-    """Set one element of the live metadata of several domains; tell what went wrong."""
+    """Set one element of the live metadata of several domains, in turn; tell what went wrong.
+
+    ``stuck`` are those that libvirt does not answer for, ``unreached`` all that come after too many of these.
+    """
     import libvirt
 
-    element, live, wrong = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE, []
-    for uuid, text in json.loads(sys.stdin.read(MOST_BYTES)).items():
+    wrong, stuck, unreached, bounded = [], [], [], Bounded()
+    for uuid, text in json.loads(sys.stdin.read(MOST_BYTES)):
         try:
-            domain = connection.lookupByUUIDString(uuid)
-            if has_job(domain):
-                # libvirt would have us wait for its end, and with us all that come after it.
-                continue
-            domain.setMetadata(element, text or None, "placement" if text else None, namespace, live)
+            bounded.call(partial(_set_summary, connection, namespace, uuid, text))
+        except StuckError:
+            stuck.append(uuid)
+        except CrowdedError:
+            unreached.append(uuid)
         except libvirt.libvirtError as err:
             # It ended, is shut off, or had none to take out.
             if err.get_error_code() not in {
@@ -170,7 +241,17 @@ def set_summaries(connection: Any, namespace: str) -> dict[str, Any]:
                 libvirt.VIR_ERR_NO_DOMAIN_METADATA,
             }:
                 wrong.append(f"{uuid}: {err}")
-    return {"text": "; ".join(wrong)}
+    return {"text": "; ".join(wrong), "stuck": stuck, "unreached": unreached}
+
+
+def _set_summary(connection: Any, namespace: str, uuid: str, text: str) -> None:
+    import libvirt
+
+    element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
+    domain = connection.lookupByUUIDString(uuid)
+    # libvirt would have us wait for a job's end.
+    if not has_job(domain):
+        domain.setMetadata(element, text or None, "placement" if text else None, namespace, live)
 
 
 def read_secure(connection: Any, name: str) -> dict[str, Any]:
@@ -300,3 +381,6 @@ QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
 
 if __name__ == "__main__":
     json.dump(main(*sys.argv[1:]), sys.stdout)
+    sys.stdout.flush()
+    # Threads that wait for a domain that hangs are not waited for.
+    os._exit(0)

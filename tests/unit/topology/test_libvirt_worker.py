@@ -3,6 +3,9 @@
 import importlib.util
 import io
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +17,41 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libvirt") is None, reason="Python has no libvirt module"
 )
 NAMESPACE = "urn:vmplace:placement:1"
+WELL = {"text": "", "stuck": [], "unreached": []}
+
+
+def set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 @dataclass
 class Domain:
-    """A domain in the middle of a job, as the QEMU driver tells of it; no libvirtd runs here."""
+    """A domain in the middle of a job, as the QEMU driver tells of it; no libvirtd runs here.
+
+    Until ``end`` is set it hangs, as libvirt does while another job on the domain does not end.
+    """
 
     job: dict[str, int]
     texts: list[str | None] = field(default_factory=list)
+    end: threading.Event = field(default_factory=set_event)
 
     def jobStats(self) -> dict[str, int]:  # noqa: N802
+        self.end.wait(60)
         return self.job
+
+    def state(self) -> tuple[int, int]:
+        return (1, 1)
+
+    def name(self) -> str:
+        return "a"
+
+    def UUIDString(self) -> str:  # noqa: N802
+        return f"u{id(self)}"
+
+    def XMLDesc(self, flags: int) -> str:  # noqa: N802
+        return "<domain/>"
 
     def setMetadata(self, *words: Any) -> None:  # noqa: N802
         self.texts.append(words[1])
@@ -37,16 +64,57 @@ class Connection:
     def lookupByUUIDString(self, uuid: str) -> Domain:  # noqa: N802
         return self._domains[uuid]
 
+    def listAllDomains(self, flags: int) -> list[Domain]:  # noqa: N802
+        return list(self._domains.values())
+
 
 def test_a_domain_with_a_job_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
     import libvirt
 
     busy = Domain({"type": libvirt.VIR_DOMAIN_JOB_UNBOUNDED})
     idle = Domain({"type": libvirt.VIR_DOMAIN_JOB_NONE})
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"busy": "<a/>", "idle": "<a/>"})))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([["busy", "<a/>"], ["idle", "<a/>"]])))
     connection = Connection(busy=busy, idle=idle)
-    assert libvirt_worker.set_summaries(connection, NAMESPACE) == {"text": ""}
+    assert libvirt_worker.set_summaries(connection, NAMESPACE) == WELL
     assert busy.texts == [] and idle.texts == ["<a/>"]
+
+
+@contextmanager
+def hanging(monkeypatch: pytest.MonkeyPatch, *at: int) -> Iterator[tuple[Connection, list[Domain]]]:
+    """Yield a connection with ten domains, those at these places hung."""
+    import libvirt
+
+    monkeypatch.setattr(libvirt_worker, "DOMAIN_S", 0.2)
+    domains = [Domain({"type": libvirt.VIR_DOMAIN_JOB_NONE}) for _ in range(10)]
+    for place in at:
+        domains[place].end = threading.Event()
+    told = [(f"d{i}", f"<a>{i}</a>") for i in range(10)]
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(told)))
+    try:
+        yield Connection(**{f"d{i}": one for i, one in enumerate(domains)}), domains
+    finally:
+        for one in domains:
+            one.end.set()
+
+
+def test_a_domain_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
+    with hanging(monkeypatch, 0) as (connection, domains):
+        told = libvirt_worker.set_summaries(connection, NAMESPACE)
+        assert told == {"text": "", "stuck": ["d0"], "unreached": []}
+        assert [bool(one.texts) for one in domains] == [False] + [True] * 9
+
+
+def test_those_behind_too_many_that_hang_are_told(monkeypatch: pytest.MonkeyPatch):
+    with hanging(monkeypatch, 1, 2, 3) as (connection, domains):
+        told = libvirt_worker.set_summaries(connection, NAMESPACE)
+        assert (told["stuck"], told["unreached"]) == (["d1", "d2", "d3"], [f"d{i}" for i in range(4, 10)])
+        assert domains[0].texts
+
+
+def test_of_a_domain_that_hangs_nothing_is_done_and_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch):
+    with hanging(monkeypatch, 5) as (connection, domains):
+        told = libvirt_worker.read_domains(connection)
+        assert len(told["domains"]) == 10 and told["migrating"] == [domains[5].UUIDString()]
 
 
 def test_the_test_driver_which_has_no_jobs_is_written_to(monkeypatch: pytest.MonkeyPatch):
@@ -55,7 +123,7 @@ def test_the_test_driver_which_has_no_jobs_is_written_to(monkeypatch: pytest.Mon
     connection = libvirt.open("test:///default")
     domain = connection.lookupByName("test")
     element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-    reported = json.dumps({domain.UUIDString(): "<placement>A</placement>"})
+    reported = json.dumps([[domain.UUIDString(), "<placement>A</placement>"]])
     monkeypatch.setattr("sys.stdin", io.StringIO(reported))
-    assert libvirt_worker.set_summaries(connection, NAMESPACE) == {"text": ""}
+    assert libvirt_worker.set_summaries(connection, NAMESPACE) == WELL
     assert "A" in domain.metadata(element, NAMESPACE, libvirt.VIR_DOMAIN_AFFECT_LIVE)

@@ -193,6 +193,13 @@ deb: venv ## the Debian packages vmplace and vmplace-lab (for Debian 13), built 
 deb-kernel: venv ## the patched kernel as Debian packages, beside the stock kernel, never the default unasked (an hour): build/deb-kernel
 	$(BIN)/vmplace-lab kernel-deb --out build/deb-kernel
 
+.PHONY: sdist-check
+sdist-check: venv ## the source distribution builds, and its unit tests pass in an environment of its own
+	@rm -rf build/sdist
+	$(BIN)/python setup.py -q sdist -d build/sdist
+	tar -xzf build/sdist/vmplace-*.tar.gz -C build/sdist
+	$(MAKE) -C build/sdist/vmplace-*/ test-unit
+
 dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
 	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard
 

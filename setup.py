@@ -1,13 +1,30 @@
 """Build vmplace with its C core, against the stable ABI so that one wheel fits every Python from 3.11."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.sdist import sdist
 
 NATIVE = Path("vmplace/native")
 KVM_PATCHES = "kvm-patches"
+CAPTURED = Path("tests/data/hosts")
+
+
+class SdistWithLinks(sdist):  # type: ignore[misc]
+    """setuptools leaves links to folders out; sysfs of captured machines is full of them."""
+
+    def make_release_tree(self, base_dir: str, files: Iterable[str]) -> None:
+        """Make the tree that becomes the archive."""
+        super().make_release_tree(base_dir, files)
+        for folder, names, _ in os.walk(CAPTURED):
+            for link in (Path(folder, name) for name in names if Path(folder, name).is_symlink()):
+                (Path(base_dir) / link).symlink_to(link.readlink())
+
 
 setup(
+    cmdclass={"sdist": SdistWithLinks},
     ext_modules=[
         Extension(
             "vmplace.native._native",

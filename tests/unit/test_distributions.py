@@ -1,7 +1,9 @@
 """Does what hosts install hold nothing of the instrument, and each distribution all that it needs?"""
 
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,19 @@ def test_the_lab_is_installed_with_its_sources(tmp_path: Path):
     files = built(ROOT / "lab", tmp_path)
     assert {path.split("/")[0] for path in files} == {"lab"}
     assert committed("lab") - {"lab/pyproject.toml"} <= files
+
+
+def test_the_source_distribution_has_all_that_is_committed(tmp_path: Path):
+    files, copy = committed("."), tmp_path / "copy"
+    for path in files:
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, copy / path, follow_symlinks=False)
+    command = [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        packed = {one.name.partition("/")[2] for one in archive if not one.isdir()}
+    assert {path for path in files if path.split("/")[-1] != ".gitignore"} <= packed
 
 
 def test_vmplace_finds_the_lab_by_its_entry_points():

@@ -5,14 +5,16 @@ from typing import Any, cast
 
 import msgspec
 
+from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.heat_strip import heat_strips
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Answer as Told
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
-from vmplace.interfaces.fit_answers import advice_answer, fit_answer
+from vmplace.interfaces.fit_answers import advice_answer, fit_answer, movable_names
 from vmplace.interfaces.guest_views import GuestView, PolicyView, WhyView
+from vmplace.interfaces.look_budget import LookBudget, OverBudgetError
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
 from vmplace.policy.fit import Flavour
@@ -23,8 +25,9 @@ SIZED = frozenset({"fit", "advise", "make-room"})
 class AgentAnswers:
     """Look at the agent from the server's thread; hand orders to the loop."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, clock: Clock | None = None) -> None:
         self._agent = agent
+        self._budget = LookBudget(clock or HostClock())
 
     def __call__(self, peer: Peer, request: Request) -> Answer:
         """Return the answer, or the future of one for orders."""
@@ -34,19 +37,20 @@ class AgentAnswers:
                 return refusal("denied", message, f"run `sudo vmplace {request.command}`")
             return self._ordered(request)
         try:
-            return Response(True, data=self._look(request, may_see_addresses=peer.uid == 0))
+            return Response(True, data=self._look(request, peer.uid))
+        except OverBudgetError as err:
+            return refusal("busy", str(err), err.hint)
         except UnknownGuestError as err:
             return refusal("guest", str(err), err.hint)
 
-    def _look(self, request: Request, *, may_see_addresses: bool) -> Any:
+    def _look(self, request: Request, uid: int) -> Any:
         if request.command == "status":
             return msgspec.to_builtins(self._agent.status, str_keys=True)
         if request.command == "plan":
             plan = self._agent.last_plan
             return msgspec.to_builtins(plan.of(request.guest) if request.guest else plan, str_keys=True)
         if request.command in SIZED:
-            fit = fit_answer if request.command == "fit" else advice_answer
-            return msgspec.to_builtins(fit(self._agent, _flavour(request)), str_keys=True)
+            return self._sized(request, uid)
         if request.guest is None:
             hint = f"vmplace {request.command} GUEST; vmplace status lists them"
             raise VmplaceError(f"{request.command} needs the name of a guest", hint=hint)
@@ -54,7 +58,19 @@ class AgentAnswers:
             look = self.why if request.command == "why" else self.policy
             return msgspec.to_builtins(look(request.guest), str_keys=True)
         shown = msgspec.to_builtins(self.show(request.guest), str_keys=True)
-        return shown if may_see_addresses else without_addresses(shown)
+        return shown if uid == 0 else without_addresses(shown)
+
+    def _sized(self, request: Request, uid: int) -> Any:
+        """Return what is known of a guest that is to come; raises OverBudgetError."""
+        agent, flavour = self._agent, _flavour(request)
+        answer = fit_answer if request.command == "fit" else advice_answer
+        state = (agent.host, agent.status.windows, movable_names(agent))
+        return self._budget.answer(
+            uid,
+            state,
+            (request.command, flavour),
+            lambda: msgspec.to_builtins(answer(agent, flavour), str_keys=True),
+        )
 
     def show(self, name: str) -> GuestView:
         """Return all that is known of one guest."""

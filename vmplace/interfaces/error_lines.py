@@ -25,7 +25,7 @@ CODES = {
     "nothing": "there is no such guest, or nothing to do",
     "no-agent": "no agent answers",
     "denied": "only root may, or only the group vmplace",
-    "busy": "the agent has too many clients",
+    "busy": "the agent has too many clients, or one of them asked too often",
     "bad-request": "the agent is of another release",
     "bad-config": "a file that a person wrote is wrong; the message begins with its place",
     "bad-input": "what came from the host, or from a file, is not what it must be",

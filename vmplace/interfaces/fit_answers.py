@@ -14,7 +14,7 @@ def fit_answer(agent: Agent, flavour: Flavour) -> Fit:
     """Return where a guest of that size fits, and what would make room for it."""
     host = _host(agent)
     views = agent.roster.views()
-    movable = {guest.name for guest in agent.roster if _may_leave(guest)}
+    movable = movable_names(agent)
     leaving = tenants(host, [view for view in views if view.topology.name in movable])
     return fit(host, views, leaving, flavour)
 
@@ -23,6 +23,11 @@ def advice_answer(agent: Agent, flavour: Flavour) -> Advice:
     """Return the nodes on which a guest of that size would best run."""
     host = _host(agent)
     return advise(host, agent.roster.views(), memory_loads(agent, host), flavour)
+
+
+def movable_names(agent: Agent) -> frozenset[str]:
+    """Return the guests that may make room."""
+    return frozenset(guest.name for guest in agent.roster if _may_leave(guest))
 
 
 def memory_loads(agent: Agent, host: HostTopology) -> dict[int, float]:

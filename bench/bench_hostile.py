@@ -6,7 +6,7 @@ Scenarios are drawn anew in each run, from the number that is printed first: who
 Each scenario is one host and one or two guests of 500 to 6,000 pages, drawn by its number.  Parts of a
 guest's memory are read by all vCPUs, read by all and then written for a while, handed on to the opposite
 vCPU, used by one vCPU at a time, or distributed anew in each window.  Control: ``none``, memory untouched.
-Told is by which share of time the mean, a guest and a protected guest got slower at most.
+It reports by which share the mean, the worst guest and a protected guest got slower.
 """
 
 import argparse

@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def note(reported: dict[str, Any], trace: str, done: Future[list[dict[str, Any]]]) -> None:
-    """Add the rows of a trace to what is told, or why there are none."""
+    """Add the rows of a trace to the report, or why there are none."""
     try:
         reported["rows"] += done.result()
     except Exception as err:  # whatever it is, the other traces are of use

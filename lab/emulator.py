@@ -37,7 +37,7 @@ def kernel_command_line(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the emulated host's command line.
 
     Its TSC is this machine's.  A kernel calibrates it by reading timers in time, which an emulated CPU often
-    cannot: so it is told the frequency if this machine is a virtual one whose hypervisor told it.
+    cannot: so it gets the frequency if this machine is a virtual one whose hypervisor says it.
     (Elsewhere "cpu MHz" is how fast a core runs at the moment.)
     """
     reported = dict(re.findall(r"^(flags|cpu MHz)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE))

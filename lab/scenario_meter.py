@@ -163,7 +163,7 @@ def read_windows(
 ) -> WindowSet:
     """Return three windows in which each guest made its touches of so many seconds.
 
-    ``rates`` are the declared touches a second by guest number; without any, a window is as long as told.
+    ``rates`` are the declared touches a second by guest number; without any, a window lasts as asked for.
     Raises TooSlowError where windows had to be taken again too often, and LabError for a meter that cannot
     tell where accesses went.
     """

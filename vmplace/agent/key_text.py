@@ -1,4 +1,4 @@
-"""How is a complaint of msgspec told to a person: TOML's names of types, and what a key wants."""
+"""How does a person read a complaint of msgspec: TOML's names of types, and what a key wants."""
 
 import re
 from collections.abc import Callable

@@ -5,7 +5,7 @@
    where bits are read several times a window, else from the windows in which each node touched it.  Where a
    source samples accesses it comes from these, each entry's own as far as chance explains no more
    (credibility.py).
-3. How nodes share a page is told by few windows.  Where the pages around it differ no more than chance
+3. Few windows show how nodes share a page.  Where the pages around it differ no more than chance
    explains, it counts as shared as they are: else plans would follow chance, and pages that all nodes use
    alike would move in each window.
 4. Whether a page is written is what use_fused.py makes of bits, and of the pages around.  A sampling source

@@ -49,7 +49,7 @@ def imbalance(loads: Matrix) -> float | None:
 
 
 def mc_imbalance(traffic: TrafficMatrix, memory_nids: tuple[int, ...] | None = None) -> float | None:
-    """Return the memory-controller imbalance over the nodes that have memory (all, if not told)."""
+    """Return the memory-controller imbalance over the nodes that have memory (all, if not given)."""
     counted = [i for i, nid in enumerate(traffic.nids) if memory_nids is None or nid in memory_nids]
     return imbalance(traffic.mc_loads()[counted])
 

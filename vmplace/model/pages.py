@@ -46,7 +46,7 @@ class SeenWindow:
     """What one window showed of a range, a bit per page.
 
     ``accessed``: a plane for each node, and a last one for nodes that are not known; from a source that does
-    not see nodes a single one, of anybody.  ``written``: by anybody; None where that could not be told.
+    not see nodes a single one, of anybody.  ``written``: by anybody; None where that is not known.
     """
 
     accessed: BlockRows

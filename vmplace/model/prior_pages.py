@@ -43,7 +43,7 @@ def prior_pages(
 ) -> GuestPages | None:
     """Return the statistics that the handover stands for before ``batch``, the first window.
 
-    None where nothing is told, the source does not see nodes, or no vCPUs' node is known.
+    None where nothing is known, the source does not see nodes, or no vCPUs' node is known.
     """
     nodes = _nodes_of_groups(handover, host, guest, batch.nids)
     if (

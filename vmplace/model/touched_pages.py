@@ -44,7 +44,7 @@ class TouchedPages:
     ``touches[N + 1, E]``: in how many windows each node touched it; the last row is of nodes that are not
     known.
     ``seen[E]``, ``wrote[E]``: whether anybody touched it, and wrote; bit 0 of the newest window.
-    ``all_written``: in one of them that could not be told.  ``codes[N, E]``: its rate (page_rates.py).
+    ``all_written``: in one of them that is not known.  ``codes[N, E]``: its rate (page_rates.py).
     ``sampled``, ``counted`` and ``text`` are those of ``RangePages``, with entries for pages.
     """
 

@@ -43,7 +43,7 @@ class PageUse:
     """One item per entry (touched_pages.py).
 
     ``owner``: index of the one node that uses the page, -1 where none or several do.  ``shared``: several
-    nodes do, or one that is not known.  ``written``: somebody writes it, or it could not be told.
+    nodes do, or one that is not known.  ``written``: somebody writes it, or that is not known.
     ``in_use``: it was touched, or a quarter of the pages in its block were.  ``unsure``: it counts as written
     because of the pages around it alone, and was not seen for long enough to know better.
     """

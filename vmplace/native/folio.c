@@ -55,14 +55,14 @@ static size_t vmp_run_length(const struct vmp_folio_scan *scan, size_t at)
  */
 static int vmp_is_huge(int fd, uint64_t first, size_t length)
 {
-	const uint64_t told = VMP_FLAG(KPF_COMPOUND_HEAD) | VMP_FOREIGN | VMP_UNTRACKED;
+	const uint64_t mask = VMP_FLAG(KPF_COMPOUND_HEAD) | VMP_FOREIGN | VMP_UNTRACKED;
 	uint64_t head, middle;
 	int err;
 
 	if (length < VMP_PROBE_FRAMES)
 		return 0;
 	err = vmp_read_flags(fd, first, 1, &head);
-	if (err || (head & told) != VMP_FLAG(KPF_COMPOUND_HEAD))
+	if (err || (head & mask) != VMP_FLAG(KPF_COMPOUND_HEAD))
 		return err;
 	err = vmp_read_flags(fd, first + VMP_PAGES_PER_HUGE / 2, 1, &middle);
 	return err ? err : !!(middle & VMP_FLAG(KPF_COMPOUND_TAIL));

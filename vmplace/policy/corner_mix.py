@@ -26,7 +26,7 @@ ENOUGH = 1e-4
 
 
 def asked_of(system: MemorySystem, scale: Matrix, traffics: Matrix) -> Matrix:
-    """Return the rate at each resource if guests [G] made ``scale`` accesses per ns for each one told."""
+    """Return the rate at each resource if guests [G] made ``scale`` accesses per ns for each one given."""
     pairs = len(system.nids) ** 2
     total: Matrix = scale @ traffics.reshape(-1, pairs)
     rates: Matrix = total @ system.visits.reshape(pairs, -1)

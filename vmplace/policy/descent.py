@@ -116,7 +116,7 @@ class PageTask:
 class Mixture:
     """A fractional placement: each guest's traffic [G, N, N], and the corners that are mixed, by weight.
 
-    A corner is told by the prices [N, N] of each guest at which its places are the cheapest ones; None where
+    A corner is given by the prices [N, N] of each guest at which its places are the cheapest ones; None where
     the pages are now.
     """
 

@@ -13,7 +13,7 @@ from vmplace.simulate.trace import Trace, read_trace
 MOST_VCPUS_PER_CPU = 64
 KEYS = ("vcpus", "nodes", "first_touch", "priority", "mlp")
 BOUNDS = {"normal": None, "protected": 0.005}
-"""By how much a guest of each priority may get slower for the others' sake; None: not told."""
+"""By how much a guest of each priority may get slower for the others' sake; None: not given."""
 FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,priority=protected][,mlp=X]"
 
 

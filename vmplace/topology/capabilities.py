@@ -1,6 +1,6 @@
 """What can this host do for vmplace?  Each probe tries the real thing and says what it saw.
 
-An answer is yes, no, or None: cannot be told.  Only the needed ones decide whether the agent can work.
+An answer is yes, no, or None: not known.  Only the needed ones decide whether the agent can work.
 """
 
 import ctypes

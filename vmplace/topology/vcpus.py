@@ -35,7 +35,7 @@ def find_vcpu_tids(
     proc: Path = PROC,
     debugfs: Path = Path("/sys/kernel/debug"),
 ) -> dict[int, int]:
-    """Return the tid of each vCPU by its id; empty while they cannot be told."""
+    """Return the tid of each vCPU by its id; empty while they are not known."""
     named = {
         int(match[1] or match[2]): tid
         for tid, name in threads.items()

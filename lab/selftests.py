@@ -51,11 +51,17 @@ RUN = """mkdir -p {results}; cd {inside}
 # Some have memory swapped out.
 fallocate -l 256M /var/swap && chmod 600 /var/swap && mkswap -q /var/swap && swapon /var/swap
 find . -type f -perm /100 | cut -c3- | sort | grep -E {only} >{results}/all
+# The assertion that failed, in a line: where it is, and with which values.
+said() {{
+	sed -n '/Test Assertion Failure/,$p' "$1" | sed 1d | grep -v '0x.*: ?? ??:0' | tr -s '[:space:]' ' '
+}}
 while read -r test; do
 	log={results}/$(echo "$test" | tr / _).log
 	set --; [ "$test" != {stress} ] || set -- {arguments}
 	timeout -k 5 {limit} "./$test" "$@" >"$log" 2>&1 </dev/null
-	echo "$test $? $(tail -n 1 "$log" | cut -c 1-160)"
+	code=$? text=$(said "$log")
+	[ -n "$text" ] || text=$(tail -n 1 "$log")
+	echo "$test $code $(echo "$text" | cut -c 1-400)"
 done <{results}/all
 """
 BAD_NEWS = re.compile(r"BUG:|WARNING:|KASAN:|INFO: |Oops|refcount_t")

@@ -65,6 +65,7 @@ class TrackedGuest:
     is_let_go: bool = False
     allowance: Budget | None = None
     known_s: float = 0.0
+    read_since_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -98,6 +99,10 @@ class TrackedGuest:
             cpus=self.rate.cpus if self.rate else None,
             known_s=self.known_s,
         )
+
+    def known_for_s(self, now_s: float) -> float:
+        """Return for how long its pages have been watched, on its last host and here."""
+        return self.known_s + (0.0 if self.read_since_s is None else now_s - self.read_since_s)
 
     @property
     def waits_for(self) -> str | None:
@@ -161,12 +166,17 @@ class Roster:
             migrating=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_migrating),
         )
 
-    def views(self) -> tuple[GuestView, ...]:
-        """Return what the policy may know of each guest; one that cannot be told is left out, with a note."""
+    def views(self, now_s: float | None = None) -> tuple[GuestView, ...]:
+        """Return what the policy may know of each guest; one that cannot be told is left out, with a note.
+
+        ``now_s`` of the monotonic clock, for whom it matters for how long a guest has been watched.
+        """
         views = []
         for guest in self:
             try:
-                views.append(guest.view.sped_up(self._loaded.config.clock.scale))
+                view = guest.view.sped_up(self._loaded.config.clock.scale)
+                known_s = view.known_s if now_s is None else guest.known_for_s(now_s)
+                views.append(replace(view, known_s=known_s))
             except Exception as err:
                 guest.note(err)
         return tuple(views)

@@ -39,12 +39,10 @@ class Handovers:
         self._every_s = every_s
         self._clock = clock
         self._due_s = clock.monotonic() + every_s
-        self._since_s: dict[tuple[int, int], float] = {}
         self._written: set[str] = set()
 
     def prior(self, guest: TrackedGuest, host: HostTopology | None, batch: SampleBatch) -> GuestPages | None:
         """Return what the guest's last host knew of its pages, for its first window here."""
-        self._since_s[guest.topology.identity] = self._clock.monotonic()
         if host is None or guest.said is None or not guest.said.placement:
             return None
         if guest.settings.mode is Mode.AUTO and guest.topology.uuid:
@@ -70,8 +68,6 @@ class Handovers:
         if self._clock.monotonic() < self._due_s:
             return
         self._due_s = self._clock.monotonic() + self._every_s
-        alive = {guest.topology.identity for guest in roster}
-        self._since_s = {key: since for key, since in self._since_s.items() if key in alive}
         self._written &= {guest.topology.uuid for guest in roster if guest.topology.uuid}
         texts = {}
         for guest in roster:
@@ -113,11 +109,10 @@ class Handovers:
             return None
         if guest.pages is None or guest.is_migrating:
             return None
-        since_s = self._since_s.get(guest.topology.identity, self._clock.monotonic())
         return handover_of(
             host,
             guest.topology,
             guest.pages,
             unix_s=self._clock.unix_s(),
-            known_s=guest.known_s + self._clock.monotonic() - since_s,
+            known_s=guest.known_for_s(self._clock.monotonic()),
         )

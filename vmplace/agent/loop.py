@@ -286,6 +286,8 @@ class Agent:
             with self._readings.charged(guest):
                 before = guest.pages or self._handovers.prior(guest, self._host, batch)
                 guest.pages = absorbed(before, batch)
+                if guest.read_since_s is None:
+                    guest.read_since_s = self._clock.monotonic()
             if batch.served:
                 guest.served.append(batch.served)
 
@@ -295,7 +297,7 @@ class Agent:
         if self._host is None or not self._decisions.allows:
             return NO_PLAN
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
-        views, stays = preferred_views(self.roster.views(), self._host)
+        views, stays = preferred_views(self.roster.views(self._clock.monotonic()), self._host)
         snapshot = Snapshot(
             self._host,
             views,

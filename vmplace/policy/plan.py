@@ -60,7 +60,7 @@ class GuestView:
 
     ``proximity``: DWP at this moment, from 0 (memory on all nodes) to 1 (on those of the vCPUs).
     ``dram_per_us``: accesses to DRAM a microsecond, ``cpus``: vCPUs that run at once; None where nothing
-    counts them.  ``known_s``: for how long its pages were used like this before it came to this host.
+    counts them.  ``known_s``: for how long its pages have been watched, on its last host and here.
     """
 
     topology: GuestTopology

@@ -240,3 +240,21 @@ def test_stop_ends_a_long_window_at_once_and_closes_everything():
     running.thread.join(5)
     assert time.monotonic() - started < 1
     assert world.closed == 2
+
+
+def test_a_policy_is_told_for_how_long_a_guest_has_been_watched():
+    """What a guest may stake grows with that (guard.py): it need not be watched anew from the first plan."""
+    told, world = list[float](), World([guest("db1")])
+
+    def policy(snapshot: Snapshot) -> PlacementPlan:
+        told.extend(view.known_s for view in snapshot.guests)
+        return PlacementPlan()
+
+    world.policy = policy
+    agent = world.agent()
+    agent.run(windows=1)
+    tracked = agent.roster.get("db1")
+    assert tracked is not None
+    tracked.known_s = 300.0
+    agent.run(windows=3)
+    assert 0 <= told[0] < 300 < told[1] < told[2]

@@ -321,6 +321,9 @@ class OneGuest:
     def guests(self) -> Discovered:
         return Discovered((self._topology,))
 
+    def has_news(self) -> bool:
+        return False
+
     def look_again(self, *, asking: bool = False) -> None:
         pass
 

@@ -181,6 +181,9 @@ class LibvirtWorld(World):
         reported = self.libvirt.read(frozenset(one.uuid or "" for one in self.running))
         return Discovered(tuple(self.running), policies=reported.policies, migrating=reported.migrating)
 
+    def has_news(self) -> bool:
+        return False
+
     def look_again(self, *, asking: bool = False) -> None:
         if asking:
             self.libvirt.ask_again()

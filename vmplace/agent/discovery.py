@@ -20,20 +20,25 @@ read, are looked at more seldom."""
 class Discovery:
     """Remembers the host and its guests for a while; ``look_again`` makes it forget the guests."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - seams but for the first three
         self,
         read_host: Callable[[], HostTopology],
         read_free_bytes: Callable[[int], int],
         find: Callable[[], Discovered],
         clock: Callable[[], float] = time.monotonic,
         ask_again: Callable[[], None] = lambda: None,
+        has_news: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``ask_again`` makes ``find`` forget what others had told it."""
+        """``ask_again`` makes ``find`` forget what others had told it.
+
+        ``has_news`` tells whether they have answered since, later than ``find`` waits for them.
+        """
         self._read_host = read_host
         self._read_free_bytes = read_free_bytes
         self._find = find
         self._clock = clock
         self._ask_again = ask_again
+        self._has_news = has_news
         self._host: HostTopology | None = None
         self._host_until = self._guests_until = 0.0
         self._found = Discovered(())
@@ -53,9 +58,12 @@ class Discovery:
         return replace(self._host, nodes=nodes)
 
     def guests(self) -> Discovered:
-        """Return the guests as they were ``GUESTS_S`` ago at most, or longer where a look takes long."""
+        """Return the guests as they were ``GUESTS_S`` ago at most, or longer where a look takes long.
+
+        What others have told since is taken up at once: without it a guest may have to be left alone.
+        """
         began = self._clock()
-        if began >= self._guests_until:
+        if began >= self._guests_until or self._has_news():
             self._found = self._find()
             ended = self._clock()
             self._guests_until = ended + max(GUESTS_S, (ended - began) / LOOK_SHARE)
@@ -66,3 +74,7 @@ class Discovery:
         self._guests_until = 0.0
         if asking:
             self._ask_again()
+
+    def has_news(self) -> bool:
+        """Tell whether others have told what the last ``guests`` did not wait for."""
+        return self._has_news()

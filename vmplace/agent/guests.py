@@ -187,17 +187,28 @@ class Roster:
         for guest in self:
             self._apply_rule(guest, host_nids)
 
-    def follow_domains(self, found: Discovered, host_nids: tuple[int, ...], now_s: float) -> None:
-        """Follow what libvirt says: the policies in domains' XML, and who migrates."""
+    @property
+    def are_awaited(self) -> bool:
+        """Tell whether libvirt has yet to say what may be done with any of the guests there are."""
+        return bool(self._guests) and all(guest.is_awaited for guest in self)
+
+    def follow_domains(self, found: Discovered, host_nids: tuple[int, ...], now_s: float) -> bool:
+        """Follow what libvirt says: the policies in domains' XML, and who migrates.
+
+        Return whether it told now of a guest that had to be left alone until then.
+        """
+        told = False
         self._migrating = {name: until for name, until in self._migrating.items() if until > now_s}
         for guest in self:
-            uuid = guest.topology.uuid or ""
+            uuid, was_awaited = guest.topology.uuid or "", guest.is_awaited
             guest.is_awaited = guest.said is None and uuid in found.awaited
+            told |= was_awaited and not guest.is_awaited
             guest.is_migrating = uuid in found.migrating or guest.name in self._migrating
             said = found.policies.get(uuid, guest.said)
             if said != guest.said:
                 guest.said = said
                 self._apply_rule(guest, host_nids)
+        return told
 
     def follow_news(self, news: News, now_s: float) -> None:
         """Follow what happened to a guest: one that migrates is left alone until libvirt says it is over.

@@ -212,7 +212,7 @@ class Agent:
         if self._whole_host is not None:
             present = frozenset(guest.topology.identity for guest in self.roster)
             self._host = self._rooms.without_kept(self._whole_host, present)
-        self.roster.follow_domains(found, nids, self._clock.monotonic())
+        changed |= self.roster.follow_domains(found, nids, self._clock.monotonic())
         self.roster.follow_time(self._clock.unix_s())
         self._let_go()
         for gone in self.roster.take_gone():
@@ -294,7 +294,7 @@ class Agent:
         self.roster.tried(guest, step)
 
     def _plan(self) -> PlacementPlan:
-        if self._host is None or not self._decisions.allows:
+        if self._host is None or not self._decisions.allows or self.roster.are_awaited:
             return NO_PLAN
         budget_bytes = round(self._config.budget.mb_per_s * 1e6 * self._since_plan_s())
         views, stays = preferred_views(self.roster.views(self._clock.monotonic()), self._host)
@@ -468,7 +468,7 @@ class Agent:
 
     def _is_called(self) -> bool:
         """Return whether something was told that the next window should follow."""
-        return self._has_heard or self._wakeup.reloading
+        return self._has_heard or self._wakeup.reloading or self._parts.discovery.has_news()
 
     def _is_stirred(self) -> bool:
         """Return whether a guest does something else than in its last window: then a rest is over."""

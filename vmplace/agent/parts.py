@@ -26,6 +26,9 @@ class Discovery(Protocol):
     def look_again(self, *, asking: bool = False) -> None:
         """Look the guests up at the next call, and ask libvirt if ``asking``."""
 
+    def has_news(self) -> bool:
+        """Tell whether more is known of guests than ``guests`` told the last time."""
+
 
 class Actuator(Protocol):
     """All that changes the host, behind one journal."""

@@ -55,6 +55,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
             read_free_bytes,
             lambda: beside_numad(found_of(finder.find(), budget_bytes), numad),
             ask_again=finder.ask_again,
+            has_news=lambda: finder.has_news,
         ),
         source=source,
         policy=begun(name),

@@ -176,6 +176,11 @@ class GuestFinder:
         if self._libvirt is not None:
             self._libvirt.ask_again()
 
+    @property
+    def has_news(self) -> bool:
+        """Tell whether libvirt has answered since the last ``find``, which did not wait for it so long."""
+        return self._libvirt is not None and self._libvirt.has_answered
+
     def _is_awaited(self, pid: int, order: GuestDescription, answer: LibvirtAnswer) -> bool:
         """Tell whether libvirt may have a word on a guest that it does not tell now."""
         if answer.problem is None:

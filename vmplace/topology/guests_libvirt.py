@@ -111,6 +111,11 @@ class Libvirt:
         """Ask at the next ``read``, whatever is known: something changed."""
         self._asked_for = None
 
+    @property
+    def has_answered(self) -> bool:
+        """Tell whether an answer that came late waits for the next ``read``."""
+        return self._worker is not None and self._worker.has_ended
+
     def ask_monitor(self, uuid: str, command: str) -> str:
         """Return the answer of QEMU's human monitor; taints the domain.
 
@@ -225,6 +230,11 @@ class Question:
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
         return _checked(self._process.returncode, self._read_output())
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether ``result`` has something to return or to raise at once."""
+        return self._process.poll() is not None
 
     def kill(self) -> None:
         """End it; SIGKILL, for libvirt may hold other signals up."""

@@ -95,6 +95,9 @@ class World:
             tuple(self.running), policies=self.policies, awaited=self.awaited, migrating=self.migrating
         )
 
+    def has_news(self) -> bool:
+        return False
+
     def look_again(self, *, asking: bool = False) -> None:
         """Count the questions to libvirt."""
         self.asked += asking

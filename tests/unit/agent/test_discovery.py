@@ -68,3 +68,16 @@ def test_a_look_that_takes_long_is_made_more_seldom():
         here.now += 1
     looking_s = here.now - 300
     assert 10 < looking_s <= LOOK_SHARE * here.now
+
+
+def test_what_is_told_late_is_taken_up_at_once():
+    """A look that waited for libvirt is made more seldom, but must not be how guests learn their policy."""
+    here, late = Surroundings(), list[str]()
+    here.discovery = Discovery(
+        here.read_host, lambda _nid: 5, lambda: here.found, lambda: here.now, has_news=lambda: bool(late)
+    )
+    here.discovery.guests()
+    here.found = Discovered((guest("db1"), guest("db2")))
+    assert len(here.discovery.guests().guests) == 1 and not here.discovery.has_news()
+    late.append("an answer")
+    assert here.discovery.has_news() and len(here.discovery.guests().guests) == 2

@@ -129,6 +129,31 @@ def test_nothing_moves_while_libvirt_owes_the_policy_of_a_new_guest():
     assert world.applied == ["db1"]
 
 
+def test_no_plan_is_made_while_libvirt_owes_the_policies_of_all_guests():
+    planned = []
+
+    def policy(snapshot: Snapshot) -> PlacementPlan:
+        planned.append(len(snapshot.guests))
+        return PlacementPlan()
+
+    world = World([named()], policy=policy)
+    world.awaited = frozenset({UUID})
+    world.agent().run(windows=2)
+    assert planned == []
+    world.running.append(guest("db2"))
+    world.agent().run(windows=1)
+    assert planned == [2]
+
+
+def test_a_guest_that_libvirt_tells_of_ends_the_rest():
+    world = World([named()])
+    world.awaited = frozenset({UUID})
+    agent = world.agent()
+    assert agent._refresh() and not agent._refresh()
+    world.awaited = frozenset()
+    assert agent._refresh() and not agent._refresh()
+
+
 def test_another_configuration_is_followed():
     world = world_of({})
     agent = world.agent()

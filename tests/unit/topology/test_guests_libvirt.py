@@ -193,10 +193,13 @@ def test_the_last_answer_counts_while_libvirt_is_stuck(stuck_uri: str):
 @needs_libvirt
 def test_an_answer_that_came_late_serves_the_next_one():
     libvirt = Libvirt(TEST_DRIVER, answer_s=0)
+    finder = GuestFinder(libvirt)
+    assert not finder.has_news
     assert libvirt.read().problem == "libvirt does not answer"
     deadline = time.monotonic() + 60
-    while libvirt.read().problem and time.monotonic() < deadline:
+    while not finder.has_news and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert libvirt.read().problem is None and not finder.has_news
     assert [domain.name for domain in libvirt.read().descriptions.values()] == ["test"]
 
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from vmplace.model.metrics import Matrix
 from vmplace.policy import guard
 from vmplace.policy.descent import PROTECTED_IMPORTANCE, PageTask, descended
+from vmplace.policy.even_spread import evened
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,
@@ -64,7 +65,7 @@ def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list
     plans = [guest.node.copy() for guest in view.guests]
     for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
         plan[pages] = mixture.distributed(view.system, task, number)
-    return plans
+    return evened(view.system, view.guests, plans)
 
 
 def _thinned(tasks: list[PageTask]) -> list[PageTask]:
@@ -243,7 +244,8 @@ def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hur
     part = guest.of_pages(pages)
     holds = view.system.controller > 0
     holds = holds if guest.allowed is None else holds & guest.allowed
-    near = bool(holds[guest.worker].all())
+    # Copies for one node alone would be a move by another name, which no kernel makes.
+    near = bool(holds[guest.worker].all()) and int(guest.worker.sum()) > 1
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
     pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * guest.sizes_of(pages)
     price = pause / np.maximum(part.windows, 1)

@@ -85,6 +85,11 @@ def test_no_copies_for_a_guest_whose_node_has_no_memory():
     assert (plan == 0).all()
 
 
+def test_what_one_node_alone_reads_is_moved_there_and_not_copied():
+    (plan,) = planned(guest([[9, 0]] * 100, node=1, written=False))
+    assert (plan == 0).all()
+
+
 def test_a_move_is_made_only_if_it_pays_within_the_windows_seen():
     # Gain per window: 10 accesses x 100 ns / mlp 2 = 500 ns of a vCPU, as the price is.
     def moves(windows: int) -> bool:

@@ -1,0 +1,66 @@
+"""Shared pages are distributed evenly unless the waits of others make another spread worth it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.policy.test_host_plan import guest, two_nodes
+from vmplace.policy.even_spread import distributed, evened
+from vmplace.policy.host_view import REPLICATED, GuestEvidence, NodeIndexes
+
+
+def shared(pages: int = 100, *, parallelism: float = 4.0) -> GuestEvidence:
+    return replace(guest([[9, 9]] * pages, parallelism=parallelism), name="span")
+
+
+def places(*counts: int) -> NodeIndexes:
+    return np.repeat(np.arange(len(counts)), counts).astype(np.int8)
+
+
+def planned(plan: NodeIndexes, *, mine: GuestEvidence, beside: GuestEvidence) -> np.ndarray:
+    even, others = evened(two_nodes(controllers=(0.2, 0.2), link=10.0), [mine, beside], [plan, beside.node])
+    assert (others == beside.node).all()
+    return np.bincount(even, minlength=2)
+
+
+def test_where_the_others_ask_little_what_moves_is_dealt_out():
+    quiet = guest([[9, 0]] * 10, parallelism=0.1)
+    assert planned(places(10, 90), mine=shared(), beside=quiet).tolist() == [50, 50]
+
+
+def test_where_a_guest_needs_one_node_for_itself_the_plan_holds():
+    busy = guest([[9, 0]] * 100, parallelism=40.0)
+    assert planned(places(10, 90), mine=shared(), beside=busy).tolist() == [10, 90]
+
+
+def test_what_lies_evenly_stays_for_all_that_the_plan_would_gain():
+    mine = replace(shared(), node=places(50, 50))
+    assert planned(places(45, 55), mine=mine, beside=guest([[9, 0]], parallelism=0.1)).tolist() == [50, 50]
+
+
+def test_pages_with_a_home_and_copies_are_left_to_the_plan():
+    mine = guest([[9, 1]] * 50 + [[1, 9]] * 50, node=0)
+    plan = np.repeat(np.array([0, 1], np.int8), 50)
+    (even,) = evened(two_nodes(), [mine], [plan])
+    assert (even == plan).all()
+    copied = np.full(100, REPLICATED, np.int8)
+    (even,) = evened(two_nodes(), [shared()], [copied])
+    assert (even == copied).all()
+
+
+def test_pages_stay_off_nodes_that_are_not_the_guests():
+    heat, near = np.ones((9, 3)), np.array([True, False, True])
+    even = distributed(heat, np.ones(9, np.int8), np.full(9, 2, np.int8), near)
+    assert sorted(np.bincount(even, minlength=3).tolist()) == [0, 4, 5] and not (even == 1).any()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_not_to_move_stays_and_what_moves_evens_the_nodes(seed: int):
+    chance = np.random.default_rng(seed)
+    here, there = chance.integers(0, 4, (2, 200)).astype(np.int8)
+    heat = np.repeat(chance.random((200, 1)), 4, axis=1)
+    even = distributed(heat, here, there, np.ones(4, bool))
+    assert (even[here == there] == here[here == there]).all()
+    before, after = (np.bincount(at, heat.sum(axis=1), 4) for at in (there, even))
+    assert np.ptp(after) <= np.ptp(before) + heat.sum(axis=1).max()

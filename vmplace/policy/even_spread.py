@@ -1,0 +1,129 @@
+"""Is it worth it to spread shared pages unevenly, or would distributing them evenly do as well?
+
+1. Pages that several nodes use alike have no home: where they lie matters by the waits of others alone.
+   Which node has how much room for them follows from all guests' rates, which vary from window to window.
+2. So of a plan's moves of such pages those are distributed evenly over the nodes of the guest's vCPUs, beside
+   what stays, unless that makes a guest slower than the plan would by more than ``WORTH``.
+3. Pages that lie evenly already then stay, whatever the plan would gain by moving them a little.
+
+Example: 8 pages of a guest on nodes 0 and 1 lie on node 0; a plan moves all of them to node 1, where it takes
+the others to be less busy by a trifle.  Half of them stay.
+
+>>> heat, here, there = np.ones((8, 2)), np.zeros(8, np.int8), np.ones(8, np.int8)
+>>> np.bincount(distributed(heat, here, there, np.ones(2, bool))).tolist()
+[4, 4]
+
+Source: BWAP (IPDPS'20), section III, begins with the nodes' even shares where no bandwidth tells otherwise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vmplace.model.memory_system import MemorySystem, solved
+from vmplace.model.metrics import Matrix
+from vmplace.policy.descent import rounded
+from vmplace.policy.host_view import Bools, GuestEvidence, NodeIndexes, demand, row_sums, traffic
+
+ALIKE = 0.95
+"""Of the latency on average over the nodes: a page that is nearer than that to its users has a home."""
+WORTH = 0.01
+"""The model errs by more than this share of a guest's time."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Where all guests' pages are to be, and each guest's traffic [N, N] then."""
+
+    system: MemorySystem
+    guests: tuple[GuestEvidence, ...]
+    places: list[NodeIndexes]
+    traffics: list[Matrix]
+
+    @classmethod
+    def of(
+        cls, system: MemorySystem, guests: tuple[GuestEvidence, ...], places: list[NodeIndexes]
+    ) -> "Plans":
+        """Return the plans with what they ask."""
+        each = zip(guests, places, strict=True)
+        return cls(system, guests, places, [traffic(guest.heat, one) for guest, one in each])
+
+    def times(self) -> Matrix:
+        """Return each guest's time for an access of its vCPUs together."""
+        times: Matrix = 1 / solved(self.system, demand(self.guests, self.traffics)).rates
+        return times
+
+    def with_guest(self, number: int, places: NodeIndexes) -> "Plans":
+        """Return the plans with one guest's pages elsewhere."""
+        all_places, traffics = [*self.places], [*self.traffics]
+        all_places[number] = places
+        traffics[number] = traffic(self.guests[number].heat, places)
+        return Plans(self.system, self.guests, all_places, traffics)
+
+
+def evened(
+    system: MemorySystem, guests: Sequence[GuestEvidence], places: list[NodeIndexes]
+) -> list[NodeIndexes]:
+    """Return the plans with what is spread distributed evenly where that costs nobody ``WORTH``."""
+    plans: Plans | None = None
+    times: Matrix | None = None
+    for number, guest in enumerate(guests):
+        even = _even(system, guest, places[number])
+        if even is None:
+            continue
+        plans = plans or Plans.of(system, tuple(guests), places)
+        times = plans.times() if times is None else times
+        tried = plans.with_guest(number, even)
+        if bool((tried.times() <= (1 + WORTH) * times).all()):
+            plans = tried
+    return places if plans is None else plans.places
+
+
+def _even(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes | None:
+    """Return the plan with the guest's shared pages distributed, None if it moves none of them."""
+    near = guest.worker & (system.controller > 0)
+    near = near if guest.allowed is None else near & guest.allowed
+    if int(near.sum()) < 2:
+        return None
+    there = (plan >= 0) & (guest.node >= 0)
+    if not (there & (plan != guest.node)).any():
+        return None
+    some = np.flatnonzero(there & (row_sums(guest.heat) > 0))
+    latency = guest.heat[some] @ system.latency
+    planned = latency[np.arange(len(some)), plan[some]]
+    some = some[planned > ALIKE * latency[:, near].mean(axis=1)]
+    if not (plan[some] != guest.node[some]).any():
+        return None
+    even = plan.copy()
+    even[some] = distributed(guest.heat[some], guest.node[some], plan[some], near)
+    return even
+
+
+def distributed(heat: Matrix, here: NodeIndexes, there: NodeIndexes, near: Bools) -> NodeIndexes:
+    """Return places [P] of shared pages: those that were to move go where the least of them is."""
+    load = row_sums(heat)
+    places, moved = there.copy(), np.flatnonzero(there != here)
+    stays = here == there
+    has: Matrix = np.bincount(here[stays], load[stays], len(near)).astype(np.float64)
+    lacks = np.where(near, np.maximum(_level(has[near], float(load[moved].sum())) - has, 0.0), 0.0)
+    for node in np.flatnonzero(lacks).tolist():
+        mine = moved[here[moved] == node]
+        kept = mine[np.cumsum(load[mine]) <= lacks[node]]
+        places[kept] = node
+        lacks[node] -= load[kept].sum()
+        moved = np.setdiff1d(moved, kept, assume_unique=True)
+    order = moved[np.argsort(-load[moved], kind="stable")]
+    if len(order):
+        places[order] = rounded(len(order), lacks / lacks.sum())
+    return places
+
+
+def _level(has: Matrix, more: float) -> float:
+    """Return up to which level ``more`` fills the nodes that have less than it."""
+    low = np.sort(has)
+    for count in range(1, len(low) + 1):
+        level = (low[:count].sum() + more) / count
+        if count == len(low) or level <= low[count]:
+            return float(level)
+    return 0.0

@@ -10,6 +10,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
-from vmplace.actuation.replica_frames import Gfns, Held, affordable, blocks_of, runs_of, wanted_gfns
+from vmplace.actuation.replica_frames import BLOCK, Gfns, Held, affordable, blocks_of, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
@@ -50,8 +51,8 @@ STATUS = (
 )
 """KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
 MOST_RANGES = 1024
-MOST_BLOCKS = 8
-"""Per call, so that an order to stop need not wait for long."""
+MOST_PAGES = 8 * BLOCK
+"""Per call, so that an order to stop need not wait for long; each call makes all CPUs of the host drain."""
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
 SHORT_LIVED = "copies short-lived"
@@ -289,11 +290,18 @@ def _tried(fd: int, nodes: int, gfns: Gfns, ask: Ask) -> tuple[Statuses, Statuse
 def _called(fd: int, nodes: int, gfns: Gfns, npages: Statuses, ask: Ask) -> tuple[Statuses, Statuses]:
     """Ask for copies of ranges; return how many frames of each have them, and KVM's status."""
     done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
-    most = MOST_BLOCKS if (npages > 1).any() else MOST_RANGES
-    for first in range(0, len(gfns), most):
-        part = slice(first, first + most)
+    for part in calls_of(npages):
         ask(fd, nodes, gfns[part], npages[part], done[part], status[part])
     return done, status
+
+
+def calls_of(npages: Statuses) -> list[slice]:
+    """Return which ranges to ask for by which call: up to MOST_RANGES, of about MOST_PAGES together."""
+    if not len(npages):
+        return []
+    pages, ranges = (np.cumsum(npages) - 1) // MOST_PAGES, np.arange(len(npages)) // MOST_RANGES
+    new = np.flatnonzero((np.diff(pages) > 0) | (np.diff(ranges) > 0)) + 1
+    return [slice(a, b) for a, b in pairwise([0, *new.tolist(), len(npages)])]
 
 
 def _word(code: int) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.actuation.child_guest import guest_of
 from vmplace import native
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.replicator import BUSY, Dropped, Replicator, replicated
+from vmplace.actuation.replicator import BUSY, Dropped, Replicator, calls_of, replicated
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import GuestTopology
 
@@ -160,3 +160,21 @@ def test_a_guest_is_let_go_by_whatever_name_it_had_and_goes_by_its_present_one()
     assert opened[0].is_closed and dropped == [(0, [0])]
     replicator.apply((), {"web": second})
     assert replicator.collapse("web").reported == ("web: replicas dropped",) and opened[1].is_closed
+
+
+@pytest.mark.parametrize(
+    ("npages", "calls"),
+    [
+        ([], []),
+        ([1] * 5, [5]),
+        ([1] * 3000, [1024, 1024, 952]),
+        ([512] * 20, [8, 8, 4]),
+        # Whole blocks among single frames must not make a call of each few of these.
+        ([1] * 400 + [512] + [1] * 400, [801]),
+        ([512] * 7 + [1] * 600, [519, 88]),
+    ],
+)
+def test_calls_are_limited_by_what_there_is_to_copy(npages: list[int], calls: list[int]) -> None:
+    parts = calls_of(np.array(npages, np.int32))
+    assert [part.stop - part.start for part in parts] == calls
+    assert [index for part in parts for index in range(part.start, part.stop)] == list(range(len(npages)))

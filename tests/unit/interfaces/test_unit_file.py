@@ -28,3 +28,15 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path):
     argv = ["systemd-analyze", "verify", "--man=no", str(unit)]
     reported = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (reported.returncode, reported.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+@pytest.mark.parametrize(("name", "most"), [("vmplace", 2.5), ("vmplace-metrics", 1.5)])
+def test_the_sandbox_is_as_tight_as_the_manual_says(tmp_path: Path, name: str, most: float):
+    unit = tmp_path / f"{name}.service"
+    unit.write_text(UNIT.with_name(unit.name).read_text().replace("/opt/vmplace/bin/vmplace", "/bin/true"))
+    argv = ["systemd-analyze", "security", "--offline=true", f"--threshold={10 * most:.0f}", str(unit)]
+    rated = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert rated.returncode == 0, rated.stdout[-200:]
+    said = " ".join((ROOT / "docs/install.md").read_text().split())
+    assert f"`{name}.service` {most}" in said

@@ -189,6 +189,10 @@ test-ansible: $(ANSIBLE)/collections deb ## the role on a booted Debian 13 tree:
 deb: venv ## the Debian packages vmplace and vmplace-lab (for Debian 13), built and checked by Debian's tools: build/deb
 	$(BIN)/vmplace-lab deb --out build/deb
 
+.PHONY: test-package
+test-package: deb lab ## a new user's path in the emulated host: package, first policy, why, metrics, undo, removal (needs root)
+	$(BIN)/pytest tests/lab/test_new_user.py
+
 .PHONY: deb-kernel
 deb-kernel: venv ## the patched kernel as Debian packages, beside the stock kernel, never the default unasked (an hour): build/deb-kernel
 	$(BIN)/vmplace-lab kernel-deb --out build/deb-kernel

@@ -1,17 +1,22 @@
 """How long does libvirt wait for the hook?  Beside ``python3 -c pass``, with the agent there, away and hung.
 
-Prints one JSON object: milliseconds at the median and the 99th percentile of whole runs, process and all,
-in turns, and of the hook's own work (its main function, in this process).  Exits 1 if the hook fails once.
+Figures: ms at the median and the 99th percentile, and the longest, of whole runs, process and all, in turns
+(``control``: Python alone, and as the hook has it, isolated), and of the hook's own work (its main function,
+in one process).  Fails if the hook fails once.
+
+    python3 -m bench.bench_hook 1000
 """
 
-import json
-import os
+import argparse
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+
+from bench.record import add_record_options, measure
 
 HOOK = Path(__file__).parents[1] / "libvirt-hooks/qemu.d/vmplace"
 PYTHON = "/usr/bin/python3"
@@ -65,11 +70,11 @@ def own_work_ms(path: str, xml: bytes, runs: int) -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def measure(runs: int) -> dict[str, dict[str, float]]:
+def waits(times: int) -> dict[str, dict[str, float]]:
     """Return the figures of all cases; the cases take turns, so that all see the same machine."""
     xml = domain_xml()
     hook = [str(HOOK), "db1", "migrate", "begin", "-"]
-    times: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         there, full, away = (str(Path(folder, name)) for name in ("there", "full", "away"))
         agents = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) for _ in range(2)]
@@ -77,18 +82,18 @@ def measure(runs: int) -> dict[str, dict[str, float]]:
             agent.bind(path)
         _fill(full)
         cases = {
-            "control: python3 -c pass": ([PYTHON, "-c", "pass"], away),
-            "control: python3 -IS -c pass": ([PYTHON, "-IS", "-c", "pass"], away),
-            "hook, agent there": (hook, there),
-            "hook, agent hung": (hook, full),
-            "hook, agent away": (hook, away),
+            "control_python": ([PYTHON, "-c", "pass"], away),
+            "control_isolated": ([PYTHON, "-IS", "-c", "pass"], away),
+            "hook_agent_there": (hook, there),
+            "hook_agent_hung": (hook, full),
+            "hook_agent_away": (hook, away),
         }
-        for _ in range(runs):
+        for _ in range(times):
             for name, (command, path) in cases.items():
-                times.setdefault(name, []).append(run_ms(command, path, xml))
+                found.setdefault(name, []).append(run_ms(command, path, xml))
             agents[0].recv(8192)
-        times["the hook's own work"] = own_work_ms(away, xml, runs)
-    return {name: percentiles(values) for name, values in times.items()}
+        found["hook_own_work"] = own_work_ms(away, xml, times)
+    return {name: percentiles(values) for name, values in found.items()}
 
 
 def _fill(path: str) -> None:
@@ -100,12 +105,14 @@ def _fill(path: str) -> None:
             return
 
 
-def main() -> None:
-    """Measure and print."""
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    load = os.getloadavg()[0]
-    print(json.dumps({"runs": runs, "load": load, "ms": measure(runs)}, indent=1))
+def main() -> int:
+    """Measure, and print the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("times", type=int, nargs="?", default=1000, help="how often each case is run")
+    add_record_options(parser)
+    options = parser.parse_args()
+    return measure("hook", {"waits_ms": partial(waits, options.times)}, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

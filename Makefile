@@ -121,8 +121,8 @@ demo-full: venv ## the same with all rivals, numad among them, and vmplace on a 
 demo-recording: venv lab ## record anew, in the emulated host, what `vmplace demo` replays
 	$(BIN)/python -m lab.demo_recording vmplace/interfaces/demo.vmptrace
 
-bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests: build/bench
-	@$(BENCH) "pages 1024" "sampling 16 --pages mapped" "places 4" "many 200"
+bench: venv ## CPU and memory of sampling 16 GiB of guest, of page statistics for 1 TiB, of places, of 200 guests and who asks for them: build/bench
+	@$(BENCH) "pages 1024" "sampling 16 --pages mapped" "places 4" "many 200" "control 200"
 
 bench-kvm: venv lab ## costs of the patched KVM beside stock mechanisms, in the emulated host: build/bench/kvm.json
 	@$(BENCH) kvm

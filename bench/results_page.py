@@ -43,6 +43,7 @@ the [design notes](design/index.md), as history.
 BENCHES = {
     "decision": ("What a plan costs", "measured, CPU seconds unless a name says otherwise", "bench_decision"),
     "many": ("What 200 guests cost", "measured, CPU seconds unless a name says otherwise", "bench_many 200"),
+    "control": ("How long who asks for 200 guests waits", "measured", "bench_control 200"),
     "pages": ("What page statistics cost", "measured", "bench_pages"),
     "places": ("What looking up places of pages costs", "measured, CPU ms for each GiB", "bench_places 4"),
     "sampling": ("What sampling costs", "measured", "bench_sampling 16"),

@@ -26,6 +26,7 @@ from vmplace.actuation.tally import errno_name
 from vmplace.actuation.undo_vcpus import VcpusUndoing
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
+from vmplace.topology.held_reads import HELD, HeldReads
 
 _ATTEMPTS = 3
 _HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
@@ -164,6 +165,8 @@ class _GuestUndoing:
         try:
             if not is_alive(identity, self._proc):
                 raise GuestGoneError("ended")
+            if HeldReads(self._proc).holds((identity.pid, identity.start_time)):
+                raise VmplaceError(HELD)
             pinned = self._vcpus.restore(self._origins.affinities.values(), failures)
             self._journal.record_undone(identity, list(self._restore_pages()), pinned)
         except GuestGoneError:

@@ -16,7 +16,7 @@ from vmplace.agent.limits import GuestLimits
 from vmplace.agent.news import MIGRATES, SETTLES, News
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
-from vmplace.errors import GuestGoneError
+from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.model.memory_demand import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
@@ -27,6 +27,7 @@ from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology
+from vmplace.topology.held_reads import HELD
 
 LOG = logging.getLogger(__name__)
 DECISIONS_KEPT = 50
@@ -140,8 +141,11 @@ class TrackedGuest:
 class Roster:
     """The guests of the host by name, following their coming and going."""
 
-    def __init__(self, loaded: LoadedConfig) -> None:
-        self._loaded = loaded
+    def __init__(
+        self, loaded: LoadedConfig, holds: Callable[[GuestTopology], bool] = lambda guest: False
+    ) -> None:
+        """``holds`` tells whether a guest would hold up a step that reads its memory map."""
+        self._loaded, self._holds = loaded, holds
         self._guests: dict[str, TrackedGuest] = {}
         self._gone: list[GuestTopology] = []
         self._migrating: dict[str, float] = {}
@@ -279,6 +283,8 @@ class Roster:
     def tried(self, guest: TrackedGuest, step: Callable[[GuestTopology], None]) -> bool:
         """Run one step for one guest; its failure is noted on it and stops nobody else."""
         try:
+            if self._holds(guest.topology):
+                raise UnsupportedHostError(HELD)
             step(guest.topology)
         except GuestGoneError as err:
             self.forget(guest, str(err))

@@ -80,7 +80,7 @@ class Agent:
         self._handovers = Handovers(
             parts.summaries, self._config.migration.summary_s, self._clock, self._heartbeat.beat
         )
-        self.roster = Roster(loaded)
+        self.roster = Roster(loaded, parts.holds)
         self.inbox = Inbox(wakeup)
         self._rooms = RoomMaker(self._clock)
         self._commands = CommandQueue(
@@ -390,6 +390,8 @@ class Agent:
             return False
         if guest.is_awaited:
             # Its policy may say hands off, which counts whoever asks.
+            return False
+        if self._parts.holds(guest.topology):
             return False
         if self._commands.asked_to_move(name):
             return True

@@ -80,7 +80,8 @@ class Summaries(Protocol):
 class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
     ``huge_replicas`` are the snapshot's, ``counters`` None if nothing tells whether moving helped,
-    ``summaries`` None where nothing is handed over."""
+    ``summaries`` None where nothing is handed over; ``holds`` tells whether a guest holds up, now, whoever
+    reads its memory map."""
 
     discovery: Discovery
     source: Source
@@ -93,3 +94,4 @@ class Parts:
     counters: GuestCost | None = None
     clock: Clock = field(default_factory=HostClock)
     summaries: Summaries | None = None
+    holds: Callable[[GuestTopology], bool] = lambda guest: False

@@ -72,6 +72,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         replica_ratio=config.budget.replica_ratio if can_replicate() else 0.0,
         huge_replicas=can_replicate(huge=True),
         counters=counters,
+        holds=finder.holds,
         summaries=DomainSummaries() if config.libvirt and has_libvirt() else None,
     )
 

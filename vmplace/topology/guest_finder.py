@@ -18,6 +18,7 @@ from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import SILENCE, Libvirt, LibvirtAnswer
+from vmplace.topology.held_reads import HELD, HeldReads
 from vmplace.topology.monitor_layout import locate_exact
 from vmplace.topology.movability import find_process_pin
 from vmplace.topology.procfs import (
@@ -39,6 +40,7 @@ from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 LOOK_S = 5.0
 """Of CPU time: the longest look at all guests, but for the one that it ends with.  The loop waits for it."""
+NOT_YET = "not looked at yet: to look at the others takes long"
 DEBUGFS = Path("/sys/kernel/debug")
 Identity = tuple[int, int]
 
@@ -88,6 +90,8 @@ class GuestFinder:
         self._exact, self._beat = exact, beat
         self._cpu = cpu
         self._processes = KvmProcesses(proc)
+        self._held = HeldReads(proc)
+        self._orders: dict[Identity, tuple[int, GuestDescription | None]] = {}
         self._reads = itertools.count(1)
         self._read: dict[Identity, tuple[int, GuestTopology]] = {}
         self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
@@ -103,7 +107,8 @@ class GuestFinder:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
         until = self._cpu() + LOOK_S
         processes, skipped = self._processes.find(lambda: self._cpu() >= until)
-        ordered = {process.pid: self._read_order(process) for process in processes}
+        ordered = self._read_orders(processes, skipped, self._cpu() + LOOK_S / 2)
+        processes = [process for process in processes if process.pid in ordered]
         uuids = frozenset(order.uuid for order in ordered.values() if order and order.uuid)
         answer = self._libvirt.read(uuids) if self._libvirt is not None else LibvirtAnswer()
         guests = []
@@ -144,6 +149,31 @@ class GuestFinder:
             answer.migrating,
         )
 
+    def _read_orders(
+        self, processes: Iterable[KvmProcess], skipped: list[Skipped], until: float
+    ) -> dict[int, GuestDescription | None]:
+        """Return what the command lines ask for, by pid; those that were read longest ago come first.
+
+        After ``until``, and of a process that holds up whoever reads it, they are what they were; one that
+        was never read is skipped.
+        """
+        known = {process.identity: process for process in processes}
+        self._held.keep(known)
+        self._orders = {key: order for key, order in self._orders.items() if key in known}
+        ordered: dict[int, GuestDescription | None] = {}
+        for identity in sorted(known, key=lambda key: (self._orders.get(key, (0, None))[0], key)):
+            self._beat()
+            is_held = self._held.holds(identity)
+            if is_held:
+                skipped.append(Skipped(identity[0], HELD))
+            elif self._cpu() < until:
+                self._orders[identity] = next(self._reads), self._read_order(known[identity])
+            if identity in self._orders:
+                ordered[identity[0]] = self._orders[identity][1]
+            elif not is_held:
+                skipped.append(Skipped(identity[0], NOT_YET))
+        return ordered
+
     def _in_turn(
         self,
         processes: Iterable[KvmProcess],
@@ -163,13 +193,17 @@ class GuestFinder:
         self, process: KvmProcess, ordered: GuestDescription | None, answer: LibvirtAnswer, until: float
     ) -> GuestTopology:
         identity = process.pid, process.start_time
-        if self._cpu() >= until:
+        if self._cpu() >= until or self._held.holds(identity):
             if identity not in self._read:
-                raise UnsupportedHostError("not looked at yet: to look at the others takes long")
+                raise UnsupportedHostError(NOT_YET)
             return self._read[identity][1]
         guest = self._read_guest(process, ordered, answer)
         self._read[identity] = next(self._reads), guest
         return guest
+
+    def holds(self, guest: GuestTopology) -> bool:
+        """Tell whether a guest holds up, now, whoever reads its memory map."""
+        return self._held.holds(guest.identity)
 
     def ask_again(self) -> None:
         """Ask libvirt at the next ``find``: something changed."""

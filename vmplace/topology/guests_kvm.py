@@ -29,6 +29,11 @@ class KvmProcess:
     start_time: int
     descriptors: Mapping[int, str]
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return (pid, start time)."""
+        return self.pid, self.start_time
+
 
 @dataclass(frozen=True)
 class Skipped:

@@ -107,11 +107,16 @@ def _parse_numa(options: Options) -> tuple[tuple[Cell, ...], dict[int, str]]:
         if last.get("kind", last.get("type")) != "node":
             continue
         cell_id = whole(last.get("nodeid", str(len(cells))), most=MOST_CELLS - 1, what="cell")
-        cpus = {cpu for key, text in fields if key == "cpus" for cpu in parse_cpulist(text, MOST_VCPU_ID)}
-        vcpus += len(cpus)
-        # Cells share no vCPU.
-        if len(cells) == MOST_CELLS or vcpus > MOST_VCPU_ID + 1:
-            raise OutsideError("there are too many cells, or vCPUs in them")
+        cpus: set[int] = set()
+        for text in (text for key, text in fields if key == "cpus"):
+            listed = parse_cpulist(text, MOST_VCPU_ID)
+            cpus.update(listed)
+            # Cells share no vCPU, and nobody tells one twice: an argument has room for 5000 times all.
+            vcpus += len(listed)
+            if vcpus > MOST_VCPU_ID + 1:
+                raise OutsideError("there are too many vCPUs in cells")
+        if len(cells) == MOST_CELLS:
+            raise OutsideError("there are too many cells")
         size = backends[last["memdev"]] if "memdev" in last else parse_size(last.get("mem", "0"))
         cells.append(Cell(cell_id, tuple(sorted(cpus)), size))
         if "memdev" in last:

@@ -1,5 +1,6 @@
 """All that changes the host, as the loop uses it: moves, kernel NUMA balancing, undo, behind one journal."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -195,14 +196,17 @@ class HostActuator:
 
     def close(self) -> None:
         """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""
-        try:
+        with contextlib.ExitStack() as steps:
+            # Each is done whatever became of those before it; the last that is named here is the first.
+            steps.callback(self._journal.close)
+            steps.callback(self._give_balancing_back)
+            steps.callback(self._mover.close)
             for line in self._replicator.close().left:
                 LOG.warning("%s; KVM drops them as the agent lets go of the guest", line)
-            self._mover.close()
-            if reported := self._balancing.give_back():
-                LOG.info('%s reason="the agent ends"', reported)
-        finally:
-            self._journal.close()
+
+    def _give_balancing_back(self) -> None:
+        if reported := self._balancing.give_back():
+            LOG.info('%s reason="the agent ends"', reported)
 
 
 @dataclass(frozen=True)

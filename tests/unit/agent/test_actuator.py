@@ -99,3 +99,20 @@ def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_
         assert kvm.dropped[-1] == (0, [0])
     finally:
         actuator.close()
+
+
+def test_numa_balancing_is_given_back_though_copies_and_descriptors_would_not_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail() -> None:
+        raise OSError("would not go")
+
+    given_back: list[bool] = []
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"))
+    monkeypatch.setattr(actuator._replicator, "close", fail)
+    monkeypatch.setattr(actuator._mover, "close", fail)
+    monkeypatch.setattr(actuator._balancing, "give_back", lambda: given_back.append(True))
+    with pytest.raises(OSError, match="would not go"):
+        actuator.close()
+    assert given_back == [True]
+    Journal(tmp_path / "journal").close()

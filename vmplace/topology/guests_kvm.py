@@ -7,6 +7,7 @@ long, those that are left are as they were, and come first in the next look.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.outside import error_text
+from vmplace.topology.movability import pinning
 from vmplace.topology.procfs import MOST_DESCRIPTORS, PROC, iter_pids, read_descriptors, read_start_time
 from vmplace.topology.vcpus import VCPU_DESCRIPTOR, VM_DESCRIPTOR
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0
+MOST_OF_KVM, MOST_PINNING = 1 << 13, 4
+"""KVM has at most 4096 vCPUs in a VM; of what pins memory, one is enough to tell."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class KvmProcesses:
         # Read before the descriptors, so both are of one process unless the pid was used again.
         if read_start_time(pid, self._proc) != start_time:
             raise GuestGoneError(f"process {pid} ended")
-        return KvmProcess(pid, start_time, descriptors)
+        return KvmProcess(pid, start_time, telling(descriptors))
 
 
 def unread(pid: int, err: Exception) -> Skipped:
@@ -111,6 +115,21 @@ def unread(pid: int, err: Exception) -> Skipped:
         return Skipped(pid, f"left alone: {err}")
     LOG.debug("pid=%d left alone", pid, exc_info=err)
     return Skipped(pid, f"left alone: {type(err).__name__}: {error_text(err)}")
+
+
+def telling(descriptors: Mapping[int, str]) -> dict[int, str]:
+    """Return the descriptors that tell something of a guest: they are kept, and anybody may open 65,536.
+
+    Raises UnsupportedHostError for a guest with more of KVM's than any VMM has.
+    """
+    of_kvm = {
+        fd: sys.intern(target)
+        for fd, target in descriptors.items()
+        if target == VM_DESCRIPTOR or VCPU_DESCRIPTOR.fullmatch(target)
+    }
+    if len(of_kvm) > MOST_OF_KVM:
+        raise UnsupportedHostError(f"it has {len(of_kvm)} files of KVM open, more than {MOST_OF_KVM}")
+    return of_kvm | dict(pinning(descriptors)[:MOST_PINNING])
 
 
 def is_guest(descriptors: Mapping[int, str]) -> bool:

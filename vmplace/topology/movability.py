@@ -41,6 +41,12 @@ def find_process_pin(
     return None
 
 
+def pinning(descriptors: Mapping[int, str]) -> list[tuple[int, str]]:
+    """Return the descriptors for which ``find_process_pin`` looks, what counts most first."""
+    of_memfd = [item for item in descriptors.items() if GUEST_MEMFD_DESCRIPTOR.search(item[1])]
+    return of_memfd + [item for item in descriptors.items() if DMA_DESCRIPTOR.match(item[1])]
+
+
 def classify(vma: Vma) -> tuple[Movability, str]:
     """Return the class of one mapping's pages and the reason."""
     if "lo" in vma.flags:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.nobody import holds_for_nobody, needs_nobody
-from vmplace.errors import GuestGoneError
+from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.guest import GuestTopology, Movability
 from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity, with_unique_names
-from vmplace.topology.guests_kvm import KvmProcesses, is_guest
+from vmplace.topology.guests_kvm import KvmProcesses, is_guest, telling
 from vmplace.topology.procfs import parse_start_time
 from vmplace.topology.vcpus import find_vcpu_tids
 
@@ -208,3 +208,18 @@ def test_a_name_stays_with_who_had_it_first():
     # The older one says that it is another now, an older newcomer says that it is "db-7".
     posing = [replace(first, name="web"), replace(second), GuestTopology("db-7", 5, 0, "kvm", (), ())]
     assert [guest.name for guest in with_unique_names(posing, known)] == ["db", "db-7", "db-7-5"]
+
+
+def test_of_a_guests_files_only_those_are_kept_that_tell_something():
+    guests = {3: "anon_inode:kvm-vm", 4: "anon_inode:kvm-vcpu:0"}
+    others = {fd: f"/tmp/{'x' * 200}{fd}" for fd in range(10, 60_000)}
+    devices = {fd: f"/dev/vfio/{fd}" for fd in range(60_000, 60_100)}
+    kept = telling({**others, **devices, 60_100: "anon_inode:[kvm-gmem]", **guests})
+    assert kept.items() >= guests.items()
+    assert "anon_inode:[kvm-gmem]" in kept.values() and "/dev/vfio/60000" in kept.values()
+    assert len(kept) < 10
+
+
+def test_a_guest_with_more_vcpu_files_than_a_vmm_has_is_left_alone():
+    with pytest.raises(UnsupportedHostError, match="files of KVM"):
+        telling(dict.fromkeys(range(20_000), "anon_inode:kvm-vcpu:0"))

@@ -39,13 +39,15 @@ from typing import Any
 
 LIFE_S = 30
 """Nobody waits longer for libvirt; a worker whose agent was killed ends then, too."""
-MOST_BYTES = 16 << 20
+MOST_BYTES = MOST_XML_BYTES = 16 << 20
+"""Of what is read; and of all domains' XML together, which JSON makes three times as long at the most."""
 DOMAIN_S = 1.5
 MOST_STUCK = 3
 """libvirtd works on five calls of a connection at once (max_client_requests); those that hang count."""
 ALIVE_S, ALIVE_TRIES = 5, 3
 MIGRATION = re.compile(rb"<job [^>]*async='migration (?:out|in)'")
 IN_CLOSE_WRITE, IN_MOVED_TO, INOTIFY_EVENT = 0x8, 0x80, struct.Struct("iIII")
+RUN = Path("/run/libvirt/qemu")
 CHANGES = frozenset({"monitor", "set", "summaries", "secure", "define"})
 """Questions that libvirt does not allow who may only read: they change something, or tell secrets."""
 
@@ -116,21 +118,34 @@ def main(uri: str, question: str, *words: str) -> dict[str, Any]:
 def read_domains(connection: Any) -> dict[str, Any]:
     """Return the running domains; one that ended since the list was made is left out.
 
-    One that libvirt does not answer for passes for one that migrates: nothing is done to it.
+    One that libvirt does not answer for passes for one that migrates: nothing is done to it.  Metadata may be
+    of megabytes: of more than MOST_XML_BYTES, the longest are left out, and these domains alone.
     """
     import libvirt
 
-    domains, migrating, bounded = [], [], Bounded()
+    domains: list[tuple[str, str, str]] = []
+    migrating, bounded, room = [], Bounded(), MOST_XML_BYTES
     for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
         try:
             # First: the XML of one that arrives is told only once it has.
             if _is_migrating_or_stuck(domain, bounded):
                 migrating.append(domain.UUIDString())
             domains.append((domain.UUIDString(), domain.name(), domain.XMLDesc(0)))
+            room -= len(domains[-1][2].encode(errors="replace"))
+            while room < 0:
+                room += _cut_longest(domains)
         except libvirt.libvirtError as err:
             if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
     return {"domains": domains, "migrating": migrating}
+
+
+def _cut_longest(domains: list[tuple[str, str, str]]) -> int:
+    """Leave the longest XML out; return its bytes."""
+    at = max(range(len(domains)), key=lambda index: len(domains[index][2]))
+    uuid, name, text = domains[at]
+    domains[at] = uuid, name, ""
+    return len(text.encode(errors="replace"))
 
 
 def _is_migrating_or_stuck(domain: Any, bounded: Bounded) -> bool:
@@ -140,6 +155,9 @@ def _is_migrating_or_stuck(domain: Any, bounded: Bounded) -> bool:
         return bool(bounded.call(partial(is_migrating, domain)))
     except StuckError:
         return True
+    except CrowdedError:
+        # Others' QEMUs hang, which is no reason to know nothing of this one: libvirtd writes it down, too.
+        return has_migration(RUN / f"{domain.name()}.xml")
     except libvirt.libvirtError as err:
         # Another's job on it does not end.
         if err.get_error_code() == libvirt.VIR_ERR_OPERATION_TIMEOUT:

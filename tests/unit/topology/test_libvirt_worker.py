@@ -127,3 +127,24 @@ def test_the_test_driver_which_has_no_jobs_is_written_to(monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.stdin", io.StringIO(reported))
     assert libvirt_worker.set_summaries(connection, NAMESPACE) == WELL
     assert "A" in domain.metadata(element, NAMESPACE, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+
+
+def test_domains_with_megabytes_of_metadata_cost_no_other_its_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Domain, "XMLDesc", lambda self, flags: "é" * self.job["letters"])
+    sizes = [100, *[2 << 20] * 20, 50]
+    connection = Connection(**{f"d{at}": Domain({"letters": size}) for at, size in enumerate(sizes)})
+    texts = [text for _, _, text in libvirt_worker.read_domains(connection)["domains"]]
+    assert [len(texts[0]), len(texts[-1])] == [100, 50] and len(texts) == len(sizes)
+    assert len(json.dumps(texts)) < 64 << 20
+
+
+def test_domains_that_hang_leave_the_others_known(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(libvirt_worker, "DOMAIN_S", 0.05)
+    hung = [Domain({}, end=threading.Event()) for _ in range(libvirt_worker.MOST_STUCK + 2)]
+    well = Domain({"type": 0})
+    named = {f"d{at}": domain for at, domain in enumerate([*hung, well])}
+    answer = libvirt_worker.read_domains(Connection(**named))
+    assert len(answer["domains"]) == len(named)
+    assert well.UUIDString() not in answer["migrating"]
+    for domain in hung:
+        domain.end.set()

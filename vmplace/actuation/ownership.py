@@ -18,6 +18,7 @@ A kernel with kvm-patches/ exempts the process of a VM that has node roots (MMF_
 sysctl stays as it is, and other processes are balanced as before.
 """
 
+import contextlib
 from enum import Enum
 from pathlib import Path
 
@@ -45,6 +46,8 @@ class NumaBalancing:
         self._proc = proc
         self._taken = journal.contents().sysctls.get(NUMA_BALANCING)
         self._respected = False
+        with contextlib.suppress(VmplaceError):
+            self._drop_unwritten()
 
     @property
     def is_taken(self) -> bool:
@@ -78,6 +81,12 @@ class NumaBalancing:
         write_sysctl(NUMA_BALANCING, "0", self._proc)
         self._taken = self._journal.contents().sysctls[NUMA_BALANCING]
         return f"kernel.numa_balancing={before}->0: two placers would undo each other's moves"
+
+    def _drop_unwritten(self) -> None:
+        """Forget a value that an agent noted and, killed before it set it, never took: nobody else set it."""
+        if self._taken is not None and read_sysctl(NUMA_BALANCING, self._proc) == self._taken.before:
+            self._taken = None
+            self._journal.record_sysctl_returned(NUMA_BALANCING)
 
     def _noticed(self) -> str | None:
         now = read_sysctl(NUMA_BALANCING, self._proc)

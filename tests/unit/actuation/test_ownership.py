@@ -87,3 +87,12 @@ def test_undo_respects_a_value_that_somebody_else_set(journal: Journal, proc: Pa
     set_sysctl(proc, "2")
     assert "somebody else" in undo(journal, proc).sysctls[0]
     assert sysctl(proc) == "2"
+
+
+def test_a_value_that_a_killed_agent_noted_and_never_set_is_taken_by_the_next(journal: Journal, proc: Path):
+    journal.record_sysctl("kernel/numa_balancing", "1", "0")
+    following = NumaBalancing(journal, proc=proc)
+    assert following.update(1) is not None and following.is_taken
+    assert sysctl(proc) == "0"
+    following.give_back()
+    assert sysctl(proc) == "1"

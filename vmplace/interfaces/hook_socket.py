@@ -127,11 +127,20 @@ def _iter_received(sock: socket.socket) -> Iterable[tuple[bytes, int | None]]:
         yield datagram, uids[0] if uids else None
 
 
+def _is_heard(path: Path) -> bool:
+    """Tell whether somebody listens at ``path``: an agent with a state directory of its own may."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def _bound(path: Path) -> socket.socket:
-    """Return the socket at ``path``, 0600; a stale one is replaced, for the agent's lock was taken before."""
+    """Return the socket at ``path``, 0600; a stale one is replaced, one that is served never is."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if path.exists() and not path.is_socket():
         raise VmplaceError(f"{path} is not a socket", hint="remove it")
+    if _is_heard(path):
+        hint = "stop that agent, or give this one a socket in another directory in vmplace.toml, key socket"
+        raise VmplaceError(f"another agent listens at {path}", hint=hint)
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:

@@ -17,6 +17,7 @@ from tests.unit.agent.agent_world import World, guest
 from tests.unit.agent.test_loop import Running
 from vmplace.agent.config import parse_config
 from vmplace.agent.news import News, parse_news
+from vmplace.errors import VmplaceError
 from vmplace.interfaces.hook_socket import HookSocket
 from vmplace.topology.guests_libvirt import EventWatch
 
@@ -282,3 +283,16 @@ def test_a_libvirtd_that_is_away_is_asked_for_less_and_less_often(tmp_path: Path
         assert [at for at in started if at >= 4690] == [8200.0, 8205.0, 8215.0, 8235.0]
     finally:
         hook.close()
+
+
+def test_a_second_agent_does_not_take_the_firsts_place(tmp_path: Path, heard: list[News]):
+    with pytest.raises(VmplaceError, match="another agent listens"):
+        HookSocket(tmp_path / "hook.sock", lambda news: None)
+    send(tmp_path / "hook.sock", datagram("migrate"))
+    assert until(lambda: len(heard) == 1)
+
+
+def test_the_socket_of_a_killed_agent_is_replaced(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as killed:
+        killed.bind(str(tmp_path / "hook.sock"))
+    HookSocket(tmp_path / "hook.sock", lambda news: None).close()

@@ -135,6 +135,7 @@ def test_a_guest_whose_vcpus_cannot_be_pinned_stops_no_other(tmp_path: Path):
     assert outcome.refused == {"bad"} and [move.guest for move in outcome.pinned] == ["good"]
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_thread_that_dies_ends_the_agent_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def dies(_self: ControlServer, _longest_s: float = 60.0) -> None:
         raise ZeroDivisionError("in the thread")

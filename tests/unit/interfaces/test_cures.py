@@ -1,7 +1,5 @@
 """Every error that a command makes for a person names its cure: each verb, with what a person gets wrong."""
 
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,12 +36,7 @@ def cure(result: Result) -> str | None:
     return "usage" if result.exit_code == 2 else result.output
 
 
-@pytest.fixture(autouse=True)
-def own_memory() -> Iterator[None]:
-    """Give back what ``vmplace agent`` takes from the process that it runs in: here these tests."""
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    yield
-    resource.setrlimit(resource.RLIMIT_DATA, before)
+pytestmark = pytest.mark.usefixtures("own_process")
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)

@@ -74,11 +74,13 @@ def base(progress: Progress) -> Path:
 
 
 def _debootstrap(tree: Path, uri: str, log: Path) -> None:
-    # debootstrap mounts /proc in the tree, and would outlive us as any child does.
-    command = contained_command(["debootstrap", "--variant=minbase", SUITE, str(tree), uri])
+    # Without a keyring debootstrap would only warn that nothing is checked.
+    words = ["debootstrap", "--force-check-gpg", "--variant=minbase", SUITE, str(tree), uri]
+    # It mounts /proc in the tree, and would outlive us as any child does.
+    command = contained_command(words)
     with log.open("ab") as sink, started(command, stdout=sink, stderr=subprocess.STDOUT) as process:
         if process.wait():
-            raise LabError("debootstrap failed", hint=f"read {log}")
+            raise LabError("debootstrap failed", hint=f"read {log}; it needs debian-archive-keyring")
 
 
 def _configure_apt(tree: Path, uri: str) -> None:

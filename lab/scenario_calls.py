@@ -6,13 +6,20 @@ Kernel balancing moves pages as tasks fault: it makes no calls.
 from lab.machine import LabHost
 
 TRACING = "/sys/kernel/tracing"
+COPIED = "instances/copies"
+"""A buffer of its own: what KVM does to copies of guests' pages is counted there."""
 CALLS = ("move_pages", "migrate_pages", "mbind")
 _EVENTS = " ".join(
     f"{TRACING}/events/syscalls/sys_{end}_{call}" for call in CALLS for end in ("enter", "exit")
 )
 START = f"""mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING} || exit 0
 echo 8192 >{TRACING}/buffer_size_kb; echo >{TRACING}/trace
-for event in {_EVENTS}; do [ ! -d $event ] || echo 1 >$event/enable; done"""
+for event in {_EVENTS}; do [ ! -d $event ] || echo 1 >$event/enable; done
+mkdir -p {TRACING}/{COPIED}; echo 64 >{TRACING}/{COPIED}/buffer_size_kb
+for event in replicate collapse; do
+	one={TRACING}/{COPIED}/events/kvm_placement/kvm_placement_$event
+	[ ! -d $one ] || echo 1 >$one/enable
+done"""
 # A line: "   python3-512     [003] .....   30.125: sys_move_pages(pid: ...", or "... sys_move_pages -> 0x0".
 LONGEST = f"""awk '
 match($0, /-[0-9]+ +\\[/) {{ tid = substr($0, RSTART + 1) + 0 }}
@@ -29,7 +36,7 @@ NO_CALLS = "it made no call that moves pages"
 
 
 def start_tracing(host: LabHost) -> None:
-    """Have the kernel note each call that moves pages, where it can."""
+    """Have the kernel note each call that moves pages, and count what KVM does to copies, where it can."""
     host.run(START)
 
 

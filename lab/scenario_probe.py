@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lab.machine import LabHost
 from lab.scenario import Scenario
+from lab.scenario_calls import COPIED, TRACING
 from vmplace.topology.guest import PAGE_BYTES
 
 VMSTAT = (
@@ -18,7 +19,6 @@ VMSTAT = (
     "numa_hint_faults",
     "numa_pages_migrated",
 )
-COPIES = "/sys/kernel/debug/kvm/replica_copies"
 CLOCK_TICKS_PER_S = 100
 """USER_HZ: the unit of times in /proc/PID/stat on x86."""
 
@@ -48,11 +48,15 @@ def read_vmstat(host: LabHost) -> dict[str, int]:
 
 
 def read_progress(host: LabHost) -> tuple[int, ...]:
-    """Return the pages moved since the host's boot, and the copies of guests' pages that KVM holds now."""
-    reported = host.run(
-        "awk '/^pgmigrate_success/ { print $2 }' /proc/vmstat; cat " + COPIES, check=False
-    ).stdout
-    return tuple(int(word) for word in reported.split())
+    """Return the pages moved since the host's boot, and how often KVM made or dropped copies of a page."""
+    return tuple(int(word) for word in host.run(progress_command()).stdout.split())
+
+
+def progress_command(tracing: str = TRACING) -> str:
+    """Return the shell's words for it: statistics of a placement fd are for its owner, events for all."""
+    return f"""awk '/^pgmigrate_success/ {{ print $2 }}' /proc/vmstat
+cat {tracing}/{COPIED}/per_cpu/cpu*/stats 2>/dev/null |
+awk '/^(entries|overrun):/ {{ events += $2 }} END {{ print events + 0 }}'"""
 
 
 def parse_vmstat(text: str) -> dict[str, int]:

@@ -1,6 +1,16 @@
 """What the kernel of the emulated host says is read right."""
 
-from lab.scenario_probe import moved_bytes, parse_process_time, parse_vcpu_cpus, parse_vmstat
+import subprocess
+from pathlib import Path
+
+from lab.scenario_calls import COPIED
+from lab.scenario_probe import (
+    moved_bytes,
+    parse_process_time,
+    parse_vcpu_cpus,
+    parse_vmstat,
+    progress_command,
+)
 
 # proc_pid_stat(5): fields 14, 15 are utime, stime in ticks of 10 ms; field 39 is the CPU.
 STAT = (
@@ -28,3 +38,20 @@ def test_moved_bytes_are_the_kernels_pages() -> None:
 
 def test_without_the_kernels_counter_moved_bytes_are_unknown() -> None:
     assert moved_bytes({}, {"pgmigrate_success": 1}) is None
+
+
+def test_copies_are_progress_also_those_that_the_buffer_had_no_room_for(tmp_path: Path) -> None:
+    def progress() -> list[str]:
+        words = ["sh", "-c", progress_command(str(tmp_path))]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+    # A kernel without the events: nothing is copied.
+    assert progress()[-1] == "0"
+    for cpu, (entries, overrun) in enumerate([(5, 0), (7, 90)]):
+        folder = tmp_path / COPIED / "per_cpu" / f"cpu{cpu}"
+        folder.mkdir(parents=True)
+        # As Documentation/trace/ftrace.rst has it.
+        (folder / "stats").write_text(
+            f"entries: {entries}\noverrun: {overrun}\ncommit overrun: 3\nbytes: 9\n"
+        )
+    assert progress()[-1] == "102"

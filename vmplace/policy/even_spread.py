@@ -4,7 +4,8 @@
    Which node has how much room for them follows from all guests' rates, which vary from window to window.
 2. So of a plan's moves of such pages those are distributed evenly over the nodes of the guest's vCPUs, beside
    what stays, unless that makes a guest slower than the plan would by more than ``WORTH``.
-3. Pages that lie evenly already then stay, whatever the plan would gain by moving them a little.
+3. Only a guest that no node has CPUs enough for: the vCPUs of others are gathered where most pages are.
+4. Pages that lie evenly already then stay, whatever the plan would gain by moving them a little.
 
 Example: 8 pages of a guest on nodes 0 and 1 lie on node 0; a plan moves all of them to node 1, where it takes
 the others to be less busy by a trifle.  Half of them stay.
@@ -63,13 +64,16 @@ class Plans:
 
 
 def evened(
-    system: MemorySystem, guests: Sequence[GuestEvidence], places: list[NodeIndexes]
+    system: MemorySystem,
+    guests: Sequence[GuestEvidence],
+    places: list[NodeIndexes],
+    has_to_span: Sequence[bool],
 ) -> list[NodeIndexes]:
     """Return the plans with what is spread distributed evenly where that costs nobody ``WORTH``."""
     plans: Plans | None = None
     times: Matrix | None = None
     for number, guest in enumerate(guests):
-        even = _even(system, guest, places[number])
+        even = _even(system, guest, places[number]) if has_to_span[number] else None
         if even is None:
             continue
         plans = plans or Plans.of(system, tuple(guests), places)

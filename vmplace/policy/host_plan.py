@@ -65,7 +65,12 @@ def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list
     plans = [guest.node.copy() for guest in view.guests]
     for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
         plan[pages] = mixture.distributed(view.system, task, number)
-    return evened(view.system, view.guests, plans)
+    return evened(view.system, view.guests, plans, [_has_to_span(view, guest) for guest in view.guests])
+
+
+def _has_to_span(view: HostView, guest: GuestEvidence) -> bool:
+    """Tell whether the guest's vCPUs are too many for one node: others may be gathered beside their pages."""
+    return view.cpus is None or guest.vcpu_node is None or len(guest.vcpu_node) > view.cpus.max()
 
 
 def _thinned(tasks: list[PageTask]) -> list[PageTask]:

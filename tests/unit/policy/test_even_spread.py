@@ -19,7 +19,9 @@ def places(*counts: int) -> NodeIndexes:
 
 
 def planned(plan: NodeIndexes, *, mine: GuestEvidence, beside: GuestEvidence) -> np.ndarray:
-    even, others = evened(two_nodes(controllers=(0.2, 0.2), link=10.0), [mine, beside], [plan, beside.node])
+    even, others = evened(
+        two_nodes(controllers=(0.2, 0.2), link=10.0), [mine, beside], [plan, beside.node], [True, True]
+    )
     assert (others == beside.node).all()
     return np.bincount(even, minlength=2)
 
@@ -27,6 +29,12 @@ def planned(plan: NodeIndexes, *, mine: GuestEvidence, beside: GuestEvidence) ->
 def test_where_the_others_ask_little_what_moves_is_dealt_out():
     quiet = guest([[9, 0]] * 10, parallelism=0.1)
     assert planned(places(10, 90), mine=shared(), beside=quiet).tolist() == [50, 50]
+
+
+def test_a_guest_that_fits_a_node_is_left_to_the_plan_that_gathers_it():
+    plan = places(10, 90)
+    (even,) = evened(two_nodes(), [shared()], [plan], [False])
+    assert (even == plan).all()
 
 
 def test_where_a_guest_needs_one_node_for_itself_the_plan_holds():
@@ -42,10 +50,10 @@ def test_what_lies_evenly_stays_for_all_that_the_plan_would_gain():
 def test_pages_with_a_home_and_copies_are_left_to_the_plan():
     mine = guest([[9, 1]] * 50 + [[1, 9]] * 50, node=0)
     plan = np.repeat(np.array([0, 1], np.int8), 50)
-    (even,) = evened(two_nodes(), [mine], [plan])
+    (even,) = evened(two_nodes(), [mine], [plan], [True])
     assert (even == plan).all()
     copied = np.full(100, REPLICATED, np.int8)
-    (even,) = evened(two_nodes(), [shared()], [copied])
+    (even,) = evened(two_nodes(), [shared()], [copied], [True])
     assert (even == copied).all()
 
 

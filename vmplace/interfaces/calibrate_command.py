@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import examples, json_option, print_json
 from vmplace.topology.calibration import (
     DEFAULT_PATH,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXAMPLES = "vmplace calibrate\nvmplace calibrate --show --json | jq '.worker_sets[].canonical_weights'"
+UNMEASURED = "measure first, while no guest needs the CPUs: vmplace calibrate"
 GIGABYTE = 1e9
 
 
@@ -46,7 +48,7 @@ def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path) -> None:
     if show:
         calibration = read_calibration(machine, out)
         if calibration is None:
-            raise click.ClickException(f"nothing was measured yet: there is no {out}")
+            raise VmplaceError(f"nothing was measured yet: there is no {out}", hint=UNMEASURED)
     else:
         with _progress() as report:
             cpus = frozenset(os.sched_getaffinity(0))

@@ -154,7 +154,8 @@ def validate(file: Path, as_json: bool) -> None:
             click.echo(f"{problem}" + (f"\n  hint: {problem.hint}" if problem.hint else ""))
         for note in notes:
             click.echo(f"note: {note}")
-        click.echo(f"{name}: {f'{len(problems)} mistakes' if problems else 'no mistakes'}")
+        mistakes = "1 mistake" if len(problems) == 1 else f"{len(problems) or 'no'} mistakes"
+        click.echo(f"{name}: {mistakes}")
     sys.exit(1 if problems else 0)
 
 

@@ -29,11 +29,11 @@ FILES = (
 
 
 def cure(result: Result) -> str | None:
-    """Return the cure that is told; wrong usage tells its own, as click does."""
+    """Return the cure that is shown; wrong usage shows its own, as click does."""
     if isinstance(result.exception, VmplaceError):
         return result.exception.hint
     assert isinstance(result.exception, SystemExit | None), result.exception
-    return "usage" if result.exit_code == 2 else result.output
+    return "usage" if result.exit_code == 2 else result.output.partition("hint: ")[2]
 
 
 pytestmark = pytest.mark.usefixtures("own_process")

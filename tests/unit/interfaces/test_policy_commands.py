@@ -177,6 +177,7 @@ def test_mistakes_are_found_with_place_and_cure(tmp_path: Path, name, text, plac
     (tmp_path / name).write_text(text)
     result = run("validate", str(tmp_path / name))
     assert result.exit_code == 1 and place in result.stdout and cure in result.stdout
+    assert result.stdout.endswith((": 1 mistake\n", ": 2 mistakes\n"))
     machine = json.loads(run("validate", str(tmp_path / name), "--json").stdout)
     assert machine["valid"] is False and machine["problems"][0]["hint"]
 

@@ -1,4 +1,4 @@
-"""How is a scenario's guest told to libvirt?  Pure: scenario in, domain XML out.
+"""How is a scenario's guest described to libvirt?  Pure: scenario in, domain XML out.
 
 Devices are the fewest that a payload needs, because each one costs time at boot: a virtio-serial port to
 talk, a serial console into a file for the day when the guest does not come up, and no disk.

@@ -25,7 +25,7 @@ class _Look:
 
 
 class MeterCost:
-    """By the meter of the emulated host, for guests whose numbers are told."""
+    """By the meter of the emulated host, for guests whose numbers are given."""
 
     name = "meter"
 

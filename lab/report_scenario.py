@@ -72,7 +72,7 @@ def parse_scenario_result(content: bytes, path: Path) -> ScenarioFigures:
 
 
 def _check(figures: ScenarioFigures) -> None:
-    """Raise OutsideError unless all managers ran the same guests, on nodes that are told."""
+    """Raise OutsideError unless all managers ran the same guests, on nodes that are named."""
     first = next(iter(figures.managers.values()), None)
     if first is None or not first.guests:
         raise OutsideError("it holds no manager's run of a guest")

@@ -1,7 +1,7 @@
 """What does a manager that is there cost the guests, once memory is placed?
 
 All guests work as fast as they can, with the meter off, in turns with the manager running and stopped.  What
-they do is told per second of CPU time that the emulator got, so that the machine's other work matters little.
+they do is per second of CPU time that the emulator got, so that the machine's other work matters little.
 """
 
 import time

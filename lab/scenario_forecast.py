@@ -63,7 +63,7 @@ def forecast_run_times(
 ) -> dict[str, float]:
     """Return each guest's emulated seconds for WORK_TOUCHES touches under ``manager``.
 
-    ``cpu_loads`` in CPUs, by guest; one that is not told counts as busy.  Where numad considers one guest,
+    ``cpu_loads`` in CPUs, by guest; one that is not given counts as busy.  Where numad considers one guest,
     its model places all.
     """
     policy_name, source = POLICY_OF[manager]

@@ -62,7 +62,7 @@ class MeteredWindow:
         """Return the traffic of all guests' programs, each scaled to so many touches.
 
         The machine outside lets guests make more or less of their touches; where a touch goes does not depend
-        on it.  A guest that is not told, or did nothing, counts as it was.
+        on it.  A guest that is not given, or did nothing, counts as it was.
         """
         matrices = [self._scaled(guest_id, touches.get(guest_id)) for guest_id in self.guests]
         total = matrices[0]

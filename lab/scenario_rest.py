@@ -56,7 +56,7 @@ class Acting:
         return self.had_s >= most_s or self.passed_s >= LONGEST * most_s
 
     def note(self, who: str) -> tuple[str, ...]:
-        """Return what is to be told of one that should have come to rest by now.
+        """Return what is to be noted of one that should have come to rest by now.
 
         Raises TooSlowError if it had not, on a machine that was mostly others'.
         """

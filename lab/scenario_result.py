@@ -12,7 +12,7 @@ from lab.scenario import ManagerName
 
 SCHEMA_VERSION = 1
 WORK_TOUCHES = 100_000_000
-"""The work that emulated run times are told for."""
+"""The work that emulated run times are given for."""
 TRUTH = {
     "counts": "DRAM accesses behind a modelled cache, counted by the meter in the emulator: complete",
     "forecast_run_time_s": "the simulator's, from the declared patterns and a model of the manager",

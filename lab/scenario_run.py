@@ -1,7 +1,7 @@
 """How is a scenario run under each manager, so that the figures can be compared?
 
 Each manager gets a host restored from the same snapshot, bit by bit the same start (scenario_prepare.py), and
-is watched through the same steps (scenario_observe.py).  One that breaks is told as a failed expectation.
+is watched through the same steps (scenario_observe.py).  One that breaks is reported as a failed expectation.
 Where the machine is too slow for the guests to do their work, nothing is judged: that is the verdict.
 """
 

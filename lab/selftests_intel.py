@@ -87,7 +87,7 @@ def run_selftests_on_intel(
 
 
 def parse_console(flavour: Flavour, names: Sequence[str], lines: Iterable[str]) -> SelftestRun:
-    """Return what /init told; raises LabError if it did not come to its end, or EPT lacks what matters."""
+    """Return what /init said; raises LabError if it did not come to its end, or EPT lacks what matters."""
     reported: dict[str, list[str]] = {"ept": [], "result": [], "kernel": [], "end": []}
     for line in lines:
         word, _, text = line.partition(":")

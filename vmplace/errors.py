@@ -1,4 +1,4 @@
-"""What can go wrong, told to a person: one sentence, and a hint with the cure."""
+"""What can go wrong, as a person reads it: one sentence, and a hint with the cure."""
 
 
 class VmplaceError(Exception):

@@ -4,7 +4,7 @@ Outside is whatever somebody else wrote: /proc and sysfs (where guests choose fi
 command lines), libvirt, QEMU's monitor, perf, recordings, traces, configuration.  What is wrong with it is
 an ``OutsideError``, whose sentence names what was wrong; callers say where.
 
-1. Size before content: a file is read up to a limit, and told to be too long beyond it.
+1. Size before content: a file is read up to a limit, and reported as too long beyond it.
 2. Lines end at "\\n" and nowhere else.  str.splitlines also splits at \\v, \\f, \\r, \\x1c to \\x1e, \\x85,
    U+2028 and U+2029, which the kernel does not escape in the file names of /proc/PID/maps: a name could
    pose as a line.

@@ -198,7 +198,7 @@ class Replicator:
             self._guests.pop(identity).placement.close()
             self._owed.discard(identity)
         for guest in guests.values():
-            # libvirt may have told its name since.
+            # libvirt may have reported its name since.
             if mine := self._guests.get(guest.identity):
                 self._guests[guest.identity] = replace(mine, name=guest.name)
 

@@ -1,6 +1,6 @@
 """Put everything back: every page still there to its node, every vCPU to its CPUs, every sysctl to its value.
 
-What somebody else has changed since, be it pages, CPUs or sysctls, is left as it is and told.
+What somebody else has changed since, be it pages, CPUs or sysctls, is left as it is and reported.
 
 Safe to run again, also after kill -9 in its middle: what is at home already is left alone, and the journal is
 settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
@@ -72,7 +72,7 @@ class UndoResult:
 
 
 class Allowance(Protocol):
-    """What an undo may move; asked before each call, told after some of them."""
+    """What an undo may move; asked before each call; after some, it learns what moved."""
 
     def wait(self, size_bytes: int) -> int:
         """Wait until so much, or a part of it, may be moved; return how much, 0 if that will never be."""
@@ -99,7 +99,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are).
 
     ``stop`` is asked before each call that moves pages, and each is within the ``allowance``, if there is
-    one.  What is not moved stays in the journal.  ``progress`` is told every 64 MiB, in pages of a guest.
+    one.  What is not moved stays in the journal.  ``progress`` is called every 64 MiB, in pages of a guest.
     """
     contents = journal.contents()
     done: list[GuestUndo] = []

@@ -50,7 +50,7 @@ class HostActuator:
     """The real actuator.
 
     ``killed_pid`` is that of an agent that did not end cleanly, or None; ``settled`` is called once what
-    that one left is told.
+    that one left is reported.
     """
 
     def __init__(

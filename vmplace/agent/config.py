@@ -1,6 +1,6 @@
 """What did the operator ask for?  Reads /etc/vmplace/vmplace.toml (sample: vmplace.toml.example).
 
-A wrong key or value is told with file, line, column and the cure.  A wrong global setting stops the
+A wrong key or value is reported with file, line, column and the cure.  A wrong global setting stops the
 start; a wrong guest section leaves only the guests it names alone.
 """
 
@@ -56,7 +56,7 @@ class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TrialSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """``[trial]``: how it is told whether moving helped a guest."""
+    """``[trial]``: how it is judged whether moving helped a guest."""
 
     counters: Annotated[
         Literal["auto", "perf", "meter", "off"],

@@ -29,7 +29,7 @@ class Discovery:
         ask_again: Callable[[], None] = lambda: None,
         has_news: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``ask_again`` makes ``find`` forget what others had told it.
+        """``ask_again`` makes ``find`` forget what others had answered.
 
         ``has_news`` tells whether they have answered since, later than ``find`` waits for them.
         """
@@ -60,7 +60,7 @@ class Discovery:
     def guests(self) -> Discovered:
         """Return the guests as they were ``GUESTS_S`` ago at most, or longer where a look takes long.
 
-        What others have told since is taken up at once: without it a guest may have to be left alone.
+        What others have answered since is taken up at once: without it a guest may have to be left alone.
         """
         began = self._clock()
         if began >= self._guests_until or self._has_news():
@@ -76,5 +76,5 @@ class Discovery:
             self._ask_again()
 
     def has_news(self) -> bool:
-        """Tell whether others have told what the last ``guests`` did not wait for."""
+        """Tell whether others have answered what the last ``guests`` did not wait for."""
         return self._has_news()

@@ -82,7 +82,7 @@ class TrackedGuest:
         self.problem = reported
 
     def begin_window(self) -> None:
-        """Let go of the last window's problem: what still is wrong is told again."""
+        """Let go of the last window's problem: what still is wrong is reported again."""
         self.complaints_before, self.complaints = frozenset(self.complaints), set()
         if self.decided is not None:
             self.problem = self.decided.problem
@@ -171,7 +171,7 @@ class Roster:
         )
 
     def views(self, now_s: float | None = None) -> tuple[GuestView, ...]:
-        """Return what the policy may know of each guest; one that cannot be told is left out, with a note.
+        """Return what the policy may know of each guest; one that cannot be read is left out, with a note.
 
         ``now_s`` of the monotonic clock, for whom it matters for how long a guest has been watched.
         """
@@ -199,20 +199,20 @@ class Roster:
     def follow_domains(self, found: Discovered, host_nids: tuple[int, ...], now_s: float) -> bool:
         """Follow what libvirt says: the policies in domains' XML, and who migrates.
 
-        Return whether it told now of a guest that had to be left alone until then.
+        Return whether libvirt answered now for a guest that had to be left alone until then.
         """
-        told = False
+        is_answered = False
         self._migrating = {name: until for name, until in self._migrating.items() if until > now_s}
         for guest in self:
             uuid, was_awaited = guest.topology.uuid or "", guest.is_awaited
             guest.is_awaited = guest.said is None and uuid in found.awaited
-            told |= was_awaited and not guest.is_awaited
+            is_answered |= was_awaited and not guest.is_awaited
             guest.is_migrating = uuid in found.migrating or guest.name in self._migrating
             said = found.policies.get(uuid, guest.said)
             if said != guest.said:
                 guest.said = said
                 self._apply_rule(guest, host_nids)
-        return told
+        return is_answered
 
     def follow_news(self, news: News, now_s: float) -> None:
         """Follow what happened to a guest: one that migrates is left alone until libvirt says it is over.
@@ -231,7 +231,7 @@ class Roster:
         return self.get(news.guest) is None or self.is_round(news)
 
     def is_round(self, news: News) -> bool:
-        """Tell whether news are of a migration that was told of before."""
+        """Tell whether news are of a migration that is known already."""
         return news.operation in MIGRATES and news.guest in self._migrating
 
     def follow_time(self, unix_s: float) -> None:
@@ -331,7 +331,7 @@ class Roster:
 
 
 def merged(before: GuestTopology, now: GuestTopology) -> GuestTopology:
-    """Return ``now``, without losing what libvirt told while it does not answer.
+    """Return ``now``, without losing what libvirt reported while it does not answer.
 
     A guest that is found as a bare KVM process while libvirtd restarts keeps its name and cells.
     """

@@ -41,7 +41,7 @@ class AgentLock:
         return self._killed
 
     def settled(self) -> None:
-        """Say that what a killed agent left is known: the next one need not be told again."""
+        """Say that what a killed agent left is known: the next one need not report it again."""
         self._killed = None
         self._write(os.getpid())
 

@@ -223,7 +223,7 @@ class Agent:
         return changed
 
     def _hear(self) -> None:
-        """Follow what was told since the last window: by libvirt and its hook, and by SIGHUP."""
+        """Follow what was reported since the last window: by libvirt and its hook, and by SIGHUP."""
         self._listen()
         if self._has_heard:
             self._has_heard = False
@@ -243,7 +243,7 @@ class Agent:
     def _listen(self) -> None:
         """Take in what libvirt and its hook tell; let go at once of a guest that begins to migrate."""
         for news in self.inbox.take_news():
-            # Each round of a migration is told, for minutes: only the first is news to anybody.
+            # Each round of a migration is reported, for minutes: only the first is news to anybody.
             is_round = self.roster.is_round(news)
             self.roster.follow_news(news, self._clock.monotonic())
             if is_round:
@@ -469,7 +469,7 @@ class Agent:
                 return
 
     def _is_called(self) -> bool:
-        """Return whether something was told that the next window should follow."""
+        """Return whether something was reported that the next window should follow."""
         return self._has_heard or self._wakeup.reloading or self._parts.discovery.has_news()
 
     def _is_stirred(self) -> bool:

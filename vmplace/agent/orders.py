@@ -58,18 +58,18 @@ class Inbox:
         self._wakeup.wake()
 
     def take_news(self) -> tuple[News, ...]:
-        """Return what was told since the last time."""
+        """Return what was reported since the last time."""
         return tuple(self._news.popleft() for _ in range(len(self._news)))
 
     @property
     def news(self) -> tuple[News, ...]:
-        """Return what was told since ``take_news``, and leave it there."""
+        """Return what was reported since ``take_news``, and leave it there."""
         # A copy is made in one piece; another thread may add to what is gone through.
         return tuple(self._news.copy())
 
     @property
     def has_news(self) -> bool:
-        """Return whether something was told."""
+        """Return whether something was reported."""
         return bool(self._news)
 
     @property

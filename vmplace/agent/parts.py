@@ -27,7 +27,7 @@ class Discovery(Protocol):
         """Look the guests up at the next call, and ask libvirt if ``asking``."""
 
     def has_news(self) -> bool:
-        """Tell whether more is known of guests than ``guests`` told the last time."""
+        """Tell whether more is known of guests than ``guests`` returned the last time."""
 
 
 class Actuator(Protocol):

@@ -1,7 +1,7 @@
 """What is planned for all guests, without those it fails for, and within a share of a CPU?
 
-1. A policy that fails is asked for each guest alone: whom it fails for is told and left out.
-2. Decisions (plans, and the figures that people are told) have a budget: a share of a CPU.  What is not used
+1. A policy that fails is asked for each guest alone: whom it fails for is named and left out.
+2. Decisions (plans, and the figures that people are shown) have a budget: a share of a CPU.  What is not used
    is saved, until it is the price: what they took the last time.  Where it is not, nothing new is decided.
 """
 
@@ -18,7 +18,7 @@ Blame = Callable[[str, Exception], None]
 
 
 def planned(policy: Policy, snapshot: Snapshot, blame: Blame) -> PlacementPlan:
-    """Return the plan; ``blame`` is told of guests that it is made without.
+    """Return the plan; ``blame`` is called for guests that it is made without.
 
     Raises what the policy raises if it fails for all of them, or for none of them alone.
     """
@@ -91,7 +91,7 @@ class CpuBudget:
 
     @property
     def note(self) -> str:
-        """Return what is told while the budget does not allow decisions."""
+        """Return what is reported while the budget does not allow decisions."""
         cost_ms, wait_s = self._price_ns / 1e6, self._price_ns / 1e9 / self._share
         return (
             f"a decision takes {cost_ms:.0f} ms of CPU: one in {wait_s:.1f} s keeps within {self._share:.0%} "

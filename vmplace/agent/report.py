@@ -1,4 +1,4 @@
-"""How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are told."""
+"""How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are shown."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ def published(
     return replace(status, guests=guests, nids=host.nids, nodes=nodes, mc_imbalance_estimate=imbalance)
 
 
-def guest_status(  # noqa: PLR0913 - what is told of a guest comes from as many places
+def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many places
     guest: TrackedGuest,
     host: HostTopology,
     plan: PlanSummary,

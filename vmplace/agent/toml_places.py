@@ -39,7 +39,7 @@ def _unescaped(basic: str) -> str:
     try:
         return str(json.loads(f'"{text}"', strict=False))
     except ValueError:
-        # Not told from others then: it only costs the place of a complaint.
+        # Not distinguished from others then: it only costs the place of a complaint.
         return basic
 
 

@@ -1,1 +1,1 @@
-"""What clouds are told, and tell: processes of their own beside the agent, each an extra of the package."""
+"""What clouds learn, and answer: processes of their own beside the agent, each an extra of the package."""

@@ -22,7 +22,7 @@ class SlowState:
     hold_s: float = HOLD_S
 
     def after(self, now_s: float, pressure: Mapping[int, float]) -> "SlowState":
-        """Return the state once these pressures are known; nodes that are not told stay as they are."""
+        """Return the state once these pressures are known; nodes that are not given stay as they are."""
         tight, since = set(self.tight), dict(self.since_s)
         for nid, value in pressure.items():
             turns = value < self.free_below if nid in tight else value >= self.tight_from

@@ -67,7 +67,7 @@ def _dask_executor(client: Any, address: str) -> Iterator[Executor]:
 
 
 class _DaskExecutor(Executor):
-    """Dask's own executor, whose lost scheduler is told from a task that went wrong."""
+    """Dask's own executor, whose lost scheduler is distinguished from a task that went wrong."""
 
     def __init__(self, client: Any, address: str) -> None:
         self._client, self._address = client, address

@@ -121,7 +121,7 @@ def _check_policy(kind: str, policy: str) -> None:
 
 
 def run_task(task: SweepTask) -> SweepRow:
-    """Return the row; what is wrong with the recording is told in it."""
+    """Return the row; what is wrong with the recording stands in it."""
     begun = time.monotonic()
     row = empty_row(task)
     try:

@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def run_command(command: click.Command) -> None:
-    """Run a command; errors made for people are told as such, and as JSON to who asked for that."""
+    """Run a command; errors made for people are shown as such, and as JSON to who asked for that."""
     if asks_json(sys.argv[1:]):
         sys.exit(_run_for_program(command))
     try:

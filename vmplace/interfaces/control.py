@@ -119,7 +119,7 @@ class ControlServer:
             while not self._is_closing:
                 self._turn(LOOK_S)
                 self._stay_findable()
-            # Orders that the stopping loop refused are still told so.
+            # Orders that the stopping loop refused still get that answer.
             end = time.monotonic() + 1
             while time.monotonic() < end and any(
                 c.unsent or c.is_answered for c in self._connections.values()

@@ -1,4 +1,4 @@
-"""How is a command's error told: to a person as a sentence and a hint, to a program as one line of JSON?
+"""How is a command's error reported: to a person as a sentence and a hint, to a program as one line of JSON?
 
 Programs ask with ``--json``.  The line is on stderr, so that stdout is data or nothing:
 
@@ -58,7 +58,7 @@ def asks_json(words: Sequence[str]) -> bool:
 
 
 def error_line(err: VmplaceError | click.ClickException | click.Abort) -> ErrorLine:
-    """Return what a program is told of an error."""
+    """Return what a program reads of an error."""
     match err:
         case VmplaceError():
             # Commands that document further codes raise errors that carry them (exit_codes.py).

@@ -3,7 +3,7 @@
 
 At ``migrate`` and ``restore``, the only operations at which libvirt follows what a hook prints, numatune that
 is strict is printed as restrictive, where the domain's own policy lets vmplace move memory.  At each
-operation the agent is told with one datagram, if it listens.  The hook must not call libvirt, and always
+operation one datagram goes to the agent, if it listens.  The hook must not call libvirt, and always
 exits 0: at any other code libvirt ends the operation, at ``reconnect`` even the running guest.
 
 A file that stands alone: Python's standard library, and of that only what loads in a moment.

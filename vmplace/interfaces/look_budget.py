@@ -3,7 +3,7 @@
 They go through all pages that the agent knows, on the agent's CPU time and beside its loop.  So
 
 1. one that was given is given again, until something changed that it follows from;
-2. each user but root has a share of a CPU: who used it up is told when to ask again.
+2. each user but root has a share of a CPU: who used it up learns when to ask again.
 """
 
 from collections.abc import Callable, Hashable

@@ -10,7 +10,7 @@ from rich.text import Text
 
 MIB = 1 << 20
 LONGEST_NAME = 18
-"""In tables of 80 columns; longer names are cut, and told in full below."""
+"""In tables of 80 columns; longer names are cut, and shown in full below."""
 BLOCKS = " ▁▂▃▄▅▆▇█"
 NODE_COLOURS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_yellow")
 

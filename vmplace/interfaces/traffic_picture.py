@@ -28,7 +28,7 @@ SEEN = 0.002
 
 @dataclass(frozen=True)
 class TrafficPicture:
-    """One picture: accesses (of any unit) by (cpu node, memory node), and the imbalance to be told."""
+    """One picture: accesses (of any unit) by (cpu node, memory node), and the imbalance to be shown."""
 
     title: str
     nids: tuple[int, ...]

@@ -1,13 +1,13 @@
 """What does a host that a guest leaves tell the next one: which vCPUs use which guest frames, and how hotly?
 
 1. vCPUs that run on one node are a group; nodes are another host's, groups are the guest's own.
-2. Frames in use are told in runs: by which groups, whether they are written, how often they are touched.
+2. Frames in use are listed in runs: by which groups, whether they are written, how often they are touched.
 3. It is small: runs of alike frames; where these are too many, 2 MiB blocks, in which what one group uses
-   cannot be told from what others do; the hottest where that is too much.
+   cannot be distinguished from what others do; the hottest where that is too much.
 
 It comes from another host by the domain's XML, and anybody who may define domains may write one: what is
 read of it is checked, and it is a hint as to where memory belongs, within what the guest's policy allows.
-Limits: what nobody touched in the last windows is not told, nor what vCPUs do that run on several nodes.
+Limits: what nobody touched in the last windows is left out, nor what vCPUs do that run on several nodes.
 """
 
 import base64

@@ -2,7 +2,7 @@
 
 1. A guest's DRAM accesses per time (counters, or samples) are distributed over the nodes as its traffic
    matrix says, a cache line each.
-2. A node's limit is the bandwidth of its memory as measured (``vmplace calibrate``) or told by firmware,
+2. A node's limit is the bandwidth of its memory as measured (``vmplace calibrate``) or given by firmware,
    from the CPUs that get the most of it.
 
 Pressure 0 is idle, 1 is all that was measured.  Queues grow without bound near 1 (model/memory_system.py).

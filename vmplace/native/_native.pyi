@@ -133,7 +133,7 @@ def placement_harvest(
     """OR what was touched in ``[gfn, gfn + npages)`` into bitmaps with a bit per page; gfn is bit ``page``.
 
     Both bitmaps have a row for each of ``nids`` and a last one for nodes that are not among them.  ``clear``
-    takes the bits off and flushes TLBs.  Returns False if writes were not told: dirty logging is on.
+    takes the bits off and flushes TLBs.  Returns False if writes were not seen: dirty logging is on.
     """
 
 def placement_replicate(fd: int, nodes: int, gfns: U64, npages: I32, done: I32, status: I32) -> int:

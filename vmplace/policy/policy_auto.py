@@ -141,7 +141,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
 
 
 def uncounted(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what is to be told of guests whose accesses nobody counts, but for who makes them."""
+    """Return the note on guests whose accesses nobody counts, but for who makes them."""
     names = [g.topology.name for g in snapshot.guests if g.pages is not None and g.dram_per_us is None]
     return (UNCOUNTED.format(", ".join(names)),) if names else ()
 

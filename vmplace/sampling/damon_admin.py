@@ -1,4 +1,4 @@
-"""How is DAMON told what to watch?  Through sysfs (Documentation/admin-guide/mm/damon/usage.rst).
+"""How does DAMON learn what to watch?  Through sysfs (Documentation/admin-guide/mm/damon/usage.rst).
 
 One kdamond watches all guests: the number of kdamonds cannot change while one runs.  Each guest is one
 target of operations set fvaddr (fixed ranges), and one scheme of action "stat" with a filter on that target,

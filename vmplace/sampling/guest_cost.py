@@ -65,7 +65,7 @@ class PerfCost:
     ) -> None:
         """Raise UnsupportedHostError where CPUs count no cycles or perf is not permitted.
 
-        ``dram``: events that add up to the accesses that DRAM served, those of this CPU if not told.
+        ``dram``: events that add up to the accesses that DRAM served, those of this CPU if not given.
         """
         self._dram = dram_events() if dram is None else dram
         self._events = {**events, **CLOCK_EVENT, **self._dram}

@@ -24,7 +24,7 @@ from vmplace.topology.cpulist import parse_cpulist
 MAGIC = b"PERFILE2"
 FIELDS = "comm,pid,tid,cpu,time,data_src,phys_addr"
 SAMPLE_OPTIONS = ("--ns", "-F", FIELDS, "--guestkallsyms=/proc/kallsyms")
-"""perf leaves out what it sampled in guests unless it is told of symbols for them, whatever these are."""
+"""perf leaves out what it sampled in guests unless it is given symbols for them, whatever these are."""
 RECORD_HINT = "perf record -a -d --phys-data -e ibs_op// (Intel: perf mem record -a --phys-data)"
 NO_MEM_OP = 1
 """PERF_MEM_OP_NA: IBS also samples ops that are no loads or stores."""
@@ -105,7 +105,7 @@ def read_samples(path: Path) -> RecordedSamples:
 
 
 def parse_header(lines: Iterable[str]) -> RecordedHeader:
-    """Parse what ``perf script --header-only -I`` prints; what is not told is empty."""
+    """Parse what ``perf script --header-only -I`` prints; what is not there is empty."""
     reported: dict[int, dict[str, object]] = {}
     block_bytes = 0
     for line in lines:

@@ -5,7 +5,7 @@
 2. A sample of a load or store has the host-physical address.  Its frame is looked up among those that back
    the guest's pages now; its CPU's node touched the page, and a store wrote it.
 3. Hits of the L1 count like accesses to DRAM, as they stand for what a prefetcher brought; hits of other
-   caches do not.  What served the vCPUs' accesses, and how long that took, is told apart.
+   caches do not.  What served the vCPUs' accesses, and how long that took, is counted apart.
 
 Source: AMD64 Architecture Programmer's Manual, volume 2, chapter 13; arch/x86/events/amd/ibs.c (6.12);
 Carrefour (ASPLOS'13), section 3.3.1, of L1 hits.

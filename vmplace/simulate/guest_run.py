@@ -42,7 +42,7 @@ LLC_HIT_NS = 12.0
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """What is told of a guest; nodes are indexes.
+    """What is reported of a guest; nodes are indexes.
 
     ``first_touch``: the node of pages that are touched for the first time, one for all or one per page;
     None = the first toucher's.

@@ -19,7 +19,7 @@ from vmplace.topology.guests_libvirt import CURE, SYSTEM_URI, Question
 PART_BYTES = 4 << 20
 LONGEST_WAIT = 16
 """Times that a domain is left out at the most."""
-MOST_TOLD = 3
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class DomainSummaries:
                 # By a connection of its own, in which nothing hangs yet.
                 self._parts.insert(0, unreached)
             self._ask_next()
-            problems = [*self._told_stuck(answer.stuck), *filter(None, [printable(answer.text, 300)])]
+            problems = [*self._stuck_noted(answer.stuck), *filter(None, [printable(answer.text, 300)])]
             if problems:
                 raise UnsupportedHostError(f"placement summaries: {'; '.join(problems)}", hint=CURE)
 
@@ -120,10 +120,10 @@ class DomainSummaries:
             elif uuid not in unreached:
                 self._stuck.pop(uuid, None)
 
-    def _told_stuck(self, stuck: tuple[str, ...]) -> Iterator[str]:
+    def _stuck_noted(self, stuck: tuple[str, ...]) -> Iterator[str]:
         if stuck:
-            named = ", ".join(printable(uuid) for uuid in stuck[:MOST_TOLD])
-            more = f" and {len(stuck) - MOST_TOLD} more" if len(stuck) > MOST_TOLD else ""
+            named = ", ".join(printable(uuid) for uuid in stuck[:MOST_NAMED])
+            more = f" and {len(stuck) - MOST_NAMED} more" if len(stuck) > MOST_NAMED else ""
             yield f"libvirt does not answer for domain {named}{more}, which is tried again later"
 
 

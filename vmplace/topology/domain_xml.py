@@ -13,7 +13,7 @@ from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.description import GuestDescription, RamBlock
 from vmplace.topology.guest import MOST_VCPU_ID, Cell
 
-# libvirt, docs/formatdomain: units of <memory>, kibibytes where none is told.
+# libvirt, docs/formatdomain: units of <memory>, kibibytes where none is given.
 UNITS = {
     "b": 1, "bytes": 1,
     "kb": 1000, "k": 1 << 10, "kib": 1 << 10,

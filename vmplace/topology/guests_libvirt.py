@@ -2,7 +2,7 @@
 
 libvirt is optional, may be down, restart, or hang.  It is asked by a process of its own (``libvirt_worker``),
 only when guests came or went and every now and then, and the agent waits for it only a moment: then the
-last answer counts, with the reason told.
+last answer counts, with the reason in a note.
 """
 
 import importlib.util

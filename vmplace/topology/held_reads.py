@@ -93,7 +93,7 @@ class _Reader:
             try:
                 with (self._proc / f"{pid}/cmdline").open("rb", buffering=0) as file:
                     file.read(1)
-            except Exception:  # noqa: S110 - whatever is wrong is told to who reads it for its own sake
+            except Exception:  # noqa: S110 - whatever is wrong is raised for who reads it for its own sake
                 pass
             finally:
                 done.set()

@@ -41,7 +41,7 @@ def _iter_initiators(cpu_nids: set[int], mem_nids: list[int], sysfs: Path) -> It
 
 
 def _read_figure(path: Path) -> int | None:
-    """Return the figure, or None where firmware told none (absent file, or 0)."""
+    """Return the figure, or None where firmware gives none (absent file, or 0)."""
     try:
         return read_whole(path, 1 << 40) or None
     except (OSError, OutsideError):

@@ -35,7 +35,7 @@ class HostTopology:
 
     ``distances[from_nid, to_nid]`` is the SLIT value (10 = self).  ``bandwidths`` (bytes/s) and
     ``latencies`` (ns) are indexed by (cpu nid, memory nid) and hold only what firmware (HMAT) or a
-    measurement told: an absent pair is unknown.  ``worker_bandwidths[worker nids]`` holds what was measured
+    measurement gave: an absent pair is unknown.  ``worker_bandwidths[worker nids]`` holds what was measured
     while all CPUs of these nodes read at once.  ``smt_siblings[cpu]`` includes the CPU itself.
     """
 

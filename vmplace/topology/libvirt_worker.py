@@ -127,7 +127,7 @@ def read_domains(connection: Any) -> dict[str, Any]:
     migrating, bounded, room = [], Bounded(), MOST_XML_BYTES
     for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
         try:
-            # First: the XML of one that arrives is told only once it has.
+            # First: the XML of one that arrives is given only once it has.
             if _is_migrating_or_stuck(domain, bounded):
                 migrating.append(domain.UUIDString())
             domains.append((domain.UUIDString(), domain.name(), domain.XMLDesc(0)))
@@ -324,7 +324,7 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
         try:
             connection.domainEventRegisterAny(None, number, callback, None)
         except libvirt.libvirtError:
-            # Not all drivers have all events; what is not told is found at the next look.
+            # Not all drivers have all events; what is not reported is found at the next look.
             continue
     _watch_jobs(Path(run), send)
     _run_events(connection)
@@ -332,13 +332,13 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
 
 
 def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> None:
-    """Have the beginning and the end of each migration told, by the status files in ``run``."""
+    """Have the beginning and the end of each migration reported, by the status files in ``run``."""
     import libvirt
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(run), IN_CLOSE_WRITE | IN_MOVED_TO) < 0:
-        # Rounds are told all the same.
+        # Rounds are reported all the same.
         return
     migrating: set[str] = set()
 

@@ -6,7 +6,7 @@
 2. A host needs ``host_limit_bytes``: as if one guest had all of its memory.  More is never asked for.
 3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
    RLIMIT_DATA.
-4. If not all guests fit, those that cost most are left alone: told, rather than ended by the kernel with all
+4. If not all guests fit, those that cost most are left alone: noted, rather than ended by the kernel with all
    others.  Guests that libvirt vouches for come first: anybody who may open /dev/kvm can start others.
 
 The unit's MemoryMax is a net under that, not the budget: 5% of a host's memory is more than 2 from 4 GiB on.

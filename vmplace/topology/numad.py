@@ -2,7 +2,7 @@
 
 numad(8) moves every process that is large and busy, guests among them, whatever others decided: two that
 place the same guest move its memory to and fro.  Its command line says whom it leaves alone; what it was
-told later (``numad -x PID``) is in its log since it began.
+ordered later (``numad -x PID``) is in its log since it began.
 
 Source: numad.c 0.5: MEMORY_THRESHOLD, the options, the words of the log.
 Limits: a log that was rotated or cannot be read tells nothing; then its command line counts.
@@ -32,7 +32,7 @@ WORD = re.compile(
 
 @dataclass(frozen=True)
 class Numad:
-    """A numad at work; ``scans_all`` False: it looks at ``included`` alone.  Pids, as numad was told."""
+    """A numad at work; ``scans_all`` False: it looks at ``included`` alone.  Pids, as numad has them."""
 
     pid: int
     scans_all: bool = True
@@ -92,7 +92,7 @@ def parse_command_line(pid: int, words: Iterable[str]) -> Numad:
 
 
 def parse_log(numad: Numad, text: str) -> Numad:
-    """Return what holds by what it was told since this numad began; without its beginning, as given."""
+    """Return what holds by what it was ordered since this numad began; without its beginning, as given."""
     _, begin, since = text.rpartition(f" PID {numad.pid}\n")
     if not begin:
         return numad

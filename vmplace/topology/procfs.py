@@ -114,7 +114,7 @@ def parse_status(text: str) -> dict[str, str]:
 
 
 def status_bytes(status: Mapping[str, str], name: str) -> int:
-    """Return a figure of /proc/PID/status that is told in kB, in bytes; 0 where it is not told."""
+    """Return a figure of /proc/PID/status that is given in kB, in bytes; 0 where it is not given."""
     value, _, unit = status.get(name, "0 kB").partition(" ")
     if unit.strip() != "kB":
         raise OutsideError(f"{name} of a process is not in kB")

@@ -49,7 +49,7 @@ def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size in bytes; MiB where no unit is told, as -m does."""
+    """Parse a size in bytes; MiB where no unit is given, as -m does."""
     match = SIZE.fullmatch(text)
     if match is None:
         raise OutsideError("a size of the command line is none")

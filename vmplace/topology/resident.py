@@ -1,6 +1,6 @@
 """Which part of a guest's RAM is there?  What a guest may cost follows from that, not from what it mapped.
 
-1. A guest with more than WHOLE_BYTES of which less than a quarter is resident is told apart: any process may
+1. A guest with more than WHOLE_BYTES of which less than a quarter is resident is an exception: a process may
    map 32 TiB (MAP_NORESERVE) that it never touches, and an entry for each page of that would take the agent's
    memory, and minutes.  All other guests count whole.
 2. PAGEMAP_SCAN (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst) tells the present runs of pages; the
@@ -146,7 +146,7 @@ def present_pieces(pagemap: int, start: int, size_bytes: int) -> Pieces:
         first = (regions["start"][:count].astype(np.int64) - start) // PIECE_BYTES
         last = (regions["end"][:count].astype(np.int64) - 1 - start) // PIECE_BYTES
         found += [np.unique(first), *(np.arange(a, b + 1) for a, b in zip(first, last, strict=True) if a < b)]
-        # A piece with one page is there: what else is in it need not be told.
+        # A piece with one page is there: what else is in it need not be known.
         at = start + -(-(walked - start) // PIECE_BYTES) * PIECE_BYTES
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 

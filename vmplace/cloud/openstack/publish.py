@@ -3,7 +3,7 @@
 1. Every ``interval_s`` the agent tells what guests take of each node; with hysteresis (slow_state.py) that
    becomes traits.  Placement is written to only when something changed, or every ``REFRESH_S``, in case
    that somebody else did.
-2. Whatever fails is told once, and again only when it changes.  After each failure the wait doubles, up to
+2. Whatever fails is logged once, and again only when it changes.  After each failure the wait doubles, up to
    ``SLOWEST_S``; the connection is made anew from clouds.yaml, so a new password needs no restart.
 3. Nothing of this reaches the agent: it answers one question a minute, whoever else is gone.
 """
@@ -41,7 +41,7 @@ def providers(cloud: str | None, host: str) -> NodeProviders:
 
 
 class _Adapter:
-    """keystoneauth's adapter, whose errors are told with the cure."""
+    """keystoneauth's adapter, whose errors are reported with the cure."""
 
     def __init__(self, connection: Any, errors: Any) -> None:
         # The adapter knows its connection by a weak reference.
@@ -114,7 +114,7 @@ class Publisher:
             raise VmplaceError("the agent has not looked at the host yet", hint="it does within seconds")
         guests = status["guests"].values()
         pressure = node_pressure(_numbers(guest.get("pressure_by_node")) for guest in guests)
-        # Also while Placement is away: what is told of a node must have held all the time.
+        # Also while Placement is away: what is published of a node must have held all the time.
         self.state = self.state.after(now_s, {nid: pressure.get(nid, 0.0) for nid in nids})
         if self._providers is None:
             self._providers = self.connect()

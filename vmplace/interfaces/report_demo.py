@@ -22,14 +22,15 @@ from vmplace.sampling.recording import iter_recording
 ABOUT = (
     "Recorded on an emulated host with four NUMA nodes.  Its guests run on other nodes than the ones "
     "their memory was first touched on, as after a restart or a migration: most accesses cross the links "
-    "between nodes.  vmplace watched which pages the guests touch; below is what its agent would have "
-    "moved, had it been running.  On a host of yours: vmplace doctor, then vmplace plan."
+    "between nodes.  vmplace watched which pages the guests touch; below is what policy home would have "
+    "moved; the agent's default, auto, interleaves no guest for running on several nodes alone.  On "
+    "a host of yours: vmplace doctor, then vmplace plan."
 )
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """A recording with the agent's policy run over it: ``first`` and ``last`` are what the policy saw."""
+    """A recording with a policy run over it: ``first`` and ``last`` are what the policy saw."""
 
     policy: str
     rehearsal: Rehearsal

@@ -52,6 +52,7 @@ def test_the_report_holds_all_that_it_shows(shown_once: tuple[dict[str, Any], Pa
         assert f"Page heat by node: guest {name}" in page
         assert f'<td class="words">{name}</td>' in page
     assert "as recorded" in page and "with vmplace" in page
+    assert "policy home would have moved" in page and "Policy: home" in page
     assert not FOREIGN.search(page)
 
 

@@ -97,7 +97,7 @@ def test_a_machine_that_starves_the_guests_is_too_slow_to_judge(
     monkeypatch.setattr(scenario_observe, "read_windows", starving)
     # At once: neither wait for caches that do not fill, nor try again with slower guests.
     monkeypatch.setattr(scenario_meter, "WARM_UP_MOST_S", 2.0)
-    monkeypatch.setattr(scenario_observe, "LEAST_PACE", 1.0)
+    monkeypatch.setattr(scenario_observe, "LEAST_SPEED", 1.0)
     with pytest.raises(TooSlowError, match="too slow to judge") as caught:
         run_scenario(scenario, ["vmplace"], Progress())
     assert caught.value.exit_code not in (0, 1)

@@ -6,6 +6,7 @@ Safe to run again, also after kill -9 in its middle: what is at home already is 
 settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -165,8 +166,9 @@ class _GuestUndoing:
         try:
             if not is_alive(identity, self._proc):
                 raise GuestGoneError("ended")
-            if HeldReads(self._proc).holds((identity.pid, identity.start_time)):
-                raise VmplaceError(HELD)
+            with contextlib.closing(HeldReads(self._proc)) as reads:
+                if reads.holds((identity.pid, identity.start_time)):
+                    raise VmplaceError(HELD)
             pinned = self._vcpus.restore(self._origins.affinities.values(), failures)
             self._journal.record_undone(identity, list(self._restore_pages()), pinned)
         except GuestGoneError:

@@ -61,6 +61,12 @@ class HeldReads:
         alive = set(identities)
         self._held = {key: done for key, done in self._held.items() if key in alive or not done.is_set()}
 
+    def close(self) -> None:
+        """End the thread that reads."""
+        if self._reader is not None:
+            self._reader.end()
+            self._reader = None
+
     def _patience_s(self, now: float) -> float:
         if now >= self._renew_at:
             self._left_s, self._renew_at = WAIT_S, now + RENEW_S

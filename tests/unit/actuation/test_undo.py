@@ -1,4 +1,5 @@
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,16 @@ def test_undo_twice_is_undo_once(journal: Journal):
     calls = len(kernel.calls)
     assert undo(journal, kernel=kernel).guests == ()
     assert len(kernel.calls) == calls
+
+
+def test_an_undo_leaves_no_thread_behind(journal: Journal):
+    kernel = mixed_ram(64)
+    scatter(journal, kernel, 64)
+    before = set(threading.enumerate())
+    undo(journal, kernel=kernel)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before
 
 
 def test_pages_that_were_journaled_but_not_moved_are_at_home(journal: Journal):

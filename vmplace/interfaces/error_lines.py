@@ -37,7 +37,7 @@ CODES = {
 """By code: when a command ends so.  A code keeps its meaning; others may come."""
 
 
-class ToldError(msgspec.Struct, frozen=True):
+class CommandError(msgspec.Struct, frozen=True):
     """One of CODES, for programs; a sentence and a cure for people, null where nobody knows one."""
 
     code: str
@@ -48,7 +48,7 @@ class ToldError(msgspec.Struct, frozen=True):
 class ErrorLine(msgspec.Struct, frozen=True):
     """An error, and the exit code of the command."""
 
-    error: ToldError
+    error: CommandError
     exit_code: int
 
 
@@ -64,14 +64,14 @@ def error_line(err: VmplaceError | click.ClickException | click.Abort) -> ErrorL
             # Commands that document further codes raise errors that carry them (exit_codes.py).
             exit_code = getattr(err, "exit_code", EXIT_FAILED)
             cure = plain(err.hint) if err.hint else None
-            return ErrorLine(ToldError(err.code, plain(str(err)), cure), exit_code)
+            return ErrorLine(CommandError(err.code, plain(str(err)), cure), exit_code)
         case click.UsageError(ctx=ctx):
             cure = f"see {ctx.command_path} --help" if ctx else None
-            return ErrorLine(ToldError("usage", plain(err.format_message()), cure), err.exit_code)
+            return ErrorLine(CommandError("usage", plain(err.format_message()), cure), err.exit_code)
         case click.ClickException():
-            return ErrorLine(ToldError("failed", plain(err.format_message()), None), err.exit_code)
+            return ErrorLine(CommandError("failed", plain(err.format_message()), None), err.exit_code)
         case _:
-            return ErrorLine(ToldError("interrupted", "interrupted", None), EXIT_FAILED)
+            return ErrorLine(CommandError("interrupted", "interrupted", None), EXIT_FAILED)
 
 
 def plain(text: str) -> str:

@@ -67,8 +67,6 @@ class DomainSummaries:
         while self._question is not None:
             try:
                 answer = self._question.result(max(until - time.monotonic(), 0.0))
-            except TimeoutError:
-                raise
             except VmplaceError:
                 self._question, self._parts = None, []
                 raise

@@ -15,7 +15,7 @@ STAMP := $(VENV)/.stamp
 CLOUD := .venv-cloud
 # What the targets need of a Debian 12 machine beyond git, make and python3; everything else lives in
 # trees of the lab's own (docs/lab.md).
-PACKAGES := ca-certificates debootstrap gcc libc6-dev libvirt-dev patch pkg-config python3-dev python3-venv shellcheck
+PACKAGES := ca-certificates debian-archive-keyring debootstrap gcc libc6-dev libvirt-dev patch pkg-config python3-dev python3-venv shellcheck
 NATIVE := $(wildcard vmplace/native/*.c vmplace/native/*.h)
 PYTHON_FILES := vmplace lab tests bench docs setup.py
 PROSE := README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs ansible/README.md

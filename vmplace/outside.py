@@ -13,7 +13,6 @@ an ``OutsideError``, whose sentence names what was wrong; callers say where.
 """
 
 import math
-import tomllib
 import zlib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,6 +121,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
     tomllib recurses once for each level, and hands numbers of any length to int().
     """
+    # Imported when wanted: commands that read no TOML start without it.
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:

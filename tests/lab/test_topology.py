@@ -62,7 +62,7 @@ def monitor(host: LabHost, command: str) -> str:
 
 def test_the_host_is_what_was_emulated(host: LabHost):
     script = (
-        "import json; from vmplace.topology import read_host; h = read_host();"
+        "import json; from vmplace.topology.sysfs import read_host; h = read_host();"
         "print(json.dumps([h.nids, [n.cpus for n in h.nodes], [[*k, d] for k, d in h.distances.items()]]))"
     )
     found = json.loads(host.run(["env", "PYTHONPATH=/opt/vmplace", "python3", "-c", script]).stdout)

@@ -6,15 +6,12 @@ Response:  ``{"version": 1, "ok": true, "data": ...}``, or ``ok`` false with ``e
 Keys may be added within a version; a reader ignores those it does not know.
 """
 
-import logging
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from vmplace.outside import printable
 from vmplace.topology.guest import MOST_VCPU_ID
-
-LOG = logging.getLogger(__name__)
 
 VERSION = 1
 DEFAULT_SOCKET = "/run/vmplace/control.sock"
@@ -67,7 +64,11 @@ def encoded(response: Response) -> bytes:
         try:
             return msgspec.json.encode(_printed(response) if is_printed else response) + b"\n"
         except Exception as err:
-            LOG.error("an answer cannot be encoded: %s", printable(f"{type(err).__name__}: {err}", 200))
+            # The agent's side alone: a command starts without it.
+            import logging
+
+            what = printable(f"{type(err).__name__}: {err}", 200)
+            logging.getLogger(__name__).error("an answer cannot be encoded: %s", what)
     reported = refusal("failed", "the answer cannot be encoded", "see the agent's log")
     return msgspec.json.encode(reported) + b"\n"
 

@@ -1,10 +1,14 @@
 """vmplace as `pip install .` makes it, without any extra: all of it answers, and says what it lacks."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from tests.unit.interfaces.served_agent import served
 
 EXTRAS = (
     "distributed duckdb fsspec grafana_foundation_sdk keystoneauth1 libvirt matplotlib openstack"
@@ -32,6 +36,20 @@ RUN = "from vmplace.interfaces.cli import main; main()"
 def run(code: str, *words: str) -> "subprocess.CompletedProcess[str]":
     argv = [sys.executable, "-c", f"{BLOCK}\n{code}", *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+
+
+HEAVY = "importlib.metadata libvirt logging numpy rich textual tomllib vmplace.topology.sysfs"
+"""What takes long to load, and is of no use to a script that asks for the state."""
+TELL = f"import sys, atexit; atexit.register(lambda: print('heavy:', *{HEAVY.split()} & sys.modules.keys()))"
+
+
+def test_a_script_that_asks_for_the_state_waits_for_no_library(tmp_path: Path):
+    agent = World([guest("db1")]).agent()
+    with served(agent, tmp_path / "control.sock") as path:
+        argv = [sys.executable, "-c", f"{TELL}; {RUN}", "status", "--json", "--socket", str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    answer, _, heavy = done.stdout.rpartition("heavy:")
+    assert json.loads(answer)["version"] and heavy.split() == [], done.stderr
 
 
 def test_each_command_has_help():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.topology import read_host
 from vmplace.topology.bandwidth import bandwidth_weights
+from vmplace.topology.sysfs import read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
 FOUR = read_host(HOSTS / "16amd64-4n8c")

@@ -9,7 +9,6 @@ import pytest
 
 from vmplace import native
 from vmplace.errors import VmplaceError
-from vmplace.topology import read_host
 from vmplace.topology.bandwidth import bandwidth_weights
 from vmplace.topology.calibration import (
     Calibration,
@@ -24,6 +23,7 @@ from vmplace.topology.calibration import (
     worker_sets,
     write_calibration,
 )
+from vmplace.topology.sysfs import read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
 FOUR = read_host(HOSTS / "16amd64-4n8c")

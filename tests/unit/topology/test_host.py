@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from vmplace.errors import UnsupportedHostError, VmplaceError
-from vmplace.topology import read_host
 from vmplace.topology.cpulist import parse_cpulist
-from vmplace.topology.sysfs import read_free_bytes
+from vmplace.topology.sysfs import read_free_bytes, read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
 MEMORY = 16384000 << 10

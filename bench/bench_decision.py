@@ -8,17 +8,17 @@ private blocks lie where they belong.  Means of the looks after the first.  ``la
 nodes for the vCPUs, at most once in 100 ms of the simulator's clock.  Control: a tenth of the guests, each as
 large.
 
-Of the agent's policy "host": ``joint_s``, the plan for the groups of shared pages of as many guests, every
-other one on two nodes; and what sorting pages and counting touches takes before, by GiB of a guest that spans
-four nodes (``host_s_per_gib``), with policy "nodes" as control.  ``host_s_of_gib_touched``: the same of a
-guest of ``LARGE_GIB`` that touches one GiB; controls: every page of it (``host_s_of_all_touched``), and every
-one of its huge pages (``host_s_of_huge_touched``).
+Of the agent's ``auto``: what a plan takes after the first, evidence from pages included, by GiB of a guest
+that spans four nodes (``auto_s_per_gib``).  ``auto_s_of_gib_touched``: the same of a guest of ``LARGE_GIB``
+that touches one GiB; controls: every page of it (``auto_s_of_all_touched``), and every one of its huge pages
+(``auto_s_of_huge_touched``).  ``*_mib``: what each adds to the process at its peak, numpy's arrays included.
 """
 
 import argparse
 import os
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -35,9 +35,8 @@ from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import Counters, GuestEvidence, HostView, NodeIndexes, traffic
-from vmplace.policy.joint_spread import GuestLoad, SharedPart, joint_spread
 from vmplace.policy.plan import GuestView, Snapshot
-from vmplace.policy.registry import POLICIES, Policy
+from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.vcpu_plan import better_layout
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.simulate.host_file import read_host
@@ -111,45 +110,25 @@ def layout_seconds(guests: int) -> float:
     return time.process_time() - started
 
 
-def shared_load(number: int, nodes: int) -> GuestLoad:
-    """Return a guest on one node, or on two of which each shares two groups of pages with the other."""
-    chance = np.random.default_rng(number)
-    workers = chance.choice(nodes, size=1 + number % 2, replace=False)
-    near, fixed = np.isin(np.arange(nodes), workers), np.zeros((nodes, nodes))
-    fixed[workers, workers] = chance.exponential(1e5, len(workers))
-    parts = tuple(
-        SharedPart(
-            near * chance.exponential(1e5, nodes), near * chance.exponential(BLOCKS * 64.0, nodes), near
-        )
-        for _ in range(2 * (number % 2))
-    )
-    load = GuestLoad(f"g{number}", fixed, parts, 0.0, 4)
-    return replace(load, rate=float(load.present.sum()))
-
-
-def joint_seconds(guests: int) -> float:
-    """Return the mean CPU seconds of a plan for all guests' shared pages."""
-    system = read_host(HOST).system
-    loads = [shared_load(number, len(system.nids)) for number in range(guests)]
-    room = np.full(len(system.nids), 1e9)
-    started = time.process_time()
-    for _ in range(LOOKS):
-        joint_spread(system, loads, room)
-    return (time.process_time() - started) / LOOKS
-
-
-def agent_seconds(policy: Policy, gib: int, touched_gib: int, *, huge: bool = False) -> float:
-    """Return the CPU seconds of an agent's policy for a guest: four nodes share half of what it touches."""
+def of_auto(gib: int, touched_gib: int, *, huge: bool = False) -> tuple[float, float]:
+    """Return CPU seconds and MiB of a plan for a guest: four nodes share half of what it touches."""
     nodes = tuple(Node(nid, (nid,), 64 << 30, 32 << 30) for nid in range(4))
     distances = {(a, b): 10 if a == b else 20 for a in range(4) for b in range(4)}
     host = HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
     vcpus = tuple(Vcpu(nid, nid, (nid,), None) for nid in range(4))
     pages = spanning_range(gib * GIB_PAGES, touched_gib * GIB_PAGES, huge=huge)
     topology = GuestTopology("g", 1, 1, "kvm", vcpus, (pages.ram,))
-    view = GuestView(topology, GuestPages("g", (0, 1, 2, 3), 4, (pages,)))
-    started = time.process_time()
-    policy(Snapshot(host, (view,), 1 << 28, 0.25))
-    return time.process_time() - started
+    view = GuestView(topology, GuestPages("g", (0, 1, 2, 3), 4, (pages,)), dram_per_us=50.0, cpus=4.0)
+    policy, took = AutoPolicy(), []
+    for look in range(1, LOOKS):
+        started = time.process_time()
+        policy(Snapshot(host, (view,), 1 << 28, 0.25, now_ns=look * LOOK_NS))
+        took.append(time.process_time() - started)
+    tracemalloc.start()
+    policy(Snapshot(host, (view,), 1 << 28, 0.25, now_ns=LOOKS * LOOK_NS))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return float(np.mean(took[1:])), peak / (1 << 20)
 
 
 def spanning_range(npages: int, touched: int, *, huge: bool) -> RangePages:
@@ -177,21 +156,20 @@ def measured(guests: int) -> dict[str, float]:
         "scattered_s": seconds(guests, home=False),
         "home_s": seconds(guests, home=True),
         "layout_s": layout_seconds(guests),
-        "joint_s": joint_seconds(guests),
     }
 
 
 def by_gib() -> Figures:
-    """Return what an agent's policies take for each GiB that is touched."""
-    return {f"{name}_s_per_gib": agent_seconds(POLICIES[name], 1, 1) for name in ("host", "nodes")}
+    """Return what a plan takes for each GiB that is touched."""
+    took_s, peak_mib = of_auto(1, 1)
+    return {"auto_s_per_gib": took_s, "auto_mib_per_gib": peak_mib}
 
 
 def of_large_guest() -> Iterator[Figures]:
-    """Yield what policy "host" takes for a large guest that touches a GiB, all, and all in huge pages."""
-    host = POLICIES["host"]
-    yield {"host_s_of_gib_touched": agent_seconds(host, LARGE_GIB, 1)}
-    yield {"host_s_of_all_touched": agent_seconds(host, LARGE_GIB, LARGE_GIB)}
-    yield {"host_s_of_huge_touched": agent_seconds(host, LARGE_GIB, LARGE_GIB, huge=True)}
+    """Yield what a plan takes for a large guest that touches a GiB, all, and all in huge pages."""
+    for name, touched, huge in (("gib", 1, False), ("all", LARGE_GIB, False), ("huge", LARGE_GIB, True)):
+        took_s, peak_mib = of_auto(LARGE_GIB, touched, huge=huge)
+        yield {f"auto_s_of_{name}_touched": took_s, f"auto_mib_of_{name}_touched": peak_mib}
 
 
 def main() -> int:

@@ -66,7 +66,7 @@ LONGEST_S = 90.0
 OPS_PER_S = 1e9
 QUIET_S = 15.0
 """Of a guest that spans nodes it takes samples of some seconds to know anything."""
-AGENT = 'window_ms = 500\nlongest_rest_ms = 1000\npolicy = "nodes"\n[budget]\nmb_per_s = 4096\n'
+AGENT = "window_ms = 500\nlongest_rest_ms = 1000\n[budget]\nmb_per_s = 4096\n"
 
 Figure = dict[str, float | str | None]
 

@@ -18,7 +18,7 @@ from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
 SCENARIO = "wrong-node"
-CONFIG = 'policy = "home"\nsource = "kvm"\nwindow_ms = 1000\n'
+CONFIG = 'source = "kvm"\nwindow_ms = 1000\n'
 RECORD = "vmplace record /root/demo.vmptrace --duration 90 --json"
 """Long enough for some windows: emulated CPUs take seconds for each."""
 TIGHTLY = 9

@@ -15,9 +15,7 @@ from vmplace.errors import ConfigError, OutsideError, VmplaceError
 from vmplace.outside import parse_toml
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-ManagerName = Literal[
-    "none", "numad", "numad-advice", "kernel", "interleave", "vmplace-stock", "vmplace-nodes", "vmplace"
-]
+ManagerName = Literal["none", "numad", "numad-advice", "kernel", "interleave", "vmplace-stock", "vmplace"]
 Backing = Literal["anonymous", "memfd", "hugetlb", "locked"]
 Positive = Annotated[int, msgspec.Meta(gt=0, le=1 << 20)]
 VcpuIds = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...], msgspec.Meta(max_length=256)]

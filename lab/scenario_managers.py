@@ -16,7 +16,6 @@ kernel         automatic NUMA balancing.  A task's scan delay and first period a
 interleave     all memory of all guests distributed over all nodes, as numactl --interleave=all does from a
                guest's start; done by the agent of this project with the policy of that name.
 vmplace-stock  the agent of this project on a kernel without its patches, as a user installs it first.
-vmplace-nodes  the agent of this project with policy "nodes" in place of the scenario's: each guest by itself.
 vmplace        the agent of this project.
 =============  ==================================================================================
 """
@@ -321,13 +320,6 @@ class InterleavingAgent(VmplaceAgent):
         return 'policy = "interleave"\nsource = "idle"\nwindow_ms = 500\n[budget]\nmb_per_s = 4096\n'
 
 
-class GuestByGuestAgent(VmplaceAgent):
-    """The agent as the scenario has it, but with policy "nodes"."""
-
-    def _config(self) -> str:
-        return 'policy = "nodes"\n' + re.sub(r"(?m)^policy\s*=.*$", "", super()._config())
-
-
 def has_meter(shared_memory: Path) -> bool:
     """Tell whether the emulator runs with the meter: only then there is anything that counts."""
     try:
@@ -393,6 +385,5 @@ MANAGERS: dict[ManagerName, type[Manager]] = {
     "kernel": KernelBalancing,
     "interleave": InterleavingAgent,
     "vmplace-stock": VmplaceAgent,
-    "vmplace-nodes": GuestByGuestAgent,
     "vmplace": VmplaceAgent,
 }

@@ -24,7 +24,6 @@ COLOURS = {
     "numad": "#e9c46a",
     "kernel": "#8ab4d8",
     "interleave": "#b48ead",
-    "vmplace-nodes": "#9bc995",
     "vmplace": "#2a9d8f",
 }
 GIB = 1 << 30

@@ -70,9 +70,9 @@ def test_rows_are_what_simulate_says(traces: Path, tmp_path: Path) -> None:
 
 def test_a_recording_is_rehearsed_as_replay_does(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
-    run("sweep", DEMO, "--policies", "none,agent:home", "--out", out)
-    truth = json.loads(run("replay", DEMO, "--policy", "home", "--json"))
-    [row] = [row for row in read_rows(str(out)) if row.policy == "agent:home"]
+    run("sweep", DEMO, "--policies", "none,agent:auto", "--out", out)
+    truth = json.loads(run("replay", DEMO, "--policy", "auto", "--json"))
+    [row] = [row for row in read_rows(str(out)) if row.policy == "agent:auto"]
     assert row.moved_bytes == truth["moved_bytes"] > 0
     reported = {guest.name: (guest.lar_before, guest.lar) for guest in row.guests}
     assert reported == {name: (one["lar_before"], one["lar_after"]) for name, one in truth["guests"].items()}

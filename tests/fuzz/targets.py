@@ -53,8 +53,8 @@ from vmplace.interfaces.protocol import parse_request
 from vmplace.interfaces.report_policy import _summary, parse_policy_table
 from vmplace.model.handover import parse_handover
 from vmplace.model.prior_pages import prior_pages
+from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings
-from vmplace.policy.registry import POLICIES
 from vmplace.sampling.perf_recording import perf_recording
 from vmplace.sampling.perf_script import RecordedHeader, RecordedSamples, parse_header, parse_samples
 from vmplace.sampling.recording import (
@@ -104,7 +104,6 @@ source = "idle"
 call_ms = 5
 [guests."db*"]
 allowed_nids = [0, 1]
-proximity = "tuned"
 """
 
 
@@ -199,7 +198,7 @@ def recording(data: bytes) -> None:
     """Run a policy over a recording."""
     path = SCRATCH / "x.vmptrace"
     path.write_bytes(data)
-    rehearse(iter_recording(path), POLICIES["home"], lambda _: GuestSettings())
+    rehearse(iter_recording(path), home.plan, lambda _: GuestSettings())
 
 
 def frames(data: bytes) -> None:

@@ -18,7 +18,6 @@ from vmplace.interfaces.cli import cli
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 CONFIG = """
-policy = "home"
 window_ms = 500
 longest_rest_ms = 500
 numa_balancing = "take"
@@ -187,7 +186,7 @@ def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Pa
     assert all(pages_by_nid(host, name)[nid] >= before[name] for name, nid in away.items())
     assert all(is_away(host, name, nid) for name, nid in away.items())
     (tmp_path / "host.vmptrace").write_bytes(host.get("/root/host.vmptrace"))
-    replay = ["replay", str(tmp_path / "host.vmptrace"), "--policy", "home", "--json"]
+    replay = ["replay", str(tmp_path / "host.vmptrace"), "--json"]
     reported = json.loads(CliRunner().invoke(cli, replay, catch_exceptions=False).stdout)
     for name in away:
         guest = reported["guests"][name]

@@ -20,7 +20,7 @@ from tests.lab.test_agent import status, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
-AGENT = 'source = "ibs"\npolicy = "nodes"\nwindow_ms = 500\nlongest_rest_ms = 500\n'
+AGENT = 'source = "ibs"\nwindow_ms = 500\nlongest_rest_ms = 500\n'
 SCENARIO = replace(read_scenario("one-guest"), agent_config=AGENT)
 WINDOW_S = 2.0
 

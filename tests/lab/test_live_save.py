@@ -28,7 +28,6 @@ managers = ["vmplace"]
 agent_config = '''
 window_ms = 500
 longest_rest_ms = 1000
-policy = "nodes"
 '''
 [[guests]]
 name = "reader"

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import msgspec
 
 from vmplace.agent.guest_policy import (
+    GONE_KEYS,
     NOTHING,
     ContradictionError,
     GuestPolicy,
@@ -256,12 +257,14 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
 
 
 def _check_names(config: Config, tell: "_Teller") -> None:
-    from vmplace.policy.registry import AUTO, policy_names
+    from vmplace.policy.registry import GONE, POLICY_NAMES
     from vmplace.sampling.registry import ADDED, EXACT, SENSORS, is_source
 
+    if config.policy in GONE:
+        raise tell.error(("policy",), f"policy {config.policy!r} is gone: auto decides", "remove the line")
     sources = ["auto", *SENSORS, "+".join((EXACT, *ADDED))]
     for key, value, known, is_known in (
-        ("policy", config.policy, [AUTO, *policy_names()], config.policy in {AUTO, *policy_names()}),
+        ("policy", config.policy, list(POLICY_NAMES), config.policy in POLICY_NAMES),
         ("source", config.source, sources, config.source == "auto" or is_source(config.source)),
     ):
         if not is_known:
@@ -335,6 +338,9 @@ class _Teller:
             struct = field
             del names[0]
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+        if unknown and unknown[1] in GONE_KEYS:
+            place = (*under, *inner, unknown[1])
+            return self.error(place, f"{unknown[1]} is gone: {GONE_KEYS[unknown[1]]}", "remove the line")
         if unknown:
             hint = _nearest(unknown[1], list(struct.__struct_fields__))
             return self.error((*under, *inner, unknown[1]), f"unknown key {unknown[1]!r}", hint)

@@ -158,10 +158,7 @@ def _decide(
     settings: Callable[[str], GuestSettings],
     budget_bytes: int | None,
 ) -> None:
-    views = tuple(
-        GuestView(g.topology, g.pages, settings(name), settings(name).first_proximity)
-        for name, g in guests.items()
-    )
+    views = tuple(GuestView(g.topology, g.pages, settings(name)) for name, g in guests.items())
     for move in policy(Snapshot(host, views, budget_bytes)).moves:
         guest = guests[move.guest]
         if guest.pages is not None:

@@ -58,16 +58,6 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         ]
         | None
     ) = None
-    proximity: (
-        Annotated[
-            Annotated[float, msgspec.Meta(ge=0, le=1)] | Literal["tuned"],
-            msgspec.Meta(
-                description="from 0 (shared memory on all nodes) to 1 (on those of the vCPUs), "
-                'or "tuned" (searched)'
-            ),
-        ]
-        | None
-    ) = None
     replica_mb: (
         Annotated[
             int,
@@ -115,9 +105,9 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 NOTHING = GuestPolicy()
 KEYS: tuple[str, ...] = GuestPolicy.__struct_fields__
-DEFAULTS = GuestPolicy(
-    mode="auto", priority="normal", techniques=TECHNIQUES, proximity=1.0, huge_pages="move"
-)
+GONE_KEYS = {"proximity": "policy auto decides how near to its users shared memory lies"}
+"""Keys of earlier versions, and why they are not needed."""
+DEFAULTS = GuestPolicy(mode="auto", priority="normal", techniques=TECHNIQUES, huge_pages="move")
 """What holds where nobody says anything; None = no limit."""
 
 
@@ -168,7 +158,6 @@ def settings_of(policy: GuestPolicy) -> GuestSettings:
         Mode(whole.mode),
         _ordered(whole.allowed_nids),
         "vcpus" in techniques,
-        None if whole.proximity == "tuned" else float(whole.proximity or 0.0),
         whole.priority == "protected",
         moves="move" in techniques,
         interleaves="interleave" in techniques,

@@ -20,7 +20,6 @@ from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.model.memory_demand import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
-from vmplace.policy.proximity import Climb
 from vmplace.policy.schedule import is_open
 from vmplace.policy.trial import Trial
 from vmplace.sampling.guest_cost import MemoryRate
@@ -53,7 +52,6 @@ class TrackedGuest:
     held: bool = False
     rate: MemoryRate | None = None
     trial: Trial = field(default_factory=Trial)
-    climb: Climb = field(default_factory=Climb)
     problem: str | None = None
     complaints: set[str] = field(default_factory=set)
     complaints_before: frozenset[str] = frozenset()
@@ -90,12 +88,11 @@ class TrackedGuest:
     @property
     def view(self) -> GuestView:
         """Return what the policy may know, with rates by this host's clock."""
-        fixed, use = self.settings.proximity, self.memory_use
+        use = self.memory_use
         return GuestView(
             self.topology,
             self.pages,
             self.settings,
-            proximity=self.climb.dwp if fixed is None else fixed,
             dram_per_us=use.dram_per_us if use else self.rate.dram_per_us if self.rate else None,
             cpus=self.rate.cpus if self.rate else None,
             known_s=self.known_s,

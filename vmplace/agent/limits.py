@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.pages import GuestPages
+from vmplace.policy.home import room_pages
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Stay
-from vmplace.policy.policy_home import room_pages
 from vmplace.topology.domain_policy import Numatune
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from vmplace import __version__
 from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.agent import climbs, cost, decisions
+from vmplace.agent import cost, decisions
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
 from vmplace.agent.guests import Roster, TrackedGuest
@@ -33,8 +33,8 @@ from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import ConfigError
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
-from vmplace.policy.policy_auto import uncounted
-from vmplace.policy.registry import BY_NODE, JOINT
+from vmplace.policy.policy_auto import plans_pages, uncounted
+from vmplace.policy.registry import AUTO
 from vmplace.policy.trial import Trial, Verdict
 from vmplace.sampling.source import EarlyReader
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -72,9 +72,9 @@ class Agent:
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
-        self._trials = Trials(parts.counters, judges=parts.policy_name != JOINT)
+        self._trials = Trials(parts.counters, self._is_judged)
         source = parts.source
-        reader = source if parts.policy_name in BY_NODE and isinstance(source, EarlyReader) else None
+        reader = source if parts.policy_name == AUTO and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
         self._decisions = CpuBudget(self._config.decisions.share, self._clock)
         self._handovers = Handovers(
@@ -179,6 +179,11 @@ class Agent:
                     self._readings.begin(guest, guests=len(spread))
             self._readings.read_due(self.roster)
         return armed
+
+    def _is_judged(self, guest: TrackedGuest) -> bool:
+        """Tell whether a trial judges what moves for the guest, rather than the guard of the plan."""
+        is_planned = self._host is not None and plans_pages(self._host, guest.view)
+        return self._parts.policy_name != AUTO or not is_planned
 
     def _is_spread(self, guest: TrackedGuest) -> bool:
         """Tell whether the guest may run on several nodes: else who uses its pages needs no asking."""
@@ -307,7 +312,7 @@ class Agent:
             now_ns=self._clock.monotonic() * 1e9,
             window_s=self._config.window_ms / 1000,
         )
-        if self._parts.policy_name == JOINT:
+        if self._parts.policy_name == AUTO:
             self._notes.add(*uncounted(snapshot))
         plan = NO_PLAN
         with self._notes.fenced(f"policy {self._parts.policy_name} failed, nothing moves"):
@@ -355,7 +360,7 @@ class Agent:
             self._listen()
 
     def _judge(self, result: ActuationResult) -> None:
-        """Undo what made a guest slower, and let climbs go on."""
+        """Undo what made a guest slower."""
         if made_room := self._rooms.settle(result):
             for guest in filter(None, map(self.roster.get, made_room)):
                 # It was not for its own good: what it costs from now on is what later moves are held against.
@@ -364,8 +369,6 @@ class Agent:
         verdicts: Mapping[str, Verdict] = {}
         with self._notes.fenced("what moved is not judged"):
             verdicts = self._trials.settle(self.roster, result, self._clock.monotonic())
-            if self._host is not None:
-                climbs.advance(self.roster, verdicts, self._host, self._may_move)
         for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
             with self._notes.fenced(f"guest {name} is not undone"):
                 self._notes.add(*self._parts.actuator.undo(name, self._is_undo_over))

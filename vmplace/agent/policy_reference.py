@@ -59,11 +59,6 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
         "kvm-patches/. vcpus: vCPUs that may run on several nodes are tied to the one with most of their "
         "memory, if it has cores and memory for them.",
     ),
-    "proximity": (
-        "tuned",
-        "How near to the vCPUs their shared memory lies. tuned: searched in steps, as far as counters show "
-        "that the guest gets faster.",
-    ),
     "replica_mb": (
         512,
         "Beside `replica_ratio` in [budget], which is for the host. Copies that are there stay until they "
@@ -206,12 +201,6 @@ def _content(key: str) -> str:
         return (
             f'{pad}<data type="nonNegativeInteger">\n{pad}  <param name="minInclusive">{low}</param>\n'
             f'{pad}  <param name="maxInclusive">{high}</param>\n{pad}</data>'
-        )
-    if key == "proximity":
-        return (
-            f'{pad}<choice>\n{pad}  <value>tuned</value>\n{pad}  <data type="decimal">\n'
-            f'{pad}    <param name="minInclusive">0</param>\n{pad}    <param name="maxInclusive">1</param>\n'
-            f"{pad}  </data>\n{pad}</choice>"
         )
     pattern = re.sub(r"&", "&amp;", PATTERNS[key])
     return f'{pad}<data type="token">\n{pad}  <param name="pattern">{pattern}</param>\n{pad}</data>'

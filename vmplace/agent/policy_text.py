@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from vmplace.agent.guest_policy import KEYS, NOTHING, ContradictionError, GuestPolicy, check
+from vmplace.agent.guest_policy import GONE_KEYS, KEYS, NOTHING, ContradictionError, GuestPolicy, check
 from vmplace.agent.key_text import description, toml_words
 from vmplace.errors import ConfigError
 from vmplace.topology.domain_policy import DomainPolicy, Word, parse_nodeset
@@ -59,6 +59,9 @@ def _policy_of(words: Iterable[Word], place: str, form: str, ignored: list[str])
 
 def _note_unknown(word: Word, place: str, form: str, ignored: list[str]) -> None:
     name = form.format(word.key[:40])
+    if word.key in GONE_KEYS:
+        ignored.append(f"{place}:{word.line}: {name} is gone: {GONE_KEYS[word.key]}; take it out")
+        return
     close = difflib.get_close_matches(word.key[:40].lower().replace("-", "_"), KEYS, n=1, cutoff=MISSPELT)
     if close:
         hint = f"did you mean {form.format(close[0])}?"
@@ -95,7 +98,6 @@ FORMS: dict[str, Callable[[str], object]] = {
     "allowed_nids": parse_nodeset,
     "preferred_nids": parse_nodeset,
     "techniques": lambda text: text.replace(",", " ").split(),
-    "proximity": _number,
     "replica_mb": _number,
     "move_mb_per_s": _number,
     "schedule": _times,

@@ -77,7 +77,7 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         movability=bytes_by_movability(guest.topology),
         reasons=(
             *plan.reasons(guest.name),
-            *filter(None, (guest.waits_for, guest.climb.summary, guest.trial.summary)),
+            *filter(None, (guest.waits_for, guest.trial.summary)),
             *(guest.decided.notes if guest.decided else ()),
         ),
         problem=guest.problem,

@@ -1,7 +1,7 @@
 """Is each guest better off since its memory moved?  Costs by window in, verdicts out (policy/trial.py)."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
@@ -17,12 +17,16 @@ LEAST_SHARE = 0.001
 
 
 class Trials:
-    """Measures guests and tells what becomes of what was moved for them; without counters it keeps all."""
+    """Measures guests and tells what becomes of what was moved for them; without counters it keeps all.
 
-    def __init__(self, counters: GuestCost | None, *, judges: bool = True) -> None:
-        """``judges`` False: measure, and leave the verdict to a policy that has a guard of its own."""
+    ``judges`` tells of which guests: the others are measured alone, as their policy has a guard of its own.
+    """
+
+    def __init__(
+        self, counters: GuestCost | None, judges: Callable[[TrackedGuest], bool] = lambda _: True
+    ) -> None:
         self._counters = counters
-        self._judges = judges and counters is not None
+        self._judges = judges
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
         self._watched: dict[str, Trial] = {}
@@ -51,12 +55,11 @@ class Trials:
         for guest in guests:
             least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
             cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
-            before = guest.trial if self._judges else self._watched.get(guest.name, Trial())
-            trial, verdict = before.after_window(
-                cost, moved=has_moved, now_s=now_s, step=guest.climb.stepping
-            )
+            is_judged = self._judges(guest)
+            before = guest.trial if is_judged else self._watched.get(guest.name, Trial())
+            trial, verdict = before.after_window(cost, moved=has_moved, now_s=now_s)
             guest.cost_ratio = trial.ratio if verdict is not None else guest.cost_ratio
-            if not self._judges:
+            if not is_judged:
                 self._watched[guest.name] = trial
                 continue
             guest.trial = trial
@@ -67,7 +70,7 @@ class Trials:
 
     def may_move(self, guest: TrackedGuest, now_s: float) -> bool:
         """Return whether the guest's memory may move: it is measured, and no trial went wrong lately."""
-        if not self._judges:
+        if self._counters is None or not self._judges(guest):
             return True
         cost = self._costs.get(guest.name)
         return guest.trial.is_measured(cost) and not guest.trial.is_left_alone(now_s)

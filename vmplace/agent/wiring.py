@@ -13,8 +13,7 @@ from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.telling_actuator import telling
 from vmplace.errors import UnsupportedHostError
 from vmplace.extensions import extension
-from vmplace.model.host_memory import host_memory
-from vmplace.policy.registry import begun, policy_name
+from vmplace.policy.registry import begun
 from vmplace.sampling.guest_cost import GuestCost, PerfCost
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.source import SourceSetup, nothing
@@ -22,7 +21,6 @@ from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.domain_summaries import DomainSummaries
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt, find_libvirt
-from vmplace.topology.host import HostTopology
 from vmplace.topology.memory_budget import affordable, guests_budget_bytes
 from vmplace.topology.numad import NumadWatch
 from vmplace.topology.sysfs import read_free_bytes
@@ -41,7 +39,6 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
     setup = SourceSetup(host, state_dir=Path(config.socket).parent, beat=beat)
     choice = best_source(setup, config.source)
     source = choice.source
-    name = policy_name(config.policy)
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
     finder, notes = guest_finder(config, beat)
     numad = NumadWatch()
@@ -58,14 +55,13 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
             has_news=lambda: finder.has_news,
         ),
         source=source,
-        policy=begun(name),
-        policy_name=name,
+        policy=begun(config.policy),
+        policy_name=config.policy,
         actuator=telling(actuator, source),
         notes=(
             *one_node,
             *((uncalibrated,) if uncalibrated else ()),
             *sensing,
-            *policy_notes(name, host),
             *unmeasured,
             *notes,
         ),
@@ -84,16 +80,6 @@ def has_libvirt() -> bool:
     except UnsupportedHostError:
         return False
     return True
-
-
-def policy_notes(name: str, host: HostTopology) -> tuple[str, ...]:
-    """Return what the policy lacks on this host."""
-    if name != "host" or host_memory(host) is not None:
-        return ()
-    return (
-        "policy host: bandwidths of the nodes are not known, so each guest is placed by itself; "
-        "`vmplace calibrate` measures them",
-    )
 
 
 def guest_finder(config: Config, beat: Callable[[], None] = nothing) -> tuple[GuestFinder, tuple[str, ...]]:

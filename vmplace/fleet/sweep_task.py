@@ -110,12 +110,12 @@ def planned_tasks(recordings: Sequence[tuple[str, int]], settings: SweepSettings
 
 
 def _check_policy(kind: str, policy: str) -> None:
-    from vmplace.policy.registry import AUTO, policy_names
+    from vmplace.policy.registry import POLICY_NAMES
     from vmplace.simulate.registry import POLICIES
 
     known = list(POLICIES)
     if kind == RECORDING:
-        known = [NONE, *(f"{AGENT}{name}" for name in (AUTO, *policy_names()))]
+        known = [NONE, *(f"{AGENT}{name}" for name in POLICY_NAMES)]
     if policy not in known:
         raise VmplaceError(f"no policy {policy!r} for a {kind}", hint=f"known: {', '.join(known)}")
 
@@ -183,13 +183,13 @@ def _rehearsed(task: SweepTask, path: Path) -> dict[str, Any]:
     from vmplace.agent.config import Config, LoadedConfig
     from vmplace.agent.dry_run import rehearse
     from vmplace.policy.plan import PlacementPlan
-    from vmplace.policy.registry import begun, policy_name
+    from vmplace.policy.registry import begun
     from vmplace.sampling.recording import iter_recording
 
     loaded = LoadedConfig(Config())
     config = loaded.config
     budget_bytes = config.budget.mb_per_s * config.window_ms * 1000
-    name = policy_name(task.policy.removeprefix(AGENT))
+    name = task.policy.removeprefix(AGENT)
     policy = (lambda _snapshot: PlacementPlan()) if name == NONE else begun(name)
     reported = rehearse(iter_recording(path), policy, lambda guest: loaded.rule(guest).settings, budget_bytes)
     guests = tuple(

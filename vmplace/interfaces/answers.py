@@ -103,7 +103,6 @@ class AgentAnswers:
             plan=self._agent.last_plan.of(name),
             decisions=tuple(guest.decisions),
             trial=guest.trial.summary,
-            climb=guest.climb.summary,
         )
 
     def policy(self, name: str) -> PolicyView:

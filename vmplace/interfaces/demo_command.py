@@ -25,9 +25,8 @@ def demo(out: Path, no_open: bool, as_json: bool) -> None:
     """Replay a recording that comes with vmplace, and write a report about it.
 
     Six guests on a host of four NUMA nodes, whose memory is on other nodes than their vCPUs.  The report
-    shows what is accessed from where, and what policy "home" would have moved.  The agent's default, "auto",
-    interleaves no guest that runs on several nodes for that alone.  Nothing is changed on this machine; OUT
-    is overwritten.
+    shows what is accessed from where, and what the agent would have moved.  Nothing is changed on this
+    machine; OUT is overwritten.
     """
     from vmplace.agent.config import Config, LoadedConfig
     from vmplace.interfaces.report_command import write_page

@@ -28,8 +28,7 @@ class GuestView(msgspec.Struct, frozen=True):
 class WhyView(msgspec.Struct, frozen=True):
     """``why``: what is planned for one guest, and the decisions kept, newest last.
 
-    ``problem``: why it is left alone, or None.  ``trial``, ``climb``: the last verdict on its moves, and on
-    its proximity; empty without any.
+    ``problem``: why it is left alone, or None.  ``trial``: the last verdict on its moves, empty without any.
     """
 
     name: str
@@ -38,7 +37,6 @@ class WhyView(msgspec.Struct, frozen=True):
     plan: PlanSummary
     decisions: tuple[Decision, ...]
     trial: str
-    climb: str
 
 
 class KeyView(msgspec.Struct, frozen=True):

@@ -133,7 +133,7 @@ def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
 
 
 @click.command(
-    epilog=examples("vmplace replay /tmp/host.vmptrace\nvmplace replay trace --policy home --json")
+    epilog=examples("vmplace replay /tmp/host.vmptrace\nvmplace replay trace --policy interleave --json")
 )
 @click.argument("file", type=RECORDING)
 @click.option("--policy", default=None, help="The rule to try, if not the configured one.")
@@ -150,17 +150,15 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
 
     from vmplace.agent.config import read_config
     from vmplace.agent.dry_run import rehearse
-    from vmplace.policy.registry import begun, policy_name, policy_names
+    from vmplace.policy.registry import GONE, POLICY_NAMES, begun
     from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import iter_recording
 
     loaded = read_config(config)
-    # What a recording does not tell of nodes, "nodes" leaves to "home" anyway.
-    name = policy_name(loaded.config.policy if policy is None else policy)
-    if name not in policy_names():
-        raise click.BadParameter(
-            f"no policy {name!r}; known: {', '.join(policy_names())}", param_hint="--policy"
-        )
+    name = loaded.config.policy if policy is None else policy
+    if name not in POLICY_NAMES:
+        problem = f"policy {name!r} is gone: auto decides" if name in GONE else f"no policy {name!r}"
+        raise click.BadParameter(f"{problem}; known: {', '.join(POLICY_NAMES)}", param_hint="--policy")
     budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000
     if is_perf_data(file):
         from vmplace.sampling.perf_recording import read_perf_data

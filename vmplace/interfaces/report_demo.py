@@ -15,15 +15,13 @@ from vmplace.model.described_memory import MIB
 from vmplace.model.metrics import TrafficMatrix, mc_imbalance
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
-from vmplace.policy.registry import POLICIES
+from vmplace.policy.registry import AUTO, begun
 from vmplace.sampling.recording import iter_recording
 
-"""What the recording was made with."""
 ABOUT = (
     "Recorded on an emulated host with four NUMA nodes.  Its guests run on other nodes than the ones "
     "their memory was first touched on, as after a restart or a migration: most accesses cross the links "
-    "between nodes.  vmplace watched which pages the guests touch; below is what policy home would have "
-    "moved; the agent's default, auto, interleaves no guest for running on several nodes alone.  On "
+    "between nodes.  vmplace watched which pages the guests touch; below is what it would have moved.  On "
     "a host of yours: vmplace doctor, then vmplace plan."
 )
 
@@ -39,18 +37,17 @@ class Rehearsed:
 
 
 def rehearsed(path: Path, config: LoadedConfig) -> Rehearsed:
-    """Run policy "home" over the recording; raises RecordingError for one without a window."""
-    # Recordings hold no bits by node: what can be rehearsed is where vCPUs alone would have memory.
-    name, seen = "home", []
+    """Run the agent's default policy over the recording; raises RecordingError for one without a window."""
+    policy, seen = begun(AUTO), list[Snapshot]()
 
     def watched(snapshot: Snapshot) -> PlacementPlan:
         seen.append(snapshot)
-        return POLICIES[name](snapshot)
+        return policy(snapshot)
 
     result = rehearse(iter_recording(path), watched, lambda guest: config.rule(guest).settings)
     if not seen:
         raise RecordingError(f"{path} holds no window")
-    return Rehearsed(name, result, seen[0], seen[-1])
+    return Rehearsed(AUTO, result, seen[0], seen[-1])
 
 
 def demo_sections(path: Path, reported: Rehearsed) -> list[Section]:
@@ -66,8 +63,7 @@ def guest_table(reported: Rehearsed) -> Table:
     rows = [_row(view, reported.rehearsal.guests[view.topology.name], reported.first) for view in views]
     caption = (
         "LAR: local access ratio, the share of accesses that stay on the node of the CPU (estimated).  "
-        "Memory that vCPUs on several nodes use is interleaved over these, so that no memory "
-        f"controller is busier than another.  Policy: {reported.policy}."
+        f"Policy: {reported.policy}."
     )
     return Table(headings, tuple(rows), caption)
 

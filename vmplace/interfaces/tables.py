@@ -195,8 +195,8 @@ def print_decisions(why: Mapping[str, Any]) -> None:
             escape("; ".join(one["reasons"])), _not_moved(outcome) if outcome else "-",
         )  # fmt: skip
     out.print(table if why["decisions"] else "nothing was decided yet")
-    for reported in filter(None, (why["trial"], why["climb"])):
-        out.print(f"  {escape(reported)}")
+    if why["trial"]:
+        out.print(f"  {escape(why['trial'])}")
     if why["problem"]:
         out.print(f"[red]problem:[/] {escape(why['problem'])}")
     for note in why["notes"]:

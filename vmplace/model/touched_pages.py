@@ -30,6 +30,7 @@ from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, RamRange
 
 Floats = npt.NDArray[np.float64]
+Sizes = npt.NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
 HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
 CHUNK_ENTRIES = 1 << 14
@@ -199,3 +200,17 @@ class TouchedPages:
         entries = self.edge + np.searchsorted(self.whole, places)
         hva = self._hva_of_blocks(places)
         return Units.of_blocks(hva, self.heat[entries], self.node_index[entries], huge=huge)
+
+
+def runs_of(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:
+    """Return the address and the length, in pages, of each run of neighbouring pages; there must be some."""
+    begins = chosen & ~np.append(False, chosen[:-1])
+    # Blocks that follow each other here need not be neighbours.
+    begins |= chosen & pages.begins_block
+    first = np.flatnonzero(begins)
+    length = np.add.reduceat(chosen, first, dtype=np.int32) * sizes[first]
+    hva = pages.hva_of(first)
+    order = np.argsort(hva)
+    hva, length = hva[order], length[order]
+    apart = np.flatnonzero(np.append(0, hva[:-1] + length[:-1] * np.int64(PAGE_BYTES)) != hva)
+    return hva[apart].astype(np.uint64), np.add.reduceat(length, apart)

@@ -17,7 +17,7 @@ means is learnt from the pages around it.
    they were only read before says nothing.
 
 Around it: in the same 2 MiB block, or in the whole range where too few pages of the block were touched twice.
-A source that samples is judged otherwise (use_by_samples.py); several at once by use_fused.py.
+A source that samples is judged otherwise (evidence.py); several at once by use_fused.py.
 """
 
 from dataclasses import dataclass

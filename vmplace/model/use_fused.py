@@ -1,4 +1,4 @@
-"""Who uses each page, how surely, and which copies come first, from several sources at once?
+"""Who uses each page, and how surely, from several sources at once?
 
 Accessed and dirty bits say who and whether written (use_by_bits.py), and how often where they are read
 several times a window (page_rates.py); counted samples say how hot for whom, by 2 MiB block, as they are
@@ -9,8 +9,6 @@ few; hint faults say which pages are code.
    touched in ``CERTAIN_WINDOWS`` windows.  Bits that are read once a window cannot tell a node that reads a
    page once from one that does nothing else.
 2. Code counts as written only if a write was seen.  Pages around it that are written do not matter.
-3. Copies are worth the heat of the page, times how surely nobody writes it: of w windows with touches and no
-   write, the next has none in (w + 1) / (w + 2) cases (Laplace).  Code comes before everything else.
 
 Source: Carrefour (ASPLOS'13, section 3.2); Kumar and Saxena, An Analysis of Shared Library Performance on
 NUMA Architectures: code is fetched by all, never written, and one copy of it congests the node that has it.
@@ -19,14 +17,15 @@ NUMA Architectures: code is fetched by all, never written, and one copy of it co
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from vmplace.model.fusion import Fused, fused
 from vmplace.model.touched_pages import Floats, TouchedPages
 from vmplace.model.use_by_bits import CERTAIN_WINDOWS, PageUse, page_use, seen_of
-from vmplace.model.use_by_samples import BLOCK_SAMPLES, SHARE
-from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, NodeIndexes
 
+BLOCK_SAMPLES = 8
+"""Two nodes that share a block evenly are taken for one in 1 of 128 cases."""
+SHARE = 0.95
 NEIGHBOUR_BLOCKS = 16
 """Blocks that tell of each other: 32 MiB."""
 
@@ -66,19 +65,6 @@ def _expected(pages: TouchedPages) -> Floats:
     return working * (touched.sum() / total) if total else touched
 
 
-def copy_order(pages: TouchedPages, wanted: Indexes) -> Indexes:
-    """Return ``wanted`` in the order in which copies of these entries are worth most."""
-    seen, heat = seen_of(pages), block_heat(pages).heat.sum(axis=1)
-    # Of a block's heat each page has its part, by how often it was touched.
-    touches = _touches(pages, seen.windows)
-    of_block = np.maximum(pages.by_block(touches), 1e-9)
-    block = pages.block_of(wanted)
-    windows = seen.windows[wanted].astype(np.float64)
-    worth = heat[block] * touches[wanted] / of_block[block] * (windows + 1) / (windows + 2)
-    order: Indexes = np.lexsort((block, -worth, ~is_text(pages)[wanted]))
-    return wanted[order]
-
-
 def is_text(pages: TouchedPages) -> Bools:
     """Return of which entries code was seen to be fetched."""
     text = np.zeros(len(pages.heat), np.bool_)
@@ -116,14 +102,3 @@ def _leader(heat: Fused) -> NodeIndexes:
     samples = heat.samples.sum(axis=1)
     leads = (heat.heat.max(axis=1) >= SHARE * total) & (samples >= BLOCK_SAMPLES)
     return np.where(leads, heat.heat.argmax(axis=1), -1).astype(np.int8)
-
-
-def _touches(pages: TouchedPages, windows: Bytes) -> npt.NDArray[np.float32]:
-    """Return how often each entry was touched: by its rate, or in how many windows where none is known."""
-    total = np.zeros(len(windows), np.float32)
-    for node in range(pages.nodes):
-        rate = pages.rate_of(node)
-        if rate is None:
-            return windows.astype(np.float32)
-        total += rate
-    return total

@@ -1,7 +1,7 @@
 """Does a guest of some size fit on one node, and what has to move elsewhere so that it does?
 
 1. A node takes a guest for whose vCPUs it has free physical cores, and for whose memory it has room: what is
-   free or holds file cache that nobody used lately, without a reserve (policy_home.py).  vCPUs of other
+   free or holds file cache that nobody used lately, without a reserve (home.py).  vCPUs of other
    guests count in full, busy or not; one that may run on several nodes counts for each in part.
 2. Where cores are free but room lacks, memory of other guests goes elsewhere: first what lies away from its
    own vCPUs and can go to them, then what was not touched lately, at last what was.
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vmplace.model.traffic import vcpu_shares
+from vmplace.policy.home import RESERVE_RATIO, allowed_nids, room_pages
 from vmplace.policy.plan import GuestView, Mode
-from vmplace.policy.policy_home import RESERVE_RATIO, allowed_nids, room_pages
 from vmplace.topology.guest import PAGE_BYTES, Movability
 from vmplace.topology.host import HostTopology, Node
 

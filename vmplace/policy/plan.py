@@ -25,19 +25,16 @@ class Mode(Enum):
 class GuestSettings:
     """The operator's word on one guest; ``allowed_nids`` None = every node with memory.
 
-    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``proximity``: DWP of memory
-    that no node has to itself (proximity.py); None: to be found.  ``protected``: others give way to it where
-    all are planned for together (joint_spread.py).  ``moves``, ``interleaves``, ``replicates``,
-    ``huge_pages``: what may be done with its memory; ``interleaves`` is the policies' to importance, what
-    else is not allowed is taken out of any plan (agent/limits.py), and so is what goes beyond
-    ``replica_bytes`` or ``move_bytes_per_s``.  ``preferred_nids``: as long as there is room, they are what
-    is allowed.
+    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``protected``: others give way
+    to it.  ``moves``, ``interleaves``, ``replicates``, ``huge_pages``: what may be done with its memory;
+    ``interleaves`` the policy itself follows, what else is not allowed is taken out of any plan
+    (agent/limits.py), and so is what goes beyond ``replica_bytes`` or ``move_bytes_per_s``.
+    ``preferred_nids``: as long as there is room, they are what is allowed.
     """
 
     mode: Mode = Mode.AUTO
     allowed_nids: tuple[int, ...] | None = None
     place_vcpus: bool = False
-    proximity: float | None = 1.0
     protected: bool = False
     moves: bool = True
     interleaves: bool = True
@@ -48,17 +45,11 @@ class GuestSettings:
     move_bytes_per_s: float | None = None
     schedule: tuple[Stretch, ...] = ()
 
-    @property
-    def first_proximity(self) -> float:
-        """Return the proximity that is set, or at which the search for one begins."""
-        return 1.0 if self.proximity is None else self.proximity
-
 
 @dataclass(frozen=True)
 class GuestView:
     """All that a policy knows of one guest; ``pages`` is None until the first window is in.
 
-    ``proximity``: DWP at this moment, from 0 (memory on all nodes) to 1 (on those of the vCPUs).
     ``dram_per_us``: accesses to DRAM a microsecond, ``cpus``: vCPUs that run at once; None where nothing
     counts them.  ``known_s``: for how long its pages have been watched, on its last host and here.
     """
@@ -66,7 +57,6 @@ class GuestView:
     topology: GuestTopology
     pages: GuestPages | None
     settings: GuestSettings = GuestSettings()
-    proximity: float = 1.0
     dram_per_us: float | None = None
     cpus: float | None = None
     known_s: float = 0.0

@@ -2,9 +2,9 @@
 
 1. Evidence by entries (model/evidence.py) goes to the planner of host_plan.py: pages of all guests go where
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
-2. A guest whose source sees no nodes is left alone, but for one thing that needs no knowledge of pages: if
-   all its vCPUs run on one node, its memory belongs there (policy_home.py).  That a guest spans nodes is no
-   reason to interleave it.
+2. A guest whose source sees no nodes, or whose accesses nobody counts, is left alone but for one thing that
+   needs no knowledge of pages: if all its vCPUs run on one node, its memory belongs there (home.py).  That a
+   guest spans nodes is no reason to interleave it.
 3. What the planner remembers is kept by entry from plan to plan, and follows pages whose block is told apart
    or together in another way.
 
@@ -23,9 +23,8 @@ from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
-from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
-from vmplace.policy import guard
-from vmplace.policy import policy_home as home
+from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages, runs_of
+from vmplace.policy import guard, home
 from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import (
@@ -40,7 +39,6 @@ from vmplace.policy.host_view import (
     row_sums,
     traffic,
 )
-from vmplace.policy.page_kinds import runs_of
 from vmplace.policy.plan import (
     Collapse,
     GuestView,
@@ -52,7 +50,7 @@ from vmplace.policy.plan import (
     Stay,
 )
 from vmplace.policy.steadiness import NOBODY, Steadiness
-from vmplace.topology.guest import PAGE_BYTES, RamRange
+from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
 
 T = TypeVar("T", bound=np.generic)
@@ -162,25 +160,28 @@ def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
         pages = guest.pages
         if pages is None or guest.settings.mode is Mode.MANUAL or pages.nids != snapshot.host.nids:
             continue
-        if not home.allowed_nids(snapshot.host, guest):
+        if not home.allowed_nids(snapshot.host, guest) or needs_no_evidence(snapshot.host, guest):
             continue
         entries = entries_of(pages, snapshot.window_s)
         if entries is not None:
             yield guest, entries
 
 
+def plans_pages(host: HostTopology, guest: GuestView) -> bool:
+    """Tell whether the guest's pages are planned one by one: who touches them is seen, and says something."""
+    is_seen = guest.pages is not None and any(one.history for one in guest.pages.ranges)
+    return is_seen and not needs_no_evidence(host, guest)
+
+
+def needs_no_evidence(host: HostTopology, guest: GuestView) -> bool:
+    """Tell whether the guest's vCPUs alone say where its memory belongs: on one node, at a rate unknown."""
+    return guest.dram_per_us is None and len(home.worker_nids(host, guest)) == 1
+
+
 def _by_vcpus(snapshot: Snapshot, seen: dict[str, Entries]) -> PlacementPlan:
     """Return what the others' vCPUs alone tell."""
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
-    return home.plan_for(replace(snapshot, guests=rest), _one_home)
-
-
-def _one_home(
-    host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]
-) -> home.Target | None:
-    """Return the one node that the range belongs to, or where it is if there are several."""
-    target = home.target_of(host, replace(guest, proximity=1.0), ram, allowed)
-    return target if target is not None and len(target.weights) == 1 else None
+    return home.plan(replace(snapshot, guests=rest))
 
 
 def _evidence(

@@ -7,8 +7,6 @@
 3. Worse is what is beyond the noise of both sides and beyond ``TOLERANCE``.  The first placement is undone
    then, exactly; a later one stays, as the journal knows only what was before the first, but no more moves.
 4. Either way the guest is left alone for a while, which doubles each time; a trial that is kept ends that.
-5. A step of a climb (``proximity.py``) must not only do no harm: it goes back unless the cost fell beyond the
-   noise.  The guest need not be left alone then, for where it was before is known to be good.
 
 A guest whose work changes at the same moment may be judged wrongly: it is tried again later.
 
@@ -26,8 +24,6 @@ BEFORE, AFTER = 4, 4
 TOLERANCE = 0.03
 ERRORS = 3.0
 """How many standard errors a difference must have."""
-STEP_ERRORS = 1.0
-"""The same for a step that shall go on: to be wrong costs one step more or less."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 
 
@@ -37,7 +33,6 @@ class Verdict(Enum):
     KEEP = "keep"
     UNDO = "undo"
     HOLD = "hold"
-    BACK = "back"
 
 
 @dataclass(frozen=True)
@@ -59,12 +54,11 @@ class Trial:
     ratio: float | None = None
 
     def after_window(
-        self, cost: float | None, *, moved: bool, now_s: float, step: bool = False
+        self, cost: float | None, *, moved: bool, now_s: float
     ) -> "tuple[Trial, Verdict | None]":
         """Return the state after a window and what must be done now, if a trial has ended.
 
         ``cost``: of this window, None if it could not be measured.  ``moved``: whether pages moved after it.
-        ``step``: what is tried is a step of a climb.
         """
         if cost is not None:
             measured = replace(self, after=(*self.after, cost)) if self.trying else self._rested(cost)
@@ -75,12 +69,7 @@ class Trial:
             return replace(measured, trying=len(measured.before) >= BEFORE, after=()), None
         if not measured.trying or len(measured.after) < AFTER:
             return measured, None
-        return measured._judged_step() if step else measured._judged(now_s)
-
-    @property
-    def is_resting(self) -> bool:
-        """Return whether the cost is known and nothing is tried."""
-        return not self.trying and len(self.before) >= BEFORE
+        return measured._judged(now_s)
 
     def is_measured(self, cost: float | None) -> bool:
         """Return whether enough is known to move something; ``cost`` is that of the window that just ended.
@@ -95,17 +84,6 @@ class Trial:
 
     def _rested(self, cost: float) -> "Trial":
         return replace(self, before=(*self.before, cost)[-BEFORE:])
-
-    def _judged_step(self) -> "tuple[Trial, Verdict]":
-        if is_better(self.before, self.after):
-            summary = f"kept: {self._change()}"
-            return Trial(
-                before=self.after, kept=True, summary=summary, ratio=self._after_ratio()
-            ), Verdict.KEEP
-        summary, ratio = f"taken back: {self._change()}", self._after_ratio()
-        return replace(
-            self, before=self.after, after=(), trying=False, summary=summary, ratio=ratio
-        ), Verdict.BACK
 
     def _after_ratio(self) -> float:
         return float(np.mean(self.after)) / float(np.mean(self.before))
@@ -128,12 +106,6 @@ def is_worse(before: Sequence[float], after: Sequence[float]) -> bool:
     """Return whether the cost rose beyond the noise of both (Welch), and by more than TOLERANCE."""
     rise, error = _rise_and_error(before, after)
     return rise > TOLERANCE * float(np.mean(before)) and rise > ERRORS * error
-
-
-def is_better(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Return whether the cost fell beyond the noise of both."""
-    rise, error = _rise_and_error(before, after)
-    return -rise > STEP_ERRORS * error
 
 
 def _rise_and_error(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vmplace.model.pages import GuestPages
+from vmplace.policy.home import allowed_nids, room_pages
 from vmplace.policy.plan import GuestView, Mode, Snapshot, VcpuMove
-from vmplace.policy.policy_home import allowed_nids, room_pages
 from vmplace.topology.guest import PAGE_BYTES, Movability, Vcpu
 from vmplace.topology.host import HostTopology
 

@@ -21,7 +21,7 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
-from vmplace.policy.registry import begun, policy_name
+from vmplace.policy.registry import begun
 from vmplace.sampling.guest_cost import MemoryRate, cost_of
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
@@ -107,13 +107,12 @@ class AgentHost:
 
     def _parts(self, actuator: HostActuator) -> Parts:
         machine, setup = self.machine, self.setup
-        name = policy_name(setup.policy)
         find = lambda: Discovered(machine.topologies())  # noqa: E731
         return Parts(
             discovery=Discovery(machine.host, machine.free_bytes, find, machine.clock.monotonic),
             source=TraceSource(machine, setup.sensor, setup.seed),
-            policy=begun(name, Horizon(setup.scale, 1.0)),
-            policy_name=name,
+            policy=begun(setup.policy, Horizon(setup.scale, 1.0)),
+            policy_name=setup.policy,
             actuator=actuator,
             # A stock kernel makes no copies.
             replica_ratio=0.0 if setup.sensor.name == "idle" else self.config.budget.replica_ratio,

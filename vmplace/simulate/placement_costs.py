@@ -6,8 +6,6 @@ all vCPUs of the guest; copying takes one vCPU's time.
 
 from dataclasses import dataclass
 
-from vmplace.policy.joint_spread import MOVE_NS
-
 
 @dataclass(frozen=True)
 class PlacementCosts:
@@ -15,7 +13,7 @@ class PlacementCosts:
     vCPUs per batch of ``HUGE_PAGES``; of the guest when vCPUs move.
     """
 
-    move_ns: float = MOVE_NS
+    move_ns: float = 2000.0
     collapse_ns: float = 8000.0
     flush_ns: float = 5000.0
     vcpu_move_ns: float = 50_000.0

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from vmplace.policy import policy_uniform
+from vmplace.policy.baselines import uniform
+from vmplace.policy.baselines.bwap import BwapPlanner
+from vmplace.policy.baselines.carrefour import CarrefourPlanner
+from vmplace.policy.baselines.kmaf import KmafPlanner
+from vmplace.policy.baselines.stock import BalancingPlanner, NumadPlanner
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import HostPlacement, HostView, NodeIndexes
-from vmplace.policy.policy_bwap import BwapPlanner
-from vmplace.policy.policy_carrefour import CarrefourPlanner
-from vmplace.policy.policy_kmaf import KmafPlanner
-from vmplace.policy.policy_stock import BalancingPlanner, NumadPlanner
-from vmplace.policy.registry import AUTO, policy_names
+from vmplace.policy.registry import POLICY_NAMES
 from vmplace.simulate.source_views import CLOCK_SCALE
 
 
@@ -56,20 +56,20 @@ class SimulatedPolicy:
 
 
 def _agent(name: str) -> SimulatedPolicy:
-    return SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.AGENT, agent_policy=name)
+    return SimulatedPolicy(lambda: Plain(uniform.plan_none), Reach.AGENT, agent_policy=name)
 
 
 POLICIES: Mapping[str, SimulatedPolicy] = {
-    "none": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.NEW),
-    "interleave-all": SimulatedPolicy(lambda: Plain(policy_uniform.plan_interleave_all), Reach.NEW),
-    "interleave-workers": SimulatedPolicy(lambda: Plain(policy_uniform.plan_interleave_workers), Reach.NEW),
+    "none": SimulatedPolicy(lambda: Plain(uniform.plan_none), Reach.NEW),
+    "interleave-all": SimulatedPolicy(lambda: Plain(uniform.plan_interleave_all), Reach.NEW),
+    "interleave-workers": SimulatedPolicy(lambda: Plain(uniform.plan_interleave_workers), Reach.NEW),
     "numad-model": SimulatedPolicy(lambda: NumadPlanner(CLOCK_SCALE), Reach.WATCHED),
     "kernel-balancing-model": SimulatedPolicy(BalancingPlanner, Reach.WATCHED),
     "carrefour-2013": SimulatedPolicy(lambda: CarrefourPlanner(CLOCK_SCALE), Reach.WATCHED),
     "kmaf": SimulatedPolicy(lambda: KmafPlanner(CLOCK_SCALE), Reach.WATCHED, wants_sharing=True),
     "bwap": SimulatedPolicy(BwapPlanner, Reach.WATCHED, every_wake=True),
     "vmplace": SimulatedPolicy(HostPlanner, Reach.WATCHED),
-    **{f"agent:{name}": _agent(name) for name in (AUTO, *policy_names())},
-    "oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FUTURE),
-    "static-oracle": SimulatedPolicy(lambda: Plain(policy_uniform.plan_none), Reach.FIXED),
+    **{f"agent:{name}": _agent(name) for name in POLICY_NAMES},
+    "oracle": SimulatedPolicy(lambda: Plain(uniform.plan_none), Reach.FUTURE),
+    "static-oracle": SimulatedPolicy(lambda: Plain(uniform.plan_none), Reach.FIXED),
 }

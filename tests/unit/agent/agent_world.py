@@ -12,8 +12,8 @@ from vmplace.agent.discovered import Discovered
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
+from vmplace.policy import home
 from vmplace.policy.plan import PlacementPlan, Snapshot
-from vmplace.policy.registry import POLICIES
 from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
@@ -62,7 +62,7 @@ class World:
     nid_of: dict[str, int] = field(default_factory=dict)
     served: ServedAccesses | None = None
     harvest_errors: dict[str, Exception] = field(default_factory=dict)
-    policy: Callable[[Snapshot], PlacementPlan] = POLICIES["home"]
+    policy: Callable[[Snapshot], PlacementPlan] = home.plan
     applied: list[str] = field(default_factory=list)
     undone: list[str | None] = field(default_factory=list)
     copied: dict[str, Copies] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class World:
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
-        parts = Parts(self, self, self.policy, "home", self, counters=self.counters)
+        parts = Parts(self, self, self.policy, "auto", self, counters=self.counters)
         return Agent(LoadedConfig(config, rules), parts, self.wakeup)
 
     def host(self) -> HostTopology:

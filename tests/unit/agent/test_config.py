@@ -21,7 +21,7 @@ WRONG = [
     ("[bugdet]\nmb_per_s = 1", "1:2", "unknown key 'bugdet'", "did you mean 'budget'?"),
     ("budget.mb_per = 1", "1:8", "unknown key 'mb_per'", "did you mean 'mb_per_s'?"),
     ("source = 'idel'", "1:1", "source 'idel' does not exist", "did you mean 'idle'?"),
-    ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: auto, home"),
+    ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: auto, interleave"),
     ("socket = 'run/x'", "1:1", "socket", "absolute path"),
     ("numa_balancing = 'off'", "1:1", "invalid enum value 'off'", '"leave"'),
     ("window_ms = 500\nbudget = [", "2:11", "not valid TOML", "toml.io"),
@@ -57,16 +57,16 @@ def test_a_guest_may_be_protected() -> None:
     assert [loaded.rule(name).settings.protected for name in ("db1", "web1")] == [True, False]
 
 
-@pytest.mark.parametrize(("text", "proximity"), [("0.5", 0.5), ("1", 1.0), ('"tuned"', None)])
-def test_a_proximity_is_a_number_or_found(text: str, proximity: float | None) -> None:
-    loaded = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE)
-    assert loaded.rule("db1").settings.proximity == proximity
+@pytest.mark.parametrize("name", ["home", "nodes", "host", "joint"])
+def test_a_policy_of_earlier_versions_is_told_with_the_cure(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"policy '{name}' is gone: auto decides") as told:
+        parse_config(f'policy = "{name}"\n', FILE)
+    assert told.value.hint == "remove the line" and str(told.value).startswith(f"{FILE}:1:1")
 
 
-@pytest.mark.parametrize("text", ["1.5", "-0.1", '"far"', "true"])
-def test_a_wrong_proximity_is_told(text: str) -> None:
-    reported = parse_config(f"[guests.db1]\nproximity = {text}\n", FILE).rule("db1").error
-    assert reported and "tuned" in str(reported.hint)
+def test_a_key_of_earlier_versions_is_told_with_the_cure() -> None:
+    reported = parse_config('[guests.db1]\nproximity = "tuned"\n', FILE).rule("db1").error
+    assert reported and "proximity is gone" in str(reported) and reported.hint == "remove the line"
 
 
 def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.unit.agent.agent_world import HOST, NPAGES, batch, guest
 from vmplace.agent.dry_run import rehearse
+from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, Mode
-from vmplace.policy.registry import POLICIES
 from vmplace.sampling.recording import Recorder, iter_recording
 
 
@@ -19,7 +19,7 @@ def recording(path: Path, windows: int) -> Path:
 
 def test_a_remote_guest_would_have_been_moved_home(tmp_path: Path):
     events = iter_recording(recording(tmp_path / "trace", 3))
-    result = rehearse(events, POLICIES["home"], lambda _: GuestSettings())
+    result = rehearse(events, home.plan, lambda _: GuestSettings())
     assert result.windows == 3
     assert result.moved_bytes == result.guests["remote"].moved_bytes == NPAGES * 4096
     assert (result.guests["remote"].lar_before, result.guests["remote"].lar_after) == (0.0, 1.0)
@@ -30,6 +30,6 @@ def test_a_remote_guest_would_have_been_moved_home(tmp_path: Path):
 
 def test_a_manual_guest_would_have_been_left_alone(tmp_path: Path):
     events = iter_recording(recording(tmp_path / "trace", 2))
-    result = rehearse(events, POLICIES["home"], lambda _: GuestSettings(Mode.MANUAL))
+    result = rehearse(events, home.plan, lambda _: GuestSettings(Mode.MANUAL))
     assert result.moved_bytes == 0
     assert result.guests["remote"].lar_after == 0.0

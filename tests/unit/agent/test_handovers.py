@@ -215,7 +215,7 @@ class SeeingWorld(World):
 
 def agent_of(world: World, summaries: Written) -> Agent:
     config = Config(window_ms=20, longest_rest_ms=0, migration=MigrationSection(summary_s=86_400))
-    parts = Parts(world, world, world.policy, "home", world, summaries=summaries)
+    parts = Parts(world, world, world.policy, "auto", world, summaries=summaries)
     return Agent(LoadedConfig(config), parts, world.wakeup)
 
 

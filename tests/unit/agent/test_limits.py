@@ -13,8 +13,7 @@ from tests.unit.agent.test_loop import Running
 from vmplace.agent.config import parse_config
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.model.page_windows import absorbed
-from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Snapshot
-from vmplace.policy.registry import POLICIES
+from vmplace.policy.plan import GuestSettings, Move, PlacementPlan, Replication, Snapshot
 from vmplace.policy.schedule import parse_stretch
 from vmplace.topology.domain_policy import Numatune, domain_policy
 from vmplace.topology.guest import GuestTopology, Vcpu
@@ -82,15 +81,6 @@ def test_preferred_nodes_without_room_are_told_and_others_taken(monkeypatch: pyt
     reasons = one_window(world)
     assert world.applied == []
     assert "preferred nodes 0 have no room for 4 MiB more" in " ".join(reasons)
-
-
-def test_shared_memory_is_interleaved_only_where_that_is_allowed():
-    for words, moved in (({}, ["db1"]), ({"techniques": "move"}, [])):
-        world = world_of(words)
-        world.running = [replace(named(), vcpus=(Vcpu(0, 2, (0,)), Vcpu(1, 3, (2,))))]
-        reasons = one_window(world)
-        assert world.applied == moved
-        assert ("does not allow to interleave" in " ".join(reasons)) == (not moved)
 
 
 def test_vcpus_are_tied_only_where_that_is_allowed():
@@ -247,15 +237,6 @@ def test_what_is_left_out_is_told_with_its_size():
         PlacementPlan((move([512, 512], [1, 1]),)), {"db1": GuestLimits(named(), GuestSettings(moves=False))}
     )
     assert [stay.reason for stay in plan.stays] == ["4 MiB stay: its policy does not allow to move memory"]
-
-
-@pytest.mark.parametrize("policy", ["home", "nodes", "host"])
-def test_no_policy_interleaves_where_that_is_not_allowed(policy):
-    spanning = replace(named(), vcpus=(Vcpu(0, 2, (0,)), Vcpu(1, 3, (2,))))
-    pages = absorbed(None, batch(spanning))
-    for allowed in (True, False):
-        view = GuestView(spanning, pages, GuestSettings(interleaves=allowed))
-        assert bool(POLICIES[policy](Snapshot(HOST, (view,))).moves) == allowed
 
 
 def test_a_schedule_is_in_the_hosts_local_time(monkeypatch: pytest.MonkeyPatch):

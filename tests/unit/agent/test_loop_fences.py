@@ -16,8 +16,8 @@ from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
 from vmplace.interfaces.agent_command import run_agent
 from vmplace.interfaces.control import ControlServer
+from vmplace.policy import home
 from vmplace.policy.plan import VcpuMove
-from vmplace.policy.registry import POLICIES
 from vmplace.topology.guest import GuestTopology
 
 WRONG = [ValueError("bad data"), MemoryError(), RecursionError("deep"), OSError(24, "too many open files")]
@@ -146,6 +146,6 @@ def test_a_thread_that_dies_ends_the_agent_with_an_error(tmp_path: Path, monkeyp
     config = Config(
         state_dir=str(tmp_path), socket=str(tmp_path / "run/control.sock"), numa_balancing="leave"
     )
-    parts = Parts(world, world, POLICIES["home"], "home", world)
+    parts = Parts(world, world, home.plan, "auto", world)
     with pytest.raises(Exception, match="thread control died: ZeroDivisionError: in the thread"):
         run_agent(LoadedConfig(config), lambda *_: parts)

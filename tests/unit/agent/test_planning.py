@@ -6,14 +6,14 @@ from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.config import DecisionsSection, GuestRule
 from vmplace.agent.orders import Order
 from vmplace.agent.planning import CpuBudget
+from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
-from vmplace.policy.registry import POLICIES
 
 
 def fails_for_bad(snapshot: Snapshot) -> PlacementPlan:
     if any(view.topology.name == "bad" for view in snapshot.guests):
         raise ZeroDivisionError("no pages")
-    return POLICIES["home"](snapshot)
+    return home.plan(snapshot)
 
 
 def test_the_others_are_placed_and_the_guest_is_told():
@@ -105,7 +105,7 @@ def test_what_is_done_now_and_then_is_paid_for_but_raises_no_price():
 def slow(snapshot: Snapshot) -> PlacementPlan:
     """Take some 20 ms of CPU."""
     sum(i * i for i in range(400_000))
-    return POLICIES["home"](snapshot)
+    return home.plan(snapshot)
 
 
 def test_status_says_that_the_budget_bites_and_guests_are_placed_all_the_same():

@@ -147,10 +147,10 @@ def read_by_the_agent(policy: str, section: ReadingsSection, *rules: GuestRule) 
 
 def test_the_agent_reads_guests_early_that_run_on_several_nodes() -> None:
     manual = GuestRule("left", GuestSettings(Mode.MANUAL))
-    assert read_by_the_agent("nodes", ReadingsSection(1, 0.5), manual) == {"wide"}
+    assert read_by_the_agent("auto", ReadingsSection(1, 0.5), manual) == {"wide"}
 
 
-@pytest.mark.parametrize(("policy", "first_ms"), [("home", 1), ("nodes", 0)])
+@pytest.mark.parametrize(("policy", "first_ms"), [("interleave", 1), ("auto", 0)])
 def test_nobody_is_read_early_where_that_is_off_or_tells_the_policy_nothing(
     policy: str, first_ms: int
 ) -> None:

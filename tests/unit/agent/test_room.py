@@ -13,8 +13,8 @@ from vmplace.agent.orders import Order
 from vmplace.agent.room import KEPT_S, NoRoomError
 from vmplace.errors import VmplaceError
 from vmplace.policy.fit import Flavour
+from vmplace.policy.home import RESERVE_RATIO
 from vmplace.policy.plan import PlacementPlan, Snapshot
-from vmplace.policy.policy_home import RESERVE_RATIO
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
-from tests.unit.policy.test_policy_home import host
 from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.telling_actuator import TellingActuator
 from vmplace.errors import UnsupportedHostError
-from vmplace.policy.registry import policy_name
+from vmplace.policy.policy_auto import AutoPolicy
+from vmplace.policy.registry import begun
 from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.guest_finder import GuestScan
 from vmplace.topology.guests_kvm import Skipped
@@ -36,12 +36,6 @@ def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.M
     assert wiring.guest_finder(Config(libvirt=False))[1] == ()
 
 
-def test_a_host_without_known_bandwidths_is_told_where_a_plan_needs_them():
-    known = host(bandwidths={(nid, nid): 10**10 for nid in range(4)})
-    assert wiring.policy_notes("host", known) == () == wiring.policy_notes("nodes", host())
-    assert "vmplace calibrate" in wiring.policy_notes("host", host())[0]
-
-
 def test_counters_of_an_emulated_host_that_are_not_installed_are_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wiring, "extension", lambda *_: None)
     config = msgspec.convert({"trial": {"counters": "meter"}}, Config)
@@ -49,9 +43,8 @@ def test_counters_of_an_emulated_host_that_are_not_installed_are_told(monkeypatc
         wiring.guest_cost(config)
 
 
-def test_policy_auto_is_the_default_and_the_joint_plan():
-    assert policy_name("auto") == policy_name(Config().policy) == "joint"
-    assert policy_name("home") == "home"
+def test_the_joint_plan_is_the_default():
+    assert isinstance(begun(Config().policy), AutoPolicy)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.unit.agent.agent_world import World
 from vmplace.agent.config import Config, read_config
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.interfaces.agent_command import Beat, run_agent, start_log
-from vmplace.policy.registry import POLICIES
+from vmplace.policy import home
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 
 HVA = 0x10000000000
@@ -31,7 +31,7 @@ def main() -> None:
     world = World(list(guests))
 
     def open_parts(_config: Config, actuator: Actuator, _beat: Beat) -> Parts:
-        return Parts(world, world, POLICIES["home"], "home", actuator)
+        return Parts(world, world, home.plan, "auto", actuator)
 
     start_log(verbose=False)
     run_agent(read_config(config), open_parts)

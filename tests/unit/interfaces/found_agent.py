@@ -12,7 +12,7 @@ from vmplace.agent.discovery import Discovery
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.wiring import found_of
 from vmplace.interfaces.agent_command import Beat, run_agent, start_log
-from vmplace.policy.registry import POLICIES
+from vmplace.policy import home
 from vmplace.topology.guest_finder import GuestFinder
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     discovery = Discovery(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
 
     def open_parts(_config: Config, actuator: Actuator, _beat: Beat) -> Parts:
-        return Parts(discovery, world, POLICIES["home"], "home", actuator)
+        return Parts(discovery, world, home.plan, "auto", actuator)
 
     start_log(verbose=False)
     run_agent(read_config(Path(sys.argv[1])), open_parts)

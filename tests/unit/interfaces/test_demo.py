@@ -42,7 +42,6 @@ def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[st
         guest = reported["guests"][name]
         assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9, name
         assert guest["moved_bytes"] > 200 << 20, name
-    assert reported["mc_imbalance_after"] < reported["mc_imbalance_before"]
     assert reported["report"] == str(out)
 
 
@@ -52,7 +51,7 @@ def test_the_report_holds_all_that_it_shows(shown_once: tuple[dict[str, Any], Pa
         assert f"Page heat by node: guest {name}" in page
         assert f'<td class="words">{name}</td>' in page
     assert "as recorded" in page and "with vmplace" in page
-    assert "policy home would have moved" in page and "Policy: home" in page
+    assert "Policy: auto" in page
     assert not FOREIGN.search(page)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.unit.policy.test_policy_home import host
+from tests.unit.policy.views import host
 from vmplace.model.host_memory import host_memory
 
 GB = 10**9

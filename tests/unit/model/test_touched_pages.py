@@ -8,21 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.model.known_pages import known_pages, rate_codes, with_history
-from tests.unit.policy.test_policy_home import guest_view, host
 from vmplace.model import touched_blocks
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
-from vmplace.policy import page_kinds, policy_host
-from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.model.use_fused import fused_use
 from vmplace.sampling.sample import NodeBits, NodeHits
 from vmplace.topology.guest import Movability, RamRange
 
 HVA = 1 << 40
 BLOCK = 512
 NODES = 4
-GB = 10**9
-HOST = host(bandwidths={(nid, nid): 12 * GB for nid in range(NODES)})
 
 
 def packed(pages: np.ndarray) -> np.ndarray:
@@ -91,29 +87,26 @@ def large(blocks: int, *windows: NodeBits, huge: int = 0) -> RangePages:
     return with_history(known_pages(ram, nothing, nothing.view(np.int8), whole), *windows)
 
 
-def seen_in(pages: RangePages) -> GuestView:
-    guest = guest_view([0, 2, 4, 6], 0)
-    assert guest.pages
-    topology = replace(guest.topology, ram=(pages.ram,))
-    return replace(guest, topology=topology, pages=replace(guest.pages, ranges=(pages,)))
-
-
 def touched(pages: RangePages) -> TouchedPages:
     found = touched_pages(pages)
     assert found
     return found
 
 
-def planned(pages: RangePages, copies: float = 0.25) -> PlacementPlan:
-    return policy_host.plan(Snapshot(HOST, (seen_in(pages),), 1 << 22, copies, huge_replicas=True))
-
-
-def parts_of(plan: PlacementPlan) -> list[object]:
-    """Return all of a plan that can be compared."""
-    moves = [(m.reason, *(a.tolist() for a in (m.hva, m.npages, m.from_nid, m.to_nid))) for m in plan.moves]
-    copies = [(r.reason, r.hva.tolist(), r.npages.tolist()) for r in plan.replications]
-    dropped = [(c.reason, c.hva.tolist(), c.npages.tolist()) for c in plan.collapses]
-    return [*moves, *copies, *dropped, *plan.stays]
+def use_by_page(some: TouchedPages) -> list[np.ndarray]:
+    """Return who uses each page, and how, -1 where nothing is known of it."""
+    use = fused_use(some)
+    values = (use.owner, use.shared, use.written, use.in_use)
+    entry = np.repeat(np.arange(len(some.heat)), some.sizes)
+    inside = np.arange(len(entry)) - (np.cumsum(some.sizes) - some.sizes)[entry]
+    page = (some.hva_of(entry) - some.ram.hva) // 4096 + inside
+    there = (page >= 0) & (page < some.ram.npages)
+    found = []
+    for value in values:
+        of_pages = np.full(some.ram.npages, -1, np.int8)
+        of_pages[page[there]] = value[entry[there]]
+        found.append(of_pages)
+    return found
 
 
 RANGES = st.builds(
@@ -127,23 +120,21 @@ def test_blocks_that_nobody_touched_change_nothing(declared: Declared) -> None:
     pages = declared.pages
     # Of a source that samples, all blocks have entries.
     everything = replace(touched(replace(pages, sampled=True)), sampled=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_kinds, "touched_pages", lambda _pages: everything)
-        whole = planned(pages)
-    assert parts_of(planned(pages)) == parts_of(whole)
+    for mine, whole in zip(use_by_page(touched(pages)), use_by_page(everything), strict=True):
+        known = mine >= 0
+        assert (mine[known] == whole[known]).all()
 
 
 @settings(max_examples=100, deadline=None)
-@given(RANGES, st.booleans(), st.sampled_from((0.25, 3e-4)))
-def test_blocks_whose_pages_are_alike_change_nothing(
-    declared: Declared, sampled: bool, copies: float
-) -> None:
-    pages = replace(declared.pages, sampled=sampled)
+@given(RANGES)
+def test_blocks_whose_pages_are_alike_change_nothing(declared: Declared) -> None:
+    pages = declared.pages
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched_blocks, "_are_alike", lambda some: np.zeros(some.blocks, np.bool_))
         assert len(touched(pages).whole) == np.count_nonzero(touched(pages).is_huge)
-        page_by_page = planned(pages, copies)
-    assert parts_of(planned(pages, copies)) == parts_of(page_by_page)
+        page_by_page = use_by_page(touched(pages))
+    for mine, whole in zip(use_by_page(touched(pages)), page_by_page, strict=True):
+        assert (mine == whole).all()
 
 
 @settings(max_examples=60, deadline=None)

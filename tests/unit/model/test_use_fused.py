@@ -1,18 +1,16 @@
-"""Who uses pages, and which copies come first, when bits, samples and sights of code come together."""
+"""Who uses pages when bits, samples and sights of code come together."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from tests.unit.model.known_pages import by_page, rate_codes
-from tests.unit.policy.test_policy_home import HVA, NPAGES
-from tests.unit.policy.test_policy_nodes import bits, planned, view
+from tests.unit.policy.views import NPAGES, bits, view
 from vmplace.model.page_rates import PER_SECOND
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
-from vmplace.model.use_by_samples import sampled_use
-from vmplace.model.use_fused import copy_order, fused_use
+from vmplace.model.use_fused import fused_use
 from vmplace.policy.plan import GuestView
 from vmplace.sampling.sample import NodeHits
 
@@ -57,50 +55,17 @@ def test_samples_that_are_few_or_of_several_nodes_leave_a_page_shared() -> None:
         assert use.shared.all()
 
 
-def test_samples_alone_count_one_by_one_though_a_huge_page_was_seen_once() -> None:
-    window = bits({2: range(512)})
-    seen = view(window, window, huge=1, sampled=True)
-    assert sampled_use(touched(range_of(seen))).owner[0] == -1
-    use = sampled_use(touched(range_of(with_more(seen, {7: [2] * 8, 600: [1] * 9}))))
-    assert use.owner.tolist() == [2, 1, *[-1] * 6]
-
-
 def written_at_random() -> GuestView:
     """Return a view of 64 pages that all nodes read, other ones of which were written in each window."""
     read = {index: range(64) for index in range(4)}
     return view(bits(read, written=range(24)), bits(read, written=range(16, 40)))
 
 
-def test_code_among_written_pages_is_replicated_at_once() -> None:
+def test_code_counts_as_written_only_if_a_write_was_seen() -> None:
     seen = written_at_random()
-    assert not planned(seen).replications
-    (one,) = planned(with_more(seen, {}, text=range(40, 50))).replications
-    assert one.pages == 10
-
-
-def test_code_that_is_written_gets_no_copies() -> None:
-    assert not planned(with_more(written_at_random(), {}, text=range(40))).replications
-
-
-def test_copies_of_code_come_first_then_those_of_the_hottest_blocks() -> None:
-    window = bits(ALL_NODES)
-    seen = with_more(view(window, window), {512 + 7: [0, 1, 2, 3] * 20}, text=range(9, 10))
-    order = copy_order(touched(range_of(seen)), np.array([3, 9, 512]))
-    assert order.tolist() == [9, 512, 3]
-
-
-def test_a_small_budget_for_copies_goes_to_code() -> None:
-    window = bits({index: range(1024) for index in range(4)})
-    seen = with_more(view(window, window), {}, text=range(700, 1000))
-    (one,) = planned(seen, budget_bytes=300 * 3 * 4096).replications
-    assert one.npages.tolist() == [300] and one.pages == 300
-
-
-def test_code_in_a_huge_page_brings_all_of_it_first() -> None:
-    window = bits({index: range(1024) for index in range(4)})
-    seen = with_more(view(window, window, huge=1), {100: [0, 1, 2, 3] * 20}, text=range(700, 701))
-    (one,) = planned(seen, budget_bytes=1023 * 3 * 4096).replications
-    assert ((one.hva - HVA) // 4096).tolist() == [512] and one.npages.tolist() == [512]
+    assert fused_use(touched(range_of(seen))).written[:64].all()
+    code = fused_use(touched(range_of(with_more(seen, {}, text=range(30, 50)))))
+    assert code.written[30:50].tolist() == [True] * 10 + [False] * 10
 
 
 def with_rate(seen: GuestView, per_second: dict[int, dict[int, range]]) -> RangePages:
@@ -134,11 +99,3 @@ def test_samples_count_for_more_than_the_pace() -> None:
     pages = touched(with_rate(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}))
     owner = by_page(pages, fused_use(pages).owner)
     assert (owner[:512] == 1).all() and (owner[512:1024] == -1).all()
-
-
-def test_copies_of_pages_that_are_touched_often_come_first() -> None:
-    window = bits(ALL_NODES)
-    pages = with_rate(
-        view(window, window), {3: {0: range(512)}, 300: {1: range(7, 8)}, 30: {2: range(600, 601)}}
-    )
-    assert copy_order(touched(pages), np.array([3, 7, 600])).tolist() == [7, 600, 3]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.unit.policy.test_fit import with_free
-from tests.unit.policy.test_policy_home import GIB, guest_view, host
+from tests.unit.policy.views import GIB, guest_view, host
 from vmplace.policy.advise import advise
 from vmplace.policy.fit import Flavour
 from vmplace.topology.host import HostTopology, Node

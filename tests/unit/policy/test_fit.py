@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.policy.test_policy_home import GIB, NPAGES, guest_view, host, ram
+from tests.unit.policy.views import GIB, NPAGES, guest_view, host, ram
 from vmplace.policy.fit import Flavour, Tenant, evictions, fit, free_cores, tenants
 from vmplace.policy.make_room import room_moves
 from vmplace.policy.plan import GuestSettings, GuestView, Mode

@@ -7,8 +7,7 @@ import pytest
 
 from tests.unit.model.known_pages import with_history
 from tests.unit.model.test_touched_pages import large
-from tests.unit.policy.test_policy_home import NPAGES, guest_view, host
-from tests.unit.policy.test_policy_nodes import bits, moved, view
+from tests.unit.policy.views import NPAGES, bits, guest_view, host, moved, view
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
@@ -44,6 +43,22 @@ def test_a_guest_that_spans_nodes_is_left_alone_where_nobody_sees_nodes() -> Non
 def test_memory_goes_home_if_all_vcpus_run_on_one_node() -> None:
     """That needs no knowledge of pages."""
     assert moved(after(guest_view([2, 3], 0))) == {1: set(range(NPAGES))}
+
+
+def test_memory_of_a_guest_on_one_node_goes_home_though_nothing_counts_its_accesses() -> None:
+    """Bits that see nodes stake little on what was seen; here, every touch comes from the one node."""
+    window = bits({0: range(300)}, range(100))
+    seen = view(*[window] * 4)
+    vcpus = tuple(replace(vcpu, cpus=(4,)) for vcpu in seen.topology.vcpus)
+    narrow = replace(seen, topology=replace(seen.topology, vcpus=vcpus))
+    assert moved(after(narrow)) == {2: set(range(NPAGES))}
+    assert after(seen).moves == ()
+
+
+def test_what_needs_no_evidence_keeps_to_the_operators_nodes() -> None:
+    guest = guest_view([2, 3], 0, settings=GuestSettings(allowed_nids=(0, 3)))
+    assert moved(after(guest)) == {}
+    assert after(guest_view([2, 3], 0, settings=GuestSettings(mode=Mode.MANUAL))).moves == ()
 
 
 def test_pages_go_to_the_node_that_uses_them() -> None:

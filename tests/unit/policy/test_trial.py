@@ -82,21 +82,6 @@ def test_each_failure_doubles_the_wait_and_a_success_ends_that() -> None:
     assert run(moved(run(trial, QUIET, now_s)[0]), QUIET, now_s)[0].wait_s == FIRST_WAIT_S
 
 
-@pytest.mark.parametrize(
-    ("after", "verdict"),
-    [((0.95, 0.96, 0.95, 0.94), Verdict.KEEP), (QUIET, Verdict.BACK), ((1.2, 1.2, 1.2, 1.2), Verdict.BACK)],
-)
-def test_a_step_goes_back_unless_it_paid_and_the_guest_need_not_be_left_alone(
-    after: tuple[float, ...], verdict: Verdict
-) -> None:
-    trial = moved(run(Trial(), QUIET)[0])
-    for cost in after:
-        trial, reported = trial.after_window(cost, moved=False, now_s=0.0, step=True)
-    assert reported is verdict
-    assert trial.is_resting and not trial.is_left_alone(0.0)
-    assert trial.summary.startswith("kept" if verdict is Verdict.KEEP else "taken back")
-
-
 def test_noise_alone_is_hardly_ever_taken_for_a_loss() -> None:
     chance = np.random.default_rng(7)
     draws = chance.normal(1.0, 0.1, (4000, BEFORE + AFTER))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.model.known_pages import known_pages
 from vmplace.model.pages import GuestPages
-from vmplace.policy import policy_home
+from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, Snapshot
 from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
@@ -116,6 +116,6 @@ def test_the_vcpus_of_a_cell_stay_together():
 def test_memory_is_planned_for_where_the_vcpus_will_be_and_then_all_is_quiet():
     snapshot = Snapshot(HOST, (guest("one", on_node_1=600),))
     after = with_vcpus(snapshot, plan_vcpus(snapshot))
-    (move,) = policy_home.plan(after).moves
+    (move,) = home.plan(after).moves
     assert set(move.to_nid.tolist()) == {1} and len(move.hva) == 400
     assert plan_vcpus(after) == ()

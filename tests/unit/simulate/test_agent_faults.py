@@ -55,7 +55,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("policy", ["nodes", "joint"])
+@pytest.mark.parametrize("policy", ["interleave", "auto"])
 def test_undo_is_exact_whatever_went_wrong(tmp_path: Path, policy: str, seed: int) -> None:
     pages = private_pages(heat=LONG, windows=20)
     simulation = simulation_of(spec_of(pages, "stays"), spec_of(pages, "victim"))
@@ -80,7 +80,7 @@ def test_the_faults_do_not_keep_everything_from_moving(tmp_path: Path) -> None:
     simulation = simulation_of(spec_of(private_pages(heat=LONG, windows=20), "stays"))
     faults = Faults(simulation, 3)
     faults.kills, before = 0, simulation.guests[0].node.copy()
-    host = AgentHost(simulation, AgentSetup("joint", KVM, trouble=faults), tmp_path)
+    host = AgentHost(simulation, AgentSetup("auto", KVM, trouble=faults), tmp_path)
     with quiet(), closing(host.actuator()) as actuator:
         agent = host.agent(actuator)
         agent.run(windows=8)

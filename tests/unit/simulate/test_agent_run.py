@@ -41,7 +41,7 @@ def spec_of(arrays: dict[str, Any], name: str = "g", **options: str):
     return guest_spec(name, parse_trace(arrays, name=name), options, HOST)
 
 
-def simulation_of(*specs, policy: str = "agent:nodes") -> Simulation:
+def simulation_of(*specs, policy: str = "agent:auto") -> Simulation:
     guests = [GuestRun(spec, HOST, 1 << 30) for spec in specs]
     share_cpus(guests, HOST)
     return Simulation(HOST, guests, POLICIES[policy], source_named("ad"), PlacementCosts())
@@ -57,38 +57,38 @@ def machine_of(simulation: Simulation, tmp_path) -> SimulatedMachine:
 
 def test_the_agent_brings_private_pages_to_their_nodes():
     """All pages lie on node 0 at first; a quarter of them is used from there."""
-    none, placed = (run(private_pages(heat=LONG), policy) for policy in ("none", "agent:nodes"))
+    none, placed = (run(private_pages(heat=LONG), policy) for policy in ("none", "agent:auto"))
     assert none.lar == 0.25 and placed.lar > 0.8
     assert placed.run_time_s < none.run_time_s
 
 
 def test_pages_that_all_only_read_get_copies_and_keep_them():
-    result = run(shared_pages(heat=LONG), "agent:nodes")
+    result = run(shared_pages(heat=LONG), "agent:auto")
     assert result.guests["g"].replicated_bytes > 0 and result.lar > 0.8
 
 
 def test_a_stock_kernel_makes_no_copies():
-    assert run(shared_pages(heat=LONG), "agent:home", "idle").guests["g"].replicated_bytes == 0
+    assert run(shared_pages(heat=LONG), "agent:auto", "idle").guests["g"].replicated_bytes == 0
 
 
 def test_the_pressure_that_the_agent_tells_is_what_the_controllers_serve():
     """By counters and page heat, against the simulator's own count of what each node served."""
-    simulation = simulation_of(spec_of(private_pages(heat=LONG)), policy="agent:home")
-    reported = run_agent(simulation, AgentSetup("home", KVM)).status.guests["g"].pressure_by_node
+    simulation = simulation_of(spec_of(private_pages(heat=LONG)), policy="agent:auto")
+    reported = run_agent(simulation, AgentSetup("auto", KVM)).status.guests["g"].pressure_by_node
     served = simulation.meter.accesses.sum(axis=0) / simulation.meter.time_ns
     assert reported is not None
     assert [*reported.values()] == pytest.approx((served / HOST.system.controller).tolist(), rel=0.1)
 
 
 def test_two_runs_are_the_same_to_the_last_digit():
-    assert run(private_pages(heat=LONG), "agent:nodes") == run(private_pages(heat=LONG), "agent:nodes")
+    assert run(private_pages(heat=LONG), "agent:auto") == run(private_pages(heat=LONG), "agent:auto")
 
 
 def test_watching_and_planning_cost_the_guest_time():
     """Nothing is to be moved: what is left is the price of looking."""
     records = [(w, p, 0, LONG, 0) for w in range(4) for p in range(400)]
     arrays = arrays_of(records, pages=400, threads=1, windows=4)
-    none, watched = (run(arrays, policy, nodes="0") for policy in ("none", "agent:nodes"))
+    none, watched = (run(arrays, policy, nodes="0") for policy in ("none", "agent:auto"))
     assert watched.guests["g"].moved_bytes == 0
     assert 1.0 < watched.run_time_s / none.run_time_s < 1.001
 
@@ -114,7 +114,7 @@ def test_node_bits_tell_who_touched_what(tmp_path):
 def test_undo_puts_every_page_back(tmp_path):
     simulation = simulation_of(spec_of(private_pages(heat=LONG)))
     before = simulation.guests[0].node.copy()
-    host = AgentHost(simulation, AgentSetup("nodes", KVM), tmp_path)
+    host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
     with quiet(), closing(host.actuator()) as actuator:
         host.agent(actuator).run(windows=8)
     assert (simulation.guests[0].node != before).sum() > 200

@@ -5,7 +5,7 @@ import pytest
 
 from vmplace.errors import VmplaceError
 from vmplace.model.memory_system import Link, MemorySystem, routed
-from vmplace.policy.policy_bwap import canonical_weights
+from vmplace.policy.baselines.bwap import canonical_weights
 
 pytest.importorskip("scipy", reason="scipy (extra: dev) is not there")
 from bench.host_lp import Limits, Stream, plan_weights

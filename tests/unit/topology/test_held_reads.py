@@ -59,7 +59,7 @@ def test_many_that_hold_readers_up_are_waited_for_together(tmp_path: Path):
 
 def test_a_guest_that_holds_readers_up_is_not_touched_and_costs_no_other():
     world = World([guest("evil"), guest("good")])
-    parts = Parts(world, world, world.policy, "home", world, holds=lambda one: one.name == "evil")
+    parts = Parts(world, world, world.policy, "auto", world, holds=lambda one: one.name == "evil")
     agent = Agent(LoadedConfig(Config(window_ms=20, longest_rest_ms=0)), parts, world.wakeup)
     agent.run(windows=2)
     assert set(world.armed) == {"good"}

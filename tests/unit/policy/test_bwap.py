@@ -7,9 +7,9 @@ import pytest
 
 import vmplace.simulate
 from vmplace.model.memory_system import Link, MemorySystem, routed, solved
-from vmplace.policy import policy_bwap as bwap
+from vmplace.policy.baselines import bwap
+from vmplace.policy.baselines.bwap import STEP, with_dwp
 from vmplace.policy.host_view import ABSENT, GuestEvidence, HostView, demand, traffic
-from vmplace.policy.proximity import STEP, with_dwp
 from vmplace.simulate.host_file import read_host
 
 HOSTS = Path(vmplace.simulate.__file__).parent / "hosts"

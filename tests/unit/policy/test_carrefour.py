@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vmplace.policy import policy_carrefour as carrefour
+from vmplace.policy.baselines import carrefour
 from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence
 
 MEMORY = np.ones(4, np.bool_)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from vmplace.model.published import square
+from vmplace.policy.baselines.stock import BalancingPlanner, numad_nodes
 from vmplace.policy.host_view import GuestEvidence, HostView
-from vmplace.policy.policy_stock import BalancingPlanner, numad_nodes
 
 NPAGES = 800
 

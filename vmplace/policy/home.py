@@ -1,16 +1,18 @@
-"""Where would this guest's memory be at home?
+"""Where is the memory of a guest at home whose vCPUs all run on one node?
 
 1. Every RAM range that can move is tied to the vCPUs that use it: those of its vNUMA cell, else all.
-2. If those run on one node, that node is the home of the whole range.  A node without memory, or one
-   that the operator excludes, is replaced by the nearest allowed node.
-3. If they run on several nodes, the range is interleaved over these, in proportion to the bandwidth that
-   the worst of them gets from each (BWAP, IPDPS'20, section III, eq. 2 and 5; even where it is unknown).
-   With a proximity below 1 other nodes get their share, too (section III-B; ``proximity.py``).
+2. If those run on one node, each touch comes from there, whatever the source sees.  So the range's memory
+   belongs there: each access gets nearer, however many there are.  A node without memory, or one that the
+   operator excludes, is replaced by the nearest allowed node.
+3. If they run on several nodes, nothing is known of who touches what: the range stays.
 4. What is elsewhere moves, hottest first, as far as nodes have room and the window's budget goes; guests
    share the budget evenly, and what one does not need goes to the others.
 
-Limits: who touched a page is not known on a stock kernel, so a page that one node of several uses alone
-is interleaved like the others, and nothing is replicated.
+Price against gain, where nothing counts accesses: a page that was seen touched is taken to be read through
+once more at least, 64 lines from another node, which a remote node makes some 50 ns dearer each: 3 us, for a
+move of 2 us.  Pages that nobody was seen to touch go last: nobody waits for them while they move, each goes
+once, and the budget bounds what that takes.  Where it is counted what an instruction takes before and after,
+that decides whether it stays so (trial.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +22,14 @@ import numpy as np
 
 from vmplace.model.traffic import vcpu_shares
 from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
-from vmplace.policy.proximity import with_dwp
-from vmplace.policy.spread import Counts, Placed, count_strata, excess_and_deficit, pick, weights_by_index
-from vmplace.topology.bandwidth import bandwidth_weights
+from vmplace.policy.spread import (
+    Counts,
+    Placed,
+    count_strata,
+    excess_and_deficit,
+    pick,
+    weights_by_index,
+)
 from vmplace.topology.guest import PAGE_BYTES, Movability, RamRange
 from vmplace.topology.host import HostTopology
 
@@ -62,7 +69,7 @@ class Wish:
 
 def plan(snapshot: Snapshot) -> PlacementPlan:
     """Return the moves that bring the guests' memory home, within the snapshot's budget."""
-    return plan_for(snapshot, target_of)
+    return plan_for(snapshot, one_home)
 
 
 def plan_for(snapshot: Snapshot, belongs: TargetOf) -> PlacementPlan:
@@ -86,56 +93,23 @@ def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
     return tuple(move for move in moves if len(move.hva))
 
 
-def target_of(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> Target | None:
-    """Return where the range belongs; None if its vCPUs' nodes are not known, or it may not spread."""
-    workers = _worker_nids(host, guest, ram)
-    if not workers:
+def one_home(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> Target | None:
+    """Return the one node that the range belongs to; None if its vCPUs run on several, or nobody knows."""
+    workers = worker_nids(host, guest, ram.cell)
+    if len(workers) != 1:
         return None
+    home = nearest(host, workers[0], allowed)
     who = "the vCPUs run" if ram.cell is None else f"the vCPUs of cell {ram.cell} run"
-    nids = _nearest(host, workers, allowed)
-    where = f"{who} on node{'s' if len(workers) > 1 else ''} {_listed(workers)}"
-    if nids != workers:
-        where += f"; node{'s' if len(nids) > 1 else ''} {_listed(nids)} nearest that may hold the memory"
-    weights = _near_weights(host, workers, nids, allowed, guest.proximity)
-    if len(weights) == 1:
-        return Target(weights, where)
-    if not guest.settings.interleaves:
-        return None
-    where += f": interleaved {':'.join(f'{100 * w:.0f}' for w in weights.values())}"
-    if guest.proximity < 1.0:
-        where += f" over nodes {_listed(tuple(weights))} (proximity {guest.proximity:.1f})"
-    return Target(weights, where)
+    where = f"{who} on node {workers[0]}"
+    if home != workers[0]:
+        where += f"; node {home} is the nearest that may hold the memory"
+    return Target({home: 1.0}, where)
 
 
-def near_nids(
-    host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return the nodes of ``allowed`` that are nearest to the vCPUs that use the range."""
-    return _nearest(host, _worker_nids(host, guest, ram), allowed)
-
-
-def _nearest(host: HostTopology, workers: tuple[int, ...], allowed: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted({nearest(host, nid, allowed) for nid in workers}))
-
-
-def _worker_nids(host: HostTopology, guest: GuestView, ram: RamRange) -> tuple[int, ...]:
-    """Return the nodes of the vCPUs that use the range: those of its cell, else all."""
-    mine = tuple(v for v in guest.topology.vcpus if ram.cell is None or v.cell == ram.cell)
+def worker_nids(host: HostTopology, guest: GuestView, cell: int | None = None) -> tuple[int, ...]:
+    """Return the nodes on which the vCPUs may run that use memory of that vNUMA cell, None: all of them."""
+    mine = tuple(v for v in guest.topology.vcpus if cell is None or v.cell == cell)
     return tuple(vcpu_shares(host, mine))
-
-
-def _near_weights(
-    host: HostTopology, workers: tuple[int, ...], near: tuple[int, ...], allowed: tuple[int, ...], dwp: float
-) -> dict[int, float]:
-    """Return the shares of nodes for vCPUs on ``workers``: of those ``near`` alone where ``dwp`` is 1."""
-    if dwp >= 1.0 and len(near) == 1:
-        return {near[0]: 1.0}
-    if dwp >= 1.0:
-        return bandwidth_weights(host, workers, near)
-    canonical = bandwidth_weights(host, workers, allowed)
-    inside = np.array([nid in near for nid in canonical])
-    scaled = with_dwp(np.array([*canonical.values()]), inside, dwp)
-    return dict(zip(canonical, scaled.tolist(), strict=True))
 
 
 def fair_shares(wants: list[int], budget_bytes: int | None) -> list[int]:
@@ -155,7 +129,7 @@ def room_pages(host: HostTopology) -> dict[int, float]:
 
 
 def iter_wishes(
-    host: HostTopology, guest: GuestView, room: dict[int, float], belongs: TargetOf = target_of
+    host: HostTopology, guest: GuestView, room: dict[int, float], belongs: TargetOf = one_home
 ) -> Iterator[Wish | Stay]:
     """Yield a wish for a range that is not where it belongs, a stay if it has to remain; takes the room."""
     name = guest.topology.name
@@ -171,16 +145,16 @@ def iter_wishes(
         if pages.ram.movability is not Movability.MOVABLE:
             yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
         elif target is None:
-            yield Stay(name, _why_nowhere(guest, allowed))
+            yield Stay(name, _why_nowhere(host, guest, pages.ram, allowed))
         else:
             yield from range_wishes(name, pages, guest.pages.nids, target, room)
 
 
-def _why_nowhere(guest: GuestView, allowed: tuple[int, ...]) -> str:
+def _why_nowhere(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> str:
     if not allowed:
         return "no node may hold its memory"
-    if not guest.settings.interleaves:
-        return "several nodes share its memory, and its policy does not allow to interleave it"
+    if len(worker_nids(host, guest, ram.cell)) > 1:
+        return "its vCPUs run on several nodes, and nothing tells which of these touches a page"
     return "its vCPUs' nodes are not known"
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tests.unit.policy.test_policy_home import NPAGES, guest_view, host
+from tests.unit.policy.views import NPAGES, guest_view, host
+from vmplace.policy.baselines.interleave import plan
 from vmplace.policy.plan import GuestSettings, Snapshot
-from vmplace.policy.policy_interleave import plan
 
 
 def test_each_node_ends_with_a_quarter() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vmplace.model.published import square
-from vmplace.policy import policy_kmaf as kmaf
+from vmplace.policy.baselines import kmaf
 from vmplace.policy.host_view import GuestEvidence, HostView
 
 

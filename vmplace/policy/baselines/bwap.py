@@ -33,8 +33,9 @@ from vmplace.policy.host_view import (
     HostView,
     NodeIndexes,
 )
-from vmplace.policy.proximity import STEP, with_dwp
 
+STEP = 0.1
+"""Section IV: 10 %."""
 READINGS, DROPPED = 20, 5
 STABLE_GROWTH = 1.01
 """A guest is stable if its memory grew by no more than this factor within READINGS."""
@@ -46,6 +47,18 @@ def canonical_weights(bandwidth: Matrix, worker: Bools) -> Matrix:
     least = bandwidth[:, worker].min(axis=1)
     weights: Matrix = least / least.sum()
     return weights
+
+
+def with_dwp(weights: Matrix, worker: Bools, dwp: float) -> Matrix:
+    """Return the weights at a data-to-worker proximity between 0 (as they are) and 1 (workers only)."""
+    inside = float(weights[worker].sum())
+    if inside == 0.0:
+        return weights
+    on_workers = inside + dwp * (1 - inside)
+    outside = 1 - inside
+    scale = np.where(worker, on_workers / inside, (1 - on_workers) / outside if outside else 0.0)
+    scaled: Matrix = weights * scale
+    return scaled
 
 
 def bandwidths(system: MemorySystem, worker: Bools) -> Matrix:

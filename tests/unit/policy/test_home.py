@@ -1,52 +1,15 @@
-"""Memory goes where the vCPUs are: all of it, cell by cell, or interleaved by bandwidth."""
+"""Memory goes where the vCPUs are, if that is one node: all of it, cell by cell."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.unit.model.known_pages import known_pages
-from vmplace.model.pages import GuestPages
+from tests.unit.policy.views import GIB, HVA, NPAGES, guest_view, host, ram
+from vmplace.policy.home import fair_shares, plan
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, Move, PlacementPlan, Snapshot
-from vmplace.policy.policy_home import fair_shares, plan
-from vmplace.topology.guest import HUGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
-from vmplace.topology.host import HostTopology, Node
-
-GIB = 1 << 30
-NPAGES = 4096
-HVA = 0x7F00_0000_0000
-
-
-def host(
-    nids: tuple[int, ...] = (0, 1, 2, 3), cpuless: tuple[int, ...] = (), **extra: object
-) -> HostTopology:
-    nodes = tuple(Node(n, () if n in cpuless else (2 * n, 2 * n + 1), 4 * GIB, 3 * GIB) for n in nids)
-    distances = {(a, b): 10 if a == b else 20 for a in nids for b in nids}
-    return replace(HostTopology(nodes, distances), **extra)  # type: ignore[arg-type]
-
-
-def ram(cell: int | None = None, hva: int = HVA, movability: Movability = Movability.MOVABLE) -> RamRange:
-    return RamRange(hva, NPAGES, None, 4096, movability, "reason of the range", cell)
-
-
-def guest_view(
-    cpus: list[int], nodes: np.ndarray | int, *, ranges: list[RamRange] | None = None,
-    heat: np.ndarray | int = 200, huge: int = 0, settings: GuestSettings | None = None,
-) -> GuestView:  # fmt: skip
-    ranges = ranges or [ram()]
-    cells = len(ranges) > 1
-    vcpus = tuple(Vcpu(i, 100 + i, (cpu,), i % len(ranges) if cells else None) for i, cpu in enumerate(cpus))
-    pages = tuple(
-        known_pages(
-            one,
-            np.full(NPAGES, 0, np.uint8) + np.asarray(heat, np.uint8),
-            np.full(NPAGES, 0, np.int8) + np.asarray(nodes, np.int8),
-            np.full(NPAGES // 512 + 1, huge, np.uint8),
-        )
-        for one in ranges
-    )
-    topology = GuestTopology("db1", 42, 7, "kvm", vcpus, tuple(ranges))
-    return GuestView(topology, GuestPages("db1", (0, 1, 2, 3), 1, pages), settings or GuestSettings())
+from vmplace.topology.guest import HUGE_BYTES, Movability
+from vmplace.topology.host import HostTopology
 
 
 def planned(
@@ -65,6 +28,11 @@ def test_memory_goes_to_the_one_node_of_the_vcpus():
     assert set(move.to_nid) == {2} and set(move.from_nid) == {1} and len(move.hva) == NPAGES
     assert move.hva.tolist() == [HVA + 4096 * i for i in range(NPAGES)]
     assert "run on node 2" in move.reason
+
+
+def test_a_guest_on_several_nodes_stays_and_is_told_why():
+    result = planned(guest_view([0, 2, 4, 6], 0))
+    assert result.moves == () and "run on several nodes" in result.stays[0].reason
 
 
 def test_nothing_moves_for_a_guest_at_home():
@@ -88,41 +56,6 @@ def test_each_cell_goes_to_its_own_vcpus():
     cells = [ram(0), ram(1, HVA + NPAGES * 4096)]
     result = planned(guest_view([2, 6], 0, ranges=cells))
     assert [(set(m.to_nid), "cell" in m.reason) for m in result.moves] == [({1}, True), ({3}, True)]
-
-
-def test_a_spanning_guest_is_interleaved_evenly_and_in_fine_grain():
-    move = only(planned(guest_view([0, 2, 4, 6], 0)))
-    assert np.bincount(move.to_nid, minlength=4)[1:] == pytest.approx([1024] * 3, abs=8)
-    placed = np.zeros(NPAGES, int)
-    placed[(move.hva.astype(np.int64) - HVA) // 4096] = move.to_nid
-    for part in placed.reshape(16, -1):
-        assert np.bincount(part, minlength=4) == pytest.approx([64] * 4, abs=8)
-
-
-def test_a_proximity_below_one_gives_other_nodes_their_share_too():
-    view = replace(guest_view([0, 2], np.arange(NPAGES) % 2), proximity=0.6)
-    result = planned(view)
-    counts = np.bincount([t for m in result.moves for t in m.to_nid], minlength=4)
-    # Distances 10 and 20: the canonical weights are 1/4 each, so 0.4 x 1/4 = 1/10 of the pages each go out.
-    assert counts.tolist() == pytest.approx([0, 0, NPAGES / 10, NPAGES / 10], abs=4)
-    assert "proximity 0.6" in only(result).reason
-
-
-def test_hot_and_cold_pages_are_interleaved_each_on_their_own():
-    heat = np.where(np.arange(NPAGES) < 1024, 255, 0).astype(np.uint8)
-    move = only(planned(guest_view([0, 2, 4, 6], 0, heat=heat)))
-    hot = (move.hva.astype(np.int64) - HVA) // 4096 < 1024
-    assert np.bincount(move.to_nid[hot], minlength=4)[1:] == pytest.approx([256] * 3, abs=4)
-
-
-def test_an_interleaved_guest_is_left_alone():
-    assert planned(guest_view([0, 2, 4, 6], np.arange(NPAGES) % 4)).moves == ()
-
-
-def test_weights_follow_the_bandwidth_where_it_is_known():
-    bandwidths = {(k, n): (30 if n == 0 else 10) * 10**9 for k in range(2) for n in range(2)}
-    move = only(planned(guest_view([0, 2], 0), on=host((0, 1), bandwidths=bandwidths)))
-    assert len(move.hva) == pytest.approx(NPAGES / 4, abs=4)
 
 
 def test_a_cpu_node_without_memory_uses_the_nearest():

@@ -5,7 +5,7 @@ against uneven memory controllers, and the control that better policies are held
 Differs: nodes that the operator excludes get nothing; pages lie at random rather than in turn.
 """
 
-from vmplace.policy import policy_home as home
+from vmplace.policy import home
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.topology.guest import RamRange
 from vmplace.topology.host import HostTopology

@@ -110,6 +110,11 @@ qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every s
 demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0: its claims hold, 5: too slow to judge: build/demo
 	$(BIN)/vmplace-lab demo --out build/demo
 
+.PHONY: demo-log
+demo-log: RUNS = 20
+demo-log: venv lab ## RUNS=20 further runs of the demo, in turns on the idle machine and beside a busy loop, added to bench/results/demo_runs.json
+	$(BIN)/python -m bench.demo_runs --runs $(RUNS)
+
 results: venv ## keep the last make demo (result and picture), if there is one; render README's figures and docs/results.md
 	$(BIN)/python -m bench.readme_results $(wildcard build/demo)
 	$(BIN)/python -m bench.results_page

@@ -28,6 +28,7 @@ from typing import Any
 Figures = Mapping[str, Any]
 Part = Callable[[], Figures | Iterable[Figures]]
 FAILED = 1
+LEFT_BEHIND = ("bench/results", "docs/results.md")
 
 
 def add_record_options(parser: argparse.ArgumentParser) -> None:
@@ -134,13 +135,18 @@ def _line(path: str, name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of this tree, "-dirty" behind it if files differ; None outside of a checkout."""
-    argv = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    """Return the commit of this tree, "-dirty" behind it if files differ; None outside of a checkout.
+
+    Results that are kept, and the page made of them, are what runs leave behind, not what they are made of.
+    """
+    git = ["git", "-C", str(Path(__file__).parents[1])]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    changed = [*git, "diff", "--quiet", "HEAD", "--", ".", *(f":(exclude){path}" for path in LEFT_BEHIND)]
+    is_dirty = subprocess.run(changed, check=False).returncode != 0
+    return commit.stdout.strip() + ("-dirty" if is_dirty else "")
 
 
 def write_atomically(path: Path, reported: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from vmplace.topology.procfs import read_cpu_seconds
 
 CLOCK_TICKS_PER_S = 100
 """USER_HZ: the unit of times in /proc/stat on x86."""
+SHORT_S = 0.5
+"""CPU seconds of which a tick here and there would be much."""
 
 
 @dataclass(frozen=True)
@@ -33,4 +35,4 @@ def machine_share(before: MachineTimes, after: MachineTimes) -> float:
     """Return the share of the machine that others left; 1 for a time too short to tell."""
     passed = after.all_s - before.all_s
     others = (after.used_s - before.used_s) - (after.own_s - before.own_s)
-    return 1 - min(max(others / passed, 0.0), 1.0) if passed > 0 else 1.0
+    return 1 - min(max(others / passed, 0.0), 1.0) if passed > SHORT_S else 1.0

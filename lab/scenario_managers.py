@@ -44,6 +44,10 @@ NO_DAEMON = "works in the context of the guests' own threads; it has no process 
 # emulates several hosts at once.
 START_TIMEOUT_S, STOP_TIMEOUT_S = 600.0, 300.0
 CONTROL_SOCKET = "/run/vmplace/control.sock"
+# `vmplace status` would take seconds of an emulated CPU each time.
+ASK_ROUNDS = """$SIG{ALRM} = sub { exit 1 }; alarm 20;
+my $agent = IO::Socket::UNIX->new($ARGV[0]) or exit 1;
+print $agent qq({"command": "status"}\\n); local $/; print $1 if <$agent> =~ /"windows":(\\d+)/;"""
 UP_FOR_A_DAY = "unshare --time --monotonic=86400 --boottime=86400 --fork"
 NUMAD_LOG = "/var/log/numad.log"
 UNPIN = """last=$(($(nproc --all) - 1))
@@ -106,6 +110,9 @@ class Manager(Protocol):
     def start(self) -> None:
         """Let it act; it does when this returns."""
 
+    def rounds(self) -> int | None:
+        """Return how often it has looked at all guests and decided; None for one that does not say."""
+
     def figures(self) -> ManagerFigures:
         """Return its figures; it still runs."""
 
@@ -129,6 +136,10 @@ class NoManager:
 
     def start(self) -> None:
         """Do nothing."""
+
+    def rounds(self) -> int | None:
+        """Return None: it decides nothing."""
+        return None
 
     def figures(self) -> ManagerFigures:
         """Return no cost."""
@@ -157,6 +168,10 @@ class Numad:
         """Take off the pins and start the daemon."""
         self._host.run(UNPIN, timeout=300)
         self._host.run(f"rm -f {NUMAD_LOG}; {UP_FOR_A_DAY} numad -l 6", timeout=60)
+
+    def rounds(self) -> int | None:
+        """Return None: nobody waits for its rest."""
+        return None
 
     def figures(self) -> ManagerFigures:
         """Return the daemon's CPU time, which contains its migrate_pages(2) calls."""
@@ -219,6 +234,10 @@ class KernelBalancing:
         ]
         self._host.run("\n".join(["set -e", *lines, "echo 1 >/proc/sys/kernel/numa_balancing"]))
 
+    def rounds(self) -> int | None:
+        """Return None: it works as tasks fault."""
+        return None
+
     def figures(self) -> ManagerFigures:
         """Return nothing: its cost is inside the guests' threads."""
         return ManagerFigures(unknown={"manager_cpu_seconds": NO_DAEMON})
@@ -272,6 +291,11 @@ class VmplaceAgent:
                 return
             time.sleep(0.5)
         raise LabError(f"the agent was not up in {START_TIMEOUT_S:.0f} s", hint=self._process_output())
+
+    def rounds(self) -> int | None:
+        """Return the windows so far, by its status; None where it has no time to answer."""
+        said = self._host.run(["perl", "-MIO::Socket::UNIX", "-e", ASK_ROUNDS, CONTROL_SOCKET], check=False)
+        return int(said.stdout) if said.stdout.isdecimal() else None
 
     def figures(self) -> ManagerFigures:
         """Return the agent's CPU time by the kernel, and its own account of moves and guests."""

@@ -28,7 +28,7 @@ from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
 from lab.scenario_rest import Acting
-from lab.scenario_speed import LEAST_SPEED, declared_rates, measured_speed
+from lab.scenario_speed import LEAST_SPEED, WorkClock, declared_rates, measured_speed
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
 POLL_S = 1.0
@@ -193,16 +193,23 @@ class _Run:
     def _await_rest(self) -> float | None:
         """Let the manager act; return the seconds until a page moved or got a copy last, None without any.
 
-        Raises TooSlowError where a manager that comes to rest did not, on a machine that was mostly others'.
+        Raises TooSlowError where a manager that comes to rest did not, on a machine that was slow.
         """
         few = int(FEW * sum(guest.memory_mib for guest in self._scenario.guests) * PAGES_PER_MIB)
         acting = Acting(self._scenario.time, read_progress(self._host), few)
         times, now = self._machine_times(), time.monotonic()
+        clock = WorkClock(self._host, declared_rates(self._scenario))
         while not self._is_over(acting):
             time.sleep(POLL_S)
             before, then = times, now
             times, now = self._machine_times(), time.monotonic()
-            acting.look(now - then, machine_share(before, times), read_progress(self._host))
+            acting.look(
+                now - then,
+                machine_share(before, times),
+                read_progress(self._host),
+                work_s=clock.passed_s(),
+                rounds=self._manager.rounds(),
+            )
         self._start.longest_s = max(self._start.longest_s, acting.passed_s)
         if self._manager.comes_to_rest:
             self._notes += acting.note(self._name)

@@ -1,6 +1,9 @@
 """Has a manager acted long enough, and has it come to rest?
 
-Times are those of a machine that does nothing else: a second in which others use half of it is half a second.
+1. Times are those of a machine that does nothing else and on which guests do all they declare: a second in
+   which others use half of the machine, or guests make half of their touches, is half a second.
+2. A manager that says how often it has looked at its guests is at rest only after some such rounds in which
+   it moved next to nothing: on a slow machine it thinks for longer, too.
 """
 
 from dataclasses import dataclass, field
@@ -8,44 +11,75 @@ from dataclasses import dataclass, field
 from lab.errors import TooSlowError
 from lab.scenario import Timing
 
-LONGEST = 4
-"""Times ``most_s`` that a manager gets on a machine that does other things, too."""
+LONGEST = 6
+"""Times ``most_s`` that a manager gets on a machine that is slow, or does other things, too."""
 SLOW = 0.7
-"""With less of the machine than this, a manager that has not come to rest lacked time."""
+"""With less of the time than this, a manager that has not come to rest lacked time."""
+QUIET_ROUNDS = 4
+"""What a manager learned in one round shows in what it does in the next ones."""
 
 
 @dataclass
 class Acting:
     """A manager at work, as it is looked at now and then.
 
-    ``progress``: pages moved so far, and copies there are.  ``passed_s`` is real time, ``had_s`` what of it
-    others left, ``moved_until_s`` the real time until a page was last moved or copied.  Fewer than ``few``
-    pages in ``quiet_s`` are rest: kernel balancing never ends to move what several nodes use.
+    ``progress``: pages moved so far, and copies there are.  ``passed_s`` is real time, ``share_s`` what of it
+    others left, ``work_s`` the seconds for which guests did what they declare (None: they declare nothing),
+    ``moved_until_s`` the real time until a page was last moved or copied.  Fewer than ``few`` pages in
+    ``quiet_s`` are rest: kernel balancing never ends to move what several nodes use.
     """
 
     timing: Timing
     progress: tuple[int, ...]
     few: int
     passed_s: float = 0.0
-    had_s: float = 0.0
+    share_s: float = 0.0
+    work_s: float | None = None
+    rounds: int | None = None
     moved_until_s: float | None = None
-    moves: list[tuple[float, int]] = field(default_factory=list)
+    moves: list[tuple[float, int, int]] = field(default_factory=list)
 
-    def look(self, seconds: float, share: float, progress: tuple[int, ...]) -> None:
-        """Take in that so many seconds passed, in which others left that share of the machine."""
+    def look(
+        self,
+        seconds: float,
+        share: float,
+        progress: tuple[int, ...],
+        *,
+        work_s: float | None = None,
+        rounds: int | None = None,
+    ) -> None:
+        """Take in that so many seconds passed, in which others left that share of the machine.
+
+        ``work_s`` and ``rounds`` are since the manager's start; None where nobody knows.
+        """
         self.passed_s += seconds
-        self.had_s += seconds * share
+        self.share_s += seconds * share
+        self.work_s = self.work_s if work_s is None else work_s
+        self.rounds = self.rounds if rounds is None else rounds
         moved = sum(abs(now - then) for now, then in zip(progress, self.progress, strict=True))
         self.progress = progress
         if moved:
-            self.moves.append((self.had_s, moved))
+            self.moves.append((self.had_s, self.rounds or 0, moved))
             self.moved_until_s = self.passed_s
 
     @property
+    def had_s(self) -> float:
+        """Return the seconds that it had, of a machine that is fast enough and does nothing else."""
+        return self.share_s if self.work_s is None else min(self.share_s, self.work_s)
+
+    @property
     def is_at_rest(self) -> bool:
-        """Tell whether next to nothing has moved for long enough."""
-        since = self.had_s - self.timing.quiet_s
-        return since >= 0 and sum(moved for at, moved in self.moves if at > since) < self.few
+        """Tell whether next to nothing has moved for long enough, and for enough rounds."""
+        since_s = self.had_s - self.timing.quiet_s
+        since_round = None if self.rounds is None else self.rounds - QUIET_ROUNDS
+        if since_s < 0 or (since_round is not None and since_round < 0):
+            return False
+        late = (
+            moved
+            for at_s, in_round, moved in self.moves
+            if at_s > since_s or (since_round is not None and in_round >= since_round)
+        )
+        return sum(late) < self.few
 
     @property
     def is_over(self) -> bool:
@@ -58,15 +92,15 @@ class Acting:
     def note(self, who: str) -> tuple[str, ...]:
         """Return what is to be noted of one that should have come to rest by now.
 
-        Raises TooSlowError if it had not, on a machine that was mostly others'.
+        Raises TooSlowError if it had not, on a machine that was slow or mostly others'.
         """
         if self.is_at_rest:
             return ()
-        reported = f"was still moving pages after {self.passed_s:.0f} s"
+        reported = f"had not come to rest after {self.passed_s:.0f} s"
         if self.had_s < SLOW * self.passed_s:
             raise TooSlowError(
-                f"this machine is too slow to judge: {who} {reported}, of which others used"
-                f" {1 - self.had_s / self.passed_s:.0%}",
+                f"this machine is too slow to judge: {who} {reported}, which were"
+                f" {self.had_s:.0f} s of a machine with nothing else to do",
                 hint="end what else runs here, or wait for it, and try again",
             )
         return (f"it {reported}",)

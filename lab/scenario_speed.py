@@ -71,3 +71,21 @@ def speed_of(possible: Mapping[int, float], rates: Mapping[int, float]) -> float
             hint="end what else runs here, or wait for it, and try again",
         )
     return min(1.0, SHARE * share)
+
+
+class WorkClock:
+    """For how many seconds have guests done what they declare, from now on?  By the meter, on or off."""
+
+    def __init__(self, host: LabHost, rates: Mapping[int, float]) -> None:
+        """``rates``: the touches a second that guests declare, by number."""
+        self._host, self._rates = host, rates
+        self._first = self._made()
+
+    def passed_s(self) -> float | None:
+        """Return the seconds of the guest that got to do least; None where guests declare nothing."""
+        made = self._made()
+        return min(((made[one] - self._first[one]) / rate for one, rate in self._rates.items()), default=None)
+
+    def _made(self) -> dict[int, int]:
+        with MeterCounters(self._host.shared_memory) as meter:
+            return {guest: meter.totals(guest).work for guest in self._rates}

@@ -1,13 +1,17 @@
 """What is an agent told of the emulated host?  What does numad 0.5 say in its log that it did?"""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from lab.scenario import SCENARIOS, read_scenario
-from lab.scenario_managers import has_meter, notes_of_numad, of_emulation
+from lab.scenario_managers import ASK_ROUNDS, has_meter, notes_of_numad, of_emulation
 from tests.unit.lab.test_counters_meter import Region
 from vmplace.agent.config import parse_config
+from vmplace.agent.state import AgentStatus
+from vmplace.interfaces.control import ControlServer
+from vmplace.interfaces.protocol import Response
 
 LOG = """\
 Tue Nov 24 10:02:11 2026: Changing THP scan time in /sys/kernel/mm/transparent_hugepage/khugepaged to 1000 ms.
@@ -46,3 +50,16 @@ def test_the_agent_learns_rates_from_the_meter_and_how_slow_guests_are(name: str
     # Never as fast as real ones, and at half of what they declare half as fast.
     whole = parse_config(of_emulation(scenario, 1.0), Path("scenario.toml")).config
     assert config.clock.scale == pytest.approx(2 * whole.clock.scale, rel=0.01) and whole.clock.scale > 20
+
+
+def test_an_agent_tells_its_rounds_without_python(tmp_path: Path):
+    status = AgentStatus("0", 1, "kvm", "joint", paused=False, windows=37, notes=('"windows":99',))
+    server = ControlServer(tmp_path / "control.sock", lambda _, __: Response(True, data=status))
+    server.start()
+    try:
+        command = ["perl", "-MIO::Socket::UNIX", "-e", ASK_ROUNDS, str(tmp_path / "control.sock")]
+        asked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    finally:
+        server.close()
+    assert asked.stdout == "37"
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 1

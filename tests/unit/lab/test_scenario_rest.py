@@ -10,13 +10,21 @@ FEW = 100
 TIMING = Timing(least_s=10, quiet_s=5, most_s=30)
 
 
-def acting(*, moves: int, share: float = 1.0) -> Acting:
-    """Return a manager that moves pages at the first so many looks, one a second, and has its time."""
+def acting(
+    *, moves: int, share: float = 1.0, speed: float | None = None, rounds_per_s: float | None = None
+) -> Acting:
+    """Return a manager that moves pages at the first so many looks, one a second, and has its time.
+
+    Guests make ``speed`` of their touches; it looks at them ``rounds_per_s`` times a second.
+    """
     seen = Acting(TIMING, (0, 0), FEW)
     for second in range(1, 1000):
         if seen.is_over:
             break
-        seen.look(1.0, share, (1000 * min(second, moves) + second, 0))
+        work_s = None if speed is None else speed * second
+        rounds = None if rounds_per_s is None else int(rounds_per_s * second)
+        progress = (1000 * min(second, moves) + second, 0)
+        seen.look(1.0, share, progress, work_s=work_s, rounds=rounds)
     return seen
 
 
@@ -30,8 +38,29 @@ def test_a_machine_that_is_half_others_gives_it_twice_the_time():
     assert acting(moves=100, share=0.5).passed_s == 60
 
 
+def test_guests_that_make_half_of_their_touches_give_it_twice_the_time():
+    assert acting(moves=0, speed=0.5).passed_s == 20
+    assert acting(moves=100, speed=0.5).passed_s == 60
+
+
+def test_what_others_use_and_what_guests_lack_is_not_counted_twice():
+    assert acting(moves=0, share=0.5, speed=0.5).passed_s == 20
+    assert acting(moves=0, share=0.5, speed=0.4).passed_s == 25
+
+
+@pytest.mark.parametrize(("moves", "rounds_per_s", "ends_s"), [(0, 2.0, 10), (0, 0.25, 16), (8, 0.25, 28)])
+def test_rest_takes_some_rounds_without_a_move(moves: int, rounds_per_s: float, ends_s: int):
+    # Third row: the last move is seen in the third round, which ends at 12 s; four more end at 28 s.
+    assert acting(moves=moves, rounds_per_s=rounds_per_s).passed_s == ends_s
+
+
+def test_one_too_slow_for_a_few_rounds_is_not_judged():
+    with pytest.raises(TooSlowError, match="had not come to rest after 120 s"):
+        acting(moves=0, share=0.25, rounds_per_s=0.01).note("vmplace")
+
+
 def test_a_machine_that_is_all_others_does_not_keep_it_for_ever():
-    assert acting(moves=100, share=0.01).passed_s == 120
+    assert acting(moves=100, share=0.01).passed_s == 180
 
 
 def test_copies_count_as_moves():
@@ -49,6 +78,6 @@ def test_a_few_pages_now_and_then_are_rest():
 
 def test_one_that_never_rests_is_told_on_a_free_machine_and_not_judged_on_a_busy_one():
     assert acting(moves=3).note("vmplace") == ()
-    assert "still moving" in acting(moves=100).note("vmplace")[0]
-    with pytest.raises(TooSlowError, match="others used 80%"):
-        acting(moves=100, share=0.2).note("vmplace")
+    assert "not come to rest" in acting(moves=100).note("vmplace")[0]
+    with pytest.raises(TooSlowError, match="were 30 s of a machine"):
+        acting(moves=1000, share=0.2).note("vmplace")

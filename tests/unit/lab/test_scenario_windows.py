@@ -136,3 +136,5 @@ def test_what_others_use_of_the_machine_is_not_there_for_the_emulated_host(tmp_p
     assert machine_share(before, MachineTimes(20.0, 15.0, 5.0)) == 0.5
     assert machine_share(before, MachineTimes(20.0, 5.0, 5.0)) == 1.0
     assert machine_share(before, before) == 1.0
+    # One tick, all of it others': too short to tell.
+    assert machine_share(before, MachineTimes(0.01, 0.01, 0.0)) == 1.0

@@ -1,0 +1,123 @@
+"""Does each run of the demo end with the right exit code?  A log of runs, half of them beside a busy loop.
+
+    python -m bench.demo_runs --runs 20                # 20 more, in turns
+    python -m bench.demo_runs --runs 3 --beside idle   # 3 more on the machine as it is
+
+``bench/results/demo_runs.json`` is written anew after each run, which is added at its end:
+
+    {"record": {machine, command}, "runs": [{"beside": "idle" or "busy", "exit_code": 0, "took_s": ...,
+     "speed": ..., "date": ..., "commit": ..., "load": ..., "others": ..., "too_slow": ..., "failed": [...],
+     "managers": {NAME: {figures, "guests": {NAME: figures}}}}]}
+
+"busy": one process per CPU of this machine that does nothing but use it, at the demo's own priority.
+``load`` is that of the minute before the run began, ``others`` the most that other processes used of the
+machine in a step.  Exit codes are the demo's: 0 its claims hold, 1 one does not, 5 this machine is too slow
+to judge.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.record import provenance, write_atomically
+
+KEPT = Path(__file__).parent / "results/demo_runs.json"
+OUT = Path("build/demo-runs")
+KINDS = ("idle", "busy")
+LONGEST_S = 3600
+OF_GUESTS = (
+    *("lar_before", "lar_after", "lar_after_spread", "mc_imbalance_before", "mc_imbalance_after"),
+    *("emulated_run_time_s", "lines_per_touch", "declared_lines_per_touch", "bad_pages"),
+)
+OF_MANAGERS = (
+    *("mc_imbalance_before", "mc_imbalance_after", "emulated_run_time_s", "cost_share", "retakes"),
+    *("moved_bytes", "replica_bytes", "active_s", "run_time_s", "notes"),
+)
+
+
+def next_kind(runs: list[Mapping[str, Any]]) -> str:
+    """Return the kind of which there are fewer so far."""
+    return min(KINDS, key=lambda kind: sum(run["beside"] == kind for run in runs))
+
+
+def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the log keeps of a demo's result."""
+    managers = {
+        name: {key: manager[key] for key in OF_MANAGERS}
+        | {"guests": {one: {key: g[key] for key in OF_GUESTS} for one, g in manager["guests"].items()}}
+        for name, manager in result["managers"].items()
+    }
+    left = [share for manager in result["managers"].values() for share in manager["machine_share"].values()]
+    return {
+        "speed": result["pace"],
+        "others": round(1 - min(left, default=1.0), 3),
+        "too_slow": result["too_slow"],
+        "failed": result["failed_expectations"],
+        "managers": managers,
+    }
+
+
+@contextlib.contextmanager
+def busy_machine(kind: str) -> Iterator[None]:
+    """Keep each CPU of this machine busy for the length of the block, if the kind asks for it."""
+    count = len(os.sched_getaffinity(0)) if kind == "busy" else 0
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def run_once(kind: str, out: Path) -> dict[str, Any]:
+    """Run the demo once and return its entry of the log; what it printed is in ``out``."""
+    record, began = provenance(), time.monotonic()
+    folder = out / record["date"].replace(":", "")
+    folder.mkdir(parents=True)
+    command = [str(Path(sys.executable).with_name("vmplace-lab")), "demo", "--out", str(folder)]
+    with busy_machine(kind), (folder / "log").open("wb") as log:
+        code = subprocess.run(command, stdout=log, stderr=log, check=False, timeout=LONGEST_S).returncode
+    entry = {
+        "beside": kind,
+        "exit_code": code,
+        "took_s": round(time.monotonic() - began, 1),
+        "date": record["date"],
+        "commit": record["commit"],
+        "load": round(record["load"][0], 1),
+    }
+    path = folder / "result.json"
+    # A machine that was too slow from the first manager on leaves no figures.
+    return entry | (figures_of(json.loads(path.read_text())) if path.exists() else {})
+
+
+def main() -> int:
+    """Run the demo as often as asked for; return 1 if a run ended with another code than 0 or 5."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--beside", choices=KINDS, help="all of one kind; default: in turns")
+    parser.add_argument("--out", type=Path, default=OUT, help="each run's output")
+    parser.add_argument("--log", type=Path, default=KEPT)
+    options = parser.parse_args()
+    log = json.loads(options.log.read_text()) if options.log.exists() else {"runs": []}
+    false = 0
+    for _ in range(options.runs):
+        kind = options.beside or next_kind(log["runs"])
+        entry = run_once(kind, options.out)
+        log["runs"].append(entry)
+        log["record"] = {"machine": provenance()["machine"], "command": ["make", "demo-log"]}
+        write_atomically(options.log, log)
+        print(f"{entry['date']} {kind}: exit code {entry['exit_code']} in {entry['took_s']} s", flush=True)
+        false += entry["exit_code"] not in (0, 5)
+    return 1 if false else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

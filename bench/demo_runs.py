@@ -22,7 +22,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from bench.record import provenance, write_atomically
 
 KEPT = Path(__file__).parent / "results/demo_runs.json"
 OUT = Path("build/demo-runs")
+DEMO = (str(Path(sys.executable).with_name("vmplace-lab")), "demo")
 KINDS = ("idle", "busy")
 LONGEST_S = 3600
 OF_GUESTS = (
@@ -77,12 +78,12 @@ def busy_machine(kind: str) -> Iterator[None]:
             loop.wait()
 
 
-def run_once(kind: str, out: Path) -> dict[str, Any]:
+def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]:
     """Run the demo once and return its entry of the log; what it printed is in ``out``."""
     record, began = provenance(), time.monotonic()
     folder = out / record["date"].replace(":", "")
     folder.mkdir(parents=True)
-    command = [str(Path(sys.executable).with_name("vmplace-lab")), "demo", "--out", str(folder)]
+    command = [*demo, "--out", str(folder)]
     with busy_machine(kind), (folder / "log").open("wb") as log:
         code = subprocess.run(command, stdout=log, stderr=log, check=False, timeout=LONGEST_S).returncode
     entry = {

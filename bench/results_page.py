@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.demo_runs_page import rendered as rendered_runs
 from bench.readme_results import rendered as rendered_demo
 from bench.record import write_atomically
 
@@ -57,13 +58,13 @@ BENCHES = {
 def page(results: Path = RESULTS) -> str:
     """Return the page, for the files that are kept."""
     parts = [HEAD]
-    for path in sorted(results.glob("*.json"), key=lambda one: (one.stem != "demo", one.stem)):
+    for path in sorted(results.glob("*.json"), key=lambda one: (not one.stem.startswith("demo"), one.stem)):
         kept = json.loads(path.read_text())
-        parts.append("\n".join(_demo(kept) if path.stem == "demo" else _bench(path.stem, kept)))
+        parts.append("\n".join(SECTIONS.get(path.stem, _bench)(path.stem, kept)))
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _demo(kept: Record) -> Iterator[str]:
+def _demo(_name: str, kept: Record) -> Iterator[str]:
     yield "## The demo\n"
     yield (
         "Scenario `restart` in the emulated host ([what is claimed](scenarios.md#the-demo)). LAR is of\n"
@@ -76,6 +77,11 @@ def _demo(kept: Record) -> Iterator[str]:
         for name, manager in kept["demo"]["managers"].items()
     ) + ".\n"  # fmt: skip
     yield from _provenance(kept["record"])
+
+
+def _runs(_name: str, kept: Record) -> Iterator[str]:
+    yield from rendered_runs(kept)
+    yield f"Machine: {_machine(kept['record'])}.\n"
 
 
 def _bench(name: str, kept: Record) -> Iterator[str]:
@@ -123,14 +129,20 @@ def _number(value: Any) -> str:
 
 
 def _provenance(record: Record) -> Iterator[str]:
-    machine = record["machine"]
     commit = (record["commit"] or "unknown")[:12]
-    cpus = f"{machine['cpu']}, {machine['cpus']} CPUs"
-    yield f"Machine: {cpus}, {machine['memory']}, Python {machine['python']}."
+    yield f"Machine: {_machine(record)}."
     load = record.get("load")
     yield (
         f"Date: {record['date'][:10]}. Commit: {commit}." + (f" Load: {load[0]:.1f}." if load else "") + "\n"
     )
+
+
+def _machine(record: Record) -> str:
+    machine = record["machine"]
+    return f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory']}, Python {machine['python']}"
+
+
+SECTIONS = {"demo": _demo, "demo_runs": _runs}
 
 
 def keep(record: Path, results: Path = RESULTS) -> None:

@@ -1,0 +1,80 @@
+"""How is the log of demo runs (demo_runs.py) shown?  A table of runs, and one of figures' spreads."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+Run = Mapping[str, Any]
+KINDS = {"idle": "nothing of its own", "busy": "a busy loop on each CPU"}
+
+
+def _guest(name: str, key: str, manager: str = "vmplace") -> Callable[[Run], float | None]:
+    return lambda run: run["managers"][manager]["guests"][name][key]
+
+
+def _manager(name: str, key: str) -> Callable[[Run], float | None]:
+    return lambda run: run["managers"][name][key]
+
+
+FIGURES: Mapping[str, Callable[[Run], float | None]] = {
+    "LAR of web under vmplace": _guest("web", "lar_after"),
+    "LAR of shop under vmplace": _guest("shop", "lar_after"),
+    "LAR of table under vmplace": _guest("table", "lar_after"),
+    "MC imbalance of span under vmplace": _guest("span", "mc_imbalance_after"),
+    "MC imbalance of span under kernel balancing": _guest("span", "mc_imbalance_after", "kernel"),
+    "MC imbalance of the host under nobody": _manager("none", "mc_imbalance_after"),
+    "MC imbalance of the host under vmplace": _manager("vmplace", "mc_imbalance_after"),
+    "emulated s under nobody": _manager("none", "emulated_run_time_s"),
+    "emulated s under kernel balancing": _manager("kernel", "emulated_run_time_s"),
+    "emulated s under vmplace": _manager("vmplace", "emulated_run_time_s"),
+    "share of work that kernel balancing costs": _manager("kernel", "cost_share"),
+    "share of work that vmplace costs": _manager("vmplace", "cost_share"),
+    "s until vmplace moved a page last": _manager("vmplace", "active_s"),
+}
+
+
+def rendered(kept: Run) -> Iterator[str]:
+    """Yield the section's lines: how runs ended, what claims were missed, and each figure's spread."""
+    runs: Sequence[Run] = kept["runs"]
+    yield "## Runs of the demo in a row\n"
+    yield (
+        "By `make demo-log`, in turns with nothing of its own and with a busy loop on each CPU beside it.\n"
+        "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge. *Others* is\n"
+        "the most that other processes used of the machine in a step, *speed* the share of their touches\n"
+        "that guests made, *retakes* the windows that were taken again, *load* that of the minute before.\n"
+    )
+    for kind, what in KINDS.items():
+        codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)
+        counted = ", ".join(f"{count} with {code}" for code, count in sorted(codes.items()))
+        yield f"* Beside {what}: {codes.total()} runs" + (f", {counted}." if counted else ".")
+    yield "\n| date, commit | beside | load | others | speed | exit code | s | retakes |"
+    yield "|---|---|---|---|---|---|---|---|"
+    yield from map(_row, runs)
+    for run in runs:
+        if why := run.get("too_slow") or "; ".join(run.get("failed", ())):
+            yield f"\n{run['date'][:16]}: {why}."
+    yield "\n| figure, runs that were judged | beside | runs | median | spread |\n|---|---|---|---|---|"
+    yield from _spreads([run for run in runs if run["exit_code"] in (0, 1) and run.get("managers")])
+    yield ""
+
+
+def _row(run: Run) -> str:
+    retakes = sum(manager["retakes"] for manager in run.get("managers", {}).values())
+    others = f"{run['others']:.0%}" if "others" in run else "?"
+    speed = f"{run['speed']:.2f}" if run.get("speed") else "?"
+    commit = (run["commit"] or "unknown")[:12]
+    return (
+        f"| {run['date'][:16]}, {commit} | {run['beside']} | {run['load']:.1f} | {others} "
+        f"| {speed} | {run['exit_code']} | {run['took_s']:.0f} | {retakes} |"
+    )
+
+
+def _spreads(runs: Sequence[Run]) -> Iterator[str]:
+    for name, figure in FIGURES.items():
+        for kind in KINDS:
+            found = (figure(run) for run in runs if run["beside"] == kind)
+            values = [value for value in found if value is not None]
+            if values:
+                median, low, high = (f"{of(values):.2f}" for of in (statistics.median, min, max))
+                yield f"| {name} | {kind} | {len(values)} | {median} | {low} to {high} |"

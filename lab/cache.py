@@ -169,7 +169,7 @@ def clean(*, everything: bool) -> list[Path]:
             hint = "end it first; `pgrep -af qemu-system` shows emulated hosts"
             raise LabError("a build or an emulated host is using the cache", hint=hint) from err
         removed = remove_stale()
-        patterns = ("*-*", "logs") if everything else ("snapshot-*",)
+        patterns = ("*-*", "logs", "ccache") if everything else ("snapshot-*",)
         for path in sorted(path for pattern in patterns for path in cache_root().glob(pattern)):
             remove_tree(path)
             removed.append(path)

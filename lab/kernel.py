@@ -13,7 +13,7 @@ from lab import cache, trees
 from lab.errors import LabError
 from lab.patching import apply_series, series
 from lab.progress import Progress, log_path
-from lab.toolbox import run_in_tree
+from lab.toolbox import compile_in_tree, run_in_tree
 
 Flavour = Literal["patched", "stock", "debug"]
 FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
@@ -76,7 +76,7 @@ def build_kernel(progress: Progress, *, patches: Path, flavour: Flavour = "patch
         with cache.locked(work.name):
             log = log_path("kernel" if flavour == "patched" else f"kernel-{flavour}")
             prepare_source(toolbox, work, files, progress, log)
-            _compile(toolbox, work, fragment, progress, log)
+            _compile(trees.compilers(progress), work, fragment, progress, log)
             shutil.copy(work / SOURCE / "arch/x86/boot/bzImage", folder / "bzImage")
             shutil.copy(work / SOURCE / ".config", folder / "config")
 
@@ -106,7 +106,8 @@ def _compile(toolbox: Path, work: Path, fragment: str, progress: Progress, log: 
             raise LabError(
                 f"kconfig refused {', '.join(refused)}", hint=f"check their dependencies in {FRAGMENT}"
             )
-        _make(toolbox, work, ["sh", "-c", "exec make -j$(nproc) bzImage"], log)
+        command = ["sh", "-c", "exec make -j$(nproc) bzImage"]
+        compile_in_tree(toolbox, command, binds={work: Path("/build")}, cwd=f"/build/{SOURCE}", log=log)
 
 
 def _make(toolbox: Path, work: Path, argv: list[str], log: Path, cwd: str = f"/build/{SOURCE}") -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from lab import cache, trees
 from lab.patching import apply_series, series
 from lab.progress import Progress, log_path
-from lab.toolbox import run_in_tree
+from lab.toolbox import compile_in_tree, run_in_tree
 
 BINARY = "qemu-system-x86_64"
 FIRMWARE = ("/usr/share/seabios", "/usr/share/qemu")
@@ -40,7 +40,7 @@ def build_qemu(progress: Progress, *, patches: Path) -> Path:
     def build(folder: Path) -> None:
         work = cache.artifact_dir("qemu-tree", {"toolbox": toolbox.parent.name})
         with cache.locked(work.name):
-            compile_qemu(toolbox, work, series(patches), progress)
+            compile_qemu(trees.compilers(progress), work, series(patches), progress)
             shutil.copy(work / "build" / BINARY, folder / BINARY)
 
     return cache.artifact("qemu", inputs, build) / BINARY
@@ -60,4 +60,4 @@ def compile_qemu(toolbox: Path, work: Path, patches: list[Path], progress: Progr
     with progress.step("qemu: compile", log):
         shutil.copy(DEVICES, work / TREE / "configs/devices/x86_64-softmmu/vmplace.mak")
         run_in_tree(toolbox, [f"../{TREE}/configure", *CONFIGURE], binds=binds, cwd="/build/build", log=log)
-        run_in_tree(toolbox, ["ninja", BINARY], binds=binds, cwd="/build/build", log=log)
+        compile_in_tree(toolbox, ["ninja", BINARY], binds=binds, cwd="/build/build", log=log)

@@ -24,7 +24,7 @@ _TCG_TEST = re.compile(r"tests/tcg/x86_64/system/([a-z0-9-]+)\.c")
 
 def check_qemu_patches(progress: Progress, patches: Path) -> None:
     """Raise LabError for the first thing that is not as it ought to be."""
-    toolbox = trees.qemu_toolbox(progress)
+    toolbox = trees.compilers(progress)
     work = cache.artifact_dir("qemu-check", {"toolbox": toolbox.parent.name})
     files = series(patches)
     with cache.locked(work.name):

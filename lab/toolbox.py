@@ -50,6 +50,14 @@ exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FR
 """
 )
 
+CCACHE = {
+    "PATH": "/usr/lib/ccache:/usr/sbin:/usr/bin:/sbin:/bin",
+    "CCACHE_DIR": "/run/ccache",
+    "CCACHE_MAXSIZE": "2G",
+    # Trees are unpacked anew: the compiler's time says nothing of it.
+    "CCACHE_COMPILERCHECK": "content",
+}
+
 _running: set["subprocess.Popen[bytes]"] = set()
 _running_lock = threading.Lock()
 
@@ -121,6 +129,19 @@ def run_in_tree(  # noqa: PLR0913 - choices by keyword, each with a default
         shown = log.read_text(errors="replace") if log else output
         raise LabCommandError(" ".join(argv[:4]), returncode=process.returncode, output=shown, log=log)
     return CompletedProcess(list(argv), process.returncode, output, "")
+
+
+def compile_in_tree(
+    tree: Path, argv: Sequence[str], *, binds: Mapping[Path, Path], cwd: str, log: Path
+) -> CompletedProcess[str]:
+    """Run a build in a tree that has ccache: what was ever compiled from the same text is not compiled again.
+
+    The build sees a compiler of the usual name, so that it does not take it for another one.
+    """
+    kept = cache.cache_root() / "ccache"
+    kept.mkdir(parents=True, exist_ok=True)
+    words = ["env", *(f"{name}={value}" for name, value in CCACHE.items()), *argv]
+    return run_in_tree(tree, words, binds={**binds, kept: Path(CCACHE["CCACHE_DIR"])}, cwd=cwd, log=log)
 
 
 def inside(path: Path) -> Path:

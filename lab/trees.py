@@ -150,6 +150,11 @@ def qemu_toolbox(progress: Progress) -> Path:
     return _grown("qemu-toolbox", QEMU_PACKAGES, progress, [], onto=toolbox(progress))
 
 
+def compilers(progress: Progress) -> Path:
+    """Return the tree that kernel and QEMU are compiled in: theirs, with ccache (toolbox.compile_in_tree)."""
+    return _grown("compilers", "ccache", progress, [], onto=qemu_toolbox(progress))
+
+
 def bochs_root(progress: Progress) -> Path:
     """Return the tree that has Bochs, and GRUB's tools to make an image it boots from."""
     return _grown("bochs-root", BOCHS_PACKAGES, progress, [])

@@ -32,6 +32,7 @@ from lab.counters_meter import MeterCounters
 from lab.errors import LabError
 from lab.kernel import Flavour
 from lab.machine import LabHost
+from lab.progress import log_path
 from lab.scenario import ManagerName, Scenario
 from lab.scenario_forecast import slowness
 from lab.scenario_probe import read_process_time
@@ -311,8 +312,9 @@ class VmplaceAgent:
         return replace(figures, notes=notes)
 
     def pause(self) -> None:
-        """Stop the process."""
+        """Stop the process, and keep what it has said so far among the lab's logs."""
         self._running().kill("STOP")
+        log_path("agent").write_text(self._process_output(None))
 
     def resume(self) -> None:
         """Let the process go on."""
@@ -326,8 +328,9 @@ class VmplaceAgent:
         if code := process.wait(timeout=STOP_TIMEOUT_S):
             raise LabError(f"the agent ended with {code}", hint=process.output()[-2000:])
 
-    def _process_output(self) -> str:
-        return self._process.output()[-2000:] if self._process else ""
+    def _process_output(self, most: int | None = 2000) -> str:
+        said = self._process.output() if self._process else ""
+        return said if most is None else said[-most:]
 
     def _running(self) -> GuestProcess:
         if self._process is None:

@@ -90,8 +90,10 @@ class _Run:
         with self._step("starts"):
             manager.start()
         with self._step("acts"):
-            active_s = self._await_rest()
-        manager.pause()
+            try:
+                active_s = self._await_rest()
+            finally:
+                manager.pause()
         cpu_loads, (longest_ms, why_not), vmstat_after = (
             clock.loads(),
             longest_call_ms(host),
@@ -140,6 +142,7 @@ class _Run:
         if declared and self._start.speed is None:
             with self._step("what guests can do on this machine"):
                 self._start.speed = measured_speed(self._host, declared, self._set_speed)
+            self._progress.note(f"guests work at {self._start.speed:.0%} of what they declare")
         elif declared and self._start.speed != 1.0:
             self._set_speed(self._start.speed or 1.0)
         self._rates = {guest: rate * (self._start.speed or 1.0) for guest, rate in declared.items()}
@@ -211,6 +214,7 @@ class _Run:
                 rounds=self._manager.rounds(),
             )
         self._start.longest_s = max(self._start.longest_s, acting.passed_s)
+        self._progress.note(f"{self._name}: acted {acting.summary}")
         if self._manager.comes_to_rest:
             self._notes += acting.note(self._name)
         return acting.moved_until_s

@@ -89,6 +89,13 @@ class Acting:
         most_s = max(self.timing.least_s, self.timing.most_s)
         return self.had_s >= most_s or self.passed_s >= LONGEST * most_s
 
+    @property
+    def summary(self) -> str:
+        """Return in words how long it acted, for a log."""
+        rounds = "" if self.rounds is None else f", {self.rounds} rounds"
+        last = "no page moved" if self.moved_until_s is None else f"last move at {self.moved_until_s:.0f} s"
+        return f"{self.passed_s:.0f} s, worth {self.had_s:.0f} s of an idle machine{rounds}; {last}"
+
     def note(self, who: str) -> tuple[str, ...]:
         """Return what is to be noted of one that should have come to rest by now.
 

@@ -57,7 +57,7 @@ def measured_speed(host: LabHost, rates: Mapping[int, float], set_speed: Callabl
             growth, passed = meter.read().since(earlier), time.monotonic() - start
         finally:
             host.run(["vmp-meter", "off"])
-    speed = speed_of({guest: growth.work[guest].sum() / passed for guest in rates}, rates)
+    speed = speed_of({guest: float(growth.work[guest].sum()) / passed for guest in rates}, rates)
     set_speed(speed)
     return speed
 

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
+from lab import scenario_speed
 from lab.errors import LabError, TooSlowError
 from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.scenario import read_scenario
 from lab.scenario_cost import Spell, cost_of
 from lab.scenario_meter import (
+    FULL_SPEED,
     NODE_CACHE_LINES,
     MeteredWindow,
     WindowSet,
@@ -18,8 +22,9 @@ from lab.scenario_meter import (
     late_guests,
     too_slow,
 )
-from lab.scenario_speed import declared_rates, speed_of
+from lab.scenario_speed import WorkClock, declared_rates, measured_speed, speed_of
 from tests.unit.lab.test_counted import reading
+from tests.unit.lab.test_counters_meter import Region
 from vmplace.model.metrics import TrafficMatrix
 
 RATES = {1: 1000.0, 2: 500.0}
@@ -99,6 +104,42 @@ def test_a_figure_that_one_window_lacks_is_unknown():
 def test_guests_get_half_of_what_the_slowest_of_them_can_do():
     assert speed_of({1: 1200.0, 2: 10_000.0}, RATES) == pytest.approx(0.6)
     assert speed_of({1: 9000.0, 2: 9000.0}, RATES) == 1.0
+
+
+class WorkingHost:
+    """An emulated host whose guests 1 and 2 make so many touches in each second that somebody sleeps."""
+
+    def __init__(self, path: Path, touches_per_s: tuple[int, int]) -> None:
+        self.region, self.shared_memory, self.emulator_pid = Region(path), path, 1
+        self.touches_per_s, self.now_s = touches_per_s, 0.0
+
+    def run(self, _command: object) -> None:
+        pass
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        for guest, touches in enumerate(self.touches_per_s, start=1):
+            self.region.cpus["guests"]["work"][0, guest] = touches * self.now_s
+
+
+def test_a_speed_that_was_measured_can_be_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    host = WorkingHost(tmp_path / "shared", (1600, 10_000))
+    monkeypatch.setattr(
+        scenario_speed, "time", SimpleNamespace(sleep=host.sleep, monotonic=lambda: host.now_s)
+    )
+    told: list[float] = []
+    speed = measured_speed(host, RATES, told.append)  # type: ignore[arg-type]
+    assert msgspec.json.decode(msgspec.json.encode(speed)) == pytest.approx(0.8)
+    assert told == [FULL_SPEED, speed]
+
+
+def test_guests_work_for_as_long_as_the_slowest_of_them(tmp_path: Path):
+    host = WorkingHost(tmp_path / "shared", (500, 500))
+    host.sleep(3.0)
+    clock = WorkClock(host, RATES)  # type: ignore[arg-type]
+    host.sleep(4.0)
+    assert clock.passed_s() == pytest.approx(2.0)
+    assert WorkClock(host, {}).passed_s() is None  # type: ignore[arg-type]
 
 
 def test_a_machine_on_which_guests_do_next_to_nothing_is_too_slow():

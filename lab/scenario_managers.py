@@ -15,7 +15,8 @@ kernel         automatic NUMA balancing.  A task's scan delay and first period a
                (where the kernel offers these settings: CONFIG_SCHED_DEBUG).
 interleave     all memory of all guests distributed over all nodes, as numactl --interleave=all does from a
                guest's start; done by the agent of this project with the policy of that name.
-vmplace-stock  the agent of this project on a kernel without its patches, as a user installs it first.
+vmplace-stock  the agent of this project on a kernel without its patches, as a user installs it first: with
+               the kernel's balancing on, which the agent takes or leaves at work.
 vmplace        the agent of this project.
 =============  ==================================================================================
 """
@@ -40,6 +41,7 @@ from lab.topology import read_topology
 from vmplace.errors import UnsupportedHostError
 
 BALANCING = "/sys/kernel/debug/sched/numa_balancing"
+SYSCTL, KEPT = "/proc/sys/kernel/numa_balancing", "/run/numa_balancing"
 NO_DAEMON = "works in the context of the guests' own threads; it has no process of its own"
 # The first window may move all there is to move, which takes 20 s on an idle machine, and minutes on one that
 # emulates several hosts at once.
@@ -233,7 +235,7 @@ class KernelBalancing:
         lines = [
             f"[ ! -d {BALANCING} ] || echo {value} >{BALANCING}/{name}" for name, value in settings.items()
         ]
-        self._host.run("\n".join(["set -e", *lines, "echo 1 >/proc/sys/kernel/numa_balancing"]))
+        self._host.run("\n".join(["set -e", *lines, f"echo 1 >{SYSCTL}"]))
 
     def rounds(self) -> int | None:
         """Return None: it works as tasks fault."""
@@ -245,11 +247,11 @@ class KernelBalancing:
 
     def pause(self) -> None:
         """Switch it off."""
-        self._host.run("echo 0 >/proc/sys/kernel/numa_balancing")
+        self._host.run(f"echo 0 >{SYSCTL}")
 
     def resume(self) -> None:
         """Switch it on."""
-        self._host.run("echo 1 >/proc/sys/kernel/numa_balancing")
+        self._host.run(f"echo 1 >{SYSCTL}")
 
     def stop(self) -> None:
         """Switch it off."""
@@ -340,6 +342,36 @@ class VmplaceAgent:
         return self._process
 
 
+class StockAgent(VmplaceAgent):
+    """The agent on a stock host, whose kernel balances by default: it takes that, or leaves it at work."""
+
+    comes_to_rest = False
+
+    def __init__(self, host: LabHost, scenario: Scenario, speed: float = 1.0) -> None:
+        super().__init__(host, scenario, speed)
+        self._balancing = KernelBalancing(host, scenario, speed)
+
+    def start(self) -> None:
+        """Switch balancing on, as such hosts have it, and start the agent."""
+        self._balancing.start()
+        super().start()
+
+    def pause(self) -> None:
+        """Stop the process, and the balancing that it left on."""
+        super().pause()
+        self._host.run(f"cp {SYSCTL} {KEPT}; echo 0 >{SYSCTL}")
+
+    def resume(self) -> None:
+        """Let both go on."""
+        self._host.run(f"cat {KEPT} >{SYSCTL}")
+        super().resume()
+
+    def stop(self) -> None:
+        """Stop the agent cleanly, then what it gave back or left on."""
+        super().stop()
+        self._balancing.stop()
+
+
 class InterleavingAgent(VmplaceAgent):
     """The agent with policy "interleave", as fast as it can."""
 
@@ -411,6 +443,6 @@ MANAGERS: dict[ManagerName, type[Manager]] = {
     "numad-advice": NumadAdvice,
     "kernel": KernelBalancing,
     "interleave": InterleavingAgent,
-    "vmplace-stock": VmplaceAgent,
+    "vmplace-stock": StockAgent,
     "vmplace": VmplaceAgent,
 }

@@ -143,7 +143,9 @@ class HostActuator:
         reported = self._balancing.update(1 if is_managing else 0)
         if reported is None:
             return again.left
-        LOG.info('%s reason="%s"', reported, "guests are managed" if is_managing else "no guest is managed")
+        LOG.info(
+            '%s reason="%s"', reported, "guests are managed" if is_managing else "it interferes with no guest"
+        )
         return (reported, *again.left)
 
     def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:

@@ -137,15 +137,15 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     source: Annotated[str, msgspec.Meta(description='how pages are sampled; "auto" = the best there is')] = (
         "auto"
     )
-    policy: Annotated[
-        str, msgspec.Meta(description='the rule that places guests; "auto" = the best for the source')
-    ] = "auto"
+    policy: Annotated[str, msgspec.Meta(description='what decides: "auto", or "interleave", a control')] = (
+        "auto"
+    )
     numa_balancing: Annotated[
         Literal["auto", "take", "leave"],
         msgspec.Meta(
-            description='"take" (off while guests are managed), "leave" (as it is) or "auto" (as KVM needs)'
+            description='"take" (off while guests are managed), "leave" or "auto" (off where it harms)'
         ),
-    ] = "take"
+    ] = "auto"
     mover: Annotated[
         Literal["auto", "syscall"],
         msgspec.Meta(description='"auto" (by a patched KVM, where it can) or "syscall" (move_pages)'),

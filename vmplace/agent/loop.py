@@ -12,6 +12,7 @@ from dataclasses import replace
 from vmplace import __version__
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent import cost, decisions
+from vmplace.agent.balancing import left_to_kernel
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
 from vmplace.agent.guests import Roster, TrackedGuest
@@ -42,6 +43,10 @@ from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
 NO_PLAN = PlacementPlan()
+LEFT_TO_KERNEL = (
+    "kernel.numa_balancing stays as it is: {} run on several nodes, and nothing here tells which of these "
+    "touches a page, as the kernel's hint faults do"
+)
 LONGEST_SAVING_S = 2.0
 """A budget that was not used for longer is gone: a plan takes 40 bytes a page, and an agent that a busy host
 lets run seldom must not grow."""
@@ -282,7 +287,17 @@ class Agent:
             any(guest.settings.mode is Mode.AUTO for guest in self.roster) and not self._commands.paused
         )
         with self._notes.fenced("kernel NUMA balancing"):
-            self._notes.add(*self._parts.actuator.own(managing))
+            left = self._left_to_kernel() if managing else ()
+            if left:
+                self._notes.add(LEFT_TO_KERNEL.format(", ".join(left)))
+            self._notes.add(*self._parts.actuator.own(managing and not left))
+
+    def _left_to_kernel(self) -> tuple[str, ...]:
+        """Return the guests for which the kernel's balancing stays at work."""
+        is_known = self._parts.source.coverage.accessor_nid or self._parts.policy_name != AUTO
+        if is_known or self._config.numa_balancing != "auto" or self._host is None:
+            return ()
+        return left_to_kernel(self._host, (guest.view for guest in self.roster))
 
     def _harvest(self, guest: TrackedGuest) -> None:
         def step(topology: GuestTopology) -> None:

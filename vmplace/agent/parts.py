@@ -45,7 +45,7 @@ class Actuator(Protocol):
         """Return what copies take, and lost, by guest; absent means none."""
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
-        """Take or give back what must not interfere with managed guests; return notes."""
+        """Take what must not interfere with guests, or give it back (False); return notes."""
 
     def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Restore what the journal holds of one guest, or of all; return what was done, in words.

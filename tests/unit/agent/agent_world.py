@@ -67,6 +67,7 @@ class World:
     undone: list[str | None] = field(default_factory=list)
     copied: dict[str, Copies] = field(default_factory=dict)
     owning: bool = False
+    owned: list[bool] = field(default_factory=list)
     closed: int = 0
     let_go: list[str] = field(default_factory=list)
     armed: list[str] = field(default_factory=list)
@@ -146,6 +147,7 @@ class World:
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Note it."""
         self.owning = is_managing
+        self.owned.append(is_managing)
         return ()
 
     def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	  found/perf_records ../../tests/data/perf_records
 
 test: lint lint-ansible venv promtool lab ## all tests: lint, unit, native, lab, cloud (needs root; builds the lab first)
-	$(BIN)/pytest tests --ignore tests/fleet --ignore tests/cloud
+	$(BIN)/pytest tests --durations 20 --ignore tests/fleet --ignore tests/cloud
 	@$(MAKE) --no-print-directory test-cloud
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)

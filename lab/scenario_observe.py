@@ -199,7 +199,13 @@ class _Run:
         Raises TooSlowError where a manager that comes to rest did not, on a machine that was slow.
         """
         few = int(FEW * sum(guest.memory_mib for guest in self._scenario.guests) * PAGES_PER_MIB)
-        acting = Acting(self._scenario.time, read_progress(self._host), few)
+        acting = Acting(
+            self._scenario.time,
+            read_progress(self._host),
+            few,
+            rests=self._manager.comes_to_rest,
+            longest_s=self._start.longest_s,
+        )
         times, now = self._machine_times(), time.monotonic()
         clock = WorkClock(self._host, declared_rates(self._scenario))
         while not self._is_over(acting):

@@ -23,6 +23,7 @@ QUIET_ROUNDS = 4
 class Acting:
     """A manager at work, as it is looked at now and then.
 
+    ``rests``: it is one that comes to rest; ``longest_s``: what of real time others got before it.
     ``progress``: pages moved so far, and copies there are.  ``passed_s`` is real time, ``share_s`` what of it
     others left, ``work_s`` the seconds for which guests did what they declare (None: they declare nothing),
     ``moved_until_s`` the real time until a page was last moved or copied.  Fewer than ``few`` pages in
@@ -32,6 +33,8 @@ class Acting:
     timing: Timing
     progress: tuple[int, ...]
     few: int
+    rests: bool = True
+    longest_s: float = 0.0
     passed_s: float = 0.0
     share_s: float = 0.0
     work_s: float | None = None
@@ -83,11 +86,21 @@ class Acting:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it has had its time: all get the least, and nobody more than the most."""
+        """Tell whether it has had its time: all get the least, and nobody more than the most.
+
+        But on a slow machine one that comes to rest is waited for, as it would not be judged otherwise; then
+        those that do not come to rest get as long.
+        """
         if self.had_s >= self.timing.least_s and self.is_at_rest:
             return True
         most_s = max(self.timing.least_s, self.timing.most_s)
-        return self.had_s >= most_s or self.passed_s >= LONGEST * most_s
+        is_awaited = self.is_slow if self.rests else self.passed_s < self.longest_s
+        return self.passed_s >= LONGEST * most_s or (self.had_s >= most_s and not is_awaited)
+
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether the machine was too slow for what seconds of it are worth to be trusted."""
+        return self.had_s < SLOW * self.passed_s
 
     @property
     def summary(self) -> str:
@@ -104,7 +117,7 @@ class Acting:
         if self.is_at_rest:
             return ()
         reported = f"had not come to rest after {self.passed_s:.0f} s"
-        if self.had_s < SLOW * self.passed_s:
+        if self.is_slow:
             raise TooSlowError(
                 f"this machine is too slow to judge: {who} {reported}, which were"
                 f" {self.had_s:.0f} s of a machine with nothing else to do",

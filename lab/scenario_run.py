@@ -24,14 +24,16 @@ from vmplace.errors import VmplaceError
 
 
 def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: Progress) -> ScenarioResult:
-    """Run the scenario under each manager; the control comes last, as it waits as long as the others took.
+    """Run the scenario under each manager.
 
+    Those that come to rest come first, as the others get no less time on a slow machine; the control comes
+    last, as it waits as long as the longest of all.
     Raises TooSlowError where the machine was too slow for the first one already.
     """
     run = _ScenarioRun(scenario, progress)
     too_slow: TooSlowError | None = None
     try:
-        for name in sorted(managers, key=lambda name: name == "none"):
+        for name in sorted(managers, key=lambda name: (name == "none", not MANAGERS[name].comes_to_rest)):
             run.add(name)
     except TooSlowError as err:
         progress.note(str(err))

@@ -11,13 +11,19 @@ TIMING = Timing(least_s=10, quiet_s=5, most_s=30)
 
 
 def acting(
-    *, moves: int, share: float = 1.0, speed: float | None = None, rounds_per_s: float | None = None
+    *,
+    moves: int,
+    share: float = 1.0,
+    speed: float | None = None,
+    rounds_per_s: float | None = None,
+    rests: bool = True,
+    longest_s: float = 0.0,
 ) -> Acting:
     """Return a manager that moves pages at the first so many looks, one a second, and has its time.
 
     Guests make ``speed`` of their touches; it looks at them ``rounds_per_s`` times a second.
     """
-    seen = Acting(TIMING, (0, 0), FEW)
+    seen = Acting(TIMING, (0, 0), FEW, rests=rests, longest_s=longest_s)
     for second in range(1, 1000):
         if seen.is_over:
             break
@@ -35,12 +41,22 @@ def test_it_ends_at_rest_but_not_before_the_least_nor_after_the_most(moves: int,
 
 def test_a_machine_that_is_half_others_gives_it_twice_the_time():
     assert acting(moves=0, share=0.5).passed_s == 20
-    assert acting(moves=100, share=0.5).passed_s == 60
+    assert acting(moves=100, share=0.5, rests=False).passed_s == 60
 
 
 def test_guests_that_make_half_of_their_touches_give_it_twice_the_time():
     assert acting(moves=0, speed=0.5).passed_s == 20
-    assert acting(moves=100, speed=0.5).passed_s == 60
+    assert acting(moves=100, speed=0.5, rests=False).passed_s == 60
+
+
+def test_on_a_slow_machine_one_that_comes_to_rest_is_waited_for():
+    assert acting(moves=100, share=0.5).passed_s == 110
+    assert acting(moves=100, share=0.8).passed_s == 38
+
+
+def test_one_that_never_rests_gets_as_long_as_those_before_it():
+    assert acting(moves=200, share=0.5, rests=False, longest_s=109).passed_s == 109
+    assert acting(moves=3, share=0.5, rests=False, longest_s=109).passed_s == 20
 
 
 def test_what_others_use_and_what_guests_lack_is_not_counted_twice():
@@ -55,7 +71,7 @@ def test_rest_takes_some_rounds_without_a_move(moves: int, rounds_per_s: float, 
 
 
 def test_one_too_slow_for_a_few_rounds_is_not_judged():
-    with pytest.raises(TooSlowError, match="had not come to rest after 120 s"):
+    with pytest.raises(TooSlowError, match="had not come to rest after 180 s"):
         acting(moves=0, share=0.25, rounds_per_s=0.01).note("vmplace")
 
 
@@ -79,5 +95,5 @@ def test_a_few_pages_now_and_then_are_rest():
 def test_one_that_never_rests_is_told_on_a_free_machine_and_not_judged_on_a_busy_one():
     assert acting(moves=3).note("vmplace") == ()
     assert "not come to rest" in acting(moves=100).note("vmplace")[0]
-    with pytest.raises(TooSlowError, match="were 30 s of a machine"):
+    with pytest.raises(TooSlowError, match="were 36 s of a machine"):
         acting(moves=1000, share=0.2).note("vmplace")

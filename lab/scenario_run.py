@@ -14,13 +14,16 @@ from lab.errors import LabError, TooSlowError
 from lab.kernel import chosen_flavour
 from lab.progress import Progress
 from lab.scenario import ManagerName, Scenario
-from lab.scenario_expect import failed_expectations
+from lab.scenario_expect import certain, failed_expectations
 from lab.scenario_judge import judged
 from lab.scenario_managers import KERNEL_OF, MANAGERS
 from lab.scenario_observe import SharedStart, observe
 from lab.scenario_prepare import Stage, prepare_stage
 from lab.scenario_result import ManagerResult, ScenarioResult
 from vmplace.errors import VmplaceError
+
+MUCH = 0.3
+"""Of the machine: with more of it others', a claim that does not hold is not held against a manager."""
 
 
 def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: Progress) -> ScenarioResult:
@@ -77,19 +80,38 @@ class _ScenarioRun:
             raise too_slow or LabError("no manager came to an end", hint="; ".join(self._broken.values()))
         results = {name: self._results[name] for name in managers if name in self._results}
         failures = [f"{name}: the run broke off: {why}" for name, why in self._broken.items()]
-        missed = () if too_slow else (*failures, *failed_expectations(self._scenario, results))
+        failed, undecided = ((), None) if too_slow else decided(self._scenario, results)
         stage = next(iter(self._stages.values()))
         return ScenarioResult(
             scenario=self._scenario.name,
             topology=self._scenario.topology,
             nids=stage.topology.nids,
             managers=results,
-            failed_expectations=missed,
-            too_slow=str(too_slow) if too_slow else None,
+            failed_expectations=() if too_slow else (*failures, *failed),
+            too_slow=str(too_slow) if too_slow else undecided,
             speed=self._start.speed,
             seed=self._scenario.seed,
             versions=_versions(stage),
         )
+
+
+def decided(
+    scenario: Scenario, results: dict[ManagerName, ManagerResult]
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the expectations that failed, and what is left undecided as others used much of the machine.
+
+    Managers run one after the other, and what others do changes meanwhile: a claim that holds all the same
+    holds, one that does not may be their doing.  Lost memory is lost on any machine.
+    """
+    missed = failed_expectations(scenario, results)
+    shares = (share for result in results.values() for share in result.machine_share.values())
+    others = 1 - min(shares, default=1.0)
+    if not missed or others <= MUCH:
+        return missed, None
+    lost = failed_expectations(certain(scenario), results)
+    left = "; ".join(sentence for sentence in missed if sentence not in lost)
+    why = f"this machine is too slow to judge: others used up to {others:.0%} of it; undecided: {left}"
+    return lost, why if left else None
 
 
 def _tell(progress: Progress, name: ManagerName, result: ManagerResult) -> None:

@@ -21,10 +21,9 @@ def print_result(result: ScenarioResult, console: Console) -> None:
             console.print(f"[dim]{name}: {note}[/dim]", highlight=False)
     if result.too_slow:
         console.print(f"[yellow]{result.too_slow}[/yellow]", highlight=False)
-        return
     for sentence in result.failed_expectations:
         console.print(f"[red]not as expected:[/red] {sentence}", highlight=False)
-    if not result.failed_expectations:
+    if not result.failed_expectations and not result.too_slow:
         console.print("[green]all expectations hold[/green]")
 
 

@@ -3,12 +3,15 @@
 A process serves the state of GUESTS on four nodes on a real control socket, as the agent does: the answer is
 made anew for each request.  ``status``: a request to the socket and its answer; ``status_json``: the whole
 command `vmplace status --json`, process and all; ``scrape``: what the exporter makes for Prometheus, the
-request to the agent in it.  The control: a tenth of the guests.
+request to the agent in it; ``agent_mib``: the most memory of the process that answers, which has all
+modules of the agent loaded.  Statistics of pages come on top of that (bench_pages).  The control: a tenth of
+the guests.
 
     python3 -m bench.bench_control 200
 """
 
 import argparse
+import importlib
 import multiprocessing
 import subprocess
 import sys
@@ -18,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -69,6 +73,9 @@ def state(guests: int) -> AgentStatus:
 
 def serve(path: Path, guests: int, ready: Event, done: Event) -> None:
     """Serve the state until ``done``."""
+    # What the agent has loaded, and the exporter beside it has not.
+    importlib.import_module("vmplace.agent.wiring")
+    importlib.import_module("vmplace.agent.loop")
     status = state(guests)
     server = ControlServer(
         path, lambda _peer, _request: Response(True, data=msgspec.to_builtins(status, str_keys=True))
@@ -90,12 +97,20 @@ def timed(what: Callable[[], object], times: int) -> dict[str, float]:
     return percentiles(taken)
 
 
-def waits(guests: int, times: int) -> dict[str, dict[str, float]]:
+def most_mib(pid: int | None) -> float:
+    """Return the most memory that a process has had resident (VmHWM), in MiB."""
+    (line,) = (one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def waits(guests: int, times: int) -> dict[str, Any]:
     """Return the figures for so many guests."""
-    ready, done = multiprocessing.Event(), multiprocessing.Event()
+    spawn = multiprocessing.get_context("spawn")
+    ready, done = spawn.Event(), spawn.Event()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "control.sock")
-        agent = multiprocessing.Process(target=serve, args=(path, guests, ready, done))
+        # Begun anew: what a fork has of this process is not the agent's.
+        agent = spawn.Process(target=serve, args=(path, guests, ready, done))
         agent.start()
         try:
             ready.wait()
@@ -105,6 +120,7 @@ def waits(guests: int, times: int) -> dict[str, dict[str, float]]:
                 "status_ms": timed(partial(ask, "status", path=path), times),
                 "status_json_ms": timed(whole, max(times // 10, 1)),
                 "scrape_ms": timed(partial(exposed, path), times),
+                "agent_mib": most_mib(agent.pid),
             }
         finally:
             done.set()

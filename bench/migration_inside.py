@@ -3,11 +3,13 @@
 Each libvirtd has namespaces of its own (files, processes, host name), as on a host of its own.  The guest is
 one of the lab's payloads, its XML in DOMAIN.
 
-    python3 -m bench.migration_inside COUNT         what libvirt counts of each migration
+    python3 -m bench.migration_inside COUNT         what libvirt counts of each migration, nobody acts
+    python3 -m bench.migration_agents WHAT COUNT    the same with agents on both (migration_agents.py)
 """
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +21,8 @@ import libvirt
 
 DOMAIN, GUEST = Path("/root/bench/migrant.xml"), "migrant"
 LAB = "var/lib/vmplace-lab"
-PLACES = ("run", "etc/libvirt", "var/cache/libvirt", "var/lib/libvirt", "var/log/libvirt")
+PLACES = ("run", "etc/libvirt", "var/cache/libvirt", "var/lib/libvirt", "var/log/libvirt", "var/lib/vmplace")
+HOOK = Path("/root/bench/hook")
 OWN = (*PLACES, LAB)
 SOCKET = Path("/srv/migration.sock")
 ENTER = """
@@ -48,8 +51,8 @@ COUNTED = {
 class InnerHost:
     """A libvirtd in namespaces of its own."""
 
-    def __init__(self, number: int) -> None:
-        """Start it; its files are under /srv/hostN."""
+    def __init__(self, number: int, *, with_hook: bool = False) -> None:
+        """Start it, with vmplace's hook or without; its files are under /srv/hostN."""
         self.name = f"host{number}"
         self.folder = Path("/srv", self.name)
         for at in OWN:
@@ -58,6 +61,11 @@ class InnerHost:
         subprocess.run(["cp", "-a", "/var/cache/libvirt", f"{self.folder}/var/cache"], check=True)
         (self.folder / "etc/libvirt/libvirtd.conf").write_text(LIBVIRTD.format(number))
         (self.folder / "etc/libvirt/qemu.conf").write_text(QEMU)
+        if with_hook:
+            hooks = self.folder / "etc/libvirt/hooks/qemu.d"
+            hooks.mkdir(parents=True, exist_ok=True)
+            shutil.copy(HOOK, hooks / "vmplace")
+            (hooks / "vmplace").chmod(0o755)
         spaces = ["--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         self._log = (self.folder / "log").open("wb")
         self._process = subprocess.Popen(
@@ -67,6 +75,11 @@ class InnerHost:
         )
         until(lambda: self._answers(), f"libvirtd of {self.name} answers")
         self.connection = libvirt.open(self.uri)
+
+    def within(self, argv: list[str]) -> list[str]:
+        """Return the command that runs another one in its namespaces."""
+        (inner,) = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return ["nsenter", "--target", inner, "--mount", "--pid", "--uts", "--ipc", *argv]
 
     @property
     def uri(self) -> str:
@@ -106,11 +119,11 @@ def until(is_so: Callable[[], bool], what: str, seconds: float = 300) -> None:
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[list[InnerHost]]:
+def two_hosts(*, with_hook: bool = False) -> Iterator[list[InnerHost]]:
     """Start two hosts with the guest on the first of them, at work."""
     hosts: list[InnerHost] = []
     try:
-        hosts += [InnerHost(number) for number in (1, 2)]
+        hosts += [InnerHost(number, with_hook=with_hook) for number in (1, 2)]
         hosts[0].connection.createXML(DOMAIN.read_text())
         until(lambda: hosts[0].talk("status", 3) is not None, "the guest comes up")
         hosts[0].talk("go")
@@ -142,7 +155,12 @@ def rounds(hosts: list[InnerHost], count: int) -> Iterator[dict[str, float]]:
         time.sleep(REST_S)
         yield migrated(source, target)
         source, target = target, source
-    checked = source.talk("verify", 120)
+    check_memory(source)
+
+
+def check_memory(host: InnerHost) -> None:
+    """Raise RuntimeError unless the guest finds in its memory what it wrote."""
+    checked = host.talk("verify", 120)
     if not checked or checked["bad_pages"]:
         raise RuntimeError(f"the guest's memory is not what it wrote: {checked}")
 

@@ -35,9 +35,7 @@ from lab.topology import read_topology
 HERE = Path(__file__).parent
 TOPOLOGY = "n2"
 INSIDE = ("migration_inside", "migration_agents")
-FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in INSIDE} | {
-    "/root/bench/hook": HERE.parent / "libvirt-hooks/qemu.d/vmplace"
-}
+FILES = {f"/root/bench/{name}.py": HERE / f"{name}.py" for name in INSIDE}
 COUNT, TIMEOUT_S = 6, 3000
 GUESTS = """
 name = "migration"

@@ -22,7 +22,7 @@ import libvirt
 DOMAIN, GUEST = Path("/root/bench/migrant.xml"), "migrant"
 LAB = "var/lib/vmplace-lab"
 PLACES = ("run", "etc/libvirt", "var/cache/libvirt", "var/lib/libvirt", "var/log/libvirt", "var/lib/vmplace")
-HOOK = Path("/root/bench/hook")
+HOOK = Path("/opt/vmplace/vmplace/interfaces/libvirt_hook.py")
 OWN = (*PLACES, LAB)
 SOCKET = Path("/srv/migration.sock")
 ENTER = """

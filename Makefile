@@ -119,7 +119,11 @@ results: venv ## keep the last make demo (result and picture), if there is one; 
 	$(BIN)/python -m bench.readme_results $(wildcard build/demo)
 	$(BIN)/python -m bench.results_page
 
-demo-full: venv ## the same with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
+.PHONY: demo-consolidated
+demo-consolidated: venv ## the second story: guests of several owners that queue for one node's memory: build/demo/consolidated.json
+	$(BIN)/vmplace-lab demo --consolidated --out build/demo
+
+demo-full: venv ## both with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
 	$(BIN)/vmplace-lab demo --full --out build/demo
 
 .PHONY: demo-recording

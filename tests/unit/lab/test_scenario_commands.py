@@ -1,0 +1,52 @@
+"""Which scenarios does the demo run, and with which exit code does it end?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from bench.readme_results import KEPT
+from lab import scenario_commands
+from lab.errors import TooSlowError
+from lab.scenario_result import ScenarioResult
+
+KEPT_RUN = msgspec.convert(json.loads(KEPT.read_text())["demo"], ScenarioResult)
+
+
+def demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **of: Any
+) -> tuple[int, dict[str, Any]]:
+    """Run the demo; each scenario ends as ``of`` says.  Return exit code and managers by scenario."""
+    asked: dict[str, Any] = {}
+
+    def run(name: str, managers: Any) -> ScenarioResult:
+        asked[name] = tuple(managers)
+        ending = of.get(name, {})
+        if isinstance(ending, Exception):
+            raise ending
+        return msgspec.structs.replace(KEPT_RUN, **ending)
+
+    monkeypatch.setattr(scenario_commands, "_run", run)
+    monkeypatch.setattr(scenario_commands, "_draw", lambda *_: ())
+    ended = CliRunner().invoke(scenario_commands.demo, ["--out", str(tmp_path), *words])
+    return ended.exit_code, asked
+
+
+def test_each_story_has_a_command_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert demo(tmp_path, monkeypatch) == (0, {"restart": ("none", "kernel", "vmplace")})
+    assert demo(tmp_path, monkeypatch, "--consolidated")[1] == {"consolidated": ("none", "kernel", "vmplace")}
+    assert set(demo(tmp_path, monkeypatch, "--full")[1]) == {"restart", "consolidated", "busy"}
+    assert (tmp_path / "result.json").exists() and (tmp_path / "consolidated.json").exists()
+
+
+def test_one_that_is_too_slow_does_not_keep_the_others_from_being_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    slow = {"restart": TooSlowError("too slow to judge")}
+    code, asked = demo(tmp_path, monkeypatch, "--full", **slow)
+    assert code == TooSlowError.exit_code and "busy" in asked
+    assert demo(tmp_path, monkeypatch, "--full", **slow, busy={"failed_expectations": ("slower",)})[0] == 1
+    assert demo(tmp_path, monkeypatch, restart={"too_slow": "others"})[0] == TooSlowError.exit_code

@@ -4,9 +4,10 @@ Key by key, the first that says something counts:
 
 1. ``<vmplace:policy>`` in the domain's XML;
 2. the flavour's extra specs ``vmplace:KEY``, which Nova writes into the domain's XML;
-3. the first section ``[guests."PATTERN"]`` of vmplace.toml whose pattern matches the guest's name;
-4. ``[defaults]`` of vmplace.toml;
-5. the defaults of vmplace.
+3. annotations ``vmplace.io/KEY`` of KubeVirt's VirtualMachineInstance;
+4. the first section ``[guests."PATTERN"]`` of vmplace.toml whose pattern matches the guest's name;
+5. ``[defaults]`` of vmplace.toml;
+6. the defaults of vmplace.
 
 Whatever is said, memory that ``<numatune>`` binds to nodes stays on them.  If one of them is wrong, or two do
 not go together, the guest is left alone.
@@ -23,6 +24,7 @@ from vmplace.policy.plan import GuestSettings, Mode
 from vmplace.topology.domain_policy import DomainPolicy
 
 XML, FLAVOUR, BUILT_IN = "domain XML", "flavour (Nova extra specs)", "default"
+ANNOTATION = "annotation (VirtualMachineInstance)"
 LEFT_ALONE = GuestSettings(Mode.MANUAL)
 
 
@@ -56,7 +58,7 @@ def decided(
         layers = _layers(loaded, rule, stated)
         whole = merged([policy for _, policy in layers])
         # A rule that was made in a program has no policy behind it.
-        is_said = bool(stated.xml.stated() or stated.nova.stated())
+        is_said = bool(stated.xml.stated() or stated.nova.stated() or stated.annotations.stated())
         settings = (
             replace(rule, settings=settings_of(whole)).granted(origin).settings if is_said else rule.settings
         )
@@ -86,6 +88,7 @@ def _layers(loaded: LoadedConfig, rule: GuestRule, stated: StatedPolicies) -> li
     return [
         (XML, stated.xml),
         (FLAVOUR, stated.nova),
+        (ANNOTATION, stated.annotations),
         (f'{name}, [guests."{rule.pattern}"]', rule.policy),
         (f"{name}, [defaults]", loaded.config.defaults),
         (BUILT_IN, DEFAULTS),

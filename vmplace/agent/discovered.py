@@ -12,7 +12,8 @@ class Discovered:
     """The guests of this moment, and what a person should know about how they were found.
 
     ``policies``: what domains' XML says, by UUID; ``awaited``: UUIDs of which libvirt has yet to tell;
-    ``migrating``: UUIDs of those that leave or arrive.
+    ``migrating``: UUIDs of those that leave or arrive.  ``stated`` and ``stated_migrating``: the same
+    by process, of guests that another libvirt than this host's keeps.
     """
 
     guests: tuple[GuestTopology, ...]
@@ -20,3 +21,5 @@ class Discovered:
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
     awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
+    stated: Mapping[tuple[int, int], DomainPolicy] = field(default_factory=dict)
+    stated_migrating: frozenset[tuple[int, int]] = frozenset()

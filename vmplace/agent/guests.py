@@ -201,11 +201,13 @@ class Roster:
         is_answered = False
         self._migrating = {name: until for name, until in self._migrating.items() if until > now_s}
         for guest in self:
-            uuid, was_awaited = guest.topology.uuid or "", guest.is_awaited
+            uuid, was_awaited, identity = guest.topology.uuid or "", guest.is_awaited, guest.topology.identity
             guest.is_awaited = guest.said is None and uuid in found.awaited
             is_answered |= was_awaited and not guest.is_awaited
-            guest.is_migrating = uuid in found.migrating or guest.name in self._migrating
-            said = found.policies.get(uuid, guest.said)
+            guest.is_migrating = (
+                uuid in found.migrating or guest.name in self._migrating or identity in found.stated_migrating
+            )
+            said = found.policies.get(uuid, found.stated.get(identity, guest.said))
             if said != guest.said:
                 guest.said = said
                 self._apply_rule(guest, host_nids)

@@ -150,9 +150,10 @@ Nothing has to be said. Key by key, the first that says something counts:
 
 1. `<vmplace:policy>` in the domain's XML;
 2. extra specs `vmplace:KEY` of the flavour, in the domain's XML;
-3. the first section `[guests."PATTERN"]` of vmplace.toml whose pattern matches the guest's name;
-4. `[defaults]` of vmplace.toml;
-5. the defaults below.
+3. annotations `vmplace.io/KEY` of a VirtualMachineInstance ([KubeVirt](clouds/kubevirt.md));
+4. the first section `[guests."PATTERN"]` of vmplace.toml whose pattern matches the guest's name;
+5. `[defaults]` of vmplace.toml;
+6. the defaults below.
 
 `vmplace policy explain GUEST` shows what holds, and who said so. Whatever is said, memory that
 `<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.
@@ -164,8 +165,9 @@ name what changed. While a new guest's policy is not known because libvirt does 
 of it is changed.
 
 A mistake (`vmplace policy validate FILE` finds them) leaves the guest alone, with line, cause and
-cure in `vmplace status` and `why`. Other guests are not touched by it. An element or extra spec
-that this version does not know is reported and ignored, unless it looks like a misspelt key.
+cure in `vmplace status` and `why`. Other guests are not touched by it. An element, extra spec or
+annotation that this version does not know is reported and ignored, unless it looks like a misspelt
+key.
 """
 
 

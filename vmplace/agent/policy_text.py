@@ -23,10 +23,14 @@ MISSPELT = 0.7
 
 @dataclass(frozen=True)
 class StatedPolicies:
-    """What a domain's XML says: ``xml`` in its policy element, ``nova`` in its flavour; ``ignored`` words."""
+    """What a domain's XML says: ``xml`` in its policy element, ``nova`` in its flavour; ``ignored`` words.
+
+    ``annotations``: what an orchestrator says of a guest that has no XML here.
+    """
 
     xml: GuestPolicy = NOTHING
     nova: GuestPolicy = NOTHING
+    annotations: GuestPolicy = NOTHING
     ignored: tuple[str, ...] = ()
 
 
@@ -37,7 +41,8 @@ def stated_policies(said: DomainPolicy, place: str) -> StatedPolicies:
     ignored: list[str] = []
     xml = _policy_of(said.words, place, "<vmplace:{}>", ignored)
     nova = _policy_of(said.nova, place, "extra spec vmplace:{}", ignored)
-    return StatedPolicies(xml, nova, tuple(ignored))
+    annotations = _policy_of(said.annotations, place, "annotation vmplace.io/{}", ignored)
+    return StatedPolicies(xml, nova, annotations, tuple(ignored))
 
 
 def _policy_of(words: Iterable[Word], place: str, form: str, ignored: list[str]) -> GuestPolicy:

@@ -23,6 +23,8 @@ from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt, find_libvirt
 from vmplace.topology.memory_budget import affordable, guests_budget_bytes
 from vmplace.topology.numad import NumadWatch
+from vmplace.topology.stated_guests import NAME as STATED_GUESTS
+from vmplace.topology.stated_guests import StatedGuests
 from vmplace.topology.sysfs import read_free_bytes
 
 PIDS_NAMED = 5
@@ -41,6 +43,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
     source = choice.source
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
     finder, notes = guest_finder(config, beat)
+    stated = StatedGuests(Path(config.socket).parent / STATED_GUESTS)
     numad = NumadWatch()
     budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
@@ -50,7 +53,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         discovery=Discovery(
             lambda: read_calibrated_host(bandwidth_file)[0],
             read_free_bytes,
-            lambda: beside_numad(found_of(finder.find(), budget_bytes), numad),
+            lambda: beside_numad(with_stated(found_of(finder.find(), budget_bytes), stated), numad),
             ask_again=finder.ask_again,
             has_news=lambda: finder.has_news,
         ),
@@ -124,6 +127,14 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Discovered:
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
     notes = (*problem, *skipped, *(reason for _, reason in left))
     return Discovered(guests, notes, scan.policies, scan.awaited, scan.migrating)
+
+
+def with_stated(found: Discovered, stated: StatedGuests) -> Discovered:
+    """Return what was found, with what an orchestrator says of its guests."""
+    policies = stated.policies()
+    return replace(
+        found, notes=(*stated.notes, *found.notes), stated=policies, stated_migrating=stated.migrating()
+    )
 
 
 def beside_numad(found: Discovered, numad: NumadWatch) -> Discovered:

@@ -69,7 +69,8 @@ class Numatune:
 class DomainPolicy:
     """What one domain's XML says; ``has_policy``: there is a policy element, be it empty.
 
-    ``placement``: what another host's agent handed over, as it is written; no part of the policy.
+    ``annotations``: what an orchestrator says instead of XML (stated_guests.py).  ``placement``: what another
+    host's agent handed over, as it is written; no part of the policy.
     """
 
     words: tuple[Word, ...] = ()
@@ -78,6 +79,7 @@ class DomainPolicy:
     numatune: Numatune = Numatune()
     error: str | None = None
     placement: str = field(default="", compare=False)
+    annotations: tuple[Word, ...] = ()
 
 
 def parse_domain_policy(text: str) -> DomainPolicy:

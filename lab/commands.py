@@ -85,6 +85,14 @@ def tree_command(name: str) -> None:
     click.echo(TREES[name](Progress()))
 
 
+@lab.command("control-plane")
+def control_plane_command() -> None:
+    """Build a Kubernetes API server, if it is not there, and print its folder; takes minutes (needs Go)."""
+    from lab.control_plane import control_plane
+
+    click.echo(control_plane(Progress()))
+
+
 @lab.command("check-patches")
 @click.option("--quick", is_flag=True, help="build only the directories that patches touch")
 @click.option("--last", is_flag=True, help="build only with all patches applied")

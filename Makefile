@@ -86,7 +86,7 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	  found/perf_records ../../tests/data/perf_records
 
 test: lint lint-ansible venv promtool lab ## all tests: lint, unit, native, lab, cloud (needs root; builds the lab first)
-	$(BIN)/pytest tests --durations 20 --ignore tests/fleet --ignore tests/cloud
+	$(BIN)/pytest tests --durations 20 --ignore tests/fleet --ignore tests/cloud --ignore tests/kube
 	@$(MAKE) --no-print-directory test-cloud
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
@@ -163,13 +163,18 @@ bench-sweep: $(CLOUD)/.stamp ## speed-up of a sweep, and the scheduler's work pe
 $(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt setup.py $(NATIVE) | setup
 	@echo "cloud: installing the services that the cloud tests talk to into $(CLOUD)"
 	@python3 -m venv $(CLOUD)
-	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet,metrics,openstack]' -r tests/cloud/requirements.txt
+	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet,kube,metrics,openstack]' -r tests/cloud/requirements.txt
 	@touch $@
 
 test-cloud: $(CLOUD)/.stamp promtool ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services
 	$(CLOUD)/bin/pytest tests/fleet tests/cloud --ignore tests/cloud/test_watcher.py
 # Nova and Watcher define the same settings, so they cannot be in one process.
 	$(CLOUD)/bin/pytest tests/cloud/test_watcher.py
+
+.PHONY: test-kube
+test-kube: $(CLOUD)/.stamp lab ## annotations, hooks and manifests for KubeVirt, against a real API server (needs root, and Go; builds it first)
+	$(CLOUD)/bin/python -c 'from lab.control_plane import control_plane; from lab.progress import Progress; control_plane(Progress())'
+	$(CLOUD)/bin/pytest tests/kube
 
 ANSIBLE := .venv-ansible
 ANSIBLE_BIN := $(CURDIR)/$(ANSIBLE)/bin

@@ -127,6 +127,8 @@ def test_the_agent_loads_nothing_of_the_extras():
         "distributed",
         "openstack",
         "keystoneauth1",
+        "grpc",
+        "google.protobuf",
         "lightkube",
         "prometheus_client",
     ]

@@ -11,8 +11,8 @@ from tests.unit.agent.agent_world import World, guest
 from tests.unit.interfaces.served_agent import served
 
 EXTRAS = (
-    "distributed duckdb fsspec grafana_foundation_sdk keystoneauth1 libvirt matplotlib openstack"
-    " prometheus_client pymetis scipy tenacity textual"
+    "distributed duckdb fsspec google.protobuf grafana_foundation_sdk grpc keystoneauth1 libvirt lightkube"
+    " matplotlib openstack prometheus_client pymetis scipy tenacity textual"
 )
 """Top modules of what pyproject.toml names as extras; CONTRIBUTING.md says what each is for."""
 BLOCK = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}.split()))"

@@ -13,7 +13,7 @@ import click
 from vmplace.cloud.kubernetes.features import feature_file
 from vmplace.cloud.slow_state import SlowState
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.client import ask
+from vmplace.interfaces.client import ask, socket_path
 from vmplace.interfaces.metrics_command import replace_file
 from vmplace.interfaces.options import FiniteRange, examples, socket_option
 from vmplace.model.pressure import node_pressure
@@ -24,7 +24,7 @@ EXPIRES_AFTER = 5
 """Intervals: labels outlive an agent that is started anew, and no more."""
 
 
-@click.group(epilog=examples("vmplace kube features --interval 60"))
+@click.group(epilog=examples("vmplace kube features --interval 60\nvmplace kube agent --node $NODE_NAME"))
 def kube() -> None:
     """Tell Kubernetes what the agent knows of this node (docs/clouds/kubevirt.md)."""
 
@@ -57,6 +57,48 @@ def features(folder: Path, interval: float, once: bool, socket: Path | None) -> 
     finally:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+@kube.command("agent", epilog=examples("vmplace kube agent --node worker-1 --kubeconfig admin.conf"))
+@click.option(
+    "--node", envvar="NODE_NAME", required=True, help="This node's name in the cluster.  [env: NODE_NAME]"
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Who asks.  [default: the pod's service account]",
+)
+@click.option(
+    "--hooks",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Socket for KubeVirt's node hooks (1.9, alpha).  [default: none]",
+)
+@click.option(
+    "--interval",
+    type=FiniteRange(min=0.1, max=60),
+    default=3.0,
+    show_default=True,
+    help="Seconds between looks.",
+)
+@socket_option
+def agent(
+    node: str, kubeconfig: Path | None, hooks: Path | None, interval: float, socket: Path | None
+) -> None:
+    """Let annotations of VirtualMachineInstances be the policies of this node's guests.
+
+    Runs beside the agent, as root, until it is stopped.  It writes stated-guests.json beside the agent's
+    socket, which the agent reads.
+    """
+    from vmplace.cloud.kubernetes.node_agent import serve
+
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    # Their lines have addresses and headers in them.
+    for library in ("httpx", "httpcore"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    serve(node, kubeconfig, hooks, (socket or socket_path()).parent, interval, stop)
 
 
 def _keep(path: Path, socket: Path | None, interval: float, stop: threading.Event) -> None:

@@ -1,0 +1,101 @@
+"""Which pod is whose, and what instances say: by Kubernetes' and KubeVirt's forms, whatever is in them."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from vmplace.cloud.kubernetes.node_state import NodeState, StatedFile
+from vmplace.cloud.kubernetes.pods import pod_uid, qemu_by_pod
+from vmplace.cloud.kubernetes.vmis import Vmi, parse_vmi, stated
+
+POD = "0a1b2c3d-1111-2222-3333-444455556666"
+SLICE = "kubepods-burstable-pod0a1b2c3d_1111_2222_3333_444455556666.slice"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid"),
+    [
+        (f"0::/kubepods.slice/kubepods-burstable.slice/{SLICE}/cri-containerd-77.scope", POD),
+        (f"0::/kubepods/burstable/pod{POD}/abc", POD),
+        (f"0::/kubepods.slice/{SLICE.replace('-burstable', '')}/crio-1.scope/container", POD),
+        (f"5:pids:/kubepods/pod{POD}/abc\n0::/", POD),
+        ("0::/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt/emulator", None),
+        (f"0::/pod{POD}0/abc", None),
+    ],
+)
+def test_the_pod_is_read_from_the_cgroup(cgroup: str, uid: str | None):
+    assert pod_uid(cgroup) == uid
+
+
+def test_the_innermost_pod_counts():
+    outer = POD.replace("0a1b", "ffff")
+    assert pod_uid(f"0::/kubepods/pod{outer}/abc/kubepods/pod{POD}/def") == POD
+
+
+def process(proc: Path, pid: int, comm: str, cgroup: str) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "comm").write_text(f"{comm}\n")
+    (proc / str(pid) / "cgroup").write_text(cgroup)
+    (proc / str(pid) / "stat").write_text(f"{pid} ({comm}) S {'0 ' * 18}{pid + 1} 0")
+
+
+def test_only_qemu_in_pods_is_found(tmp_path: Path):
+    process(tmp_path, 7, "qemu-kvm", f"0::/kubepods/pod{POD}/abc")
+    process(tmp_path, 8, "virtqemud", f"0::/kubepods/pod{POD}/abc")
+    process(tmp_path, 9, "qemu-system-x86", "0::/machine.slice")
+    (tmp_path / "10").mkdir()
+    assert qemu_by_pod(tmp_path) == {POD: (7, 8)}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [{}, {"metadata": None}, {"metadata": {"annotations": []}, "status": 3}, {"status": {"activePods": "x"}}],
+)
+def test_what_is_not_there_says_nothing(raw: dict[str, object]):
+    vmi = parse_vmi(raw, "node1")
+    assert (vmi.annotations, vmi.pods, vmi.migrates) == ((), (), False)
+
+
+@pytest.mark.parametrize(
+    ("state", "migrates"),
+    [
+        ({"startTimestamp": "t"}, True),
+        ({"startTimestamp": "t", "completed": True}, False),
+        ({"startTimestamp": "t", "failed": True}, False),
+        ({"startTimestamp": "t", "endTimestamp": "t"}, False),
+        ({"targetNode": "n"}, False),
+    ],
+)
+def test_a_migration_lasts_from_its_start_to_its_end(state: dict[str, object], migrates: bool):
+    assert parse_vmi({"status": {"migrationState": state}}, "node1").migrates is migrates
+
+
+def test_pods_of_other_nodes_are_left_out():
+    vmi = parse_vmi({"status": {"activePods": {"a": "node1", "b": "node2"}}}, "node1")
+    assert vmi.pods == ("a",)
+
+
+def test_a_hook_bridges_the_time_until_the_watch_knows():
+    vmi = Vmi("default", "vm1", (), (POD,), migrates=False)
+    [guest] = stated([vmi], {POD: (7, 8)}, {vmi.key: 120.0}, 100.0)
+    assert guest.migrating_until_s == 120
+    [guest] = stated([vmi], {POD: (7, 8)}, {vmi.key: 90.0}, 100.0)
+    assert guest.migrating_until_s == 0
+
+
+def test_a_directory_that_is_missing_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    file = StatedFile(tmp_path / "none/stated", NodeState(), dict)
+    file.write()
+    file.write()
+    assert len(caplog.records) == 1
+    (tmp_path / "none").mkdir()
+    file.write()
+    assert msgspec.json.decode((tmp_path / "none/stated").read_bytes())["guests"] == []
+
+
+def test_who_writes_it_is_who_may(tmp_path: Path):
+    StatedFile(tmp_path / "stated", NodeState(), dict).write()
+    status = (tmp_path / "stated").stat()
+    assert status.st_uid == os.getuid() and not status.st_mode & 0o022

@@ -1,0 +1,99 @@
+"""What is known of this node's instances, by watch and by hooks, and what the agent is told of it.
+
+Threads bring what they hear; one writes the file that the agent reads (topology/stated_guests.py).
+While nobody brings anything the file stays as it is: what was said last holds.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vmplace.cloud.kubernetes.vmis import MIGRATING_S, Vmi, stated
+from vmplace.interfaces.metrics_command import replace_file
+from vmplace.topology.stated_guests import boot_s, encoded
+
+LOG = logging.getLogger(__name__)
+Key = tuple[str, str]
+
+
+@dataclass
+class NodeState:
+    """Instances by the watch that found them; ``news`` is set when something changed."""
+
+    news: threading.Event = field(default_factory=threading.Event)
+    _by_watch: dict[str, dict[Key, Vmi]] = field(default_factory=dict)
+    _leaving: dict[Key, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def replace(self, watch: str, vmis: Iterable[Vmi]) -> None:
+        """Let these be all that a watch knows."""
+        with self._lock:
+            self._by_watch[watch] = {vmi.key: vmi for vmi in vmis}
+        self.news.set()
+
+    def put(self, watch: str, vmi: Vmi) -> None:
+        """Know an instance, or know better."""
+        with self._lock:
+            self._by_watch.setdefault(watch, {})[vmi.key] = vmi
+        self.news.set()
+
+    def drop(self, watch: str, vmi: Vmi) -> None:
+        """Forget an instance that the watch no longer has: it is gone, or on another node."""
+        with self._lock:
+            self._by_watch.get(watch, {}).pop(vmi.key, None)
+        self.news.set()
+
+    def migrates(self, key: Key, *, is_over: bool = False) -> None:
+        """Know from a hook that an instance leaves or arrives, or that this is over."""
+        with self._lock:
+            if is_over:
+                self._leaving.pop(key, None)
+            else:
+                self._leaving[key] = boot_s() + MIGRATING_S
+        self.news.set()
+
+    def stated(self, qemu: Mapping[str, tuple[int, int]]) -> bytes:
+        """Return the file for the agent."""
+        now_s = boot_s()
+        with self._lock:
+            self._leaving = {key: until for key, until in self._leaving.items() if until > now_s}
+            known: dict[Key, Vmi] = {}
+            for vmis in self._by_watch.values():
+                known |= vmis
+            return encoded(stated(known.values(), qemu, self._leaving, now_s))
+
+
+class StatedFile:
+    """Writes the file when it differs from what was written; trouble is logged once."""
+
+    def __init__(
+        self, path: Path, state: NodeState, find: Callable[[], Mapping[str, tuple[int, int]]]
+    ) -> None:
+        self._path, self._state, self._find = path, state, find
+        self._written: bytes | None = None
+        self._problem = ""
+
+    def run(self, stop: threading.Event, interval_s: float) -> None:
+        """Write until stopped: at once on news, else every ``interval_s``, as guests come without any."""
+        while not stop.is_set():
+            self._state.news.wait(interval_s)
+            self._state.news.clear()
+            self.write()
+
+    def write(self) -> None:
+        """Write what is known now."""
+        try:
+            text = self._state.stated(self._find())
+            if text != self._written:
+                replace_file(self._path, text)
+                self._written = text
+            problem = ""
+        except OSError as err:
+            problem = (
+                f"{self._path} cannot be written: {err.strerror} (is it the directory of the agent's socket?)"
+            )
+        if problem and problem != self._problem:
+            LOG.error("%s", problem)
+        self._problem = problem

@@ -1,0 +1,41 @@
+"""Which QEMU process is whose pod's?  By its cgroup, whose path has the pod's uid; /proc alone is read.
+
+Kubelet names a pod's cgroup ``podUID`` (cgroupfs driver) or ``kubepods-…podUID.slice`` with underscores
+(systemd driver); container runtimes add folders below it.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.outside import read_text
+from vmplace.topology.procfs import PROC, iter_pids, read_comm, read_start_time
+
+_HEX = "[0-9a-f]"
+_POD = re.compile(rf"pod({_HEX}{{8}}(?:[-_]{_HEX}{{4}}){{3}}[-_]{_HEX}{{12}})(?![-_0-9a-z])")
+QEMU = "qemu"
+"""What the name of the process begins with: qemu-kvm, qemu-system-x86."""
+
+
+def pod_uid(cgroup: str) -> str | None:
+    """Return the pod's uid that /proc/PID/cgroup tells, None for a process of no pod."""
+    found = _POD.findall(cgroup)
+    # The innermost: a cluster may run in pods of another one.
+    return found[-1].replace("_", "-") if found else None
+
+
+def qemu_by_pod(proc: Path = PROC) -> Mapping[str, tuple[int, int]]:
+    """Return pid and start time of the QEMU in each pod that has one, by the pod's uid."""
+    found: dict[str, tuple[int, int]] = {}
+    for pid in iter_pids(proc):
+        try:
+            if not read_comm(pid, proc).startswith(QEMU):
+                continue
+            uid = pod_uid(read_text(proc / str(pid) / "cgroup"))
+            if uid is not None:
+                found[uid] = (pid, read_start_time(pid, proc))
+        except (OSError, GuestGoneError, UnsupportedHostError):
+            # It ended, or is not ours to look at: the next look finds it if it is there.
+            continue
+    return found

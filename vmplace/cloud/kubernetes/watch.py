@@ -1,0 +1,192 @@
+"""How are the instances of this node followed?  A list and a watch of the API server, for two labels.
+
+1. KubeVirt labels an instance with its node, and with the node that it migrates to: a watch each.
+2. A watch ends by itself after WATCH_S.  Then, as after each failure, the client is made anew: Kubernetes
+   renews the token of a service account in its file, and a new kubeconfig needs no restart.
+3. After a failure the wait doubles from FIRST_WAIT_S to LONGEST_WAIT_S.  Without the right to look, it
+   begins at RIGHTS_WAIT_S: a server that just began refuses for a moment what it will allow.  A failure is
+   logged once, with the cure, and again when it changes.
+"""
+
+import json
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vmplace.cloud.kubernetes.node_state import NodeState
+from vmplace.cloud.kubernetes.vmis import parse_vmi
+from vmplace.errors import VmplaceError
+from vmplace.extras import extra_module
+
+LOG = logging.getLogger(__name__)
+LABELS = ("kubevirt.io/nodeName", "kubevirt.io/migrationTargetNodeName")
+WATCH_S, CONNECT_S, READ_S = 300, 10.0, 330.0
+FIRST_WAIT_S, RIGHTS_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0, 300.0
+PATH = "/apis/kubevirt.io/v1/virtualmachineinstances"
+MOST_LINE = 8 << 20
+"""Bytes of one event: etcd keeps no object of more than 1.5 MB."""
+
+
+class RightsError(VmplaceError):
+    """The API server does not let this service account in, or not do this."""
+
+
+@dataclass
+class ApiClient:
+    """Asks one API server for instances, by a kubeconfig or by the service account of this pod."""
+
+    kubeconfig: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Connect; raises VmplaceError where there is no way in."""
+        configs = extra_module("lightkube.config.kubeconfig", "kube")
+        adapter = extra_module("lightkube.config.client_adapter", "kube")
+        self._httpx = adapter.httpx
+        try:
+            config = (
+                configs.KubeConfig.from_file(self.kubeconfig)
+                if self.kubeconfig
+                else configs.KubeConfig.from_service_account()
+            )
+            timeout = self._httpx.Timeout(CONNECT_S, read=READ_S)
+            self._http = adapter.Client(config.get(), adapter.ConnectionParams(timeout=timeout))
+        except Exception as err:
+            hint = "give --kubeconfig, or run it in a pod with a service account"
+            raise VmplaceError(f"no way to the API server: {err}", hint=hint) from err
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._http.close()
+
+    def listed(self, selector: str) -> tuple[list[Any], str]:
+        """Return instances, and the version from which to watch; raises VmplaceError."""
+        answer = self._answer({"labelSelector": selector})
+        try:
+            found = json.loads(answer.read())
+            return list(found["items"]), str(found["metadata"]["resourceVersion"])
+        except (ValueError, KeyError, TypeError) as err:
+            raise VmplaceError(f"the API server gives no list: {err}") from err
+        finally:
+            answer.close()
+
+    def iter_events(self, selector: str, version: str) -> Iterator[tuple[str, Any]]:
+        """Yield type and object of what changes, until the watch ends; raises VmplaceError.
+
+        The first is BEGUN, once the server lets it watch.
+        """
+        asked = {
+            "labelSelector": selector, "watch": "true", "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_S),
+        }  # fmt: skip
+        answer = self._answer(asked)
+        try:
+            yield "BEGUN", {}
+            for line in answer.iter_lines():
+                if line and len(line) <= MOST_LINE:
+                    event = json.loads(line)
+                    yield str(event["type"]), event["object"]
+        except (self._httpx.HTTPError, ValueError, KeyError, TypeError) as err:
+            raise VmplaceError(f"the watch broke: {err}", hint="it goes on by itself") from err
+        finally:
+            answer.close()
+
+    def _answer(self, asked: dict[str, str]) -> Any:
+        try:
+            answer = self._http.send(self._http.build_request("GET", PATH, params=asked), stream=True)
+        except self._httpx.HTTPError as err:
+            hint = "see that it runs; vmplace goes on by itself once it does"
+            raise VmplaceError(f"the API server does not answer: {err}", hint=hint) from err
+        if answer.status_code == 200:
+            return answer
+        answer.read()
+        answer.close()
+        raise _refusal(answer.status_code, answer.text)
+
+
+def _refusal(status: int, text: str) -> VmplaceError:
+    """Return the error for an answer that is not 200."""
+    try:
+        reported = str(json.loads(text)["message"])[:300]
+    except (ValueError, KeyError, TypeError):
+        reported = text[:300]
+    if status == 401:
+        hint = "its token is not valid, or not any more: see the service account, or --kubeconfig"
+        return RightsError(f"the API server does not know who asks: {reported}", hint=hint)
+    if status == 403:
+        hint = "apply vmplace's ClusterRole (kubernetes/base/rbac.yaml): list and watch"
+        return RightsError(f"a right is missing: {reported}", hint=hint)
+    if status == 404:
+        return VmplaceError("the cluster has no VirtualMachineInstances", hint="is KubeVirt installed?")
+    return VmplaceError(f"the API server answers {status}: {reported}")
+
+
+@dataclass
+class Watch:
+    """Follows the instances of ``node`` by one label; ``connect`` makes a new client."""
+
+    label: str
+    node: str
+    state: NodeState
+    connect: Callable[[], ApiClient]
+    stop: threading.Event
+    _problem: str = ""
+    _wait_s: float = 0.0
+
+    def run(self) -> None:
+        """Go on until stopped."""
+        while not self.stop.is_set():
+            self.step()
+            # Not all nodes at once, when the server is there again.
+            self.stop.wait(self._wait_s * random.uniform(0.8, 1.2))  # noqa: S311
+
+    def step(self) -> None:
+        """Follow until the watch ends or breaks, and set how long to wait before the next."""
+        try:
+            self.follow()
+        except VmplaceError as err:
+            self._fail(err)
+        except Exception as err:
+            # A library's surprise may not end the thread.
+            self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
+        else:
+            self._wait_s = 0.0
+
+    def follow(self) -> None:
+        """List, then watch; raises VmplaceError."""
+        client = self.connect()
+        try:
+            selector = f"{self.label}={self.node}"
+            items, version = client.listed(selector)
+            self.state.replace(self.label, (parse_vmi(one, self.node) for one in items))
+            for kind, found in client.iter_events(selector, version):
+                self._works()
+                if not self._take(kind, found) or self.stop.is_set():
+                    return
+        finally:
+            client.close()
+
+    def _take(self, kind: str, found: Any) -> bool:
+        """Take an event in; False if there is to be a new list."""
+        if kind in ("ADDED", "MODIFIED"):
+            self.state.put(self.label, parse_vmi(found, self.node))
+        elif kind == "DELETED":
+            self.state.drop(self.label, parse_vmi(found, self.node))
+        # 410 Gone: the version is too old to go on from.
+        return kind != "ERROR"
+
+    def _works(self) -> None:
+        if self._problem:
+            LOG.warning("instances are followed again")
+        self._problem, self._wait_s = "", 0.0
+
+    def _fail(self, err: VmplaceError) -> None:
+        least = RIGHTS_WAIT_S if isinstance(err, RightsError) else FIRST_WAIT_S
+        self._wait_s = min(max(2 * self._wait_s, least), LONGEST_WAIT_S)
+        reported = f"{err}" + (f" ({err.hint})" if err.hint else "")
+        if reported != self._problem:
+            LOG.error("%s", reported)
+        self._problem = reported

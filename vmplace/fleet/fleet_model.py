@@ -1,106 +1,142 @@
 """How pressed are the hosts of a fleet, day by day, with and without somebody who rebalances?  A model.
 
-Hosts have an agent each, in virtual time, but not the agent's loop: what it would bring about is modelled.
+Hosts have an agent each.  What the agent's loop brings about on a host is looked up (loop_table.py, fitted
+to the loop in virtual time), as hundreds of hosts for days are too much to run.
 
-1. Guests arrive in groups (a tenant's deployment, geometric sizes) as a Poisson stream, and stay for
-   log-normal times.  A group's program asks for bandwidth by the vCPU: few ask much (log-normal).
-2. Nova places an arrival by free vCPUs and memory, and sees no bandwidth: a random one of the hosts
-   with most room (its weigher, and ``host_subset_size``).
-3. A host's agent has distributed its guests' accesses over the nodes: largest first, each to the node with
-   least so far; one that asks more than a node has is divided evenly.  Pressure is that of the fullest node.
+1. Guests arrive in groups (a tenant's deployment, geometric sizes, all with one program) as a Poisson
+   stream, and stay for log-normal times.  ``idle`` of the groups ask next to nothing, as most guests of
+   clouds do; the others run one of the recorded traces, each as likely.
+2. Nova places an arrival by free vCPUs and memory, and sees no bandwidth: a random one of the best hosts
+   (its weigher, and ``host_subset_size``), and there the NUMA node with most free vCPUs (its default).
+3. The agent keeps a guest's memory on the node of its vCPUs, if it fits there.  Pressure is that of the
+   fullest node.
 4. Every ``audit_s`` the strategy of Watcher plans over means of the last ten minutes (here: over what is,
    as demand does not change in a guest's life), and its migrations are done.
 
 Not modelled: migrations take no time and no bandwidth, demand is steady, hosts are alike.
 """
 
+import csv
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
-from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD, Migration, PressingGuest, plan_rebalance
+from vmplace.errors import ConfigError
+from vmplace.fleet.loop_table import LoopTable, shipped_table
+from vmplace.fleet.rebalance import THRESHOLD, Limits, Migration, PressingGuest, plan_rebalance
 
 HOUR_S = 3600.0
-VCPUS = ((2, 0.35), (4, 0.3), (8, 0.2), (16, 0.1), (32, 0.05))
-"""Sizes of guests and how many there are of each: many small ones, few large."""
-GIB_PER_VCPU = 4
+SIZES, WEIGHTS = (1, 2, 3, 4, 6), (0.35, 0.3, 0.2, 0.1, 0.05)
+"""vCPUs of guests and how many there are of each: many small ones, few large; half a node at the most."""
+GIB_PER_VCPU = 1
 SUBSET = 5
+COLUMNS = ("uuid", "from_s", "to_s", "vcpus", "memory_gib", "program")
 
 
 @dataclass(frozen=True)
 class FleetSetup:
     """The fleet and who comes; ``fill``: the share of vCPUs that is sold on average.
 
-    ``group``: mean size of a deployment.  ``demand``, ``spread``: median of what a vCPU asks of a node's
-    bandwidth (share), and the sigma of its logarithm: 1.2 lets the most demanding twentieth ask seven times
-    the median.  ``most_demand``: what a vCPU asks at the most.  ``packs``: Nova fills hosts up
-    one after the other, instead of spreading.
+    ``group``: mean size of a deployment.  ``packs``: Nova fills hosts up one after the other, instead of
+    spreading.  Hosts are those of the table: two-node.toml.  ``idle``: at least 60 % of Azure's guests use
+    less than a fifth of their CPUs (Cortez et al., "Resource Central", SOSP'17).
     """
 
     hosts: int = 200
     nodes: int = 2
-    vcpus: int = 128
-    memory_gib: int = 512
+    vcpus: int = 24
+    memory_gib: int = 32
     days: float = 2.0
     fill: float = 0.7
     median_stay_h: float = 12.0
     group: float = 8.0
-    demand: float = 0.006
-    spread: float = 1.2
-    most_demand: float = 1 / 30
+    idle: float = 0.6
     packs: bool = False
     audit_s: float = 600.0
     seed: int = 1
 
+    @property
+    def audits(self) -> int:
+        """Return how many audits there are."""
+        return len(np.arange(self.audit_s, self.days * 24 * HOUR_S, self.audit_s))
+
 
 @dataclass(frozen=True)
 class Arrival:
-    """One guest: when it comes and goes (s), its size, and what it asks of a node's bandwidth (share)."""
+    """One guest: when it comes and goes (s), its size, and the program that it runs."""
 
     uuid: str
     from_s: float
     to_s: float
     vcpus: int
     memory_gib: int
-    demand: float
+    program: str
 
 
 @dataclass
 class Host:
-    """One host and its guests now."""
+    """One host and its guests now, each on a node."""
 
     name: str
     vcpus: int
     memory_gib: int
     nodes: int
     guests: dict[str, Arrival] = field(default_factory=dict)
+    node_of: dict[str, int] = field(default_factory=dict)
 
     def has_room(self, guest: Arrival) -> bool:
-        """Return whether Nova would let the guest in."""
-        used = sum(one.vcpus for one in self.guests.values())
+        """Return whether Nova would let the guest in: all its vCPUs on one node."""
         held = sum(one.memory_gib for one in self.guests.values())
-        return used + guest.vcpus <= self.vcpus and held + guest.memory_gib <= self.memory_gib
+        return max(self.free_by_node()) >= guest.vcpus and held + guest.memory_gib <= self.memory_gib
+
+    def free_by_node(self) -> list[int]:
+        """Return each node's free vCPUs."""
+        free = [self.vcpus // self.nodes] * self.nodes
+        for uuid, guest in self.guests.items():
+            free[self.node_of[uuid]] -= guest.vcpus
+        return free
 
     def free_vcpus(self) -> int:
         """Return what Nova weighs hosts by."""
-        return self.vcpus - sum(one.vcpus for one in self.guests.values())
+        return sum(self.free_by_node())
 
-    def pressure(self) -> float:
-        """Return what the fullest node is asked, as its agent has distributed the guests."""
-        nodes = [0.0] * self.nodes
-        for guest in sorted(self.guests.values(), key=lambda one: -one.demand):
-            if guest.demand > 1:
-                nodes = [node + guest.demand / self.nodes for node in nodes]
-            else:
-                nodes[nodes.index(min(nodes))] += guest.demand
-        return max(nodes)
+    def take(self, guest: Arrival) -> None:
+        """Let a guest in, on the node with most free vCPUs."""
+        free = self.free_by_node()
+        self.node_of[guest.uuid] = free.index(max(free))
+        self.guests[guest.uuid] = guest
+
+    def lose(self, uuid: str) -> Arrival:
+        """Let a guest go."""
+        del self.node_of[uuid]
+        return self.guests.pop(uuid)
+
+    def loads(self, table: LoopTable) -> dict[int, float]:
+        """Return each node's pressure, as its agent brings it about."""
+        asked: dict[int, list[float]] = {node: [] for node in range(self.nodes)}
+        for uuid, guest in self.guests.items():
+            asked[self.node_of[uuid]].append(table.demand[guest.program][guest.vcpus])
+        return {node: table.pressure(mine) for node, mine in asked.items()}
+
+    def pressure(self, table: LoopTable) -> float:
+        """Return the fullest node's."""
+        return max(self.loads(table).values())
+
+    def copy(self) -> "Host":
+        """Return the host as it is now."""
+        return replace(self, guests=dict(self.guests), node_of=dict(self.node_of))
 
 
 @dataclass(frozen=True)
 class FleetResult:
-    """Pressures over hosts and audits once the fleet is full; shares of all guests that came."""
+    """Pressures over hosts and audits once the fleet is full; shares of all guests that came.
+
+    ``least_p95``: what p95 would be at the least, were each of the guests that press most on a host of its
+    own: nobody who migrates guests can do better.
+    """
 
     guests: int
     refused: int
@@ -111,32 +147,67 @@ class FleetResult:
     pressure_p95: float
     pressure_p99: float
     pressed_share: float
+    least_p95: float
 
 
-def arrivals(setup: FleetSetup) -> list[Arrival]:
+def arrivals(setup: FleetSetup, programs: Sequence[str] | None = None) -> list[Arrival]:
     """Return a seeded trace of arrivals, in order; the fleet fills up during the first median stays."""
+    table = shipped_table()
+    names = tuple(programs or table.programs)
+    idle = min(table.programs, key=lambda name: sum(table.demand[name].values()))
     chance = np.random.default_rng(setup.seed)
-    sizes, weights = zip(*VCPUS, strict=True)
-    mean_vcpus = float(np.dot(sizes, weights))
     sigma = 1.0
     mean_stay_s = setup.median_stay_h * HOUR_S * float(np.exp(sigma**2 / 2))
-    rate = setup.fill * setup.hosts * setup.vcpus / mean_vcpus / mean_stay_s / setup.group
+    rate = setup.fill * setup.hosts * setup.vcpus / float(np.dot(SIZES, WEIGHTS)) / mean_stay_s / setup.group
     end_s, now_s, found = setup.days * 24 * HOUR_S, 0.0, list[Arrival]()
     while (now_s := now_s + float(chance.exponential(1 / rate))) < end_s:
-        vcpus = int(chance.choice(sizes, p=weights))
-        by_vcpu = min(setup.demand * float(chance.lognormal(0.0, setup.spread)), setup.most_demand)
+        vcpus, is_idle = int(chance.choice(SIZES, p=WEIGHTS)), chance.random() < setup.idle
+        program = idle if is_idle else names[int(chance.integers(len(names)))]
         for _ in range(int(chance.geometric(1 / setup.group))):
             stay_s = setup.median_stay_h * HOUR_S * float(chance.lognormal(0.0, sigma))
-            size = (vcpus, vcpus * GIB_PER_VCPU, by_vcpu * vcpus)
+            size = (vcpus, vcpus * GIB_PER_VCPU, program)
             found.append(Arrival(f"guest-{len(found)}", now_s, now_s + stay_s, *size))
     return found
+
+
+def write_arrivals(path: Path, guests: Sequence[Arrival]) -> None:
+    """Write a trace of arrivals, to be replayed."""
+    with path.open("w", newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(COLUMNS)
+        rows.writerows([getattr(guest, name) for name in COLUMNS] for guest in guests)
+
+
+def read_arrivals(path: Path, table: LoopTable) -> list[Arrival]:
+    """Return a recorded trace of arrivals, by time; raises ConfigError."""
+    try:
+        with path.open(newline="") as lines:
+            found = [_arrival(row) for row in csv.DictReader(lines)]
+    except OSError as err:
+        raise ConfigError(f"cannot be read ({err.strerror})", place=str(path)) from err
+    except (KeyError, TypeError, ValueError) as err:
+        hint = f"CSV with a header and the columns {', '.join(COLUMNS)}"
+        raise ConfigError(f"is no trace of arrivals: {err}", place=str(path), hint=hint) from err
+    for guest in found:
+        if guest.vcpus not in table.demand.get(guest.program, {}):
+            hint = f"programs: {', '.join(table.programs)}; vCPUs: {', '.join(map(str, SIZES))}"
+            text = f"{guest.uuid} runs {guest.program!r} on {guest.vcpus} vCPUs, which the table has not"
+            raise ConfigError(text, place=str(path), hint=hint)
+    return sorted(found, key=lambda one: one.from_s)
+
+
+def _arrival(row: dict[str, str]) -> Arrival:
+    times = float(row["from_s"]), float(row["to_s"])
+    if not 0 <= times[0] < times[1] < float("inf"):
+        raise ValueError(f"{row['uuid']} comes at {row['from_s']} and goes at {row['to_s']}")
+    return Arrival(row["uuid"], *times, int(row["vcpus"]), int(row["memory_gib"]), row["program"])
 
 
 class Fleet:
     """Hosts and their guests, while time passes."""
 
-    def __init__(self, setup: FleetSetup, guests: Sequence[Arrival]) -> None:
-        self.setup, self._guests = setup, guests
+    def __init__(self, setup: FleetSetup, guests: Sequence[Arrival], table: LoopTable | None = None) -> None:
+        self.setup, self._guests, self.table = setup, guests, table or shipped_table()
         self.hosts = {
             f"host{number:03d}": Host(f"host{number:03d}", setup.vcpus, setup.memory_gib, setup.nodes)
             for number in range(setup.hosts)
@@ -159,29 +230,29 @@ class Fleet:
             self._leave(now_s)
             yield now_s
 
-    def pressures(self) -> dict[str, float]:
-        """Return each host's pressure."""
-        return {name: host.pressure() for name, host in self.hosts.items()}
+    def loads(self) -> dict[str, dict[int, float]]:
+        """Return each host's pressure by node."""
+        return {name: host.loads(self.table) for name, host in self.hosts.items()}
 
     def migrate(self, move: Migration) -> None:
         """Carry a migration out."""
-        guest = self.hosts[move.source].guests.pop(move.uuid)
-        self.hosts[move.destination].guests[move.uuid] = guest
+        self.hosts[move.destination].take(self.hosts[move.source].lose(move.uuid))
         self.host_of[move.uuid] = move.destination
 
     def pressing(self) -> list[PressingGuest]:
         """Return all guests as the strategy sees them."""
         return [
-            PressingGuest(uuid, name, guest.demand if guest.demand <= 1 else guest.demand / host.nodes)
+            PressingGuest(uuid, name, {host.node_of[uuid]: self.table.demand[guest.program][guest.vcpus]})
             for name, host in self.hosts.items()
             for uuid, guest in host.guests.items()
         ]
 
     def has_room(self, uuid: str, host: str, before: tuple[Migration, ...]) -> bool:
         """Return whether a guest fits on ``host``, if nothing leaves it: earlier moves of the plan count."""
-        there = self.hosts[host]
-        coming = {one.uuid: self._found(one.uuid) for one in before if one.destination == host}
-        after = Host(there.name, there.vcpus, there.memory_gib, there.nodes, {**there.guests, **coming})
+        after = self.hosts[host].copy()
+        for one in before:
+            if one.destination == host:
+                after.take(self._found(one.uuid))
         return after.has_room(self._found(uuid))
 
     def _found(self, uuid: str) -> Arrival:
@@ -195,14 +266,14 @@ class Fleet:
         order = heapq.nsmallest if self.setup.packs else heapq.nlargest
         best = order(SUBSET, with_room, key=Host.free_vcpus)
         host = best[int(self._chance.integers(len(best)))]
-        host.guests[guest.uuid] = guest
+        host.take(guest)
         self.host_of[guest.uuid] = host.name
         heapq.heappush(self._leaving, (guest.to_s, guest.uuid))
 
     def _leave(self, now_s: float) -> None:
         while self._leaving and self._leaving[0][0] <= now_s:
             _, uuid = heapq.heappop(self._leaving)
-            del self.hosts[self.host_of.pop(uuid)].guests[uuid]
+            self.hosts[self.host_of.pop(uuid)].lose(uuid)
 
 
 def simulated_fleet(
@@ -210,43 +281,43 @@ def simulated_fleet(
     guests: Sequence[Arrival],
     *,
     rebalances: bool,
-    limits: Mapping[str, float] | None = None,
+    limits: Limits | None = None,
+    table: LoopTable | None = None,
 ) -> FleetResult:
     """Return what comes of it; pressures are taken before each audit acts, in the second half of the time."""
-    asked = {"threshold": THRESHOLD, "target": TARGET, "most": MOST, **(limits or {})}
-    fleet, seen, moved = Fleet(setup, guests), list[list[float]](), list[str]()
+    fleet, moved = Fleet(setup, guests, table), list[str]()
+    seen, alone = list[list[float]](), list[list[float]]()
     for now_s in fleet.iter_audits():
-        pressures = fleet.pressures()
+        loads, pressing = fleet.loads(), fleet.pressing()
         if now_s >= setup.days * 12 * HOUR_S:
-            seen.append([*pressures.values()])
+            seen.append([max(by_node.values()) for by_node in loads.values()])
+            alone.append(_one_each(pressing, setup.hosts))
         if rebalances:
-            plan = plan_rebalance(
-                pressures,
-                fleet.pressing(),
-                fleet.has_room,
-                asked["threshold"],
-                asked["target"],
-                int(asked["most"]),
-            )
-            for move in plan.migrations:
+            for move in plan_rebalance(loads, pressing, fleet.has_room, limits or Limits()).migrations:
                 fleet.migrate(move)
                 moved.append(move.uuid)
-    return _result(fleet, guests, seen, moved)
+    return _result(fleet, guests, np.array(seen), np.array(alone), moved)
+
+
+def _one_each(guests: Sequence[PressingGuest], hosts: int) -> list[float]:
+    """Return what hosts were pressed if the guests that press most had one each, and all others none."""
+    most = heapq.nlargest(hosts, (max(guest.by_node.values()) for guest in guests))
+    return most + [0.0] * (hosts - len(most))
 
 
 def _result(
-    fleet: Fleet, guests: Sequence[Arrival], seen: list[list[float]], moved: list[str]
+    fleet: Fleet, guests: Sequence[Arrival], seen: np.ndarray, alone: np.ndarray, moved: list[str]
 ) -> FleetResult:
-    all_seen = np.array(seen)
-    p50, p95, p99 = np.percentile(all_seen, [50, 95, 99]).tolist()
+    p50, p95, p99 = np.percentile(seen, [50, 95, 99]).tolist()
     return FleetResult(
         guests=len(guests),
         refused=fleet.refused,
         migrations=len(moved),
         migrated_share=len(set(moved)) / len(guests) if guests else 0.0,
-        pressure_mean=float(all_seen.mean()),
+        pressure_mean=float(seen.mean()),
         pressure_p50=p50,
         pressure_p95=p95,
         pressure_p99=p99,
-        pressed_share=float((all_seen >= THRESHOLD).mean()),
+        pressed_share=float((seen >= THRESHOLD).mean()),
+        least_p95=float(np.percentile(alone, 95)),
     )

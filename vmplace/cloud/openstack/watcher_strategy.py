@@ -1,4 +1,4 @@
-"""A strategy for Watcher: move the guests that press most off the hosts that queue most.
+"""A strategy for Watcher: move guests that press a full node off the hosts that queue most.
 
 Watcher's decision engine loads it by the entry point ``watcher_strategies``; nothing else imports it.
 Figures are vmplace's recording rules, asked of the Prometheus (or Aetos) that Watcher has as a data source;
@@ -16,14 +16,16 @@ from vmplace.fleet.rebalance import (
     MOST,
     TARGET,
     THRESHOLD,
+    Limits,
     Migration,
     PressingGuest,
     Rebalance,
     plan_rebalance,
 )
 
-HOST_QUERY = "max by ({label}) (vmplace:host_pressure:ratio)"
-GUEST_QUERY = "max by (uuid) (vmplace:guest_pressure:ratio)"
+HOST_QUERY = "max by ({label}, numa_node) (numa_node:vmplace_memory_pressure:ratio)"
+GUEST_QUERY = "max by (uuid, numa_node) (vmplace:guest_node_pressure:ratio)"
+NODE = "numa_node"
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
@@ -68,11 +70,11 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
         """Plan, and add the migrations to the solution."""
         nodes, instances = self._nodes(), self._instances()
         self._instances_count = len(instances)
-        pressures = self._asked(HOST_QUERY.format(label=self.datasource_backend.prometheus_fqdn_label))
-        self._before = {name: value for name, value in pressures.items() if name in nodes}
+        loads = self._asked(HOST_QUERY.format(label=self.datasource_backend.prometheus_fqdn_label))
+        self._loads = {name: by_node for name, by_node in loads.items() if name in nodes}
         by_uuid = self._asked(GUEST_QUERY)
         guests = [
-            PressingGuest(uuid, host, by_uuid.get(uuid, 0.0))
+            PressingGuest(uuid, host, by_uuid.get(uuid, {}))
             for uuid, (instance, host) in instances.items()
             if instance.state == element.InstanceState.ACTIVE.value
         ]
@@ -84,11 +86,12 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
     def post_execute(self) -> None:
         """State the efficacy: how unlike the hosts' pressures are, and are expected to be."""
         expected = self._plan.expected
+        before = [max(by_node.values()) for by_node in self._loads.values()]
         self.solution.model = self.compute_model
         self.solution.set_efficacy_indicators(
             instance_migrations_count=len(self._plan.migrations),
             instances_count=self._instances_count,
-            standard_deviation_before_audit=pstdev(self._before.values()) if self._before else 0.0,
+            standard_deviation_before_audit=pstdev(before) if before else 0.0,
             standard_deviation_after_audit=pstdev(expected.values()) if expected else 0.0,
         )
 
@@ -102,14 +105,10 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
             return all(_size(instances[uuid][0], name) <= room for name, room in free.items())
 
         asked = self.input_parameters
-        return plan_rebalance(
-            self._before,
-            guests,
-            has_room,
-            asked.get("threshold", THRESHOLD),
-            asked.get("target", TARGET),
-            asked.get("migrations", MOST),
+        limits = Limits(
+            asked.get("threshold", THRESHOLD), asked.get("target", TARGET), asked.get("migrations", MOST)
         )
+        return plan_rebalance(self._loads, guests, has_room, limits)
 
     def _nodes(self) -> dict[str, Any]:
         """Return the hosts that guests may come to, or leave, by name."""
@@ -128,11 +127,15 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
             if not getattr(instance, "watcher_exclude", False)
         }
 
-    def _asked(self, query: str) -> dict[str, float]:
-        """Return what a query finds, by its only label."""
-        found = self.datasource_backend.prometheus.query(query)
-        labelled = ((next(iter(one.labels.values()), None), float(one.value)) for one in found)
-        return {str(name): value for name, value in labelled if name}
+    def _asked(self, query: str) -> dict[str, dict[int, float]]:
+        """Return what a query finds by node, by its other label."""
+        found: dict[str, dict[int, float]] = {}
+        for one in self.datasource_backend.prometheus.query(query):
+            labels = dict(one.labels)
+            node, name = labels.pop(NODE, ""), next(iter(labels.values()), None)
+            if name and node.isdecimal():
+                found.setdefault(str(name), {})[int(node)] = float(one.value)
+        return found
 
 
 def _size(instance: Any, resource: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import LabCommandError, LabError
+from lab.errors import LabCommandError, LabError, LabTimeoutError
 from lab.json_socket import JsonSocket, connect
 
 # virtio-serial moves a few hundred kB/s to 30 MB/s under emulation; chunks keep each request short.
@@ -78,7 +78,7 @@ class Channel:
             try:
                 answer = self._socket.receive(timeout=timeout)
             except TimeoutError as err:
-                raise LabError(f"the emulated host did not answer {name} in {timeout:.0f} s") from err
+                raise LabTimeoutError(f"the emulated host did not answer {name} in {timeout:.0f} s") from err
         if "error" in answer:
             raise LabError(f"the emulated host refused {name}: {answer['error']['desc']}")
         return answer["return"]
@@ -126,7 +126,7 @@ class Channel:
         result = self._wait(pid, timeout)
         if result is None:
             self.start(["kill", "-KILL", str(pid)])
-            raise LabError(f"in the emulated host: {shlex.join(argv)[:200]} took over {timeout:.0f} s")
+            raise LabTimeoutError(f"in the emulated host: {shlex.join(argv)[:200]} took over {timeout:.0f} s")
         if check and result.returncode:
             what = f"in the emulated host: {shlex.join(argv)[:200]}"
             raise LabCommandError(what, returncode=result.returncode, output=result.stderr or result.stdout)
@@ -191,7 +191,9 @@ class GuestProcess:
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
-                raise LabError(f"process {self.pid} in the emulated host still runs after {timeout:.0f} s")
+                raise LabTimeoutError(
+                    f"process {self.pid} in the emulated host still runs after {timeout:.0f} s"
+                )
             time.sleep(0.05)
         return code
 

@@ -9,6 +9,10 @@ class LabError(VmplaceError):
     """The lab cannot be built or booted, or a command in the emulated host failed."""
 
 
+class LabTimeoutError(LabError):
+    """Something in the emulated host took longer than it may: it hangs, or this machine is too slow."""
+
+
 class LostTimersError(LabError):
     """The emulated host's Linux came up without the timers of some CPUs."""
 

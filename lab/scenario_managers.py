@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from lab.channel import GuestProcess
 from lab.counters_meter import MeterCounters
-from lab.errors import LabError
+from lab.errors import LabError, LabTimeoutError
 from lab.kernel import Flavour
 from lab.machine import LabHost
 from lab.progress import log_path
@@ -293,7 +293,7 @@ class VmplaceAgent:
             if not self._host.run(["test", "-S", CONTROL_SOCKET], check=False).returncode:
                 return
             time.sleep(0.5)
-        raise LabError(f"the agent was not up in {START_TIMEOUT_S:.0f} s", hint=self._process_output())
+        raise LabTimeoutError(f"the agent was not up in {START_TIMEOUT_S:.0f} s", hint=self._process_output())
 
     def rounds(self) -> int | None:
         """Return the windows so far, by its status; None where it has no time to answer."""

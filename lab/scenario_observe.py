@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lab.errors import TooSlowError
+from lab.errors import LabError, LabTimeoutError, TooSlowError
 from lab.machine import LabHost, boot_host
 from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
@@ -27,7 +27,7 @@ from lab.scenario_managers import MANAGERS, Manager, NoManager
 from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
-from lab.scenario_rest import Acting
+from lab.scenario_rest import SLOW, Acting
 from lab.scenario_speed import LEAST_SPEED, WorkClock, declared_rates, measured_speed
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
@@ -63,7 +63,22 @@ def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progr
         artifacts=stage.artifacts,
         progress=progress,
     ) as host:
-        return _Run(stage, name, start, progress, host).observed()
+        before = read_machine_times(host.emulator_pid)
+        try:
+            return _Run(stage, name, start, progress, host).observed()
+        except LabTimeoutError as err:
+            share = machine_share(before, read_machine_times(host.emulator_pid))
+            raise too_slow_for(err, share) from err
+
+
+def too_slow_for(err: LabTimeoutError, share: float) -> LabError:
+    """Return the error itself, or, where others left little of the machine, that it was too slow."""
+    if share >= SLOW:
+        return err
+    return TooSlowError(
+        f"this machine is too slow to judge: others used {1 - share:.0%} of it, and {err}",
+        hint="end what else runs here, or wait for it, and try again",
+    )
 
 
 class _Run:

@@ -11,6 +11,7 @@ from pathlib import Path
 from lab.machine import boot_host
 from lab.progress import Progress
 from lab.scenario import read_scenario
+from lab.scenario_managers import of_emulation
 from lab.scenario_prepare import prepare_stage
 from vmplace.sampling.recording import Recorder, iter_recording
 from vmplace.sampling.sample import SampleBatch
@@ -31,7 +32,8 @@ def recorded(progress: Progress) -> bytes:
         stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files, artifacts=stage.artifacts
     ) as host:
         host.run("mkdir -p /etc/vmplace")
-        host.put(CONFIG.encode(), "/etc/vmplace/vmplace.toml")
+        config = CONFIG + of_emulation(read_scenario(SCENARIO), 1.0)
+        host.put(config.encode(), "/etc/vmplace/vmplace.toml")
         progress.note(host.run(RECORD, timeout=300).stdout.strip())
         return host.get("/root/demo.vmptrace")
 
@@ -49,6 +51,10 @@ def pack(loose: Path, out: Path) -> None:
                 guests[event.name] = event
             elif isinstance(event, SampleBatch):
                 recorder.add(guests[event.guest], event)
+            elif isinstance(event, HostTopology):
+                recorder.see_host(event)
+            else:
+                recorder.tell(event)
 
 
 def main() -> None:

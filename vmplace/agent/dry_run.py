@@ -6,17 +6,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies
+from vmplace.agent.run_recorder import digest, snapshot_of
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
 from vmplace.sampling.page_arrays import NodeIndexes
+from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import RangeSample, SampleBatch
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
-Event = HostTopology | GuestTopology | SampleBatch
+Event = HostTopology | GuestTopology | SampleBatch | RunFrame | PlanFrame
+Policy = Callable[[Snapshot], PlacementPlan]
 
 
 class NoActuator:
@@ -64,13 +67,19 @@ class RehearsedGuest:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A policy run over a recording; ``after`` is with all its moves carried out."""
+    """A policy run over a recording; ``after`` is with all its moves carried out.
+
+    ``decisions``: how many the recording holds that were carried out, ``repeated``: how many of these the
+    policy made once more, to the page.
+    """
 
     windows: int
     guests: Mapping[str, RehearsedGuest]
     mc_imbalance_before: float | None
     mc_imbalance_after: float | None
     moved_bytes: int
+    decisions: int = 0
+    repeated: int = 0
 
 
 @dataclass
@@ -108,6 +117,10 @@ class _Guest:
             first = ((move.hva[mine] - np.uint64(ram.hva)) // np.uint64(PAGE_BYTES)).astype(np.int64)
             for at, count, nid in zip(first.tolist(), move.npages[mine].tolist(), wanted[mine], strict=True):
                 put[at : at + count] = nid
+        self.tell(move)
+
+    def tell(self, move: Move) -> None:
+        """Note what was decided."""
         self.moved_bytes += move.size_bytes
         self.reasons[move.reason] = None
 
@@ -119,63 +132,133 @@ class _Guest:
         return replace(sample, node_index=nodes.astype(np.int8), nodes=None)
 
 
+@dataclass
+class _Run:
+    """A recording as far as it was read."""
+
+    policy: Policy
+    settings: Callable[[str], GuestSettings]
+    budget_bytes: int | None
+    acted: bool = False
+    host: HostTopology | None = None
+    guests: dict[str, _Guest] = field(default_factory=dict)
+    windows: int = 0
+    decisions: int = 0
+    repeated: int = 0
+
+    def follow(self, window: list[Event]) -> None:
+        """Take in a window, and decide."""
+        decided: PlanFrame | None = None
+        for event in window:
+            if isinstance(event, HostTopology):
+                self.host = event
+            elif isinstance(event, GuestTopology):
+                self._meet(event)
+            elif isinstance(event, RunFrame):
+                self.acted = event.acted
+            elif isinstance(event, PlanFrame):
+                decided = event
+            elif self.host is not None and event.guest in self.guests:
+                self.guests[event.guest].take(event, self.host)
+        if self.host is None:
+            return
+        self.windows += 1
+        if decided is not None and self.acted:
+            self._repeat(self.host, decided)
+        else:
+            self._decide(self.host, decided, window)
+
+    def _meet(self, guest: GuestTopology) -> None:
+        known = self.guests.setdefault(guest.name, _Guest(guest))
+        if known.topology.identity != guest.identity:
+            # Another one of the same name.
+            known.pages = None
+        known.topology = guest
+
+    def _repeat(self, host: HostTopology, decided: PlanFrame) -> None:
+        """Decide as the agent did: what came of it is in the windows that follow."""
+        known = {name: (guest.topology, guest.pages) for name, guest in self.guests.items()}
+        plan = self.policy(snapshot_of(decided, host, known))
+        self.decisions += 1
+        self.repeated += digest(plan) == decided.digest
+        for move in plan.moves:
+            self.guests[move.guest].tell(move)
+
+    def _decide(self, host: HostTopology, decided: PlanFrame | None, window: list[Event]) -> None:
+        """Decide, and carry it out on what is known of the pages."""
+        batches = [event for event in window if isinstance(event, SampleBatch)]
+        told = {one.name: one for one in decided.guests} if decided else {}
+        views = tuple(
+            _view(guest, self.settings(name), told.get(name)) for name, guest in self.guests.items()
+        )
+        latest = max((one.ended_ns for one in batches), default=0)
+        length = max((one.ended_ns - one.started_ns for one in batches), default=10**9) / 1e9
+        snapshot = Snapshot(
+            host,
+            views,
+            self.budget_bytes,
+            decided.replica_ratio if decided else 0.0,
+            decided.huge_replicas if decided else False,
+            decided.now_ns if decided else float(latest),
+            decided.window_s if decided else max(length, 1e-3),
+        )
+        for move in self.policy(snapshot).moves:
+            guest = self.guests[move.guest]
+            if guest.pages is not None:
+                guest.carry_out(move, guest.pages.nids)
+
+
 def rehearse(
     events: Iterable[Event],
-    policy: Callable[[Snapshot], PlacementPlan],
+    policy: Policy,
     settings: Callable[[str], GuestSettings],
     budget_bytes: int | None = None,
 ) -> Rehearsal:
-    """Run ``policy`` over a recording: a window is over when a guest is sampled again."""
-    host: HostTopology | None = None
-    guests: dict[str, _Guest] = {}
-    windows = 0
+    """Run ``policy`` over a recording: a window is over with a decision, or when a guest is sampled again.
+
+    Decisions that were carried out are repeated with what they were made with; ``settings`` and
+    ``budget_bytes`` are for others.
+    """
+    run = _Run(policy, settings, budget_bytes)
     for window in _iter_windows(events):
-        for event in window:
-            if isinstance(event, HostTopology):
-                host = event
-            elif isinstance(event, GuestTopology):
-                guests.setdefault(event.name, _Guest(event)).topology = event
-            elif host is not None and event.guest in guests:
-                guests[event.guest].take(event, host)
-        if host is not None:
-            windows += 1
-            _decide(host, guests, policy, settings, budget_bytes)
-    reported = {name: _rehearsed_guest(guest) for name, guest in guests.items()}
-    memory_nids = host.memory_nids if host else ()
+        run.follow(window)
+    guests = run.guests.values()
+    memory_nids = run.host.memory_nids if run.host else ()
     return Rehearsal(
-        windows,
-        reported,
-        _imbalance((guest.recorded for guest in guests.values()), 0, memory_nids),
-        _imbalance((guest.placed for guest in guests.values()), -1, memory_nids),
-        sum(guest.moved_bytes for guest in guests.values()),
+        run.windows,
+        {name: _rehearsed_guest(guest) for name, guest in run.guests.items()},
+        _imbalance((guest.recorded for guest in guests), 0, memory_nids),
+        _imbalance((guest.placed for guest in guests), -1, memory_nids),
+        sum(guest.moved_bytes for guest in guests),
+        run.decisions,
+        run.repeated,
     )
 
 
-def _decide(
-    host: HostTopology,
-    guests: Mapping[str, _Guest],
-    policy: Callable[[Snapshot], PlacementPlan],
-    settings: Callable[[str], GuestSettings],
-    budget_bytes: int | None,
-) -> None:
-    views = tuple(GuestView(g.topology, g.pages, settings(name)) for name, g in guests.items())
-    for move in policy(Snapshot(host, views, budget_bytes)).moves:
-        guest = guests[move.guest]
-        if guest.pages is not None:
-            guest.carry_out(move, guest.pages.nids)
+def _view(guest: _Guest, settings: GuestSettings, told: PlannedGuest | None) -> GuestView:
+    view = GuestView(guest.topology, guest.pages, settings)
+    if told is None:
+        return view
+    return replace(view, dram_per_us=told.dram_per_us, cpus=told.cpus, known_s=told.known_s)
 
 
 def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
     window: list[Event] = []
     sampled: set[str] = set()
+    plans = False
     for event in events:
+        # Where decisions are told, a guest may be sampled twice before the next one.
+        plans = plans or isinstance(event, RunFrame)
         if isinstance(event, SampleBatch):
-            if event.guest in sampled:
+            if event.guest in sampled and not plans:
                 yield window
                 window, sampled = [], set()
             sampled.add(event.guest)
         window.append(event)
-    if sampled:
+        if isinstance(event, PlanFrame):
+            yield window
+            window, sampled = [], set()
+    if sampled and not plans:
         yield window
 
 

@@ -303,6 +303,7 @@ class Agent:
         def step(topology: GuestTopology) -> None:
             self._heartbeat.beat()
             batch = self._parts.source.harvest(topology)
+            self._parts.sampled(topology, batch)
             with self._readings.charged(guest):
                 before = guest.pages or self._handovers.prior(guest, self._host, batch)
                 guest.pages = absorbed(before, batch)

@@ -9,6 +9,7 @@ from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.discovered import Discovered
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_cost import GuestCost
+from vmplace.sampling.sample import SampleBatch
 from vmplace.sampling.source import Source
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
@@ -81,7 +82,7 @@ class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
     ``huge_replicas`` are the snapshot's, ``counters`` None if nothing tells whether moving helped,
     ``summaries`` None where nothing is handed over; ``holds`` tells whether a guest holds up, now, whoever
-    reads its memory map."""
+    reads its memory map; ``sampled`` is told each window of a guest."""
 
     discovery: Discovery
     source: Source
@@ -95,3 +96,4 @@ class Parts:
     clock: Clock = field(default_factory=HostClock)
     summaries: Summaries | None = None
     holds: Callable[[GuestTopology], bool] = lambda guest: False
+    sampled: Callable[[GuestTopology, SampleBatch], None] = lambda guest, batch: None

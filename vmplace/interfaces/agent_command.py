@@ -32,12 +32,17 @@ Beat = Callable[[], None]
 @click.option("--check", is_flag=True, help="Only check the configuration; exit code 1 if it is wrong.")
 @click.option("--once", is_flag=True, help="One window, then end.")
 @click.option("--windows", type=click.IntRange(min=1), help="End after so many windows.")
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Keep the run in this file.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
-def agent(config: Path | None, check: bool, once: bool, windows: int | None, verbose: bool) -> None:
+def agent(  # noqa: PLR0913 - an option each
+    config: Path | None, check: bool, once: bool, windows: int | None, record: Path | None, verbose: bool
+) -> None:
     """Run the agent in the foreground: place the guests of this host until it is stopped.
 
     SIGTERM or Ctrl-C ends it after the present batch of moves.  What was moved stays moved; `vmplace
     undo` restores it, also after the agent's end.  All settings stand in the configuration file.
+
+    With --record, what it sees and decides is kept: `vmplace replay` repeats its decisions.
     """
     # numpy's linear algebra starts a thread with buffers of its own for each CPU; nothing here needs it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -51,7 +56,7 @@ def agent(config: Path | None, check: bool, once: bool, windows: int | None, ver
 
     start_log(verbose=verbose)
     limit_memory()
-    run_agent(read_config(config), open_parts, windows=1 if once else windows)
+    run_agent(read_config(config), open_parts, windows=1 if once else windows, record=record)
 
 
 def check_config(loaded: "LoadedConfig") -> None:
@@ -67,13 +72,18 @@ def run_agent(
     open_parts: "Callable[[Config, Actuator, Beat], Parts]",
     *,
     windows: int | None = None,
+    record: Path | None = None,
 ) -> None:
-    """Be the agent of this host until stopped, or for ``windows`` windows; everything is given back."""
+    """Be the agent of this host until stopped, or for ``windows`` windows; everything is given back.
+
+    ``record``: keep the run in this file.
+    """
     from vmplace.agent.actuator import HostActuator
     from vmplace.agent.cost import limit_heap
     from vmplace.agent.heartbeat import Heartbeat
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
+    from vmplace.agent.run_recorder import recording_run
     from vmplace.agent.wakeup import Wakeup
     from vmplace.interfaces.answers import AgentAnswers
     from vmplace.interfaces.control import ControlServer
@@ -94,9 +104,14 @@ def run_agent(
             contextlib.closing(ControlServer(Path(config.socket), lambda *asked: answers(*asked))) as server,
             contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,
             threads_end_the_agent(wakeup),
+            contextlib.ExitStack() as stack,
         ):
             heartbeat = Heartbeat.from_environment()
-            running = Agent(loaded, open_parts(config, actuator, heartbeat.beat), wakeup, heartbeat)
+            parts = open_parts(config, actuator, heartbeat.beat)
+            if record is not None:
+                parts, kept = recording_run(parts, record, acts=True)
+                stack.callback(kept.close)
+            running = Agent(loaded, parts, wakeup, heartbeat)
             answers = AgentAnswers(running)
             server.start()
             with contextlib.closing(hook_socket(config, running.inbox.tell)) as hook:

@@ -1,15 +1,16 @@
 """``vmplace record|replay``: keep what was sampled, and run a policy over it later, anywhere."""
 
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.interfaces.options import NothingError, config_option, examples, json_option, print_json
 
 RECORDING = click.Path(path_type=Path, dir_okay=False)
@@ -56,16 +57,48 @@ def record(  # noqa: PLR0913 - an option each
 
 def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show: bool) -> dict[str, int]:
     """Record this host and return the counts."""
+    from vmplace.agent.dry_run import NoActuator
     from vmplace.agent.lock import AgentLock
+    from vmplace.agent.run_recorder import recording_run
     from vmplace.agent.wakeup import Wakeup
+    from vmplace.agent.wiring import open_parts
 
-    counts = {"windows": 0, "batches": 0, "guests": 0}
     with AgentLock(settings.lock_path).borrowed():
         wakeup = Wakeup()
         wakeup.stop_on_signals()
-        with _progress(duration_s, show=show) as report:
-            for counts in _iter_recorded(out, settings, wakeup, duration_s, force=force):
-                report(counts)
+        parts = open_parts(settings, NoActuator())
+        with closing(parts.source), _progress(duration_s, show=show) as report:
+            parts, kept = recording_run(parts, out, acts=False, overwrite=force)
+            with closing(kept):
+                return _watched(parts, settings, wakeup, duration_s, report)
+
+
+def _watched(parts: Any, settings: Any, wakeup: Any, duration_s: float, report: Any) -> dict[str, int]:
+    """Let an agent that changes nothing watch for so long; return the counts."""
+    from msgspec.structs import replace as with_values
+
+    from vmplace.agent.config import LoadedConfig
+    from vmplace.agent.guest_policy import NOTHING
+    from vmplace.agent.loop import Agent
+
+    counts = {"windows": 0, "batches": 0, "guests": 0}
+    seen: Counter[str] = Counter()
+    keep = parts.sampled
+
+    def sampled(guest: Any, batch: Any) -> None:
+        keep(guest, batch)
+        seen[guest.name] += 1
+        counts.update(windows=max(seen.values()), batches=seen.total(), guests=len(seen))
+        report(counts)
+
+    # Whoever asks for a recording wants all guests, and all windows.
+    config = with_values(settings, longest_rest_ms=0, defaults=NOTHING)
+    ended = threading.Timer(duration_s, wakeup.stop)
+    ended.start()
+    try:
+        Agent(LoadedConfig(config), replace(parts, sampled=sampled, summaries=None), wakeup).run()
+    finally:
+        ended.cancel()
     return counts
 
 
@@ -82,45 +115,6 @@ def _imported(out: Path, perf_data: Path, window_ms: int, *, force: bool) -> dic
             recorder.add(guests[batch.guest], batch)
             batches += 1
     return {"windows": batches // len(guests), "batches": batches, "guests": len(guests)}
-
-
-def _iter_recorded(
-    out: Path, settings: Any, wakeup: Any, duration_s: float, *, force: bool
-) -> Iterator[dict[str, int]]:
-    """Record until the time is over or the wakeup says stop; yield the counts after each window."""
-    from vmplace.agent.dry_run import NoActuator
-    from vmplace.agent.wiring import open_parts
-    from vmplace.sampling.recording import Recorder
-
-    parts = open_parts(settings, NoActuator())
-    end = time.monotonic() + duration_s
-    names: set[str] = set()
-    windows = batches = 0
-    try:
-        with Recorder(out, parts.discovery.host(), overwrite=force) as recorder:
-            while not wakeup.stopping and time.monotonic() < end:
-                armed = [g for g in parts.discovery.guests().guests if _armed(parts.source, g)]
-                wakeup.sleep(settings.window_ms / 1000)
-                for guest in armed:
-                    try:
-                        recorder.add(guest, parts.source.harvest(guest))
-                    except (GuestGoneError, UnsupportedHostError):
-                        continue
-                    names.add(guest.name)
-                    batches += 1
-                windows += 1
-                yield {"windows": windows, "batches": batches, "guests": len(names)}
-    finally:
-        parts.source.close()
-
-
-def _armed(source: Any, guest: Any) -> bool:
-    try:
-        source.arm(guest)
-    except (GuestGoneError, UnsupportedHostError) as err:
-        click.echo(f"guest {guest.name} is left out: {err}", err=True)
-        return False
-    return True
 
 
 def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
@@ -143,6 +137,8 @@ def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
 def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config: Path | None) -> None:
     """Run a policy over the recording FILE: what it would have moved, estimated LAR before and after.
 
+    Of a run that `vmplace agent --record` kept, decisions are made once more with what they were made with.
+
     FILE is vmplace's, or one of perf record with IBS or Intel's mem-loads (-d --phys-data), which the perf
     tool reads.  Needs no root and no guests; nothing is moved.
     """
@@ -160,6 +156,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
         problem = f"policy {name!r} is gone: auto decides" if name in GONE else f"no policy {name!r}"
         raise click.BadParameter(f"{problem}; known: {', '.join(POLICY_NAMES)}", param_hint="--policy")
     budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000
+    events: Iterable[Any]
     if is_perf_data(file):
         from vmplace.sampling.perf_recording import read_perf_data
 

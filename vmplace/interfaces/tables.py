@@ -208,6 +208,8 @@ def print_rehearsal(result: Mapping[str, Any]) -> None:
     out = console()
     before, after = ratio(result["mc_imbalance_before"]), ratio(result["mc_imbalance_after"])
     out.print(f"{result['windows']} windows; estimated MC imbalance {before} -> {after}")
+    if result["decisions"]:
+        out.print(f"{result['repeated']} of {result['decisions']} decisions were repeated to the page")
     table = Table("guest", "windows", "est. LAR before", "after", "would move, MiB", "why")
     for name, guest in sorted(result["guests"].items()):
         table.add_row(

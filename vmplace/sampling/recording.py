@@ -17,30 +17,41 @@ import numpy as np
 
 from vmplace.errors import OutsideError, RecordingError
 from vmplace.outside import parse_json
+from vmplace.sampling.page_arrays import Bits, Indexes
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.recording_frames import (
     BatchFrame,
     Frame,
     GuestFrame,
+    OldBatchFrame,
+    OldFrame,
+    PlanFrame,
+    RunFrame,
+    ToldFrame,
     batch_frame,
+    bitmap_bytes,
     checked_batch,
+    checked_plan,
     frame_body_bytes,
     guest_of,
     host_frame,
     host_of,
+    range_bytes,
 )
-from vmplace.sampling.sample import RangeSample, SampleBatch
+from vmplace.sampling.sample import EarlyBits, NodeBits, NodeHits, RangeSample, SampleBatch
 from vmplace.topology.guest import GuestTopology, RamRange
 from vmplace.topology.host import HostTopology
 
-Event: TypeAlias = HostTopology | GuestTopology | SampleBatch
+Event: TypeAlias = HostTopology | GuestTopology | SampleBatch | RunFrame | PlanFrame
 
-VERSION = 1
+VERSION = 2
+OLD_VERSION = 1
+"""Which told no nodes of touches, and no decisions."""
 FILE_HEAD = struct.Struct("<8sI")
 FILE_MAGIC = b"VMPTRACE"
 FRAME_HEAD = struct.Struct("<4sIII")
 FRAME_MAGIC = b"VMPF"
-FRAME: Any = Frame
+FRAMES: dict[int, Any] = {VERSION: Frame, OLD_VERSION: OldFrame}
 MOST_HEAD_BYTES = 16 << 20
 COMPRESSION = 1
 """The fastest: pages of one node that were not touched are long runs."""
@@ -66,13 +77,28 @@ class Recorder:
         except OSError as err:
             raise RecordingError(f"{path} cannot be written: {err.strerror}") from err
         self._write(FILE_HEAD.pack(FILE_MAGIC, VERSION))
-        self._append(host_frame(host), b"")
+        self._host: HostTopology | None = None
+        self.see_host(host)
 
-    def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
-        """Append a batch, and before it the guest as it is now, if that changed."""
+    def see_host(self, host: HostTopology) -> None:
+        """Append the host as it is now, if it changed."""
+        if self._host != host:
+            self._append(host_frame(host), b"")
+            self._host = host
+
+    def see_guest(self, guest: GuestTopology) -> None:
+        """Append the guest as it is now, if it changed."""
         if self._guests.get(guest.name) != guest:
             self._append(GuestFrame(guest), b"")
             self._guests[guest.name] = guest
+
+    def tell(self, frame: RunFrame | PlanFrame) -> None:
+        """Append that decisions follow, or one of them."""
+        self._append(frame, b"")
+
+    def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
+        """Append a batch, and before it the guest as it is now, if that changed."""
+        self.see_guest(guest)
         packer = zlib.compressobj(self._compression)
         body = [packer.compress(array.data) for sample in batch.ranges for array in _arrays(sample)]
         self._append(batch_frame(batch), b"".join([*body, packer.flush()]))
@@ -116,9 +142,9 @@ def iter_recording(path: Path, *, only_guest: str | None = None, tolerant: bool 
     except OSError as err:
         raise RecordingError(f"{path} cannot be read: {err.strerror}") from err
     with file:
-        _check_head(path, file)
+        version = _check_head(path, file)
         try:
-            yield from _iter_events(path, file, only_guest)
+            yield from _iter_events(path, file, only_guest, FRAMES[version])
         except RecordingError:
             if not tolerant:
                 raise
@@ -132,11 +158,20 @@ def read_recorded_host(path: Path) -> HostTopology:
     raise RecordingError(f"{path} tells no host", hint="the recorder was stopped at once; record again")
 
 
-def _arrays(sample: RangeSample) -> tuple[np.ndarray[tuple[int], np.dtype[np.int8 | np.uint8]], ...]:
-    return tuple(np.ascontiguousarray(a) for a in (sample.accessed, sample.node_index, sample.huge))
+def _arrays(sample: RangeSample) -> tuple[Any, ...]:
+    """Return what is kept of a range, in the order in which ``_range_of`` reads it."""
+    arrays: list[Any] = [sample.accessed, sample.node_index, sample.huge]
+    if bits := sample.by_node:
+        arrays += [bits.accessed, *([] if bits.written is None else [bits.written])]
+        arrays += [one.accessed for one in bits.early]
+    if sample.counted is not None:
+        arrays += [sample.counted.pages.astype(np.int64), sample.counted.rows.astype(np.int64)]
+    if sample.text is not None:
+        arrays += [sample.text.astype(np.int64)]
+    return tuple(np.ascontiguousarray(one).reshape(-1) for one in arrays)
 
 
-def _check_head(path: Path, file: BinaryIO) -> None:
+def _check_head(path: Path, file: BinaryIO) -> int:
     head = file.read(FILE_HEAD.size)
     if len(head) < FILE_HEAD.size or not head.startswith(FILE_MAGIC):
         raise RecordingError(
@@ -144,19 +179,21 @@ def _check_head(path: Path, file: BinaryIO) -> None:
             hint="such files start with VMPTRACE; see docs/recording.md",
         )
     version = FILE_HEAD.unpack(head)[1]
-    if version != VERSION:
+    if version not in FRAMES:
+        known = " and ".join(map(str, sorted(FRAMES)))
         raise RecordingError(
-            f"{path} is a recording of version {version}, this vmplace reads version {VERSION}",
+            f"{path} is a recording of version {version}, this vmplace reads versions {known}",
             hint="replay it with the vmplace that recorded it",
         )
+    return int(version)
 
 
-def _iter_events(path: Path, file: BinaryIO, only_guest: str | None) -> Iterator[Event]:
+def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any) -> Iterator[Event]:
     batches = 0
     while True:
         offset = file.tell()
         try:
-            read = _read_frame(file)
+            read = _read_frame(file, frames)
             if read is None:
                 return
             event = _event_of(*read, only_guest)
@@ -175,7 +212,7 @@ class _DamagedError(Exception):
     """What is wrong with one frame."""
 
 
-def _read_frame(file: BinaryIO) -> tuple[Frame, bytes] | None:
+def _read_frame(file: BinaryIO, frames: Any) -> tuple[Frame | OldFrame, bytes] | None:
     head = file.read(FRAME_HEAD.size)
     if not head:
         return None
@@ -194,12 +231,18 @@ def _read_frame(file: BinaryIO) -> tuple[Frame, bytes] | None:
         raise _DamagedError("the recording is cut short")
     if zlib.crc32(payload) != crc:
         raise _DamagedError("a damaged frame (wrong CRC)")
-    return parse_json(payload[:head_bytes], FRAME), payload[head_bytes:]
+    return parse_json(payload[:head_bytes], frames), payload[head_bytes:]
 
 
-def _event_of(frame: Frame, body: bytes, only_guest: str | None) -> Event | None:
+def _event_of(frame: Frame | OldFrame, body: bytes, only_guest: str | None) -> Event | None:
     if isinstance(frame, GuestFrame):
         return guest_of(frame) if only_guest in (None, frame.guest.name) else None
+    if isinstance(frame, RunFrame):
+        return frame
+    if isinstance(frame, PlanFrame):
+        return checked_plan(frame)
+    if isinstance(frame, OldBatchFrame):
+        frame = frame.renewed
     if isinstance(frame, BatchFrame):
         frame = checked_batch(frame)
         return _batch_of(frame, body) if only_guest in (None, frame.guest) else None
@@ -213,18 +256,66 @@ def _batch_of(frame: BatchFrame, body: bytes) -> SampleBatch:
     if len(raw) != wanted:
         raise _DamagedError(f"a batch whose arrays do not hold the {wanted} bytes its ranges need")
     ranges, at = [], 0
-    for ram in frame.ranges:
-        ranges.append(_range_of(ram, raw, at, len(frame.nids)))
-        at += 2 * ram.npages + block_count(ram)
+    for ram, told in zip(frame.ranges, frame.told, strict=True):
+        ranges.append(_range_of(ram, told, _Body(raw, at), len(frame.nids)))
+        at += range_bytes(ram, told)
     return SampleBatch(
         frame.guest, frame.source, frame.coverage, frame.started_ns, frame.ended_ns, frame.nids, tuple(ranges)
     )
 
 
-def _range_of(ram: RamRange, raw: bytes, at: int, nodes: int) -> RangeSample:
-    accessed = np.frombuffer(raw, np.uint8, ram.npages, at)
-    node_index = np.frombuffer(raw, np.int8, ram.npages, at + ram.npages)
-    huge = np.frombuffer(raw, np.uint8, block_count(ram), at + 2 * ram.npages)
+class _Body:
+    """Takes arrays off a batch's body, one after the other."""
+
+    def __init__(self, raw: bytes, at: int) -> None:
+        self._raw, self._at = raw, at
+
+    def take(self, dtype: Any, count: int) -> Any:
+        """Return the next ``count`` values."""
+        # Arrays of words need not begin at a whole word.
+        size = np.dtype(dtype).itemsize * count
+        found = np.frombuffer(self._raw[self._at : self._at + size], dtype)
+        self._at += size
+        return found
+
+
+def _range_of(ram: RamRange, told: ToldFrame, body: _Body, nodes: int) -> RangeSample:
+    accessed = body.take(np.uint8, ram.npages)
+    node_index = body.take(np.int8, ram.npages)
+    huge = body.take(np.uint8, block_count(ram))
     if max(accessed.max(), huge.max()) > 1 or not -1 <= node_index.min() <= node_index.max() < nodes:
         raise _DamagedError("a batch with pages on nodes that it does not tell, or touched by no 0 and no 1")
-    return RangeSample(ram, accessed, node_index, huge)
+    by_node = _bits_of(ram, told, body) if told.node_rows else None
+    counted = None
+    if told.counted is not None:
+        counted = NodeHits(_pages_of(ram, body, told.counted), _rows_of(body, told.counted, nodes))
+    text = None if told.text is None else _pages_of(ram, body, told.text)
+    return RangeSample(ram, accessed, node_index, huge, by_node, counted=counted, text=text)
+
+
+def _bits_of(ram: RamRange, told: ToldFrame, body: _Body) -> NodeBits:
+    def rows(count: int) -> Bits:
+        bits: Bits = body.take(np.uint64, count * bitmap_bytes(ram) // 8).reshape(count, -1)
+        if ram.npages % 64 and (bits[:, -1] >> np.uint64(ram.npages % 64)).any():
+            raise _DamagedError("a batch with touches of pages that its range does not have")
+        return bits
+
+    accessed = rows(told.node_rows)
+    written = rows(told.written_rows) if told.written_rows else None
+    return NodeBits(
+        accessed, written, tuple(EarlyBits(after_ns, rows(told.node_rows)) for after_ns in told.early_ns)
+    )
+
+
+def _pages_of(ram: RamRange, body: _Body, count: int) -> Indexes:
+    pages: Indexes = body.take(np.int64, count)
+    if count and not 0 <= pages.min() <= pages.max() < ram.npages:
+        raise _DamagedError("a batch with samples of pages that its range does not have")
+    return pages
+
+
+def _rows_of(body: _Body, count: int, nodes: int) -> Indexes:
+    rows: Indexes = body.take(np.int64, count)
+    if count and not 0 <= rows.min() <= rows.max() <= nodes:
+        raise _DamagedError("a batch with samples of nodes that it does not tell")
+    return rows

@@ -6,9 +6,9 @@ from typing import TypeAlias
 import msgspec
 
 from vmplace.errors import OutsideError
-from vmplace.outside import MOST_BITS, MOST_ID, printable, within
+from vmplace.outside import MOST_BITS, MOST_ID, finite, printable, within
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.sample import SampleBatch, SourceCoverage
+from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.host import HostTopology, Node
 
@@ -21,7 +21,10 @@ MOST_PAGES = 1 << 29
 MOST_NODES = 127
 """An index of a node is a signed byte."""
 MOST_RANGES = 4096
-MOST_DISTANCE = MOST_ID
+MOST_EARLY = 64
+MOST_ENTRIES = 1 << 26
+"""Samples of a range in one window."""
+ENTRY_BYTES = 8
 MOST_ADDRESS = 1 << 57
 
 
@@ -41,20 +44,86 @@ class GuestFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="guest"):
     guest: GuestTopology
 
 
+class ToldFrame(msgspec.Struct, frozen=True):
+    """What a source told of a range beside which pages were touched, and so how long its arrays are.
+
+    ``node_rows``: bitmaps of who touched pages, 0: it sees no nodes; ``written_rows``: of who wrote, 0: it
+    cannot tell.  ``early_ns``: when each early reading was made.  ``counted``, ``text``: how many entries,
+    None: it cannot tell.
+    """
+
+    node_rows: int = 0
+    written_rows: int = 0
+    early_ns: tuple[int, ...] = ()
+    counted: int | None = None
+    text: int | None = None
+
+
 class BatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
     """One window of one guest; the arrays of its ranges are the frame's body."""
 
     guest: str
     source: str
-    # The word of format 1, which kept recordings have.
+    coverage: SourceCoverage
+    started_ns: int
+    ended_ns: int
+    nids: tuple[int, ...]
+    ranges: tuple[RamRange, ...]
+    told: tuple[ToldFrame, ...]
+
+
+class OldBatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
+    """The same in format 1, which kept no nodes of touches."""
+
+    guest: str
+    source: str
     coverage: SourceCoverage = msgspec.field(name="sight")
     started_ns: int
     ended_ns: int
     nids: tuple[int, ...]
     ranges: tuple[RamRange, ...]
 
+    @property
+    def renewed(self) -> BatchFrame:
+        """Return the frame as it is written now."""
+        told = (ToldFrame(),) * len(self.ranges)
+        return BatchFrame(
+            self.guest, self.source, self.coverage, self.started_ns, self.ended_ns, self.nids, self.ranges,
+            told,
+        )  # fmt: skip
 
-Frame: TypeAlias = HostFrame | GuestFrame | BatchFrame
+
+class PlannedGuest(msgspec.Struct, frozen=True):
+    """What a policy knew of a guest beside its pages; ``settings`` as its policy says, without times."""
+
+    name: str
+    settings: dict[str, object]
+    dram_per_us: float | None = None
+    cpus: float | None = None
+    known_s: float = 0.0
+
+
+class RunFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
+    """What follows was decided about, by ``policy``; ``acted``: and that was carried out."""
+
+    policy: str
+    acted: bool
+
+
+class PlanFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="plan"):
+    """A decision: what it was made with beside host, guests and batches; ``digest``: CRC-32 of the plan."""
+
+    now_ns: float
+    window_s: float
+    budget_bytes: int | None
+    replica_ratio: float
+    huge_replicas: bool
+    guests: tuple[PlannedGuest, ...]
+    digest: int
+
+
+Frame: TypeAlias = HostFrame | GuestFrame | BatchFrame | RunFrame | PlanFrame
+OldFrame: TypeAlias = HostFrame | GuestFrame | OldBatchFrame
 
 
 def host_frame(host: HostTopology) -> HostFrame:
@@ -96,8 +165,20 @@ def host_of(frame: HostFrame) -> HostTopology:
 def batch_frame(batch: SampleBatch) -> BatchFrame:
     """Return the head of the frame that tells ``batch``."""
     rams = tuple(sample.ram for sample in batch.ranges)
+    told = tuple(_told(sample) for sample in batch.ranges)
     return BatchFrame(
-        batch.guest, batch.source, batch.coverage, batch.started_ns, batch.ended_ns, batch.nids, rams
+        batch.guest, batch.source, batch.coverage, batch.started_ns, batch.ended_ns, batch.nids, rams, told
+    )
+
+
+def _told(sample: RangeSample) -> ToldFrame:
+    bits, counted, text = sample.by_node, sample.counted, sample.text
+    return ToldFrame(
+        0 if bits is None else len(bits.accessed),
+        0 if bits is None or bits.written is None else len(bits.written),
+        () if bits is None else tuple(one.after_ns for one in bits.early),
+        None if counted is None else len(counted.pages),
+        None if text is None else len(text),
     )
 
 
@@ -119,12 +200,46 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
     _check_ids(frame.nids, MOST_ID)
     if not frame.nids or len(set(frame.nids)) < len(frame.nids) or len(frame.nids) > MOST_NODES:
         raise OutsideError("a batch whose nodes are not listed one by one")
+    if len(frame.told) != len(frame.ranges):
+        raise OutsideError("a batch that does not tell what was seen of each of its ranges")
+    rows = len(frame.nids) + 1
+    for told in frame.told:
+        if told.node_rows not in {0, rows} or told.written_rows not in {0, 1, rows}:
+            raise OutsideError("a batch whose bitmaps are not of its nodes")
+        within(len(told.early_ns), 0, MOST_EARLY if told.node_rows else 0, "the number of early readings")
+        for after_ns in told.early_ns:
+            within(after_ns, 0, MOST_BITS, "the time of an early reading")
+        for entries in (told.counted or 0, told.text or 0):
+            within(entries, 0, MOST_ENTRIES, "the number of samples")
     return msgspec.structs.replace(frame, guest=printable(frame.guest))
 
 
+def checked_plan(frame: PlanFrame) -> PlanFrame:
+    """Return ``frame``; raises OutsideError for a decision that cannot be."""
+    figures = [frame.now_ns, frame.window_s, frame.replica_ratio]
+    for one in frame.guests:
+        figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s]
+    for value in figures:
+        finite(value, least=0, most=MOST_BITS, what="a figure of a decision")
+    within(frame.budget_bytes or 0, 0, MOST_BITS, "a budget")
+    return frame
+
+
 def frame_body_bytes(frame: BatchFrame) -> int:
-    """Return how long the arrays of a batch are: two bytes per page, one per 2 MiB block."""
-    return sum(2 * ram.npages + block_count(ram) for ram in frame.ranges)
+    """Return how long the arrays of a batch are."""
+    return sum(range_bytes(ram, told) for ram, told in zip(frame.ranges, frame.told, strict=True))
+
+
+def range_bytes(ram: RamRange, told: ToldFrame) -> int:
+    """Return how long a range's arrays are: two bytes per page, one per 2 MiB block, bitmaps, entries."""
+    rows = told.node_rows * (1 + len(told.early_ns)) + told.written_rows
+    entries = ENTRY_BYTES * (2 * (told.counted or 0) + (told.text or 0))
+    return 2 * ram.npages + block_count(ram) + rows * bitmap_bytes(ram) + entries
+
+
+def bitmap_bytes(ram: RamRange) -> int:
+    """Return how long a bit for each page is, in whole words."""
+    return -(-ram.npages // 64) * 8
 
 
 def _pairs(mapping: Mapping[tuple[int, int], int]) -> Pairs:

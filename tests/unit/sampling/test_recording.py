@@ -17,7 +17,14 @@ from tests.unit.sampling.guest_process import ram_range
 from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
 from vmplace.sampling.recording import Event, Recorder, iter_recording
 from vmplace.sampling.registry import best_source
-from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
+from vmplace.sampling.sample import (
+    EarlyBits,
+    NodeBits,
+    NodeHits,
+    RangeSample,
+    SampleBatch,
+    SourceCoverage,
+)
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_replay import ReplaySource
 from vmplace.topology.guest import Cell, GuestTopology, Vcpu
@@ -29,6 +36,7 @@ HOST = HostTopology(
     {0: (0, 2), 2: (0, 2)},
     {(0, 5): 12_000_000_000},
 )
+DATA = Path(__file__).parents[2] / "data/recordings"
 RAM = (ram_range(0x7F0000000000, 3000), replace(ram_range(0x7F1000001000, 700), base_gfn=0x100000, cell=1))
 
 
@@ -62,6 +70,58 @@ def recorded(tmp_path: Path) -> Path:
             recorder.add(guest("a"), batch("a", window))
             recorder.add(guest("b"), batch("b", window + 10))
     return path
+
+
+def with_users(one: SampleBatch, window: int) -> SampleBatch:
+    """Return the batch with all that a source which sees nodes may tell."""
+    rng = np.random.default_rng(window + 100)
+
+    def bits(rows: int, npages: int) -> np.ndarray:
+        pages = np.zeros((rows, -(-npages // 64) * 64), np.uint8)
+        pages[:, :npages] = rng.integers(0, 2, (rows, npages))
+        return np.packbits(pages, axis=1, bitorder="little").view(np.uint64)
+
+    ranges = []
+    for sample, rows in zip(one.ranges, (3, 1), strict=True):
+        npages = sample.ram.npages
+        early = tuple(EarlyBits(after, bits(3, npages)) for after in (6_000_000, 24_000_000)[: window % 3])
+        written = bits(rows, npages) if window != 1 else None
+        hits = NodeHits(rng.integers(0, npages, 9), rng.integers(0, 3, 9))
+        by_node = NodeBits(bits(3, npages), written, early)
+        ranges.append(replace(sample, by_node=by_node, counted=hits, text=np.arange(window)))
+    return replace(one, ranges=tuple(ranges))
+
+
+def arrays_of(one: RangeSample) -> list[np.ndarray]:
+    assert one.by_node and one.counted and one.text is not None
+    arrays = [one.by_node.accessed, one.counted.pages, one.counted.rows, one.text]
+    arrays += [] if one.by_node.written is None else [one.by_node.written]
+    return [*arrays, *(early.accessed for early in one.by_node.early)]
+
+
+def test_who_touched_what_and_when_comes_back_too(tmp_path: Path) -> None:
+    batches = [with_users(batch("a", window), window) for window in range(3)]
+    with Recorder(tmp_path / "x", HOST) as recorder:
+        for one in batches:
+            recorder.add(guest("a"), one)
+    back = [event for event in iter_recording(tmp_path / "x") if isinstance(event, SampleBatch)]
+    for one, other in zip(batches, back, strict=True):
+        assert same(one, other)
+        for mine, theirs in zip(one.ranges, other.ranges, strict=True):
+            assert mine.by_node and theirs.by_node
+            assert (mine.by_node.written is None) == (theirs.by_node.written is None)
+            assert [e.after_ns for e in mine.by_node.early] == [e.after_ns for e in theirs.by_node.early]
+            for left, right in zip(arrays_of(mine), arrays_of(theirs), strict=True):
+                assert np.array_equal(left, right)
+
+
+def test_a_recording_of_version_1_is_read_with_what_it_has() -> None:
+    """The demo's, as an earlier version made it."""
+    events = list(iter_recording(DATA / "format-1.vmptrace"))
+    batches = [event for event in events if isinstance(event, SampleBatch)]
+    assert isinstance(events[0], HostTopology) and len(batches) >= 2
+    assert all(one.by_node is None for event in batches for one in event.ranges)
+    assert any(one.accessed.any() for event in batches for one in event.ranges)
 
 
 def same(one: SampleBatch, other: SampleBatch) -> bool:
@@ -130,7 +190,7 @@ def test_an_error_counts_what_is_good(recorded: Path) -> None:
     [
         (b"", "not a recording"),
         (b"PK\3\4 something else", "not a recording"),
-        (b"VMPTRACE" + struct.pack("<I", 2), "version 2, this vmplace reads version 1"),
+        (b"VMPTRACE" + struct.pack("<I", 3), "version 3, this vmplace reads versions 1 and 2"),
     ],
 )
 def test_foreign_files_are_told_apart(tmp_path: Path, content: bytes, words: str) -> None:
@@ -142,7 +202,7 @@ def test_foreign_files_are_told_apart(tmp_path: Path, content: bytes, words: str
 def forged(path: Path, head: bytes, body: bytes) -> Path:
     crc = zlib.crc32(body, zlib.crc32(head))
     frame = struct.pack("<4sIII", b"VMPF", len(head), len(body), crc) + head + body
-    path.write_bytes(b"VMPTRACE" + struct.pack("<I", 1) + frame)
+    path.write_bytes(b"VMPTRACE" + struct.pack("<I", 2) + frame)
     return path
 
 

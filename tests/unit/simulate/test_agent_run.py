@@ -4,11 +4,18 @@ import errno
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
+from vmplace.agent.dry_run import Event, rehearse
+from vmplace.agent.run_recorder import recording_run
+from vmplace.policy.plan import GuestSettings
+from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
+from vmplace.sampling.recording import iter_recording
+from vmplace.sampling.recording_frames import PlanFrame
 from vmplace.simulate.agent_host import HVA, SimulatedMachine, VirtualClock
 from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet, run_agent
 from vmplace.simulate.agent_source import TraceSource
@@ -148,3 +155,30 @@ def test_a_guest_that_ended_is_gone_for_the_kernel(tmp_path):
     with pytest.raises(OSError) as gone:
         machine.page_nids(guest.pid, np.array([HVA], np.uint64), np.zeros(1, np.int32))
     assert gone.value.errno == errno.ESRCH
+
+
+def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
+    """The agent in virtual time, kept as it runs; the control: one rate, told wrongly, changes decisions."""
+    simulation = simulation_of(spec_of(private_pages(heat=LONG), "a"), spec_of(shared_pages(heat=LONG), "b"))
+    trace = tmp_path / "run.vmptrace"
+    host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
+    with quiet(), closing(host.actuator()) as actuator:
+        agent = host.agent(actuator)
+        agent._parts, kept = recording_run(agent._parts, trace, acts=True)
+        with closing(kept):
+            agent.run(windows=30)
+    events = list(iter_recording(trace))
+    assert agent.status.moved_bytes > 0 and agent.status.replicated_bytes > 0
+    horizon = Horizon(CLOCK_SCALE, 1.0)
+    result = rehearse(events, AutoPolicy(horizon), lambda _: GuestSettings())
+    assert result.decisions == result.repeated >= 20
+    assert sum(one.moved_bytes for one in result.guests.values()) > 0
+
+    def slower(event: Event) -> Event:
+        if not isinstance(event, PlanFrame):
+            return event
+        guests = tuple(msgspec.structs.replace(one, dram_per_us=1e-3) for one in event.guests)
+        return msgspec.structs.replace(event, guests=guests)
+
+    wrong = rehearse(map(slower, events), AutoPolicy(horizon), lambda _: GuestSettings())
+    assert wrong.decisions == result.decisions and wrong.repeated < result.repeated

@@ -1,0 +1,169 @@
+"""Keep a run of the agent: what its windows saw, and what each decision was made with.
+
+A recording that cannot be written is given up with a warning: it must not stop the agent.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from vmplace.agent.parts import Parts
+from vmplace.errors import OutsideError, RecordingError
+from vmplace.model.pages import GuestPages
+from vmplace.policy.plan import Collapse, GuestSettings, GuestView, PlacementPlan, Replication, Snapshot
+from vmplace.sampling.recording import Recorder
+from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
+from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
+
+LOG = logging.getLogger(__name__)
+Policy = Callable[[Snapshot], PlacementPlan]
+
+
+class RunRecorder:
+    """Writes what a run sees and decides; ``acts``: its decisions are carried out."""
+
+    def __init__(self, recorder: Recorder, policy_name: str, *, acts: bool) -> None:
+        self._recorder: Recorder | None = recorder
+        self._write(lambda one: one.tell(RunFrame(policy_name, acts)))
+
+    def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
+        """Keep a window of a guest."""
+        self._write(lambda recorder: recorder.add(guest, batch))
+
+    def watching(self, policy: Policy) -> Policy:
+        """Return the policy, of which each decision is kept."""
+
+        def planned(snapshot: Snapshot) -> PlacementPlan:
+            plan = policy(snapshot)
+            self._write(lambda recorder: self._keep(recorder, snapshot, plan))
+            return plan
+
+        return planned
+
+    def close(self) -> None:
+        """End the recording."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
+
+    def _keep(self, recorder: Recorder, snapshot: Snapshot, plan: PlacementPlan) -> None:
+        recorder.see_host(snapshot.host)
+        for view in snapshot.guests:
+            recorder.see_guest(view.topology)
+        recorder.tell(plan_frame(snapshot, plan))
+
+    def _write(self, step: Callable[[Recorder], None]) -> None:
+        if self._recorder is None:
+            return
+        try:
+            step(self._recorder)
+        except RecordingError as err:
+            LOG.warning('reason="the run is recorded no more: %s"', err)
+            self.close()
+
+
+def recording_run(
+    parts: Parts, path: Path, *, acts: bool, overwrite: bool = False
+) -> tuple[Parts, RunRecorder]:
+    """Return the parts of an agent whose run is kept in ``path``, and what ends that.
+
+    Raises RecordingError if the file exists or cannot be written.
+    """
+    recorder = Recorder(path, parts.discovery.host(), overwrite=overwrite)
+    kept = RunRecorder(recorder, parts.policy_name, acts=acts)
+    return replace(parts, policy=kept.watching(parts.policy), sampled=kept.add), kept
+
+
+def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
+    """Return what is kept of a decision."""
+    guests = tuple(
+        PlannedGuest(
+            view.topology.name,
+            _settings(view.settings),
+            _plain(view.dram_per_us),
+            _plain(view.cpus),
+            float(view.known_s),
+        )
+        for view in snapshot.guests
+    )
+    return PlanFrame(
+        float(snapshot.now_ns),
+        snapshot.window_s,
+        snapshot.budget_bytes,
+        snapshot.replica_ratio,
+        snapshot.huge_replicas,
+        guests,
+        digest(plan),
+    )
+
+
+def snapshot_of(
+    frame: PlanFrame,
+    host: HostTopology,
+    known: dict[str, tuple[GuestTopology, GuestPages | None]],
+) -> Snapshot:
+    """Return what a decision was made with; raises OutsideError if the recording does not hold it."""
+    views = []
+    for one in frame.guests:
+        if one.name not in known:
+            raise OutsideError(f"a decision about guest {one.name[:60]!r}, which is not told")
+        topology, pages = known[one.name]
+        settings, dram_per_us = settings_of(one), one.dram_per_us
+        view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
+        views.append(replace(view, known_s=one.known_s))
+    return Snapshot(
+        host,
+        tuple(views),
+        frame.budget_bytes,
+        frame.replica_ratio,
+        frame.huge_replicas,
+        frame.now_ns,
+        frame.window_s,
+    )
+
+
+def settings_of(guest: PlannedGuest) -> GuestSettings:
+    """Return the guest's settings at a decision; raises OutsideError for what are none."""
+    try:
+        return msgspec.convert(guest.settings, GuestSettings)
+    except msgspec.ValidationError as err:
+        raise OutsideError(f"settings that are none: {err}") from err
+
+
+def digest(plan: PlacementPlan) -> int:
+    """Return the CRC-32 of all that a plan changes, in its order."""
+    crc = 0
+    for part in _parts(plan):
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
+def _parts(plan: PlacementPlan) -> Iterable[bytes]:
+    for move in plan.moves:
+        yield move.guest.encode()
+        for array in (move.hva, move.npages, move.from_nid, move.to_nid):
+            yield np.ascontiguousarray(array).tobytes()
+    changes: tuple[Replication | Collapse, ...] = (*plan.replications, *plan.collapses)
+    for one in changes:
+        nids = one.nids if isinstance(one, Replication) else ()
+        yield f"{type(one).__name__} {one.guest} {nids}".encode()
+        yield np.ascontiguousarray(one.hva).tobytes() + np.ascontiguousarray(one.npages).tobytes()
+
+
+def _plain(figure: float | None) -> float | None:
+    """Return a number of numpy's as one of Python's."""
+    return None if figure is None else float(figure)
+
+
+def _settings(settings: GuestSettings) -> dict[str, Any]:
+    # When it may be changed is the agent's to keep; a plan does not ask.
+    timeless = asdict(replace(settings, schedule=()))
+    return timeless | {"mode": settings.mode.value}

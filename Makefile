@@ -70,6 +70,10 @@ FAULTS ?= 1000
 faults: venv ## 1,000 failures and 1,000 kills at the calls that the journal makes (FAULTS=1000)
 	FAULTS=$(FAULTS) $(BIN)/pytest tests/native/test_journal_faults.py
 
+.PHONY: agent-faults
+agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in virtual time, or what 3 minutes allow
+	$(BIN)/python -m tests.fuzz.agent_faults
+
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 	$(BIN)/pytest tests/lab
 

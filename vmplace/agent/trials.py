@@ -2,14 +2,16 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
 from vmplace.policy.trial import Trial, Verdict
-from vmplace.sampling.guest_cost import CountsMemory, GuestCost
+from vmplace.sampling.guest_cost import CountsMemory, GuestCost, MemoryRate
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 STIRRED = 0.05
 """A cost that changed by this share since the last window is another phase of the program."""
 LEAST_SHARE = 0.001
@@ -40,9 +42,8 @@ class Trials:
         begun = self._costs
         guests = tuple(guests)
         self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
-        if isinstance(self._counters, CountsMemory):
-            for guest in guests:
-                guest.rate = self._counters.rate(guest.topology)
+        for guest in guests:
+            guest.rate = self._rate(guest)
 
     def settle(
         self, guests: Iterable[TrackedGuest], result: ActuationResult, now_s: float
@@ -98,9 +99,19 @@ class Trials:
         if self._counters is not None:
             self._counters.close()
 
+    def _rate(self, guest: TrackedGuest) -> MemoryRate | None:
+        counters = self._counters
+        if not isinstance(counters, CountsMemory):
+            return None
+        return self._counted(guest, counters.rate)
+
     def _cost(self, guest: TrackedGuest) -> float | None:
+        return None if self._counters is None else self._counted(guest, self._counters.cost)
+
+    def _counted(self, guest: TrackedGuest, count: Callable[[GuestTopology], T | None]) -> T | None:
+        """Return what counters tell of a guest, None where they fail: that stops nobody."""
         try:
-            return None if self._counters is None else self._counters.cost(guest.topology)
+            return count(guest.topology)
         except Exception as err:
             if self._unmeasured.get(guest.name) != str(err):
                 LOG.warning('guest=%s reason="nothing tells whether moving helped: %s"', guest.name, err)

@@ -28,7 +28,7 @@ from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
 from tests.unit.lab.scenario_figures import manager
 from tests.unit.model.test_handover import a_guest, halves, window
 from tests.unit.model.test_handover import handed_over as handover_of_halves
-from tests.unit.sampling.test_recording import HOST, batch, guest
+from tests.unit.sampling.test_recording import HOST, batch, guest, with_users
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.topology.test_calibration import FOUR, MACHINE, calibration
 from vmplace.actuation.journal import JournalContents, parse_journal
@@ -62,9 +62,11 @@ from vmplace.sampling.recording import (
     FILE_MAGIC,
     FRAME_HEAD,
     FRAME_MAGIC,
+    VERSION,
     Recorder,
     iter_recording,
 )
+from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.host_file import SimulatedHost, parse_host
 from vmplace.simulate.trace import WANTED, Trace, parse_trace, read_trace
@@ -204,7 +206,7 @@ def recording(data: bytes) -> None:
 def frames(data: bytes) -> None:
     """Run a policy over frames whose lengths and sums are right: lines, head and body in turn."""
     parts = data.split(b"\n")
-    content = FILE_HEAD.pack(FILE_MAGIC, 1)
+    content = FILE_HEAD.pack(FILE_MAGIC, VERSION)
     for head, raw in zip(parts[::2], parts[1::2], strict=False):
         body = zlib.compress(raw, 1) if raw else b""
         content += FRAME_HEAD.pack(FRAME_MAGIC, len(head), len(body), zlib.crc32(head + body)) + head + body
@@ -330,7 +332,13 @@ def recorded() -> list[bytes]:
     with Recorder(path, HOST, overwrite=True) as recorder:
         for window in range(2):
             recorder.add(guest("a"), batch("a", window))
-    return [path.read_bytes()]
+    plain = path.read_bytes()
+    with Recorder(path, HOST, overwrite=True) as recorder:
+        recorder.tell(RunFrame("auto", acted=True))
+        recorder.add(guest("a"), with_users(batch("a", 2), 2))
+        known = PlannedGuest("a", {"mode": "auto"}, 1.5, 2.0)
+        recorder.tell(PlanFrame(1e9, 1.0, 1 << 20, 0.25, True, (known,), 0))
+    return [plain, path.read_bytes()]
 
 
 def recorded_frames() -> list[bytes]:

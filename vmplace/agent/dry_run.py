@@ -7,6 +7,7 @@ import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent.run_recorder import digest, snapshot_of
+from vmplace.errors import OutsideError, RecordingError
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
@@ -178,7 +179,11 @@ class _Run:
     def _repeat(self, host: HostTopology, decided: PlanFrame) -> None:
         """Decide as the agent did: what came of it is in the windows that follow."""
         known = {name: (guest.topology, guest.pages) for name, guest in self.guests.items()}
-        plan = self.policy(snapshot_of(decided, host, known))
+        try:
+            snapshot = snapshot_of(decided, host, known)
+        except OutsideError as err:
+            raise RecordingError(str(err), hint="record again") from err
+        plan = self.policy(snapshot)
         self.decisions += 1
         self.repeated += digest(plan) == decided.digest
         for move in plan.moves:

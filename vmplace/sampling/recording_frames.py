@@ -1,6 +1,7 @@
 """What stands in the JSON heads of a recording's frames?  docs/recording.md tells it field by field."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -207,8 +208,8 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
         if told.node_rows not in {0, rows} or told.written_rows not in {0, 1, rows}:
             raise OutsideError("a batch whose bitmaps are not of its nodes")
         within(len(told.early_ns), 0, MOST_EARLY if told.node_rows else 0, "the number of early readings")
-        for after_ns in told.early_ns:
-            within(after_ns, 0, MOST_BITS, "the time of an early reading")
+        for before_ns, after_ns in pairwise((0, *told.early_ns)):
+            within(after_ns, before_ns + 1, frame.ended_ns - frame.started_ns, "the time of an early reading")
         for entries in (told.counted or 0, told.text or 0):
             within(entries, 0, MOST_ENTRIES, "the number of samples")
     return msgspec.structs.replace(frame, guest=printable(frame.guest))

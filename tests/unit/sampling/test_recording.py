@@ -84,7 +84,7 @@ def with_users(one: SampleBatch, window: int) -> SampleBatch:
     ranges = []
     for sample, rows in zip(one.ranges, (3, 1), strict=True):
         npages = sample.ram.npages
-        early = tuple(EarlyBits(after, bits(3, npages)) for after in (6_000_000, 24_000_000)[: window % 3])
+        early = tuple(EarlyBits(after, bits(3, npages)) for after in (100, 300)[: window % 3])
         written = bits(rows, npages) if window != 1 else None
         hits = NodeHits(rng.integers(0, npages, 9), rng.integers(0, 3, 9))
         by_node = NodeBits(bits(3, npages), written, early)

@@ -104,6 +104,11 @@ def drawn(number: int) -> tuple[SimulatedHost, list[GuestSpec]]:
     return host, specs
 
 
+def drawn_first() -> int:
+    """Return the number of a first scenario that nobody chose."""
+    return int.from_bytes(os.urandom(4)) // 1000 * 1000
+
+
 def losses(number: int) -> dict[str, dict[str, float]]:
     """Return by source which share of time the scenario's guests lose: mean, worst, worst protected one."""
     host, specs = drawn(number)
@@ -143,7 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("first", type=int, nargs="?", default=int.from_bytes(os.urandom(4)) // 1000 * 1000)
+    parser.add_argument("first", type=int, nargs="?", default=drawn_first())
     parser.add_argument("scenarios", type=int, nargs="?", default=16)
     add_record_options(parser)
     options = parser.parse_args()

@@ -1,6 +1,9 @@
 """How good are the policies?  All of them, on all traces and on mixes of guests: build/bench/policy.json.
 
-    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--price X] [--out FILE]
+    python -m bench.bench_policy --traces DIR [--only TEXT] [--windows N] [--minutes M] [--out FILE]
+
+Exit code 1 if in any row a guest of what ships is more than 1 % slower than with its memory untouched.  What
+was sampled to stay within ``--minutes`` of CPU stands in the file and is printed.
 
 One table: each row is one run of one policy with one source on one host, with the figures of ``vmplace
 simulate``.  ``agent:auto`` is what ships: the agent's own loop, in virtual time, at its own clock, with what
@@ -36,7 +39,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 import vmplace.simulate
+from bench.bench_hostile import SOURCES as HOSTILE_SOURCES
+from bench.bench_hostile import drawn, drawn_first
 from bench.policy_cache import ResultCache, file_digest
+from bench.policy_gate import SHIPS, lines
 from bench.policy_summary import summary
 from bench.policy_table import Table
 from bench.record import report_failures
@@ -68,6 +74,7 @@ RUNS = (
     ("agent:auto", "ad"),
     ("agent:auto", "ibs"),
     ("agent:auto", "idle"),
+    ("agent:interleave", "idle"),
     ("oracle", "full"),
     ("static-oracle", "full"),
 )
@@ -156,7 +163,10 @@ def main() -> int:
     )
     parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
     parser.add_argument("--only", default="", help="only scenarios whose mix contains this text")
-    parser.add_argument("--windows", type=int, default=1 << 30, help="at most so many windows")
+    parser.add_argument("--windows", type=int, default=14, help="of each trace, the first so many")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of CPU, after which no scenario begins")
+    parser.add_argument("--hostile", type=int, default=8, help="so many made-up programs that mislead")
+    parser.add_argument("--hostile-first", type=int, default=None, help="the first one's number; drawn anew")
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracles")
     parser.add_argument("--price", type=float, default=1.0, help="what changes of placement cost, times this")
     parser.add_argument("--jobs", type=int, default=1, help="run so many scenarios at a time")
@@ -168,18 +178,61 @@ def main() -> int:
     if options.jobs > 1:
         fill_cache(bench, options)
     table = Table(options.out)
-    for host_name, guests in scenario_names(options.traces):
-        name = f"{host_name} {mix_of(guests)}"
-        if options.only in name:
-            with table.part(name):
-                one = scenario(options.traces, host_name, guests, options.windows)
-                table.rows += table_rows(bench, one, set(options.policies))
+    chosen = [
+        (host, guests)
+        for host, guests in scenario_names(options.traces)
+        if options.only in f"{host} {mix_of(guests)}"
+    ]
+    left = []
+    for host_name, guests in chosen:
+        if cpu_minutes() > options.minutes:
+            left.append(f"{host_name} {mix_of(guests)}")
+            continue
+        with table.part(f"{host_name} {mix_of(guests)}"):
+            one = scenario(options.traces, host_name, guests, options.windows)
+            table.rows += table_rows(bench, one, set(options.policies))
+    first = drawn_first() if options.hostile_first is None else options.hostile_first
+    for number in range(first, first + options.hostile):
+        with table.part(f"hostile {number}"):
+            table.rows += hostile_rows(bench, number)
+    table.sampled = sampled(options, left, first)
+    table.write()
     if not options.no_leave_one_out:
         with table.part("leave one out"):
             table.left_out = leave_one_out(bench, options.traces, options.windows)
     if table.rows:
         print(summary(table.rows, RUNS, table.left_out))
-    return report_failures("policy", table.failed)
+        print(f"\n{table.sampled}; {cpu_minutes():.0f} minutes of CPU")
+    told = lines(table.rows)
+    print("\n".join(told), file=sys.stderr)
+    return report_failures("policy", table.failed) or int(bool(told))
+
+
+def cpu_minutes() -> float:
+    """Return the CPU time of this run so far, of its children too."""
+    return sum(os.times()[:4]) / 60
+
+
+def sampled(options: argparse.Namespace, left: Sequence[str], first: int) -> str:
+    """Return what was run of what there is, in words."""
+    words = [f"the first {options.windows} windows of each trace"]
+    words += [f"programs {first} to {first + options.hostile - 1} made up"] if options.hostile else []
+    words += [f"scenarios with {options.only!r} in their names alone"] if options.only else []
+    words += [f"left out after {options.minutes:.0f} minutes of CPU: {', '.join(left)}"] if left else []
+    return "; ".join(words)
+
+
+def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
+    """Return the rows of one made-up scenario: of what ships, beside doing nothing.  There is no oracle."""
+    host, specs = drawn(number)
+    one = Scenario(host, f"hostile-{number}", tuple(specs), 1 << 30, ("hostile", str(number)))
+    none = bench.run(one, "none", "full")
+    names = {"host": host.name, "mix": one.mix}
+    return [
+        row(names | {"policy": SHIPS, "source": source}, bench.run(one, SHIPS, source), none, none)
+        | {"worst_protected_slowdown": None, "static_share": None, "online_share": None}
+        for source in HOSTILE_SOURCES
+    ]
 
 
 def fill_cache(bench: Bench, options: argparse.Namespace) -> None:

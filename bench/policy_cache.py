@@ -2,8 +2,9 @@
 
 A run's key is a digest of all that it depends on: the code of the model, the policies and the simulator, the
 host, each guest with its trace, the policy and the source.  So a table that was interrupted goes on where it
-stopped, and a change of the code begins it anew.  Code that only vmplace's own policy runs (``OWN``) is no
-part of the keys of the others: what vmplace is measured against need not be run again when it changes.
+stopped, and a change of the code begins it anew.  The agent depends on all of the product.  Code that vmplace
+alone runs (``OWN``) is no part of the baselines' keys: what vmplace is measured against need not be run again
+when it changes.
 """
 
 import hashlib
@@ -18,8 +19,12 @@ import vmplace
 from vmplace.simulate.result import SimulationResult
 
 CODE = ("model", "policy", "simulate")
-OWN = ("corner_mix.py", "descent.py", "guard.py", "host_plan.py", "steadiness.py", "vcpu_plan.py")
-OWN_POLICY = "vmplace"
+PRODUCT = (*CODE, "actuation", "agent", "native", "sampling", "topology")
+OWN = (
+    "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "home.py", "host_plan.py", "policy_auto.py",
+    "spread.py", "steadiness.py", "trial.py", "vcpu_homes.py", "vcpu_plan.py",
+)  # fmt: skip
+OWN_POLICY, AGENT = "vmplace", "agent:"
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class ResultCache:
         """Return the result of ``policy`` kept under ``key``, or run and keep it."""
         if self.folder is None:
             return run()
-        whole = repr((code_digest(policy == OWN_POLICY), policy, *key))
+        whole = repr((code_digest(*code_of(policy)), policy, *key))
         path = self.folder / f"{hashlib.sha256(whole.encode()).hexdigest()}.json"
         if path.is_file():
             return msgspec.json.decode(path.read_bytes(), type=SimulationResult)
@@ -47,13 +52,20 @@ class ResultCache:
         return result
 
 
+def code_of(policy: str) -> tuple[tuple[str, ...], bool]:
+    """Return which parts of the product a policy's result depends on, and whether on vmplace's own code."""
+    if policy.startswith(AGENT):
+        return PRODUCT, True
+    return CODE, policy == OWN_POLICY
+
+
 @cache
-def code_digest(own: bool) -> str:
-    """Return a digest of the code that results depend on: with or without vmplace's own."""
+def code_digest(parts: tuple[str, ...], own: bool) -> str:
+    """Return a digest of the code of these parts: with or without vmplace's own."""
     root = Path(vmplace.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(path for part in CODE for path in (root / part).rglob("*.py")):
-        if own or path.name not in OWN:
+    for path in sorted(path for part in parts for path in (root / part).rglob("*.[pch]*")):
+        if path.suffix in {".py", ".c", ".h"} and (own or path.name not in OWN):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

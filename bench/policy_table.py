@@ -21,6 +21,7 @@ class Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, Any] | None = None
     failed: dict[str, str] = field(default_factory=dict)
+    sampled: str = "all windows of all traces"
     record: dict[str, Any] = field(default_factory=provenance)
 
     @contextmanager
@@ -35,6 +36,10 @@ class Table:
 
     def write(self) -> None:
         """Write what there is."""
-        reported = {"rows": self.rows, "notes": [*beaten(self.rows)], "leave_one_out": self.left_out}
-        reported |= {"record": self.record, "failed": self.failed}
+        reported: dict[str, Any] = {
+            "rows": self.rows,
+            "notes": [*beaten(self.rows)],
+            "leave_one_out": self.left_out,
+        }
+        reported |= {"record": self.record, "failed": self.failed, "sampled": self.sampled}
         write_atomically(self.path, msgspec.to_builtins(reported))

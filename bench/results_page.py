@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.demo_runs_page import rendered as rendered_runs
+from bench.policy_page import rendered as rendered_policies
 from bench.readme_results import rendered as rendered_demo
 from bench.record import write_atomically
 
@@ -142,7 +143,12 @@ def _machine(record: Record) -> str:
     return f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory']}, Python {machine['python']}"
 
 
-SECTIONS = {"demo": _demo, "demo_runs": _runs}
+def _policies(_name: str, kept: Record) -> Iterator[str]:
+    yield from rendered_policies(kept)
+    yield from _provenance(kept["record"])
+
+
+SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies}
 
 
 def keep(record: Path, results: Path = RESULTS) -> None:

@@ -1,0 +1,75 @@
+"""The table of policies can fail: what ships is held against doing nothing in each row."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import bench_policy, policy_cache, policy_gate
+from bench.policy_page import rendered
+
+
+def row(policy: str, slowdown: float, mix: str = "lulesh", guests: int = 1) -> dict[str, Any]:
+    return {
+        "host": "carrefour-a",
+        "mix": mix,
+        "policy": policy,
+        "source": "ad",
+        "worst_guest_slowdown": slowdown,
+        "oracle_share": 0.5,
+        "run_time_s": 0.9,
+        "none_run_time_s": 1.0,
+        "oracle_run_time_s": 0.8,
+        "guests": dict.fromkeys("abc"[:guests]),
+    }
+
+
+def test_a_guest_that_got_slower_by_more_than_a_hundredth_fails_the_gate() -> None:
+    rows = [row("agent:auto", 0.0101), row("agent:auto", 0.0099), row("kmaf", 0.5), row("agent:auto", 0.2)]
+    assert [one["worst_guest_slowdown"] for one in policy_gate.harmed(rows)] == [0.2, 0.0101]
+    assert "20.0% slower" in policy_gate.lines(rows)[0]
+
+
+@pytest.mark.parametrize(("slowdown", "code"), [(0.02, 1), (0.0, 0)])
+def test_the_bench_ends_with_the_gates_word(
+    slowdown: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harm = row("agent:auto", slowdown) | {
+        "worst_protected_slowdown": None,
+        "static_share": None,
+        "online_share": None,
+    }
+    monkeypatch.setattr(bench_policy, "scenario_names", lambda _: [("carrefour-a", ("lulesh",))])
+    monkeypatch.setattr(bench_policy, "scenario", lambda *_: None)
+    monkeypatch.setattr(bench_policy, "table_rows", lambda *_: [harm])
+    where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["bench", *where, "--hostile", "0", "--no-leave-one-out"])
+    assert bench_policy.main() == code
+
+
+def test_a_run_that_has_no_more_time_says_what_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_policy, "scenario_names", lambda _: [("carrefour-a", ("lulesh",))])
+    where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
+    monkeypatch.setattr(
+        "sys.argv", ["bench", *where, "--minutes", "0", "--hostile", "0", "--no-leave-one-out"]
+    )
+    bench_policy.main()
+    assert "left out after 0 minutes of CPU: carrefour-a lulesh" in (tmp_path / "policy.json").read_text()
+
+
+def test_what_the_agent_runs_is_part_of_its_key_and_no_part_of_a_baselines() -> None:
+    parts, own = policy_cache.code_of("agent:auto")
+    assert own and {"agent", "actuation", "sampling"} <= set(parts)
+    assert policy_cache.code_of("vmplace") == (policy_cache.CODE, True)
+    assert policy_cache.code_of("kmaf") == (policy_cache.CODE, False)
+    policies = Path(policy_cache.__file__).parents[1] / "vmplace/policy"
+    assert all((policies / name).is_file() for name in policy_cache.OWN)
+
+
+def test_the_page_tells_singles_from_mixes_and_names_who_was_harmed() -> None:
+    rows = [row("agent:auto", 0.02), row("agent:auto", 0.0, "a+b", 2), row("agent:auto", 0.0, "hostile-7")]
+    page = "\n".join(rendered({"rows": rows, "sampled": "the first 14 windows of each trace"}))
+    assert "Traces alone" in page and "Mixes of guests" in page and "mislead on purpose" in page
+    assert "**The gate does not hold**" in page and "* carrefour-a, lulesh, `ad`: +2.0%" in page

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "vmplace"
 LAB = PACKAGE.parent / "lab"
 STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "interfaces"]
-FOR_ALL = {"errors", "extensions", "extras", "native", "outside"}
+FOR_ALL = {"apart", "apart_worker", "errors", "extensions", "extras", "held", "native", "outside"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAB_MODULES = sorted(LAB.rglob("*.py"))
 PURE = sorted(path for stage in ("model", "policy") for path in (PACKAGE / stage).rglob("*.py"))
@@ -156,7 +156,7 @@ def test_only_actuation_changes_placement():
 def test_only_actuation_and_who_asks_a_tool_start_processes():
     starting = {p.relative_to(PACKAGE) for p in MODULES if "subprocess" in set(iter_imports(p))}
     # libvirt's library and the perf tool are asked in processes of their own.
-    asking = {Path("topology/guests_libvirt.py"), Path("sampling/perf_script.py")}
+    asking = {Path("apart.py"), Path("topology/guests_libvirt.py"), Path("sampling/perf_script.py")}
     assert {path.parts[0] for path in starting - asking} <= {"actuation"}
 
 

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import apart, held
 from vmplace.errors import GuestGoneError, VmplaceError
 
 Hvas = npt.NDArray[np.uint64]
@@ -44,19 +45,15 @@ class MoveKernel(Protocol):
 
 
 class NativeKernel:
-    """The kernel under vmplace."""
+    """The kernel under vmplace, asked by a process of its own (apart.py); raises HeldError, too."""
 
     def move_pages(self, pid: int, hvas: Hvas, nids: Status, status: Status) -> int:
         """See ``native.move_pages``."""
-        from vmplace import native
-
-        return native.move_pages(pid, hvas, nids, status)
+        return apart.move_pages(pid, hvas, nids, status)
 
     def page_nids(self, pid: int, hvas: Hvas, status: Status) -> None:
         """See ``native.page_nids``."""
-        from vmplace import native
-
-        native.page_nids(pid, hvas, status)
+        apart.page_nids(pid, hvas, status)
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
     """Move pages of ``pid`` to ``nid`` by one call and find out what became of each."""
     status = np.full(len(hva), UNTRIED, np.int32)
     error = 0
-    started, started_cpu = time.monotonic_ns(), time.thread_time_ns()
+    started, started_cpu = time.monotonic_ns(), held.thread_cpu_ns()
     try:
         duration = kernel.move_pages(pid, hva, np.full(len(hva), nid, np.int32), status)
     except OSError as err:
@@ -96,7 +93,7 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
         if err.errno not in (errno.ENOMEM, errno.ENODEV, errno.EACCES):
             raise _whole_call_error(pid, err) from err
         error = err.errno
-    cpu = time.thread_time_ns() - started_cpu
+    cpu = held.thread_cpu_ns() - started_cpu
     # A call that failed whole says nothing against its pages: they count as untried.
     _ask_for_stuck(kernel, pid, hva, nid, status, UNTRIED if error else BUSY)
     return BatchOutcome(status, duration, cpu, error)

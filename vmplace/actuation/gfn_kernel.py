@@ -23,6 +23,7 @@ from vmplace import native
 from vmplace.actuation.batch import Hvas, MoveKernel, NativeKernel, Status
 from vmplace.actuation.identity import PROC
 from vmplace.errors import VmplaceError
+from vmplace.held import HeldError
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.placement import FEATURE_MOVE, Placement, Slot, open_placement, probe_features
 
@@ -77,6 +78,8 @@ class GuestKernels:
                 kernel = GfnKernel(open_placement(guest, self._proc), self.stock)
                 self._kernels[guest.identity] = kernel
             kernel.start_window()
+        except HeldError:
+            raise
         except (VmplaceError, OSError):
             # No VM, or a dead one: what there is of the process may still be moved.
             return self.stock
@@ -150,7 +153,8 @@ class GfnKernel:
             return 0
         found = reported[which]
         npages = np.zeros(len(found), np.int32)
-        duration = native.placement_move(self._placement.fd, gfns[which], nids[which], npages, found, flags)
+        asked = gfns[which], nids[which]
+        duration = self._placement.call(lambda fd: native.placement_move(fd, *asked, npages, found, flags))
         reported[which] = found
         return duration
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -182,7 +183,7 @@ class Replicator:
         reported: tuple[str, ...] = ()
         if mine is not None:
             try:
-                _collapse(mine.placement, self._ask)
+                _collapse(mine.placement, self._asker(mine))
                 reported = (f"{mine.name}: replicas dropped",)
             except OSError as err:
                 if err.errno not in GONE:
@@ -231,10 +232,18 @@ class Replicator:
         if room_bytes is not None:
             may_bytes = max(0, min(may_bytes, room_bytes))
         tried = affordable(asked, may_bytes // cost)
-        done, refused = replicated(mine.placement.fd, nodes, tried, self._ask)
+        done, refused = replicated(mine.placement.fd, nodes, tried, self._asker(mine))
         new = mine.held.note(tried, done)
         self._budget.take(new * cost, self._clock())
         return ReplicaOutcome(mine.name, new, len(asked) - len(tried), refused)
+
+    def _asker(self, mine: "_Guest") -> Ask:
+        """Return what asks KVM on the guest's behalf, and gives up with HeldError."""
+
+        def ask(_fd: int, *rest: Any) -> None:
+            mine.placement.call(lambda own: self._ask(own, *rest))
+
+        return ask
 
     def drop(self, unwanted: Collapse, guest: GuestTopology) -> int:
         """Drop the copies of these pages that were made lately; return of how many.
@@ -246,7 +255,7 @@ class Replicator:
             return 0
         gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
         try:
-            _collapse_runs(mine.placement.fd, *runs_of(gfns), self._ask)
+            _collapse_runs(mine.placement.fd, *runs_of(gfns), self._asker(mine))
         except Exception:
             # Some may be there still: the next plan may ask for them again.
             mine.held.note(gfns, gfns)

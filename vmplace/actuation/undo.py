@@ -6,7 +6,6 @@ Safe to run again, also after kill -9 in its middle: what is at home already is 
 settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
 """
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import apart, held
 from vmplace.actuation.affinity import LibvirtConnection
 from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
@@ -26,8 +26,8 @@ from vmplace.actuation.page_runs import PageOrigins
 from vmplace.actuation.tally import errno_name
 from vmplace.actuation.undo_vcpus import VcpusUndoing
 from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.held import HeldError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
-from vmplace.topology.held_reads import HELD, HeldReads
 
 _ATTEMPTS = 3
 _HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
@@ -103,6 +103,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     one.  What is not moved stays in the journal.  ``progress`` is called every 64 MiB, in pages of a guest.
     """
     contents = journal.contents()
+    apart.note_left_behind(proc)
     done: list[GuestUndo] = []
     failures: list[str] = []
     ended: list[str] = []
@@ -166,9 +167,8 @@ class _GuestUndoing:
         try:
             if not is_alive(identity, self._proc):
                 raise GuestGoneError("ended")
-            with contextlib.closing(HeldReads(self._proc)) as reads:
-                if reads.holds((identity.pid, identity.start_time)):
-                    raise VmplaceError(HELD)
+            if held.probe(identity.pid):
+                raise HeldError
             pinned = self._vcpus.restore(self._origins.affinities.values(), failures)
             self._journal.record_undone(identity, list(self._restore_pages()), pinned)
         except GuestGoneError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vmplace import apart
 from vmplace.actuation.batch import MoveKernel
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
@@ -67,6 +68,7 @@ class HostActuator:
         self._killed_pid = killed_pid
         self._settled = settled
         self._journal = Journal(config.journal_path, proc=calls.proc)
+        apart.note_left_behind(calls.proc)
         self._ownership = ownership_of(config)
         self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
         self._budget = budget = Budget(config.budget.mb_per_s * 1e6)
@@ -200,6 +202,7 @@ class HostActuator:
         """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""
         with contextlib.ExitStack() as steps:
             # Each is done whatever became of those before it; the last that is named here is the first.
+            steps.callback(apart.close)
             steps.callback(self._journal.close)
             steps.callback(self._give_balancing_back)
             steps.callback(self._mover.close)

@@ -6,6 +6,8 @@ A simulated host has a clock of its own (simulate/agent_host.py): the same loop 
 import time
 from typing import Protocol
 
+from vmplace import held
+
 
 class Clock(Protocol):
     """Time as the loop sees it."""
@@ -20,7 +22,7 @@ class Clock(Protocol):
         """Return the CPU seconds that the process took."""
 
     def thread_cpu_ns(self) -> int:
-        """Return the CPU nanoseconds that the calling thread took."""
+        """Return the CPU nanoseconds that the calling thread took, and what worked in its stead."""
 
 
 class HostClock:
@@ -39,5 +41,5 @@ class HostClock:
         return time.process_time()
 
     def thread_cpu_ns(self) -> int:
-        """Return CLOCK_THREAD_CPUTIME_ID."""
-        return time.thread_time_ns()
+        """Return CLOCK_THREAD_CPUTIME_ID, and what worked in the thread's stead (held.py)."""
+        return held.thread_cpu_ns()

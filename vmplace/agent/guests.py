@@ -16,7 +16,8 @@ from vmplace.agent.limits import GuestLimits
 from vmplace.agent.news import MIGRATES, SETTLES, News
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
-from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.errors import GuestGoneError
+from vmplace.held import HeldError
 from vmplace.model.memory_demand import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode
@@ -26,7 +27,6 @@ from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology
-from vmplace.topology.held_reads import HELD
 
 LOG = logging.getLogger(__name__)
 DECISIONS_KEPT = 50
@@ -283,7 +283,7 @@ class Roster:
         """Run one step for one guest; its failure is noted on it and stops nobody else."""
         try:
             if self._holds(guest.topology):
-                raise UnsupportedHostError(HELD)
+                raise HeldError
             step(guest.topology)
         except GuestGoneError as err:
             self.forget(guest, str(err))

@@ -1,5 +1,8 @@
 """The C core: what Python cannot reach or is too slow for (see _native.pyi for each function)."""
 
+from pathlib import Path
+
+from vmplace.native import _native
 from vmplace.native._native import (
     drain_lru,
     folio_heads,
@@ -29,7 +32,11 @@ from vmplace.native._native import (
     touch_rate_step,
 )
 
+PATH = Path(_native.__file__)
+"""Where the core itself is, for processes that load nothing else."""
+
 __all__ = [
+    "PATH",
     "drain_lru",
     "folio_heads",
     "idle_collect",

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmplace import native
+from vmplace import held, native
 from vmplace.errors import UnsupportedHostError
+from vmplace.held import HeldError
 
 # linux/perf_event.h: enum perf_type_id, perf_hw_id, perf_hw_cache_id, perf_hw_cache_op_result_id
 HARDWARE, HW_CACHE = 0, 3
@@ -90,18 +91,22 @@ class CpuUse:
 class PerfCounters:
     """Events on a guest's vCPU threads; ``window`` tells what they did since the last one."""
 
-    def __init__(self, tids: Iterable[int], events: Mapping[str, tuple[int, int]] = EVENTS) -> None:
+    def __init__(
+        self, tids: Iterable[int], events: Mapping[str, tuple[int, int]] = EVENTS, pid: int = 0
+    ) -> None:
         """Open the events, or none; raises UnsupportedHostError where perf is not permitted, else OSError.
 
-        A thread that has ended, and an event that the CPU lacks, are left out.
+        ``pid``: the process of the threads, which may hold that up (HeldError).  A thread that has ended, and
+        an event that the CPU lacks, are left out.
         """
+        self._pid = pid
         self._fds: dict[str, list[int]] = {name: [] for name in events}
         self._last: dict[int, Count] = {}
         try:
             for tid in tids:
                 for name, (kind, config) in events.items():
                     self._add(name, kind, config, tid)
-        except OSError as err:
+        except (OSError, HeldError) as err:
             self.close()
             if isinstance(err, PermissionError):
                 raise UnsupportedHostError("perf events are not permitted", hint="run as root") from err
@@ -125,7 +130,7 @@ class PerfCounters:
 
     def _add(self, name: str, kind: int, config: int, tid: int) -> None:
         try:
-            fd = native.perf_count(kind, config, tid)
+            fd = held.bounded(self._pid, lambda: native.perf_count(kind, config, tid), late=os.close)
         except ProcessLookupError:
             return
         except PermissionError:

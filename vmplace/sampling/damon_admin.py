@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmplace.errors import UnsupportedHostError
+from vmplace import apart
+from vmplace.errors import UnsupportedHostError, VmplaceError
+from vmplace.held import HeldError
 from vmplace.topology.damon import ADMIN, MARK, foreign_user, is_marked
 
 UNLIMITED = 2**63 - 1
@@ -18,6 +20,10 @@ MIN_REGIONS, MAX_REGIONS = 200, 1000
 UPDATES = 4
 """An update gives up after two aggregations by the clock (damon_sysfs_schemes_update_regions_start, 6.8 to
 6.13) and then shows no region; a kdamond that is late, on a busy host, needs another try."""
+
+KEY, PATIENCE_S = -1, 5.0
+"""What waits for DAMON counts as held up by no process; an update usually waits for an aggregation or two."""
+STUCK = "DAMON does not answer: a process that it watches holds its memory map up"
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,10 @@ class DamonAdmin:
         return (self._root / path).read_text()
 
     def _write(self, path: str, value: object) -> None:
-        (self._root / path).write_text(str(value))
+        try:
+            apart.write(self._root / path, str(value), key=KEY, patience_s=PATIENCE_S)
+        except HeldError as err:
+            raise VmplaceError(STUCK, hint="it goes on once that process lets go, or ends") from err
 
 
 def _read_region(path: Path) -> Region:

@@ -84,7 +84,7 @@ class PerfCost:
         tids = tuple(vcpu.tid for vcpu in guest.vcpus)
         if self._tids.get(guest.identity) != tids:
             self.forget(guest)
-            self._counters[tids] = PerfCounters(tids, self._events)
+            self._counters[tids] = PerfCounters(tids, self._events, guest.pid)
             self._tids[guest.identity] = tids
             self._counted_ns[guest.identity] = time.monotonic_ns()
             return None

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
+from vmplace.topology.placement import Placement
 
 # kvm-patches/kvm_placement.h
 HEADER_BYTES, ENTRY_BYTES, COLUMNS = 4096, 32, 6
@@ -49,15 +50,20 @@ class HintRing:
     """Armed hint faults of one VM, and the ring that they are recorded in."""
 
     def __init__(
-        self, fd: int, spans: Sequence[Span], budget_per_s: int, period_ms: int, nr_entries: int = NR_ENTRIES
+        self,
+        placement: Placement,
+        spans: Sequence[Span],
+        budget_per_s: int,
+        period_ms: int,
+        nr_entries: int = NR_ENTRIES,
     ) -> None:
         """Arm; raises OSError (EBUSY: another placement fd of the VM has armed some)."""
-        self._fd = fd
+        self._placement = placement
         self._table = np.zeros((COLUMNS, ROOM), np.uint64)
         pairs = np.array([(span.gfn, span.npages) for span in spans], np.uint64)
-        native.placement_hints(fd, pairs, budget_per_s, period_ms, nr_entries)
+        placement.call(lambda fd: native.placement_hints(fd, pairs, budget_per_s, period_ms, nr_entries))
         try:
-            self._ring = mmap.mmap(fd, HEADER_BYTES + nr_entries * ENTRY_BYTES)
+            self._ring = mmap.mmap(placement.fd, HEADER_BYTES + nr_entries * ENTRY_BYTES)
         except OSError:
             self._switch_off()
             raise
@@ -78,7 +84,7 @@ class HintRing:
         self._switch_off()
 
     def _switch_off(self) -> None:
-        native.placement_hints(self._fd, np.zeros(0, np.uint64), 0, 0, 0)
+        self._placement.call(lambda fd: native.placement_hints(fd, np.zeros(0, np.uint64), 0, 0, 0))
 
 
 def hints_of(table: npt.NDArray[np.uint64]) -> Hints:

@@ -11,8 +11,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vmplace import native
+from vmplace import held, native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.held import HeldError
 from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.page_arrays import Bools, Bytes
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology, RamRange
@@ -105,6 +106,7 @@ class FrameReader:
     def __init__(self, proc: Path = Path("/proc"), beat: Callable[[], None] = lambda: None) -> None:
         """Raise UnsupportedHostError where frames cannot be read.  ``beat`` is called with each chunk."""
         self._proc, self._beat = proc, beat
+        self._pids: dict[int, int] = {}
         self._entries, self._pfns, self._heads = (np.zeros(CHUNK_PAGES, np.uint64) for _ in range(3))
         self._kpageflags = _open_kpageflags(proc)
         try:
@@ -123,15 +125,18 @@ class FrameReader:
     def opened(self, guest: GuestTopology) -> Iterator[int]:
         """Give a descriptor of the guest's pagemap; raises GuestGoneError if that process ended."""
         try:
-            fd = os.open(self._proc / f"{guest.pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+            path = self._proc / f"{guest.pid}/pagemap"
+            fd = held.bounded(guest.pid, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC), late=os.close)
         except (FileNotFoundError, ProcessLookupError) as err:
             raise GuestGoneError(f"guest {guest.name}: process {guest.pid} ended") from err
         try:
             # Opened first, compared then: the descriptor belongs to the process that is compared.
             if read_start_time(guest.pid, self._proc) != guest.start_time:
                 raise GuestGoneError(f"guest {guest.name}: pid {guest.pid} is another process now")
+            self._pids[fd] = guest.pid
             yield fd
         finally:
+            self._pids.pop(fd, None)
             os.close(fd)
 
     def chunks(self, pagemap_fd: int, ram: RamRange, due: Bools | None = None) -> Iterator[FrameChunk]:
@@ -150,7 +155,14 @@ class FrameReader:
         """Read the frames of at most CHUNK_PAGES pages; raises GuestGoneError once the process has ended."""
         self._beat()
         entries, pfns, heads = (array[:npages] for array in (self._entries, self._pfns, self._heads))
-        if native.read_pagemap(pagemap_fd, ram.hva + first * PAGE_BYTES, entries) < npages:
+        pid, hva = self._pids.get(pagemap_fd, 0), ram.hva + first * PAGE_BYTES
+        try:
+            count = held.bounded_on(pid, pagemap_fd, lambda fd: native.read_pagemap(fd, hva, entries))
+        except HeldError:
+            # Whoever waits may fill it in at any time.
+            self._entries = np.zeros(CHUNK_PAGES, np.uint64)
+            raise
+        if count < npages:
             raise GuestGoneError(f"the process ended, or has no memory at {ram.hva:#x} any more")
         np.bitwise_and(entries, PFN_MASK, out=pfns)
         # Entries of swapped pages hold the swap slot in place of the frame.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vmplace import native
+from vmplace import apart
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.sampling.frame_nodes import SEVERAL, UNKNOWN, FrameNodes, Frames, read_frame_nodes
 from vmplace.sampling.known_places import Before
@@ -110,7 +110,7 @@ def _frame_nodes(nids: tuple[int, ...], sysfs: Path) -> FrameNodes | None:
 def _asked_node_index(guest: GuestTopology, hvas: Frames, nids: tuple[int, ...]) -> NodeIndexes:
     status = np.full(len(hvas), UNKNOWN, np.int32)
     try:
-        native.page_nids(guest.pid, hvas, status)
+        apart.page_nids(guest.pid, hvas, status)
     except ProcessLookupError as err:
         raise GuestGoneError(f"guest {guest.name}: process {guest.pid} ended") from err
     index = np.full(len(hvas), UNKNOWN, np.int8)

@@ -134,7 +134,7 @@ class HintsSource:
 
 def _opened_ring(guest: GuestTopology, placement: Placement, spans: tuple[Span, ...]) -> HintRing:
     try:
-        return HintRing(placement.fd, spans, BUDGET_PER_S, PERIOD_MS)
+        return HintRing(placement, spans, BUDGET_PER_S, PERIOD_MS)
     except OSError as err:
         if err.errno == errno.EBUSY:
             raise owned_by_another(guest) from err
@@ -153,9 +153,11 @@ def _size(span: Span) -> int:
 
 def _stop(armed: _Armed) -> None:
     # EIO: the VM is dead, and so are its mappings.
-    with contextlib.suppress(OSError):
-        armed.ring.close()
-    armed.placement.close()
+    try:
+        with contextlib.suppress(OSError):
+            armed.ring.close()
+    finally:
+        armed.placement.close()
 
 
 def _parts(slots: tuple[Slot, ...], ram: RamRange) -> tuple[_Part, ...]:

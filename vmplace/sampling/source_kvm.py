@@ -18,12 +18,14 @@ import contextlib
 import errno
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
+from vmplace.held import HeldError
 from vmplace.sampling.block_rows import BlockRows, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.known_places import KnownPlaces
@@ -44,6 +46,8 @@ from vmplace.topology.placement import (
     probe_features,
 )
 
+Bits = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int32]
 MOST_ROOTS = 31
 PIECE_BYTES = 16 << 30
 """What is harvested in one go: seconds, on a slow host."""
@@ -127,7 +131,8 @@ class KvmSource:
     def close(self) -> None:
         """Take all roots off."""
         for placement in self._placements.values():
-            _stop(placement)
+            with contextlib.suppress(HeldError):
+                _stop(placement)
         self._placements.clear()
         self._walk.close()
 
@@ -149,7 +154,7 @@ class KvmSource:
         if info.root_nodes == wanted and guest.identity in self._placements:
             return
         try:
-            native.placement_roots(placement.fd, wanted, True)
+            placement.call(lambda fd: native.placement_roots(fd, wanted, True))
         except OSError as err:
             if err.errno == errno.EBUSY:
                 raise owned_by_another(guest) from err
@@ -167,10 +172,11 @@ class KvmSource:
                 self._beat()
                 end = min(first + PIECE_BYTES, stop)
                 gfn = slot.base_gfn + (first + ram.hva - slot.hva) // PAGE_BYTES
-                known &= native.placement_harvest(
-                    placement.fd, gfn, (end - first) // PAGE_BYTES, first // PAGE_BYTES,
-                    self._rows, accessed.reshape(-1), written.reshape(-1), clear,
-                )  # fmt: skip
+                span = gfn, (end - first) // PAGE_BYTES, first // PAGE_BYTES
+                harvest = partial(
+                    _harvested, span, self._rows, accessed.reshape(-1), written.reshape(-1), clear
+                )
+                known &= placement.call(harvest)
         return NodeBits(accessed, written if known else None)
 
     def _sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, bits: NodeBits) -> RangeSample:
@@ -185,6 +191,12 @@ class KvmSource:
         return replace(sample, by_node=bits, nodes=nodes)
 
 
+def _harvested(  # noqa: PLR0913 - the ioctl's arguments
+    span: tuple[int, int, int], rows: Numbers, accessed: Bits, written: Bits, clear: bool, fd: int
+) -> bool:
+    return native.placement_harvest(fd, *span, rows, accessed, written, clear)
+
+
 def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
     """Return the part of the range that the slot maps, in bytes from its start; SMM's view is left out."""
     if slot.as_id:
@@ -195,6 +207,9 @@ def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:
 
 def _stop(placement: Placement) -> None:
     # EIO: the VM is dead, and so are its roots.
-    with contextlib.suppress(OSError):
-        native.placement_roots(placement.fd, 0, True)
-    placement.close()
+    try:
+        with contextlib.suppress(OSError):
+            placement.call(lambda fd: native.placement_roots(fd, 0, True))
+    finally:
+        # If it is held up, KVM takes them off with the descriptor, once it can.
+        placement.close()

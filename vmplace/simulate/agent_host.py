@@ -15,7 +15,7 @@ import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRan
 from vmplace.topology.host import HostTopology, Node
 from vmplace.topology.placement import Placement, PlacementInfo, Slot
 
+T = TypeVar("T")
 FIRST_PID = 1 << 23
 """Beyond the kernel's limit of 2^22: what takes one of these for a process of this machine finds none."""
 HVA = 1 << 40
@@ -381,6 +382,10 @@ class SimulatedPlacement(Placement):
     def __init__(self, machine: SimulatedMachine, pid: int) -> None:
         super().__init__(pid)
         self._machine = machine
+
+    def call(self, step: Callable[[int], T]) -> T:
+        """Return what the step returns: nobody holds it up."""
+        return step(self.fd)
 
     def info(self) -> PlacementInfo:
         """Return what the VM is now."""

@@ -5,12 +5,13 @@ the command line has to say.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vmplace import held
 from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.held import HELD, HeldError
 from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import RUN, is_of_domain
@@ -18,7 +19,6 @@ from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import SILENCE, Libvirt, LibvirtAnswer
-from vmplace.topology.held_reads import HELD, HeldReads
 from vmplace.topology.monitor_layout import locate_exact
 from vmplace.topology.movability import find_process_pin
 from vmplace.topology.procfs import (
@@ -80,7 +80,7 @@ class GuestFinder:
         run: Path = RUN,
         exact: bool = False,
         beat: Callable[[], None] = lambda: None,
-        cpu: Callable[[], float] = time.thread_time,
+        cpu: Callable[[], float] = lambda: held.thread_cpu_ns() / 1e9,
     ) -> None:
         """``beat`` is called for each process that is looked at."""
         self._libvirt = libvirt
@@ -90,7 +90,6 @@ class GuestFinder:
         self._exact, self._beat = exact, beat
         self._cpu = cpu
         self._processes = KvmProcesses(proc)
-        self._held = HeldReads(proc)
         self._orders: dict[Identity, tuple[int, GuestDescription | None]] = {}
         self._reads = itertools.count(1)
         self._read: dict[Identity, tuple[int, GuestTopology]] = {}
@@ -158,16 +157,18 @@ class GuestFinder:
         was never read is skipped.
         """
         known = {process.identity: process for process in processes}
-        self._held.keep(known)
+        held.keep({pid for pid, _ in known})
         self._orders = {key: order for key, order in self._orders.items() if key in known}
         ordered: dict[int, GuestDescription | None] = {}
         for identity in sorted(known, key=lambda key: (self._orders.get(key, (0, None))[0], key)):
             self._beat()
-            is_held = self._held.holds(identity)
-            if is_held:
+            is_held = False
+            try:
+                if self._cpu() < until:
+                    self._orders[identity] = next(self._reads), self._read_order(known[identity])
+            except HeldError:
+                is_held = True
                 skipped.append(Skipped(identity[0], HELD))
-            elif self._cpu() < until:
-                self._orders[identity] = next(self._reads), self._read_order(known[identity])
             if identity in self._orders:
                 ordered[identity[0]] = self._orders[identity][1]
             elif not is_held:
@@ -193,17 +194,23 @@ class GuestFinder:
         self, process: KvmProcess, ordered: GuestDescription | None, answer: LibvirtAnswer, until: float
     ) -> GuestTopology:
         identity = process.pid, process.start_time
-        if self._cpu() >= until or self._held.holds(identity):
+        if self._cpu() >= until:
             if identity not in self._read:
                 raise UnsupportedHostError(NOT_YET)
             return self._read[identity][1]
-        guest = self._read_guest(process, ordered, answer)
+        try:
+            guest = self._read_guest(process, ordered, answer)
+        except HeldError:
+            if identity not in self._read:
+                raise
+            # It is there, as what it was: nothing is done to it until it can be read.
+            return self._read[identity][1]
         self._read[identity] = next(self._reads), guest
         return guest
 
     def holds(self, guest: GuestTopology) -> bool:
         """Tell whether a guest holds up, now, whoever reads its memory map."""
-        return self._held.holds(guest.identity)
+        return held.probe(guest.pid)
 
     def ask_again(self) -> None:
         """Ask libvirt at the next ``find``: something changed."""
@@ -226,6 +233,8 @@ class GuestFinder:
         """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""
         try:
             return parse_qemu(read_command_line(process.pid, self._proc))
+        except HeldError:
+            raise
         except Exception:
             # Unread arguments order nothing.
             return None

@@ -4,6 +4,7 @@ The descriptor of the VM is borrowed from the VMM by pidfd_getfd(2) for the one 
 foreigners.  Interface: kvm-patches/kvm_placement.h.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -11,13 +12,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from vmplace import native
+from vmplace import held, native
 from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.held import HeldError
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.kvm_statistics import parse_statistics
 from vmplace.topology.procfs import PROC, read_descriptors, read_start_time
 from vmplace.topology.vcpus import VM_DESCRIPTOR
+
+T = TypeVar("T")
 
 KVM_CREATE_VM, KVM_CHECK_EXTENSION = 0xAE01, 0xAE03
 KVM_CAP_PLACEMENT = 0x706C
@@ -60,23 +65,24 @@ class PlacementInfo:
 class Placement:
     """A placement fd; KVM undoes what was set up through it when its last user closes it."""
 
-    def __init__(self, fd: int, close: Callable[[], None] | None = None) -> None:
-        self.fd = fd
-        self._close = close or (lambda: os.close(fd))
+    def __init__(self, fd: int, close: Callable[[], None] | None = None, pid: int = 0) -> None:
+        """``pid`` is the VMM's, which may hold up whoever asks (held.py)."""
+        self.fd, self.pid = fd, pid
+        self._close = close or (lambda: _closed(fd, pid))
+
+    def call(self, step: Callable[[int], T]) -> T:
+        """Return what ``step`` returns of the descriptor; HeldError if the VMM holds it up."""
+        return held.bounded_on(self.pid, self.fd, step)
 
     def info(self) -> PlacementInfo:
         """Return what the VM is now."""
-        features, nodes, root_nodes, _, _, slots, _ = native.placement_info(self.fd)
+        features, nodes, root_nodes, _, _, slots, _ = self.call(native.placement_info)
         of_guest = tuple(Slot(gfn, npages, hva, slot >> 16) for gfn, npages, hva, slot, _, _ in slots)
         return PlacementInfo(features, nodes, root_nodes, of_guest)
 
     def statistics(self) -> dict[str, int]:
         """Return what KVM counted since the VM began, by the names in placement.rst."""
-        file = fcntl.ioctl(self.fd, KVM_PLACEMENT_STATS_FD)
-        try:
-            return parse_statistics(os.pread(file, MOST_STATISTICS_BYTES, 0))
-        finally:
-            os.close(file)
+        return self.call(_statistics)
 
     def close(self) -> None:
         """Close the descriptor; harmless when done twice."""
@@ -85,11 +91,26 @@ class Placement:
         self.fd = -1
 
 
+def _statistics(fd: int) -> dict[str, int]:
+    file = fcntl.ioctl(fd, KVM_PLACEMENT_STATS_FD)
+    try:
+        return parse_statistics(os.pread(file, MOST_STATISTICS_BYTES, 0))
+    finally:
+        os.close(file)
+
+
+def _closed(fd: int, pid: int) -> None:
+    """Close a descriptor with which KVM may have much to give back: whoever waits for that waits apart."""
+    with contextlib.suppress(HeldError):
+        held.bounded(pid, lambda: os.close(fd), even_if_held=True)
+
+
 @dataclass
 class _Shared:
     """A placement fd that several parts of this program use: KVM lets one fd own a VM's placement."""
 
     fd: int
+    pid: int
     users: int = 0
 
 
@@ -101,16 +122,17 @@ _SHARED_LOCK = threading.Lock()
 def _user_of(identity: tuple[int, int]) -> Placement:
     shared = _SHARED[identity]
     shared.users += 1
-    return Placement(shared.fd, lambda: _leave(identity))
+    return Placement(shared.fd, lambda: _leave(identity), shared.pid)
 
 
 def _leave(identity: tuple[int, int]) -> None:
     with _SHARED_LOCK:
         shared = _SHARED[identity]
         shared.users -= 1
-        if not shared.users:
-            del _SHARED[identity]
-            os.close(shared.fd)
+        if shared.users:
+            return
+        del _SHARED[identity]
+    _closed(shared.fd, shared.pid)
 
 
 def probe_features(dev: Path = Path("/dev")) -> int:
@@ -144,7 +166,7 @@ def open_placement(guest: GuestTopology, proc: Path = PROC) -> Placement:
     """
     with _SHARED_LOCK:
         if guest.identity not in _SHARED:
-            _SHARED[guest.identity] = _Shared(_opened_of(guest, proc).fd)
+            _SHARED[guest.identity] = _Shared(_opened_of(guest, proc).fd, guest.pid)
         return _user_of(guest.identity)
 
 
@@ -173,7 +195,8 @@ def _opened_of(guest: GuestTopology, proc: Path) -> Placement:
 
 def _opened(pid: int, vm_fd: int) -> Placement:
     try:
-        return Placement(native.placement_open(pid, vm_fd))
+        fd = held.bounded(pid, lambda: native.placement_open(pid, vm_fd), late=os.close)
+        return Placement(fd, pid=pid)
     except OSError as err:
         if err.errno in {errno.ESRCH, errno.EBADF}:
             raise GuestGoneError(f"process {pid} ended, or holds no VM any more") from err

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from vmplace import held
 from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError
 from vmplace.outside import MOST_BYTES, lines, read_text, whole
 
@@ -90,7 +91,7 @@ def read_guest_ticks(pid: int, tid: int, proc: Path = PROC) -> int:
 
 def read_command_line(pid: int, proc: Path = PROC) -> list[str]:
     """Return the arguments of the process, as it shows them now."""
-    return _read(pid, "cmdline", proc, MOST_COMMAND_LINE_BYTES).split("\0")[:-1]
+    return _read_held(pid, "cmdline", proc, MOST_COMMAND_LINE_BYTES).split("\0")[:-1]
 
 
 def read_comm(pid: int, proc: Path = PROC) -> str:
@@ -151,12 +152,12 @@ def read_descriptors(pid: int, proc: Path = PROC) -> dict[int, str]:
 
 def read_maps(pid: int, proc: Path = PROC) -> list[Vma]:
     """Return the mappings without page size and flags; cheap, no page table is walked."""
-    return parse_maps(_read(pid, "maps", proc))
+    return parse_maps(_read_held(pid, "maps", proc))
 
 
 def read_smaps(pid: int, proc: Path = PROC) -> list[Vma]:
     """Return the mappings with page size and flags; the kernel walks all page tables for it."""
-    return parse_smaps(_read(pid, "smaps", proc, MOST_SMAPS_BYTES))
+    return parse_smaps(_read_held(pid, "smaps", proc, MOST_SMAPS_BYTES))
 
 
 def parse_maps(text: str) -> list[Vma]:
@@ -219,6 +220,11 @@ def _stat_field(text: str, number: int) -> int:
 
 def _read(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
     return _guarded(pid, lambda: read_text(proc / f"{pid}/{name}", most))
+
+
+def _read_held(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
+    """Read a file that waits for the lock of the process' mappings; HeldError if it holds that."""
+    return _guarded(pid, lambda: held.bounded(pid, lambda: read_text(proc / f"{pid}/{name}", most)))
 
 
 def _guarded(pid: int, read: Callable[[], T]) -> T:

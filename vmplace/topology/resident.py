@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import held
 from vmplace.errors import GuestGoneError
 from vmplace.topology.guest import PAGE_BYTES, RamRange
 from vmplace.topology.procfs import PROC
@@ -89,7 +90,7 @@ class ResidentRam:
         self._known = {identity: known for identity, known in self._known.items() if identity in alive}
 
     def _seen(self, identity: Identity, whole: tuple[RamRange, ...], before: _Known | None) -> _Known:
-        found = _scanned(identity[0], whole, self._proc)
+        found = held.bounded(identity[0], lambda: _scanned(identity[0], whole, self._proc))
         if found is None:
             found = tuple(np.arange(-(-ram.size_bytes // PIECE_BYTES)) for ram in whole)
         elif before is not None:

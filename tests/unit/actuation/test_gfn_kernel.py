@@ -2,7 +2,9 @@
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +54,13 @@ class FakeFd:
         return self.answers.get(gfn, OK)
 
 
+T = TypeVar("T")
+
+
 class OneSlot(Placement):
+    def call(self, step: Callable[[int], T]) -> T:
+        return step(self.fd)
+
     def info(self) -> PlacementInfo:
         return PlacementInfo(0, 3, 0, (Slot(GFN, NPAGES, HVA, 0), Slot(0, NPAGES, HVA, 1)))
 

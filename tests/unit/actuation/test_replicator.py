@@ -53,6 +53,9 @@ class OneSlot:
     fd = 3
     is_closed = False
 
+    def call(self, step: Any) -> Any:
+        return step(self.fd)
+
     def info(self) -> Any:
         return SimpleNamespace(
             root_nodes=0b11, slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=8, hva=1 << 32)]

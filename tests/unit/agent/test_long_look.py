@@ -53,6 +53,7 @@ def test_bits_of_node_roots_are_harvested_in_pieces(monkeypatch: pytest.MonkeyPa
     ram = RamRange(1 << 32, npages, None, 4096, ram.movability, "")
     slots = (Slot(1 << 20, npages, 1 << 32, 0),)
     placement = Placement(-1)
+    monkeypatch.setattr(placement, "call", lambda step: step(-1))
     monkeypatch.setattr(placement, "info", lambda: SimpleNamespace(slots=slots))
     source._bits(placement, ram, clear=False)
     # All of it once, a beat before each piece.

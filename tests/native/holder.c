@@ -1,0 +1,203 @@
+/*
+ * A process that keeps the lock of its mappings, as any user may: one thread reads /proc/self/mem at a page of a
+ * FUSE file whose server never answers, another waits in mmap(2) behind it, and so does everybody who comes later.
+ *
+ * Prints its pid and the address of 8 MiB of its memory; "h" on stdin: hold the lock; "l": let go; end of file: end.
+ * It dies with its parent, and after two minutes, for ps(1) waits for it, too.
+ */
+#define _GNU_SOURCE
+#include <err.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LIFE_S 120
+#define RAM_BYTES (8UL << 20)
+#define FILE_PAGES 4096
+
+static char *pages;
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		err(1, "%s", path);
+	close(fd);
+}
+
+/* Root of a user namespace of its own, who may mount FUSE. */
+static void become_root_of_nothing(void)
+{
+	unsigned int uid = getuid(), gid = getgid();
+	char map[64];
+
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNS))
+		err(77, "unshare");
+	write_file("/proc/self/setgroups", "deny");
+	snprintf(map, sizeof(map), "0 %u 1", uid);
+	write_file("/proc/self/uid_map", map);
+	snprintf(map, sizeof(map), "0 %u 1", gid);
+	write_file("/proc/self/gid_map", map);
+}
+
+static void reply(int fd, const struct fuse_in_header *in, int error, const void *data, size_t size)
+{
+	char buffer[8192];
+	struct fuse_out_header out = { .len = sizeof(out) + size, .error = error, .unique = in->unique };
+
+	memcpy(buffer, &out, sizeof(out));
+	if (size)
+		memcpy(buffer + sizeof(out), data, size);
+	if (write(fd, buffer, out.len) < 0 && errno != ENOENT)
+		err(1, "reply");
+}
+
+static struct fuse_attr attributes(bool is_root)
+{
+	return (struct fuse_attr){ .ino = is_root ? 1 : 2, .size = is_root ? 0 : FILE_PAGES * 4096UL, .nlink = 1,
+				   .mode = is_root ? S_IFDIR | 0755 : S_IFREG | 0666, .blksize = 4096 };
+}
+
+/* Answers all but reads. */
+static void serve_one(int fd, const struct fuse_in_header *in)
+{
+	const struct fuse_init_in *init = (const void *)(in + 1);
+	struct fuse_init_out begun = { .major = 7, .max_write = 4096, .max_background = 1 };
+	struct fuse_entry_out entry = { .nodeid = 2, .attr_valid = 1000, .entry_valid = 1000,
+					.attr = attributes(false) };
+	struct fuse_attr_out attr = { .attr_valid = 1000, .attr = attributes(in->nodeid == 1) };
+	struct fuse_open_out opened = { .fh = 1 };
+
+	switch (in->opcode) {
+	case FUSE_INIT:
+		begun.minor = init->minor < 31 ? init->minor : 31;
+		reply(fd, in, 0, &begun, sizeof(begun));
+		break;
+	case FUSE_LOOKUP:
+		reply(fd, in, 0, &entry, sizeof(entry));
+		break;
+	case FUSE_GETATTR:
+		reply(fd, in, 0, &attr, sizeof(attr));
+		break;
+	case FUSE_OPEN:
+	case FUSE_OPENDIR:
+		reply(fd, in, 0, &opened, sizeof(opened));
+		break;
+	case FUSE_READ:
+	case FUSE_FORGET:
+	case FUSE_INTERRUPT:
+		break;
+	default:
+		reply(fd, in, -ENOSYS, NULL, 0);
+	}
+}
+
+static void serve(int fd)
+{
+	static char buffer[1 << 17];
+	ssize_t size;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(LIFE_S);
+	while ((size = read(fd, buffer, sizeof(buffer))) >= 0 || errno != ENODEV)
+		if (size > 0)
+			serve_one(fd, (const void *)buffer);
+	_exit(0);
+}
+
+static pid_t mount_and_serve(const char *where)
+{
+	char options[64];
+	int fd = open("/dev/fuse", O_RDWR);
+	pid_t server;
+
+	if (fd < 0)
+		err(77, "/dev/fuse");
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", fd);
+	if (mount("holder", where, "fuse", MS_NOSUID | MS_NODEV, options))
+		err(77, "mount");
+	server = fork();
+	if (!server)
+		serve(fd);
+	close(fd);
+	return server;
+}
+
+static sem_t may_read, may_wait;
+
+static void *read_page(void *at)
+{
+	int fd = open("/proc/self/mem", O_RDONLY);
+	char byte;
+
+	sem_wait(&may_read);
+	if (pread(fd, &byte, 1, (off_t)at) < 0)
+		close(fd);
+	return NULL;
+}
+
+static void *wait_behind(void *unused)
+{
+	sem_wait(&may_wait);
+	mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return unused;
+}
+
+int main(void)
+{
+	char directory[] = "/tmp/holderXXXXXX", file[64], command;
+	pthread_t reader, waiter;
+	pid_t server;
+	char *ram;
+	int fd;
+
+	alarm(LIFE_S);
+	become_root_of_nothing();
+	/* Only now: the kernel forgets it when capabilities change. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!mkdtemp(directory))
+		err(1, "mkdtemp");
+	server = mount_and_serve(directory);
+	snprintf(file, sizeof(file), "%s/x", directory);
+	fd = open(file, O_RDWR);
+	pages = mmap(NULL, FILE_PAGES * 4096UL, PROT_READ, MAP_SHARED, fd, 0);
+	ram = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (fd < 0 || pages == MAP_FAILED || ram == MAP_FAILED)
+		err(1, "mmap");
+	memset(ram, 1, RAM_BYTES);
+	/* Before the lock is held: to make a thread takes it. */
+	pthread_create(&reader, NULL, read_page, pages);
+	pthread_create(&waiter, NULL, wait_behind, NULL);
+	printf("%d %lu\n", getpid(), (unsigned long)ram);
+	fflush(stdout);
+	while (read(STDIN_FILENO, &command, 1) == 1) {
+		if (command == 'h') {
+			sem_post(&may_read);
+			usleep(200000);
+			sem_post(&may_wait);
+			usleep(200000);
+		} else {
+			/* Without a server, all that waits for it fails. */
+			kill(server, SIGKILL);
+		}
+		if (write(STDOUT_FILENO, &command, 1) < 0)
+			break;
+	}
+	umount2(directory, MNT_DETACH);
+	rmdir(directory);
+	return 0;
+}

@@ -1,0 +1,270 @@
+"""A user who keeps the lock of a process' mappings, for real (holder.c), stops nobody but himself.
+
+It takes the lock in the middle of a step: while pages are read, moved, moved back.
+"""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
+from tests.unit.nobody import NOBODY, needs_nobody
+from vmplace import apart, held, native
+from vmplace.actuation.batch import NativeKernel, Status, read_nids
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.identity import read_identity
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.mover import Mover
+from vmplace.actuation.page_runs import encode_pages
+from vmplace.actuation.undo import undo
+from vmplace.errors import VmplaceError
+from vmplace.held import HELD, HeldError
+from vmplace.policy.plan import PlacementPlan
+from vmplace.sampling.page_frames import FrameReader
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.procfs import read_command_line, read_smaps
+
+pytestmark = needs_nobody
+NPAGES, PAGE = 2048, 4096
+PATIENCE_S = 5.0
+"""What a step may take that would be done at once, and waits for a second: on a busy machine."""
+
+
+@dataclass
+class Holder:
+    """The process, and the memory that stands for a guest's."""
+
+    process: "subprocess.Popen[bytes]"
+    guest: GuestTopology
+
+    @property
+    def pid(self) -> int:
+        return self.guest.pid
+
+    @property
+    def hvas(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+        return self.guest.ram[0].hva + np.arange(NPAGES, dtype=np.uint64) * np.uint64(PAGE)
+
+    def tell(self, command: bytes) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(command)
+        self.process.stdin.flush()
+        assert self.process.stdout.read(1) == command
+
+    def hold(self) -> None:
+        self.tell(b"h")
+
+    def let_go(self) -> None:
+        self.tell(b"l")
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Path]:
+    # Not below pytest's own folder, which is root's alone.
+    with tempfile.TemporaryDirectory() as folder:
+        built, source = Path(folder) / "holder", Path(__file__).with_name("holder.c")
+        flags = ["-Wall", "-Werror", "-O1", "-pthread"]
+        subprocess.run(["gcc", *flags, "-o", built, source], check=True, timeout=60)
+        Path(folder).chmod(0o755)
+        yield built
+
+
+@pytest.fixture
+def holder(program: Path) -> Iterator[Holder]:
+    process = subprocess.Popen(
+        [program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+    )
+    try:
+        assert process.stdout
+        fields = process.stdout.readline().split()
+        if not fields:
+            pytest.skip("nobody may not mount FUSE in a user namespace here")
+        pid, hva = map(int, fields)
+        yield Holder(process, guest_of(pid, hva, NPAGES))
+    finally:
+        process.kill()
+        process.wait()
+        # What waited for it ends now.
+        until = time.monotonic() + 10
+        while held.holds(process.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        held.keep(set())
+        apart.close()
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+class HoldingKernel(NativeKernel):
+    """The kernel, and a guest that takes the lock just before call number ``at`` of one kind."""
+
+    def __init__(self, holder: Holder, *, asks: int = 0, moves: int = 0) -> None:
+        self.holder, self.asks, self.moves = holder, asks, moves
+        self.node = 0
+
+    def page_nids(
+        self, pid: int, hvas: "np.ndarray[tuple[int], np.dtype[np.uint64]]", status: Status
+    ) -> None:
+        if pid == self.holder.pid:
+            self.asks -= 1
+            if self.asks == 0:
+                self.holder.hold()
+        super().page_nids(pid, hvas, status)
+        # This machine may have one node: what is on node 0 is told to be on this one.
+        status[status == 0] = self.node
+
+    def move_pages(
+        self, pid: int, hvas: "np.ndarray[tuple[int], np.dtype[np.uint64]]", nids: Status, status: Status
+    ) -> int:
+        if pid == self.holder.pid:
+            self.moves -= 1
+            if self.moves == 0:
+                self.holder.hold()
+        return super().move_pages(pid, hvas, nids, status)
+
+
+def test_a_read_that_is_held_up_ends_and_other_guests_are_read(holder: Holder):
+    with child_guest(8) as other, contextlib.closing(FrameReader()) as frames:
+        with frames.opened(holder.guest) as pagemap:
+            assert np.count_nonzero(frames.read(pagemap, holder.guest.ram[0], 0, NPAGES).pfns) == NPAGES
+            holder.hold()
+            with within(PATIENCE_S), pytest.raises(HeldError):
+                frames.read(pagemap, holder.guest.ram[0], 0, NPAGES)
+        with within(0.5):
+            for read in (read_smaps, read_command_line):
+                with pytest.raises(HeldError):
+                    read(holder.pid)
+            with pytest.raises(HeldError), frames.opened(holder.guest):
+                pass
+            assert held.probe(holder.pid) and not held.probe(other.guest.pid)
+            with frames.opened(other.guest) as pagemap:
+                assert np.count_nonzero(frames.read(pagemap, other.guest.ram[0], 0, 8).pfns) == 8
+        holder.let_go()
+        until = time.monotonic() + 20
+        while held.probe(holder.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        with frames.opened(holder.guest) as pagemap:
+            assert np.count_nonzero(frames.read(pagemap, holder.guest.ram[0], 0, NPAGES).pfns) == NPAGES
+
+
+@pytest.mark.parametrize("when", [{"asks": 1}, {"moves": 1}], ids=["asked where it is", "moved"])
+def test_a_move_that_is_held_up_ends_with_its_record_and_others_move(
+    holder: Holder, tmp_path: Path, when: dict[str, int]
+):
+    kernel = HoldingKernel(holder, **when)
+    kernel.node = 1
+    with child_guest(8) as other, Journal(tmp_path / "journal") as journal:
+        guests = {"evil": replace(holder.guest, name="evil"), "good": replace(other.guest, name="good")}
+        plan = plan_of(holder.guest.ram[0].hva, NPAGES, 0, guest="evil")
+        plan = PlacementPlan(plan.moves + plan_of(other.hva, 8, 0, guest="good").moves)
+        mover = Mover(journal, Budget(None), kernel=kernel)
+        with within(PATIENCE_S):
+            result = mover.apply(plan, guests)
+        assert [line for line in result.failures if HELD in line] == [f"guest evil: {HELD}"]
+        assert {outcome.guest: outcome.moved for outcome in result.outcomes} == {"evil": 0, "good": 8}
+        recorded = {one.identity.pid: one.pages.total_pages for one in journal.contents().guests.values()}
+        # Nothing moves without a record: what was begun has one, though nobody knows what became of it.
+        assert recorded.get(holder.pid, 0) == (NPAGES if "moves" in when else 0)
+        with within(0.5):
+            assert not undo(journal, kernel=kernel, guests=["evil"]).is_complete or "asks" in when
+        assert sum(one.identity.pid == holder.pid for one in journal.contents().guests.values()) == len(
+            [pid for pid in recorded if pid == holder.pid]
+        )
+
+
+def test_an_undo_that_is_held_up_ends_with_its_record_and_others_are_undone(holder: Holder, tmp_path: Path):
+    kernel = HoldingKernel(holder, asks=1)
+    with child_guest(8) as other, Journal(tmp_path / "journal") as journal:
+        for guest, name in ((holder.guest, "evil"), (other.guest, "good")):
+            hvas = guest.ram[0].hva + np.arange(8, dtype=np.uint64) * np.uint64(PAGE)
+            runs = encode_pages(hvas, np.ones(8, np.int32), np.full(8, 0, np.int16))
+            identity = read_identity(replace(guest, name=name))
+            journal.record_pages(
+                identity, runs, encode_pages(hvas, np.ones(8, np.int32), np.ones(8, np.int16))
+            )
+        with within(PATIENCE_S):
+            result = undo(journal, kernel=kernel)
+        assert result.failures == (f"guest evil: {HELD}",)
+        assert [one.identity.name for one in journal.contents().guests.values()] == ["evil"]
+        holder.let_go()
+        until = time.monotonic() + 20
+        while held.holds(holder.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert undo(journal).is_complete
+        assert not journal.contents().guests
+
+
+def test_a_process_that_ends_leaves_a_move_behind_which_the_next_one_waits_for(holder: Holder):
+    """A kill ends neither move_pages(2) nor a process with a thread in it: it must not be the agent."""
+    script = (
+        "import sys, numpy as np\nfrom vmplace import apart\n"
+        "from vmplace.held import HeldError\n"
+        "pid, hvas = int(sys.argv[1]), np.array([int(sys.argv[2])], np.uint64)\n"
+        "try: apart.page_nids(pid, hvas, np.zeros(1, np.int32))\n"
+        "except HeldError: print('held')\n"
+    )
+    holder.hold()
+    with within(2 * PATIENCE_S):
+        asked = [sys.executable, "-c", script, str(holder.pid), str(holder.guest.ram[0].hva)]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout, done.returncode) == ("held\n", 0)
+    assert not held.holds(holder.pid)
+    apart.note_left_behind()
+    assert held.holds(holder.pid)
+    with pytest.raises(HeldError):
+        NativeKernel().page_nids(holder.pid, holder.hvas, np.zeros(NPAGES, np.int32))
+    holder.let_go()
+    until = time.monotonic() + 20
+    while held.holds(holder.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert set(read_nids(NativeKernel(), holder.pid, holder.hvas).tolist()) <= set(range(64))
+
+
+def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):
+    with child_guest(16, touched=8) as child:
+        hvas = child.hva + np.arange(16, dtype=np.uint64) * np.uint64(PAGE)
+        status, own = np.full(16, 77, np.int32), np.full(16, 77, np.int32)
+        apart.page_nids(child.guest.pid, hvas, status)
+        native.page_nids(child.guest.pid, hvas, own)
+        assert status.tolist() == own.tolist() and len(set(own.tolist())) == 2
+        assert apart.move_pages(child.guest.pid, hvas[:8], own[:8].copy(), status[:8]) > 0
+        assert status[:8].tolist() == own[:8].tolist()
+        child.kill()
+        with pytest.raises(ProcessLookupError):
+            apart.page_nids(child.guest.pid, hvas, status)
+    (tmp_path / "there").touch()
+    apart.write(tmp_path / "there", "text", key=-1, patience_s=1.0)
+    assert (tmp_path / "there").read_text() == "text"
+    with pytest.raises(FileNotFoundError):
+        apart.write(tmp_path / "absent", "text", key=-1, patience_s=1.0)
+    apart.close()
+
+
+def test_a_process_that_makes_calls_and_dies_is_replaced():
+    with child_guest(2) as child:
+        hvas, status = np.array([child.hva], np.uint64), np.zeros(1, np.int32)
+        apart.page_nids(child.guest.pid, hvas, status)
+        (process,) = apart._IDLE
+        process._process.kill()
+        with pytest.raises(VmplaceError, match="the process that moves pages ended"):
+            apart.page_nids(child.guest.pid, hvas, status)
+        apart.page_nids(child.guest.pid, hvas, status)
+        assert status[0] >= 0
+    apart.close()

@@ -1,0 +1,183 @@
+"""A process that holds up whoever reads its memory map is left alone, and holds up nobody.
+
+A FIFO without a writer stands for a file of /proc whose reader waits for the lock of a process' mappings; the
+real thing is in tests/native/test_held_guests.py.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.loop import Agent
+from vmplace.agent.parts import Parts
+from vmplace.held import HELD, MOST_OF_USER, WAIT_S, Held, HeldError, thread_cpu_ns
+from vmplace.topology.qemu_command_line import parse_qemu
+
+
+def put(proc: Path, pid: int, *, held: bool) -> Path:
+    path = proc / f"{pid}/cmdline"
+    path.parent.mkdir()
+    if held:
+        os.mkfifo(path)
+    else:
+        path.write_text("qemu\0")
+    return path
+
+
+def let_go(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def wait_for(what: threading.Event) -> None:
+    assert what.wait(10)
+
+
+def test_a_process_that_holds_readers_up_is_told_until_it_lets_go(tmp_path: Path):
+    held, well = put(tmp_path, 7, held=True), put(tmp_path, 8, held=False)
+    reads = Held(tmp_path)
+    began = time.monotonic()
+    assert reads.probe(7)
+    assert all(reads.probe(7) and not reads.probe(8) for _ in range(100))
+    assert not reads.probe(9)
+    assert time.monotonic() - began < 3
+    let_go(held)
+    until = time.monotonic() + 10
+    # Its reader has yet to see that it may go on; and it is left alone for a second after that.
+    held.unlink()
+    while reads.probe(7) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not reads.probe(7)
+    assert well.exists()
+    reads.close()
+
+
+def test_many_that_hold_readers_up_cost_one_wait_and_then_a_tenth_of_one_each(tmp_path: Path):
+    held = [put(tmp_path, pid, held=True) for pid in range(100, 120)]
+    reads = Held(tmp_path)
+    began = time.monotonic()
+    assert all(reads.probe(pid) for pid in range(100, 120))
+    assert time.monotonic() - began < 6
+    for path in held:
+        let_go(path)
+    reads.close()
+
+
+def test_a_user_whose_processes_hold_readers_up_costs_no_more_waits_and_spoils_no_known_guest(tmp_path: Path):
+    reads, go_on = Held(tmp_path), threading.Event()
+    put(tmp_path, 1, held=False)
+    assert not reads.probe(1)
+    for pid in range(100, 100 + MOST_OF_USER):
+        put(tmp_path, pid, held=False)
+        reads.note_stuck(pid, go_on.is_set)
+    put(tmp_path, 50, held=False)
+    assert reads.probe(50)
+    assert not reads.probe(1)
+    go_on.set()
+    assert not reads.probe(50)
+    reads.close()
+
+
+def test_a_step_that_is_given_up_hands_over_what_it_returns(tmp_path: Path):
+    reads, go_on, handed = Held(tmp_path), threading.Event(), threading.Event()
+
+    def step() -> int:
+        wait_for(go_on)
+        return 5
+
+    with pytest.raises(HeldError):
+        reads.bounded(7, step, late=lambda value: handed.set() if value == 5 else None)
+    assert reads.holds(7)
+    go_on.set()
+    wait_for(handed)
+    reads.close()
+
+
+def test_a_step_on_a_descriptor_leaks_none(tmp_path: Path):
+    reads, go_on = Held(tmp_path), threading.Event()
+    fd, opened = os.open(os.devnull, os.O_RDONLY), descriptors()
+    copies: list[int] = []
+
+    def step(own: int) -> None:
+        copies.append(own)
+        wait_for(go_on)
+
+    with pytest.raises(HeldError):
+        reads.bounded_on(7, fd, step)
+    with pytest.raises(HeldError):
+        reads.bounded_on(7, fd, step)
+    assert len(copies) == 1 and copies[0] != fd
+    go_on.set()
+    until = time.monotonic() + 10
+    while descriptors() > opened and time.monotonic() < until:
+        time.sleep(0.01)
+    assert descriptors() == opened
+    os.close(fd)
+    reads.close()
+
+
+def test_a_step_that_works_may_take_long_and_its_cpu_time_is_the_callers(tmp_path: Path):
+    reads = Held(tmp_path)
+
+    def work() -> str:
+        until = time.thread_time() + 1.5 * WAIT_S
+        while time.thread_time() < until:
+            pass
+        return "done"
+
+    before = thread_cpu_ns()
+    assert reads.bounded(7, work) == "done"
+    assert thread_cpu_ns() - before >= 1.5e9 * WAIT_S
+    assert not reads.holds(7)
+    reads.close()
+
+
+def test_who_lets_go_each_time_just_before_is_left_alone_too(tmp_path: Path):
+    reads = Held(tmp_path)
+    for _ in range(6):
+        with contextlib.suppress(HeldError):
+            reads.bounded(7, lambda: time.sleep(0.3))
+    assert reads.holds(7)
+    with pytest.raises(HeldError):
+        reads.bounded(7, lambda: None)
+    assert reads.bounded(8, lambda: 3) == 3
+    reads.close()
+
+
+def test_what_a_step_raises_is_raised(tmp_path: Path):
+    reads = Held(tmp_path)
+
+    def fail() -> None:
+        raise KeyError("own")
+
+    with pytest.raises(KeyError, match="own"):
+        reads.bounded(7, fail)
+    assert reads.bounded(7, lambda: reads.bounded(7, lambda: 1)) == 1
+    reads.close()
+
+
+def test_a_guest_that_holds_readers_up_is_not_touched_and_costs_no_other():
+    world = World([guest("evil"), guest("good")])
+    parts = Parts(world, world, world.policy, "auto", world, holds=lambda one: one.name == "evil")
+    agent = Agent(LoadedConfig(Config(window_ms=20, longest_rest_ms=0)), parts, world.wakeup)
+    agent.run(windows=2)
+    assert set(world.armed) == {"good"}
+    assert world.applied == ["good"]
+    problems = {name: one.problem for name, one in agent.status.guests.items()}
+    assert problems == {"evil": HELD, "good": None}
+
+
+def test_a_command_line_costs_no_more_than_its_size():
+    again = "node," + ",".join(["cpus=0-16383"] * 5000)
+    began = time.thread_time()
+    assert parse_qemu(["qemu-system-x86_64", "-numa", again]) is None
+    assert time.thread_time() - began < 0.5

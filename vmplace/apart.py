@@ -1,0 +1,179 @@
+"""Which calls cannot be taken back, and how does the agent go on without them?
+
+move_pages(2) waits for the lock of a process' mappings in a way that not even a kill ends (6.18:
+do_pages_move and do_pages_stat take mmap_read_lock; what reads /proc takes mmap_read_lock_killable), and who
+holds that lock may do so for ever (held.py).  A thread of the agent that waits there would keep the agent
+from ending, and systemd from starting the next one.  So these calls are made by a process of their own,
+apart_worker.py, which is left behind with the guest that holds it up; another one takes its place.  The
+same goes for writes to DAMON, whose thread in the kernel takes that lock, too.
+
+What becomes of such a call is not known: pages of it may move once the guest lets go.  They have their record
+in the journal before, which stays; and nothing is begun for that guest until the process has ended
+(``note_left_behind``: also one of an agent that was killed).
+"""
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace import held, native
+from vmplace.apart_worker import ANSWER, ASK, HEAD, MOVE, NAME, WRITE
+from vmplace.errors import VmplaceError
+from vmplace.held import HeldError
+
+Hvas = npt.NDArray[np.uint64]
+Status = npt.NDArray[np.int32]
+START_S = 30.0
+SCRIPT = Path(__file__).with_name("apart_worker.py")
+
+
+class _Process:
+    """One process that makes calls in turn."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-I", "-S", str(SCRIPT), str(native.PATH)]
+            environ = {"LC_ALL": "C.UTF-8"}
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environ
+            )
+        self._stat = Path(f"/proc/{self._process.pid}/stat")
+        # Until then it waits for files and memory, which is nobody's fault.
+        if not self._answers_within(START_S) or not self._socket.recv(1):
+            self.end()
+            raise VmplaceError("the process that moves pages does not start", hint="see the log")
+
+    def call(self, pid: int, parts: list[bytes], answer_bytes: int, patience_s: float | None = None) -> bytes:
+        """Return the answer; raises HeldError, and VmplaceError if the process ended by itself."""
+        try:
+            for part in parts:
+                self._socket.sendall(part)
+            held.await_end(pid, self._answers_within, self._stat, self._has_ended, patience_s)
+            answer = bytearray()
+            while len(answer) < answer_bytes and (part := self._socket.recv(answer_bytes - len(answer))):
+                answer += part
+        except OSError as err:
+            raise VmplaceError(f"the process that moves pages ended: {err.strerror}") from err
+        if len(answer) < answer_bytes:
+            raise VmplaceError("the process that moves pages ended")
+        return bytes(answer)
+
+    def end(self) -> None:
+        """Have it end; nobody waits for that."""
+        self._socket.close()
+        self._process.kill()
+        # What is not dead yet is reaped by who looks whether it is (_has_ended), or by init.
+        self._process.poll()
+
+    def close(self) -> None:
+        """End it when it is idle, and wait for that."""
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def _answers_within(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
+
+
+_IDLE: list[_Process] = []
+_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def _taken() -> Iterator[_Process]:
+    with _LOCK:
+        process = _IDLE.pop() if _IDLE else None
+    process = process or _Process()
+    try:
+        yield process
+    except BaseException:
+        process.end()
+        raise
+    with _LOCK:
+        _IDLE.append(process)
+
+
+def move_pages(pid: int, hvas: Hvas, nids: Status, status: Status) -> int:
+    """See ``native.move_pages``; raises HeldError, too: what became of the pages is not known then."""
+    return _call(MOVE, pid, hvas, status, nids.tobytes())
+
+
+def page_nids(pid: int, hvas: Hvas, status: Status) -> None:
+    """See ``native.page_nids``; raises HeldError, too."""
+    _call(ASK, pid, hvas, status, b"")
+
+
+def write(path: Path, text: str, *, key: int, patience_s: float) -> None:
+    """Write to a file of the kernel; raises OSError, and HeldError, for a while, as if by process ``key``."""
+    if held.holds(key):
+        raise HeldError
+    name, content = os.fsencode(path), text.encode()
+    with _taken() as process:
+        parts = [HEAD.pack(WRITE, len(name), len(content)), name, content]
+        answer = process.call(key, parts, ANSWER.size, patience_s)
+    _raise_error(*ANSWER.unpack(answer))
+
+
+def close() -> None:
+    """End the processes that wait for nobody."""
+    with _LOCK:
+        idle, _IDLE[:] = list(_IDLE), []
+    for process in idle:
+        process.close()
+
+
+def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
+    if held.holds(pid):
+        raise HeldError
+    parts = [HEAD.pack(kind, pid, len(hvas)), hvas.tobytes(), nids, status.tobytes()]
+    with _taken() as process:
+        answer = process.call(pid, parts, ANSWER.size + 4 * len(hvas))
+    status[:] = np.frombuffer(answer, np.int32, offset=ANSWER.size)
+    return _raise_error(*ANSWER.unpack_from(answer))
+
+
+def _raise_error(error: int, ns: int, cpu_ns: int) -> int:
+    held.charge_cpu(cpu_ns)
+    if error:
+        raise OSError(error, os.strerror(error))
+    return ns
+
+
+def note_left_behind(proc: Path = Path("/proc")) -> None:
+    """Begin nothing for guests at which a process of an agent that was killed still waits."""
+    for path in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            name = (path / "comm").read_text().rstrip("\n")
+            if name.startswith(NAME) and path.stat().st_uid == os.geteuid() and not _is_own(path):
+                held.note_stuck(int(name.removeprefix(NAME)), _ended(path, path.stat().st_ino))
+
+
+def _is_own(path: Path) -> bool:
+    fields = (path / "stat").read_text().rpartition(")")[2].split()
+    return int(fields[1]) == os.getpid()
+
+
+def _ended(path: Path, inode: int) -> Callable[[], bool]:
+    def has_ended() -> bool:
+        try:
+            # Another process of that pid has another inode, or at least another name.
+            return not (path / "comm").read_text().startswith(NAME) or path.stat().st_ino != inode
+        except OSError:
+            return True
+
+    return has_ended

@@ -1,0 +1,340 @@
+"""How is a step on a guest's behalf given up, when the guest holds it up?
+
+Most of /proc/PID that tells of memory (cmdline, smaps, pagemap), the ioctls of a VM, and descriptors of
+another process wait for locks that any user can keep for ever: one thread reads /proc/self/mem at a page of
+a FUSE file whose server never answers, another calls mmap(2) and waits behind it, and so does everybody who
+comes later.  No signal but a kill ends such a wait, so it is a thread of its own that waits:
+
+1. ``bounded`` runs a step in a thread and waits for it.  Only waiting is limited: a step that works, or
+   waits for a CPU, may take as long as it takes.
+2. A step that waits too long is given up with HeldError.  Its thread waits on; what it returns at last is
+   given to ``late``, and it must change nothing that others use.
+3. As long as that thread is there, and a while longer each time, nothing is begun for that process.
+
+What not even a kill ends goes on in a process (apart.py), and is noted here by ``await_end``.
+
+Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  Of
+processes that nobody has read yet, those of a user with MOST_OF_USER that hold readers up are left alone.
+"""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from vmplace.errors import UnsupportedHostError
+
+T = TypeVar("T")
+
+WAIT_S = 1.0
+"""How long one step may wait; what a large munmap(2) takes is less."""
+LEAST_WAIT_S = 0.1
+RENEW_S = 10.0
+LONGEST_BACKOFF_S = 256.0
+MOST_STUCK = 256
+MOST_OF_USER = 32
+LOOK_S = 0.02
+"""How often a step that has not ended at once is looked at: does it work or wait?"""
+STACK_BYTES = 256 << 10
+HELD = "left alone: it holds up whoever reads its memory map"
+PROC = Path("/proc")
+
+
+class HeldError(UnsupportedHostError):
+    """A process holds up the step; the caller goes on with others and tries again later."""
+
+    def __init__(self) -> None:
+        super().__init__(HELD)
+
+
+@dataclass
+class _Process:
+    """What is remembered of a process that held steps up; ``stuck`` tell whether they have ended."""
+
+    uid: int
+    stuck: list[Callable[[], bool]] = field(default_factory=list)
+    times: int = 0
+    until_s: float = 0.0
+    waited_s: float = 0.0
+
+    def is_stuck(self) -> bool:
+        """Tell whether a step for it still waits."""
+        self.stuck = [has_ended for has_ended in self.stuck if not has_ended()]
+        return bool(self.stuck)
+
+
+class Held:
+    """Who holds up steps, and the threads that these are done by.  For all threads."""
+
+    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
+        self._proc, self._clock = proc, clock
+        self._lock = threading.Lock()
+        self._processes: dict[int, _Process] = {}
+        self._read: set[int] = set()
+        self._idle: list[_Worker] = []
+        self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
+
+    def bounded(
+        self,
+        pid: int,
+        step: Callable[[], T],
+        *,
+        late: Callable[[T], object] = lambda _: None,
+        even_if_held: bool = False,
+    ) -> T:
+        """Return what ``step`` returns, or raise what it raises; HeldError if process ``pid`` holds it up.
+
+        ``even_if_held`` begins what must be done at last, such as to close a descriptor.
+        """
+        if isinstance(threading.current_thread(), _Worker):
+            return step()
+        if not even_if_held and self.holds(pid):
+            raise HeldError
+        worker, job = self._taken(), _Job(step, late)
+        worker.begin(job)
+        try:
+            self.await_end(pid, job.ended.wait, Path(f"/proc/self/task/{worker.native_id}/stat"), job.is_over)
+        except HeldError:
+            worker.begin(None)
+            # Between the last look and now it may have ended after all.
+            job.leave()
+            raise
+        with self._lock:
+            self._idle.append(worker)
+            self._read.add(pid)
+        _CPU.ns = getattr(_CPU, "ns", 0) + job.cpu_ns
+        return job.outcome()
+
+    def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
+        """Do ``step`` with a copy of the descriptor: the caller's may be closed while the step waits."""
+        if self.holds(pid):
+            raise HeldError
+        own = os.dup(fd)
+
+        def on_own() -> T:
+            try:
+                return step(own)
+            finally:
+                os.close(own)
+
+        return self.bounded(pid, on_own, even_if_held=True)
+
+    def holds(self, pid: int) -> bool:
+        """Tell whether the process has held up a step and may do so again; waits for nothing."""
+        with self._lock:
+            process = self._processes.get(pid)
+            if process is not None:
+                return process.is_stuck() or self._clock() < process.until_s
+            if pid in self._read or not self._processes:
+                return False
+            stuck = Counter(one.uid for one in self._processes.values() if one.is_stuck())
+        return stuck.total() >= MOST_STUCK or stuck[_uid_of(pid, self._proc)] >= MOST_OF_USER
+
+    def probe(self, pid: int) -> bool:
+        """Read a byte of the process; tell whether it holds that up."""
+
+        def read() -> None:
+            with (self._proc / f"{pid}/cmdline").open("rb", buffering=0) as file:
+                file.read(1)
+
+        try:
+            self.bounded(pid, read)
+        except HeldError:
+            return True
+        except OSError:
+            # It ended: who reads it for its own sake is told so.
+            return False
+        return False
+
+    def keep(self, pids: set[int]) -> None:
+        """Forget processes that ended."""
+        with self._lock:
+            self._read &= pids
+            now = self._clock()
+            self._processes = {
+                pid: one
+                for pid, one in self._processes.items()
+                if (pid in pids and now < one.until_s + LONGEST_BACKOFF_S) or one.is_stuck()
+            }
+
+    def close(self) -> None:
+        """End the threads that wait for nobody."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.begin(None)
+
+    def await_end(
+        self,
+        pid: int,
+        ends_within: Callable[[float], bool],
+        stat: Path,
+        has_ended: Callable[[], bool],
+        patience_s: float | None = None,
+    ) -> None:
+        """Wait until a step ends; raise HeldError if process ``pid`` has it wait too long.
+
+        ``ends_within`` waits for some seconds; ``stat`` is the file of /proc of the thread that the step is
+        done by; ``has_ended`` tells, from then on, whether it is over at last.
+        ``patience_s`` is for waits that are usual.
+        """
+        waited_s, before, began = 0.0, "", self._clock()
+        is_usual = patience_s is not None
+        patience_s = self._patience_s(began) if patience_s is None else patience_s
+        while not ends_within(LOOK_S):
+            now, cpu = self._clock(), _waiting_since(stat)
+            if cpu is not None and cpu == before:
+                waited_s += now - began
+            before, began = cpu or "", now
+            if waited_s >= patience_s:
+                self._note(pid, waited_s, has_ended)
+                raise HeldError
+        if waited_s > LOOK_S and not is_usual:
+            self._note(pid, waited_s, None)
+
+    def note_stuck(self, pid: int, has_ended: Callable[[], bool]) -> None:
+        """Begin nothing for a process until a step, begun by somebody else, has ended."""
+        self._note(pid, 0.0, has_ended)
+
+    def _note(self, pid: int, waited_s: float, has_ended: Callable[[], bool] | None) -> None:
+        with self._lock:
+            self._left_s -= waited_s
+            process = self._processes.get(pid)
+            if process is None:
+                process = self._processes[pid] = _Process(_uid_of(pid, self._proc))
+            process.waited_s += waited_s
+            if has_ended is not None:
+                process.stuck.append(has_ended)
+            elif process.waited_s < WAIT_S:
+                return
+            # Who lets go each time just before would cost a wait each time.
+            process.waited_s, process.times = 0.0, process.times + 1
+            process.until_s = self._clock() + min(2.0 ** (process.times - 1), LONGEST_BACKOFF_S)
+
+    def _patience_s(self, now: float) -> float:
+        with self._lock:
+            if now >= self._renew_at:
+                self._left_s, self._renew_at = WAIT_S, now + RENEW_S
+            return max(self._left_s, LEAST_WAIT_S)
+
+    def _taken(self) -> "_Worker":
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            before = threading.stack_size(STACK_BYTES)
+            try:
+                worker = _Worker()
+                worker.start()
+            finally:
+                threading.stack_size(before)
+        return worker
+
+
+class _Job(Generic[T]):
+    """One step, and what became of it."""
+
+    def __init__(self, step: Callable[[], T], late: Callable[[T], object]) -> None:
+        self.ended = threading.Event()
+        self.cpu_ns = 0
+        self._steps: tuple[Callable[[], T], ...] = (step,)
+        self._late = late
+        self._lock = threading.Lock()
+        self._is_left = False
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+
+    def is_over(self) -> bool:
+        """Tell whether the thread is done with it."""
+        return self.ended.is_set()
+
+    def run(self) -> None:
+        """Do the step; called by the thread."""
+        before = time.thread_time_ns()
+        try:
+            for step in self._steps:
+                self._value.append(step())
+        except BaseException as err:  # whoever waits for it gets it
+            self._error = err
+        self._steps, self.cpu_ns = (), time.thread_time_ns() - before
+        with self._lock:
+            self.ended.set()
+            is_left = self._is_left
+        if is_left:
+            self._hand_over()
+
+    def leave(self) -> None:
+        """Wait for it no more: what it returns is not wanted."""
+        with self._lock:
+            self._is_left = True
+            has_ended = self.ended.is_set()
+        if has_ended:
+            self._hand_over()
+
+    def outcome(self) -> T:
+        """Return what the step returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._value.pop()
+
+    def _hand_over(self) -> None:
+        for value in self._value:
+            self._late(value)
+
+
+class _Worker(threading.Thread):
+    """A thread that does steps in turn, until it is given None."""
+
+    def __init__(self) -> None:
+        super().__init__(name="step", daemon=True)
+        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+
+    def begin(self, job: "_Job[T] | None") -> None:
+        """Do a job once those before it are done; None ends the thread then."""
+        self._jobs.put(job)  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        """Do jobs."""
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            # An idle thread must not keep what a step returned.
+            del job
+
+
+_CPU = threading.local()
+
+
+def thread_cpu_ns() -> int:
+    """Return the CPU time of the calling thread and of all that was done in its stead."""
+    return time.thread_time_ns() + int(getattr(_CPU, "ns", 0))
+
+
+def charge_cpu(ns: int) -> None:
+    """Count CPU time of another process that worked in the calling thread's stead."""
+    _CPU.ns = getattr(_CPU, "ns", 0) + ns
+
+
+def _waiting_since(stat: Path) -> str | None:
+    """Return the CPU time of a thread that waits, None of one that works, or waits for a CPU, or is gone."""
+    try:
+        fields = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "R" else f"{fields[11]} {fields[12]}"
+
+
+def _uid_of(pid: int, proc: Path) -> int:
+    try:
+        return (proc / str(pid)).stat().st_uid
+    except OSError:
+        return -1
+
+
+_HELD = Held()
+bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
+await_end, note_stuck, keep = _HELD.await_end, _HELD.note_stuck, _HELD.keep
+"""Of this process: all its parts wait for the same guests."""

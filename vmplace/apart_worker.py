@@ -2,8 +2,9 @@
 
     python3 -I -S apart_worker.py NATIVE    path of the C core; a socket is its stdin
 
-A byte says that it is ready.  Each request is a HEAD and its arrays: MOVE: count addresses (u64), then nodes (i32); ASK: addresses.  Each
-answer is an ANSWER, then count states (i32).  WRITE: a path and a text, with their lengths as pid and count.
+A byte says that it is ready.  Each request is a HEAD and its arrays: MOVE: count addresses (u64), then nodes
+(i32), then states; ASK: addresses, then states.  Each answer is an ANSWER, then count states (i32).  WRITE: a
+path and a text, with their lengths as pid and count.
 Ends with its socket.  Its name in ps(1) is that of its work: "vmpmove PID".
 """
 

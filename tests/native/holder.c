@@ -2,7 +2,7 @@
  * A process that keeps the lock of its mappings, as any user may: one thread reads /proc/self/mem at a page of a
  * FUSE file whose server never answers, another waits in mmap(2) behind it, and so does everybody who comes later.
  *
- * Prints its pid and the address of 8 MiB of its memory; "h" on stdin: hold the lock; "l": let go; end of file: end.
+ * Prints its pid and the address of 64 MiB of its memory; "h" on stdin: hold the lock; "l": let go; end of file: end.
  * It dies with its parent, and after two minutes, for ps(1) waits for it, too.
  */
 #define _GNU_SOURCE
@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/kvm.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -25,7 +27,7 @@
 #include <unistd.h>
 
 #define LIFE_S 120
-#define RAM_BYTES (8UL << 20)
+#define RAM_BYTES (64UL << 20)
 #define FILE_PAGES 4096
 
 static char *pages;
@@ -137,6 +139,19 @@ static pid_t mount_and_serve(const char *where)
 	return server;
 }
 
+/* A VM, whose memory it is, makes it a guest where /dev/kvm may be opened. */
+static void become_a_guest(void *ram)
+{
+	struct kvm_userspace_memory_region slot = { .memory_size = RAM_BYTES, .userspace_addr = (uintptr_t)ram };
+	int kvm = open("/dev/kvm", O_RDWR), vm;
+
+	if (kvm < 0)
+		return;
+	vm = ioctl(kvm, KVM_CREATE_VM, 0);
+	if (vm < 0 || ioctl(vm, KVM_SET_USER_MEMORY_REGION, &slot) || ioctl(vm, KVM_CREATE_VCPU, 0) < 0)
+		err(1, "KVM");
+}
+
 static sem_t may_read, may_wait;
 
 static void *read_page(void *at)
@@ -179,8 +194,10 @@ int main(void)
 	if (fd < 0 || pages == MAP_FAILED || ram == MAP_FAILED)
 		err(1, "mmap");
 	memset(ram, 1, RAM_BYTES);
+	become_a_guest(ram);
 	/* Before the lock is held: to make a thread takes it. */
 	pthread_create(&reader, NULL, read_page, pages);
+	pthread_setname_np(reader, "CPU 0/KVM");
 	pthread_create(&waiter, NULL, wait_behind, NULL);
 	printf("%d %lu\n", getpid(), (unsigned long)ram);
 	fflush(stdout);

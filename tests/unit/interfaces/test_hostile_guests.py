@@ -19,6 +19,7 @@ import pytest
 
 from tests.unit.nobody import NOBODY, needs_nobody
 from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from vmplace.held import HELD
 from vmplace.interfaces.client import NoAgentError, ask
 
 pytestmark = [needs_nobody, needs_kvm]
@@ -144,3 +145,67 @@ def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], f
     status = Path(f"/proc/{agent.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert peak and int(peak[1]) < 150_000
+
+
+def configured(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a configuration, and its control socket."""
+    socket, config = tmp_path / "run/control.sock", tmp_path / "vmplace.toml"
+    config.write_text(
+        f'state_dir = "{tmp_path}/state"\nsocket = "{socket}"\nwindow_ms = 100\nlongest_rest_ms = 100\n'
+        'numa_balancing = "leave"\nlibvirt = false\n'
+    )
+    return config, socket
+
+
+def timed(verb: str, socket: Path, **words: Any) -> tuple[dict[str, Any], float]:
+    """Return the agent's answer, and the seconds that it took."""
+    began = time.monotonic()
+    answer = ask(verb, path=socket, timeout_s=60, **words)
+    return answer, time.monotonic() - began
+
+
+def test_a_guest_that_takes_the_lock_of_its_mappings_stops_nobody_but_itself(
+    run: Callable[..., Any], folder: Path, tmp_path: Path
+):
+    """holder.c: nothing of /proc/PID that tells of memory, nor move_pages(2), returns any more."""
+    source = ROOT / "tests/native/holder.c"
+    subprocess.run(["gcc", "-O1", "-pthread", "-o", folder / "holder", source], check=True, timeout=60)
+    holder = run(
+        [folder / "holder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY,
+        extra_groups=[os.stat("/dev/kvm").st_gid],  # noqa: PTH116
+    )  # fmt: skip
+    if not holder.stdout.readline():
+        pytest.skip("nobody may not mount FUSE in a user namespace here")
+    victim = run([sys.executable, str(CHILD), "private", "1"], stdout=subprocess.PIPE)
+    assert victim.stdout.readline()
+    config, socket = configured(tmp_path)
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        agent = run([sys.executable, "-m", "tests.unit.interfaces.found_agent", str(config), "reads"],
+                    cwd=ROOT, stderr=stderr)  # fmt: skip
+    until = time.monotonic() + 60
+    while not is_answered(socket) or ask("status", path=socket, timeout_s=20)["windows"] < 3:
+        assert agent.poll() is None and time.monotonic() < until, log.read_text(errors="replace")[-3000:]
+        time.sleep(0.1)
+    names = {one["pid"]: name for name, one in ask("status", path=socket, timeout_s=20)["guests"].items()}
+    assert {holder.pid, victim.pid} <= set(names)
+
+    holder.stdin.write(b"h")
+    holder.stdin.flush()
+    assert holder.stdout.read(1) == b"h"
+    began = ask("status", path=socket, timeout_s=20)["windows"]
+    seconds, problems, until = [], set(), time.monotonic() + 10
+    while time.monotonic() < until:
+        answer, took = timed("status", socket)
+        seconds.append(took)
+        problems |= {answer["guests"][names[holder.pid]]["problem"]}
+        time.sleep(0.1)
+    assert max(seconds) < 1
+    assert HELD in problems
+    # A window has 0.1 s, and one of them waited for a second.
+    assert answer["windows"] - began > 20
+    assert answer["guests"][names[victim.pid]]["problem"] is None
+    _, took = timed("undo", socket, guest=names[victim.pid])
+    assert took < 3
+    agent.terminate()
+    assert agent.wait(10) == 0

@@ -8,8 +8,10 @@
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.
-4. If all of it together lost time, as when the program does something else now, every page goes back to
-   where it was, whatever is in the purse: a loss that was measured must end.
+4. If a guest lost time since it was best off, as when the program does something else now, and its purse is
+   empty, every page goes back to where it was: a loss that was measured must end.  So the price of the way
+   back is staked with each move.  Nothing is forgiven: a guest is behind doing nothing by no more than its
+   credit, the slack of ``is_lost``, and what is lost within a look (tests/unit/policy/test_guard_bound.py).
 5. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
    was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
@@ -66,7 +68,8 @@ MEASURED_RISE = 0.005
 SAME_WORK = 0.01
 """Work between two accesses that differs by less is the same phase of the program."""
 LOSS_NS, LOSS_SHARE = 1e6, 0.003
-"""If all that was moved lost more than this, and this share of the guest's time, it goes back."""
+"""What all that was moved may lose before it goes back: this share of the guest's time, and at first twice
+that, up to ``LOSS_NS`` more: what is measured in a short time varies."""
 LEFT_ALONE_NS = 40e6
 """How long a guest is left alone if its first plan did harm."""
 LEFT_ALONE_LEAST_NS = 2.5e6
@@ -109,6 +112,7 @@ class Memory:
     records_ns: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
     spent_ns: float = 0.0
     gained_ns: float = 0.0
+    best_ns: float = 0.0
     trials: tuple[PastMove, ...] = ()
     promise: Promise | None = None
     left_alone_ns: float = LEFT_ALONE_NS
@@ -122,12 +126,15 @@ class Memory:
 
     def purse_ns(self, now_ns: float, bound: float | None = None) -> float:
         """Return how much time the guest may yet spend on moves; ``bound``: how much slower it may get."""
+        return max(self.left_ns(now_ns, bound), 0.0) if now_ns >= self.alone_until_ns else 0.0
+
+    def left_ns(self, now_ns: float, bound: float | None = None) -> float:
+        """Return what is left of the credit and of what was gained; below zero what was lost beyond them."""
         lived = now_ns - self.born_ns
         credit = min(CREDIT_NS, CREDIT_SHARE * lived) + TIME_SHARE * lived
         if bound is not None:
             credit = min(credit, CREDIT_OF_BOUND * bound * lived)
-        earned = credit + self.gained_ns - self.spent_ns
-        return max(earned, 0.0) if now_ns >= self.alone_until_ns else 0.0
+        return credit + self.gained_ns - self.spent_ns
 
 
 def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memory]:
@@ -170,19 +177,30 @@ def _judged(memory: Memory, trials: tuple[PastMove, ...], gained_ns: float) -> M
                 FORGETTING * gain + max(trial.gained_ns, 0.0),
             )
     kept = tuple(trial for trial in trials if memory.looked_ns - trial.born_ns < TRIAL_NS)
+    total_ns = memory.gained_ns + gained_ns
     return replace(
-        memory, trials=kept, records_ns=(records[0], records[1]), gained_ns=memory.gained_ns + gained_ns
+        memory,
+        trials=kept,
+        records_ns=(records[0], records[1]),
+        gained_ns=total_ns,
+        best_ns=max(memory.best_ns, total_ns),
     )
 
 
-def is_lost(memory: Memory, now_ns: float) -> bool:
-    """Return whether the guest would be better off had nothing ever been moved, noise aside."""
-    return memory.gained_ns < -(LOSS_NS + LOSS_SHARE * (now_ns - memory.born_ns))
+def is_lost(memory: Memory, now_ns: float, bound: float | None = None) -> bool:
+    """Return whether all pages go back: the guest loses by where they are, and nothing is left to try."""
+    lost_ns = memory.best_ns - memory.gained_ns
+    return lost_ns > slack_ns(now_ns - memory.born_ns) and memory.left_ns(now_ns, bound) <= 0
+
+
+def slack_ns(lived_ns: float) -> float:
+    """Return how much a guest that lived so long may lose until its pages go back."""
+    return LOSS_SHARE * lived_ns + min(LOSS_NS, LOSS_SHARE * lived_ns)
 
 
 def given_up(memory: Memory, now_ns: float) -> Memory:
     """Return the memory of a guest whose pages go back to where they were: what was lost is lost."""
-    return replace(left_alone(memory, now_ns), gained_ns=0.0)
+    return replace(left_alone(memory, now_ns), best_ns=memory.gained_ns)
 
 
 def measured_rise(memory: Memory, guest: GuestEvidence) -> float | None:

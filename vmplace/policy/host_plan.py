@@ -129,10 +129,11 @@ class HostPlanner:
         self, view: HostView, guest: GuestEvidence, plan: NodeIndexes, spans: Spans, room: Room | None
     ) -> tuple[NodeIndexes, Room | None]:
         memory = self.memories[guest.name]
-        if guard.is_lost(memory, view.now_ns):
-            self.memories[guest.name] = guard.given_up(memory, view.now_ns)
+        if guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
             here = (guest.node != ABSENT) & (memory.origin != ABSENT)
-            return np.where(here, memory.origin, guest.node).astype(np.int8), room
+            home = np.where(here, memory.origin, guest.node).astype(np.int8)
+            self.memories[guest.name] = guard.given_up(memory, view.now_ns)
+            return home, room
         rise = guard.measured_rise(memory, guest)
         if rise is not None and rise < -guard.MEASURED_RISE:
             memory = self.memories[guest.name] = guard.trusted(memory)
@@ -143,21 +144,23 @@ class HostPlanner:
             undone[pages[guest.node[pages] != ABSENT]] = back
             self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
             return undone, room
-        kept = _affordable(view, guest, plan, memory.purse_ns(view.now_ns, guest.slowdown_bound))
+        kept = _affordable(view, guest, plan, memory)
         kept, room = _fitting(guest, kept, room)
         self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
         return kept, room
 
 
-def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, purse_ns: float) -> NodeIndexes:
-    """Return the plan's changes of the hottest pages, as far as the purse goes."""
+def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory) -> NodeIndexes:
+    """Return the plan's changes of the hottest pages, as far as the purse goes; ways back are paid for."""
+    purse_ns = memory.purse_ns(view.now_ns, guest.slowdown_bound)
     changed = np.flatnonzero(plan != guest.node)
-    costs = np.cumsum(_stakes_ns(view, guest, changed, plan[changed]))
-    if not len(changed) or costs[-1] <= purse_ns:
+    stakes = _stakes_ns(view, guest, changed, plan, memory)
+    if float(stakes.sum()) <= purse_ns:
         return plan
-    order = _hottest(guest, changed, 1 + int(purse_ns / max(view.pause_ns(guest), 1.0)))
-    costs = np.cumsum(_stakes_ns(view, guest, order, plan[order]))
-    kept = guest.node.copy()
+    kept, free = guest.node.copy(), stakes <= 0
+    kept[changed[free]] = plan[changed[free]]
+    order = _hottest(guest, changed[~free], 1 + int(purse_ns / max(view.pause_ns(guest), 1.0)))
+    costs = np.cumsum(_stakes_ns(view, guest, order, plan, memory))
     chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]
     kept[chosen] = plan[chosen]
     return kept
@@ -207,11 +210,20 @@ def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64
 
 
 def _stakes_ns(
-    view: HostView, guest: GuestEvidence, pages: Indexes, places: NodeIndexes
+    view: HostView, guest: GuestEvidence, pages: Indexes, plan: NodeIndexes, memory: guard.Memory
 ) -> npt.NDArray[np.float64]:
-    """Return what is staked on each page: its price and, for copies, that they may be dropped again."""
-    dropped = np.where(places == REPLICATED, view.collapse_ns / max(guest.parallelism, 1.0), 0.0)
-    return (_copies(guest, places) * view.pause_ns(guest) + dropped) * guest.sizes_of(pages)
+    """Return what is staked on each of ``pages`` by the plan: the price, and what the way back takes.
+
+    That is the price of dropping copies, or of another move.  It is staked when a page leaves where it was
+    before anything was done, and is there to be spent when it goes back.
+    """
+    here, there, origin = guest.node[pages], plan[pages], memory.origin[pages]
+    pause = view.pause_ns(guest)
+    back = np.where(there == REPLICATED, view.collapse_ns / max(guest.parallelism, 1.0), pause)
+    leaves, returns = (origin == here) | (origin == ABSENT), origin == there
+    price = _copies(guest, there) * pause
+    staked = np.where(returns, 0.0, price + np.where(leaves | (there == REPLICATED), back, 0.0))
+    return staked * guest.sizes_of(pages)
 
 
 def _noted(
@@ -232,7 +244,7 @@ def _noted(
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
             trials = guard.with_trial(trials, guard.PastMove(some, before, after, due, view.now_ns, copies))
-            spent += float(_stakes_ns(view, guest, some, plan[some]).sum())
+            spent += float(_stakes_ns(view, guest, some, plan, memory).sum())
     promise = None
     if guest.counters is not None:
         promise = guard.Promise(

@@ -1,0 +1,58 @@
+"""What may a guest lose at most, whatever its program does?  An adversary against the whole planner.
+
+The adversary is a guest whose pages are used from one node, and then, at drawn moments, from the other
+one.  What it loses is counted here, by the latencies of the host and the prices of moves alone.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.policy.test_host_plan import guest, two_nodes
+from vmplace.policy import guard
+from vmplace.policy.host_plan import HostPlanner
+from vmplace.policy.host_view import HostView
+
+MS = 1e6
+PAGES, LOOK_MS, VCPUS, THINK_NS, MLP = 60, 5.0, 4.0, 100.0, 2.0
+FAR_NS, NEAR_NS = THINK_NS + 200 / MLP, THINK_NS + 100 / MLP
+"""An access with the work before it, from afar and from near; nobody queues."""
+WORST_OF_A_LOOK_NS = LOOK_MS * MS * (1 - NEAR_NS / FAR_NS)
+
+
+def lost_ns(users: np.ndarray, node: np.ndarray) -> float:
+    """Return by what a look would have been shorter with all pages on node 1, where they were first."""
+    now, then = (np.where(users == where, NEAR_NS, FAR_NS).mean() for where in (node, np.ones(PAGES)))
+    return LOOK_MS * MS * (1 - then / now)
+
+
+def credit_ns(lived_ns: float) -> float:
+    return min(guard.CREDIT_NS, guard.CREDIT_SHARE * lived_ns) + guard.TIME_SHARE * lived_ns
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.sampled_from([4e4, 4e5, 2e6]))
+def test_a_guest_is_behind_doing_nothing_by_credit_slack_and_one_look_at_most(
+    seed: int, often: float, move_ns: float
+) -> None:
+    chance, planner = np.random.default_rng(seed), HostPlanner()
+    users, node, total_ns = chance.integers(0, 2, PAGES), np.ones(PAGES, np.int8), 0.0
+    heat = np.zeros((PAGES, 2))
+    for look in range(120):
+        now_ns = look * LOOK_MS * MS
+        recent = np.eye(2)[users] * LOOK_MS * 1e4
+        heat = 0.9 * heat + recent
+        seen = replace(
+            guest(heat), node=node, recent=recent, worker=np.ones(2, np.bool_), windows=np.ones(PAGES, int)
+        )
+        (plan,) = planner.plan(HostView(two_nodes(), np.full(2, 1e9), (seen,), move_ns, 0.0, now_ns)).pages
+        total_ns += int((plan != node).sum()) * move_ns / VCPUS
+        node = plan.copy()
+        if chance.random() < often:
+            users = np.where(chance.random(PAGES) < chance.random(), 1 - users, users)
+        total_ns += lost_ns(users, node)
+        lived_ns = now_ns + LOOK_MS * MS
+        allowed_ns = credit_ns(lived_ns) + guard.slack_ns(lived_ns) + WORST_OF_A_LOOK_NS
+        assert total_ns <= allowed_ns + 1.0, (look, total_ns / MS, allowed_ns / MS)

@@ -130,10 +130,18 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     window_ms: Annotated[
         int, msgspec.Meta(ge=20, le=60_000, description="the length of a sampling window in ms, 20 to 60000")
     ] = 1000
+    shortest_window_ms: Annotated[
+        int,
+        msgspec.Meta(
+            ge=20,
+            le=60_000,
+            description="the ms that a window is cut down to where looks are cheap, 20 to 60000",
+        ),
+    ] = 250
     longest_rest_ms: Annotated[
         int,
         msgspec.Meta(ge=0, le=600_000, description="the longest pause between windows in ms, up to 600000"),
-    ] = 10_000
+    ] = 2000
     source: Annotated[str, msgspec.Meta(description='how pages are sampled; "auto" = the best there is')] = (
         "auto"
     )

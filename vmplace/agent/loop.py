@@ -20,6 +20,7 @@ from vmplace.agent.handovers import Handovers
 from vmplace.agent.heartbeat import Heartbeat
 from vmplace.agent.idle_backoff import IdleBackoff
 from vmplace.agent.limits import limited, preferred_views
+from vmplace.agent.look_interval import LookInterval
 from vmplace.agent.notes import Notes, described, unexpected
 from vmplace.agent.orders import Inbox
 from vmplace.agent.parts import Parts
@@ -81,6 +82,12 @@ class Agent:
         source = parts.source
         reader = source if parts.policy_name == AUTO and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
+        adapts = reader is not None and parts.policy_name == JOINT
+        shortest_ms = min(self._config.shortest_window_ms, self._config.window_ms)
+        self._interval = LookInterval(
+            shortest_ms if adapts else self._config.window_ms, self._config.window_ms
+        )
+        self._window_ms = self._interval.window_ms
         self._decisions = CpuBudget(self._config.decisions.share, self._clock)
         self._handovers = Handovers(
             parts.summaries, self._config.migration.summary_s, self._clock, self._heartbeat.beat
@@ -138,7 +145,9 @@ class Agent:
                 part.close()
 
     def _window(self) -> None:
-        started_cpu = self._clock.cpu_s()
+        started_cpu = look_cpu = self._clock.cpu_s()
+        self._window_ms = self._interval.window_ms
+        self._readings.last(self._window_ms)
         changed = self._refresh()
         armed = self._armed()
         self._trials.begin(armed)
@@ -163,6 +172,8 @@ class Agent:
         with self._decisions.charged():
             plan = self._plan()
         self._plan_s += self._clock.monotonic() - began
+        if armed:
+            self._interval = self._interval.after(self._clock.cpu_s() - look_cpu)
         result = self._act(plan)
         self._judge(result)
         self._settle(result, busy_cpu, changed=changed)
@@ -197,7 +208,7 @@ class Agent:
 
     def _watch(self) -> float:
         """Let the window pass, with the readings that fall due; return the CPU seconds that these took."""
-        end, cpu_s = self._clock.monotonic() + self._config.window_ms / 1000, 0.0
+        end, cpu_s = self._clock.monotonic() + self._window_ms / 1000, 0.0
         while not self._wakeup.stopping and (due := self._readings.next_s()) is not None and due < end:
             self._rest(due - self._clock.monotonic(), until_asked=False)
             started_cpu = self._clock.cpu_s()
@@ -326,7 +337,7 @@ class Agent:
             self._parts.replica_ratio,
             self._parts.huge_replicas,
             now_ns=self._clock.monotonic() * 1e9,
-            window_s=self._config.window_ms / 1000,
+            window_s=self._window_ms / 1000,
         )
         if self._parts.policy_name == AUTO:
             self._notes.add(*uncounted(snapshot))
@@ -353,7 +364,7 @@ class Agent:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""
         now = self._clock.monotonic()
         since_s, self._planned_at = now - self._planned_at, now
-        return min(max(since_s, self._config.window_ms / 1000), LONGEST_SAVING_S)
+        return min(max(since_s, self._window_ms / 1000), LONGEST_SAVING_S)
 
     def _act(self, plan: PlacementPlan) -> ActuationResult:
         self._commands.serve()

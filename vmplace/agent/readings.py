@@ -56,13 +56,20 @@ class Readings:
         """Without a ``reader`` nothing is ever due."""
         self._reader = reader
         self._clock = clock or HostClock()
-        wanted = reader is not None and section.first_ms > 0
-        times_ms = reading_times(section.first_ms, window_ms)[:-1].tolist() if wanted else []
-        self._after_s = [ms / 1000 for ms in times_ms]
-        self._allowance_ns = round(section.share * window_ms * 1e6)
+        self._section = section
+        self._after_s: list[float] = []
+        self._allowance_ns = 0
+        self.last(window_ms)
         self._purses: dict[Identity, _Purse] = {}
         self._due: list[tuple[float, int, TrackedGuest]] = []
         self._order = itertools.count()
+
+    def last(self, window_ms: int) -> None:
+        """Let windows last so long from now on."""
+        wanted = self._reader is not None and self._section.first_ms > 0
+        times_ms = reading_times(self._section.first_ms, window_ms)[:-1].tolist() if wanted else []
+        self._after_s = [ms / 1000 for ms in times_ms]
+        self._allowance_ns = round(self._section.share * window_ms * 1e6)
 
     def begin(self, guest: TrackedGuest, *, guests: int) -> None:
         """Plan the readings of a guest that was armed now, one of so many, if it can pay for them."""

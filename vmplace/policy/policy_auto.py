@@ -196,7 +196,7 @@ def _evidence(
     worker = np.array([nid in _worker_nids(host, guest) for nid in host.nids])
     can_copy = snapshot.replica_ratio > 0
     fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
-    weight = _weight(entries, guest, horizon)
+    weight = _weight(entries, guest, _known_s(guest, snapshot.window_s), horizon)
     return GuestEvidence(
         name=name,
         heat=np.ascontiguousarray(entries.heat * weight),
@@ -216,13 +216,19 @@ def _evidence(
     )
 
 
-def _weight(entries: Entries, guest: GuestView, horizon: Horizon) -> float:
+def _known_s(guest: GuestView, window_s: float) -> float:
+    """Return for how long the guest's pages have been watched, at least."""
+    return max(guest.known_s, (guest.pages.windows if guest.pages else 0) * window_s)
+
+
+def _weight(entries: Entries, guest: GuestView, known_s: float, horizon: Horizon) -> float:
     """Return what one of the evidence's touches counts for, beside prices that are ``horizon.price``."""
     if guest.dram_per_us is None:
         # A touch may stand for one access or for thousands: more than was seen is not staked on it.
         return horizon.price
-    expected = _per_ns(guest) * 1e9 * HORIZON_S / horizon.scale
-    return expected / max(float(entries.heat.sum()), 1e-300)
+    # What was seen is expected once more: of a guest that is known for a second, no more than a second's.
+    expected = _per_ns(guest) * 1e9 * min(known_s, HORIZON_S) / horizon.scale
+    return float(expected / max(float(entries.heat.sum()), 1e-300))
 
 
 def _per_ns(guest: GuestView) -> float:

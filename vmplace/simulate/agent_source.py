@@ -30,6 +30,9 @@ from vmplace.simulate.look import Look
 from vmplace.simulate.source_views import Sensor
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
 
+LOOK_PAGE_NS = 250.0
+"""Of the agent, for each page that was touched in a window: harvest, what is learnt from it and the plan take
+some 30, 7 and 24 ms for a GiB of small pages that several nodes touch (design/early-readings.md)."""
 READ_PAGE_NS = 1.0
 """Of the agent, for each page of a guest and reading (make bench: some 0.3 ms a GiB)."""
 SET_BIT_NS = 50.0
@@ -89,7 +92,9 @@ class TraceSource:
         """Return the window; raises GuestGoneError."""
         mine, window = self._guest(guest, "harvest"), self._windows.pop(guest.identity)
         self._read(mine, window)
+        touched = np.count_nonzero(np.bitwise_or.reduce(window.accessed, axis=0))
         ended_ns = self._machine.clock.monotonic_ns()
+        self._machine.clock.work(LOOK_PAGE_NS * touched)
         served = self._served(window, ended_ns) if self._sensor.period else None
         sample = self._sample(guest, mine, window)
         nids, started_ns = self._machine.nids, window.started_ns

@@ -91,6 +91,19 @@ def test_two_runs_are_the_same_to_the_last_digit():
     assert run(private_pages(heat=LONG), "agent:auto") == run(private_pages(heat=LONG), "agent:auto")
 
 
+@pytest.mark.parametrize(
+    ("policy", "shortest_ms", "more"), [("auto", 250, 2), ("auto", 1000, 1), ("nodes", 250, 1)]
+)
+def test_the_agent_looks_more_often_where_looks_are_cheap_and_the_plan_can_use_it(policy, shortest_ms, more):
+    def windows(**config: object) -> int:
+        simulation = simulation_of(spec_of(private_pages(heat=LONG)), policy=f"agent:{policy}")
+        config |= {"longest_rest_ms": 0}
+        return run_agent(simulation, AgentSetup(policy, KVM, config=config)).status.windows
+
+    fixed, adapted = windows(shortest_window_ms=1000), windows(shortest_window_ms=shortest_ms)
+    assert adapted == fixed if more == 1 else adapted >= more * fixed
+
+
 def test_watching_and_planning_cost_the_guest_time():
     """Nothing is to be moved: what is left is the price of looking."""
     records = [(w, p, 0, LONG, 0) for w in range(4) for p in range(400)]

@@ -228,7 +228,8 @@ def _weight(entries: Entries, guest: GuestView, known_s: float, horizon: Horizon
         return horizon.price
     # What was seen is expected once more: of a guest that is known for a second, no more than a second's.
     expected = _per_ns(guest) * 1e9 * min(known_s, HORIZON_S) / horizon.scale
-    return float(expected / max(float(entries.heat.sum()), 1e-300))
+    seen = float(entries.heat.sum())
+    return expected / seen if seen > 0 else 0.0
 
 
 def _per_ns(guest: GuestView) -> float:

@@ -25,7 +25,7 @@ WORST_OF_A_LOOK_NS = LOOK_MS * MS * (1 - NEAR_NS / FAR_NS)
 def lost_ns(users: np.ndarray, node: np.ndarray) -> float:
     """Return by what a look would have been shorter with all pages on node 1, where they were first."""
     now, then = (np.where(users == where, NEAR_NS, FAR_NS).mean() for where in (node, np.ones(PAGES)))
-    return LOOK_MS * MS * (1 - then / now)
+    return float(LOOK_MS * MS * (1 - then / now))
 
 
 def credit_ns(lived_ns: float) -> float:

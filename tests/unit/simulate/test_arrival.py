@@ -94,7 +94,7 @@ def handover(tmp_path: Path) -> str:
 
 def local_after_s(folder: Path, said: DomainPolicy) -> float:
     host = Arrival(folder, said)
-    host.managed(windows=12)
+    host.managed(windows=40)
     return host.local_after_s()
 
 

@@ -82,11 +82,9 @@ class Agent:
         source = parts.source
         reader = source if parts.policy_name == AUTO and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
-        adapts = reader is not None and parts.policy_name == JOINT
-        shortest_ms = min(self._config.shortest_window_ms, self._config.window_ms)
-        self._interval = LookInterval(
-            shortest_ms if adapts else self._config.window_ms, self._config.window_ms
-        )
+        longest_ms = self._config.window_ms
+        shortest_ms = longest_ms if reader is None else min(self._config.shortest_window_ms, longest_ms)
+        self._interval = LookInterval(shortest_ms, longest_ms)
         self._window_ms = self._interval.window_ms
         self._decisions = CpuBudget(self._config.decisions.share, self._clock)
         self._handovers = Handovers(

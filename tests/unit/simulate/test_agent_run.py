@@ -92,7 +92,7 @@ def test_two_runs_are_the_same_to_the_last_digit():
 
 
 @pytest.mark.parametrize(
-    ("policy", "shortest_ms", "more"), [("auto", 250, 2), ("auto", 1000, 1), ("nodes", 250, 1)]
+    ("policy", "shortest_ms", "more"), [("auto", 250, 2), ("auto", 1000, 1), ("interleave", 250, 1)]
 )
 def test_the_agent_looks_more_often_where_looks_are_cheap_and_the_plan_can_use_it(policy, shortest_ms, more):
     def windows(**config: object) -> int:

@@ -143,7 +143,7 @@ def test_copies_go_as_soon_as_a_migration_is_told_and_come_back_when_it_is_over(
             return plan(snapshot)
 
         agent._parts = replace(agent._parts, policy=policy)
-        agent.run(windows=60)
+        agent.run(windows=400)
     (at,) = told_at
     assert copies[at - 1] > 0 and copies[at] == 0
     assert max(copies[at + 1 :]) > 0

@@ -94,6 +94,10 @@ _IDLE: list[_Process] = []
 _LOCK = threading.Lock()
 
 
+# A child must not talk to those of its parent.
+os.register_at_fork(after_in_child=_IDLE.clear)
+
+
 @contextlib.contextmanager
 def _taken() -> Iterator[_Process]:
     with _LOCK:

@@ -74,7 +74,7 @@ def _timed(call: Any, *arguments: Any) -> tuple[int, int, int]:
 
 
 def _written(path: bytes, text: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY)
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC)
     try:
         os.write(fd, text)
     finally:

@@ -17,6 +17,7 @@ Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S
 processes that nobody has read yet, those of a user with MOST_OF_USER that hold readers up are left alone.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -99,7 +100,7 @@ class Held:
         worker.begin(job)
         try:
             self.await_end(pid, job.ended.wait, Path(f"/proc/self/task/{worker.native_id}/stat"), job.is_over)
-        except HeldError:
+        except BaseException:
             worker.begin(None)
             # Between the last look and now it may have ended after all.
             job.leave()
@@ -168,6 +169,10 @@ class Held:
             idle, self._idle = self._idle, []
         for worker in idle:
             worker.begin(None)
+
+    def forget_threads(self) -> None:
+        """Begin anew in a child that was forked: threads stay with the parent."""
+        self._lock, self._idle, self._processes = threading.Lock(), [], {}
 
     def await_end(
         self,
@@ -283,7 +288,9 @@ class _Job(Generic[T]):
 
     def _hand_over(self) -> None:
         for value in self._value:
-            self._late(value)
+            # Nobody is there to be told.
+            with contextlib.suppress(Exception):
+                self._late(value)
 
 
 class _Worker(threading.Thread):
@@ -313,9 +320,20 @@ def thread_cpu_ns() -> int:
     return time.thread_time_ns() + int(getattr(_CPU, "ns", 0))
 
 
+_APART_NS = [0]
+_APART_LOCK = threading.Lock()
+
+
 def charge_cpu(ns: int) -> None:
     """Count CPU time of another process that worked in the calling thread's stead."""
     _CPU.ns = getattr(_CPU, "ns", 0) + ns
+    with _APART_LOCK:
+        _APART_NS[0] += ns
+
+
+def apart_cpu_s() -> float:
+    """Return the CPU seconds of other processes that worked for this one."""
+    return _APART_NS[0] / 1e9
 
 
 def _waiting_since(stat: Path) -> str | None:
@@ -335,6 +353,7 @@ def _uid_of(pid: int, proc: Path) -> int:
 
 
 _HELD = Held()
+os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
 await_end, note_stuck, keep = _HELD.await_end, _HELD.note_stuck, _HELD.keep
 """Of this process: all its parts wait for the same guests."""

@@ -16,7 +16,7 @@ from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
-from vmplace.held import HELD, MOST_OF_USER, WAIT_S, Held, HeldError, thread_cpu_ns
+from vmplace.held import HELD, MOST_OF_USER, WAIT_S, Held, HeldError, bounded, thread_cpu_ns
 from vmplace.topology.qemu_command_line import parse_qemu
 
 
@@ -151,6 +151,14 @@ def test_who_lets_go_each_time_just_before_is_left_alone_too(tmp_path: Path):
         reads.bounded(7, lambda: None)
     assert reads.bounded(8, lambda: 3) == 3
     reads.close()
+
+
+def test_a_child_that_was_forked_has_threads_of_its_own():
+    assert bounded(1, lambda: 1) == 1
+    pid = os.fork()
+    if not pid:
+        os._exit(bounded(1, lambda: 5))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 
 
 def test_what_a_step_raises_is_raised(tmp_path: Path):

@@ -19,7 +19,7 @@ from vmplace import apart, held
 from vmplace.actuation.affinity import LibvirtConnection
 from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
-from vmplace.actuation.identity import PROC, is_alive
+from vmplace.actuation.identity import PROC, is_alive, read_start_time
 from vmplace.actuation.journal import GuestOrigins, Journal
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.page_runs import PageOrigins
@@ -194,6 +194,7 @@ class _GuestUndoing:
             # Even to ask where they are takes minutes with a guest of a TiB.
             self._stuck["stopped"] += len(pages.hva)
             return pages
+        self._check()
         pages = self._ours(pages)
         reasons: dict[int, str] = {}
         hva, nids = pages.hva, pages.nid
@@ -205,6 +206,12 @@ class _GuestUndoing:
         for nid in np.unique(nids).tolist():
             self._stuck[reasons.get(nid, "stopped")] += int(np.count_nonzero(nids == nid))
         return pages.where(np.isin(pages.hva, hva)) if len(hva) else None
+
+    def _check(self) -> None:
+        """Raise GuestGoneError unless the pid is that of the guest still: an undo may take minutes."""
+        identity = self._origins.identity
+        if read_start_time(identity.pid, self._proc) != identity.start_time:
+            raise GuestGoneError("ended")
 
     def _ours(self, pages: PageOrigins) -> PageOrigins:
         """Return the pages that are where vmplace put them; count all others."""
@@ -268,6 +275,7 @@ class _GuestUndoing:
                 count = self._allowed(min(count, len(pages)), each)
                 if not count:
                     return
+                self._check()
                 outcome = move_batch(self._kernel, self._origins.identity.pid, pages[:count], nid)
                 size.took(min(count, len(pages)), outcome.duration_ns)
                 self._refund(pages[:count], outcome.status == nid, nid, each)

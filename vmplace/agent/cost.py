@@ -6,11 +6,13 @@ import re
 import resource
 from pathlib import Path
 
+from vmplace.held import apart_cpu_s
+
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process so far, all threads, user and system."""
+    """Return the CPU time of this process so far, all threads, and of what moves pages for it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return used.ru_utime + used.ru_stime + apart_cpu_s()
 
 
 def rss_bytes(proc: Path = Path("/proc")) -> int | None:

@@ -5,6 +5,7 @@ the command line has to say.
 """
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,8 @@ from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 LOOK_S = 5.0
 """Of CPU time: the longest look at all guests, but for the one that it ends with.  The loop waits for it."""
+BUSY = 4.0
+"""Times as long as its CPU time, by the clock, may a look take where others have the CPUs."""
 NOT_YET = "not looked at yet: to look at the others takes long"
 DEBUGFS = Path("/sys/kernel/debug")
 Identity = tuple[int, int]
@@ -81,6 +84,7 @@ class GuestFinder:
         exact: bool = False,
         beat: Callable[[], None] = lambda: None,
         cpu: Callable[[], float] = lambda: held.thread_cpu_ns() / 1e9,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``beat`` is called for each process that is looked at."""
         self._libvirt = libvirt
@@ -88,7 +92,7 @@ class GuestFinder:
         self._debugfs = debugfs
         self._run = run
         self._exact, self._beat = exact, beat
-        self._cpu = cpu
+        self._cpu, self._clock = cpu, clock
         self._processes = KvmProcesses(proc)
         self._orders: dict[Identity, tuple[int, GuestDescription | None]] = {}
         self._reads = itertools.count(1)
@@ -104,9 +108,9 @@ class GuestFinder:
 
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
-        until = self._cpu() + LOOK_S
-        processes, skipped = self._processes.find(lambda: self._cpu() >= until)
-        ordered = self._read_orders(processes, skipped, self._cpu() + LOOK_S / 2)
+        is_over = self._limit(LOOK_S)
+        processes, skipped = self._processes.find(is_over)
+        ordered = self._read_orders(processes, skipped, self._limit(LOOK_S / 2))
         processes = [process for process in processes if process.pid in ordered]
         uuids = frozenset(order.uuid for order in ordered.values() if order and order.uuid)
         answer = self._libvirt.read(uuids) if self._libvirt is not None else LibvirtAnswer()
@@ -114,7 +118,7 @@ class GuestFinder:
         for process in self._in_turn(processes, ordered, answer):
             self._beat()
             try:
-                guests.append(self._read_in_time(process, ordered[process.pid], answer, until))
+                guests.append(self._read_in_time(process, ordered[process.pid], answer, is_over))
             except GuestGoneError:
                 continue
             except UnsupportedHostError as err:
@@ -148,13 +152,18 @@ class GuestFinder:
             answer.migrating,
         )
 
+    def _limit(self, cpu_s: float) -> Callable[[], bool]:
+        """Return what tells whether so much CPU time is over, or as much time as a busy host takes for it."""
+        until, wall_until = self._cpu() + cpu_s, self._clock() + BUSY * cpu_s
+        return lambda: self._cpu() >= until or self._clock() >= wall_until
+
     def _read_orders(
-        self, processes: Iterable[KvmProcess], skipped: list[Skipped], until: float
+        self, processes: Iterable[KvmProcess], skipped: list[Skipped], is_over: Callable[[], bool]
     ) -> dict[int, GuestDescription | None]:
         """Return what the command lines ask for, by pid; those that were read longest ago come first.
 
-        After ``until``, and of a process that holds up whoever reads it, they are what they were; one that
-        was never read is skipped.
+        Once it ``is_over``, and of a process that holds up whoever reads it, they are what they were; one
+        that was never read is skipped.
         """
         known = {process.identity: process for process in processes}
         held.keep({pid for pid, _ in known})
@@ -164,7 +173,7 @@ class GuestFinder:
             self._beat()
             is_held = False
             try:
-                if self._cpu() < until:
+                if not is_over():
                     self._orders[identity] = next(self._reads), self._read_order(known[identity])
             except HeldError:
                 is_held = True
@@ -191,10 +200,14 @@ class GuestFinder:
         return sorted(processes, key=turn)
 
     def _read_in_time(
-        self, process: KvmProcess, ordered: GuestDescription | None, answer: LibvirtAnswer, until: float
+        self,
+        process: KvmProcess,
+        ordered: GuestDescription | None,
+        answer: LibvirtAnswer,
+        is_over: Callable[[], bool],
     ) -> GuestTopology:
         identity = process.pid, process.start_time
-        if self._cpu() >= until:
+        if is_over():
             if identity not in self._read:
                 raise UnsupportedHostError(NOT_YET)
             return self._read[identity][1]

@@ -341,3 +341,34 @@ def test_an_undo_that_is_stopped_asks_nothing_more(journal: Journal, small_ram: 
     assert dict(stopped.guests[0].stuck) == {"stopped": 64} and not stopped.ended
     small_ram.dead = False
     assert undo(journal, kernel=small_ram).guests[0].restored == 64
+
+
+def test_an_undo_moves_nothing_of_a_process_that_got_the_pid_meanwhile(journal: Journal, tmp_path: Path):
+    """An undo may take minutes; between two of its calls the guest may end and its pid be taken."""
+    kernel = mixed_ram(2048)
+    scatter(journal, kernel, 2048)
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text(Path("/proc/sys/kernel/random/boot_id").read_text())
+    own = proc / str(os.getpid())
+    own.mkdir()
+    stat = Path("/proc/self/stat").read_text()
+    (own / "stat").write_text(stat)
+    calls = len(kernel.calls)
+
+    class Reusing:
+        """Has the pid taken after a call."""
+
+        def wait(self, size_bytes: int) -> int:
+            if len(kernel.calls) == calls + 1:
+                fields = stat.rpartition(")")[2].split()
+                fields[19] = str(int(fields[19]) + 1)
+                (own / "stat").write_text(f"{os.getpid()} (other) {' '.join(fields)}\n")
+            return size_bytes
+
+        def refund(self, size_bytes: int) -> None:
+            """Nothing is counted."""
+
+    result = undo(journal, proc, kernel=kernel, allowance=Reusing())
+    assert len(kernel.calls) == calls + 1
+    assert result.ended == ("db1",)

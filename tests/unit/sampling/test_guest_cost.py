@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(speed: PerfC
 
 
 def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(speed: PerfCost) -> None:
+    speed._most = 1 << 20
     before, tid = descriptors(), threading.get_native_id()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
@@ -99,6 +101,24 @@ def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(speed: PerfCost
                 speed.cost(guest(*[tid] * 500))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert descriptors() == before
+
+
+def test_a_guest_of_very_many_vcpus_takes_no_descriptors_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    try:
+        speed = PerfCost(CLOCKS, dram=DRAM)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    before, tid = descriptors(), threading.get_native_id()
+    with pytest.raises(UnsupportedHostError, match="16 descriptors, there are 50 for all guests"):
+        speed.cost(guest(*[tid] * 4))
+    assert descriptors() == before
+    for count in range(1, 4):
+        one = replace(guest(*[tid] * count), start_time=count)
+        assert speed.cost(one) is None
+    assert descriptors() == before + (1 + 2 + 3) * 4
+    speed.close()
     assert descriptors() == before
 
 

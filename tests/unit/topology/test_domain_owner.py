@@ -13,7 +13,7 @@ from vmplace.errors import GuestGoneError
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import is_of_domain
 from vmplace.topology.guest import GuestTopology
-from vmplace.topology.guest_finder import LOOK_S, GuestFinder, GuestScan
+from vmplace.topology.guest_finder import BUSY, LOOK_S, GuestFinder, GuestScan
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses
 from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
 
@@ -187,6 +187,28 @@ def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_
     # By then all are known, though two are read in a look.
     assert set(found(finder.find(), real, *others)) == {real, *others}
     assert read[4:] == [real, others[2]]
+
+
+@needs_kvm
+def test_a_look_ends_by_the_clock_too_where_others_have_the_cpus(
+    claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+):
+    mine = [claim() for _ in range(3)]
+    now, read = 1000.0, list[int]()
+    finder = GuestFinder(cpu=lambda: 0.0, clock=lambda: now)
+    plain = GuestFinder._read_guest
+
+    def slow(self: GuestFinder, process: KvmProcess, ordered: object, answer: LibvirtAnswer) -> GuestTopology:
+        nonlocal now
+        if process.pid not in mine:
+            raise GuestGoneError("another test's")
+        read.append(process.pid)
+        now += 0.6 * BUSY * LOOK_S
+        return plain(self, process, ordered, answer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GuestFinder, "_read_guest", slow)
+    finder.find()
+    assert len(read) == 2
 
 
 def test_processes_that_are_left_come_first_in_the_next_look(tmp_path: Path):

@@ -12,7 +12,8 @@ What must hold:
 1. a guest that runs is not held up by another one's end: the agent goes on, or was killed;
 2. no more moves in a window than the budget gives, with what it may save up;
 3. no page goes to and fro: after six windows none was moved more than four times in all;
-4. undo is exact: the pages of the guest that ran on lie where they lay first.
+4. undo is exact: the pages of the guest that ran on lie where they lay first, and kernel.numa_balancing is
+   as it was.
 
 Prints how many seeds were run within the time, and for one that fails the command that repeats it.
 """
@@ -153,6 +154,12 @@ class FaultyHost(AgentHost):
         unix_s = clock.unix_s
         clock.unix_s = lambda: unix_s() + faults.jumped_s  # type: ignore[method-assign]
 
+    def end_process(self) -> None:
+        """Close what the agent's process had open: KVM drops all copies then, whatever went wrong before."""
+        for guest in self.machine.guests.values():
+            if guest.run in self.simulation.active:
+                self.machine._drop(guest, np.arange(guest.frames))
+
     def _parts(self, actuator: HostActuator) -> Parts:
         parts = super()._parts(actuator)
         look = parts.discovery.host
@@ -195,6 +202,9 @@ def check(seed: int) -> int:
         config: dict[str, object] = {"budget": BudgetSection(mb_per_s=BUDGET_MB)}
         setup = AgentSetup(policy, sensor, seed=seed, trouble=faults, config=config)
         host = FaultyHost(simulation, setup, folder, faults)
+        # Whatever moves was moved by the agent; its sysctl is there to be taken all the same.
+        simulation.kernel = None
+        sysctl = folder / "proc/sys/kernel/numa_balancing"
         before = guests[0].node.copy()
         _live(host, simulation, guests[0])
         _check_budget(host)
@@ -203,6 +213,7 @@ def check(seed: int) -> int:
         with contextlib.closing(host.actuator()) as last:
             last.undo(None, lambda: False)
         assert (guests[0].node == before).all(), "undo is not exact"
+        assert not sysctl.exists() or sysctl.read_text().strip() == "1", "the sysctl is not given back"
     return faults.count
 
 
@@ -213,13 +224,14 @@ def _live(host: FaultyHost, simulation: Simulation, stays: GuestRun) -> None:
     """Let the agent live, be killed and live again."""
     for _ in range(LIVES):
         with contextlib.closing(host.actuator()) as actuator:
-            agent = host.agent(actuator)
+            agent, killed = host.agent(actuator), False
             try:
                 agent.run(windows=AGENT_WINDOWS)
             except Killed:
-                continue
+                killed = True
             assert stays in simulation.active, "the guest ended, which is to run on"
-            assert agent.status.windows == AGENT_WINDOWS, "the agent came to a halt"
+            assert killed or agent.status.windows == AGENT_WINDOWS, "the agent came to a halt"
+        host.end_process()
 
 
 def _check_budget(host: FaultyHost) -> None:

@@ -25,6 +25,7 @@ from vmplace.policy.registry import begun
 from vmplace.sampling.guest_cost import MemoryRate, cost_of
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
+from vmplace.simulate.kernel_balancing import KernelBalancing
 from vmplace.simulate.simulation import SEED, Done, Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor
 from vmplace.topology.guest import GuestTopology
@@ -84,6 +85,8 @@ class AgentHost:
         self.simulation, self.setup = simulation, setup
         clock = VirtualClock(simulation, setup.scale)
         self.machine = SimulatedMachine(simulation, clock, folder / "proc", setup.trouble)
+        if not (setup.sensor.bits or setup.sensor.period):
+            self._boot_stock_kernel(folder / "proc/sys/kernel/numa_balancing")
         self.config = Config(
             policy=setup.policy,
             source=setup.sensor.name,
@@ -91,6 +94,12 @@ class AgentHost:
             journal=str(folder / "journal"),
             **setup.config,  # type: ignore[arg-type]
         )
+
+    def _boot_stock_kernel(self, sysctl: Path) -> None:
+        """Have the kernel balance, as stock hosts do until somebody switches it off."""
+        sysctl.parent.mkdir(parents=True, exist_ok=True)
+        sysctl.write_text("1\n")
+        self.simulation.kernel = KernelBalancing(lambda: sysctl.read_text().strip() != "0")
 
     def actuator(self, *, killed_pid: int | None = None) -> HostActuator:
         """Return the real actuator, over the simulated kernel."""

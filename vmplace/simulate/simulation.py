@@ -29,9 +29,10 @@ from vmplace.policy.host_view import (
     NodeIndexes,
     demand,
 )
-from vmplace.simulate.agent_clock import AgentClock
+from vmplace.simulate.agent_clock import WAKE_NS, AgentClock
 from vmplace.simulate.guest_run import GuestRun, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
+from vmplace.simulate.kernel_balancing import KernelBalancing
 from vmplace.simulate.look import Look, Part
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
@@ -82,6 +83,7 @@ class Simulation:
         self.now = self.looked_at = 0.0
         self.solved_for: tuple[list[Matrix], list[tuple[float, float]], Load] | None = None
         self.watched = policy.reach is Reach.WATCHED
+        self.kernel: KernelBalancing | None = None
         self.recorded = policy.reach in (Reach.WATCHED, Reach.AGENT)
         self.done = {guest.spec.name: Done() for guest in guests}
         self.active = list(guests)
@@ -116,12 +118,15 @@ class Simulation:
                     share_cpus(active, self.host)
             if self.watched and active and self.now >= self.clock.next_wake_ns:
                 self._wake(active)
+            if self.kernel and active and self.now >= self.kernel.next_wake_ns:
+                self._balance(self.kernel, active)
 
     def _pass_time(self, active: list[GuestRun], most_ns: float) -> list[GuestRun]:
         """Let time pass until something has to be done, ``most_ns`` at most; return who ended a window."""
         running = [guest for guest in active if self.pause[guest.spec.name] == 0.0]
         resting = {guest.spec.name: self.pause[guest.spec.name] for guest in active if guest not in running}
         marks = [*resting.values(), most_ns] + ([self.clock.next_wake_ns - self.now] if self.watched else [])
+        marks += [self.kernel.next_wake_ns - self.now] if self.kernel else []
         if not running:
             self._advance(resting, max(min(marks), 0.0))
             return []
@@ -148,9 +153,12 @@ class Simulation:
         return self.solved_for[2]
 
     def _show(self, guest: GuestRun, share: float, span: float) -> None:
-        if not self.recorded:
-            return
-        parts = self.shown[guest.spec.name]
+        if self.recorded:
+            self._keep(self.shown[guest.spec.name], guest, share, span)
+        if self.kernel:
+            self._keep(self.kernel.shown.setdefault(guest.spec.name, []), guest, share, span)
+
+    def _keep(self, parts: list[Part], guest: GuestRun, share: float, span: float) -> None:
         before = parts.pop() if parts and parts[-1].truth is guest.truth else Part(guest.truth, 0.0, 0.0)
         vcpu_ns = before.vcpu_ns + guest.parallelism * span
         parts.append(Part(guest.truth, before.share + share, before.span_ns + span, vcpu_ns))
@@ -181,6 +189,13 @@ class Simulation:
         decision = self.planner.plan(self._view(active, counters))
         changed = self._carry_out(active, decision)
         self.clock.looked(changed)
+
+    def _balance(self, kernel: KernelBalancing, active: list[GuestRun]) -> None:
+        """Let the kernel move what faulted twice on a node, if its balancing is on."""
+        kernel.next_wake_ns = self.now + WAKE_NS
+        kernel.look(active, self.now)
+        if kernel.is_on():
+            self._carry_out(active, kernel.planner.plan(self._view(active, None)))
 
     def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:
         rate, latency = float(load.rates[index]), float(load.latencies[index])

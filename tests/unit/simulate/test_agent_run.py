@@ -170,6 +170,33 @@ def test_a_guest_that_ended_is_gone_for_the_kernel(tmp_path):
     assert gone.value.errno == errno.ESRCH
 
 
+def test_on_a_stock_kernel_its_balancing_places_a_guest_that_spans_nodes():
+    """The agent sees no nodes there, and leaves it at work; the control: it takes it if it is told to."""
+    arrays = private_pages(heat=LONG, windows=12)
+    none, kernel, auto = (
+        run(arrays, policy, source)
+        for policy, source in (("none", "full"), ("kernel-balancing-model", "hints"), ("agent:auto", "idle"))
+    )
+    assert kernel.run_time_s < none.run_time_s
+    assert auto.run_time_s < none.run_time_s - 0.8 * (none.run_time_s - kernel.run_time_s)
+    simulation = simulation_of(spec_of(arrays))
+    run_agent(simulation, AgentSetup("auto", Sensor("idle"), config={"numa_balancing": "take"}))
+    assert simulation.guests[0].counts.moved == 0
+
+
+def test_on_a_stock_kernel_a_guest_of_one_node_comes_home_and_its_balancing_is_taken_and_given_back(tmp_path):
+    arrays = private_pages(heat=LONG, windows=12)
+    simulation = simulation_of(spec_of(arrays, nodes="2", first_touch="0"))
+    host = AgentHost(simulation, AgentSetup("auto", Sensor("idle")), tmp_path)
+    sysctl = tmp_path / "proc/sys/kernel/numa_balancing"
+    with quiet(), closing(host.actuator()) as actuator:
+        agent = host.agent(actuator)
+        agent.run(windows=6)
+        home = simulation.guests[0].node
+        assert (home == 1).all() and agent.status.moved_bytes == 4096 * len(home)
+    assert sysctl.read_text().strip() == "1"
+
+
 def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
     """The agent in virtual time, kept as it runs; the control: one rate, told wrongly, changes decisions."""
     simulation = simulation_of(spec_of(private_pages(heat=LONG), "a"), spec_of(shared_pages(heat=LONG), "b"))

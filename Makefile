@@ -171,9 +171,13 @@ $(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt setup.py $(NATIVE) 
 	@touch $@
 
 test-cloud: $(CLOUD)/.stamp promtool ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services
-	$(CLOUD)/bin/pytest tests/fleet tests/cloud --ignore tests/cloud/test_watcher.py
+	$(CLOUD)/bin/pytest tests/fleet tests/cloud --ignore tests/cloud/test_watcher.py --ignore tests/cloud/test_keystone.py
 # Nova and Watcher define the same settings, so they cannot be in one process.
 	$(CLOUD)/bin/pytest tests/cloud/test_watcher.py
+
+.PHONY: test-keystone
+test-keystone: $(CLOUD)/.stamp ## tokens that expire, wrong passwords and outages, against a real Keystone and Placement (minutes)
+	$(CLOUD)/bin/pytest tests/cloud/test_keystone.py
 
 .PHONY: test-kube
 test-kube: $(CLOUD)/.stamp lab ## annotations, hooks and manifests for KubeVirt, against a real API server (needs root, and Go; builds it first)

@@ -21,6 +21,8 @@ connection = sqlite:///{folder}/placement.db
 sync_on_startup = True
 """
 READY_S = 90.0
+# Keystone takes the arguments of the process for its own.
+SERVE = "import sys; from waitress import runner; argv, sys.argv[1:] = sys.argv[:], []; runner.run(argv)"
 
 
 @dataclass
@@ -30,6 +32,9 @@ class PlacementService:
     folder: Path
     port: int
     process: "subprocess.Popen[bytes] | None" = None
+    config: str = CONFIG
+    application: str = "placement.wsgi.api:application"
+    settings: str = "OS_PLACEMENT_CONFIG_DIR"
 
     @property
     def url(self) -> str:
@@ -38,24 +43,37 @@ class PlacementService:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        (self.folder / "placement.conf").write_text(CONFIG.format(folder=self.folder))
+        self.write_config()
         argv = [
             sys.executable,
-            "-m",
-            "waitress",
+            "-c",
+            SERVE,
             f"--listen=127.0.0.1:{self.port}",
-            "placement.wsgi.api:application",
+            self.application,
         ]
-        env = dict(os.environ, OS_PLACEMENT_CONFIG_DIR=str(self.folder))
+        env = dict(os.environ, **{self.settings: str(self.folder)})
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         end = time.monotonic() + READY_S
         while time.monotonic() < end and self.process.poll() is None:
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                urllib.request.urlopen(self.url, timeout=10).close()  # noqa: S310 - our own server
+            if self.answers():
                 return
             time.sleep(0.1)
         raise AssertionError((self.folder / "log").read_text()[-3000:])
+
+    def answers(self) -> bool:
+        """Return whether somebody answers there, be it that there are several versions."""
+        try:
+            urllib.request.urlopen(self.url, timeout=10).close()  # noqa: S310 - our own server
+        except urllib.error.HTTPError as err:
+            return err.code == 300
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
+
+    def write_config(self) -> None:
+        """Write the settings."""
+        (self.folder / "placement.conf").write_text(self.config.format(folder=self.folder))
 
     def kill(self) -> None:
         """End it as a machine that lost its power does."""
@@ -78,12 +96,17 @@ class PlacementService:
         return path
 
 
+def free_port() -> int:
+    """Return a port that nobody has now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
 @contextlib.contextmanager
 def placement_service(folder: Path) -> Iterator[PlacementService]:
     """Run a service for a while."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        service = PlacementService(folder, sock.getsockname()[1])
+    service = PlacementService(folder, free_port())
     service.start()
     try:
         yield service

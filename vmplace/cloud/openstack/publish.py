@@ -9,6 +9,7 @@
 """
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,10 +35,25 @@ def providers(cloud: str | None, host: str) -> NodeProviders:
     try:
         connection = openstack.connect(cloud=cloud, app_name="vmplace")
         adapter = _Adapter(connection, errors)
+    except (errors.Unauthorized, errors.MissingRequiredOptions) as err:
+        raise _not_let_in(err) from err
     except Exception as err:
+        # What Keystone answers to a token that expired, asked for another by it.
+        if isinstance(err, errors.NotFound) and "validate token" in str(err):
+            raise _not_let_in(err) from err
         hint = "see clouds.yaml: openstack --os-cloud NAME resource provider list"
-        raise VmplaceError(f"no way to OpenStack: {err}", hint=hint) from err
+        raise VmplaceError(f"no way to OpenStack: {_said(err)}", hint=hint) from err
     return NodeProviders(adapter, host)
+
+
+def _not_let_in(err: Exception) -> RightsError:
+    hint = "see the password or application credential in clouds.yaml; a token alone cannot be renewed"
+    return RightsError(f"Keystone does not let this user in: {_said(err)}", hint=hint)
+
+
+def _said(err: Exception) -> str:
+    """Return an error without what differs each time it comes: it is to be logged once."""
+    return re.sub(r"\s*\(Request-ID: [^)]*\)", "", str(err))
 
 
 class _Adapter:
@@ -55,11 +71,10 @@ class _Adapter:
         try:
             return self._adapter.request(path, method, timeout=TIMEOUT_S, **options)
         except (self._errors.Unauthorized, self._errors.MissingRequiredOptions) as err:
-            hint = "see the password or application credential in clouds.yaml"
-            raise RightsError(f"Keystone does not let this user in: {err}", hint=hint) from err
+            raise _not_let_in(err) from err
         except self._errors.ClientException as err:
             hint = "see that Placement and Keystone run; it goes on by itself once they do"
-            raise VmplaceError(f"Placement does not answer: {err}", hint=hint) from err
+            raise VmplaceError(f"Placement does not answer: {_said(err)}", hint=hint) from err
 
     def get(self, path: str, **options: Any) -> Any:
         """Return the answer to GET."""

@@ -36,7 +36,7 @@ from vmplace.topology.domain_policy import PLACEMENT
 CONFIG = Path("/root/bench/vmplace.toml")
 NUMBER = 1
 """Of the guest, as it tells the meter."""
-SUMMARY_S = 10
+SUMMARY_S = 5
 LOCAL, LOOK_S, LOOKS_IN_ROW = 0.9, 0.5, 2
 PLACED_S, LATEST_S = 300.0, 180.0
 KNOWN_WINDOWS = 5
@@ -47,7 +47,7 @@ class Agent:
     """An agent in a host's namespaces; ``lines`` is its log, each line with the second it came."""
 
     def __init__(self, host: InnerHost, *, summary_s: int) -> None:
-        """Start it and wait until it answers."""
+        """Start it."""
         self._host = host
         config = host.folder / "vmplace.toml"
         config.write_text(CONFIG.read_text() + f"\n[migration]\nsummary_s = {summary_s}\n")
@@ -59,11 +59,12 @@ class Agent:
         )
         self.lines: list[tuple[float, str]] = []
         threading.Thread(target=self._read, daemon=True).start()
-        try:
-            until(lambda: self.status() is not None, "the agent answers")
-        except TimeoutError:
-            print("\n".join(line for _, line in self.lines[-50:]), file=sys.stderr)
-            raise
+
+    def await_ready(self) -> None:
+        """Wait until it answers."""
+        until(lambda: self.status() is not None or self._process.poll() is not None, "the agent answers")
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the agent did not start: {self.lines[-20:]}")
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
@@ -80,10 +81,20 @@ class Agent:
         return next((at for at, line in list(self.lines) if text in line), None)
 
     def stop(self) -> None:
-        """End it cleanly."""
-        self._process.terminate()
-        if self._process.wait(120):
+        """End it cleanly; nsenter hands no signal on, and its pid is of its own namespace."""
+        status = self.status()
+        if status is not None:
+            subprocess.run(self._host.within(["kill", "-TERM", str(status["pid"])]), check=True)
+        if status is None or self._process.wait(120):
             raise RuntimeError(f"the agent failed: {self.lines[-20:]}")
+
+
+def started(source: InnerHost, target: InnerHost, summary_s: int) -> list[Agent]:
+    """Return an agent on each host, up."""
+    agents = [Agent(host, summary_s=summary_s) for host in (source, target)]
+    for agent in agents:
+        agent.await_ready()
+    return agents
 
 
 class Rounds:
@@ -115,7 +126,7 @@ def counted(hosts: list[InnerHost], count: int) -> Iterator[dict[str, Any]]:
 
 def migrated_with_agents(source: InnerHost, target: InnerHost) -> dict[str, float]:
     """Migrate the guest from an agent that knows it to another agent."""
-    leaving, taking = (Agent(host, summary_s=SUMMARY_S) for host in (source, target))
+    leaving, taking = started(source, target, SUMMARY_S)
     until(lambda: knows(leaving), "the agent knows the guest")
     rounds = Rounds(source)
     figures = migrated(source, target)
@@ -138,12 +149,13 @@ def arrivals(hosts: list[InnerHost], count: int) -> Iterator[dict[str, Any]]:
     subprocess.run(["vmp-meter", "on"], check=True)
     with MeterCounters() as meter:
         for with_summary in (False, True) * count:
-            agents = [Agent(host, summary_s=SUMMARY_S * with_summary) for host in (source, target)]
+            agents = started(source, target, SUMMARY_S * with_summary)
             try:
                 yield arrival(meter, source, target, with_summary=with_summary)
             finally:
                 for agent in agents:
                     print(*(line for _, line in agent.lines[-40:]), "--", sep="\n", file=sys.stderr)
+                    print(json.dumps(agent.status())[:3000], file=sys.stderr)
             for agent in agents:
                 agent.stop()
             source, target = target, source
@@ -163,8 +175,10 @@ def arrival(
     time.sleep(2 * SUMMARY_S)
     if has_summary(domain) != with_summary:
         raise RuntimeError("the control has a summary")
+    print(f"placed after {settled:.1f} s, at first LAR {before[0]:.2f}", file=sys.stderr)
     figures = migrated(source, target)
     local_s, seen = local_after(meter, LATEST_S)
+    print(f"arrived, LAR {[round(one, 2) for one in seen]}", file=sys.stderr)
     return {
         "with_summary": with_summary,
         "seconds_to_lar_0.9": local_s,

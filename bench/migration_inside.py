@@ -78,8 +78,8 @@ class InnerHost:
 
     def within(self, argv: list[str]) -> list[str]:
         """Return the command that runs another one in its namespaces."""
-        (inner,) = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return ["nsenter", "--target", inner, "--mount", "--pid", "--uts", "--ipc", *argv]
+        inner = child_of(self._process.pid)
+        return ["nsenter", "--target", str(inner), "--mount", "--pid", "--uts", "--ipc", *argv]
 
     @property
     def uri(self) -> str:
@@ -107,6 +107,15 @@ class InnerHost:
         """End it, and all that it runs."""
         self._process.kill()
         self._process.wait()
+
+
+def child_of(pid: int) -> int:
+    """Return the pid of a process's child."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if f"\nPPid:\t{pid}\n" in status.read_text():
+                return int(status.parent.name)
+    raise ProcessLookupError(f"{pid} has no child")
 
 
 def until(is_so: Callable[[], bool], what: str, seconds: float = 300) -> None:

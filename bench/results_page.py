@@ -50,6 +50,7 @@ BENCHES = {
     "places": ("What looking up places of pages costs", "measured, CPU ms for each GiB", "bench_places 4"),
     "sampling": ("What sampling costs", "measured", "bench_sampling 16"),
     "hook": ("How long libvirt waits for the hook", "measured", "bench_hook 1000"),
+    "migration": ("Live migrations", "counted by libvirt and the meter in the lab", "bench_migration"),
     "kvm": ("The patched KVM beside stock mechanisms", "counted and measured in the lab", "bench_kvm"),
     "ibs": ("Samples of IBS beside exact counts", "counted in the lab", "bench_ibs"),
     "sources": ("Share of the oracle's gain, by source", "modelled", "bench_sources"),

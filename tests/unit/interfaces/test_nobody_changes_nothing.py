@@ -181,6 +181,8 @@ def _modules() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
+    # Of numpy, what is imported at its first use.
+    importlib.import_module("numpy.ma")
     # A server looks its own name up.
     importlib.import_module("encodings.idna")
     # numpy loads it when a percentile is asked for.

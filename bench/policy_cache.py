@@ -22,7 +22,7 @@ CODE = ("model", "policy", "simulate")
 PRODUCT = (*CODE, "actuation", "agent", "native", "sampling", "topology")
 OWN = (
     "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "home.py", "host_plan.py", "policy_auto.py",
-    "spread.py", "steadiness.py", "trial.py", "vcpu_homes.py", "vcpu_plan.py",
+    "spread.py", "steadiness.py", "trial.py", "vcpu_ties.py", "vcpu_plan.py",
 )  # fmt: skip
 OWN_POLICY, AGENT = "vmplace", "agent:"
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from vmplace.agent.clock import Clock
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
-from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
+from vmplace.policy.vcpu_ties import plan_vcpus, with_vcpus
 
 Policy = Callable[[Snapshot], PlacementPlan]
 Blame = Callable[[str, Exception], None]

@@ -9,7 +9,7 @@ from tests.unit.model.known_pages import known_pages
 from vmplace.model.pages import GuestPages
 from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, Snapshot
-from vmplace.policy.vcpu_homes import plan_vcpus, with_vcpus
+from vmplace.policy.vcpu_ties import plan_vcpus, with_vcpus
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 

@@ -5,7 +5,9 @@ with "reads", all its pages are read in each window, as real sensors do.
 """
 
 import contextlib
+import os
 import sys
+import time
 from pathlib import Path
 
 from tests.unit.agent.agent_world import HOST, World
@@ -20,17 +22,28 @@ from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guest_finder import GuestFinder
 
+LARGE_S = 3.0
+
 
 class ReadingWorld(World):
     """A sensor that reads guests' page tables, and says nothing of it."""
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
-        """Read all pages; raises what a sensor would."""
+        """Read all pages; raises what a sensor would.  Of others' guests for as long as of a large one."""
+        is_others = Path(f"/proc/{guest.pid}").stat().st_uid != os.getuid()
+        until = time.monotonic() + (LARGE_S if is_others else 0)
         with contextlib.closing(FrameReader()) as frames, frames.opened(guest) as pagemap:
-            for ram in guest.ram:
-                for _ in frames.chunks(pagemap, ram):
-                    pass
+            read(frames, pagemap, guest)
+            while time.monotonic() < until:
+                read(frames, pagemap, guest)
         return super().harvest(guest)
+
+
+def read(frames: FrameReader, pagemap: int, guest: GuestTopology) -> None:
+    """Read all pages once."""
+    for ram in guest.ram:
+        for _ in frames.chunks(pagemap, ram):
+            pass
 
 
 def main() -> None:

@@ -167,7 +167,7 @@ def timed(verb: str, socket: Path, **words: Any) -> tuple[dict[str, Any], float]
 def test_a_guest_that_takes_the_lock_of_its_mappings_stops_nobody_but_itself(
     run: Callable[..., Any], folder: Path, tmp_path: Path
 ):
-    """holder.c: nothing of /proc/PID that tells of memory, nor move_pages(2), returns any more."""
+    """It does so while it is read (holder.c): nothing of /proc/PID that tells of memory returns any more."""
     source = ROOT / "tests/native/holder.c"
     subprocess.run(["gcc", "-O1", "-pthread", "-o", folder / "holder", source], check=True, timeout=60)
     holder = run(

@@ -2,49 +2,31 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from vmplace import apart
-from vmplace.actuation.batch import MoveKernel
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
-from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
 from vmplace.actuation.pinner import Pinner, pin_all
-from vmplace.actuation.replicator import Ask, Replicator, ask_kvm, can_replicate
+from vmplace.actuation.replicator import Replicator, can_replicate
 from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.actuation.undo import GuestUndo, UndoResult, undo
+from vmplace.actuation.undo import undo
 from vmplace.agent.config import Config
+from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.report import copies_line
+from vmplace.agent.undo_lines import undo_lines
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
-from vmplace.topology.placement import Placement, open_placement
 
 LOG = logging.getLogger(__name__)
 UNDO_S = 240.0
 """The longest undo in one go: whoever ordered it waits for 300 s (control.py)."""
 AGAIN = "the agent tries again at each window, and once it ends KVM drops them"
-
-
-@dataclass(frozen=True)
-class HostCalls:
-    """The kernel and the clock under the actuator; a simulated host has its own (simulate/agent_host.py).
-
-    ``kernel`` None: the machine's.  ``clock`` in ns of CLOCK_MONOTONIC.
-    """
-
-    kernel: MoveKernel | None = None
-    proc: Path = PROC
-    clock: Callable[[], int] = time.monotonic_ns
-    sleep: Callable[[float], None] = time.sleep
-    opened: Callable[[GuestTopology, Path], Placement] = open_placement
-    ask: Ask = ask_kvm
 
 
 class HostActuator:
@@ -214,32 +196,6 @@ class HostActuator:
             LOG.info('%s reason="the agent ends"', reported)
 
 
-@dataclass(frozen=True)
-class UndoAllowance:
-    """Has an undo take from a budget, as moves do."""
-
-    budget: Budget
-    calls: HostCalls
-    stop: Callable[[], bool]
-
-    def wait(self, size_bytes: int) -> int:
-        """Wait until so much, or as much as is ever there at once, may be moved."""
-        size_bytes = min(size_bytes, int(self.budget.capacity_bytes))
-        while not self.stop():
-            now_ns = self.calls.clock()
-            if self.budget.take(size_bytes, now_ns):
-                return size_bytes
-            wait_s = self.budget.wait_s(size_bytes, now_ns)
-            if wait_s is None:
-                return 0
-            self.calls.sleep(min(wait_s, 0.05))
-        return 0
-
-    def refund(self, size_bytes: int) -> None:
-        """Take back what was not moved."""
-        self.budget.refund(size_bytes)
-
-
 def ownership_of(config: Config) -> Ownership:
     """Return what becomes of kernel NUMA balancing: a KVM that replicates keeps it off the guests by itself.
 
@@ -255,26 +211,3 @@ def vcpus_line(move: VcpuMove) -> str:
     """Return which vCPUs were tied to which node, and why."""
     vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
     return f'guest={move.guest} vcpus={vcpus} nid={before}->{move.nid} reason="{move.reason}"'
-
-
-def undo_lines(result: UndoResult) -> tuple[str, ...]:
-    """Return what an undo did, in words."""
-    guests = tuple(_undone_line(guest) for guest in result.guests)
-    ended = tuple(f"{name}: it ended, there is nothing left of it to undo" for name in result.ended)
-    return (*guests, *ended, *result.sysctls, *result.failures) or ("nothing to undo",)
-
-
-def _undone_line(guest: GuestUndo) -> str:
-    stuck = "".join(f", {count} pages would not move ({reason})" for reason, count in guest.stuck.items())
-    restored = guest.restored * PAGE_BYTES / 2**20
-    vcpus = f", {guest.vcpus} vCPUs given their CPUs back" if guest.vcpus else ""
-    if guest.offline_cpus:
-        vcpus += f" without CPUs {', '.join(map(str, guest.offline_cpus))}, which are offline"
-    others = (
-        f", {guest.others_vcpus} vCPUs were given other CPUs by somebody else and keep these"
-        if guest.others_vcpus
-        else ""
-    )
-    moved_on = guest.others_pages * PAGE_BYTES / 2**20
-    others += f", {moved_on:.1f} MiB were moved on by somebody else and stay" if moved_on else ""
-    return f"{guest.guest}: {restored:.1f} MiB moved back{vcpus}{others}{stuck}"

@@ -8,8 +8,8 @@ from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.undo import Progress, UndoResult, undo
-from vmplace.agent.actuator import HostCalls, UndoAllowance
 from vmplace.agent.config import Config
+from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.errors import VmplaceError
 from vmplace.sampling.damon_admin import DamonAdmin
 

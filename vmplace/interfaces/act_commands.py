@@ -110,8 +110,8 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
 
 def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool) -> None:
-    from vmplace.agent.actuator import undo_lines
     from vmplace.agent.config import read_config
+    from vmplace.agent.undo_lines import undo_lines
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vmplace.agent.actuator import HostActuator, HostCalls
+from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.discovery import Discovery
+from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.policy.plan import GuestSettings

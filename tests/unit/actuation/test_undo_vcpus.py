@@ -19,7 +19,7 @@ from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.undo import undo
-from vmplace.agent.actuator import undo_lines
+from vmplace.agent.undo_lines import undo_lines
 
 AWAY = 1000
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")

@@ -17,8 +17,9 @@ from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
-from vmplace.agent.actuator import HostActuator, HostCalls
+from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import BudgetSection, Config
+from vmplace.agent.host_calls import HostCalls
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 

@@ -18,8 +18,8 @@ from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing
 from vmplace.actuation.page_runs import BLOCK_PAGES
 from vmplace.agent import without_agent
-from vmplace.agent.actuator import HostCalls
 from vmplace.agent.config import BudgetSection, Config
+from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
 from vmplace.interfaces.act_commands import undo
 

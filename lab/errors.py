@@ -33,3 +33,10 @@ class TooSlowError(LabError):
 
     exit_code = 5
     """Of the lab's commands: neither "not as expected" (1) nor one of vmplace's own (exit_codes.py)."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"this machine is too slow to judge: {why}",
+            hint="end what else runs here, or wait for it, and try again",
+        )
+        self.why = why

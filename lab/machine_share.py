@@ -12,6 +12,12 @@ CLOCK_TICKS_PER_S = 100
 """USER_HZ: the unit of times in /proc/stat on x86."""
 SHORT_S = 0.5
 """CPU seconds of which a tick here and there would be much."""
+FREE = 0.7
+"""A machine of which others left this much is free enough to judge what ran on it.
+
+Guests are asked for at most half of what they can do (SHARE in scenario_speed.py): of 70 % of the machine
+they need 50, and a manager has the other 20.
+"""
 
 
 @dataclass(frozen=True)

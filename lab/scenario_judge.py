@@ -21,7 +21,7 @@ class Observed:
 
     ``cpu_loads``: CPUs that each guest used while the manager acted.  ``rates``: touches a second that guests
     declare, by number, and ``speed`` the share of them that they were to make.  ``shares``: by step, what
-    of the machine others left to the emulated host.
+    of the machine others left to the emulated host, ``step_s`` how long it took.
     """
 
     manager: ManagerName
@@ -38,6 +38,7 @@ class Observed:
     speed: float | None
     cost: float | None
     shares: dict[str, float]
+    step_s: dict[str, float]
     versions: dict[str, str]
 
 
@@ -71,6 +72,7 @@ def judged(scenario: Scenario, topology: LabTopology, seen: Observed, run_time_s
         retakes=after.retakes,
         cost_share=seen.cost,
         machine_share=seen.shares,
+        step_s=seen.step_s,
         notes=figures.notes,
         versions=seen.versions,
         kernel_counters={key: last[key] - first[key] for key in VMSTAT if key in first and key in last},

@@ -234,10 +234,7 @@ def too_slow(
     if silent and len(silent) < len(rates):
         return LabError(f"guest {', '.join(map(str, silent))} fell silent while others worked")
     reported = ", ".join(f"guest {guest} made {share:.0%}" for guest, share in made.items())
-    return TooSlowError(
-        f"this machine is too slow to judge: {reported} of its declared touches",
-        hint="end what else runs here, or wait for it, and try again",
-    )
+    return TooSlowError(f"{reported} of its declared touches")
 
 
 def metered_window(

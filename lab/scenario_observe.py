@@ -11,12 +11,12 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lab.errors import LabError, LabTimeoutError, TooSlowError
 from lab.machine import LabHost, boot_host
-from lab.machine_share import MachineTimes, machine_share, read_machine_times
+from lab.machine_share import FREE, MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
 from lab.scenario import ManagerName
 from lab.scenario_ask import ask_all, ask_patiently
@@ -27,7 +27,8 @@ from lab.scenario_managers import MANAGERS, Manager, NoManager
 from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
-from lab.scenario_rest import SLOW, Acting
+from lab.scenario_rest import Acting
+from lab.scenario_result import ACTS, COST_TURNS, EMULATED_WINDOW, WINDOWS_AFTER, WINDOWS_BEFORE
 from lab.scenario_speed import LEAST_SPEED, WorkClock, declared_rates, measured_speed
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
@@ -44,9 +45,13 @@ class SharedStart:
     """What the first manager's run finds out for all: they start from the same snapshot.
 
     ``longest_s``: the longest time that a manager was let act so far; the control gets it, too.
+    ``speed`` is what guests are to make of their declared touches; ``shares`` and ``step_s`` are of the steps
+    that all have in common.
     """
 
     speed: float | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    step_s: dict[str, float] = field(default_factory=dict)
     before: WindowSet | None = None
     longest_s: float = 0.0
 
@@ -73,12 +78,17 @@ def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progr
 
 def too_slow_for(err: LabTimeoutError, share: float) -> LabError:
     """Return the error itself, or, where others left little of the machine, that it was too slow."""
-    if share >= SLOW:
+    return err if share >= FREE else TooSlowError(f"others used {1 - share:.0%} of it, and {err}")
+
+
+def whose_doing(err: TooSlowError, manager: ManagerName, share: float) -> LabError:
+    """Return the error itself, or, where others left a manager enough of the machine, that it is its doing.
+
+    Without a manager guests could do their work on this machine, or it had not come this far.
+    """
+    if manager == "none" or share < FREE:
         return err
-    return TooSlowError(
-        f"this machine is too slow to judge: others used {1 - share:.0%} of it, and {err}",
-        hint="end what else runs here, or wait for it, and try again",
-    )
+    return LabError(f"others left {share:.0%} of the machine, and under {manager} {err.why}")
 
 
 class _Run:
@@ -90,7 +100,8 @@ class _Run:
         self._stage, self._scenario, self._host = stage, stage.scenario, host
         self._name, self._start, self._progress = name, start, progress
         self._manager: Manager = NoManager(host, stage.scenario)
-        self._shares: dict[str, float] = {}
+        self._shares, self._step_s = dict(start.shares), dict(start.step_s)
+        self._is_managed = False
         self._rates: dict[int, float] = {}
         self._notes: list[str] = []
 
@@ -98,23 +109,25 @@ class _Run:
         """Go through all steps."""
         host, scenario = self._host, self._scenario
         self._settle_speed()
-        before = self._start.before = self._start.before or self._windows("before", scenario.time.before_s)
+        before = self._windows_before()
         manager = self._manager = MANAGERS[self._name](host, scenario, self._start.speed or 1.0)
         vmstat, clock = read_vmstat(host), LoadClock(host, scenario)
         start_tracing(host)
+        self._is_managed = True
         with self._step("starts"):
             manager.start()
-        with self._step("acts"):
+        with self._step(ACTS):
             try:
-                active_s = self._await_rest()
+                acting = self._acting()
             finally:
                 manager.pause()
+        self._notes += acting.notes(self._name)
         cpu_loads, (longest_ms, why_not), vmstat_after = (
             clock.loads(),
             longest_call_ms(host),
             read_vmstat(host),
         )
-        after = self._windows("after", scenario.time.after_s)
+        after = self._windows(WINDOWS_AFTER, scenario.time.after_s)
         cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
         emulated = self._emulated_window()
         manager.resume()
@@ -130,7 +143,7 @@ class _Run:
             emulated=emulated,
             cpu_loads=cpu_loads,
             vmstat=(vmstat, vmstat_after),
-            active_s=active_s,
+            active_s=acting.moved_until_s,
             figures=figures.with_longest_call(longest_ms, why_not, tuple(self._notes)),
             vcpu_cpus=cpus,
             verified=verified,
@@ -138,15 +151,22 @@ class _Run:
             speed=self._start.speed,
             cost=cost,
             shares=self._shares,
+            step_s=self._step_s,
             versions=versions,
         )
 
     @contextlib.contextmanager
     def _step(self, what: str) -> Iterator[None]:
         with self._progress.step(f"{self._name}: {what}", self._host.console_log):
-            before = self._machine_times()
-            yield
+            before, began = self._machine_times(), time.monotonic()
+            try:
+                yield
+            except TooSlowError as err:
+                if not self._is_managed:
+                    raise
+                raise whose_doing(err, self._name, machine_share(before, self._machine_times())) from err
             self._shares[what] = machine_share(before, self._machine_times())
+            self._step_s[what] = round(time.monotonic() - began, 3)
 
     def _machine_times(self) -> MachineTimes:
         return read_machine_times(self._host.emulator_pid)
@@ -162,10 +182,18 @@ class _Run:
             self._set_speed(self._start.speed or 1.0)
         self._rates = {guest: rate * (self._start.speed or 1.0) for guest, rate in declared.items()}
 
+    def _windows_before(self) -> WindowSet:
+        """Return the windows before any manager acts, the first run's for all."""
+        start = self._start
+        if start.before is None:
+            start.before = self._windows(WINDOWS_BEFORE, self._scenario.time.before_s)
+            start.shares, start.step_s = dict(self._shares), dict(self._step_s)
+        return start.before
+
     def _windows(self, what: str, seconds: float) -> WindowSet:
         """Return windows at the speed that the machine allows now: it may do other things than at first."""
         count = len(self._scenario.guests)
-        with self._step(f"metered windows {what}"):
+        with self._step(what):
             while True:
                 try:
                     return read_windows(self._host, self._stage.topology, seconds, count, self._rates)
@@ -188,7 +216,7 @@ class _Run:
         """Return a window in emulated time, in which the guests work as fast as they can."""
         if self._scenario.time.dilation is None:
             return None
-        with self._step("window in emulated time"):
+        with self._step(EMULATED_WINDOW):
             return read_window(
                 self._host,
                 self._stage.topology,
@@ -202,17 +230,14 @@ class _Run:
         seconds = self._scenario.time.cost_s
         if not seconds or not self._rates or self._name == "none":
             return None
-        with self._step("what it costs, in turns"):
+        with self._step(COST_TURNS):
             self._set_speed(FULL_SPEED)
             cost = measured_cost(self._host, self._manager, seconds, self._rates)
             self._set_speed(self._start.speed or 1.0)
             return cost
 
-    def _await_rest(self) -> float | None:
-        """Let the manager act; return the seconds until a page moved or got a copy last, None without any.
-
-        Raises TooSlowError where a manager that comes to rest did not, on a machine that was slow.
-        """
+    def _acting(self) -> Acting:
+        """Let the manager act until it is at rest or has had its time; return what was seen of it."""
         few = int(FEW * sum(guest.memory_mib for guest in self._scenario.guests) * PAGES_PER_MIB)
         acting = Acting(
             self._scenario.time,
@@ -220,9 +245,10 @@ class _Run:
             few,
             rests=self._manager.comes_to_rest,
             longest_s=self._start.longest_s,
+            speed=self._start.speed or 1.0,
         )
         times, now = self._machine_times(), time.monotonic()
-        clock = WorkClock(self._host, declared_rates(self._scenario))
+        clock = WorkClock(self._host, self._rates)
         while not self._is_over(acting):
             time.sleep(POLL_S)
             before, then = times, now
@@ -236,9 +262,7 @@ class _Run:
             )
         self._start.longest_s = max(self._start.longest_s, acting.passed_s)
         self._progress.note(f"{self._name}: acted {acting.summary}")
-        if self._manager.comes_to_rest:
-            self._notes += acting.note(self._name)
-        return acting.moved_until_s
+        return acting
 
     def _is_over(self, acting: Acting) -> bool:
         if self._name == "none" and self._start.longest_s:

@@ -1,7 +1,8 @@
 """Has a manager acted long enough, and has it come to rest?
 
 1. Times are those of a machine that does nothing else and on which guests do all they declare: a second in
-   which others use half of the machine, or guests make half of their touches, is half a second.
+   which others use half of the machine is half a second, and so is one on a machine on which guests could
+   do half before the manager was there.  Guests that it slows down itself buy it no time.
 2. A manager that says how often it has looked at its guests is at rest only after some such rounds in which
    it moved next to nothing: on a slow machine it thinks for longer, too.
 """
@@ -9,12 +10,13 @@
 from dataclasses import dataclass, field
 
 from lab.errors import TooSlowError
+from lab.machine_share import FREE
 from lab.scenario import Timing
 
 LONGEST = 6
 """Times ``most_s`` that a manager gets on a machine that is slow, or does other things, too."""
-SLOW = 0.7
-"""With less of the time than this, a manager that has not come to rest lacked time."""
+FEW_TOUCHES = 0.8
+"""Guests that make less than this share of what they are to make lack time."""
 QUIET_ROUNDS = 4
 """What a manager learned in one round shows in what it does in the next ones."""
 
@@ -24,8 +26,9 @@ class Acting:
     """A manager at work, as it is looked at now and then.
 
     ``rests``: it is one that comes to rest; ``longest_s``: what of real time others got before it.
+    ``speed``: the share of their declared touches that guests could make before it acted.
     ``progress``: pages moved so far, and copies there are.  ``passed_s`` is real time, ``share_s`` what of it
-    others left, ``work_s`` the seconds for which guests did what they declare (None: they declare nothing),
+    others left, ``work_s`` the seconds for which guests did what they are to do (None: nobody knows),
     ``moved_until_s`` the real time until a page was last moved or copied.  Fewer than ``few`` pages in
     ``quiet_s`` are rest: kernel balancing never ends to move what several nodes use.
     """
@@ -35,6 +38,7 @@ class Acting:
     few: int
     rests: bool = True
     longest_s: float = 0.0
+    speed: float = 1.0
     passed_s: float = 0.0
     share_s: float = 0.0
     work_s: float | None = None
@@ -68,7 +72,7 @@ class Acting:
     @property
     def had_s(self) -> float:
         """Return the seconds that it had, of a machine that is fast enough and does nothing else."""
-        return self.share_s if self.work_s is None else min(self.share_s, self.work_s)
+        return min(self.share_s, self.speed * self.passed_s)
 
     @property
     def is_at_rest(self) -> bool:
@@ -99,8 +103,8 @@ class Acting:
 
     @property
     def is_slow(self) -> bool:
-        """Tell whether the machine was too slow for what seconds of it are worth to be trusted."""
-        return self.had_s < SLOW * self.passed_s
+        """Tell whether the machine was too slow, or too much others', for one that lacked time."""
+        return self.had_s < FREE * self.passed_s
 
     @property
     def summary(self) -> str:
@@ -109,18 +113,21 @@ class Acting:
         last = "no page moved" if self.moved_until_s is None else f"last move at {self.moved_until_s:.0f} s"
         return f"{self.passed_s:.0f} s, worth {self.had_s:.0f} s of an idle machine{rounds}; {last}"
 
-    def note(self, who: str) -> tuple[str, ...]:
-        """Return what is to be noted of one that should have come to rest by now.
+    def notes(self, who: str) -> tuple[str, ...]:
+        """Return what is to be noted of one that had not come to rest, or under which guests did too little.
 
-        Raises TooSlowError if it had not, on a machine that was slow or mostly others'.
+        Raises TooSlowError if it had not come to rest on a machine that was slow or mostly others'.
         """
-        if self.is_at_rest:
+        if self.rests and not self.is_at_rest:
+            reported = f"had not come to rest after {self.passed_s:.0f} s"
+            if self.is_slow:
+                worth = f"{self.had_s:.0f} s of a machine with nothing else to do"
+                raise TooSlowError(f"{who} {reported}, which were {worth}")
+            return (f"it {reported}", *self._of_guests())
+        return self._of_guests()
+
+    def _of_guests(self) -> tuple[str, ...]:
+        if self.work_s is None or self.is_slow or self.work_s >= FEW_TOUCHES * self.passed_s:
             return ()
-        reported = f"had not come to rest after {self.passed_s:.0f} s"
-        if self.is_slow:
-            raise TooSlowError(
-                f"this machine is too slow to judge: {who} {reported}, which were"
-                f" {self.had_s:.0f} s of a machine with nothing else to do",
-                hint="end what else runs here, or wait for it, and try again",
-            )
-        return (f"it {reported}",)
+        made = self.work_s / self.passed_s
+        return (f"while it acted a guest made {made:.0%} of its touches, though the machine was free",)

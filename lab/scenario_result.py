@@ -11,6 +11,10 @@ import msgspec
 from lab.scenario import ManagerName
 
 SCHEMA_VERSION = 1
+ACTS = "acts"
+WINDOWS_BEFORE, WINDOWS_AFTER = "metered windows before", "metered windows after"
+EMULATED_WINDOW, COST_TURNS = "window in emulated time", "what it costs, in turns"
+"""Steps of a manager's run from which figures come, as ``machine_share`` calls them."""
 WORK_TOUCHES = 100_000_000
 """The work that emulated run times are given for."""
 TRUTH = {
@@ -72,7 +76,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     guests'; None if one has none. ``retakes``: windows that were taken again as a guest came to less than
     80 % of its touches. ``cost_share``: which share of what guests do at full speed the running manager
     costs when all is placed. ``machine_share``: what of the machine others left to the emulated host in
-    each step.
+    each step, ``step_s`` how long that took.
     """
 
     guests: dict[str, GuestResult]
@@ -96,6 +100,7 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     retakes: int = 0
     cost_share: float | None = None
     machine_share: dict[str, float] = {}
+    step_s: dict[str, float] = {}
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     kernel_counters: dict[str, int] = {}
@@ -105,7 +110,8 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario under several managers, each from the same snapshot of host and guests.
 
-    ``speed``: at which share of their declared rates guests worked.  ``too_slow``: why nothing was judged.
+    ``speed``: at which share of their declared rates guests worked.  ``too_slow``: why not all was judged;
+    ``undecided``: what did not come out, without a verdict (scenario_verdict.py).
     """
 
     scenario: str
@@ -114,6 +120,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     managers: dict[ManagerName, ManagerResult]
     failed_expectations: tuple[str, ...] = ()
     too_slow: str | None = None
+    undecided: tuple[str, ...] = ()
     # The word that kept results have.
     speed: float | None = msgspec.field(default=None, name="pace")
     seed: int

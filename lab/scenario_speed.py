@@ -66,18 +66,15 @@ def speed_of(possible: Mapping[int, float], rates: Mapping[int, float]) -> float
     """Return the speed for guests that can make ``possible`` touches a second."""
     share = min((possible[guest] / rate for guest, rate in rates.items()), default=1.0)
     if SHARE * share < LEAST_SPEED:
-        raise TooSlowError(
-            f"this machine is too slow to judge: at their best guests make {share:.0%} of their touches",
-            hint="end what else runs here, or wait for it, and try again",
-        )
+        raise TooSlowError(f"at their best guests make {share:.0%} of their touches")
     return min(1.0, SHARE * share)
 
 
 class WorkClock:
-    """For how many seconds have guests done what they declare, from now on?  By the meter, on or off."""
+    """For how many seconds have guests done what they are to do, from now on?  By the meter, on or off."""
 
     def __init__(self, host: LabHost, rates: Mapping[int, float]) -> None:
-        """``rates``: the touches a second that guests declare, by number."""
+        """``rates``: the touches a second that guests are to make, by number."""
         self._host, self._rates = host, rates
         self._first = self._made()
 

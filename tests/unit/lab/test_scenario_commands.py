@@ -45,7 +45,7 @@ def test_each_story_has_a_command_of_its_own(tmp_path: Path, monkeypatch: pytest
 def test_one_that_is_too_slow_does_not_keep_the_others_from_being_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    slow = {"restart": TooSlowError("too slow to judge")}
+    slow = {"restart": TooSlowError("no guest answered")}
     code, asked = demo(tmp_path, monkeypatch, "--full", **slow)
     assert code == TooSlowError.exit_code and "busy" in asked
     assert demo(tmp_path, monkeypatch, "--full", **slow, busy={"failed_expectations": ("slower",)})[0] == 1

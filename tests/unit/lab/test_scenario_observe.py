@@ -1,7 +1,14 @@
 """What does it mean that something in the emulated host took too long?"""
 
-from lab.errors import LabTimeoutError, TooSlowError
-from lab.scenario_observe import too_slow_for
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from lab import scenario_observe
+from lab.errors import LabError, LabTimeoutError, TooSlowError
+from lab.machine_share import MachineTimes
+from lab.scenario_observe import SharedStart, too_slow_for
 
 TIMEOUT = LabTimeoutError("in the emulated host: virsh list took over 120 s")
 
@@ -14,3 +21,32 @@ def test_on_a_machine_that_was_mostly_others_nothing_is_judged():
 
 def test_on_a_free_machine_it_hangs():
     assert too_slow_for(TIMEOUT, 0.9) is TIMEOUT
+
+
+def ended_step(monkeypatch: pytest.MonkeyPatch, manager: Any, *, share: float, managed: bool) -> LabError:
+    """Return the error of a step in which no guest answered, and others left this share of the machine."""
+    times = iter([MachineTimes(0.0, 0.0, 0.0), MachineTimes(100.0, 100.0, 100.0 * share)])
+    monkeypatch.setattr(scenario_observe, "read_machine_times", lambda _: next(times))
+    run = scenario_observe._Run(MagicMock(), manager, SharedStart(), MagicMock(), MagicMock())
+    run._is_managed = managed
+    with pytest.raises(LabError) as caught, run._step("acts"):
+        raise TooSlowError("no guest answered in 180 s")
+    return caught.value
+
+
+def test_guests_that_keep_silent_under_a_manager_on_a_free_machine_are_its_failure(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    err = ended_step(monkeypatch, "vmplace", share=0.95, managed=True)
+    assert not isinstance(err, TooSlowError)
+    assert str(err) == "others left 95% of the machine, and under vmplace no guest answered in 180 s"
+
+
+@pytest.mark.parametrize(
+    ("manager", "share", "managed"),
+    [("vmplace", 0.6, True), ("vmplace", 0.95, False), ("none", 0.95, True)],
+)
+def test_else_they_are_the_machines_doing(
+    monkeypatch: pytest.MonkeyPatch, manager: str, share: float, managed: bool
+):
+    assert isinstance(ended_step(monkeypatch, manager, share=share, managed=managed), TooSlowError)

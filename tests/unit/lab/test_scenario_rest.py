@@ -1,12 +1,17 @@
 """How long does a manager act?  Rules on made-up looks at it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from lab import machine_share, scenario_meter, scenario_rest, scenario_speed
 from lab.errors import TooSlowError
 from lab.scenario import Timing
 from lab.scenario_rest import Acting
 
 FEW = 100
+LIMITED = (machine_share, scenario_meter, scenario_rest, scenario_speed)
 TIMING = Timing(least_s=10, quiet_s=5, most_s=30)
 
 
@@ -14,20 +19,22 @@ def acting(
     *,
     moves: int,
     share: float = 1.0,
-    speed: float | None = None,
+    speed: float = 1.0,
+    made: float | None = None,
     rounds_per_s: float | None = None,
     rests: bool = True,
     longest_s: float = 0.0,
 ) -> Acting:
     """Return a manager that moves pages at the first so many looks, one a second, and has its time.
 
-    Guests make ``speed`` of their touches; it looks at them ``rounds_per_s`` times a second.
+    Guests could make ``speed`` of their touches before it acted, and make ``made`` of them under it; it looks
+    at them ``rounds_per_s`` times a second.
     """
-    seen = Acting(TIMING, (0, 0), FEW, rests=rests, longest_s=longest_s)
+    seen = Acting(TIMING, (0, 0), FEW, rests=rests, longest_s=longest_s, speed=speed)
     for second in range(1, 1000):
         if seen.is_over:
             break
-        work_s = None if speed is None else speed * second
+        work_s = None if made is None else made * second
         rounds = None if rounds_per_s is None else int(rounds_per_s * second)
         progress = (1000 * min(second, moves) + second, 0)
         seen.look(1.0, share, progress, work_s=work_s, rounds=rounds)
@@ -44,7 +51,7 @@ def test_a_machine_that_is_half_others_gives_it_twice_the_time():
     assert acting(moves=100, share=0.5, rests=False).passed_s == 60
 
 
-def test_guests_that_make_half_of_their_touches_give_it_twice_the_time():
+def test_guests_that_could_make_half_of_their_touches_give_it_twice_the_time():
     assert acting(moves=0, speed=0.5).passed_s == 20
     assert acting(moves=100, speed=0.5, rests=False).passed_s == 60
 
@@ -72,7 +79,7 @@ def test_rest_takes_some_rounds_without_a_move(moves: int, rounds_per_s: float, 
 
 def test_one_too_slow_for_a_few_rounds_is_not_judged():
     with pytest.raises(TooSlowError, match="had not come to rest after 180 s"):
-        acting(moves=0, share=0.25, rounds_per_s=0.01).note("vmplace")
+        acting(moves=0, share=0.25, rounds_per_s=0.01).notes("vmplace")
 
 
 def test_a_machine_that_is_all_others_does_not_keep_it_for_ever():
@@ -93,7 +100,36 @@ def test_a_few_pages_now_and_then_are_rest():
 
 
 def test_one_that_never_rests_is_told_on_a_free_machine_and_not_judged_on_a_busy_one():
-    assert acting(moves=3).note("vmplace") == ()
-    assert "not come to rest" in acting(moves=100).note("vmplace")[0]
+    assert acting(moves=3).notes("vmplace") == ()
+    assert "not come to rest" in acting(moves=100).notes("vmplace")[0]
     with pytest.raises(TooSlowError, match="were 36 s of a machine"):
-        acting(moves=1000, share=0.2).note("vmplace")
+        acting(moves=1000, share=0.2).notes("vmplace")
+
+
+def test_guests_that_it_slows_down_itself_neither_buy_it_time_nor_hide_it():
+    harmful = acting(moves=1000, made=0.6)
+    assert harmful.passed_s == TIMING.most_s
+    rest, guests = harmful.notes("vmplace")
+    assert "not come to rest" in rest and "made 60% of its touches" in guests
+
+
+def test_guests_that_lacked_time_before_it_acted_are_the_machines_doing():
+    with pytest.raises(TooSlowError, match="had not come to rest"):
+        acting(moves=1000, speed=0.6, made=0.6).notes("vmplace")
+
+
+def test_slow_guests_are_noted_of_one_that_never_rests_too():
+    assert acting(moves=1000, rests=False, made=0.79).notes("kernel")
+    assert acting(moves=1000, rests=False, made=0.8).notes("kernel") == ()
+    assert acting(moves=1000, rests=False, made=0.5, share=0.5).notes("kernel") == ()
+
+
+def test_each_limit_of_the_verdict_is_the_one_that_is_written_down():
+    note = Path(__file__).parents[3] / "docs/design/demo-claims.md"
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| ([\d.]+) \|", note.read_text(), re.MULTILINE)
+    modules = {one.__name__.split(".")[1]: one for one in LIMITED}
+    assert {(module, name): float(value) for module, name, value in rows} == {
+        (module, name): float(getattr(modules[module], name)) for module, name, _ in rows
+    }
+    assert set(modules) == {module for module, _, _ in rows}
+    assert ("scenario_rest", "LONGEST") in {row[:2] for row in rows}

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import msgspec
-
 from lab.scenario import Expectation, ManagerName, Scenario
 from lab.scenario_result import GuestResult, ManagerResult
 
@@ -17,14 +15,6 @@ def failed_expectations(scenario: Scenario, managers: dict[ManagerName, ManagerR
         if name in managers
         for sentence in _failures(expectation, name, managers)
     )
-
-
-def certain(scenario: Scenario) -> Scenario:
-    """Return the scenario with those expectations alone that hold on any machine: no byte is lost."""
-    kept = [
-        Expectation(managers=one.managers, guests=one.guests, intact=one.intact) for one in scenario.expect
-    ]
-    return msgspec.structs.replace(scenario, expect=tuple(kept))
 
 
 def _failures(

@@ -2,7 +2,8 @@
 
 Each manager gets a host restored from the same snapshot, bit by bit the same start (scenario_prepare.py), and
 is watched through the same steps (scenario_observe.py).  One that breaks is reported as a failed expectation.
-Where the machine is too slow for the guests to do their work, nothing is judged: that is the verdict.
+Where the machine is too slow for the guests to do their work, the run ends there; what is known by then is
+judged all the same (scenario_verdict.py).
 """
 
 import platform
@@ -14,16 +15,13 @@ from lab.errors import LabError, TooSlowError
 from lab.kernel import chosen_flavour
 from lab.progress import Progress
 from lab.scenario import ManagerName, Scenario
-from lab.scenario_expect import certain, failed_expectations
 from lab.scenario_judge import judged
 from lab.scenario_managers import KERNEL_OF, MANAGERS
 from lab.scenario_observe import SharedStart, observe
 from lab.scenario_prepare import Stage, prepare_stage
 from lab.scenario_result import ManagerResult, ScenarioResult
+from lab.scenario_verdict import verdict
 from vmplace.errors import VmplaceError
-
-MUCH = 0.3
-"""Of the machine: with more of it others', a claim that does not hold is not held against a manager."""
 
 
 def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: Progress) -> ScenarioResult:
@@ -76,42 +74,33 @@ class _ScenarioRun:
 
     def result(self, managers: Sequence[ManagerName], too_slow: TooSlowError | None) -> ScenarioResult:
         """Return all of it, the managers in the order in which they were asked for."""
-        if not self._results:
-            raise too_slow or LabError("no manager came to an end", hint="; ".join(self._broken.values()))
-        results = {name: self._results[name] for name in managers if name in self._results}
         failures = [f"{name}: the run broke off: {why}" for name, why in self._broken.items()]
-        failed, undecided = ((), None) if too_slow else decided(self._scenario, results)
+        if not self._results:
+            raise _no_figures(failures, too_slow)
+        results = {name: self._results[name] for name in managers if name in self._results}
+        found = verdict(self._scenario, results)
+        slow = [str(err) for err in (too_slow, found.too_slow) if err]
         stage = next(iter(self._stages.values()))
         return ScenarioResult(
             scenario=self._scenario.name,
             topology=self._scenario.topology,
             nids=stage.topology.nids,
             managers=results,
-            failed_expectations=() if too_slow else (*failures, *failed),
-            too_slow=str(too_slow) if too_slow else undecided,
+            failed_expectations=(*failures, *found.failed),
+            too_slow="; ".join(slow) or None,
+            undecided=found.undecided,
             speed=self._start.speed,
             seed=self._scenario.seed,
             versions=_versions(stage),
         )
 
 
-def decided(
-    scenario: Scenario, results: dict[ManagerName, ManagerResult]
-) -> tuple[tuple[str, ...], str | None]:
-    """Return the expectations that failed, and what is left undecided as others used much of the machine.
-
-    Managers run one after the other, and what others do changes meanwhile: a claim that holds all the same
-    holds, one that does not may be their doing.  Lost memory is lost on any machine.
-    """
-    missed = failed_expectations(scenario, results)
-    shares = (share for result in results.values() for share in result.machine_share.values())
-    others = 1 - min(shares, default=1.0)
-    if not missed or others <= MUCH:
-        return missed, None
-    lost = failed_expectations(certain(scenario), results)
-    left = "; ".join(sentence for sentence in missed if sentence not in lost)
-    why = f"this machine is too slow to judge: others used up to {others:.0%} of it; undecided: {left}"
-    return lost, why if left else None
+def _no_figures(failures: Sequence[str], too_slow: TooSlowError | None) -> LabError:
+    """Return the error of a run without figures: one that broke is told, though others were too slow."""
+    if too_slow and not failures:
+        return too_slow
+    reasons = (*failures, str(too_slow)) if too_slow else tuple(failures)
+    return LabError("no manager came to an end", hint="; ".join(reasons))
 
 
 def _tell(progress: Progress, name: ManagerName, result: ManagerResult) -> None:

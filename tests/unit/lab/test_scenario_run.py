@@ -1,46 +1,71 @@
-"""When is a claim that did not come out held against a manager?"""
+"""What is left of a run in which the machine became too slow?"""
+
+from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 
-from lab.scenario import Expectation, Guest, Scenario
+from lab import scenario_run
+from lab.errors import LabError, TooSlowError
+from lab.progress import Progress
+from lab.scenario import ManagerName
 from lab.scenario_result import ManagerResult
-from lab.scenario_run import decided
-from lab.workload import Workload
-from tests.unit.lab.scenario_figures import manager
+from lab.scenario_run import run_scenario
+from tests.unit.lab.test_scenario_verdict import CLAIM, LOST, scenario, seen
 
-GUEST = Guest(name="web", start_nids=(0, 0), memory_mib=64, workload=Workload())
-CLAIM = Expectation(managers=("vmplace",), lar_after_min=0.95, intact=True)
-SCENARIO = Scenario(name="try", topology="n2", guests=(GUEST,), expect=(CLAIM,))
+SLOW = TooSlowError("no guest answered in 180 s")
+CRASHED = LabError("the agent died")
 
 
-def seen(share: float, *, lar: float = 0.99, intact: bool = True) -> ManagerResult:
-    found = manager(lar_after=lar, intact=intact)
-    return msgspec.structs.replace(found, machine_share={"starts": 1.0, "acts": share})
+def run(monkeypatch: pytest.MonkeyPatch, **outcomes: ManagerResult | LabError) -> Any:
+    """Run managers that end so, in an emulated host that is none."""
+
+    def observed(stage: Any, name: ManagerName, *_: Any) -> ManagerResult:
+        outcome = outcomes[name]
+        if isinstance(outcome, LabError):
+            raise outcome
+        return outcome
+
+    stage = MagicMock(**{"topology.nids": (0, 1)})
+    monkeypatch.setattr(scenario_run, "prepare_stage", lambda *_: stage)
+    monkeypatch.setattr(scenario_run, "_versions", lambda _: {})
+    monkeypatch.setattr(scenario_run, "observe", observed)
+    monkeypatch.setattr(scenario_run, "judged", lambda _scenario, _topology, one, _s: one)
+    managers: Any = tuple(outcomes)
+    return run_scenario(scenario(CLAIM), managers, Progress())
 
 
-@pytest.mark.parametrize("share", [1.0, 0.71, 0.2])
-def test_a_claim_that_holds_holds_on_any_machine(share: float):
-    assert decided(SCENARIO, {"vmplace": seen(share)}) == ((), None)
+def test_lost_memory_is_a_failure_though_a_later_manager_was_too_slow(monkeypatch: pytest.MonkeyPatch):
+    result = run(monkeypatch, vmplace=seen({"acts": 0.2}, intact=False), none=SLOW)
+    assert result.failed_expectations == (LOST,) and "no guest answered" in result.too_slow
 
 
-def test_one_that_does_not_fails_where_the_machine_was_free():
-    failed, undecided = decided(SCENARIO, {"vmplace": seen(0.71, lar=0.5)})
-    assert "LAR after is 0.500" in failed[0] and undecided is None
+def test_so_is_a_manager_that_broke(monkeypatch: pytest.MonkeyPatch):
+    result = run(monkeypatch, vmplace=seen({}), kernel=CRASHED, none=SLOW)
+    assert result.failed_expectations == ("kernel: the run broke off: the agent died",)
 
 
-def test_and_is_left_undecided_where_others_used_much_of_it():
-    failed, undecided = decided(SCENARIO, {"vmplace": seen(0.45, lar=0.5)})
-    assert failed == () and undecided is not None
-    assert "others used up to 55% of it; undecided: vmplace: web: LAR after is 0.500" in undecided
+def test_a_bad_placement_on_a_free_machine_is_a_failure_though_a_later_manager_was_too_slow(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    result = run(monkeypatch, vmplace=seen({}, lar=0.05), none=SLOW)
+    assert "LAR after is 0.050" in result.failed_expectations[0]
 
 
-def test_what_others_used_under_a_rival_counts_as_well():
-    results = {"vmplace": seen(1.0, lar=0.5), "kernel": seen(0.4)}
-    assert decided(SCENARIO, results)[0] == ()  # type: ignore[arg-type]
+def test_a_manager_that_broke_is_told_though_no_figure_is_left(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(LabError) as caught:
+        run(monkeypatch, vmplace=CRASHED, none=SLOW)
+    assert not isinstance(caught.value, TooSlowError)
+    assert "the agent died" in str(caught.value.hint) and "no guest answered" in str(caught.value.hint)
 
 
-def test_memory_that_is_lost_is_lost_on_any_machine():
-    failed, undecided = decided(SCENARIO, {"vmplace": seen(0.2, lar=0.5, intact=False)})
-    assert failed == ("vmplace: web: memory intact is False, expected True",)
-    assert undecided is not None and "intact" not in undecided
+def test_a_machine_too_slow_for_the_first_manager_is_the_verdict(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(TooSlowError):
+        run(monkeypatch, vmplace=SLOW, none=seen({}))
+
+
+def test_what_is_undecided_is_kept(monkeypatch: pytest.MonkeyPatch):
+    result = run(monkeypatch, vmplace=seen({"acts": 0.2}, lar=0.05))
+    assert "LAR after is 0.050" in result.undecided[0] and result.failed_expectations == ()
+    assert msgspec.json.decode(msgspec.json.encode(result))["undecided"]

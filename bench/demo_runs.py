@@ -7,24 +7,27 @@
 
     {"record": {machine, command}, "runs": [{"beside": "idle" or "busy", "exit_code": 0, "took_s": ...,
      "speed": ..., "date": ..., "commit": ..., "load": ..., "others": ..., "too_slow": ..., "failed": [...],
+     "undecided": [...],
      "managers": {NAME: {figures, "guests": {NAME: figures}}}}]}
 
 "busy": one process per CPU of this machine that does nothing but use it, at the demo's own priority.
 ``load`` is that of the minute before the run began, ``others`` the most that other processes used of the
-machine in a step.  Exit codes are the demo's: 0 its claims hold, 1 one does not, 5 this machine is too slow
-to judge.
+machine in a step, ``undecided`` the claims that did not come out and got no verdict.  Exit codes are the
+demo's: 0 its claims hold, 1 one does not, 5 this machine is too slow to judge; 124 is a demo that hung and
+was ended.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bench.record import provenance, write_atomically
 
@@ -33,6 +36,10 @@ OUT = Path("build/demo-runs")
 DEMO = (str(Path(sys.executable).with_name("vmplace-lab")), "demo")
 KINDS = ("idle", "busy")
 LONGEST_S = 3600
+HUNG = 124
+"""As timeout(1) has it."""
+TOO_SLOW = 5
+CLEANS_UP_S = 30
 OF_GUESTS = (
     *("lar_before", "lar_after", "lar_after_spread", "mc_imbalance_before", "mc_imbalance_after"),
     *("emulated_run_time_s", "lines_per_touch", "declared_lines_per_touch", "bad_pages"),
@@ -61,6 +68,7 @@ def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
         "others": round(1 - min(left, default=1.0), 3),
         "too_slow": result["too_slow"],
         "failed": result["failed_expectations"],
+        "undecided": result.get("undecided", []),
         "managers": managers,
     }
 
@@ -85,7 +93,7 @@ def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]
     folder.mkdir(parents=True)
     command = [*demo, "--out", str(folder)]
     with busy_machine(kind), (folder / "log").open("wb") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, check=False, timeout=LONGEST_S).returncode
+        code = _exit_code(command, log)
     entry = {
         "beside": kind,
         "exit_code": code,
@@ -99,8 +107,39 @@ def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]
     return entry | (figures_of(json.loads(path.read_text())) if path.exists() else {})
 
 
+def _exit_code(command: Sequence[str], log: IO[bytes]) -> int:
+    """Run the command to its end, but no longer than LONGEST_S: then it and its emulators are killed."""
+    demo = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        return demo.wait(LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return HUNG
+    finally:
+        # Whatever ends this: a demo that is left alone would use the machine of the next one.
+        if demo.poll() is None:
+            _end(demo)
+
+
+def _end(demo: subprocess.Popen[bytes]) -> None:
+    """End the demo as Ctrl-C does, which cleans up; then whatever is left of its process group."""
+    os.killpg(demo.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        demo.wait(CLEANS_UP_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(demo.pid, signal.SIGKILL)
+    demo.wait()
+
+
+def worst(entries: Sequence[Mapping[str, Any]]) -> int:
+    """Return 1 if a run failed or hung, else 5 if one was undecided with nothing beside it, else 0."""
+    if any(entry["exit_code"] not in (0, TOO_SLOW) for entry in entries):
+        return 1
+    is_left = any(entry["exit_code"] == TOO_SLOW and entry["beside"] == "idle" for entry in entries)
+    return TOO_SLOW if is_left else 0
+
+
 def main() -> int:
-    """Run the demo as often as asked for; return 1 if a run ended with another code than 0 or 5."""
+    """Run the demo as often as asked for; return the worst of these runs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--beside", choices=KINDS, help="all of one kind; default: in turns")
@@ -108,16 +147,16 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=KEPT)
     options = parser.parse_args()
     log = json.loads(options.log.read_text()) if options.log.exists() else {"runs": []}
-    false = 0
+    entries = []
     for _ in range(options.runs):
         kind = options.beside or next_kind(log["runs"])
         entry = run_once(kind, options.out)
+        entries.append(entry)
         log["runs"].append(entry)
         log["record"] = {"machine": provenance()["machine"], "command": ["make", "demo-log"]}
         write_atomically(options.log, log)
         print(f"{entry['date']} {kind}: exit code {entry['exit_code']} in {entry['took_s']} s", flush=True)
-        false += entry["exit_code"] not in (0, 5)
-    return 1 if false else 0
+    return worst(entries)
 
 
 if __name__ == "__main__":

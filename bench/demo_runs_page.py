@@ -40,7 +40,8 @@ def rendered(kept: Run) -> Iterator[str]:
     yield "## Runs of the demo in a row\n"
     yield (
         "By `make demo-log`, in turns with nothing of its own and with a busy loop on each CPU beside it.\n"
-        "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge. *Others* is\n"
+        "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 124 it hung.\n"
+        "Spreads are of all runs that have figures, whichever their code. *Others* is\n"
         "the most that other processes used of the machine in a step, *speed* the share of their touches\n"
         "that guests made, *retakes* the windows that were taken again, *load* that of the minute before.\n"
     )
@@ -48,15 +49,28 @@ def rendered(kept: Run) -> Iterator[str]:
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)
         counted = ", ".join(f"{count} with {code}" for code, count in sorted(codes.items()))
         yield f"* Beside {what}: {codes.total()} runs" + (f", {counted}." if counted else ".")
+        yield from _missed([run for run in runs if run["beside"] == kind])
     yield "\n| date, commit | beside | load | others | speed | exit code | s | retakes |"
     yield "|---|---|---|---|---|---|---|---|"
     yield from map(_row, runs)
     for run in runs:
-        if why := run.get("too_slow") or "; ".join(run.get("failed", ())):
+        if why := "; ".join((*run.get("failed", ()), *filter(None, [run.get("too_slow")]))):
             yield f"\n{run['date'][:16]}: {why}."
-    yield "\n| figure, runs that were judged | beside | runs | median | spread |\n|---|---|---|---|---|"
-    yield from _spreads([run for run in runs if run["exit_code"] in (0, 1) and run.get("managers")])
+    yield "\n| figure, all runs that have it | beside | runs | median | spread |\n|---|---|---|---|---|"
+    yield from _spreads(runs)
     yield ""
+
+
+def _missed(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield how many claims did not come out, with a verdict and without: a load hides no failure."""
+    failed = sum(len(run.get("failed", ())) for run in runs)
+    undecided = [run for run in runs if run.get("undecided")]
+    claims = sum(len(run["undecided"]) for run in undecided)
+    if failed or undecided:
+        yield (
+            f"  Claims that failed: {failed}; that did not come out and got no verdict: {claims},\n"
+            f"  in {len(undecided)} runs."
+        )
 
 
 def _row(run: Run) -> str:
@@ -70,10 +84,18 @@ def _row(run: Run) -> str:
     )
 
 
+def _known(figure: Callable[[Run], float | None], run: Run) -> float | None:
+    """Return the figure; None where that manager came to no end in this run."""
+    try:
+        return figure(run)
+    except KeyError:
+        return None
+
+
 def _spreads(runs: Sequence[Run]) -> Iterator[str]:
     for name, figure in FIGURES.items():
         for kind in KINDS:
-            found = (figure(run) for run in runs if run["beside"] == kind)
+            found = (_known(figure, run) for run in runs if run["beside"] == kind)
             values = [value for value in found if value is not None]
             if values:
                 median, low, high = (f"{of(values):.2f}" for of in (statistics.median, min, max))

@@ -1,9 +1,14 @@
 """The log of demo runs keeps how each ended, and shows exactly that."""
 
+import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bench import demo_runs
 from bench.demo_runs import busy_machine, figures_of, next_kind, run_once
 from bench.demo_runs_page import rendered
 from bench.readme_results import KEPT
@@ -59,10 +64,58 @@ def test_the_page_counts_exit_codes_by_kind_and_tells_what_failed():
     assert "guests made 10%" in text and "vmplace: slower" in text
 
 
-def test_spreads_are_of_runs_that_were_judged():
-    runs = [entry("busy", 0), entry("busy", 0), entry("busy", 5)]
+def test_spreads_are_of_all_runs_that_have_figures():
+    runs = [entry("busy", 0), entry("busy", 1), entry("busy", 5)]
     for run, lar in zip(runs, (0.9, 0.8, 0.1), strict=True):
         run["managers"]["vmplace"]["guests"]["table"]["lar_after"] = lar
-    assert "| LAR of table under vmplace | busy | 2 | 0.85 | 0.80 to 0.90 |" in "\n".join(
-        rendered({"runs": runs})
+    # In one the control came to no end, in another nobody did.
+    del runs[2]["managers"]["none"]
+    runs.append({key: value for key, value in entry("busy", 5).items() if key != "managers"})
+    text = "\n".join(rendered({"runs": runs}))
+    assert "| LAR of table under vmplace | busy | 3 | 0.80 | 0.10 to 0.90 |" in text
+    assert "| emulated s under nobody | busy | 2 |" in text
+
+
+def test_claims_without_a_verdict_are_counted_beside_those_that_failed():
+    runs = [
+        entry("busy", 5, too_slow="others used 55%", undecided=["vmplace: slower", "vmplace: uneven"]),
+        entry("busy", 1, too_slow="others used 40%", failed_expectations=["vmplace: memory"]),
+        entry("idle", 0),
+    ]
+    text = "\n".join(rendered({"runs": runs}))
+    assert "Claims that failed: 1; that did not come out and got no verdict: 2,\n  in 1 runs." in text
+    assert text.count("Claims that failed") == 1
+    assert "vmplace: memory; others used 40%" in text
+
+
+def run_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *words: str) -> tuple[int, Any]:
+    """Return the exit code of a series of demos that are this script, and its log."""
+    kept = tmp_path / "log.json"
+    out, seconds = tmp_path / "out", itertools.count()
+    monkeypatch.setattr(
+        demo_runs, "run_once", lambda kind, _: run_once(kind, out / str(next(seconds)), ("sh", "-c", script))
     )
+    monkeypatch.setattr(sys, "argv", ["demo_runs", "--log", str(kept), *words])
+    return demo_runs.main(), json.loads(kept.read_text())["runs"]
+
+
+def test_a_demo_that_hangs_is_kept_as_such_and_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(demo_runs, "LONGEST_S", 1)
+    script = f"sleep 60 & echo $! >>{tmp_path}/children; wait"
+    code, runs = run_log(tmp_path, monkeypatch, script, "--runs", "2", "--beside", "idle")
+    assert code == 1 and [run["exit_code"] for run in runs] == [124, 124]
+    for child in (tmp_path / "children").read_text().split():
+        stat = Path(f"/proc/{child}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+@pytest.mark.parametrize(
+    ("beside", "script", "code"),
+    [("idle", "exit 5", 5), ("busy", "exit 5", 0), ("idle", "exit 0", 0), ("busy", "exit 3", 1)],
+)
+def test_a_series_that_is_undecided_with_nothing_beside_it_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str, script: str, code: int
+):
+    assert run_log(tmp_path, monkeypatch, script, "--runs", "2", "--beside", beside)[0] == code

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from vmplace.errors import RecordingError
 from vmplace.interfaces.options import NothingError, config_option, examples, json_option, print_json
 
 RECORDING = click.Path(path_type=Path, dir_okay=False)
@@ -67,10 +68,14 @@ def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show:
         wakeup = Wakeup()
         wakeup.stop_on_signals()
         parts = open_parts(settings, NoActuator())
-        with closing(parts.source), _progress(duration_s, show=show) as report:
+        try:
             parts, kept = recording_run(parts, out, acts=False, overwrite=force)
-            with closing(kept):
-                return _watched(parts, settings, wakeup, duration_s, report)
+        except RecordingError:
+            parts.source.close()
+            raise
+        # The agent closes the source at its end.
+        with closing(kept), _progress(duration_s, show=show) as report:
+            return _watched(parts, settings, wakeup, duration_s, report)
 
 
 def _watched(parts: Any, settings: Any, wakeup: Any, duration_s: float, report: Any) -> dict[str, int]:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.unit.agent.agent_world import HOST, NPAGES, batch, guest
+from tests.unit.agent.agent_world import HOST, NPAGES, World, batch, guest
+from vmplace.agent.parts import Parts
 from vmplace.errors import RecordingError
 from vmplace.interfaces.exit_codes import EXIT_NOTHING
 from vmplace.interfaces.options import NothingError
 from vmplace.interfaces.recording_commands import record, replay
+from vmplace.policy.registry import begun
 from vmplace.sampling.recording import Recorder, iter_recording
+from vmplace.sampling.recording_frames import PlanFrame, RunFrame
 from vmplace.sampling.sample import SampleBatch
 
 
@@ -85,3 +88,28 @@ def test_a_file_of_perf_becomes_a_recording_that_tells_the_same(perf_data: Path,
     assert imported["guests"] == direct["guests"]
     batches = sum(isinstance(event, SampleBatch) for event in iter_recording(out))
     assert json.loads(done.stdout)["batches"] == batches > 0
+
+
+def test_a_host_is_watched_by_an_agent_that_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would have decided is told, and that nothing came of it: replay carries it out in its place."""
+    world = World([guest("db1"), guest("web", cpu=0)])
+    monkeypatch.setattr(
+        "vmplace.agent.wiring.open_parts",
+        lambda config, actuator: Parts(world, world, begun("auto"), "auto", actuator),
+    )
+    monkeypatch.setattr("vmplace.agent.wakeup.Wakeup.stop_on_signals", lambda _: None)
+    config = tmp_path / "vmplace.toml"
+    config.write_text(f'window_ms = 100\nstate_dir = "{tmp_path}"\nsocket = "{tmp_path}/control.sock"\n')
+    out = tmp_path / "host.vmptrace"
+    done = CliRunner().invoke(record, [str(out), "--duration", "0.8", "--config", str(config), "--json"])
+    assert done.exit_code == 0, done.output
+    reported = json.loads(done.stdout)
+    assert reported["guests"] == 2 and reported["windows"] >= 3 and not world.applied
+    events = list(iter_recording(out))
+    assert [one.acted for one in events if isinstance(one, RunFrame)] == [False]
+    assert sum(isinstance(one, PlanFrame) for one in events) >= 3
+    replayed = json.loads(run(out, "--json").stdout)
+    assert replayed["decisions"] == 0 and replayed["guests"]["db1"]["lar_after"] == 1.0
+    assert replayed["guests"]["web"]["moved_bytes"] == 0

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +26,7 @@ from oslo_config import cfg
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from watcher import conf as _watcher_conf  # noqa: F401 (its options)
-from watcher.common import utils
+from watcher.common import exception, utils
 from watcher.decision_engine.loading import default as loading
 from watcher.tests.unit.decision_engine.model import faker_cluster_state
 
@@ -84,9 +85,31 @@ def asked(port: int, query: str) -> list[Any]:
         return found
 
 
+@dataclass
+class Prometheus:
+    """One server; ``start`` and ``kill`` as often as wanted, its data stays."""
+
+    port: int
+    argv: list[str]
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start it, and wait until its rules have figures."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.argv, stdout=log, stderr=log)
+        wait_for_rules(self.port)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Run Prometheus on the four exporters; return its port."""
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Run Prometheus on the four exporters."""
     binary = shutil.which("prometheus", path=f"{ROOT}/build/tools:{os.environ['PATH']}")
     if binary is None:
         pytest.skip("prometheus is missing: make promtool")
@@ -111,14 +134,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     (folder / "prometheus.yml").write_text(json.dumps(config))
     port = port_free()
     argv = [binary, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*argv, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
+    running = Prometheus(port, [*argv, f"--web.listen-address=127.0.0.1:{port}"], folder / "log")
+    running.start()
     try:
-        wait_for_rules(port)
-        yield port
+        yield running
     finally:
-        process.kill()
-        process.wait()
+        running.kill()
         # No shutdown(): eventlet, which Watcher brings, makes its wait one without end.
         server.server_close()
 
@@ -136,11 +157,11 @@ def wait_for_rules(port: int) -> None:
 
 
 @pytest.fixture
-def strategy(prometheus: int) -> Any:
+def strategy(prometheus: Prometheus) -> Any:
     """Return the strategy as Watcher's decision engine loads it, over scenario 8."""
     cfg.CONF([], project="watcher", default_config_files=[])
     cfg.CONF.set_override("host", "127.0.0.1", "prometheus_client")
-    cfg.CONF.set_override("port", str(prometheus), "prometheus_client")
+    cfg.CONF.set_override("port", str(prometheus.port), "prometheus_client")
     cfg.CONF.set_override("datasources", ["prometheus"], "watcher_datasources")
     found = loading.DefaultStrategyLoader().load("vmplace_pressure", osc=mock.Mock())
     found._compute_model = faker_cluster_state.FakerModelCollector().generate_scenario_8_with_4_nodes()
@@ -194,10 +215,27 @@ def test_what_an_audit_may_ask_is_checked(strategy: Any) -> None:
         jsonschema.validate({"threshold": 3}, strategy.get_schema())
 
 
-def test_the_deschedulers_query_gives_one_share_for_each_node(prometheus: int) -> None:
+def test_the_deschedulers_query_gives_one_share_for_each_node(prometheus: Prometheus) -> None:
     """The query of the shipped profile; the descheduler wants values from 0 to 1, by node name."""
     profile = (ROOT / "kubernetes/descheduler/policy.yaml").read_text()
     [query] = [line.partition("query:")[2].strip() for line in profile.splitlines() if "query:" in line]
-    found = {one["metric"]["instance"]: float(one["value"][1]) for one in asked(prometheus, quote(query))}
+    found = {
+        one["metric"]["instance"]: float(one["value"][1]) for one in asked(prometheus.port, quote(query))
+    }
     assert found.keys() == HOSTS.keys()
     assert all(0 <= value <= 1 for value in found.values())
+
+
+def test_without_prometheus_nothing_is_planned_and_the_next_audit_goes_on(
+    strategy: Any, prometheus: Prometheus
+) -> None:
+    """An audit that fails is Watcher's to repeat; half the figures would be worse than none."""
+    prometheus.kill()
+    try:
+        # Watcher's own word for a data source that does not answer.
+        with pytest.raises(exception.MetricNotAvailable):
+            run(strategy)
+        assert strategy.solution.actions == []
+    finally:
+        prometheus.start()
+    assert run(strategy) == [("INSTANCE_0", "hostname_0", "hostname_1")]

@@ -149,6 +149,9 @@ def mapped(npages: int) -> Work:
     span = np.array([[0, npages]], np.uint64)
     for _ in range(ROUNDS):
         work.watch("nothing", lambda: time.sleep(NOTHING_S))
+        work.watch("log_without_roots", lambda: work.log(LOG_DIRTY_PAGES))
+        work.log(0)
+        vm.map_all()
         work.watch("roots_populate", lambda: vm.roots(NODES))
         vm.map_all()
         work.watch("harvest", vm.harvest)
@@ -158,6 +161,10 @@ def mapped(npages: int) -> Work:
         work.watch("roots_off", lambda: vm.roots(0))
         vm.roots(NODES)
         work.watch("close", work.close)
+        vm.roots(NODES)
+        work.watch("log", lambda: work.log(LOG_DIRTY_PAGES))
+        work.log(0)
+        vm.map_all()
     return work
 
 

@@ -68,12 +68,11 @@ def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progr
         artifacts=stage.artifacts,
         progress=progress,
     ) as host:
-        before = read_machine_times(host.emulator_pid)
+        run = _Run(stage, name, start, progress, host)
         try:
-            return _Run(stage, name, start, progress, host).observed()
+            return run.observed()
         except LabTimeoutError as err:
-            share = machine_share(before, read_machine_times(host.emulator_pid))
-            raise too_slow_for(err, share) from err
+            raise too_slow_for(err, run.share()) from err
 
 
 def too_slow_for(err: LabTimeoutError, share: float) -> LabError:
@@ -102,6 +101,7 @@ class _Run:
         self._manager: Manager = NoManager(host, stage.scenario)
         self._shares, self._step_s = dict(start.shares), dict(start.step_s)
         self._is_managed = False
+        self._since = self._machine_times()
         self._rates: dict[int, float] = {}
         self._notes: list[str] = []
 
@@ -158,15 +158,19 @@ class _Run:
     @contextlib.contextmanager
     def _step(self, what: str) -> Iterator[None]:
         with self._progress.step(f"{self._name}: {what}", self._host.console_log):
-            before, began = self._machine_times(), time.monotonic()
+            self._since, began = self._machine_times(), time.monotonic()
             try:
                 yield
             except TooSlowError as err:
                 if not self._is_managed:
                     raise
-                raise whose_doing(err, self._name, machine_share(before, self._machine_times())) from err
-            self._shares[what] = machine_share(before, self._machine_times())
+                raise whose_doing(err, self._name, self.share()) from err
+            self._shares[what] = self.share()
             self._step_s[what] = round(time.monotonic() - began, 3)
+
+    def share(self) -> float:
+        """Return what others left of the machine since the last step began."""
+        return machine_share(self._since, self._machine_times())
 
     def _machine_times(self) -> MachineTimes:
         return read_machine_times(self._host.emulator_pid)

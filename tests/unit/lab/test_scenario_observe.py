@@ -23,10 +23,33 @@ def test_on_a_free_machine_it_hangs():
     assert too_slow_for(TIMEOUT, 0.9) is TIMEOUT
 
 
+def machine_had(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, float]) -> None:
+    """Let each look find so many CPU seconds, all of them used, and so many by the emulator."""
+    times = iter([MachineTimes(passed, passed, own) for passed, own in looks])
+    monkeypatch.setattr(scenario_observe, "read_machine_times", lambda _: next(times))
+
+
+@pytest.mark.parametrize(("own_s", "is_slow"), [(95.0, False), (60.0, True)])
+def test_what_others_used_before_a_step_does_not_excuse_that_it_hangs(
+    monkeypatch: pytest.MonkeyPatch, own_s: float, is_slow: bool
+):
+    def hangs(run: scenario_observe._Run) -> None:
+        with run._step("starts"):
+            raise TIMEOUT
+
+    # Nine tenths of the time until the step were others'; or, second row, none were, but much of the step.
+    earlier = (900.0, 900.0 if is_slow else 0.0)
+    machine_had(monkeypatch, (0.0, 0.0), earlier, (1000.0, earlier[1] + own_s))
+    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
+    monkeypatch.setattr(scenario_observe._Run, "observed", hangs)
+    with pytest.raises(LabError) as caught:
+        scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
+    assert isinstance(caught.value, TooSlowError) == is_slow
+
+
 def ended_step(monkeypatch: pytest.MonkeyPatch, manager: Any, *, share: float, managed: bool) -> LabError:
     """Return the error of a step in which no guest answered, and others left this share of the machine."""
-    times = iter([MachineTimes(0.0, 0.0, 0.0), MachineTimes(100.0, 100.0, 100.0 * share)])
-    monkeypatch.setattr(scenario_observe, "read_machine_times", lambda _: next(times))
+    machine_had(monkeypatch, (0.0, 0.0), (0.0, 0.0), (100.0, 100.0 * share))
     run = scenario_observe._Run(MagicMock(), manager, SharedStart(), MagicMock(), MagicMock())
     run._is_managed = managed
     with pytest.raises(LabError) as caught, run._step("acts"):

@@ -180,7 +180,7 @@ test-keystone: $(CLOUD)/.stamp ## tokens that expire, wrong passwords and outage
 	$(CLOUD)/bin/pytest tests/cloud/test_keystone.py
 
 .PHONY: test-kube
-test-kube: $(CLOUD)/.stamp lab ## annotations, hooks and manifests for KubeVirt, against a real API server (needs root, and Go; builds it first)
+test-kube: $(CLOUD)/.stamp ## annotations, hooks and manifests for KubeVirt, against a real API server (needs root, and Go; builds it first)
 	$(CLOUD)/bin/python -c 'from lab.control_plane import control_plane; from lab.progress import Progress; control_plane(Progress())'
 	$(CLOUD)/bin/pytest tests/kube
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import vmplace
-from bench.policy_cache import OWN, ResultCache, code_digest
+from bench.policy_cache import CODE, OWN, ResultCache, code_digest
 from bench.policy_notes import beaten
 from bench.policy_summary import share_of_mean_gain
 from tests.unit.simulate.small_trace import private_pages
@@ -22,7 +22,7 @@ def test_a_result_is_kept_whole_and_only_under_its_own_key(tmp_path: Path):
 
 
 def test_only_vmplace_depends_on_its_own_code():
-    assert code_digest(own=True) != code_digest(own=False)
+    assert code_digest(CODE, own=True) != code_digest(CODE, own=False)
     assert all((Path(vmplace.__file__).parent / "policy" / name).is_file() for name in OWN)
 
 

@@ -1,29 +1,42 @@
-"""Which guests does the kernel's NUMA balancing place better than vmplace could on this host?
+"""Which guests does the kernel's NUMA balancing place while vmplace places none of this host's?
 
 Where the source tells no nodes, nothing is known of who touches the pages of a guest that spans nodes:
 vmplace leaves it alone.  The kernel's hint faults do tell.  Its switch is one for the whole host
-(ownership.py), so it stays as it is while such a guest is managed.  Guests of one node are brought to the
-same node by both.
-
-Not so where a guest's memory is limited to nodes by its policy: the kernel knows nothing of that, and would
-carry pages out of them.
+(ownership.py), and two placers can carry the same pages to and fro.  So the switch stays as it is only while
+vmplace itself has nobody to place: no range belongs to a node (policy/home.py), no policy says where memory
+lies, whether it moves or where vCPUs run, and no guest is held as an undo left it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from vmplace.policy.home import allowed_nids, one_home
 from vmplace.policy.plan import GuestView, Mode
+from vmplace.topology.guest import Movability
 from vmplace.topology.host import HostTopology
 
 
-def left_to_kernel(host: HostTopology, guests: Iterable[GuestView]) -> tuple[str, ...]:
-    """Return the names of guests that kernel balancing helps; none if it would work against a policy.
+def left_to_kernel(host: HostTopology, guests: Sequence[GuestView]) -> tuple[str, ...]:
+    """Return the names of guests that kernel balancing places; none if vmplace places any.
 
     ``guests``: those whose source tells no nodes, with their settings.
     """
     placed = [guest for guest in guests if guest.settings.mode is Mode.AUTO]
-    if any(guest.settings.allowed_nids is not None for guest in placed):
+    if any(_has_limits(guest) or _has_home(host, guest) for guest in placed):
         return ()
     return tuple(guest.topology.name for guest in placed if _spans(host, guest))
+
+
+def _has_limits(guest: GuestView) -> bool:
+    said = guest.settings
+    is_bound = said.allowed_nids is not None or said.preferred_nids is not None
+    return is_bound or said.place_vcpus or not (said.moves and said.huge_pages)
+
+
+def _has_home(host: HostTopology, guest: GuestView) -> bool:
+    """Tell whether the guest's vCPUs alone say where some of its memory belongs: then vmplace moves that."""
+    allowed = allowed_nids(host, guest)
+    movable = (ram for ram in guest.topology.ram if ram.movability is Movability.MOVABLE)
+    return bool(allowed) and any(one_home(host, guest, ram, allowed) for ram in movable)
 
 
 def _spans(host: HostTopology, guest: GuestView) -> bool:

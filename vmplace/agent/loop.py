@@ -306,7 +306,10 @@ class Agent:
         is_known = self._parts.source.coverage.accessor_nid or self._parts.policy_name != AUTO
         if is_known or self._config.numa_balancing != "auto" or self._host is None:
             return ()
-        return left_to_kernel(self._host, (guest.view for guest in self.roster))
+        # What an order or an undo brought to its place stays there; any guest may be moved by an order.
+        if self._commands.waits_for_window or any(guest.held for guest in self.roster):
+            return ()
+        return left_to_kernel(self._host, [guest.view for guest in self.roster])
 
     def _harvest(self, guest: TrackedGuest) -> None:
         def step(topology: GuestTopology) -> None:
@@ -367,6 +370,8 @@ class Agent:
     def _act(self, plan: PlacementPlan) -> ActuationResult:
         self._commands.serve()
         self._listen()
+        if self._commands.waits_for_window:
+            self._own()
         plan = plan.only(self._may_move)
         if plan.is_empty:
             return ActuationResult()

@@ -12,7 +12,6 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
-from vmplace.sampling.sample import SourceCoverage
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import Vcpu
 
@@ -81,30 +80,6 @@ def test_floating_vcpus_are_tied_to_where_their_memory_is_if_asked_for(place: bo
     assert world.applied == []
     (decision,) = agent.roster.get("db1").decisions  # type: ignore[union-attr]
     assert ("fit on the cores of node 0" in decision.reasons[0]) == place
-
-
-@pytest.mark.parametrize(
-    ("spans", "sees_nodes", "said", "settings", "taken"),
-    [
-        (True, False, "auto", GuestSettings(), False),
-        (False, False, "auto", GuestSettings(), True),
-        (True, True, "auto", GuestSettings(), True),
-        (True, False, "take", GuestSettings(), True),
-        # The kernel would carry its memory out of the nodes that are allowed.
-        (True, False, "auto", GuestSettings(allowed_nids=(0,)), True),
-        (True, False, "auto", GuestSettings(Mode.ADVISE), False),
-    ],
-)
-def test_kernel_balancing_stays_at_work_where_it_alone_places_a_guest(
-    spans: bool, sees_nodes: bool, said: str, settings: GuestSettings, taken: bool
-):
-    wide = replace(guest("wide"), vcpus=(Vcpu(0, 1, (0,)), Vcpu(1, 2, (2 if spans else 1,))))
-    world = World([wide], coverage=SourceCoverage(accessor_nid=sees_nodes))
-    agent = world.agent(GuestRule("*", settings), numa_balancing=said)
-    agent.run(windows=2)
-    assert world.owned[-1] == taken
-    left = [note for note in agent.status.notes if "numa_balancing stays" in note]
-    assert bool(left) == (not taken and settings.mode is Mode.AUTO)
 
 
 @pytest.mark.parametrize("error", [OSError(5, "input/output error"), RuntimeError("bug"), MemoryError()])

@@ -4,7 +4,8 @@ Key by key, the first that says something counts:
 
 1. ``<vmplace:policy>`` in the domain's XML;
 2. the flavour's extra specs ``vmplace:KEY``, which Nova writes into the domain's XML;
-3. annotations ``vmplace.io/KEY`` of KubeVirt's VirtualMachineInstance;
+3. annotations ``vmplace.io/KEY`` of KubeVirt's VirtualMachineInstance, but no further than 4 and 5 allow
+   (narrowed.py): tenants may write them;
 4. the first section ``[guests."PATTERN"]`` of vmplace.toml whose pattern matches the guest's name;
 5. ``[defaults]`` of vmplace.toml;
 6. the defaults of vmplace.
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from vmplace.agent.config import GuestRule, LoadedConfig
 from vmplace.agent.guest_policy import DEFAULTS, KEYS, ContradictionError, GuestPolicy, merged, settings_of
+from vmplace.agent.narrowed import narrowed
 from vmplace.agent.policy_text import StatedPolicies, stated_policies, text_of
 from vmplace.errors import ConfigError
 from vmplace.policy.plan import GuestSettings, Mode
@@ -25,6 +27,7 @@ from vmplace.topology.domain_policy import DomainPolicy
 
 XML, FLAVOUR, BUILT_IN = "domain XML", "flavour (Nova extra specs)", "default"
 ANNOTATION = "annotation (VirtualMachineInstance)"
+NO_PRIORITY = "annotation vmplace.io/priority is ignored: only the operator lets others give way"
 LEFT_ALONE = GuestSettings(Mode.MANUAL)
 
 
@@ -69,7 +72,8 @@ def decided(
     except ContradictionError as err:
         return Decided(LEFT_ALONE, problem=f"policy of {guest}: {err}; {err.hint}")
     origins = {key: _origin(key, layers) for key in whole.stated()}
-    return Decided(settings, whole, origins, notes=(*stated.ignored, *_strict_notes(said)))
+    unheard = (NO_PRIORITY,) if stated.annotations.priority else ()
+    return Decided(settings, whole, origins, notes=(*stated.ignored, *unheard, *_strict_notes(said)))
 
 
 def changed_words(before: Decided, now: Decided) -> str:
@@ -85,10 +89,11 @@ def changed_words(before: Decided, now: Decided) -> str:
 
 def _layers(loaded: LoadedConfig, rule: GuestRule, stated: StatedPolicies) -> list[tuple[str, GuestPolicy]]:
     name = loaded.path or "vmplace.toml"
+    operator = merged([rule.policy, loaded.config.defaults])
     return [
         (XML, stated.xml),
         (FLAVOUR, stated.nova),
-        (ANNOTATION, stated.annotations),
+        (ANNOTATION, narrowed(stated.annotations, operator)),
         (f'{name}, [guests."{rule.pattern}"]', rule.policy),
         (f"{name}, [defaults]", loaded.config.defaults),
         (BUILT_IN, DEFAULTS),

@@ -150,7 +150,8 @@ Nothing has to be said. Key by key, the first that says something counts:
 
 1. `<vmplace:policy>` in the domain's XML;
 2. extra specs `vmplace:KEY` of the flavour, in the domain's XML;
-3. annotations `vmplace.io/KEY` of a VirtualMachineInstance ([KubeVirt](clouds/kubevirt.md));
+3. annotations `vmplace.io/KEY` of a VirtualMachineInstance ([KubeVirt](clouds/kubevirt.md)), which
+   only narrow what vmplace.toml says;
 4. the first section `[guests."PATTERN"]` of vmplace.toml whose pattern matches the guest's name;
 5. `[defaults]` of vmplace.toml;
 6. the defaults below.

@@ -31,7 +31,7 @@ from tests.kube.cluster import (
     vmi,
 )
 from tests.kube.control_plane import ControlPlane
-from vmplace.topology.stated_guests import NAME, StatedGuests
+from vmplace.topology.stated_guests import NAME, StatedGuests, encoded
 
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
 ROOT = Path(__file__).parents[2]
@@ -239,7 +239,7 @@ def test_a_right_that_comes_later_is_used(instances: ControlPlane, qemu: int, tm
             "the right is there",
         )
         follower.step()
-    assert b'"auto"' in state.stated({POD: (1, 2)}) and follower._wait_s == 0
+    assert b'"auto"' in encoded(state.stated({POD: (1, 2)})) and follower._wait_s == 0
 
 
 def new_state() -> Any:

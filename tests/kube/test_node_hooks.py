@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from lab.control_plane import kubevirt_source
 from tests.kube.cluster import NODE, vmi
 from vmplace.cloud.kubernetes.node_hooks import NodeHooks
 from vmplace.cloud.kubernetes.node_state import NodeState
-from vmplace.topology.stated_guests import StatedGuest, _File
+from vmplace.topology.stated_guests import StatedGuest
 
 grpc = pytest.importorskip("grpc", reason="make test-kube sets up what is needed")
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -58,7 +57,7 @@ def called(api: Any, path: Path, point: str, instance: object, limit_s: float = 
 
 
 def stated(state: NodeState) -> tuple[StatedGuest, ...]:
-    return msgspec.json.decode(state.stated({POD: (7, 9)}), type=_File).guests
+    return state.stated({POD: (7, 9)})
 
 
 def test_a_migration_is_known_before_it_begins(api: Any, hooks: tuple[Path, NodeState]) -> None:

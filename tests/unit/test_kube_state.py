@@ -9,6 +9,8 @@ import pytest
 from vmplace.cloud.kubernetes.node_state import NodeState, StatedFile
 from vmplace.cloud.kubernetes.pods import pod_uid, qemu_by_pod
 from vmplace.cloud.kubernetes.vmis import Vmi, parse_vmi, stated
+from vmplace.cloud.kubernetes.watch import LABELS
+from vmplace.topology.stated_guests import StatedGuest, StatedGuests, encoded
 
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
 SLICE = "kubepods-burstable-pod0a1b2c3d_1111_2222_3333_444455556666.slice"
@@ -99,3 +101,36 @@ def test_who_writes_it_is_who_may(tmp_path: Path):
     StatedFile(tmp_path / "stated", NodeState(), dict).write()
     status = (tmp_path / "stated").stat()
     assert status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def read(path: Path) -> dict[tuple[int, int], dict[str, str]]:
+    policies = StatedGuests(path, owner=os.getuid()).policies()
+    return {who: {one.key: one.text for one in said.annotations} for who, said in policies.items()}
+
+
+def test_a_start_forgets_nothing_before_each_watch_had_its_list(tmp_path: Path):
+    """As after a restart of the pod while the API server is away."""
+    path, qemu = tmp_path / "stated", {POD: (7, 8), "other": (9, 10), "new": (11, 12)}
+    old = (("mode", "manual"),)
+    guests = (StatedGuest(7, 8, "a", old), StatedGuest(9, 10, "b", old), StatedGuest(13, 14, "gone", old))
+    path.write_bytes(encoded(guests))
+    path.chmod(0o600)
+    state = NodeState(LABELS)
+    file = StatedFile(path, state, lambda: qemu)
+    file.write()
+    assert read(path).keys() == {(7, 8), (9, 10), (13, 14)}
+    # A hook tells of one: the others' words stay, of those that run.
+    state.put(LABELS[0], Vmi("default", "vm3", (("mode", "advise"),), ("new",), migrates=False))
+    file.write()
+    assert read(path) == {(7, 8): dict(old), (9, 10): dict(old), (11, 12): {"mode": "advise"}}
+    state.replace(LABELS[0], [Vmi("default", "vm1", (("mode", "auto"),), (POD,), migrates=False)])
+    file.write()
+    assert read(path) == {(7, 8): {"mode": "auto"}, (9, 10): dict(old)} | {(11, 12): {"mode": "advise"}}
+    state.replace(LABELS[1], [])
+    file.write()
+    assert read(path) == {(7, 8): {"mode": "auto"}}
+
+
+def test_words_of_tenants_are_for_root_alone(tmp_path: Path):
+    StatedFile(tmp_path / "stated", NodeState(), dict).write()
+    assert (tmp_path / "stated").stat().st_mode & 0o777 == 0o600

@@ -107,13 +107,13 @@ def parse_listen(text: str) -> tuple[str, int]:
     return address.strip("[]"), int(port)
 
 
-def replace_file(file: Path, content: bytes) -> None:
+def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a file that readers see whole: the old one, or the new one.  Raises OSError."""
     fd, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(fd, "wb") as out:
             out.write(content)
-            os.fchmod(out.fileno(), 0o644)
+            os.fchmod(out.fileno(), mode)
         Path(name).replace(file)
     except BaseException:
         Path(name).unlink(missing_ok=True)

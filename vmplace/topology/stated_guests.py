@@ -38,6 +38,11 @@ class StatedGuest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     annotations: tuple[tuple[str, str], ...] = ()
     migrating_until_s: float = 0.0
 
+    @property
+    def identity(self) -> Identity:
+        """Return which process it is."""
+        return self.pid, self.start_time
+
 
 class _File(msgspec.Struct, frozen=True):
     guests: tuple[StatedGuest, ...]
@@ -82,7 +87,12 @@ class StatedGuests:
     def migrating(self) -> frozenset[Identity]:
         """Return the processes of guests that leave or arrive, as last read."""
         now = self._now_s()
-        return frozenset((one.pid, one.start_time) for one in self._guests if one.migrating_until_s > now)
+        return frozenset(one.identity for one in self._guests if one.migrating_until_s > now)
+
+    def guests(self) -> tuple[StatedGuest, ...]:
+        """Return all that the file says; look whether it changed."""
+        self.policies()
+        return self._guests
 
     def _look(self) -> None:
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -97,7 +107,7 @@ class StatedGuests:
         if read.version != 1:
             raise VmplaceError(f"its version is {read.version}, not 1: use the same release of vmplace")
         self._guests = read.guests
-        self._policies = {(one.pid, one.start_time): _policy(one) for one in read.guests}
+        self._policies = {one.identity: _policy(one) for one in read.guests}
 
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

@@ -25,7 +25,7 @@ def serve(  # noqa: PLR0913 - what an installation may differ in
 ) -> None:
     """Run until ``stop`` is set; raises VmplaceError if a library is missing."""
     extra_module("lightkube", "kube")
-    state = NodeState()
+    state = NodeState(LABELS)
     with contextlib.ExitStack() as stack:
         if hooks is not None:
             stack.callback(NodeHooks(hooks, node, state).close)

@@ -1,18 +1,21 @@
 """What is known of this node's instances, by watch and by hooks, and what the agent is told of it.
 
 Threads bring what they hear; one writes the file that the agent reads (topology/stated_guests.py).
-While nobody brings anything the file stays as it is: what was said last holds.
+While nobody brings anything the file stays as it is: what was said last holds.  So it does after a start:
+until each watch had its first list, what an earlier process wrote of guests that still run is kept.
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from vmplace.cloud.kubernetes.vmis import MIGRATING_S, Vmi, stated
 from vmplace.interfaces.metrics_command import replace_file
-from vmplace.topology.stated_guests import boot_s, encoded
+from vmplace.topology.stated_guests import StatedGuest, StatedGuests, boot_s, encoded
 
 LOG = logging.getLogger(__name__)
 Key = tuple[str, str]
@@ -20,10 +23,15 @@ Key = tuple[str, str]
 
 @dataclass
 class NodeState:
-    """Instances by the watch that found them; ``news`` is set when something changed."""
+    """Instances by the watch that found them; ``news`` is set when something changed.
 
+    ``watches``: whose lists it takes to know all instances.
+    """
+
+    watches: tuple[str, ...] = ()
     news: threading.Event = field(default_factory=threading.Event)
     _by_watch: dict[str, dict[Key, Vmi]] = field(default_factory=dict)
+    _listed: set[str] = field(default_factory=set)
     _leaving: dict[Key, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -31,6 +39,7 @@ class NodeState:
         """Let these be all that a watch knows."""
         with self._lock:
             self._by_watch[watch] = {vmi.key: vmi for vmi in vmis}
+            self._listed.add(watch)
         self.news.set()
 
     def put(self, watch: str, vmi: Vmi) -> None:
@@ -54,15 +63,21 @@ class NodeState:
                 self._leaving[key] = boot_s() + MIGRATING_S
         self.news.set()
 
-    def stated(self, qemu: Mapping[str, tuple[int, int]]) -> bytes:
-        """Return the file for the agent."""
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether each watch had a list."""
+        with self._lock:
+            return self._listed.issuperset(self.watches)
+
+    def stated(self, qemu: Mapping[str, tuple[int, int]]) -> tuple[StatedGuest, ...]:
+        """Return what to tell the agent."""
         now_s = boot_s()
         with self._lock:
             self._leaving = {key: until for key, until in self._leaving.items() if until > now_s}
             known: dict[Key, Vmi] = {}
             for vmis in self._by_watch.values():
                 known |= vmis
-            return encoded(stated(known.values(), qemu, self._leaving, now_s))
+            return stated(known.values(), qemu, self._leaving, now_s)
 
 
 class StatedFile:
@@ -72,6 +87,7 @@ class StatedFile:
         self, path: Path, state: NodeState, find: Callable[[], Mapping[str, tuple[int, int]]]
     ) -> None:
         self._path, self._state, self._find = path, state, find
+        self._before = StatedGuests(path, owner=os.geteuid())
         self._written: bytes | None = None
         self._problem = ""
 
@@ -85,9 +101,10 @@ class StatedFile:
     def write(self) -> None:
         """Write what is known now."""
         try:
-            text = self._state.stated(self._find())
-            if text != self._written:
-                replace_file(self._path, text)
+            text = self._text()
+            if text is not None and text != self._written:
+                # Words of tenants, for root alone.
+                replace_file(self._path, text, mode=0o600)
                 self._written = text
             problem = ""
         except OSError as err:
@@ -97,3 +114,21 @@ class StatedFile:
         if problem and problem != self._problem:
             LOG.error("%s", problem)
         self._problem = problem
+
+    def _text(self) -> bytes | None:
+        """Return what is to stand in the file, None if nothing is known to change it."""
+        is_whole, qemu = self._state.is_whole, self._find()
+        said = self._state.stated(qemu)
+        if is_whole:
+            return encoded(said)
+        return encoded(_with_earlier(said, self._before.guests(), qemu.values())) if said else None
+
+
+def _with_earlier(
+    said: Iterable[StatedGuest], earlier: Iterable[StatedGuest], running: Iterable[tuple[int, int]]
+) -> tuple[StatedGuest, ...]:
+    """Return what is said, and of the other guests that still run what was said earlier."""
+    alive = set(running)
+    kept = {one.identity: one for one in earlier if one.identity in alive}
+    whole = kept | {one.identity: one for one in said}
+    return tuple(sorted(whole.values(), key=attrgetter("identity")))

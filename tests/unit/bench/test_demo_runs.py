@@ -103,7 +103,7 @@ def run_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *words
 def test_a_demo_that_hangs_is_kept_as_such_and_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(demo_runs, "LONGEST_S", 1)
+    monkeypatch.setattr(demo_runs, "LONGEST_S", 2)
     script = f"sleep 60 & echo $! >>{tmp_path}/children; wait"
     code, runs = run_log(tmp_path, monkeypatch, script, "--runs", "2", "--beside", "idle")
     assert code == 1 and [run["exit_code"] for run in runs] == [124, 124]

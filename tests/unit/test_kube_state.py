@@ -1,6 +1,7 @@
 """Which pod is whose, and what instances say: by Kubernetes' and KubeVirt's forms, whatever is in them."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -134,3 +135,34 @@ def test_a_start_forgets_nothing_before_each_watch_had_its_list(tmp_path: Path):
 def test_words_of_tenants_are_for_root_alone(tmp_path: Path):
     StatedFile(tmp_path / "stated", NodeState(), dict).write()
     assert (tmp_path / "stated").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"vmplace.io/mode": "x" * 250_000},
+        {f"vmplace.io/k{n}": "x" * 100 for n in range(2000)},
+        {"vmplace.io/mode": "\x01" * 100_000},
+    ],
+)
+def test_one_tenants_annotations_do_not_silence_the_others(annotations: dict[str, str], tmp_path: Path):
+    """Kubernetes takes 256 KiB of annotations of an instance; a node has 110 pods."""
+    bad = {"metadata": {"name": "x", "annotations": annotations}}
+    vmis, qemu = [Vmi("good", "vm", (("mode", "manual"),), ("good",), migrates=False)], {"good": (1, 1)}
+    for n in range(109):
+        uid = f"bad{n}"
+        raw = bad | {"status": {"activePods": {uid: "node1"}}}
+        vmis.append(replace(parse_vmi(raw, "node1"), name=uid))
+        qemu[uid] = (2 + n, 1)
+    state = NodeState()
+    state.replace(LABELS[0], vmis)
+    StatedFile(tmp_path / "stated", state, lambda: qemu).write()
+    said = StatedGuests(tmp_path / "stated", owner=os.getuid())
+    policies = said.policies()
+    assert said.notes == () and policies[1, 1].error is None
+    assert len(policies) == 110 and all(policies[2 + n, 1].error for n in range(109))
+
+
+def test_a_few_long_annotations_are_taken_as_they_are():
+    raw = {"metadata": {"annotations": {"vmplace.io/schedule": "y" * 4000, "vmplace.io/mode": "auto"}}}
+    assert parse_vmi(raw, "node1").annotations == (("mode", "auto"), ("schedule", "y" * 4000))

@@ -10,11 +10,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from vmplace.topology.domain_policy import MAX_TEXT
 from vmplace.topology.stated_guests import StatedGuest
 
 PREFIX = "vmplace.io/"
 MIGRATING_S = 30.0
 """For how long a guest is left alone after it was last heard that it migrates; heard again, longer."""
+
+
+MOST_BYTES = 16 << 10
+"""Of one instance's annotations, as they are written.  So the file holds 250 instances; a node has 110 pods."""
+TOO_LONG = (("annotations", "x" * (MAX_TEXT + 1)),)
+"""What is written instead of more: a text that the agent takes for an error of that guest."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +45,13 @@ class Vmi:
 def parse_vmi(raw: Mapping[str, Any], node: str) -> Vmi:
     """Return what an object says; what is not there, or is of another type, says nothing."""
     meta, status = _table(raw.get("metadata")), _table(raw.get("status"))
-    annotations = _table(meta.get("annotations")).items()
     pods = _table(status.get("activePods")).items()
     state = _table(status.get("migrationState"))
     begun = bool(state.get("startTimestamp")) and not state.get("endTimestamp")
     return Vmi(
         str(meta.get("namespace", "")),
         str(meta.get("name", "")),
-        tuple(
-            (key.removeprefix(PREFIX), str(text))
-            for key, text in sorted(annotations)
-            if key.startswith(PREFIX)
-        ),
+        _annotations(_table(meta.get("annotations"))),
         tuple(sorted(uid for uid, where in pods if where == node)),
         begun and not state.get("completed") and not state.get("failed"),
     )
@@ -70,6 +74,13 @@ def stated(
                     StatedGuest(*qemu[uid], by, vmi.annotations, until_s if until_s > now_s else 0.0)
                 )
     return tuple(sorted(found, key=lambda one: (one.pid, one.start_time)))
+
+
+def _annotations(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return key and text of those for vmplace, cut so that one tenant cannot fill the file for all."""
+    mine = sorted(item for item in said.items() if item[0].startswith(PREFIX))
+    found = tuple((key.removeprefix(PREFIX), str(text)) for key, text in mine)
+    return found if len(msgspec.json.encode(found)) <= MOST_BYTES else TOO_LONG
 
 
 def _table(value: object) -> Mapping[str, Any]:

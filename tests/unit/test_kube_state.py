@@ -1,6 +1,8 @@
 """Which pod is whose, and what instances say: by Kubernetes' and KubeVirt's forms, whatever is in them."""
 
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from vmplace.cloud.kubernetes.node_state import NodeState, StatedFile
 from vmplace.cloud.kubernetes.pods import pod_uid, qemu_by_pod
 from vmplace.cloud.kubernetes.vmis import Vmi, parse_vmi, stated
-from vmplace.cloud.kubernetes.watch import LABELS
+from vmplace.cloud.kubernetes.watch import LABELS, Watch
 from vmplace.topology.stated_guests import StatedGuest, StatedGuests, encoded
 
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -166,3 +168,40 @@ def test_one_tenants_annotations_do_not_silence_the_others(annotations: dict[str
 def test_a_few_long_annotations_are_taken_as_they_are():
     raw = {"metadata": {"annotations": {"vmplace.io/schedule": "y" * 4000, "vmplace.io/mode": "auto"}}}
     assert parse_vmi(raw, "node1").annotations == (("mode", "auto"), ("schedule", "y" * 4000))
+
+
+def test_a_pod_that_two_instances_name_says_nothing():
+    one, two = (Vmi(name, "vm", (("mode", "auto"),), (POD,), migrates=False) for name in ("a", "b"))
+    qemu = {POD: (7, 8), "other": (9, 10)}
+    [guest] = stated([one, two, replace(two, name="other", pods=("other",))], qemu, {}, 0.0)
+    assert guest.pid == 9
+
+
+class Server:
+    """An API server that lists one instance, and then tells of events."""
+
+    def __init__(self, listed: dict[str, object], *events: tuple[str, dict[str, object]]) -> None:
+        self._listed, self._events = listed, events
+
+    def listed(self, selector: str) -> tuple[list[object], str]:
+        assert selector == f"{LABELS[0]}=node1"
+        return [self._listed], "1"
+
+    def iter_events(self, selector: str, version: str) -> Iterator[tuple[str, object]]:
+        yield from self._events
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("kind", "says"), [("MODIFIED", "auto"), ("DELETED", None), ("BOOKMARK", "manual")])
+def test_an_event_changes_or_ends_what_an_instance_says(kind: str, says: str | None):
+    def raw(mode: str) -> dict[str, object]:
+        meta = {"namespace": "a", "name": "vm", "annotations": {"vmplace.io/mode": mode}}
+        return {"metadata": meta, "status": {"activePods": {POD: "node1"}}}
+
+    state, server = NodeState(), Server(raw("manual"), (kind, raw("auto")))
+    Watch(LABELS[0], "node1", state, lambda: server, threading.Event()).follow()  # type: ignore[arg-type,return-value]
+    assert [dict(one.annotations) for one in state.stated({POD: (7, 8)})] == (
+        [{"mode": says}] if says else []
+    )

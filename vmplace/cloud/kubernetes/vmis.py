@@ -6,6 +6,7 @@
 3. ``status.migrationState``: the guest leaves, or arrives, until that is completed or failed.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ MIGRATING_S = 30.0
 
 
 MOST_BYTES = 16 << 10
-"""Of one instance's annotations, as they are written.  So the file holds 250 instances; a node has 110 pods."""
+"""Of one instance's annotations as they are written: the file holds 250 instances, a node has 110 pods."""
 TOO_LONG = (("annotations", "x" * (MAX_TEXT + 1)),)
 """What is written instead of more: a text that the agent takes for an error of that guest."""
 
@@ -64,11 +65,14 @@ def stated(
     now_s: float,
 ) -> tuple[StatedGuest, ...]:
     """Return what to say to the agent; ``leaving``: until when hooks said that an instance migrates."""
+    vmis = tuple(vmis)
+    named = Counter(uid for vmi in vmis for uid in vmi.pods)
     found = []
     for vmi in vmis:
         until_s = max(now_s + MIGRATING_S if vmi.migrates else 0.0, leaving.get(vmi.key, 0.0))
         for uid in vmi.pods:
-            if uid in qemu:
+            # Whose a pod is that two instances name, nobody knows: neither may speak for it.
+            if uid in qemu and named[uid] == 1:
                 by = f"VirtualMachineInstance {vmi.namespace}/{vmi.name}"
                 found.append(
                     StatedGuest(*qemu[uid], by, vmi.annotations, until_s if until_s > now_s else 0.0)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -85,6 +86,15 @@ def test_whatever_it_is_given_virt_handler_goes_on(
 
 def test_only_root_may_open_the_socket(hooks: tuple[Path, NodeState]) -> None:
     assert stat.S_IMODE(hooks[0].stat().st_mode) == 0o600
+
+
+def test_the_socket_is_roots_from_its_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mode is not set after it is there."""
+    monkeypatch.setattr(Path, "chmod", lambda *given: None)
+    monkeypatch.setattr(os, "chmod", lambda *given: None)
+    server = NodeHooks(tmp_path / "hooks.sock", NODE, NodeState())
+    assert stat.S_IMODE((tmp_path / "hooks.sock").stat().st_mode) == 0o600
+    server.close()
 
 
 def test_hooks_are_answered_well_within_their_limit(api: Any, hooks: tuple[Path, NodeState]) -> None:

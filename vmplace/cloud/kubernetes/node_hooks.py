@@ -7,6 +7,7 @@ last word.  The answer is always empty and comes at once: no hook may hold up or
 
 import json
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,13 @@ class NodeHooks:
         )
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        self._server.add_insecure_port(f"unix:{path}")
+        # Nobody else may open it, not even for the moment until its mode is set.
+        before = os.umask(0o177)
+        try:
+            self._server.add_insecure_port(f"unix:{path}")
+        finally:
+            os.umask(before)
         self._server.start()
-        path.chmod(0o600)
 
     def close(self) -> None:
         """Stop serving and take the socket away."""

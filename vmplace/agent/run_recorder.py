@@ -32,6 +32,8 @@ class RunRecorder:
 
     def __init__(self, recorder: Recorder, policy_name: str, *, acts: bool) -> None:
         self._recorder: Recorder | None = recorder
+        self.problem: RecordingError | None = None
+        """Why nothing is kept any more."""
         self._write(lambda one: one.tell(RunFrame(policy_name, acts)))
 
     def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
@@ -51,8 +53,13 @@ class RunRecorder:
     def close(self) -> None:
         """End the recording."""
         recorder, self._recorder = self._recorder, None
-        if recorder is not None:
+        if recorder is None:
+            return
+        try:
             recorder.close()
+        except OSError as err:
+            # What could not be written is tried again at the end.
+            self._give_up(RecordingError(f"its file cannot be closed: {err.strerror}"))
 
     def _keep(self, recorder: Recorder, snapshot: Snapshot, plan: PlacementPlan) -> None:
         recorder.see_host(snapshot.host)
@@ -66,8 +73,13 @@ class RunRecorder:
         try:
             step(self._recorder)
         except RecordingError as err:
-            LOG.warning('reason="the run is recorded no more: %s"', err)
+            self._give_up(err)
             self.close()
+
+    def _give_up(self, err: RecordingError) -> None:
+        if self.problem is None:
+            self.problem = err
+            LOG.warning('reason="the run is recorded no more: %s"', err)
 
 
 def recording_run(

@@ -57,7 +57,7 @@ def record(  # noqa: PLR0913 - an option each
 
 
 def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show: bool) -> dict[str, int]:
-    """Record this host and return the counts."""
+    """Record this host and return the counts; raises RecordingError where windows are missing."""
     from vmplace.agent.dry_run import NoActuator
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.run_recorder import recording_run
@@ -75,11 +75,16 @@ def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show:
             raise
         # The agent closes the source at its end.
         with closing(kept), _progress(duration_s, show=show) as report:
-            return _watched(parts, settings, wakeup, duration_s, report)
+            counts = _watched(parts, kept, settings, wakeup, duration_s, report)
+        if kept.problem:
+            raise kept.problem
+        return counts
 
 
-def _watched(parts: Any, settings: Any, wakeup: Any, duration_s: float, report: Any) -> dict[str, int]:
-    """Let an agent that changes nothing watch for so long; return the counts."""
+def _watched(  # noqa: PLR0913 - what the agent is made of, and for how long
+    parts: Any, kept: Any, settings: Any, wakeup: Any, duration_s: float, report: Any
+) -> dict[str, int]:
+    """Let an agent that changes nothing watch for so long, or until nothing is kept; return the counts."""
     from msgspec.structs import replace as with_values
 
     from vmplace.agent.config import LoadedConfig
@@ -92,6 +97,9 @@ def _watched(parts: Any, settings: Any, wakeup: Any, duration_s: float, report: 
 
     def sampled(guest: Any, batch: Any) -> None:
         keep(guest, batch)
+        if kept.problem:
+            wakeup.stop()
+            return
         seen[guest.name] += 1
         counts.update(windows=max(seen.values()), batches=seen.total(), guests=len(seen))
         report(counts)

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from vmplace.policy.registry import begun
 from vmplace.sampling.recording import Recorder, iter_recording
 from vmplace.sampling.recording_frames import PlanFrame, RunFrame
 from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.guest import GuestTopology
 
 
 def recorded(path: Path, windows: int) -> Path:
@@ -90,10 +92,9 @@ def test_a_file_of_perf_becomes_a_recording_that_tells_the_same(perf_data: Path,
     assert json.loads(done.stdout)["batches"] == batches > 0
 
 
-def test_a_host_is_watched_by_an_agent_that_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it would have decided is told, and that nothing came of it: replay carries it out in its place."""
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Path]:
+    """Return a host of two guests, and the configuration to record it with."""
     world = World([guest("db1"), guest("web", cpu=0)])
     monkeypatch.setattr(
         "vmplace.agent.wiring.open_parts",
@@ -102,6 +103,14 @@ def test_a_host_is_watched_by_an_agent_that_changes_nothing(
     monkeypatch.setattr("vmplace.agent.wakeup.Wakeup.stop_on_signals", lambda _: None)
     config = tmp_path / "vmplace.toml"
     config.write_text(f'window_ms = 100\nstate_dir = "{tmp_path}"\nsocket = "{tmp_path}/control.sock"\n')
+    return world, config
+
+
+def test_a_host_is_watched_by_an_agent_that_changes_nothing(
+    tmp_path: Path, watched: tuple[World, Path]
+) -> None:
+    """What it would have decided is told, and that nothing came of it: replay carries it out in its place."""
+    world, config = watched
     out = tmp_path / "host.vmptrace"
     done = CliRunner().invoke(record, [str(out), "--duration", "0.8", "--config", str(config), "--json"])
     assert done.exit_code == 0, done.output
@@ -113,3 +122,27 @@ def test_a_host_is_watched_by_an_agent_that_changes_nothing(
     replayed = json.loads(run(out, "--json").stdout)
     assert replayed["decisions"] == 0 and replayed["guests"]["db1"]["lar_after"] == 1.0
     assert replayed["guests"]["web"]["moved_bytes"] == 0
+
+
+def test_a_disk_that_gets_full_ends_a_recording_as_a_failure(
+    tmp_path: Path, watched: tuple[World, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses what /dev/full is to hold, again when it is closed."""
+    added: list[str] = []
+    add = Recorder.add
+
+    def add_to_full(recorder: Recorder, of: GuestTopology, window: SampleBatch) -> None:
+        added.append(of.name)
+        if len(added) == 3:
+            recorder._file = Path("/dev/full").open("wb")  # noqa: SIM115
+        add(recorder, of, window)
+
+    monkeypatch.setattr(Recorder, "add", add_to_full)
+    world, config = watched
+    out = tmp_path / "host.vmptrace"
+    began = time.monotonic()
+    done = CliRunner().invoke(record, [str(out), "--duration", "20", "--config", str(config)])
+    assert isinstance(done.exception, RecordingError) and "No space left" in str(done.exception)
+    # It ends at once, and counts no windows that are not there.
+    assert time.monotonic() - began < 10 and len(added) == 3 and world.closed
+    assert "windows of" not in done.output

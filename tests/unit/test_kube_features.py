@@ -23,7 +23,7 @@ LABEL = re.compile(
 
 
 def test_each_line_is_a_label_or_a_directive() -> None:
-    text = feature_file("joint", (0, 1, 8), (0, 8), 0.0)
+    text = feature_file("auto", (0, 1, 8), (0, 8), 0.0)
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert "# +expiry-time=1970-01-01T00:00:00Z" in comments
     labels = [line for line in text.splitlines() if line not in comments]
@@ -32,7 +32,7 @@ def test_each_line_is_a_label_or_a_directive() -> None:
 
 
 def test_a_host_whose_nodes_are_all_tight_says_so() -> None:
-    assert "vmplace.io/all-tight=true" in feature_file("joint", (0, 1), (0, 1), 0.0)
+    assert "vmplace.io/all-tight=true" in feature_file("auto", (0, 1), (0, 1), 0.0)
 
 
 def test_the_file_is_taken_away_with_its_writer(tmp_path: Path) -> None:

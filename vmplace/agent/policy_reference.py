@@ -41,7 +41,7 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "priority": (
         "protected",
-        'With policies "auto" and "host", which plan for all guests at once, others make way for it.',
+        "Where guests compete for a node, the others make way for it.",
     ),
     "allowed_nids": (
         (0, 1),

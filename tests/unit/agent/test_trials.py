@@ -1,10 +1,17 @@
 """The loop undoes what made a guest slower, and leaves it alone then."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from tests.unit.agent.agent_world import World, guest
+import numpy as np
+import pytest
+
+from tests.unit.agent.agent_world import HOST, NPAGES, World, guest
+from vmplace.policy import home
+from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.trial import AFTER, BEFORE
-from vmplace.topology.guest import GuestTopology
+from vmplace.sampling.sample import NodeBits, SampleBatch
+from vmplace.topology.guest import GuestTopology, Vcpu
 
 
 class Cost:
@@ -57,6 +64,52 @@ def test_a_guest_that_cannot_be_measured_is_placed_at_once_and_not_judged() -> N
     assert world.applied == ["db1"]
     agent.run(windows=12)
     assert world.undone == []
+
+
+class SeenWorld(World):
+    """A world whose source may see which node touches a page."""
+
+    sees = False
+
+    def harvest(self, guest: GuestTopology) -> SampleBatch:
+        batch = super().harvest(guest)
+        if not self.sees:
+            return batch
+        bits = np.full((len(HOST.nids) + 1, NPAGES // 64), ~np.uint64(0))
+        return replace(
+            batch, ranges=tuple(replace(one, by_node=NodeBits(bits, None)) for one in batch.ranges)
+        )
+
+
+@pytest.mark.parametrize(
+    ("sees", "cpus", "policy_name", "is_judged"),
+    [
+        (True, (0, 2), "auto", False),
+        # One node is home whatever is seen; without bits nothing is planned by pages.
+        (True, (2, 3), "auto", True),
+        (False, (0, 2), "auto", True),
+        # Another policy has no guard of its own.
+        (True, (0, 2), "interleave", True),
+    ],
+)
+def test_what_is_planned_by_pages_is_judged_by_the_plan_alone(
+    sees: bool, cpus: tuple[int, ...], policy_name: str, is_judged: bool
+) -> None:
+    """It costs 30 % more on node 1: undone only where a trial judges."""
+    vcpus = tuple(Vcpu(at, 50 + at, (cpu,)) for at, cpu in enumerate(cpus))
+    costs = {0: 1.0, 1: 1.3}
+    world = SeenWorld([replace(guest("db1"), vcpus=vcpus)], policy=to_node_1)
+    world.sees, world.counters = sees, Cost(lambda name: costs[world.nid_of.get(name, 0)])
+    agent = world.agent()
+    agent._parts = replace(agent._parts, policy_name=policy_name)
+    agent.run(windows=2 * (BEFORE + AFTER) + 6)
+    assert world.applied == ["db1"]
+    assert world.undone == (["db1"] if is_judged else [])
+
+
+def to_node_1(snapshot: Snapshot) -> PlacementPlan:
+    """Move all that is not there, whoever touches it."""
+    return home.plan_for(snapshot, lambda host, guest, ram, allowed: home.Target({1: 1.0}, "by the test"))
 
 
 def test_one_guests_loss_is_no_other_guests() -> None:

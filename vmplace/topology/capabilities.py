@@ -151,7 +151,7 @@ def probe_numa_balancing(roots: Roots) -> Capability:
         return Capability(name, None, f"{path} cannot be read: {err}", "run as root")
     if not mode:
         return Capability(name, True, "kernel.numa_balancing is 0")
-    cure = 'the agent takes it while it manages guests (numa_balancing = "take"), and gives it back'
+    cure = "the agent switches it off while it places guests, unless KVM keeps it off them, and gives it back"
     return Capability(name, False, f"kernel.numa_balancing is {mode}", cure)
 
 

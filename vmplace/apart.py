@@ -33,6 +33,7 @@ from vmplace.held import HeldError
 Hvas = npt.NDArray[np.uint64]
 Status = npt.NDArray[np.int32]
 START_S = 30.0
+PARENT, START_TIME = 1, 19
 SCRIPT = Path(__file__).with_name("apart_worker.py")
 
 
@@ -164,19 +165,23 @@ def note_left_behind(proc: Path = Path("/proc")) -> None:
         with contextlib.suppress(OSError, ValueError):
             name = (path / "comm").read_text().rstrip("\n")
             if name.startswith(NAME) and path.stat().st_uid == os.geteuid() and not _is_own(path):
-                held.note_stuck(int(name.removeprefix(NAME)), _ended(path, path.stat().st_ino))
+                held.note_stuck(int(name.removeprefix(NAME)), _ended(path, _stat(path, START_TIME)))
 
 
 def _is_own(path: Path) -> bool:
-    fields = (path / "stat").read_text().rpartition(")")[2].split()
-    return int(fields[1]) == os.getpid()
+    return _stat(path, PARENT) == os.getpid()
 
 
-def _ended(path: Path, inode: int) -> Callable[[], bool]:
+def _stat(path: Path, number: int) -> int:
+    """Return a number of those that follow the name in /proc/PID/stat; 0 is the process' state."""
+    return int((path / "stat").read_text().rpartition(")")[2].split()[number])
+
+
+def _ended(path: Path, start_time: int) -> Callable[[], bool]:
     def has_ended() -> bool:
         try:
-            # Another process of that pid has another inode, or at least another name.
-            return not (path / "comm").read_text().startswith(NAME) or path.stat().st_ino != inode
+            # Not by inode: a process' directory gets another one whenever the kernel frees its cache.
+            return _stat(path, START_TIME) != start_time or not (path / "comm").read_text().startswith(NAME)
         except OSError:
             return True
 

@@ -1,0 +1,55 @@
+"""What an agent that was killed left behind is known by what the kernel tells of it, whatever it caches."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from vmplace import apart, held
+
+GUEST = 99_999_999
+
+
+def put(proc: Path, start_time: int, name: str = f"vmpmove {GUEST}") -> None:
+    path = proc / "77"
+    if path.exists():
+        # The kernel gives the directory of a process another inode once it was out of its cache.
+        path.rename(proc / "before")
+        path.mkdir()
+        shutil.rmtree(proc / "before")
+    else:
+        path.mkdir()
+    (path / "comm").write_text(f"{name}\n")
+    (path / "stat").write_text(f"77 ({name}) D 1 {' '.join(['0'] * 17)} {start_time} 0\n")
+
+
+def holds_for(seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not held.holds(GUEST):
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_what_is_left_behind_counts_until_it_ends_though_its_inode_changes(tmp_path: Path):
+    put(tmp_path, 500)
+    inode = (tmp_path / "77").stat().st_ino
+    apart.note_left_behind(tmp_path)
+    put(tmp_path, 500)
+    assert (tmp_path / "77").stat().st_ino != inode
+    # A guest that let go is left alone for a second more.
+    assert holds_for(1.5)
+    put(tmp_path, 501)
+    assert not holds_for(5.0)
+
+
+def test_another_process_or_one_of_this_agents_own_is_not_left_behind(tmp_path: Path):
+    put(tmp_path, 500, "bash")
+    apart.note_left_behind(tmp_path)
+    assert not held.holds(GUEST)
+    put(tmp_path, 500)
+    stat = tmp_path / "77/stat"
+    stat.write_text(stat.read_text().replace("D 1 ", f"D {os.getpid()} "))
+    apart.note_left_behind(tmp_path)
+    assert not held.holds(GUEST)

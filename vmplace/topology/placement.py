@@ -182,12 +182,16 @@ def _opened_of(guest: GuestTopology, proc: Path) -> Placement:
     descriptors = read_descriptors(guest.pid, proc)
     for fd in sorted(fd for fd, target in descriptors.items() if target == VM_DESCRIPTOR):
         placement = _opened(guest.pid, fd)
-        # Opened first, compared then: the descriptor belongs to the process that is compared.
-        if read_start_time(guest.pid, proc) != guest.start_time:
+        try:
+            # Opened first, compared then: the descriptor belongs to the process that is compared.
+            if read_start_time(guest.pid, proc) != guest.start_time:
+                raise GuestGoneError(f"guest {guest.name}: pid {guest.pid} is another process now")
+            # QEMU holds more VMs than the guest's while it probes.
+            is_guests = bool(placement.info().slots)
+        except BaseException:
             placement.close()
-            raise GuestGoneError(f"guest {guest.name}: pid {guest.pid} is another process now")
-        # QEMU holds more VMs than the guest's while it probes.
-        if placement.info().slots:
+            raise
+        if is_guests:
             return placement
         placement.close()
     raise GuestGoneError(f"guest {guest.name}: process {guest.pid} holds no VM any more")

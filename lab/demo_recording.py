@@ -20,7 +20,7 @@ from vmplace.topology.host import HostTopology
 
 SCENARIO = "wrong-node"
 CONFIG = 'source = "kvm"\nwindow_ms = 1000\n'
-RECORD = "vmplace record /root/demo.vmptrace --duration 90 --json"
+RECORD = "vmplace record /root/demo.vmptrace --duration 180 --json"
 """Long enough for some windows: emulated CPUs take seconds for each."""
 TIGHTLY = 9
 
@@ -34,7 +34,7 @@ def recorded(progress: Progress) -> bytes:
         host.run("mkdir -p /etc/vmplace")
         config = CONFIG + of_emulation(read_scenario(SCENARIO), 1.0)
         host.put(config.encode(), "/etc/vmplace/vmplace.toml")
-        progress.note(host.run(RECORD, timeout=300).stdout.strip())
+        progress.note(host.run(RECORD, timeout=500).stdout.strip())
         return host.get("/root/demo.vmptrace")
 
 

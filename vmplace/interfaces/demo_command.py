@@ -24,9 +24,10 @@ RECORDING = "demo.vmptrace"
 def demo(out: Path, no_open: bool, as_json: bool) -> None:
     """Replay a recording that comes with vmplace, and write a report about it.
 
-    Six guests on a host of four NUMA nodes, whose memory is on other nodes than their vCPUs.  The report
-    shows what is accessed from where, and what the agent would have moved.  Nothing is changed on this
-    machine; OUT is overwritten.
+    Six guests on a host of four NUMA nodes, whose memory is on other nodes than their vCPUs.  The policy is
+    the default one, auto, with the nodes and rates of accesses as an agent read them there.  The report
+    shows what is accessed from where, and what would have been moved.  Nothing is changed on this machine;
+    OUT is overwritten.
     """
     from vmplace.agent.config import Config, LoadedConfig
     from vmplace.interfaces.report_command import write_page

@@ -21,8 +21,9 @@ from vmplace.sampling.recording import iter_recording
 ABOUT = (
     "Recorded on an emulated host with four NUMA nodes.  Its guests run on other nodes than the ones "
     "their memory was first touched on, as after a restart or a migration: most accesses cross the links "
-    "between nodes.  vmplace watched which pages the guests touch; below is what it would have moved.  On "
-    "a host of yours: vmplace doctor, then vmplace plan."
+    "between nodes.  vmplace watched which node touches which page, and how often each guest goes to memory; "
+    "below is what its default policy would have moved.  On a host of yours: vmplace doctor, then "
+    "vmplace plan."
 )
 
 

@@ -45,6 +45,17 @@ def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[st
     assert reported["report"] == str(out)
 
 
+def test_the_guest_that_spans_is_dealt_out_and_the_host_is_better_off(
+    shown_once: tuple[dict[str, Any], Path],
+):
+    """By the nodes of touches and the rates that were recorded; its accesses come from all nodes alike."""
+    reported, _ = shown_once
+    span = reported["guests"]["span"]
+    assert span["moved_bytes"] > 100 << 20
+    assert span["lar_before"] == pytest.approx(0.25, abs=0.01) == span["lar_after"]
+    assert reported["mc_imbalance_after"] < 0.8 * reported["mc_imbalance_before"]
+
+
 def test_the_report_holds_all_that_it_shows(shown_once: tuple[dict[str, Any], Path]):
     page = shown_once[1].read_text()
     for name in (*ONE_NODE, "span", "cells"):

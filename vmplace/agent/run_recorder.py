@@ -126,7 +126,7 @@ def snapshot_of(
     views = []
     for one in frame.guests:
         if one.name not in known:
-            raise OutsideError(f"a decision about guest {one.name[:60]!r}, which is not told")
+            raise OutsideError(f"a decision about guest {one.name[:60]!r}, of which it holds nothing")
         topology, pages = known[one.name]
         settings, dram_per_us = settings_of(one), one.dram_per_us
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)

@@ -36,7 +36,7 @@ from vmplace.interfaces.protocol import Response
 GIB, NODES = 1 << 30, 4
 BEFORE_S = 0.06
 """Between two requests: who is not root may ask 20 times a second."""
-COMMAND = "from vmplace.interfaces.cli import main; main()"
+COMMAND = "from vmplace.interfaces.entry import main; main()"
 
 
 def guest(number: int) -> GuestStatus:

@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 PACKAGE_ROOT = "opt/vmplace"
 LAB_FILES = "usr/lib/vmplace-lab"
 WRAPPER = """#!/usr/bin/python3
-from vmplace.interfaces.cli import main
+from vmplace.interfaces.entry import main
 
 main()
 """

@@ -13,8 +13,7 @@ from tests.unit.topology.test_calibration import MACHINE, calibration
 from vmplace import outside
 from vmplace.agent.config import parse_config
 from vmplace.errors import ConfigError, OutsideError, RecordingError, VmplaceError
-from vmplace.interfaces.client import socket_path
-from vmplace.interfaces.protocol import DEFAULT_SOCKET
+from vmplace.interfaces.agent_socket import DEFAULT_SOCKET, socket_path
 from vmplace.interfaces.report_policy import parse_policy_table
 from vmplace.sampling.perf_script import parse_header, parse_samples
 from vmplace.sampling.recording import FILE_HEAD, FILE_MAGIC, FRAME_HEAD, FRAME_MAGIC, iter_recording

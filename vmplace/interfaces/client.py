@@ -9,12 +9,9 @@ from typing import Any
 import msgspec
 
 from vmplace.errors import VmplaceError
+from vmplace.interfaces.agent_socket import MAX_RESPONSE_BYTES, socket_path
 from vmplace.interfaces.exit_codes import EXIT_NO_AGENT, EXIT_NOTHING
-from vmplace.interfaces.protocol import DEFAULT_SOCKET, MAX_RESPONSE_BYTES, Kind, Request, Response, Size
-from vmplace.outside import parse_toml, read_text
-
-CONFIG = Path("/etc/vmplace/vmplace.toml")
-
+from vmplace.interfaces.protocol import Kind, Request, Response, Size
 
 REFUSALS = {"request": "bad-request", "denied": "denied", "busy": "busy", "guest": "nothing"}
 """The codes of errors by the ``kind`` of a refusal (protocol.py)."""
@@ -35,18 +32,6 @@ class RefusedError(VmplaceError):
         self.kind = kind
         self.code = REFUSALS.get(kind or "", self.code)
         self.exit_code = EXIT_NOTHING if kind == "guest" else 1
-
-
-def socket_path(config: Path = CONFIG) -> Path:
-    """Return where the agent listens: as configured, where the file can be read, else the default.
-
-    What is wrong with the file is the agent's to say; a client just looks in the usual place.
-    """
-    try:
-        reported = parse_toml(read_text(config)).get("socket", DEFAULT_SOCKET)
-    except (OSError, ValueError):
-        reported = DEFAULT_SOCKET
-    return Path(reported if isinstance(reported, str) and "\0" not in reported else DEFAULT_SOCKET)
 
 
 def ask(

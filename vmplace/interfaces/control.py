@@ -24,6 +24,7 @@ from vmplace.interfaces.protocol import (
     MAX_REQUEST_BYTES,
     Request,
     Response,
+    as_text,
     encoded,
     parse_request,
     refusal,
@@ -221,9 +222,10 @@ class ControlServer:
 
     def _ask(self, connection: _Connection, line: bytes) -> None:
         request = parse_request(line)
+        is_text = isinstance(request, Request) and request.as_text
         answer = request if isinstance(request, Response) else self._answered(connection.peer, request)
         if isinstance(answer, Response):
-            self._send(connection, answer)
+            self._send(connection, as_text(answer) if is_text else answer)
             return
         connection.is_answered = True
         connection.deadline = time.monotonic() + ANSWER_S

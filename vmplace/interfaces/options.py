@@ -10,6 +10,7 @@ import msgspec
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.exit_codes import EXIT_CODES, EXIT_NOTHING
+from vmplace.interfaces.protocol import indented
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,8 +51,7 @@ def examples(text: str) -> str:
 
 def print_json(data: Any) -> None:
     """Print ``data`` as indented JSON."""
-    plain = msgspec.json.encode(msgspec.to_builtins(data, str_keys=True))
-    click.echo(msgspec.json.format(plain, indent=2).decode())
+    click.echo(indented(msgspec.to_builtins(data, str_keys=True)))
 
 
 class FiniteRange(click.FloatRange):

@@ -14,9 +14,7 @@ from vmplace.outside import printable
 from vmplace.topology.guest import MOST_VCPU_ID
 
 VERSION = 1
-DEFAULT_SOCKET = "/run/vmplace/control.sock"
 MAX_REQUEST_BYTES = 4096
-MAX_RESPONSE_BYTES = 16 << 20
 
 Kind = Literal["request", "denied", "busy", "guest", "failed"]
 
@@ -34,11 +32,15 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a client asks; ``size`` is for "fit", "advise" and "make-room"."""
+    """What a client asks; ``size`` is for "fit", "advise" and "make-room".
+
+    With ``as_text``, who looks gets the lines that ``--json`` prints: ``text`` in place of ``data``.
+    """
 
     command: str
     guest: str | None = None
     size: Size | None = None
+    as_text: bool = False
     version: int = VERSION
 
 
@@ -47,6 +49,7 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ok: bool
     data: Any = None
+    text: str | None = None
     error: str | None = None
     hint: str | None = None
     kind: Kind | None = None
@@ -56,6 +59,22 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True):
 def refusal(kind: Kind, error: str, hint: str | None = None) -> Response:
     """Return the answer that says no."""
     return Response(False, error=error, hint=hint, kind=kind)
+
+
+def indented(data: Any) -> str:
+    """Return the lines that ``--json`` prints."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+
+
+def as_text(response: Response) -> Response:
+    """Return an answer with its data as lines; as it is where there are none."""
+    if not response.ok:
+        return response
+    try:
+        return Response(True, text=indented(response.data))
+    except Exception:
+        # What cannot be said is told by ``encoded``.
+        return response
 
 
 def encoded(response: Response) -> bytes:

@@ -13,7 +13,8 @@ import click
 from vmplace.cloud.kubernetes.features import feature_file
 from vmplace.cloud.slow_state import SlowState
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.client import ask, socket_path
+from vmplace.interfaces.agent_socket import socket_path
+from vmplace.interfaces.client import ask
 from vmplace.interfaces.metrics_command import replace_file
 from vmplace.interfaces.options import FiniteRange, examples, socket_option
 from vmplace.model.pressure import node_pressure

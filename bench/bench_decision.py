@@ -10,8 +10,9 @@ large.
 
 Of the agent's ``auto``: what a plan takes after the first, evidence from pages included, by GiB of a guest
 that spans four nodes (``auto_s_per_gib``).  ``auto_s_of_gib_touched``: the same of a guest of ``LARGE_GIB``
-that touches one GiB; controls: every page of it (``auto_s_of_all_touched``), and every one of its huge pages
-(``auto_s_of_huge_touched``).  ``*_mib``: what each adds to the process at its peak, numpy's arrays included.
+that touches one GiB; controls: every page of it (``auto_s_of_all_touched``: more than a plan tells apart, so
+most of its blocks are placed as a whole), and every one of its huge pages (``auto_s_of_huge_touched``).
+``*_mib``: what each adds to the process at its peak, numpy's arrays included.
 """
 
 import argparse

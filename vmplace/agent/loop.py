@@ -347,6 +347,7 @@ class Agent:
             wanted = self._rooms.plan(snapshot, self._may_move)
             if wanted is None:
                 wanted = planned(self._parts.policy, snapshot, self._blame)
+            self._notes.add(*wanted.notes)
             limits = {guest.name: guest.limits(self._now_ns()) for guest in self.roster}
             plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)
             self.last_plan = summary(plan)

@@ -11,6 +11,9 @@
 4. Whether a page is written is what use_fused.py makes of bits, and of the pages around.  A sampling source
    misses most writes: there a page counts as written if one write is to be expected by its samples.
 
+5. So much is known of at most so many small pages one by one: memory and time of a plan are bounded by that
+   (coarse_blocks.py).
+
 A source that sees no nodes gives no evidence (None): a plan that cannot know better leaves pages alone.
 """
 
@@ -51,16 +54,37 @@ class Entries:
     sizes: Matrix
 
     @property
+    def apart(self) -> int:
+        """Return how many entries are a small page each."""
+        return sum(one.edge for one in self.pages)
+
+    @property
+    def coarse(self) -> int:
+        """Return how many entries are a block of pages that differ."""
+        return sum(len(one.coarse) for one in self.pages)
+
+    @property
     def starts(self) -> list[int]:
         """Return where the entries of each range begin, and the end."""
         return [0, *np.cumsum([len(one.heat) for one in self.pages]).tolist()]
 
 
-def entries_of(guest: GuestPages, window_s: float) -> Entries | None:
-    """Return the evidence of what can move, None where the source does not see nodes or saw too little."""
-    parts = [part for one in guest.ranges if (part := _of_range(one, window_s)) is not None]
-    if not parts:
-        return None
+def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> Entries | None:
+    """Return the evidence of what can move, None where the source does not see nodes or saw too little.
+
+    ``most``: about so many small pages are told apart, None: all that differ.
+    """
+    found: dict[int, Entries] = {}
+    # The small ranges first: what they leave is the others'.
+    for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
+        share = None if most is None else max(most, 0) // (len(guest.ranges) - rest)
+        part = _of_range(one, window_s, share)
+        if part is not None:
+            found[one.ram.hva] = part
+            most = None if most is None else most - part.pages[0].edge
+    parts = [found[one.ram.hva] for one in guest.ranges if one.ram.hva in found]
+    if len(parts) < 2:
+        return parts[0] if parts else None
     return Entries(
         tuple(page for one in parts for page in one.pages),
         np.concatenate([one.heat for one in parts]),
@@ -71,10 +95,10 @@ def entries_of(guest: GuestPages, window_s: float) -> Entries | None:
     )
 
 
-def _of_range(one: RangePages, window_s: float) -> Entries | None:
+def _of_range(one: RangePages, window_s: float, most: int | None) -> Entries | None:
     if one.ram.movability is not Movability.MOVABLE or one.history < MIN_WINDOWS:
         return None
-    pages = touched_pages(one)
+    pages = touched_pages(one, most)
     if pages is None:
         return None
     sizes = pages.sizes.astype(np.float64)
@@ -86,6 +110,8 @@ def _of_range(one: RangePages, window_s: float) -> Entries | None:
     if use is not None:
         heat = _credited(pages, heat)
     written = _written_by_samples(pages, heat) if use is None else use.written | use.unsure
+    # Copies are of blocks that lie on one node as a whole.
+    written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]
     node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
     recent = heat * (window_s / HORIZON_S)
     newest = (pages.seen & 1) > 0

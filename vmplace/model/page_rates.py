@@ -90,7 +90,7 @@ def _stepped(one: Watched, table: Bytes) -> BlockRows:
 def _table(counts: npt.NDArray[np.uint64], times: Floats, newest: float) -> Bytes:
     """Return the new code for each code and answer, if the window weighs ``newest``."""
     now = _learnt(counts, times) / times[-1]
-    return _code((1 - newest) * PER_SECOND[:, None] + newest * now)
+    return codes_of((1 - newest) * PER_SECOND[:, None] + newest * now)
 
 
 def _learnt(counts: npt.NDArray[np.uint64], times: Floats) -> Floats:
@@ -124,7 +124,7 @@ def _readings(seen: NodeBits) -> list[Bits]:
     return [*(one.accessed for one in seen.early), seen.accessed]
 
 
-def _code(per_second: Floats) -> Bytes:
+def codes_of(per_second: Floats) -> Bytes:
     """Return the bytes for so many touches a second: 0 is none, or too few to tell."""
     with np.errstate(divide="ignore"):
         steps = np.rint(PER_OCTAVE * np.log2(per_second / SLOWEST)) + 1

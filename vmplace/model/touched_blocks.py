@@ -1,10 +1,16 @@
-"""Which blocks of a range was anything seen of, and what do its page statistics tell of the pages there?"""
+"""Which blocks of a range was anything seen of, and what do its page statistics tell of the pages there?
+
+What is asked for one by one is limited by ``most``: of blocks beyond it, the least busy ones, all pages are
+one entry.  Of these some are looked at, evenly taken: by whom and how often pages are touched on average, and
+which node most are on.  Whether anybody touched or wrote any is known of all.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from vmplace.model.coarse_blocks import coarse_blocks, coarse_codes, coarse_touches, most_on
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, joined_bits
@@ -13,12 +19,23 @@ from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import NodeHits
 
 
-def touched_pages(pages: RangePages) -> TouchedPages | None:
-    """Return what the history of the range tells, or None where its source does not see nodes."""
+def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | None:
+    """Return what the history of the range tells, or None where its source does not see nodes.
+
+    ``most``: about so many small pages have an entry each; None: all that differ.
+    """
     if not pages.history:
         return None
-    windows, part = pages.seen[: pages.history], _Part.of(pages)
+    windows, part = pages.seen[: pages.history], _Part.of(pages, most)
     touches, seen, wrote = part.seen_in(windows)
+    node_index = part.bytes_of(pages.nodes).view(np.int8)
+    codes = part.codes(pages.rate) if pages.rate else None
+    if len(part.coarse):
+        at = part.coarse_entries
+        touches[:, at] = coarse_touches(windows, part.coarse, pages.blocks)
+        node_index[at] = most_on(pages, part.coarse, len(touches) - 1)
+        if codes is not None and pages.rate:
+            codes[:, at] = coarse_codes(pages.rate, part.coarse, pages.blocks)
     return TouchedPages(
         pages.ram,
         part.every,
@@ -27,7 +44,7 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
         part.places(part.whole),
         len(windows),
         np.concatenate([pages.heat_of(part.apart).reshape(-1), pages.first_heat()[part.whole]]),
-        part.bytes_of(pages.nodes).view(np.int8),
+        node_index,
         touches,
         seen,
         wrote,
@@ -35,7 +52,8 @@ def touched_pages(pages: RangePages) -> TouchedPages | None:
         pages.sampled,
         tuple(part.hits(hits) for hits in pages.counted),
         tuple(part.entries(some)[0] for some in pages.text),
-        part.codes(pages.rate) if pages.rate else None,
+        codes,
+        part.coarse_entries,
     )
 
 
@@ -44,7 +62,7 @@ class _Part:
     """Some of ``blocks``; the range begins ``offset`` pages into the first.
 
     ``every``: ``small`` blocks of small pages, and then huge pages.  ``apart``: those whose pages have an
-    entry each.  ``whole``: the others.
+    entry each.  ``whole``: the others; ``coarse``: those of them whose pages differ.
     """
 
     blocks: int
@@ -53,9 +71,10 @@ class _Part:
     small: int
     apart: Indexes
     whole: Indexes
+    coarse: Indexes
 
     @classmethod
-    def of(cls, pages: RangePages) -> "_Part":
+    def of(cls, pages: RangePages, most: int | None) -> "_Part":
         """Return the blocks of which anything was seen; all of them if the source samples."""
         offset, blocks = block_offset(pages.ram), pages.blocks
         used = np.full(blocks, pages.sampled, np.bool_)
@@ -67,8 +86,17 @@ class _Part:
         inside = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
         small, large = np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & inside)
         alike = (inside & _are_alike(pages))[small]
+        coarse = coarse_blocks(pages, small[~alike & inside[small]], int(np.count_nonzero(~alike)), most)
+        alike |= np.isin(small, coarse, assume_unique=True)
         every, whole = np.concatenate([small, large]), np.concatenate([small[alike], large])
-        return cls(blocks, offset, every, len(small), small[~alike], whole)
+        return cls(blocks, offset, every, len(small), small[~alike], whole, coarse)
+
+    @property
+    def coarse_entries(self) -> Indexes:
+        """Return the entries of the blocks whose pages are taken together though they differ."""
+        few = self.whole[: self.small - len(self.apart)]
+        entries: Indexes = len(self.apart) * HUGE_PAGES + np.searchsorted(few, self.coarse)
+        return entries
 
     def places(self, some: Indexes) -> Indexes:
         """Return where these blocks are in ``every``."""

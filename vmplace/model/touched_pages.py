@@ -6,7 +6,8 @@ see.  So who uses which page is asked of *entries*, and costs what there is of t
 * a 4 KiB page is one, in each 2 MiB block in which anything was seen;
 * a huge page is one, and counts as the 512 pages that it has;
 * the small pages of a block are one, too, if all that is known of them is the same, and no code was seen
-  there.  Each of them can move by itself.
+  there.  Each of them can move by itself;
+* so are those of a block beyond as many as are asked for one by one (touched_blocks.py): ``coarse``.
 
 First come the entries of single small pages, then those of blocks of small pages, then huge pages, each
 ascending.  Where the range has a part of a block, small pages that are not there have entries, too, of which
@@ -46,6 +47,7 @@ class TouchedPages:
     known.
     ``seen[E]``, ``wrote[E]``: whether anybody touched it, and wrote; bit 0 of the newest window.
     ``all_written``: in one of them that is not known.  ``codes[N, E]``: its rate (page_rates.py).
+    ``coarse``: entries of small pages that differ, of which the mean is told; their node has most of them.
     ``sampled``, ``counted`` and ``text`` are those of ``RangePages``, with entries for pages.
     """
 
@@ -65,6 +67,7 @@ class TouchedPages:
     counted: tuple[NodeHits, ...]
     text: tuple[Indexes, ...]
     codes: Bytes | None
+    coarse: Indexes
 
     @property
     def nodes(self) -> int:

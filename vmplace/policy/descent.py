@@ -60,6 +60,9 @@ GOLDEN = 0.6180339887498949
 PROTECTED_IMPORTANCE = 10.0
 """How many times the time of a protected guest counts."""
 
+CHUNK_PAGES = 1 << 14
+"""What is known of pages is copied for so many at a time."""
+
 
 @dataclass(frozen=True)
 class PageTask:
@@ -136,7 +139,9 @@ class Mixture:
         chosen[order] = rounded(len(order), self.weights)
         for index in used:
             pages = np.flatnonzero(chosen == index)
-            plan[pages] = self._at(system, task.of(pages), number, index)
+            for start in range(0, len(pages), CHUNK_PAGES):
+                some = pages[start : start + CHUNK_PAGES]
+                plan[some] = self._at(system, task.of(some), number, index)
         return plan
 
     def shares(self, system: MemorySystem, task: PageTask, number: int) -> Matrix:

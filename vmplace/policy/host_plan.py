@@ -54,7 +54,13 @@ def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list
 
     ``hurdles``: by how much the prices of a guest's moves and copies are multiplied, in all or by page.
     """
-    hurdles = hurdles or {}
+    # What each step takes is given back before the next one.
+    plans = _descended_plans(view, hurdles or {})
+    return evened(view.system, view.guests, plans, [_has_to_span(view, guest) for guest in view.guests])
+
+
+def _descended_plans(view: HostView, hurdles: dict[str, Hurdles]) -> list[NodeIndexes]:
+    """Return each guest's pages as the descent places them."""
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
     touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
     tasks = [
@@ -65,7 +71,7 @@ def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list
     plans = [guest.node.copy() for guest in view.guests]
     for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
         plan[pages] = mixture.distributed(view.system, task, number)
-    return evened(view.system, view.guests, plans, [_has_to_span(view, guest) for guest in view.guests])
+    return plans
 
 
 def _has_to_span(view: HostView, guest: GuestEvidence) -> bool:

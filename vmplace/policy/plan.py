@@ -157,13 +157,17 @@ class Stay:
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """The wanted changes of the whole host; nothing in it has happened yet."""
+    """The wanted changes of the whole host; nothing in it has happened yet.
+
+    ``notes``: what limits the plan, for the operator.
+    """
 
     moves: tuple[Move, ...] = ()
     stays: tuple[Stay, ...] = field(default=())
     replications: tuple[Replication, ...] = ()
     collapses: tuple[Collapse, ...] = ()
     vcpu_moves: tuple[VcpuMove, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -178,6 +182,7 @@ class PlacementPlan:
             tuple(one for one in self.replications if may_change(one.guest)),
             tuple(one for one in self.collapses if may_change(one.guest)),
             tuple(one for one in self.vcpu_moves if may_change(one.guest)),
+            self.notes,
         )
 
     @property

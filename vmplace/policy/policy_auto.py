@@ -23,6 +23,7 @@ from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
+from vmplace.model.pages import RangePages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages, runs_of
 from vmplace.policy import guard, home
 from vmplace.policy.corner_mix import asked_of
@@ -66,6 +67,9 @@ LEAST_CPUS = 0.05
 """Of an idle guest: it has some work now and then."""
 THINK_NS = 50.0
 """Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
+MOST_COUNTS = 1 << 20
+"""Small pages that are told apart, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
+COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
 
@@ -130,12 +134,16 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         _changes(snapshot, guest, seen[guest.topology.name], before, places, system)
         for guest, before, places in zip(guests, evidence, decision.pages, strict=True)
     ]
-    plan = _joined(answers, _by_vcpus(snapshot, seen))
+    plan = replace(_joined(answers, _by_vcpus(snapshot, seen)), notes=_coarse_notes(seen))
     known = {
         guest.topology.name: Known(seen[guest.topology.name].pages, places == REPLICATED)
         for guest, places in zip(guests, decision.pages, strict=True)
     }
     return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9)
+
+
+def _coarse_notes(seen: dict[str, Entries]) -> tuple[str, ...]:
+    return tuple(COARSE.format(name, one.coarse) for name, one in sorted(seen.items()) if one.coarse)
 
 
 def uncounted(snapshot: Snapshot) -> tuple[str, ...]:
@@ -156,15 +164,22 @@ def memory_of(host: HostTopology) -> MemorySystem:
 
 def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
     """Yield the guests of which pages are known by node, and what is known."""
-    for guest in snapshot.guests:
+    most = MOST_COUNTS // max(len(snapshot.host.nids), 1)
+    # The small guests first: what they leave is the others'.
+    for rest, guest in enumerate(sorted(snapshot.guests, key=_npages)):
         pages = guest.pages
         if pages is None or guest.settings.mode is Mode.MANUAL or pages.nids != snapshot.host.nids:
             continue
         if not home.allowed_nids(snapshot.host, guest) or needs_no_evidence(snapshot.host, guest):
             continue
-        entries = entries_of(pages, snapshot.window_s)
+        entries = entries_of(pages, snapshot.window_s, max(most, 0) // (len(snapshot.guests) - rest))
         if entries is not None:
+            most -= entries.apart
             yield guest, entries
+
+
+def _npages(guest: GuestView) -> int:
+    return sum(one.npages for one in guest.topology.ram)
 
 
 def plans_pages(host: HostTopology, guest: GuestView) -> bool:
@@ -197,18 +212,21 @@ def _evidence(
     can_copy = snapshot.replica_ratio > 0
     fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
     weight = _weight(entries, guest, _known_s(guest, snapshot.window_s), horizon)
+    # In place: they are this plan's own, and most of what it takes.
+    np.multiply(entries.heat, weight, out=entries.heat)
+    np.multiply(entries.recent, weight, out=entries.recent)
     return GuestEvidence(
         name=name,
-        heat=np.ascontiguousarray(entries.heat * weight),
+        heat=entries.heat,
         written=entries.written | ~fits if can_copy else np.ones(len(node), np.bool_),
         node=node,
         worker=worker,
-        windows=np.ones(len(node), np.int64),
+        windows=np.broadcast_to(np.int64(1), len(node)),
         read_ratio=None,
         parallelism=_parallelism(guest),
         think_ns=THINK_NS,
         mlp=MLP,
-        recent=np.ascontiguousarray(entries.recent * weight),
+        recent=entries.recent,
         slowdown_bound=BOUND if guest.settings.protected else None,
         sizes=entries.sizes,
         allowed=np.array([nid in allowed for nid in host.nids]),
@@ -379,6 +397,7 @@ def _changes(  # noqa: PLR0913 - a decision, and all it refers to
 ) -> _Answer:
     """Return the changes of one guest's pages, hottest first."""
     name, nids = guest.topology.name, snapshot.host.nids
+    known = {one.ram.hva: one for one in guest.pages.ranges} if guest.pages else {}
     moves, copies, drops = [], [], []
     for pages, start, end in zip(entries.pages, entries.starts, entries.starts[1:], strict=False):
         mine = slice(start, end)
@@ -387,7 +406,8 @@ def _changes(  # noqa: PLR0913 - a decision, and all it refers to
             there = np.where(_is_shared(before.heat[mine]) & (there >= 0), home_node, there)
         for target in np.unique(there[(there != home_node) & (there >= 0)]).tolist():
             some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
-            moves.append(_move(name, nids, pages, some, home_node, target, before, start, system))
+            one = known[pages.ram.hva]
+            moves.append(_move(name, nids, one, pages, some, home_node, target, before, start, system))
         wanted = there == REPLICATED
         if wanted.any():
             near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
@@ -412,6 +432,7 @@ def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:
 def _move(  # noqa: PLR0913 - as above
     name: str,
     nids: tuple[int, ...],
+    known: RangePages,
     pages: TouchedPages,
     some: Indexes,
     node: NodeIndexes,
@@ -425,23 +446,33 @@ def _move(  # noqa: PLR0913 - as above
     some = some[np.argsort(-row_sums(heat) / pages.sizes[some], kind="stable")]
     single = np.where(pages.is_huge[some], 1, pages.sizes[some])
     hva = np.repeat(pages.hva_of(some), single)
-    inside = np.arange(len(hva)) - np.repeat(np.cumsum(single) - single, single)
+    first = np.cumsum(single) - single
+    hva += (np.arange(len(hva)) - np.repeat(first, single)) * PAGE_BYTES
+    npages, here = (
+        np.repeat(np.where(pages.is_huge[some], HUGE_PAGES, 1), single),
+        np.repeat(node[some], single),
+    )
+    coarse = np.isin(some, pages.coarse)
+    # Of these, pages may lie elsewhere than most of their block do.
+    at = first[coarse][:, None] + np.arange(HUGE_PAGES)
+    here[at] = known.nodes_of(pages.blocks[pages.block_of(some[coarse])])
+    away = (here >= 0) & (here != target)
     gain = float(
         (before.heat[start + some] @ (system.latency[:, :] - system.latency[:, [target]]))[
             np.arange(len(some)), node[some]
         ].sum()
     )
-    size_mib = float(pages.sizes[some].sum()) * PAGE_BYTES / MIB
+    size_mib = float(npages[away].sum()) * PAGE_BYTES / MIB
     reason = (
         f"to node {nids[target]}, which is nearer to its users or less busy: "
         f"{size_mib:.1f} MiB, {gain / 1e6:+.2f} ms of latency expected"
     )
     return Move(
         name,
-        (hva + inside * PAGE_BYTES).astype(np.uint64),
-        np.repeat(np.where(pages.is_huge[some], HUGE_PAGES, 1), single).astype(np.uint16),
-        np.repeat(np.array(nids, np.int16)[node[some]], single),
-        np.full(len(hva), nids[target], np.int16),
+        hva[away].astype(np.uint64),
+        npages[away].astype(np.uint16),
+        np.array(nids, np.int16)[here[away]],
+        np.full(int(away.sum()), nids[target], np.int16),
         reason,
     )
 

@@ -1,0 +1,112 @@
+"""However many small pages differ, a plan asks for so many one by one, and moves all as they lie."""
+
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.model.known_pages import with_history, with_nodes
+from tests.unit.model.test_touched_pages import HVA, large, packed
+from tests.unit.policy.views import guest_view, host
+from vmplace.model.evidence import Entries, entries_of
+from vmplace.model.pages import GuestPages
+from vmplace.policy import policy_auto
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy
+from vmplace.sampling.sample import NodeBits
+
+BLOCK, NODES, USER = 512, 4, 2
+
+
+def guest(blocks: int, nodes: np.ndarray | None = None) -> GuestView:
+    """Return a guest of which node 2 touches seven in ten pages at random; ``nodes``: where each page is."""
+    chance, npages = np.random.default_rng(1), blocks * BLOCK
+    windows = []
+    for _ in range(4):
+        touched = np.zeros((NODES + 1, npages), np.uint8)
+        touched[USER] = chance.random(npages) < 0.7
+        touched[0] = chance.random(npages) < 0.1
+        windows.append(policy_bits(touched))
+    pages = with_history(large(blocks), *windows)
+    pages = pages if nodes is None else with_nodes(pages, nodes)
+    some = guest_view([0, 2, 4, 6], 0)
+    topology = replace(some.topology, ram=(pages.ram,))
+    known = GuestPages("db1", (0, 1, 2, 3), 4, (pages,))
+    return replace(some, topology=topology, pages=known, dram_per_us=200.0, cpus=4.0)
+
+
+def policy_bits(touched: np.ndarray) -> NodeBits:
+    return NodeBits(packed(touched), packed(touched))
+
+
+def plan_after(some: GuestView, seconds: int = 12) -> PlacementPlan:
+    policy, plan = AutoPolicy(), PlacementPlan()
+    for now in range(1, seconds + 1):
+        plan = policy(Snapshot(host(), (some,), None, 0.25, True, now_ns=now * 1e9))
+    return plan
+
+
+def evidence(some: GuestView, most: int | None) -> Entries:
+    assert some.pages
+    found = entries_of(some.pages, 1.0, most)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("blocks", [8, 16, 64])
+def test_so_many_pages_are_told_apart(blocks: int) -> None:
+    found = evidence(guest(blocks), 8 * BLOCK)
+    assert found.apart == 8 * BLOCK
+    assert found.coarse == blocks - 8
+    assert len(found.heat) == found.apart + found.coarse
+    assert found.sizes.sum() == blocks * BLOCK
+
+
+def test_a_block_as_a_whole_is_about_as_hot_as_its_pages() -> None:
+    """One page in eight is looked at: the mean of 64 in 512."""
+    apart, whole = (evidence(guest(16), most) for most in (None, 0))
+    assert len(whole.heat) == 16
+    # Bits that are read once a window are rounded to windows: 0.4 to 1, 2.8 to 3.
+    assert whole.heat[:, USER].sum() == pytest.approx(apart.heat[:, USER].sum(), rel=0.15)
+    assert (whole.heat.argmax(axis=1) == USER).all()
+
+
+def test_memory_of_a_plan_does_not_grow_with_pages_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_auto, "MOST_COUNTS", 16 * BLOCK * NODES)
+    peaks = []
+    for blocks in (16, 128):
+        policy, some = AutoPolicy(), guest(blocks)
+        for now in (1, 2):
+            tracemalloc.start()
+            policy(Snapshot(host(), (some,), 1 << 21, 0.25, True, now_ns=now * 1e9))
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        peaks.append(peak)
+    # Eight times the pages; of each block beyond, 512 bytes are looked at.
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_pages_of_a_whole_block_move_from_where_each_of_them_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_auto, "MOST_COUNTS", 2 * BLOCK * NODES)
+    nodes = np.random.default_rng(2).choice([0, 0, 0, 1, 2, -1], 8 * BLOCK)
+    plan = plan_after(guest(8, nodes))
+    seen: set[int] = set()
+    for move in plan.moves:
+        page = ((move.hva - np.uint64(HVA)) // np.uint64(4096)).astype(int)
+        assert (move.npages == 1).all()
+        assert (move.from_nid == nodes[page]).all()
+        assert (move.to_nid != nodes[page]).all()
+        assert (nodes[page] >= 0).all()
+        seen |= set(page[move.to_nid == USER].tolist())
+    away = set(np.flatnonzero((nodes == 0) | (nodes == 1)).tolist())
+    # Six of eight blocks are placed as a whole.
+    assert len(seen) > 0.75 * len(away)
+    assert not plan.replications
+
+
+def test_the_operator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan_after(guest(8), seconds=1).notes == ()
+    monkeypatch.setattr(policy_auto, "MOST_COUNTS", 2 * BLOCK * NODES)
+    (note,) = plan_after(guest(8), seconds=1).notes
+    assert note == policy_auto.COARSE.format("db1", 6)

@@ -1,0 +1,74 @@
+"""What is known of a 2 MiB block whose small pages differ, if they are not to be asked for one by one?
+
+1. The busiest blocks are told apart, as far as they may be; busy by powers of two, else by address, so that
+   the same ones are from plan to plan.
+2. Of each of the others, some pages are looked at, evenly taken.  What these have on average stands for all.
+
+Limits: of a block with a few busy pages these may be missed.
+"""
+
+import numpy as np
+
+from vmplace.model.page_rates import PER_SECOND, codes_of
+from vmplace.model.pages import RangePages, SeenWindow
+from vmplace.sampling.block_rows import BITS, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.page_arrays import Bytes, Indexes, NodeIndexes
+
+EACH_BITS, EACH_BYTES = 8, 32
+"""One in so many of a row is looked at: 8 of 64 bytes of bits (64 pages), 16 of 512 bytes (16 pages)."""
+FEW = 1 / 32
+"""A node that touched fewer of the pages looked at, in all windows together, counts as none."""
+CHUNK = 1 << 10
+
+
+def coarse_blocks(pages: RangePages, some: Indexes, differ: int, most: int | None) -> Indexes:
+    """Return which of these blocks are taken together, ascending, so that at most ``most`` pages are not.
+
+    ``differ``: how many blocks would be told apart, those at the range's ends, which must be, included.
+    """
+    if most is None or differ * BYTE_ROW <= most:
+        return some[:0]
+    kept = max(most // BYTE_ROW - (differ - len(some)), 0)
+    busy = coarse_touches(pages.seen[: pages.history], some, pages.blocks).sum(axis=0, dtype=np.int64)
+    if pages.rate:
+        # A code is a logarithm.
+        busy = coarse_codes(pages.rate, some, pages.blocks).max(axis=0).astype(np.int64) // 8
+    order = np.argsort(-busy, kind="stable")
+    return np.sort(some[order[kept:]])
+
+
+def coarse_touches(windows: tuple[SeenWindow, ...], some: Indexes, blocks: int) -> Bytes:
+    """Return in how many windows each node touched a page of these blocks, on average [N + 1, n]."""
+    planes = windows[0].planes(blocks)
+    touched = np.zeros((planes, len(some)))
+    for node in range(planes):
+        for window in windows:
+            touched[node] += _share(window.accessed, node * blocks + some)
+    counts = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
+    return counts.astype(np.uint8)
+
+
+def coarse_codes(rate: BlockRows, some: Indexes, blocks: int) -> Bytes:
+    """Return the code of the mean rate by node [N, n]."""
+    nodes = len(rate.value) // blocks
+    means = np.empty((nodes, len(some)))
+    for node in range(nodes):
+        parts = (rate.some(rows)[:, ::EACH_BYTES] for rows in chunks(node * blocks + some, CHUNK))
+        means[node] = np.concatenate([np.zeros(0), *(PER_SECOND[part].mean(axis=1) for part in parts)])
+    return codes_of(means)
+
+
+def most_on(pages: RangePages, some: Indexes, nodes: int) -> NodeIndexes:
+    """Return the index of the node that has most pages of each block [n], -1 where none is in memory."""
+    found = np.empty(len(some), np.int8)
+    for start in range(0, len(some), CHUNK):
+        where = pages.nodes_of(some[start : start + CHUNK])[:, ::EACH_BITS]
+        counts = np.stack([np.count_nonzero(where == node, axis=1) for node in range(nodes)])
+        found[start : start + CHUNK] = np.where(counts.any(axis=0), counts.argmax(axis=0), -1)
+    return found
+
+
+def _share(rows: BlockRows, which: Indexes) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the share of the bits looked at that are set, of each row."""
+    parts = (BITS[rows.some(some)[:, ::EACH_BITS]].mean(axis=1) / 8 for some in chunks(which, CHUNK))
+    return np.concatenate([np.zeros(0), *parts])

@@ -214,11 +214,18 @@ def _streamed(
         ) from err
     rates = np.where(spent_ns > 0, read_bytes * 1e9 / np.maximum(spent_ns, 1), 0.0)
     nid_of = np.array([nid for _, nid in cpus])
-    return {
+    measured = {
         (cpu_nid, mem_nid): int(rates[nid_of == cpu_nid, column].sum())
         for cpu_nid in workers
         for column, mem_nid in enumerate(mem_nids)
     }
+    for (cpu_nid, mem_nid), rate in measured.items():
+        if not rate:
+            raise VmplaceError(
+                f"CPUs of node {cpu_nid} read nothing of node {mem_nid} within {duration_ms} ms",
+                hint="measure for longer, or on a less busy host: --duration-ms",
+            )
+    return measured
 
 
 def _paths(rates: Mapping[tuple[int, int], int]) -> tuple[NodePath, ...]:

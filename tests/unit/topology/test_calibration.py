@@ -121,6 +121,13 @@ def test_cpus_that_this_process_may_not_use_are_told():
         measured(FOUR, MACHINE, cpus=frozenset({99}))
 
 
+def test_streams_that_read_nothing_in_so_short_a_time_are_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(native, "measure_streams", lambda *_: None)
+    with pytest.raises(VmplaceError, match="read nothing of node 0 within 20 ms") as told:
+        measured(read_host(), read_machine_identity(read_host()), duration_ms=20)
+    assert "--duration-ms" in (told.value.hint or "")
+
+
 def test_a_node_that_is_not_there_is_told():
     lone = replace(FOUR.nodes[0], nid=900, cpus=(0,), free_bytes=1 << 30)
     host = replace(FOUR, nodes=(lone,), distances={(900, 900): 10})

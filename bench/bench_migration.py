@@ -1,4 +1,5 @@
-"""What does a kernel with the series cost a live migration?
+"""What does a kernel with the series cost a live migration, and what does a summary save after one?
+Agents write their summary every 5 s here (summary_s), not every 300 s, which is the default.
 
 Two libvirtds on one emulated host of two nodes, each with processes and files of its own, move a guest of
 two vCPUs to and fro (migration_inside.py, migration_agents.py).  libvirt counts rounds, bytes and downtime;

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import rich
 
 import vmplace
 from tests.unit.actuation.child_guest import Child, child_guest
 from tests.unit.nobody import NOBODY, holds_for_nobody, needs_nobody
+from tests.unit.simulate.small_trace import private_pages
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.cli import COMMANDS, cli
 from vmplace.interfaces.client import ask
@@ -38,9 +40,10 @@ pytestmark = [
     pytest.mark.skipif(not is_readable, reason="needs a checkout that others may read"),
 ]
 SECONDS = 20
+HOST = ROOT / "vmplace/simulate/hosts/two-node.toml"
 # {} is the agent's folder: whoever could, would write there.
 VERBS = {
-    "demo": "--no-open {}/report.html",
+    "demo": "--no-open --out {}/report.html",
     "agent": "--config {}/vmplace.toml --once",
     "status": "",
     "show": "guest0",
@@ -68,7 +71,7 @@ VERBS = {
     "metrics write": "{}/vmplace.prom",
     "completion": "bash",
     "doctor": "",
-    "simulate": "n4-full --json {}/result.json",
+    "simulate": f"--host {HOST} --guest db={{}}/t.npz --json {{}}/result.json",
     "sweep": "{}/state/journal --out {}/results",
     "sweep-report": "{}/state/journal",
     "fleet-model": "--hosts 2 --days 0.1",
@@ -96,6 +99,7 @@ def folder(child: Child) -> Iterator[Path]:
         f'state_dir = "{made}/state"\nsocket = "{made}/run/control.sock"\nwindow_ms = 50\n'
         'numa_balancing = "leave"\n'
     )
+    np.savez(made / "t.npz", **private_pages())
     script = "tests.unit.interfaces.agent_process"
     argv = [sys.executable, "-m", script, str(made / "vmplace.toml"), "1", "1", str(child.process.pid)]
     agent = subprocess.Popen([*argv, str(child.hva)], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -163,14 +167,23 @@ def test_all_verbs_are_tried():
 
 
 def is_refused_or_harmless(argv: list[str], control: Path) -> bool:
-    """Run a command here; it may do its work, or fail in words, or wait to be asked."""
+    """Run a command here; it may do its work, or fail in words, or wait to be asked.
+
+    False for a command line that is wrong: nothing was tried.
+    """
     os.environ["VMPLACE_SOCKET"] = str(control)
     os.chdir("/")
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
     signal.alarm(2 if argv[:2] == ["metrics", "serve"] else SECONDS)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    with contextlib.suppress(VmplaceError, click.ClickException, SystemExit):
+    try:
         cli.main(argv, prog_name="vmplace", standalone_mode=False)
+    except click.UsageError as err:
+        print(f"{argv}: {err.format_message()}", file=sys.stderr)
+        # A file that nobody may read is refused while the words are looked at.
+        return "is not readable" in err.format_message()
+    except (VmplaceError, click.ClickException, SystemExit):
+        pass
     return True
 
 
@@ -183,6 +196,8 @@ def _modules() -> None:
                 importlib.import_module(module.name)
     # Of numpy, what is imported at its first use.
     importlib.import_module("numpy.ma")
+    # What finds the recording that comes with vmplace.
+    importlib.import_module("importlib.readers")
     # A server looks its own name up.
     importlib.import_module("encodings.idna")
     # numpy loads it when a percentile is asked for.

@@ -2,9 +2,10 @@
 
 1. Evidence by entries (model/evidence.py) goes to the planner of host_plan.py: pages of all guests go where
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
-2. A guest whose source sees no nodes, or whose accesses nobody counts, is left alone but for one thing that
-   needs no knowledge of pages: if all its vCPUs run on one node, its memory belongs there (home.py).  That a
-   guest spans nodes is no reason to interleave it.
+2. One thing needs no knowledge of pages: if all vCPUs of a guest run on one node, its memory belongs there
+   (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
+   pages.  Other guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to
+   interleave it.
 3. What the planner remembers is kept by entry from plan to plan, and follows pages whose block is told apart
    or together in another way.
 
@@ -189,8 +190,12 @@ def plans_pages(host: HostTopology, guest: GuestView) -> bool:
 
 
 def needs_no_evidence(host: HostTopology, guest: GuestView) -> bool:
-    """Tell whether the guest's vCPUs alone say where its memory belongs: on one node, at a rate unknown."""
-    return guest.dram_per_us is None and len(home.worker_nids(host, guest)) == 1
+    """Tell whether the guest's vCPUs alone say where its memory belongs: on one node, with little known else.
+
+    Little: nobody counts its accesses, or only samples tell of its pages, which miss most of them.
+    """
+    is_sampled = guest.pages is not None and any(one.sampled for one in guest.pages.ranges)
+    return (guest.dram_per_us is None or is_sampled) and len(home.worker_nids(host, guest)) == 1
 
 
 def _by_vcpus(snapshot: Snapshot, seen: dict[str, Entries]) -> PlacementPlan:

@@ -55,6 +55,19 @@ def test_memory_of_a_guest_on_one_node_goes_home_though_nothing_counts_its_acces
     assert after(seen).moves == ()
 
 
+def test_memory_of_a_guest_on_one_node_goes_home_though_samples_missed_most_of_its_touches() -> None:
+    """Its accesses are counted, few of them, and samples saw hardly a page: by these no move pays."""
+    window = bits({2: range(3)})
+    seen = replace(view(*[window] * 4), dram_per_us=1e-6)
+    vcpus = tuple(replace(vcpu, cpus=(4,)) for vcpu in seen.topology.vcpus)
+    narrow = replace(seen, topology=replace(seen.topology, vcpus=vcpus))
+    assert after(narrow).moves == ()
+    assert narrow.pages is not None
+    ranges = tuple(replace(one, sampled=True) for one in narrow.pages.ranges)
+    sampled = replace(narrow, pages=replace(narrow.pages, ranges=ranges))
+    assert moved(after(sampled)) == {2: set(range(NPAGES))}
+
+
 def test_what_needs_no_evidence_keeps_to_the_operators_nodes() -> None:
     guest = guest_view([2, 3], 0, settings=GuestSettings(allowed_nids=(0, 3)))
     assert moved(after(guest)) == {}

@@ -40,6 +40,7 @@ ALONE = {
 ELSEWHERE = {
     "demo": "unit/interfaces/test_demo.py",
     "doctor": "unit/interfaces/test_golden.py",
+    "kube agent": "kube/test_node_agent.py",
     "kube features": "unit/test_kube_features.py",
     "metrics dashboard": "unit/interfaces/test_metrics.py",
     "metrics print": "unit/interfaces/test_metrics.py",

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from vmplace.held import HeldError
 Hvas = npt.NDArray[np.uint64]
 Status = npt.NDArray[np.int32]
 START_S = 30.0
+GONE_S = 2.0
+"""Within so long a process that waits for no guest ends after its agent, on a busy machine, too."""
 PARENT, START_TIME = 1, 19
 SCRIPT = Path(__file__).with_name("apart_worker.py")
 
@@ -159,13 +162,27 @@ def _raise_error(error: int, ns: int, cpu_ns: int) -> int:
     return ns
 
 
-def note_left_behind(proc: Path = Path("/proc")) -> None:
-    """Begin nothing for guests at which a process of an agent that was killed still waits."""
+def note_left_behind(proc: Path = Path("/proc"), *, patience_s: float = GONE_S) -> None:
+    """Begin nothing for guests at which a process of an agent that was killed still waits.
+
+    One that waits for no guest ends with its agent, a moment later: that is waited for first.
+    """
+    left = list(_iter_left_behind(proc))
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end and not all(has_ended() for _, has_ended in left):
+        time.sleep(0.01)
+    for pid, has_ended in left:
+        if not has_ended():
+            held.note_stuck(pid, has_ended)
+
+
+def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
+    """Yield for which guest each such process works, and how to ask whether it has ended."""
     for path in proc.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             name = (path / "comm").read_text().rstrip("\n")
             if name.startswith(NAME) and path.stat().st_uid == os.geteuid() and not _is_own(path):
-                held.note_stuck(int(name.removeprefix(NAME)), _ended(path, _stat(path, START_TIME)))
+                yield int(name.removeprefix(NAME)), _ended(path, _stat(path, START_TIME))
 
 
 def _is_own(path: Path) -> bool:
@@ -181,7 +198,9 @@ def _ended(path: Path, start_time: int) -> Callable[[], bool]:
     def has_ended() -> bool:
         try:
             # Not by inode: a process' directory gets another one whenever the kernel frees its cache.
-            return _stat(path, START_TIME) != start_time or not (path / "comm").read_text().startswith(NAME)
+            text = (path / "stat").read_text()
+            state = text.rpartition(")")[2].split()[0]
+            return state in "ZX" or _stat(path, START_TIME) != start_time or NAME not in text
         except OSError:
             return True
 

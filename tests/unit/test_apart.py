@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -51,5 +52,23 @@ def test_another_process_or_one_of_this_agents_own_is_not_left_behind(tmp_path: 
     put(tmp_path, 500)
     stat = tmp_path / "77/stat"
     stat.write_text(stat.read_text().replace("D 1 ", f"D {os.getpid()} "))
+    apart.note_left_behind(tmp_path)
+    assert not held.holds(GUEST)
+
+
+def test_one_that_ends_a_moment_after_its_agent_was_killed_holds_up_nothing(tmp_path: Path):
+    """It waits for no guest, but has not yet seen that its agent is gone."""
+    put(tmp_path, 500)
+    ends = threading.Timer(0.3, lambda: shutil.rmtree(tmp_path / "77"))
+    ends.start()
+    apart.note_left_behind(tmp_path)
+    assert not held.holds(GUEST)
+    ends.join()
+
+
+def test_one_that_nobody_reaped_has_ended(tmp_path: Path):
+    put(tmp_path, 500)
+    stat = tmp_path / "77/stat"
+    stat.write_text(stat.read_text().replace("D 1 ", "Z 1 "))
     apart.note_left_behind(tmp_path)
     assert not held.holds(GUEST)

@@ -57,7 +57,6 @@ def test_the_machine_is_busy_only_within_the_block():
     assert not busy & children()
 
 
-
 def test_the_page_counts_exit_codes_by_kind_and_tells_what_failed():
     runs = [
         entry("idle", 0),

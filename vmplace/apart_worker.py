@@ -74,7 +74,8 @@ def _timed(call: Any, *arguments: Any) -> tuple[int, int, int]:
 
 
 def _written(path: bytes, text: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    # A path may not be a bytearray: Python 3.12 and later say so.
+    fd = os.open(bytes(path), os.O_WRONLY | os.O_TRUNC)
     try:
         os.write(fd, text)
     finally:

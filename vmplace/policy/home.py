@@ -201,7 +201,3 @@ def nearest(host: HostTopology, worker: int, allowed: tuple[int, ...]) -> int:
     return min(
         allowed, key=lambda nid: (host.distances.get((worker, nid), 10 if nid == worker else 255), nid)
     )
-
-
-def _listed(nids: tuple[int, ...]) -> str:
-    return ", ".join(str(nid) for nid in nids)

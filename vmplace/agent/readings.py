@@ -27,8 +27,8 @@ Identity = tuple[int, int]
 
 
 @dataclass
-class _Purse:
-    """CPU time of one guest, in ns."""
+class _CpuBudget:
+    """CPU time that one guest may take for readings, in ns: what was saved, and what readings cost."""
 
     saved: int = 0
     price: int = 0
@@ -60,7 +60,7 @@ class Readings:
         self._after_s: list[float] = []
         self._allowance_ns = 0
         self.last(window_ms)
-        self._purses: dict[Identity, _Purse] = {}
+        self._budgets: dict[Identity, _CpuBudget] = {}
         self._due: list[tuple[float, int, TrackedGuest]] = []
         self._order = itertools.count()
 
@@ -73,9 +73,12 @@ class Readings:
 
     def begin(self, guest: TrackedGuest, *, guests: int) -> None:
         """Plan the readings of a guest that was armed now, one of so many, if it can pay for them."""
-        purse, armed_s = self._purses.setdefault(guest.topology.identity, _Purse()), self._clock.monotonic()
-        purse.begin(self._allowance_ns // guests)
-        for after_s in self._after_s if purse.is_read else ():
+        budget, armed_s = (
+            self._budgets.setdefault(guest.topology.identity, _CpuBudget()),
+            self._clock.monotonic(),
+        )
+        budget.begin(self._allowance_ns // guests)
+        for after_s in self._after_s if budget.is_read else ():
             heapq.heappush(self._due, (armed_s + after_s, next(self._order), guest))
 
     def next_s(self) -> float | None:
@@ -106,9 +109,9 @@ class Readings:
         try:
             yield
         finally:
-            if purse := self._purses.get(guest.topology.identity):
-                purse.spent += self._clock.thread_cpu_ns() - started_ns
+            if budget := self._budgets.get(guest.topology.identity):
+                budget.spent += self._clock.thread_cpu_ns() - started_ns
 
     def forget(self, guest: GuestTopology) -> None:
         """Forget a guest that ended."""
-        self._purses.pop(guest.identity, None)
+        self._budgets.pop(guest.identity, None)

@@ -2,13 +2,13 @@
 
 1. For each guest it is remembered where each page lay before anything was done.  At each look the model
    answers how long the time since the last one would have taken with all of them there: the gain so far.
-2. A guest's purse limits what may be spent on moves: a first credit, a small share of its time, and what was
+2. A guest's budget limits what may be spent on moves: a first credit, a small share of its time, and what was
    gained.  Copies are paid with the price of dropping them, a protected guest's credit is within its bound.
    What lies wrong once a pattern changes is lost on top until it is seen (bench/bench_hostile.py).
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.
-4. If a guest lost time since it was best off, as when the program does something else now, and its purse is
+4. If a guest lost time since it was best off, as when the program does something else now, and its budget is
    empty, every page goes back to where it was: a loss that was measured must end.  So the price of the way
    back is staked with each move.  Nothing is forgiven: a guest is behind doing nothing by no more than its
    credit, the slack of ``is_lost``, and what is lost within a look (tests/unit/policy/test_guard_bound.py).
@@ -16,12 +16,12 @@
    was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
 
-Example: a guest that lived for a second has a purse of 2 ms (the first credit) and 3 ms (0.3 % of its time).
+Example: a guest that lived for a second has a budget of 2 ms (the first credit) and 3 ms (0.3 % of its time).
 Its trials of moves cost 4 ms and earned 1 ms.  With what trials are taken to have had before, 0.3 ms each,
 a move must promise sqrt(4.3 / 1.3) = 1.82 times its cost.  Copies were never tried: sqrt(1.2 / 0.3) = 2.
 
 >>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records_ns=((4e6, 1e6), (0.0, 0.0)))
->>> memory.purse_ns(1e9) / 1e6, round(memory.hurdle(copies=False), 2), memory.hurdle(copies=True)
+>>> memory.budget_ns(1e9) / 1e6, round(memory.hurdle(copies=False), 2), memory.hurdle(copies=True)
 (5.0, 1.82, 2.0)
 
 Source: the demand of "never more than 1 % slower than doing nothing"; Carrefour (ASPLOS'13, section 4.4) has
@@ -124,7 +124,7 @@ class Memory:
         ratio = (cost + prior_cost) / (gain + prior_gain)
         return float(np.clip(np.sqrt(ratio), *HURDLE_RANGE))
 
-    def purse_ns(self, now_ns: float, bound: float | None = None) -> float:
+    def budget_ns(self, now_ns: float, bound: float | None = None) -> float:
         """Return how much time the guest may yet spend on moves; ``bound``: how much slower it may get."""
         return max(self.left_ns(now_ns, bound), 0.0) if now_ns >= self.alone_until_ns else 0.0
 

@@ -8,7 +8,7 @@
 3. Pages of all guests go to where the whole host's accesses cost least time (``descent``): controllers
    and links are shared, so a page's best node depends on everybody's pages.  The time of a protected
    guest counts several times.
-4. The guard (``guard.py``) sets the hurdle and the purse of each guest, and undoes what did harm.
+4. The guard (``guard.py``) sets the hurdle and the budget of each guest, and undoes what did harm.
 
 Source: BWAP (IPDPS'20), section III, is the case of one guest with pages that all nodes share alike;
 the replicas are Carrefour's (ASPLOS'13, section 3.2), per page instead of per application.
@@ -157,17 +157,17 @@ class HostPlanner:
 
 
 def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory) -> NodeIndexes:
-    """Return the plan's changes of the hottest pages, as far as the purse goes; ways back are paid for."""
-    purse_ns = memory.purse_ns(view.now_ns, guest.slowdown_bound)
+    """Return the plan's changes of the hottest pages, as far as the budget goes; ways back are paid for."""
+    budget_ns = memory.budget_ns(view.now_ns, guest.slowdown_bound)
     changed = np.flatnonzero(plan != guest.node)
     stakes = _stakes_ns(view, guest, changed, plan, memory)
-    if float(stakes.sum()) <= purse_ns:
+    if float(stakes.sum()) <= budget_ns:
         return plan
     kept, free = guest.node.copy(), stakes <= 0
     kept[changed[free]] = plan[changed[free]]
-    order = _hottest(guest, changed[~free], 1 + int(purse_ns / max(view.pause_ns(guest), 1.0)))
+    order = _hottest(guest, changed[~free], 1 + int(budget_ns / max(view.pause_ns(guest), 1.0)))
     costs = np.cumsum(_stakes_ns(view, guest, order, plan, memory))
-    chosen = order[: int(np.searchsorted(costs, purse_ns, side="right"))]
+    chosen = order[: int(np.searchsorted(costs, budget_ns, side="right"))]
     kept[chosen] = plan[chosen]
     return kept
 

@@ -67,7 +67,7 @@ def test_memory_is_not_moved_faster_than_the_guests_own_rate():
     world = world_of({"move_mb_per_s": "1"})
     agent = world.agent()
     agent.run(windows=1)
-    # 2 MiB, the least that a purse holds, of 4 MiB.
+    # 2 MiB, the least that an allowance holds, of 4 MiB.
     assert agent.status.moved_bytes == 2 << 20
     assert any("move_mb_per_s" in reason for reason in agent.status.guests["db1"].reasons)
 

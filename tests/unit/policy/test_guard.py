@@ -29,16 +29,16 @@ def looked(memory: guard.Memory | None, pages: GuestEvidence, now_ms: float) -> 
     return guard.remembered(known, view(pages, now_ms=now_ms))[pages.name]
 
 
-def test_a_purse_never_holds_a_hundredth_of_a_guests_time_unless_something_was_gained():
+def test_a_budget_never_holds_a_hundredth_of_a_guests_time_unless_something_was_gained():
     first = looked(None, seen(1), 0)
-    assert first.purse_ns(0.0) == 0.0
-    assert all(first.purse_ns(lived * MS) < 0.01 * lived * MS for lived in (1, 10, 100, 1000))
-    assert first.purse_ns(1000 * MS) == guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
+    assert first.budget_ns(0.0) == 0.0
+    assert all(first.budget_ns(lived * MS) < 0.01 * lived * MS for lived in (1, 10, 100, 1000))
+    assert first.budget_ns(1000 * MS) == guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
 
 
 def test_a_protected_guests_credit_is_within_its_bound():
     first = looked(None, seen(1), 0)
-    assert all(0 < first.purse_ns(lived * MS, 0.005) < 0.005 * lived * MS for lived in (1, 10, 100, 1000))
+    assert all(0 < first.budget_ns(lived * MS, 0.005) < 0.005 * lived * MS for lived in (1, 10, 100, 1000))
 
 
 def test_what_moves_gained_is_told_from_where_the_pages_lay_before():
@@ -46,13 +46,13 @@ def test_what_moves_gained_is_told_from_where_the_pages_lay_before():
     # Remote accesses take 200, local ones 100: (100 think + 200 / 2) / (100 + 100 / 2) is a third more.
     after = looked(before, seen(0), 30)
     assert abs(after.gained_ns - 30 * MS / 3) < 0.5 * MS
-    assert after.purse_ns(30 * MS) > 9 * MS
+    assert after.budget_ns(30 * MS) > 9 * MS
 
 
-def test_moves_that_hurt_empty_the_purse():
+def test_moves_that_hurt_empty_the_budget():
     after = looked(looked(None, seen(1, remote=False), 0), seen(0, remote=False), 30)
     assert after.gained_ns < -7 * MS
-    assert after.purse_ns(30 * MS) == 0.0
+    assert after.budget_ns(30 * MS) == 0.0
 
 
 def judged(cost_ms: float, *, gains: bool, copies: bool = False) -> guard.Memory:
@@ -88,7 +88,7 @@ def test_a_plan_after_which_latency_rose_is_undone_and_the_guest_left_alone_for_
     (undone,) = planner.plan(view(worse, now_ms=2, move_ns=1.0)).pages
     assert (undone == 1).all()
     alone = planner.memories["g"]
-    assert alone.purse_ns(alone.alone_until_ns - 1) == 0.0 < alone.purse_ns(alone.alone_until_ns)
+    assert alone.budget_ns(alone.alone_until_ns - 1) == 0.0 < alone.budget_ns(alone.alone_until_ns)
     assert alone.left_alone_ns == 2 * guard.LEFT_ALONE_NS
 
 
@@ -116,20 +116,20 @@ def test_a_plan_is_kept_if_the_accesses_come_from_other_nodes_now():
     assert (kept == 0).all()
 
 
-def test_no_more_is_spent_than_the_purse_holds():
+def test_no_more_is_spent_than_the_budget_holds():
     planner, dear = HostPlanner(), (guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE) * 4 / 20
     pages = replace(seen(1), heat=seen(1).heat * 1e6)
     planner.plan(view(pages, now_ms=-1000, move_ns=dear))
     (plan,) = planner.plan(view(pages, now_ms=0, move_ns=dear)).pages
-    # A page's pause is a quarter of its price (four vCPUs); half of the purse is set aside for the way back.
+    # A page's pause is a quarter of its price (four vCPUs); half of the budget is set aside for the way back.
     assert int((plan == 0).sum()) == 10
 
 
 def test_copies_are_bought_only_if_dropping_them_could_be_paid_for_too():
-    purse_ns = guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
+    budget_ns = guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
     pages = replace(guest([[1e8, 1e8]] * 100, node=1, written=False), counters=seen(1).counters)
     pages = replace(pages, recent=pages.heat)
-    for each_ns, drop_ns in ((purse_ns / 20, 0.0), (purse_ns / 40, purse_ns / 40), (0.0, purse_ns / 20)):
+    for each_ns, drop_ns in ((budget_ns / 20, 0.0), (budget_ns / 40, budget_ns / 40), (0.0, budget_ns / 20)):
         planner = HostPlanner()
         for now_ms in (-1000, 0):
             # What a page costs and what dropping it costs are shared by four vCPUs.

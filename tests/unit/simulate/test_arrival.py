@@ -101,7 +101,7 @@ def local_after_s(folder: Path, said: DomainPolicy) -> float:
 def test_what_the_last_host_knew_halves_the_time_until_memory_is_local(tmp_path: Path, handover: str):
     without = local_after_s(tmp_path / "without", DomainPolicy())
     reported = local_after_s(tmp_path / "with", DomainPolicy(placement=handover))
-    # Its first plan, after one window of 1 s; else windows must show who uses what, and the purse must fill.
+    # Its first plan, after one window of 1 s; else windows must show who uses what, and the budget must fill.
     assert reported <= without / 2
 
 

@@ -119,7 +119,7 @@ def test_moves_cost_the_guest_time_and_are_left_out_when_they_cannot_pay():
     cheap, dear = (PlacementCosts(move_ns=cost) for cost in (5000.0, 1e8))
     free = run(private_pages(), "vmplace").run_time_s
     paid = run(private_pages(), "vmplace", costs=cheap).run_time_s
-    # Four vCPUs share the price of 300 pages; that the purse lets them go later costs something, too.
+    # Four vCPUs share the price of 300 pages; that the budget lets them go later costs something, too.
     assert paid - free > 300 * 5000e-9 / 4
     assert paid < 0.8 * run(private_pages(), "none").run_time_s
     assert moved(run(private_pages(), "vmplace", costs=dear)) == 0

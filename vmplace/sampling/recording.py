@@ -26,8 +26,8 @@ from vmplace.sampling.recording_frames import (
     OldBatchFrame,
     OldFrame,
     PlanFrame,
+    RangeArrays,
     RunFrame,
-    ToldFrame,
     batch_frame,
     bitmap_bytes,
     checked_batch,
@@ -46,7 +46,7 @@ Event: TypeAlias = HostTopology | GuestTopology | SampleBatch | RunFrame | PlanF
 
 VERSION = 2
 OLD_VERSION = 1
-"""Which told no nodes of touches, and no decisions."""
+"""Which kept no nodes of touches, and no decisions."""
 FILE_HEAD = struct.Struct("<8sI")
 FILE_MAGIC = b"VMPTRACE"
 FRAME_HEAD = struct.Struct("<4sIII")
@@ -256,9 +256,9 @@ def _batch_of(frame: BatchFrame, body: bytes) -> SampleBatch:
     if len(raw) != wanted:
         raise _DamagedError(f"a batch whose arrays do not hold the {wanted} bytes its ranges need")
     ranges, at = [], 0
-    for ram, told in zip(frame.ranges, frame.told, strict=True):
-        ranges.append(_range_of(ram, told, _Body(raw, at), len(frame.nids)))
-        at += range_bytes(ram, told)
+    for ram, arrays in zip(frame.ranges, frame.arrays, strict=True):
+        ranges.append(_range_of(ram, arrays, _Body(raw, at), len(frame.nids)))
+        at += range_bytes(ram, arrays)
     return SampleBatch(
         frame.guest, frame.source, frame.coverage, frame.started_ns, frame.ended_ns, frame.nids, tuple(ranges)
     )
@@ -279,31 +279,31 @@ class _Body:
         return found
 
 
-def _range_of(ram: RamRange, told: ToldFrame, body: _Body, nodes: int) -> RangeSample:
+def _range_of(ram: RamRange, arrays: RangeArrays, body: _Body, nodes: int) -> RangeSample:
     accessed = body.take(np.uint8, ram.npages)
     node_index = body.take(np.int8, ram.npages)
     huge = body.take(np.uint8, block_count(ram))
     if max(accessed.max(), huge.max()) > 1 or not -1 <= node_index.min() <= node_index.max() < nodes:
         raise _DamagedError("a batch with pages on nodes that it does not tell, or touched by no 0 and no 1")
-    by_node = _bits_of(ram, told, body) if told.node_rows else None
+    by_node = _bits_of(ram, arrays, body) if arrays.node_rows else None
     counted = None
-    if told.counted is not None:
-        counted = NodeHits(_pages_of(ram, body, told.counted), _rows_of(body, told.counted, nodes))
-    text = None if told.text is None else _pages_of(ram, body, told.text)
+    if arrays.counted is not None:
+        counted = NodeHits(_pages_of(ram, body, arrays.counted), _rows_of(body, arrays.counted, nodes))
+    text = None if arrays.text is None else _pages_of(ram, body, arrays.text)
     return RangeSample(ram, accessed, node_index, huge, by_node, counted=counted, text=text)
 
 
-def _bits_of(ram: RamRange, told: ToldFrame, body: _Body) -> NodeBits:
+def _bits_of(ram: RamRange, arrays: RangeArrays, body: _Body) -> NodeBits:
     def rows(count: int) -> Bits:
         bits: Bits = body.take(np.uint64, count * bitmap_bytes(ram) // 8).reshape(count, -1)
         if ram.npages % 64 and (bits[:, -1] >> np.uint64(ram.npages % 64)).any():
             raise _DamagedError("a batch with touches of pages that its range does not have")
         return bits
 
-    accessed = rows(told.node_rows)
-    written = rows(told.written_rows) if told.written_rows else None
+    accessed = rows(arrays.node_rows)
+    written = rows(arrays.written_rows) if arrays.written_rows else None
     return NodeBits(
-        accessed, written, tuple(EarlyBits(after_ns, rows(told.node_rows)) for after_ns in told.early_ns)
+        accessed, written, tuple(EarlyBits(after_ns, rows(arrays.node_rows)) for after_ns in arrays.early_ns)
     )
 
 

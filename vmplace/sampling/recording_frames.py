@@ -45,8 +45,8 @@ class GuestFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="guest"):
     guest: GuestTopology
 
 
-class ToldFrame(msgspec.Struct, frozen=True):
-    """What a source told of a range beside which pages were touched, and so how long its arrays are.
+class RangeArrays(msgspec.Struct, frozen=True):
+    """Which arrays a source gave of a range beside its touched pages, and how long they are.
 
     ``node_rows``: bitmaps of who touched pages, 0: it sees no nodes; ``written_rows``: of who wrote, 0: it
     cannot tell.  ``early_ns``: when each early reading was made.  ``counted``, ``text``: how many entries,
@@ -70,7 +70,9 @@ class BatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
     ended_ns: int
     nids: tuple[int, ...]
     ranges: tuple[RamRange, ...]
-    told: tuple[ToldFrame, ...]
+    arrays: tuple[RangeArrays, ...] = ()
+    told: tuple[RangeArrays, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What ``arrays`` was called at first; is read, and never written."""
 
 
 class OldBatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
@@ -87,10 +89,10 @@ class OldBatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
     @property
     def renewed(self) -> BatchFrame:
         """Return the frame as it is written now."""
-        told = (ToldFrame(),) * len(self.ranges)
+        arrays = (RangeArrays(),) * len(self.ranges)
         return BatchFrame(
             self.guest, self.source, self.coverage, self.started_ns, self.ended_ns, self.nids, self.ranges,
-            told,
+            arrays,
         )  # fmt: skip
 
 
@@ -166,15 +168,15 @@ def host_of(frame: HostFrame) -> HostTopology:
 def batch_frame(batch: SampleBatch) -> BatchFrame:
     """Return the head of the frame that tells ``batch``."""
     rams = tuple(sample.ram for sample in batch.ranges)
-    told = tuple(_told(sample) for sample in batch.ranges)
+    arrays = tuple(_arrays_of(sample) for sample in batch.ranges)
     return BatchFrame(
-        batch.guest, batch.source, batch.coverage, batch.started_ns, batch.ended_ns, batch.nids, rams, told
+        batch.guest, batch.source, batch.coverage, batch.started_ns, batch.ended_ns, batch.nids, rams, arrays
     )
 
 
-def _told(sample: RangeSample) -> ToldFrame:
+def _arrays_of(sample: RangeSample) -> RangeArrays:
     bits, counted, text = sample.by_node, sample.counted, sample.text
-    return ToldFrame(
+    return RangeArrays(
         0 if bits is None else len(bits.accessed),
         0 if bits is None or bits.written is None else len(bits.written),
         () if bits is None else tuple(one.after_ns for one in bits.early),
@@ -201,16 +203,18 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
     _check_ids(frame.nids, MOST_ID)
     if not frame.nids or len(set(frame.nids)) < len(frame.nids) or len(frame.nids) > MOST_NODES:
         raise OutsideError("a batch whose nodes are not listed one by one")
-    if len(frame.told) != len(frame.ranges):
+    if frame.told is not msgspec.UNSET:
+        frame = msgspec.structs.replace(frame, arrays=frame.told, told=msgspec.UNSET)
+    if len(frame.arrays) != len(frame.ranges):
         raise OutsideError("a batch that does not tell what was seen of each of its ranges")
     rows = len(frame.nids) + 1
-    for told in frame.told:
-        if told.node_rows not in {0, rows} or told.written_rows not in {0, 1, rows}:
+    for arrays in frame.arrays:
+        if arrays.node_rows not in {0, rows} or arrays.written_rows not in {0, 1, rows}:
             raise OutsideError("a batch whose bitmaps are not of its nodes")
-        within(len(told.early_ns), 0, MOST_EARLY if told.node_rows else 0, "the number of early readings")
-        for before_ns, after_ns in pairwise((0, *told.early_ns)):
+        within(len(arrays.early_ns), 0, MOST_EARLY if arrays.node_rows else 0, "the number of early readings")
+        for before_ns, after_ns in pairwise((0, *arrays.early_ns)):
             within(after_ns, before_ns + 1, frame.ended_ns - frame.started_ns, "the time of an early reading")
-        for entries in (told.counted or 0, told.text or 0):
+        for entries in (arrays.counted or 0, arrays.text or 0):
             within(entries, 0, MOST_ENTRIES, "the number of samples")
     return msgspec.structs.replace(frame, guest=printable(frame.guest))
 
@@ -228,13 +232,13 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
 
 def frame_body_bytes(frame: BatchFrame) -> int:
     """Return how long the arrays of a batch are."""
-    return sum(range_bytes(ram, told) for ram, told in zip(frame.ranges, frame.told, strict=True))
+    return sum(range_bytes(ram, arrays) for ram, arrays in zip(frame.ranges, frame.arrays, strict=True))
 
 
-def range_bytes(ram: RamRange, told: ToldFrame) -> int:
+def range_bytes(ram: RamRange, arrays: RangeArrays) -> int:
     """Return how long a range's arrays are: two bytes per page, one per 2 MiB block, bitmaps, entries."""
-    rows = told.node_rows * (1 + len(told.early_ns)) + told.written_rows
-    entries = ENTRY_BYTES * (2 * (told.counted or 0) + (told.text or 0))
+    rows = arrays.node_rows * (1 + len(arrays.early_ns)) + arrays.written_rows
+    entries = ENTRY_BYTES * (2 * (arrays.counted or 0) + (arrays.text or 0))
     return 2 * ram.npages + block_count(ram) + rows * bitmap_bytes(ram) + entries
 
 

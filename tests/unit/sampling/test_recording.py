@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.sampling.guest_process import ram_range
 from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
-from vmplace.sampling.recording import Event, Recorder, iter_recording
+from vmplace.sampling.recording import FILE_HEAD, FRAME_HEAD, Event, Recorder, iter_recording
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.sample import (
     EarlyBits,
@@ -113,6 +113,29 @@ def test_who_touched_what_and_when_comes_back_too(tmp_path: Path) -> None:
             assert [e.after_ns for e in mine.by_node.early] == [e.after_ns for e in theirs.by_node.early]
             for left, right in zip(arrays_of(mine), arrays_of(theirs), strict=True):
                 assert np.array_equal(left, right)
+
+
+def test_a_recording_with_the_former_name_of_a_field_is_read(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "new", HOST) as recorder:
+        recorder.add(guest("a"), with_users(batch("a", 2), 2))
+    raw, at = (tmp_path / "new").read_bytes(), FILE_HEAD.size
+    renamed = raw[:at]
+    while at < len(raw):
+        magic, head_bytes, body_bytes, _ = FRAME_HEAD.unpack(raw[at : at + FRAME_HEAD.size])
+        payload = raw[at + FRAME_HEAD.size :][: head_bytes + body_bytes]
+        at += FRAME_HEAD.size + len(payload)
+        head = payload[:head_bytes].replace(b'"arrays":', b'"told":')
+        payload = head + payload[head_bytes:]
+        renamed += FRAME_HEAD.pack(magic, len(head), body_bytes, zlib.crc32(payload)) + payload
+    (tmp_path / "old").write_bytes(renamed)
+    assert b'"told":' in renamed and b'"told":' not in raw
+    (new,), (old,) = (
+        [event for event in iter_recording(tmp_path / name) if isinstance(event, SampleBatch)]
+        for name in ("new", "old")
+    )
+    for mine, theirs in zip(new.ranges, old.ranges, strict=True):
+        for left, right in zip(arrays_of(mine), arrays_of(theirs), strict=True):
+            assert np.array_equal(left, right)
 
 
 def test_a_recording_of_version_1_is_read_with_what_it_has() -> None:

@@ -1,22 +1,11 @@
 """The model of a fleet: the same each time, nobody lost, no host oversold, and pressed hosts are relieved."""
 
 import json
-from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
-from vmplace.errors import ConfigError
-from vmplace.fleet.fleet_model import (
-    Arrival,
-    Fleet,
-    FleetSetup,
-    Host,
-    arrivals,
-    read_arrivals,
-    simulated_fleet,
-    write_arrivals,
-)
+from vmplace.fleet.arrivals import Arrival
+from vmplace.fleet.fleet_model import Fleet, FleetSetup, Host, arrivals, simulated_fleet
 from vmplace.fleet.loop_table import LoopTable, shipped_table
 from vmplace.fleet.rebalance import Migration
 from vmplace.interfaces.cli import cli
@@ -55,23 +44,6 @@ def test_the_shipped_table_knows_all_sizes_and_never_falls() -> None:
     levels = [given for _, given in table.saturation]
     assert levels == sorted(levels) and levels[0] == 0
     assert all(set(sizes) == {1, 2, 3, 4, 6} for sizes in table.demand.values())
-
-
-def test_arrivals_are_replayed_as_they_were_recorded(tmp_path: Path) -> None:
-    guests = arrivals(SETUP)
-    write_arrivals(tmp_path / "a.csv", guests)
-    assert read_arrivals(tmp_path / "a.csv", shipped_table()) == guests
-
-
-@pytest.mark.parametrize(
-    "row",
-    ["a,0,10,5,4,gups", "a,0,10,4,4,nosuch", "a,10,5,4,4,gups", "a,0,inf,4,4,gups", "a,x,10,4,4,gups", "a"],
-)
-def test_what_cannot_be_replayed_is_an_error_with_a_cure(tmp_path: Path, row: str) -> None:
-    (tmp_path / "a.csv").write_text(f"uuid,from_s,to_s,vcpus,memory_gib,program\n{row}\n")
-    with pytest.raises(ConfigError) as found:
-        read_arrivals(tmp_path / "a.csv", shipped_table())
-    assert found.value.hint
 
 
 def test_runs_with_one_seed_are_the_same() -> None:

@@ -16,15 +16,13 @@ to the loop in virtual time), as hundreds of hosts for days are too much to run.
 Not modelled: migrations take no time and no bandwidth, demand is steady, hosts are alike.
 """
 
-import csv
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
-from vmplace.errors import ConfigError
+from vmplace.fleet.arrivals import Arrival
 from vmplace.fleet.loop_table import LoopTable, shipped_table
 from vmplace.fleet.rebalance import THRESHOLD, Limits, Migration, PressingGuest, plan_rebalance
 
@@ -33,7 +31,6 @@ SIZES, WEIGHTS = (1, 2, 3, 4, 6), (0.35, 0.3, 0.2, 0.1, 0.05)
 """vCPUs of guests and how many there are of each: many small ones, few large; half a node at the most."""
 GIB_PER_VCPU = 1
 SUBSET = 5
-COLUMNS = ("uuid", "from_s", "to_s", "vcpus", "memory_gib", "program")
 
 
 @dataclass(frozen=True)
@@ -62,18 +59,6 @@ class FleetSetup:
     def audits(self) -> int:
         """Return how many audits there are."""
         return len(np.arange(self.audit_s, self.days * 24 * HOUR_S, self.audit_s))
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """One guest: when it comes and goes (s), its size, and the program that it runs."""
-
-    uuid: str
-    from_s: float
-    to_s: float
-    vcpus: int
-    memory_gib: int
-    program: str
 
 
 @dataclass
@@ -168,39 +153,6 @@ def arrivals(setup: FleetSetup, programs: Sequence[str] | None = None) -> list[A
             size = (vcpus, vcpus * GIB_PER_VCPU, program)
             found.append(Arrival(f"guest-{len(found)}", now_s, now_s + stay_s, *size))
     return found
-
-
-def write_arrivals(path: Path, guests: Sequence[Arrival]) -> None:
-    """Write a trace of arrivals, to be replayed."""
-    with path.open("w", newline="") as out:
-        rows = csv.writer(out)
-        rows.writerow(COLUMNS)
-        rows.writerows([getattr(guest, name) for name in COLUMNS] for guest in guests)
-
-
-def read_arrivals(path: Path, table: LoopTable) -> list[Arrival]:
-    """Return a recorded trace of arrivals, by time; raises ConfigError."""
-    try:
-        with path.open(newline="") as lines:
-            found = [_arrival(row) for row in csv.DictReader(lines)]
-    except OSError as err:
-        raise ConfigError(f"cannot be read ({err.strerror})", place=str(path)) from err
-    except (KeyError, TypeError, ValueError) as err:
-        hint = f"CSV with a header and the columns {', '.join(COLUMNS)}"
-        raise ConfigError(f"is no trace of arrivals: {err}", place=str(path), hint=hint) from err
-    for guest in found:
-        if guest.vcpus not in table.demand.get(guest.program, {}):
-            hint = f"programs: {', '.join(table.programs)}; vCPUs: {', '.join(map(str, SIZES))}"
-            text = f"{guest.uuid} runs {guest.program!r} on {guest.vcpus} vCPUs, which the table has not"
-            raise ConfigError(text, place=str(path), hint=hint)
-    return sorted(found, key=lambda one: one.from_s)
-
-
-def _arrival(row: dict[str, str]) -> Arrival:
-    times = float(row["from_s"]), float(row["to_s"])
-    if not 0 <= times[0] < times[1] < float("inf"):
-        raise ValueError(f"{row['uuid']} comes at {row['from_s']} and goes at {row['to_s']}")
-    return Arrival(row["uuid"], *times, int(row["vcpus"]), int(row["memory_gib"]), row["program"])
 
 
 class Fleet:

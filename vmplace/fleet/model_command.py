@@ -5,14 +5,8 @@ from pathlib import Path
 
 import click
 
-from vmplace.fleet.fleet_model import (
-    FleetResult,
-    FleetSetup,
-    arrivals,
-    read_arrivals,
-    simulated_fleet,
-    write_arrivals,
-)
+from vmplace.fleet.arrivals import read_arrivals, write_arrivals
+from vmplace.fleet.fleet_model import FleetResult, FleetSetup, arrivals, simulated_fleet
 from vmplace.fleet.loop_table import shipped_table
 from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD, Limits
 from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json

@@ -1,7 +1,11 @@
 """The agent does without what the host lacks, and says so."""
 
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -17,9 +21,11 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.registry import begun
 from vmplace.sampling.source_kvm import KvmSource
+from vmplace.topology.domain_policy import Word
 from vmplace.topology.guest_finder import GuestScan
 from vmplace.topology.guests_kvm import Skipped
 from vmplace.topology.numad import Numad, NumadWatch
+from vmplace.topology.stated_guests import StatedGuest, StatedGuests, boot_s, encoded
 
 
 def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
@@ -96,3 +102,49 @@ def test_a_numad_beside_the_agent_is_told_with_the_guests_it_may_move():
     found = wiring.beside_numad(Discovered((large,), ("other",)), NumadWatch(lambda: Numad(12)))
     assert found.guests == (large,) and found.notes[1] == "other"
     assert "numad (pid 12) may move db1, too" in found.notes[0]
+
+
+def found_beside(file: Path, monkeypatch: pytest.MonkeyPatch, owner: int) -> Callable[[], Discovered]:
+    """Return how the agent with its socket beside ``file`` looks at guests: the real parts find one guest."""
+    finder = SimpleNamespace(find=lambda: GuestScan((guest("default_vm1", 7, origin="kvm"),), ()))
+    finder.asks_libvirt, finder.ask_again, finder.has_news, finder.holds = False, None, False, None
+    source = SimpleNamespace(name="none")
+    monkeypatch.setattr(wiring, "best_source", lambda *_: SimpleNamespace(source=source, reasons=()))
+    monkeypatch.setattr(wiring, "guest_cost", lambda _: (None, ()))
+    monkeypatch.setattr(wiring, "guest_finder", lambda *_: (finder, ()))
+    monkeypatch.setattr(wiring, "NumadWatch", lambda: NumadWatch(lambda: None))
+    monkeypatch.setattr(wiring, "StatedGuests", partial(StatedGuests, owner=owner))
+    config = Config(libvirt=False, socket=str(file.with_name("control.sock")))
+    discovery = wiring.open_parts(config, World([])).discovery
+
+    def look() -> Discovered:
+        discovery.look_again()
+        return discovery.guests()
+
+    return look
+
+
+def test_what_an_orchestrator_says_beside_the_socket_reaches_the_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Under the name that `vmplace kube agent` writes to; what it says is followed as it changes."""
+    file, vm = tmp_path / "stated-guests.json", guest("default_vm1", 7, origin="kvm")
+    look = found_beside(file, monkeypatch, os.getuid())
+    assert look().stated == {} and look().notes == ()
+    said = StatedGuest(vm.pid, vm.start_time, "vm1", (("mode", "advise"),), boot_s() + 60)
+    file.write_bytes(encoded((said,)))
+    file.chmod(0o600)
+    found = look()
+    assert found.guests == (vm,) and found.notes == ()
+    assert found.stated[vm.pid, vm.start_time].annotations == (Word("mode", "advise", 1),)
+    assert found.stated_migrating == {(vm.pid, vm.start_time)}
+
+
+def test_a_file_of_others_beside_the_socket_is_refused_and_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    file, vm = tmp_path / "stated-guests.json", guest("default_vm1", 7, origin="kvm")
+    file.write_bytes(encoded((StatedGuest(vm.pid, vm.start_time, "vm1", (("mode", "auto"),)),)))
+    found = found_beside(file, monkeypatch, os.getuid() + 1)()
+    assert found.guests == (vm,) and found.stated == {}
+    assert len(found.notes) == 1 and "others than root may write to it" in found.notes[0]

@@ -112,6 +112,7 @@ qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every s
 	$(BIN)/vmplace-lab check-qemu-patches
 
 demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0: its claims hold, 5: too slow to judge: build/demo
+	@mkdir -p build/demo && $(BIN)/python -m bench.record > build/demo/record.json
 	$(BIN)/vmplace-lab demo --out build/demo
 
 .PHONY: demo-log
@@ -119,7 +120,7 @@ demo-log: RUNS = 20
 demo-log: venv lab ## RUNS=20 further runs of the demo, in turns on the idle machine and beside a busy loop, added to bench/results/demo_runs.json
 	$(BIN)/python -m bench.demo_runs --runs $(RUNS)
 
-results: venv ## keep the last make demo (result and picture), if there is one; render README's figures and docs/results.md
+results: venv ## keep the last make demo, if there is one; render README's figures and picture, and docs/results.md
 	$(BIN)/python -m bench.readme_results $(wildcard build/demo)
 	$(BIN)/python -m bench.results_page
 

@@ -1,19 +1,23 @@
 """Which figures does the README tell, and from which run?  None is typed: they are rendered from one file.
 
-    python -m bench.readme_results build/demo     # keep the demo's result and picture, and render
+    python -m bench.readme_results build/demo     # keep the demo's result, and render
 
 ``bench/results/demo.json`` has the run with its record (machine, date, commit); what stands between the two
-marks in README.md is made of it, and a test fails where the two differ.
+marks in README.md and the picture are made of it; a test fails where the text and the file differ.
 """
 
 import json
-import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.record import provenance, write_atomically
+import msgspec
+
+from bench.record import write_atomically
+from lab.scenario_picture import draw_result
+from lab.scenario_result import ScenarioResult
 
 CHECKOUT = Path(__file__).parents[1]
 KEPT = CHECKOUT / "bench/results/demo.json"
@@ -66,22 +70,30 @@ def with_results(readme: str, kept: Result) -> str:
 
 
 def keep(folder: Path) -> None:
-    """Keep a run of the demo: its result and its picture.  Raises ValueError for one that did not hold."""
+    """Keep a run of the demo.  Raises ValueError for one that did not hold."""
     demo = json.loads((folder / "result.json").read_text())
     if demo["failed_expectations"] or demo["too_slow"]:
         raise ValueError("that run did not hold: only one that did is told")
-    # Where and how busy this machine is now says nothing of the run.
-    record = {key: value for key, value in provenance().items() if key not in ("command", "load")}
+    if not (folder / "record.json").exists():
+        raise ValueError(f"{folder}: of which commit that run was is not known: run make demo again")
+    record = json.loads((folder / "record.json").read_text())
     write_atomically(KEPT, {"record": record | {"command": ["make", "demo"]}, "demo": demo})
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(folder / "before-after.svg", PICTURE)
+
+
+def draw(kept: Result, picture: Path) -> None:
+    """Draw the kept run."""
+    with tempfile.TemporaryDirectory() as folder:
+        svg, _ = draw_result(msgspec.convert(kept["demo"], ScenarioResult), Path(folder) / picture.stem)
+        picture.write_bytes(svg.read_bytes())
 
 
 def main() -> None:
     """Keep the run in the folder that is given, if one is, and render the README."""
     if len(sys.argv) > 1:
         keep(Path(sys.argv[1]))
-    README.write_text(with_results(README.read_text(), json.loads(KEPT.read_text())))
+    kept = json.loads(KEPT.read_text())
+    README.write_text(with_results(README.read_text(), kept))
+    draw(kept, PICTURE)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ it failed is kept.  The file is written anew after each part, in one step, so th
      "parts": {PART: {"figures": {...}, "runs": N, "took_s": [...], "spread": {...}}},
      "failed": {PART: "what happened"}}
 
+``python -m bench.record`` prints "record" alone.
+
 With ``--runs N`` a part is measured N times: ``figures`` are then the medians, and ``spread`` has the least
 and the largest of each.  Controls are figures of the part, measured in the same run.
 """
@@ -158,3 +160,8 @@ def write_atomically(path: Path, reported: Mapping[str, Any]) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    # For a run that is no bench: printed before it begins, as the tree may change while it lasts.
+    print(json.dumps(provenance()))

@@ -17,6 +17,7 @@ from vmplace.model.metrics import Matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {
     "start": "#e76f51",
@@ -27,6 +28,8 @@ COLOURS = {
     "vmplace": "#2a9d8f",
 }
 GIB = 1 << 30
+LABEL_ROOM = 0.15
+"""Above the highest bar, as a share of it: for its figure, which stands upright."""
 Series = tuple[str, Sequence[float | None]]
 
 
@@ -35,6 +38,21 @@ def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure = drawn(result)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = (stem.with_suffix(".svg"), stem.with_suffix(".png"))
+    # The same result gives the same file: no date, no random names.
+    with mpl.rc_context({"svg.hashsalt": result.scenario}):
+        figure.savefig(paths[0], dpi=110, metadata={"Date": None})
+    figure.savefig(paths[1], dpi=110)
+    plt.close(figure)
+    return paths
+
+
+def drawn(result: ScenarioResult) -> "Figure":
+    """Return the figure; whoever asks for it closes it."""
     from matplotlib import pyplot as plt
 
     squares = _squares(result)
@@ -54,12 +72,7 @@ def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
     _draw_sizes(sizes, result)
     for axes in times:
         _draw_run_times(axes, result)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = (stem.with_suffix(".svg"), stem.with_suffix(".png"))
-    for path in paths:
-        figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return paths
+    return figure
 
 
 def _first(result: ScenarioResult) -> ManagerResult:
@@ -92,7 +105,7 @@ def _draw_ratios(axes: "Axes", result: ScenarioResult) -> None:
         series.append((manager_name, [manager.guests[name].lar_after for name in names]))
     ticks = [f"{name}\n{_nids_text(first.guests[name].vcpu_nids)}" for name in names]
     _draw_bars(axes, series, ticks)
-    axes.set(ylim=(0, 1.1))
+    axes.set(ylim=(0, 1 + LABEL_ROOM))
     axes.set_title("local access ratio (1 is best), by guest and its nodes", fontsize=11, color=INK)
     axes.legend(ncols=len(series), loc="upper left", bbox_to_anchor=(0.0, -0.13), frameon=False)
 
@@ -137,7 +150,9 @@ def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> 
         heights = [value if value is not None else 0.0 for value in values]
         bars = axes.bar(x - 0.43 + width * (i + 0.5), heights, width * 0.9, label=label, color=COLOURS[label])
         reported = ["?" if value is None else f"{value:.2f}" for value in values]
-        axes.bar_label(bars, reported, fontsize=7, color=INK, padding=1)
+        # Bars of four managers are narrower than a figure of three digits is long.
+        axes.bar_label(bars, reported, fontsize=8, color=INK, padding=2, rotation=90)
+    axes.margins(y=LABEL_ROOM)
     axes.set_xticks(x, ticks, color=INK, fontsize=9)
     axes.set(xlim=(-0.5, len(ticks) - 0.5))
     axes.tick_params(colors=INK, length=0)
@@ -148,4 +163,8 @@ def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> 
 
 def _nids_text(vcpu_nids: tuple[int, ...]) -> str:
     nids = sorted(set(vcpu_nids))
-    return f"node {nids[0]}" if len(nids) == 1 else "nodes " + ", ".join(map(str, nids))
+    if len(nids) == 1:
+        return f"node {nids[0]}"
+    if len(nids) > 2 and nids == list(range(nids[0], nids[-1] + 1)):
+        return f"nodes {nids[0]} to {nids[-1]}"
+    return "nodes " + ", ".join(map(str, nids))

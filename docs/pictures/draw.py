@@ -1,6 +1,6 @@
 """Two pictures of how it works, as SVG without a library: ``python docs/pictures/draw.py`` writes them anew.
 
-before-after.svg is not drawn here: `make results` takes it from the run of the demo that is kept.
+before-after.svg is not drawn here: `make results` draws the run of the demo that is kept.
 """
 
 from collections.abc import Iterator

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import readme_results
 from bench.readme_results import KEPT, PICTURE, README, keep, rendered, with_results
 
 
@@ -31,6 +32,16 @@ def test_a_run_that_did_not_hold_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps(demo))
     with pytest.raises(ValueError, match="did not hold"):
         keep(tmp_path)
+
+
+def test_a_run_is_kept_with_the_commit_that_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readme_results, "KEPT", tmp_path / "kept.json")
+    (tmp_path / "result.json").write_text(json.dumps(json.loads(KEPT.read_text())["demo"]))
+    with pytest.raises(ValueError, match="of which commit"):
+        keep(tmp_path)
+    (tmp_path / "record.json").write_text(json.dumps({"date": "2026-01-02T03:04:05", "commit": "c" * 40}))
+    keep(tmp_path)
+    assert "2026-01-02, commit cccccccccccc" in rendered(json.loads((tmp_path / "kept.json").read_text()))
 
 
 def test_a_readme_is_short_enough_to_be_read() -> None:

@@ -3,8 +3,10 @@
 import io
 import json
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -16,6 +18,7 @@ from lab.scenario_table import print_result
 from tests.unit.lab.scenario_figures import manager
 from vmplace.model.metrics import TrafficMatrix
 
+ROOT = Path(__file__).parents[3]
 PROMISED_OF_GUEST = {"vcpu_nids", "lar_before", "lar_after", "intact"}
 PROMISED_OF_MANAGER = {
     "guests",
@@ -47,6 +50,37 @@ def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None
     svg, png = draw_result(result, tmp_path / "picture")
     assert "after: vmplace" in svg.read_text()
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_figures_and_names_of_bars_overlap() -> None:
+    pytest.importorskip("matplotlib")
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    from lab.scenario_picture import drawn
+
+    kept = json.loads((ROOT / "bench/results/demo.json").read_text())
+    figure = drawn(msgspec.convert(kept["demo"], ScenarioResult))
+    figure.canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent())
+        for sub in figure.subfigs[1:]
+        for axes in sub.axes
+        for text in (*axes.texts, *axes.get_xticklabels(), axes.title)
+    ]
+    plt.close(figure)
+    assert len(boxes) > 40
+    assert [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)] == []
+
+
+def test_the_same_result_gives_the_same_picture(result: ScenarioResult, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from lab.scenario_picture import draw_result
+
+    first, again = (draw_result(result, tmp_path / name)[0].read_bytes() for name in ("a", "b"))
+    assert first == again
 
 
 def test_the_tables_tell_before_and_after(result: ScenarioResult) -> None:

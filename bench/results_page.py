@@ -28,8 +28,9 @@ HEAD = """<!-- Rendered by make results from bench/results/*.json; change nothin
 # Results
 
 Every figure on this page is rendered from a file in `bench/results/`, which a `make` target or a
-bench wrote: with machine, date, commit, control, runs and spread. Figures of earlier trees are in
-the [design notes](design/index.md), as history.
+bench wrote: with machine, date, commit, control, runs and spread. A figure is of the commit that is
+named with it, not of this checkout: each section says what changed since. Figures of things that
+are gone are in the [design notes](design/index.md), as history.
 
 * *counted*: by the emulator's meter, exactly. *modelled*: by a model of the memory system.
   *measured*: by a clock of the machine named.
@@ -57,6 +58,15 @@ BENCHES = {
 }
 
 
+OF_RUNS = {"median", "least", "largest", "all"}
+CHANGED_SINCE = {
+    ("demo", "2e5b4bab36c1"): "the guard, the length of windows and the KVM series",
+    ("control", "9fbe9106336d"): "`status --json` answers before libraries load",
+    ("decision", "fbfb41d4a4c2"): "the planner and its guard",
+}
+"""What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
+
+
 def page(results: Path = RESULTS) -> str:
     """Return the page, for the files that are kept."""
     parts = [HEAD]
@@ -66,7 +76,7 @@ def page(results: Path = RESULTS) -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _demo(_name: str, kept: Record) -> Iterator[str]:
+def _demo(name: str, kept: Record) -> Iterator[str]:
     yield "## The demo\n"
     yield (
         "Scenario `restart` in the emulated host ([what is claimed](scenarios.md#the-demo)). LAR is of\n"
@@ -78,7 +88,7 @@ def _demo(_name: str, kept: Record) -> Iterator[str]:
         f"{name} {sum(guest['bad_pages'] for guest in manager['guests'].values())}"
         for name, manager in kept["demo"]["managers"].items()
     ) + ".\n"  # fmt: skip
-    yield from _provenance(kept["record"])
+    yield from _provenance(name, kept["record"])
 
 
 def _runs(_name: str, kept: Record) -> Iterator[str]:
@@ -97,11 +107,15 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
         yield "| figure | value | spread |\n|---|---|---|"
         spread = dict(_leaves(reported.get("spread", {})))
         for key, value in _leaves(reported["figures"]):
-            low_high = spread.get(key)
+            if isinstance(value, Mapping):
+                middle = value["median"]
+                low_high = (value["least"], value["largest"]) if len(value["all"]) > 1 else None
+            else:
+                middle, low_high = value, spread.get(key)
             shown_spread = f"{_number(low_high[0])} to {_number(low_high[1])}" if low_high else "-"
-            yield f"| {key} | {_number(value)} | {shown_spread} |"
+            yield f"| {key} | {_number(middle)} | {shown_spread} |"
         yield ""
-    yield from _provenance(kept["record"])
+    yield from _provenance(name, kept["record"])
 
 
 def _question(bench: str) -> str:
@@ -114,11 +128,15 @@ def _question(bench: str) -> str:
 
 
 def _leaves(figures: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each figure with the names on the way to it; a list of two is a spread."""
-    if isinstance(figures, Mapping):
+    """Yield each figure with the names on the way to it; a list of two is a spread, OF_RUNS one figure."""
+    if isinstance(figures, Mapping) and not figures.keys() >= OF_RUNS:
         for name, below in figures.items():
             yield from _leaves(below, f"{above}, {name}" if above else str(name).replace("_", " "))
-    elif not isinstance(figures, list) or all(isinstance(one, int | float) for one in figures):
+    elif (
+        isinstance(figures, Mapping)
+        or not isinstance(figures, list)
+        or all(isinstance(one, int | float) for one in figures)
+    ):
         yield above.replace("_", " "), figures
 
 
@@ -130,13 +148,14 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _provenance(record: Record) -> Iterator[str]:
+def _provenance(name: str, record: Record) -> Iterator[str]:
     commit = (record["commit"] or "unknown")[:12]
+    load = f" Load: {record['load'][0]:.1f}." if record.get("load") else ""
     yield f"Machine: {_machine(record)}."
-    load = record.get("load")
-    yield (
-        f"Date: {record['date'][:10]}. Commit: {commit}." + (f" Load: {load[0]:.1f}." if load else "") + "\n"
-    )
+    yield f"Date: {record['date'][:10]}. Commit: {commit}.{load}"
+    if changed := CHANGED_SINCE.get((name, commit)):
+        yield f"Changed since: {changed}."
+    yield ""
 
 
 def _machine(record: Record) -> str:
@@ -144,9 +163,9 @@ def _machine(record: Record) -> str:
     return f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory']}, Python {machine['python']}"
 
 
-def _policies(_name: str, kept: Record) -> Iterator[str]:
+def _policies(name: str, kept: Record) -> Iterator[str]:
     yield from rendered_policies(kept)
-    yield from _provenance(kept["record"])
+    yield from _provenance(name, kept["record"])
 
 
 SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies}

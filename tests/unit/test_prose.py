@@ -1,5 +1,6 @@
 """Do the words that a stranger reads follow the rules?  Pages, links, figures, pictures and --help."""
 
+import ast
 import json
 import re
 import runpy
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.results_page import PAGE, keep, page
+from bench.results_page import BENCHES, CHANGED_SINCE, OF_RUNS, PAGE, RESULTS, keep, page
 from vmplace.interfaces.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -127,3 +128,56 @@ def test_a_bench_of_which_a_part_failed_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_text(json.dumps(record | {"failed": {}}))
     keep(tmp_path / "y.json", tmp_path)
     assert json.loads((tmp_path / "y.json").read_text())["record"]["command"] == ["bench_y.py"]
+
+
+def written_names(bench: str) -> re.Pattern[str]:
+    """Return what matches each name that a bench, or another of bench/ that it names, may give a figure."""
+    stems = {path.stem: path for path in (ROOT / "bench").glob("*.py")}
+    source = stems[bench].read_text()
+    parts = [source, *(stems[one].read_text() for one in set(re.findall(r"\w+", source)) & stems.keys())]
+    names = set()
+    for node in (node for text in parts for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(re.escape(node.value))
+        elif isinstance(node, ast.JoinedStr) and any(isinstance(one, ast.Constant) for one in node.values):
+            names.add(
+                "".join(
+                    re.escape(str(one.value)) if isinstance(one, ast.Constant) else ".+"
+                    for one in node.values
+                )
+            )
+    return re.compile("|".join(sorted(names, key=len, reverse=True)))
+
+
+def figure_names(figures: object) -> Iterator[str]:
+    if isinstance(figures, dict):
+        for key, below in figures.items():
+            yield key
+            yield from () if figures.keys() >= OF_RUNS else figure_names(below)
+
+
+@pytest.mark.parametrize("kept", sorted((ROOT / "bench/results").glob("*.json")), ids=lambda one: one.stem)
+def test_kept_figures_are_those_that_the_bench_writes_today(kept: Path) -> None:
+    parts = json.loads(kept.read_text()).get("parts", {})
+    if not parts:
+        pytest.skip("no bench: tests of their own hold the demo and the policies")
+    names = written_names(BENCHES[kept.stem][2].split()[0])
+    figures = {name for part in parts.values() for name in figure_names(part["figures"])}
+    assert [name for name in sorted(figures) if not names.fullmatch(name)] == [], (
+        "delete what is gone, or measure"
+    )
+
+
+def test_a_figure_that_no_bench_writes_would_be_found() -> None:
+    names = written_names("bench_decision")
+    assert names.fullmatch("layout_s") and names.fullmatch("auto_s_of_gib_touched")
+    assert not names.fullmatch("joint_s") and not names.fullmatch("host_s_per_gib")
+
+
+def test_what_changed_since_is_of_runs_that_are_kept() -> None:
+    kept = {
+        path.stem: json.loads(path.read_text())["record"]["commit"][:12] for path in RESULTS.glob("*.json")
+    }
+    for (name, commit), changed in CHANGED_SINCE.items():
+        shown = f"Commit: {commit}" in page() and f"Changed since: {changed}." in page()
+        assert shown == (kept.get(name) == commit), name

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import held, native
-from vmplace.apart_worker import ANSWER, ASK, HEAD, MOVE, NAME, WRITE
+from vmplace.apart_worker import ANSWER, ASK, DAMON, HEAD, MOVE, NAME, WRITE
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 
@@ -36,6 +36,8 @@ Status = npt.NDArray[np.int32]
 START_S = 30.0
 GONE_S = 2.0
 """Within so long a process that waits for no guest ends after its agent, on a busy machine, too."""
+DAMON_KEY = -1
+"""What waits for DAMON counts as held up by no process: nobody knows by which."""
 PARENT, START_TIME = 1, 19
 SCRIPT = Path(__file__).with_name("apart_worker.py")
 
@@ -126,14 +128,14 @@ def page_nids(pid: int, hvas: Hvas, status: Status) -> None:
     _call(ASK, pid, hvas, status, b"")
 
 
-def write(path: Path, text: str, *, key: int, patience_s: float) -> None:
-    """Write to a file of the kernel; raises OSError, and HeldError, for a while, as if by process ``key``."""
-    if held.holds(key):
+def write(path: Path, text: str, *, patience_s: float) -> None:
+    """Write to a file of DAMON; raises OSError, and HeldError until an earlier write has ended."""
+    if held.holds(DAMON_KEY):
         raise HeldError
     name, content = os.fsencode(path), text.encode()
     with _taken() as process:
         parts = [HEAD.pack(WRITE, len(name), len(content)), name, content]
-        answer = process.call(key, parts, ANSWER.size, patience_s)
+        answer = process.call(DAMON_KEY, parts, ANSWER.size, patience_s)
     _raise_error(*ANSWER.unpack(answer))
 
 
@@ -182,7 +184,9 @@ def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
         with contextlib.suppress(OSError, ValueError):
             name = (path / "comm").read_text().rstrip("\n")
             if name.startswith(NAME) and path.stat().st_uid == os.geteuid() and not _is_own(path):
-                yield int(name.removeprefix(NAME)), _ended(path, _stat(path, START_TIME))
+                worked_on = name.removeprefix(NAME)
+                pid = DAMON_KEY if worked_on == DAMON else int(worked_on)
+                yield pid, _ended(path, _stat(path, START_TIME))
 
 
 def _is_own(path: Path) -> bool:

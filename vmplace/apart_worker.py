@@ -5,7 +5,7 @@
 A byte says that it is ready.  Each request is a HEAD and its arrays: MOVE: count addresses (u64), then nodes
 (i32), then states; ASK: addresses, then states.  Each answer is an ANSWER, then count states (i32).  WRITE: a
 path and a text, with their lengths as pid and count.
-Ends with its socket.  Its name in ps(1) is that of its work: "vmpmove PID".
+Ends with its socket.  Its name in ps(1) is that of its work: "vmpmove PID", "vmpmove damon" for WRITE.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ ANSWER = struct.Struct("=iqq")
 """errno, ns by the clock, ns of CPU."""
 MOVE, ASK, WRITE = 1, 2, 3
 NAME = "vmpmove "
-"""Before the pid of the process that is worked on, in this process' own name."""
+"""Before the pid of the process that is worked on, in this process' own name; DAMON has no pid."""
+DAMON = "damon"
 STDIN, STDERR = 0, 2
 EIO = 5
 
@@ -41,7 +42,7 @@ def main(native_path: str) -> None:
     named = None
     while len(head := _read(HEAD.size)) == HEAD.size:
         kind, pid, count = HEAD.unpack(head)
-        worked_on = 0 if kind == WRITE else pid
+        worked_on = DAMON if kind == WRITE else str(pid)
         if worked_on != named:
             _call_itself(named := worked_on)
         if kind == WRITE:
@@ -95,9 +96,9 @@ def _answer(outcome: tuple[int, int, int], status: Any) -> None:
         answer = answer[os.write(STDIN, answer) :]
 
 
-def _call_itself(pid: int) -> None:
+def _call_itself(worked_on: str) -> None:
     with open("/proc/self/comm", "w") as file:  # noqa: PTH123 - pathlib takes 5 ms and 1 MiB
-        file.write(f"{NAME}{pid}")
+        file.write(f"{NAME}{worked_on}")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ comes later.  No signal but a kill ends such a wait, so it is a thread of its ow
 
 What not even a kill ends goes on in a process (apart.py), and is noted here by ``await_end``.
 
-Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  Of
-processes that nobody has read yet, those of a user with MOST_OF_USER that hold readers up are left alone.
+Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  What is
+left behind takes memory until it is let go, up to 4 MB each: MOST_STUCK in all, MOST_OF_USER of one user.
+Beyond them nothing is begun for a process, known or not: a user can have all of his own left alone.
+RESERVED of them are for processes that were read before, of users who hold nobody up.
 """
 
 import contextlib
@@ -37,12 +39,13 @@ WAIT_S = 1.0
 LEAST_WAIT_S = 0.1
 RENEW_S = 10.0
 LONGEST_BACKOFF_S = 256.0
-MOST_STUCK = 256
-MOST_OF_USER = 32
+MOST_STUCK = 16
+MOST_OF_USER = 8
+RESERVED = 4
 LOOK_S = 0.02
 """How often a step that has not ended at once is looked at: does it work or wait?"""
 STACK_BYTES = 256 << 10
-HELD = "left alone: it holds up whoever reads its memory map"
+HELD = "left alone: it, or too many other processes, hold up whoever reads their memory maps"
 PROC = Path("/proc")
 
 
@@ -55,18 +58,27 @@ class HeldError(UnsupportedHostError):
 
 @dataclass
 class _Process:
-    """What is remembered of a process that held steps up; ``stuck`` tell whether they have ended."""
+    """What is remembered of a process that held steps up; ``stuck`` tell whether they have ended.
+
+    ``waited_s``: of late, as of ``noted_s``: WAIT_S are forgotten in LONGEST_BACKOFF_S.
+    """
 
     uid: int
+    noted_s: float
     stuck: list[Callable[[], bool]] = field(default_factory=list)
     times: int = 0
     until_s: float = 0.0
     waited_s: float = 0.0
 
-    def is_stuck(self) -> bool:
-        """Tell whether a step for it still waits."""
+    def stuck_count(self) -> int:
+        """Return how many steps for it still wait."""
         self.stuck = [has_ended for has_ended in self.stuck if not has_ended()]
-        return bool(self.stuck)
+        return len(self.stuck)
+
+    def has_waited(self, now_s: float, seconds: float) -> None:
+        """Note a wait that ends now."""
+        forgotten = WAIT_S * (now_s - self.noted_s) / LONGEST_BACKOFF_S
+        self.waited_s, self.noted_s = max(self.waited_s - forgotten, 0.0) + seconds, now_s
 
 
 class Held:
@@ -128,13 +140,18 @@ class Held:
     def holds(self, pid: int) -> bool:
         """Tell whether the process has held up a step and may do so again; waits for nothing."""
         with self._lock:
-            process = self._processes.get(pid)
-            if process is not None:
-                return process.is_stuck() or self._clock() < process.until_s
-            if pid in self._read or not self._processes:
-                return False
-            stuck = Counter(one.uid for one in self._processes.values() if one.is_stuck())
-        return stuck.total() >= MOST_STUCK or stuck[_uid_of(pid, self._proc)] >= MOST_OF_USER
+            process, is_known = self._processes.get(pid), pid in self._read
+            if process is not None and (process.stuck_count() or self._clock() < process.until_s):
+                return True
+            stuck: Counter[int] = Counter()
+            for one in self._processes.values():
+                stuck[one.uid] += one.stuck_count()
+        if not stuck.total() or pid < 0:
+            # Below zero is what the agent does for no process.
+            return False
+        of_user = stuck[_uid_of(pid, self._proc)]
+        reserved = 0 if is_known and not of_user else RESERVED
+        return stuck.total() >= MOST_STUCK - reserved or of_user >= MOST_OF_USER
 
     def probe(self, pid: int) -> bool:
         """Read a byte of the process; tell whether it holds that up."""
@@ -160,7 +177,8 @@ class Held:
             self._processes = {
                 pid: one
                 for pid, one in self._processes.items()
-                if (pid in pids and now < one.until_s + LONGEST_BACKOFF_S) or one.is_stuck()
+                if (pid in pids and now < max(one.until_s, one.noted_s) + LONGEST_BACKOFF_S)
+                or one.stuck_count()
             }
 
     def close(self) -> None:
@@ -209,17 +227,17 @@ class Held:
     def _note(self, pid: int, waited_s: float, has_ended: Callable[[], bool] | None) -> None:
         with self._lock:
             self._left_s -= waited_s
-            process = self._processes.get(pid)
+            now, process = self._clock(), self._processes.get(pid)
             if process is None:
-                process = self._processes[pid] = _Process(_uid_of(pid, self._proc))
-            process.waited_s += waited_s
+                process = self._processes[pid] = _Process(_uid_of(pid, self._proc), now)
+            process.has_waited(now, waited_s)
             if has_ended is not None:
                 process.stuck.append(has_ended)
             elif process.waited_s < WAIT_S:
                 return
             # Who lets go each time just before would cost a wait each time.
             process.waited_s, process.times = 0.0, process.times + 1
-            process.until_s = self._clock() + min(2.0 ** (process.times - 1), LONGEST_BACKOFF_S)
+            process.until_s = now + min(2.0 ** (process.times - 1), LONGEST_BACKOFF_S)
 
     def _patience_s(self, now: float) -> float:
         with self._lock:

@@ -250,10 +250,10 @@ def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):
         with pytest.raises(ProcessLookupError):
             apart.page_nids(child.guest.pid, hvas, status)
     (tmp_path / "there").touch()
-    apart.write(tmp_path / "there", "text", key=-1, patience_s=1.0)
+    apart.write(tmp_path / "there", "text", patience_s=1.0)
     assert (tmp_path / "there").read_text() == "text"
     with pytest.raises(FileNotFoundError):
-        apart.write(tmp_path / "absent", "text", key=-1, patience_s=1.0)
+        apart.write(tmp_path / "absent", "text", patience_s=1.0)
     apart.close()
 
 

@@ -6,7 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from vmplace import apart, held
+from vmplace.held import HeldError
 
 GUEST = 99_999_999
 
@@ -72,3 +75,33 @@ def test_one_that_nobody_reaped_has_ended(tmp_path: Path):
     stat.write_text(stat.read_text().replace("D 1 ", "Z 1 "))
     apart.note_left_behind(tmp_path)
     assert not held.holds(GUEST)
+
+
+def test_a_write_to_damon_that_was_left_behind_keeps_the_next_agent_from_another(tmp_path: Path):
+    put(tmp_path, 500, "vmpmove damon")
+    apart.note_left_behind(tmp_path)
+    with pytest.raises(HeldError):
+        apart.write(tmp_path / "state", "off", patience_s=1.0)
+    (tmp_path / "77/comm").unlink()
+    shutil.rmtree(tmp_path / "77")
+    until = time.monotonic() + 5
+    while held.holds(apart.DAMON_KEY) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not held.holds(apart.DAMON_KEY)
+
+
+def test_a_write_to_damon_that_waits_is_told_by_its_name(tmp_path: Path):
+    """A FIFO that nobody reads stands for a file of DAMON while its thread waits."""
+    os.mkfifo(tmp_path / "state")
+    with pytest.raises(HeldError):
+        apart.write(tmp_path / "state", "off", patience_s=0.3)
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names = [Path(f"/proc/{pid}/comm").read_text() for pid in children]
+    assert held.holds(apart.DAMON_KEY)
+    os.close(os.open(tmp_path / "state", os.O_RDONLY | os.O_NONBLOCK))
+    until = time.monotonic() + 5
+    while held.holds(apart.DAMON_KEY) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert "vmpmove damon\n" in names
+    assert not held.holds(apart.DAMON_KEY)
+    apart.close()

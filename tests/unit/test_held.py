@@ -5,18 +5,31 @@ real thing is in tests/native/test_held_guests.py.
 """
 
 import contextlib
+import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
+from tests.unit.nobody import needs_nobody
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
-from vmplace.held import HELD, MOST_OF_USER, WAIT_S, Held, HeldError, bounded, thread_cpu_ns
+from vmplace.held import (
+    HELD,
+    MOST_OF_USER,
+    MOST_STUCK,
+    RESERVED,
+    WAIT_S,
+    Held,
+    HeldError,
+    bounded,
+    thread_cpu_ns,
+)
 from vmplace.topology.qemu_command_line import parse_qemu
 
 
@@ -30,8 +43,14 @@ def put(proc: Path, pid: int, *, held: bool) -> Path:
     return path
 
 
-def let_go(path: Path) -> None:
-    os.close(os.open(path, os.O_WRONLY))
+def let_go(path: Path) -> bool:
+    """Let a reader go; tell whether there was one."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as err:
+        assert err.errno == errno.ENXIO
+        return False
+    return True
 
 
 def descriptors() -> int:
@@ -50,7 +69,7 @@ def test_a_process_that_holds_readers_up_is_told_until_it_lets_go(tmp_path: Path
     assert all(reads.probe(7) and not reads.probe(8) for _ in range(100))
     assert not reads.probe(9)
     assert time.monotonic() - began < 3
-    let_go(held)
+    assert let_go(held)
     until = time.monotonic() + 10
     # Its reader has yet to see that it may go on; and it is left alone for a second after that.
     held.unlink()
@@ -67,24 +86,101 @@ def test_many_that_hold_readers_up_cost_one_wait_and_then_a_tenth_of_one_each(tm
     began = time.monotonic()
     assert all(reads.probe(pid) for pid in range(100, 120))
     assert time.monotonic() - began < 6
-    for path in held:
-        let_go(path)
+    # More are not begun at all.
+    assert sum([let_go(path) for path in held]) == MOST_OF_USER
     reads.close()
 
 
-def test_a_user_whose_processes_hold_readers_up_costs_no_more_waits_and_spoils_no_known_guest(tmp_path: Path):
-    reads, go_on = Held(tmp_path), threading.Event()
-    put(tmp_path, 1, held=False)
-    assert not reads.probe(1)
-    for pid in range(100, 100 + MOST_OF_USER):
-        put(tmp_path, pid, held=False)
-        reads.note_stuck(pid, go_on.is_set)
-    put(tmp_path, 50, held=False)
-    assert reads.probe(50)
-    assert not reads.probe(1)
-    go_on.set()
-    assert not reads.probe(50)
-    reads.close()
+class Users:
+    """Processes of several users below a made-up /proc; each was read before."""
+
+    def __init__(self, proc: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.proc, self.held, self.go_on, self.last = proc, Held(proc, clock), threading.Event(), 0
+
+    def process(self, uid: int, *, read: bool = True) -> int:
+        self.last += 1
+        os.chown(put(self.proc, self.last, held=False).parent, uid, -1)
+        assert not (read and self.held.probe(self.last))
+        return self.last
+
+    def holders(self, uid: int, count: int) -> None:
+        for pid in [self.process(uid) for _ in range(count)]:
+            self.held.note_stuck(pid, self.go_on.is_set)
+
+
+@needs_nobody
+def test_a_user_whose_processes_hold_readers_up_has_no_more_of_his_left_behind_known_or_not(tmp_path: Path):
+    users = Users(tmp_path)
+    his, others = users.process(7), users.process(8)
+    users.holders(7, MOST_OF_USER - 1)
+    assert not users.held.holds(his)
+    users.holders(7, 1)
+    new = users.process(7, read=False)
+    assert users.held.holds(his) and users.held.holds(new)
+    with pytest.raises(HeldError):
+        users.held.bounded(his, lambda: None)
+    assert not users.held.holds(others)
+    users.go_on.set()
+    assert not users.held.holds(his)
+    users.held.close()
+
+
+@needs_nobody
+def test_what_all_users_have_left_behind_has_a_limit_with_room_for_those_who_hold_nobody_up(tmp_path: Path):
+    users = Users(tmp_path)
+    good, slow, late = users.process(1), users.process(2), users.process(3)
+    users.holders(2, 1)
+    for uid in range(10, 10 + MOST_STUCK - RESERVED - 1):
+        assert not users.held.holds(slow)
+        users.holders(uid, 1)
+    unread = users.process(4, read=False)
+    assert users.held.holds(slow) and users.held.holds(unread)
+    assert not users.held.holds(good)
+    for pid in [users.process(uid, read=False) for uid in range(100, 100 + RESERVED)]:
+        users.held.note_stuck(pid, users.go_on.is_set)
+    assert users.held.holds(good) and users.held.holds(late)
+    users.go_on.set()
+    assert not users.held.holds(good)
+    users.held.close()
+
+
+class Waits:
+    """Waits of 0.2 s for process 7, by a clock of its own, on a host that was up for long."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 1e6
+        self.held = Held(folder, lambda: self.now_s)
+        self._stat = folder / "stat"
+        self._stat.write_text("1 (step) S" + " 0" * 20)
+
+    def wait(self, *, then_s: float) -> None:
+        # Of the first look it is not known whether it worked before.
+        answers = iter([False, False, True])
+
+        def ends_within(_: float) -> bool:
+            self.now_s += 0.2
+            return next(answers)
+
+        self.held.await_end(7, ends_within, self._stat, lambda: True)
+        self.now_s += then_s
+        self.held.keep({7})
+
+
+def test_short_waits_are_remembered_from_look_to_look_on_a_host_that_was_up_for_long(tmp_path: Path):
+    waits = Waits(tmp_path)
+    for _ in range(5):
+        waits.wait(then_s=4.0)
+        assert not waits.held.holds(7)
+    waits.wait(then_s=0.0)
+    # Each look was followed by ``keep``, as the guest finder does.
+    assert waits.held.holds(7)
+
+
+def test_short_waits_that_come_seldom_are_nobodys_fault(tmp_path: Path):
+    waits = Waits(tmp_path)
+    for _ in range(50):
+        waits.wait(then_s=100.0)
+        assert not waits.held.holds(7)
 
 
 def test_a_step_that_is_given_up_hands_over_what_it_returns(tmp_path: Path):

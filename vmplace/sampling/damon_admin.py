@@ -21,8 +21,8 @@ UPDATES = 4
 """An update gives up after two aggregations by the clock (damon_sysfs_schemes_update_regions_start, 6.8 to
 6.13) and then shows no region; a kdamond that is late, on a busy host, needs another try."""
 
-KEY, PATIENCE_S = -1, 5.0
-"""What waits for DAMON counts as held up by no process; an update usually waits for an aggregation or two."""
+PATIENCE_S = 5.0
+"""An update usually waits for an aggregation or two."""
 STUCK = "DAMON does not answer: a process that it watches holds its memory map up"
 
 
@@ -143,7 +143,7 @@ class DamonAdmin:
 
     def _write(self, path: str, value: object) -> None:
         try:
-            apart.write(self._root / path, str(value), key=KEY, patience_s=PATIENCE_S)
+            apart.write(self._root / path, str(value), patience_s=PATIENCE_S)
         except HeldError as err:
             raise VmplaceError(STUCK, hint="it goes on once that process lets go, or ends") from err
 

@@ -139,8 +139,8 @@ def memory_use_line(use: Mapping[str, Any]) -> str:
     )
     return (
         f"  sampled: {use['dram_per_us']:.1f} DRAM accesses and {use['l1_per_us']:.1f} L1 hits a us, "
-        f"LAR {ratio(use['local_access_ratio'])}; a load takes {near} cycles from the own node, "
-        f"{far} from others, which costs {lost} a us"
+        f"LAR {ratio(use['local_access_ratio'])}; a load takes {near} cycles from its own node, {far} from "
+        f"others: its vCPUs wait {lost} cycles a us longer"
     )
 
 
@@ -192,7 +192,7 @@ def print_decisions(why: Mapping[str, Any]) -> None:
         moved = mib(outcome["moved"] * 4096) if outcome else "-"
         table.add_row(
             when, str(one["window"]), mib(one["planned_bytes"]), moved,
-            escape("; ".join(one["reasons"])), _not_moved(outcome) if outcome else "-",
+            escape("; ".join(one["reasons"]) or "nothing to move"), _not_moved(outcome) if outcome else "-",
         )  # fmt: skip
     out.print(table if why["decisions"] else "nothing was decided yet")
     if why["trial"]:

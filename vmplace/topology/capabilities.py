@@ -116,7 +116,9 @@ def probe_pagemap(roots: Roots) -> Capability:
             pagemap.seek(ctypes.addressof(page) // 4096 * 8)
             entry = int.from_bytes(pagemap.read(8), "little")
     except OSError as err:
-        return Capability("pagemap", False, f"{err.strerror}", "run as root", needed=True)
+        return Capability(
+            "pagemap", False, f"{roots.proc}/self/pagemap: {err.strerror}", "run as root", needed=True
+        )
     if entry & PAGEMAP_PRESENT and entry & PAGEMAP_PFN:
         return Capability("pagemap", True, "shows frame numbers", needed=True)
     cure = "run as root, or with CAP_SYS_ADMIN"
@@ -226,7 +228,10 @@ def probe_thp(roots: Roots) -> Capability:
         mode = path.read_text().partition("[")[2].partition("]")[0]
     except OSError:
         return Capability(
-            "transparent huge pages", False, "this kernel has none", "CONFIG_TRANSPARENT_HUGEPAGE=y"
+            "transparent huge pages",
+            False,
+            "this kernel has none",
+            "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y",
         )
     if mode in {"always", "madvise"}:
         return Capability("transparent huge pages", True, mode)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.agent.agent_world import HVA, World
@@ -36,7 +37,12 @@ class Captured(World):
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return what the world says, of this machine's nodes."""
-        return replace(super().harvest(guest), nids=self.host().nids)
+        nids, there = self.host().nids, self.nid_of.get(guest.name)
+        found = super().harvest(guest)
+        # Samples have indexes of nodes: this machine's nids may have holes.
+        index = np.int8(0 if there is None else nids.index(there))
+        ranges = tuple(replace(one, node_index=np.full_like(one.node_index, index)) for one in found.ranges)
+        return replace(found, nids=nids, ranges=ranges)
 
 
 def made_up(name: str, host: HostTopology, at: int) -> GuestTopology:

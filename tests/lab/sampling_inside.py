@@ -39,6 +39,7 @@ from vmplace.agent.wakeup import Wakeup
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.policy.plan import PlacementPlan
+from vmplace.policy.registry import AUTO
 from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.registry import SOURCES
 from vmplace.sampling.source import PlaceKeeper, SourceSetup
@@ -330,9 +331,14 @@ class OneGuest:
 
 def watched_by_agent(topology: GuestTopology, first_ms: int) -> RangePages:
     """Return the statistics of an agent that reads bits so early, or once a window for 0."""
-    config = Config(window_ms=WINDOW_MS, longest_rest_ms=0, readings=ReadingsSection(first_ms, 0.5))
+    config = Config(
+        window_ms=WINDOW_MS,
+        shortest_window_ms=WINDOW_MS,
+        longest_rest_ms=0,
+        readings=ReadingsSection(first_ms, 0.5),
+    )
     source = SOURCES["kvm"](SourceSetup(read_host()))
-    parts = Parts(OneGuest(topology), source, lambda _snapshot: PlacementPlan(), "nodes", NoActuator())
+    parts = Parts(OneGuest(topology), source, lambda _snapshot: PlacementPlan(), AUTO, NoActuator())
     agent = Agent(LoadedConfig(config), parts, Wakeup())
     agent.run(windows=WINDOWS)
     (tracked,) = agent.roster

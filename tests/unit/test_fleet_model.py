@@ -1,13 +1,15 @@
 """The model of a fleet: the same each time, nobody lost, no host oversold, and pressed hosts are relieved."""
 
 import json
+from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from vmplace.fleet.arrivals import Arrival
-from vmplace.fleet.fleet_model import Fleet, FleetSetup, Host, arrivals, simulated_fleet
+from vmplace.fleet.fleet_model import Fleet, FleetSetup, Host, arrivals, least_pressures, simulated_fleet
 from vmplace.fleet.loop_table import LoopTable, shipped_table
-from vmplace.fleet.rebalance import Migration
+from vmplace.fleet.rebalance import THRESHOLD, Migration
 from vmplace.interfaces.cli import cli
 
 SETUP = FleetSetup(hosts=30, days=1.0, packs=True, seed=2)
@@ -74,10 +76,52 @@ def test_earlier_moves_of_a_plan_take_room() -> None:
     assert not fleet.has_room("c", "host001", before)
 
 
-def test_hosts_are_pressed_for_less_of_the_time() -> None:
-    argv = ["fleet-model", "--hosts", "60", "--days", "1.5", "--packs", "--seed", "1", "--json"]
+def modelled(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what comes of a fleet that Nova packs, without and with the strategy, by the command."""
+    argv = ["fleet-model", "--hosts", "60", "--days", "1.5", "--packs", "--seed", str(seed), "--json"]
     reported = json.loads(CliRunner().invoke(cli, argv).output)
-    nobody, watcher = reported["nobody"], reported["watcher"]
+    return reported["nobody"], reported["watcher"]
+
+
+ONE_GROUP = "a group presses 7 % of the hosts from half of their bandwidth on, each guest by itself"
+TOO_MANY = "5.5 % of the guests are migrated: docs/design/fleet-relief.md"
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1, marks=pytest.mark.xfail(reason=TOO_MANY, strict=True)),
+        pytest.param(2, marks=pytest.mark.xfail(reason=ONE_GROUP, strict=True)),
+        3,
+    ],
+)
+def test_hosts_are_pressed_for_less_of_the_time(seed: int) -> None:
+    nobody, watcher = modelled(seed)
     assert nobody["migrations"] == 0
-    assert watcher["pressed_share"] < nobody["pressed_share"] / 1.5
+    assert watcher["pressed_share"] < nobody["pressed_share"] / 2
+    assert watcher["migrated_share"] < 0.05
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pressure_falls_and_no_further_than_it_can(seed: int) -> None:
+    nobody, watcher = modelled(seed)
     assert watcher["least_p95"] <= watcher["pressure_p95"] < nobody["pressure_p95"]
+
+
+def test_guests_that_press_by_themselves_take_hosts_of_half_the_time_pressed() -> None:
+    """Why seed 2 is not met: on a host each, guests of one group press more hosts than may be pressed."""
+    setup = FleetSetup(hosts=60, days=1.5, packs=True, seed=2)
+    fleet, pressed, alone = Fleet(setup, arrivals(setup)), list[int](), list[int]()
+    for now_s in fleet.iter_audits():
+        if now_s >= setup.days * 12 * 3600:
+            pressed.append(sum(host.pressure(fleet.table) >= THRESHOLD for host in fleet.hosts.values()))
+            alone.append(sum(pressure >= THRESHOLD for pressure, _ in fleet.alone()))
+    assert sum(alone) > sum(pressed) / 2
+
+
+def test_the_bound_lets_guests_share_a_host_while_it_has_vcpus() -> None:
+    """By hand: 4 and 3 vCPUs need two hosts of 6; with 2 more the third is still not needed, with 5 it is."""
+    guests = [(0.5, 4), (0.4, 3), (0.3, 2)]
+    assert least_pressures(guests, 4, 6) == [0.5, 0.4, 0.0, 0.0]
+    assert least_pressures([*guests, (0.2, 5)], 4, 6) == [0.5, 0.4, 0.2, 0.0]
+    assert least_pressures([*guests, (0.2, 5)], 2, 6) == [0.5, 0.4]

@@ -119,8 +119,8 @@ class Host:
 class FleetResult:
     """Pressures over hosts and audits once the fleet is full; shares of all guests that came.
 
-    ``least_p95``: what p95 would be at the least, were each of the guests that press most on a host of its
-    own: nobody who migrates guests can do better.
+    ``least_p95``: what p95 would be at the least, were the guests that press most by themselves together on
+    as few hosts as have the vCPUs for them: nobody who migrates guests can do better.
     """
 
     guests: int
@@ -199,6 +199,14 @@ class Fleet:
             for uuid, guest in host.guests.items()
         ]
 
+    def alone(self) -> list[tuple[float, int]]:
+        """Return what each guest would press a node by if it had it alone, and its vCPUs."""
+        return [
+            (self.table.pressure([self.table.demand[guest.program][guest.vcpus]]), guest.vcpus)
+            for host in self.hosts.values()
+            for guest in host.guests.values()
+        ]
+
     def has_room(self, uuid: str, host: str, before: tuple[Migration, ...]) -> bool:
         """Return whether a guest fits on ``host``, if nothing leaves it: earlier moves of the plan count."""
         after = self.hosts[host].copy()
@@ -243,7 +251,7 @@ def simulated_fleet(
         loads, pressing = fleet.loads(), fleet.pressing()
         if now_s >= setup.days * 12 * HOUR_S:
             seen.append([max(by_node.values()) for by_node in loads.values()])
-            alone.append(_one_each(pressing, setup.hosts))
+            alone.append(least_pressures(fleet.alone(), setup.hosts, setup.vcpus))
         if rebalances:
             for move in plan_rebalance(loads, pressing, fleet.has_room, limits or Limits()).migrations:
                 fleet.migrate(move)
@@ -251,10 +259,17 @@ def simulated_fleet(
     return _result(fleet, guests, np.array(seen), np.array(alone), moved)
 
 
-def _one_each(guests: Sequence[PressingGuest], hosts: int) -> list[float]:
-    """Return what hosts were pressed if the guests that press most had one each, and all others none."""
-    most = heapq.nlargest(hosts, (max(guest.by_node.values()) for guest in guests))
-    return most + [0.0] * (hosts - len(most))
+def least_pressures(guests: Sequence[tuple[float, int]], hosts: int, vcpus: int) -> list[float]:
+    """Return what the first, second … most pressed host is pressed at the least, wherever guests are.
+
+    ``guests``: the pressure of each alone, and its vCPUs.  Those that press by p or more have C vCPUs in all:
+    they are on C / ``vcpus`` hosts or more, and each of these is pressed by p or more.
+    """
+    least, taken = list[float](), 0
+    for pressure, size in sorted(guests, reverse=True):
+        taken += size
+        least += [pressure] * (min(-(-taken // vcpus), hosts) - len(least))
+    return least + [0.0] * (hosts - len(least))
 
 
 def _result(

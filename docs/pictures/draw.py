@@ -65,7 +65,7 @@ def window() -> Iterator[str]:
     yield from _readings()
     yield '<path d="M815,122 L815,205 Q815,215 805,215 L105,215 Q95,215 95,205 L95,124" fill="none" '
     yield f'stroke="{INK}" stroke-width="1.5" marker-end="url(#head)"/>'
-    yield text(455, 235, "rest: none after a move, up to 10 s while nothing is to be moved", size=13)
+    yield text(455, 235, "rest: none after a move, up to 2 s while nothing is to be moved", size=13)
 
 
 def _readings() -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 import ast
 import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,3 +184,16 @@ def test_what_changed_since_is_of_runs_that_are_kept() -> None:
     for (name, commit), changed in CHANGED_SINCE.items():
         shown = f"Commit: {commit}" in page() and f"Changed since: {changed}." in page()
         assert shown == (kept.get(name) == commit), name
+
+
+def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(build, cwd=ROOT, env=environment, check=True)
+    loads = re.compile(
+        r'<(script|img|iframe)[^>]*src="https?:|<link[^>]*rel="(stylesheet|icon)"[^>]*href="https?:'
+    )
+    pages = [path.read_text() for path in tmp_path.rglob("*.html")]
+    assert len(pages) > 30 and any("iframe-worker.js" in text for text in pages)
+    assert [match.group() for text in pages for match in loads.finditer(text)] == []

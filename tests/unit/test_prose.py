@@ -14,7 +14,10 @@ import click
 import pytest
 
 from bench.results_page import BENCHES, CHANGED_SINCE, OF_RUNS, PAGE, RESULTS, keep, page
+from vmplace.agent import look_interval
+from vmplace.agent.config import Config
 from vmplace.interfaces.cli import cli
+from vmplace.topology.memory_budget import host_limit_bytes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -197,3 +200,20 @@ def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pages = [path.read_text() for path in tmp_path.rglob("*.html")]
     assert len(pages) > 30 and any("iframe-worker.js" in text for text in pages)
     assert [match.group() for text in pages for match in loads.finditer(text)] == []
+
+
+def test_limits_that_the_manual_names_are_those_of_the_code() -> None:
+    config, mib = Config(), 1 << 20
+    per_page = (host_limit_bytes(1 << 40) - host_limit_bytes(0)) * 4096 / (1 << 40)
+    rows = (
+        f"| bytes moved | {config.budget.mb_per_s:g} MB/s | `[budget] mb_per_s` |",
+        f"| one call of the kernel | {config.budget.call_ms:g} ms | `[budget] call_ms` |",
+        f"| early readings | {config.readings.share:.0%} of a CPU".replace("%", " %"),
+        f"| the agent's memory | {host_limit_bytes(0) // mib} MiB, and {per_page:g} bytes for each 4 KiB",
+    )
+    page = re.sub(r"\s+", " ", (DOCS / "how-it-works.md").read_text())
+    assert [row for row in rows if row not in page] == []
+    assert (config.decisions.share, config.budget.replica_ratio, look_interval.SHARE) == (0.25, 0.25, 0.1)
+    rest = f"up to {config.longest_rest_ms / 1000:g} s while nothing is to be moved"
+    assert rest in (DOCS / "pictures/window.svg").read_text()
+    assert f"`longest_rest_ms` ({config.longest_rest_ms / 1000:g} s)" in page

@@ -10,7 +10,6 @@ tests/unit/test_corpus.py feeds them again with every run of the tests.
 
 import hashlib
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -21,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build/fuzz"
 SECONDS, MEGABYTES, LONGEST = 5, 1024, 1 << 14
 ROUND = 20_000
-MARK = "== round of "
 
 with atheris.instrument_imports(include=["vmplace", "lab"], enable_loader_override=False):
+    from tests.fuzz.table import HEADING, MARK, row
     from tests.fuzz.targets import TARGETS, inputs
     from vmplace.errors import VmplaceError
 
@@ -79,21 +78,10 @@ def fed(name: str, runs: int, seed: int) -> int:
         os._exit(3)
 
 
-def result_line(name: str, seconds: float, status: int) -> str:
-    """Return a target's row of the table."""
-    log = (BUILD / f"{name}.log").read_text(errors="replace")
-    count = 0
-    for part in log.split(MARK):
-        count += max((int(number) for number in re.findall(r"^#([0-9]+)", part, re.M)), default=0)
-    said = re.findall(r"^(?:[A-Za-z.]+(?:Error|Exception)\b.*|==[0-9]+== ?ERROR: .*)$", log, re.M)
-    bad = f"1: {' '.join(said)[:150] or 'see its log'}" if status else "0"
-    return f"{name:18} {count:>9} {seconds:6.1f} s  {bad}"
-
-
 def main(runs: str, *names: str) -> int:
     """Feed the targets, as many at once as there are CPUs; print the table."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    print(f"{'target':18} {'inputs':>9} {'time':>8}  bad", flush=True)
+    print(HEADING, flush=True)
     waiting, all_well = list(names or TARGETS), True
     running: dict[int, tuple[str, float]] = {}
     while waiting or running:
@@ -102,7 +90,8 @@ def main(runs: str, *names: str) -> int:
             running[begun(name, int(runs))] = name, time.monotonic()
         pid, status = os.wait()
         name, started = running.pop(pid)
-        print(result_line(name, time.monotonic() - started, status), flush=True)
+        log = (BUILD / f"{name}.log").read_text(errors="replace")
+        print(row(name, log, time.monotonic() - started, status), flush=True)
         all_well &= not status
     return 0 if all_well else 1
 

@@ -40,10 +40,10 @@ class GuestMemory:
     stubborn: StubbornPages = field(default_factory=StubbornPages)
     sizes: BatchSizes = field(default_factory=BatchSizes)
 
-    def start_window(self) -> None:
-        """Let one window pass."""
+    def start_window(self, now_s: float) -> None:
+        """Begin a window, at seconds of the mover's clock."""
         self.veto.start_window()
-        self.stubborn.start_window()
+        self.stubborn.start_window(now_s)
 
 
 @dataclass(frozen=True)

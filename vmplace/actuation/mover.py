@@ -95,7 +95,7 @@ class Mover:
         self._kernels.forget_ended(alive)
         self._memories = {key: memory for key, memory in self._memories.items() if key in alive}
         for memory in self._memories.values():
-            memory.start_window()
+            memory.start_window(self._clock() / 1e9)
 
     def _movers(
         self,
@@ -125,6 +125,7 @@ class Mover:
         memory = self._memories.get(guest.identity)
         if memory is None:
             memory = GuestMemory(sizes=BatchSizes(self._longest_call_ns))
+            memory.start_window(self._clock() / 1e9)
             self._memories[guest.identity] = memory
         tally = Tally(guest.name, wanted.total_pages)
         passed = admitted(wanted, guest, memory.veto, memory.stubborn, tally)

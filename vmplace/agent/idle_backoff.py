@@ -1,9 +1,20 @@
 """How long to rest between windows: not at all while there is work, ever longer on an idle host.
 
-The window itself keeps its length, so that "touched in the last window" keeps its meaning.
+The window itself keeps its length, so that "touched in the last window" keeps its meaning.  Where a look is
+dear, the longest rest is what brings looks down to ``SHARE`` of a CPU, up to ``LONGEST_DEAR_MS``.  A longest
+rest that was set below the default holds whatever looks cost.
+
+>>> [IdleBackoff(1000, longest_ms, quiet=9, look_s=0.6).rest_ms for longest_ms in (500, 2000, 8000)]
+[500, 6000, 8000]
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from vmplace.agent.look_interval import SHARE
+
+DEFAULT_LONGEST_MS = 2000
+LONGEST_DEAR_MS = 10_000
+"""Who begins to do something else is seen after so long at the latest."""
 
 QUIET_WINDOWS = 2
 """Windows without a move before the first rest: a phase change often shows one window late."""
@@ -11,19 +22,25 @@ QUIET_WINDOWS = 2
 
 @dataclass(frozen=True)
 class IdleBackoff:
-    """The rest after ``quiet`` windows in a row in which nothing was moved."""
+    """The rest after ``quiet`` windows in a row in which nothing moved; a look takes ``look_s`` of CPU."""
 
     window_ms: int
     longest_rest_ms: int
     quiet: int = 0
+    look_s: float = 0.0
 
     @property
     def rest_ms(self) -> int:
         """Return the rest before the next window: doubling from one window's length, bounded."""
         steps = self.quiet - QUIET_WINDOWS
         # Bounded exponent: a host may be quiet for years.
-        return min(self.window_ms << min(steps, 20), self.longest_rest_ms) if steps >= 0 else 0
+        return min(self.window_ms << min(steps, 20), self._longest_ms()) if steps >= 0 else 0
 
-    def after(self, *, moved: bool) -> "IdleBackoff":
-        """Return the rest after one more window."""
-        return IdleBackoff(self.window_ms, self.longest_rest_ms, 0 if moved else self.quiet + 1)
+    def after(self, *, moved: bool, look_s: float) -> "IdleBackoff":
+        """Return the rest after one more window, whose look took ``look_s`` of CPU time."""
+        return replace(self, quiet=0 if moved else self.quiet + 1, look_s=look_s)
+
+    def _longest_ms(self) -> int:
+        if self.longest_rest_ms < DEFAULT_LONGEST_MS:
+            return self.longest_rest_ms
+        return max(self.longest_rest_ms, min(round(1000 * self.look_s / SHARE), LONGEST_DEAR_MS))

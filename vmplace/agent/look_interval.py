@@ -31,8 +31,13 @@ class LookInterval:
         """Return how long the next window is: the longest until a look's cost is known."""
         if not self.costs_s:
             return self.longest_ms
-        wanted_ms = round(1000 * sum(self.costs_s) / len(self.costs_s) / SHARE)
+        wanted_ms = round(1000 * self.look_s / SHARE)
         return min(max(wanted_ms, self.shortest_ms), self.longest_ms)
+
+    @property
+    def look_s(self) -> float:
+        """Return the CPU time of a look, 0 until it is known."""
+        return sum(self.costs_s) / max(len(self.costs_s), 1)
 
     def after(self, cost_s: float) -> "LookInterval":
         """Return the interval after a look that took ``cost_s`` of CPU time."""

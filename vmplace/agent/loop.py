@@ -37,7 +37,7 @@ from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Mode, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import plans_pages, uncounted
 from vmplace.policy.registry import AUTO
-from vmplace.policy.trial import Trial, Verdict
+from vmplace.policy.trial import SAMPLE_S, Trial, Verdict
 from vmplace.sampling.source import EarlyReader
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -78,7 +78,9 @@ class Agent:
         self._status = AgentStatus(
             __version__, os.getpid(), parts.source.name, parts.policy_name, paused=False
         )
-        self._trials = Trials(parts.counters, self._is_judged)
+        # Who sets a shorter window wants an answer sooner; windows that shrink by themselves do not count.
+        sample_s = min(SAMPLE_S, self._config.window_ms / 1000)
+        self._trials = Trials(parts.counters, self._is_judged, sample_s)
         source = parts.source
         reader = source if parts.policy_name == AUTO and isinstance(source, EarlyReader) else None
         self._readings = Readings(reader, self._config.readings, self._config.window_ms, self._clock)
@@ -148,7 +150,7 @@ class Agent:
         self._readings.last(self._window_ms)
         changed = self._refresh()
         armed = self._armed()
-        self._trials.begin(armed)
+        self._trials.begin(armed, self._window_ms / 1000)
         busy_cpu = self._clock.cpu_s() - started_cpu
         busy_cpu += self._watch()
         if self._wakeup.stopping:
@@ -448,7 +450,7 @@ class Agent:
             self._parts.discovery.look_again()
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
         if self._decisions.allows:
-            self._backoff = self._backoff.after(moved=changed or did > 0)
+            self._backoff = self._backoff.after(moved=changed or did > 0, look_s=self._interval.look_s)
         if self._decisions.allows:
             # Of all guests they may take longer than a plan, and have no other budget.
             with (

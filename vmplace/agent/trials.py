@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.guests import TrackedGuest
-from vmplace.policy.trial import Trial, Verdict
+from vmplace.policy.trial import SAMPLE_S, Trial, Verdict
 from vmplace.sampling.guest_cost import CountsMemory, GuestCost, MemoryRate
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
@@ -22,19 +22,25 @@ class Trials:
     """Measures guests and tells what becomes of what was moved for them; without counters it keeps all.
 
     ``judges`` tells of which guests: the others are measured alone, as their policy has a guard of its own.
+    ``sample_s``: how long a sample of a cost is, however short windows become.
     """
 
     def __init__(
-        self, counters: GuestCost | None, judges: Callable[[TrackedGuest], bool] = lambda _: True
+        self,
+        counters: GuestCost | None,
+        judges: Callable[[TrackedGuest], bool] = lambda _: True,
+        sample_s: float = SAMPLE_S,
     ) -> None:
         self._counters = counters
+        self._window_s = self._sample_s = sample_s
         self._judges = judges
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
         self._watched: dict[str, Trial] = {}
 
-    def begin(self, guests: Iterable[TrackedGuest]) -> None:
-        """Begin a window: what was counted before it is nobody's."""
+    def begin(self, guests: Iterable[TrackedGuest], window_s: float) -> None:
+        """Begin a window of so many seconds: what was counted before it is nobody's."""
+        self._window_s = window_s
         self._costs = {guest.name: self._cost(guest) for guest in guests}
 
     def end(self, guests: Iterable[TrackedGuest]) -> None:
@@ -58,7 +64,9 @@ class Trials:
             cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
             is_judged = self._judges(guest)
             before = guest.trial if is_judged else self._watched.get(guest.name, Trial())
-            trial, verdict = before.after_window(cost, moved=has_moved, now_s=now_s)
+            trial, verdict = before.after_window(
+                cost, moved=has_moved, now_s=now_s, window_s=self._window_s, sample_s=self._sample_s
+            )
             guest.cost_ratio = trial.ratio if verdict is not None else guest.cost_ratio
             if not is_judged:
                 self._watched[guest.name] = trial
@@ -74,7 +82,9 @@ class Trials:
         if self._counters is None or not self._judges(guest):
             return True
         cost = self._costs.get(guest.name)
-        return guest.trial.is_measured(cost) and not guest.trial.is_left_alone(now_s)
+        if guest.trial.is_left_alone(now_s):
+            return False
+        return guest.trial.is_measured(cost, window_s=self._window_s, sample_s=self._sample_s)
 
     def stirred(self, guests: Iterable[TrackedGuest]) -> bool:
         """Return whether a guest began to do something else since its window: its cost changed by STIRRED."""

@@ -1,8 +1,8 @@
 """Did it help?  What was moved for a guest is a trial: measured before and after, kept or undone, remembered.
 
 1. Nothing moves before the guest's cost is known: what an instruction takes, by counters, over ``BEFORE``
-   windows.
-2. A window in which its pages moved begins a trial.  It is judged once ``AFTER`` windows without a move have
+   samples.  A sample is what windows cost that took ``SAMPLE_S`` together: a longer window is one.
+2. A window in which its pages moved begins a trial.  It is judged once ``AFTER`` samples without a move have
    passed; the cost of the windows in between is nobody's.
 3. Worse is what is beyond the noise of both sides and beyond ``TOLERANCE``.  The first placement is undone
    then, exactly; a later one stays, as the journal knows only what was before the first, but no more moves.
@@ -20,11 +20,14 @@ from enum import Enum
 import numpy as np
 
 BEFORE, AFTER = 4, 4
-"""Windows whose cost is compared: fewer before say too little to judge by."""
+"""Samples whose cost is compared: fewer before say too little to judge by."""
+SAMPLE_S = 1.0
+"""What a shorter time tells is noise, and what a move itself costs would count as what came of it."""
 TOLERANCE = 0.03
 ERRORS = 3.0
 """How many standard errors a difference must have."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
+NOTHING_SAMPLED = (0.0, 0.0)
 
 
 class Verdict(Enum):
@@ -39,6 +42,7 @@ class Verdict(Enum):
 class Trial:
     """Where one guest stands.  Costs are in any unit, per unit of work; the last of each is the newest.
 
+    ``sampled``: cost times seconds, and the seconds, of windows that are no sample yet.
     ``trying``: something moved since ``before``.  ``kept``: a placement was kept before.
     ``left_alone_until`` and ``wait_s`` in seconds of the caller's clock; ``summary``: the last verdict
     in words, ``ratio``: its cost after over that before.
@@ -46,6 +50,7 @@ class Trial:
 
     before: tuple[float, ...] = ()
     after: tuple[float, ...] = ()
+    sampled: tuple[float, float] = (0.0, 0.0)
     trying: bool = False
     kept: bool = False
     left_alone_until: float = 0.0
@@ -54,36 +59,52 @@ class Trial:
     ratio: float | None = None
 
     def after_window(
-        self, cost: float | None, *, moved: bool, now_s: float
+        self,
+        cost: float | None,
+        *,
+        moved: bool,
+        now_s: float,
+        window_s: float = SAMPLE_S,
+        sample_s: float = SAMPLE_S,
     ) -> "tuple[Trial, Verdict | None]":
         """Return the state after a window and what must be done now, if a trial has ended.
 
-        ``cost``: of this window, None if it could not be measured.  ``moved``: whether pages moved after it.
+        ``cost``: of this window of ``window_s``, None if it could not be measured; ``sample_s``: how long a
+        sample is.  ``moved``: whether pages moved after the window.
         """
-        if cost is not None:
-            measured = replace(self, after=(*self.after, cost)) if self.trying else self._rested(cost)
-        else:
-            measured = self
+        measured = self._with_cost(cost, window_s, sample_s)
         if moved:
             # A guest without a known cost is not tried: nobody could tell.
-            return replace(measured, trying=len(measured.before) >= BEFORE, after=()), None
+            is_tried = len(measured.before) >= BEFORE
+            return replace(measured, trying=is_tried, after=(), sampled=NOTHING_SAMPLED), None
         if not measured.trying or len(measured.after) < AFTER:
             return measured, None
         return measured._judged(now_s)
 
-    def is_measured(self, cost: float | None) -> bool:
+    def is_measured(
+        self, cost: float | None, *, window_s: float = SAMPLE_S, sample_s: float = SAMPLE_S
+    ) -> bool:
         """Return whether enough is known to move something; ``cost`` is that of the window that just ended.
 
         A guest that cannot be measured is not waited for.
         """
-        return self.trying or cost is None or len(self.before) + 1 >= BEFORE
+        known = self._with_cost(cost, window_s, sample_s)
+        return self.trying or cost is None or len(known.before) >= BEFORE
 
     def is_left_alone(self, now_s: float) -> bool:
         """Return whether nothing may be moved for the guest."""
         return now_s < self.left_alone_until
 
-    def _rested(self, cost: float) -> "Trial":
-        return replace(self, before=(*self.before, cost)[-BEFORE:])
+    def _with_cost(self, cost: float | None, window_s: float, sample_s: float) -> "Trial":
+        if cost is None:
+            return self
+        total, seconds = self.sampled[0] + cost * window_s, self.sampled[1] + window_s
+        if seconds < sample_s:
+            return replace(self, sampled=(total, seconds))
+        known, sample = replace(self, sampled=NOTHING_SAMPLED), total / seconds
+        if self.trying:
+            return replace(known, after=(*self.after, sample))
+        return replace(known, before=(*self.before, sample)[-BEFORE:])
 
     def _after_ratio(self) -> float:
         return float(np.mean(self.after)) / float(np.mean(self.before))
@@ -99,7 +120,10 @@ class Trial:
         word = "left as it is" if self.kept else "undone"
         summary = f"{word}: {summary}; not tried again for {self.wait_s:.0f} s"
         wait_s = min(2 * self.wait_s, LONGEST_WAIT_S)
-        return Trial((), (), False, self.kept, now_s + self.wait_s, wait_s, summary, ratio), verdict
+        until_s = now_s + self.wait_s
+        return Trial(
+            kept=self.kept, left_alone_until=until_s, wait_s=wait_s, summary=summary, ratio=ratio
+        ), verdict
 
 
 def is_worse(before: Sequence[float], after: Sequence[float]) -> bool:

@@ -126,11 +126,15 @@ def test_a_held_page_is_busy_and_its_batch_moves_on(journal: Journal):
     assert (outcome.moved, outcome.busy) == (1996, 4)
 
 
-def test_a_page_held_in_three_windows_counts_as_pinned(journal: Journal):
+def test_a_page_held_in_three_windows_of_a_second_counts_as_pinned(journal: Journal):
     kernel = fake_ram(8)
     kernel.held = {BASE}
-    mover = Mover(journal, Budget(None), kernel=kernel)
-    outcomes = [mover.apply(plan_of(BASE, 1, 1), {"db1": guest(8)}).outcomes[0] for _ in range(4)]
+    now_ns: list[int] = [0]
+    outcomes: list[MoveOutcome] = []
+    mover = Mover(journal, Budget(None), lambda: now_ns[0], kernel=kernel)
+    for _ in range(4):
+        outcomes += mover.apply(plan_of(BASE, 1, 1), {"db1": guest(8)}).outcomes
+        now_ns[0] += 10**9
     assert [(o.busy, o.pinned) for o in outcomes] == [(1, 0), (1, 0), (1, 0), (0, 1)]
 
 

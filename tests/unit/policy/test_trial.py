@@ -1,5 +1,7 @@
 """Trials: kept unless the cost rose beyond the noise, undone once, never repeated soon."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -88,3 +90,41 @@ def test_noise_alone_is_hardly_ever_taken_for_a_loss() -> None:
     wrong = sum(is_worse(row[:BEFORE], row[BEFORE:]) for row in draws)
     # Student's t with 3 to 6 degrees of freedom leaves 1.2 to 2.9 % beyond three standard errors.
     assert wrong / len(draws) < 0.03
+
+
+def windows(trial: Trial, costs: tuple[float, ...], window_s: float) -> tuple[Trial, int, Verdict | None]:
+    """Let windows pass in which nothing moves, until a verdict; return how many."""
+    for count, cost in enumerate(costs, 1):
+        trial, verdict = trial.after_window(cost, moved=False, now_s=0.0, window_s=window_s)
+        if verdict is not None:
+            return trial, count, verdict
+    return trial, len(costs), None
+
+
+@pytest.mark.parametrize("window_s", [0.25, 0.4, 0.5, 1.0, 2.0])
+def test_a_trial_takes_as_many_seconds_however_short_windows_are(window_s: float) -> None:
+    """The way that pages take disturbs a guest for a while: three short windows after it are no verdict."""
+    a_sample = math.ceil(1 / window_s)
+    before = windows(Trial(), (1.0, 1.01, 0.99) * 20, window_s)[0]
+    tried, verdict = before.after_window(1.0, moved=True, now_s=0.0, window_s=window_s)
+    assert verdict is None
+    _, count, verdict = windows(tried, (0.7, 0.71, 0.7) * 20, window_s)
+    assert (count, verdict) == (AFTER * a_sample, Verdict.KEEP)
+
+
+@pytest.mark.parametrize("window_s", [0.25, 0.5, 1.0])
+def test_a_cost_counts_as_known_after_as_many_seconds_however_short_windows_are(window_s: float) -> None:
+    trial, known_after = Trial(), None
+    for window in range(1, 40):
+        if known_after is None and trial.is_measured(1.0, window_s=window_s):
+            known_after = window * window_s
+        trial, _ = trial.after_window(1.0, moved=False, now_s=0.0, window_s=window_s)
+    assert known_after == BEFORE
+
+
+def test_a_sample_is_the_mean_of_its_windows_and_a_move_begins_a_new_one() -> None:
+    trial = windows(Trial(), (1.0, 2.0, 3.0, 2.0), 0.25)[0]
+    assert trial.before == (2.0,)
+    trial = windows(trial, (9.0,), 0.25)[0]
+    trial, _ = trial.after_window(9.0, moved=True, now_s=0.0, window_s=0.25)
+    assert windows(trial, (1.0,) * 4, 0.25)[0].before == (2.0, 1.0)

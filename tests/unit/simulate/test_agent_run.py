@@ -16,6 +16,7 @@ from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.recording import iter_recording
 from vmplace.sampling.recording_frames import PlanFrame
+from vmplace.simulate import agent_source
 from vmplace.simulate.agent_host import HVA, SimulatedMachine, VirtualClock
 from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet, run_agent
 from vmplace.simulate.agent_source import TraceSource
@@ -111,6 +112,24 @@ def test_watching_and_planning_cost_the_guest_time():
     none, watched = (run(arrays, policy, nodes="0") for policy in ("none", "agent:auto"))
     assert watched.guests["g"].moved_bytes == 0
     assert 1.0 < watched.run_time_s / none.run_time_s < 1.001
+
+
+@pytest.mark.parametrize(
+    ("look_ns", "config", "rest_ms"),
+    [(1e3, {}, 2000), (1e6, {}, 4000), (1e7, {}, 10_000), (1e7, {"longest_rest_ms": 1000}, 1000)],
+)
+def test_an_agent_whose_looks_are_dear_rests_longer_unless_it_is_told_otherwise(
+    tmp_path, monkeypatch, look_ns: float, config: dict[str, object], rest_ms: int
+):
+    monkeypatch.setattr(agent_source, "LOOK_PAGE_NS", look_ns)
+    records = [(w, p, 0, LONG, 0) for w in range(4) for p in range(400)]
+    arrays = arrays_of(records, pages=400, threads=1, windows=4)
+    simulation = simulation_of(spec_of(arrays, nodes="0"))
+    host = AgentHost(simulation, AgentSetup("auto", KVM, config=config), tmp_path)
+    with quiet(), closing(host.actuator()) as actuator:
+        agent = host.agent(actuator)
+        agent.run(windows=15)
+    assert agent.status.rest_ms == pytest.approx(rest_ms, rel=0.1)
 
 
 def test_node_bits_tell_who_touched_what(tmp_path):

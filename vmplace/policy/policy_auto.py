@@ -468,9 +468,10 @@ def _move(  # noqa: PLR0913 - as above
         ].sum()
     )
     size_mib = float(npages[away].sum()) * PAGE_BYTES / MIB
+    effect = f"{'save' if gain >= 0 else 'add'} {abs(gain) / 1e6:.2f} ms of latency"
     reason = (
         f"to node {nids[target]}, which is nearer to its users or less busy: "
-        f"{size_mib:.1f} MiB, {gain / 1e6:+.2f} ms of latency expected"
+        f"{size_mib:.1f} MiB, expected to {effect}"
     )
     return Move(
         name,

@@ -17,7 +17,8 @@ touches may be known up to 16 windows late (known_places.py).
 import contextlib
 import errno
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -78,9 +79,8 @@ class KvmSource:
     def arm(self, guest: GuestTopology) -> None:
         """Give the guest node roots if it has none, and take all bits off."""
         placement = self._placements.get(guest.identity) or self._start(guest)
-        self._give_roots(guest, placement)
-        for ram in guest.ram:
-            self._bits(placement, ram, clear=True)
+        slots = self._give_roots(guest, placement)
+        self._bits(placement, slots, guest.ram, clear=True)
         self._early[guest.identity] = []
         self._armed_ns[guest.identity] = time.monotonic_ns()
 
@@ -89,7 +89,7 @@ class KvmSource:
         started_ns = self._armed_ns.get(guest.identity)
         if started_ns is None:
             raise ValueError(f"guest {guest.name} was not armed")
-        bits = [self._bits(self._placements[guest.identity], ram, clear=False) for ram in guest.ram]
+        bits = self._read(guest)
         after_ns = time.monotonic_ns() - started_ns
         self._early[guest.identity].append(tuple(EarlyBits(after_ns, one.accessed) for one in bits))
 
@@ -100,7 +100,7 @@ class KvmSource:
             raise ValueError(f"guest {guest.name} was not armed")
         readings = self._early.pop(guest.identity)
         with self._walk.frames.opened(guest) as pagemap:
-            bits = [self._bits(self._placements[guest.identity], ram, clear=False) for ram in guest.ram]
+            bits = self._read(guest)
             ended_ns = time.monotonic_ns()
             bits = [
                 replace(one, early=tuple(reading[number] for reading in readings))
@@ -148,11 +148,12 @@ class KvmSource:
         self._placements[guest.identity] = placement
         return placement
 
-    def _give_roots(self, guest: GuestTopology, placement: Placement) -> None:
+    def _give_roots(self, guest: GuestTopology, placement: Placement) -> tuple[Slot, ...]:
+        """Give the guest roots, if it has none; return its slots."""
         info = placement.info()
         wanted = sum(1 << nid for nid in self._nids if nid < MOST_ROOTS) & info.nodes
         if info.root_nodes == wanted and guest.identity in self._placements:
-            return
+            return info.slots
         try:
             placement.call(lambda fd: native.placement_roots(fd, wanted, True))
         except OSError as err:
@@ -161,23 +162,32 @@ class KvmSource:
             # The guest is being migrated; or roots are there, and faults fill them.
             if err.errno not in {errno.EAGAIN, errno.ENOMEM}:
                 raise
+        return info.slots
 
-    def _bits(self, placement: Placement, ram: RamRange, *, clear: bool) -> NodeBits:
-        shape = len(self._nids) + 1, -(-ram.npages // 64)
-        accessed, written = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
-        known = True
-        for slot in placement.info().slots:
-            start, stop = _overlap(slot, ram)
-            for first in range(start, stop, PIECE_BYTES):
-                self._beat()
-                end = min(first + PIECE_BYTES, stop)
-                gfn = slot.base_gfn + (first + ram.hva - slot.hva) // PAGE_BYTES
-                span = gfn, (end - first) // PAGE_BYTES, first // PAGE_BYTES
-                harvest = partial(
-                    _harvested, span, self._rows, accessed.reshape(-1), written.reshape(-1), clear
-                )
-                known &= placement.call(harvest)
-        return NodeBits(accessed, written if known else None)
+    def _read(self, guest: GuestTopology) -> list[NodeBits]:
+        placement = self._placements[guest.identity]
+        return self._bits(placement, placement.info().slots, guest.ram, clear=False)
+
+    def _bits(
+        self, placement: Placement, slots: tuple[Slot, ...], ranges: tuple[RamRange, ...], *, clear: bool
+    ) -> list[NodeBits]:
+        """Return the bits of the ranges.
+
+        Ranges are harvested together, up to PIECE_BYTES: a call costs more than most of them (held.py).
+        """
+        shapes = [(len(self._nids) + 1, -(-ram.npages // 64)) for ram in ranges]
+        # Each by itself: of early readings one of the two is kept.
+        tables = [(np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)) for shape in shapes]
+        known = [True] * len(ranges)
+        for pieces in _portions(_iter_pieces(slots, ranges)):
+            self._beat()
+            answers = placement.call(partial(_harvested, pieces, tables, self._rows, clear))
+            for piece, is_known in zip(pieces, answers, strict=True):
+                known[piece.number] &= is_known
+        return [
+            NodeBits(accessed, written if is_known else None)
+            for (accessed, written), is_known in zip(tables, known, strict=True)
+        ]
 
     def _sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, bits: NodeBits) -> RangeSample:
         touched = bits.anywhere(ram.npages)
@@ -191,10 +201,50 @@ class KvmSource:
         return replace(sample, by_node=bits, nodes=nodes)
 
 
-def _harvested(  # noqa: PLR0913 - the ioctl's arguments
-    span: tuple[int, int, int], rows: Numbers, accessed: Bits, written: Bits, clear: bool, fd: int
-) -> bool:
-    return native.placement_harvest(fd, *span, rows, accessed, written, clear)
+@dataclass(frozen=True)
+class _Piece:
+    """Guest frames to harvest: ``npages`` from ``gfn``, which are those from ``page`` of range ``number``."""
+
+    number: int
+    gfn: int
+    npages: int
+    page: int
+
+
+def _iter_pieces(slots: tuple[Slot, ...], ranges: tuple[RamRange, ...]) -> Iterator[_Piece]:
+    """Yield the frames of all ranges, PIECE_BYTES at most each."""
+    for number, ram in enumerate(ranges):
+        for slot in slots:
+            start, stop = _overlap(slot, ram)
+            for first in range(start, stop, PIECE_BYTES):
+                end = min(first + PIECE_BYTES, stop)
+                gfn = slot.base_gfn + (first + ram.hva - slot.hva) // PAGE_BYTES
+                yield _Piece(number, gfn, (end - first) // PAGE_BYTES, first // PAGE_BYTES)
+
+
+def _portions(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Yield the pieces in lists of about PIECE_BYTES: all of a small guest at once."""
+    some: list[_Piece] = []
+    for piece in pieces:
+        if some and sum(one.npages for one in (*some, piece)) * PAGE_BYTES > PIECE_BYTES:
+            yield some
+            some = []
+        some.append(piece)
+    if some:
+        yield some
+
+
+def _harvested(
+    pieces: list[_Piece], tables: list[tuple[Bits, Bits]], rows: Numbers, clear: bool, fd: int
+) -> list[bool]:
+    """Fill the tables of the pieces' ranges; return whether writes to each piece are known."""
+    answers = []
+    for one in pieces:
+        accessed, written = (table.reshape(-1) for table in tables[one.number])
+        answers.append(
+            native.placement_harvest(fd, one.gfn, one.npages, one.page, rows, accessed, written, clear)
+        )
+    return answers
 
 
 def _overlap(slot: Slot, ram: RamRange) -> tuple[int, int]:

@@ -4,7 +4,6 @@ import mmap
 import os
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,8 +53,7 @@ def test_bits_of_node_roots_are_harvested_in_pieces(monkeypatch: pytest.MonkeyPa
     slots = (Slot(1 << 20, npages, 1 << 32, 0),)
     placement = Placement(-1)
     monkeypatch.setattr(placement, "call", lambda step: step(-1))
-    monkeypatch.setattr(placement, "info", lambda: SimpleNamespace(slots=slots))
-    source._bits(placement, ram, clear=False)
+    source._bits(placement, slots, (ram,), clear=False)
     # All of it once, a beat before each piece.
     ends = np.cumsum([0] + [count for _, count, _ in taken])
     assert ends[-1] == npages and [page for _, _, page in taken] == ends[:-1].tolist()

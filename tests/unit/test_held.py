@@ -21,6 +21,8 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.held import (
     HELD,
+    LEAST_WAIT_S,
+    LOOK_S,
     MOST_OF_USER,
     MOST_STUCK,
     RESERVED,
@@ -285,3 +287,41 @@ def test_a_command_line_costs_no_more_than_its_size():
     began = time.thread_time()
     assert parse_qemu(["qemu-system-x86_64", "-numa", again]) is None
     assert time.thread_time() - began < 0.5
+
+
+class StepOfSeconds:
+    """A step that takes ``takes_s`` of a clock that goes on by nothing else; counts the looks at it."""
+
+    def __init__(self, stat: Path, takes_s: float, *, works: bool) -> None:
+        self.now_s, self.looks = 0.0, 0
+        self._stat, self._takes_s, self._works = stat, takes_s, works
+        self._write()
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def ends_within(self, seconds: float) -> bool:
+        self.now_s, self.looks = self.now_s + seconds, self.looks + 1
+        self._write()
+        return self.now_s >= self._takes_s
+
+    def _write(self) -> None:
+        # /proc/PID/stat, proc_pid_stat(5): the state is field 3, utime and stime are 14 and 15, in ticks.
+        ticks = round(self.now_s * 100) if self._works else 7
+        self._stat.write_text(f"9 (step) S{' 0' * 10} {ticks} 0 {'0 ' * 30}\n")
+
+
+def test_a_step_that_works_for_long_is_looked_at_a_few_times_a_second(tmp_path: Path):
+    step = StepOfSeconds(tmp_path / "stat", 3.0, works=True)
+    Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: True)
+    assert step.looks <= 30
+
+
+@pytest.mark.parametrize("patience_s", [LEAST_WAIT_S, WAIT_S])
+def test_a_step_that_waits_is_given_up_as_soon_as_patience_ends(tmp_path: Path, patience_s: float):
+    step = StepOfSeconds(tmp_path / "stat", 60.0, works=False)
+    with pytest.raises(HeldError):
+        Held(tmp_path, step.clock).await_end(
+            7, step.ends_within, tmp_path / "stat", lambda: False, patience_s
+        )
+    assert patience_s <= step.now_s <= patience_s + 3 * LOOK_S

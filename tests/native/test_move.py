@@ -145,17 +145,20 @@ def test_other_threads_run_while_pagemap_is_read() -> None:
 
 
 U8, I32, I64 = np.zeros(4, np.uint8), np.zeros(4, np.int32), np.zeros(4, np.int64)
+U64, F64 = np.zeros(4, np.uint64), np.zeros(4)
 READONLY = np.frombuffer(bytes(4), np.uint8)
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "error", "words"),
     [
-        (native.planes_heat, (I32, U8), TypeError, "planes: need items of uint8"),
-        (native.planes_heat, (U8[:3], U8), ValueError, "planes has 3 items, but heat has 4"),
-        (native.planes_heat, (U8, U8), ValueError, "need eight"),
-        (native.planes_heat, (U8, READONLY), TypeError, "heat: need a writable"),
-        (native.planes_heat, (U8, U8[::2]), TypeError, "heat: .*C-contiguous"),
+        (native.rows_alike, (I32, U8), TypeError, "rows: need items of uint8"),
+        (native.queue_length, (F64, 0.5, F64, F64[:3]), ValueError, "rho has 4 items, but slope has 3"),
+        (native.rows_alike, (U8, READONLY), TypeError, "alike: need a writable"),
+        (native.rows_alike, (U8, U8[::2]), TypeError, "alike: .*C-contiguous"),
+        (native.rows_some, ((U8, U8, I32, U8, 2), U64, U8), ValueError, "rows: shapes that do not fit"),
+        (native.rows_some, ((U8, U8, I32), U64, U8), TypeError, "rows"),
+        (native.rows_bits, ((U8, U8[:1], I32[:1], U8, 2), U64, 0, I32), ValueError, "step: at least 1"),
         (native.rows_alike, (U8, U8[:3]), ValueError, "an item for each row"),
         (native.read_pagemap, (0, 123, pages(0, 1)), ValueError, "hva 123"),
         (native.read_pagemap, (0, -4096, pages(0, 1)), OverflowError, "negative"),
@@ -170,9 +173,3 @@ def test_wrong_arguments_are_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=words):
         function(*arguments)
-
-
-def test_the_newest_plane_is_the_highest_bit_of_each_pages_heat() -> None:
-    heat = np.zeros(16, np.uint8)
-    native.planes_heat(np.array([1, 128, *[0] * 12, 2, 128], np.uint8), heat)
-    assert heat.tolist() == [128, 1, *[0] * 13, 129]

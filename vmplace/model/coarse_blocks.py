@@ -11,11 +11,13 @@ import numpy as np
 
 from vmplace.model.page_rates import PER_SECOND, codes_of
 from vmplace.model.pages import RangePages, SeenWindow
-from vmplace.sampling.block_rows import BITS, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, chunks
 from vmplace.sampling.page_arrays import Bytes, Indexes, NodeIndexes
 
 EACH_BITS, EACH_BYTES = 8, 32
 """One in so many of a row is looked at: 8 of 64 bytes of bits (64 pages), 16 of 512 bytes (16 pages)."""
+LOOKED_AT = BIT_ROW // EACH_BITS * 8
+"""Pages, of a row of bits."""
 FEW = 1 / 32
 """A node that touched fewer of the pages looked at, in all windows together, counts as none."""
 CHUNK = 1 << 10
@@ -42,8 +44,11 @@ def coarse_touches(windows: tuple[SeenWindow, ...], some: Indexes, blocks: int) 
     planes = windows[0].planes(blocks)
     touched = np.zeros((planes, len(some)))
     for node in range(planes):
+        rows = node * blocks + some
         for window in windows:
-            touched[node] += _share(window.accessed, node * blocks + some)
+            # Most memory is used by few nodes.
+            if window.accessed.any_used(rows):
+                touched[node] += window.accessed.bits(rows, EACH_BITS) / LOOKED_AT
     counts = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
     return counts.astype(np.uint8)
 
@@ -66,9 +71,3 @@ def most_on(pages: RangePages, some: Indexes, nodes: int) -> NodeIndexes:
         counts = np.stack([np.count_nonzero(where == node, axis=1) for node in range(nodes)])
         found[start : start + CHUNK] = np.where(counts.any(axis=0), counts.argmax(axis=0), -1)
     return found
-
-
-def _share(rows: BlockRows, which: Indexes) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the share of the bits looked at that are set, of each row."""
-    parts = (BITS[rows.some(some)[:, ::EACH_BITS]].mean(axis=1) / 8 for some in chunks(which, CHUNK))
-    return np.concatenate([np.zeros(0), *parts])

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import native
 from vmplace.model.metrics import Matrix
 
 KNEE = 0.99
@@ -76,6 +77,12 @@ class MemorySystem:
         load, slope = _queue_length(rho)
         costs: Matrix = (load + rho * slope) * self._service()
         return costs
+
+    def waits_and_margins(self, rates: Matrix) -> tuple[Matrix, Matrix]:
+        """Return ``waits`` and ``marginal_waits``, for less than both take."""
+        rho = self._utilisation(rates)
+        load, slope = _queue_length(rho)
+        return load * self._service(), (load + rho * slope) * self._service()
 
     def _utilisation(self, rates: Matrix) -> Matrix:
         return rates * self._per_capacity
@@ -218,9 +225,9 @@ def _potential(system: MemorySystem, demand: Demand, uses: Matrix, unloaded: Mat
 
 def _queue_length(rho: Matrix) -> tuple[Matrix, Matrix]:
     """Return rho / (1 - rho), continued along its tangent beyond the knee, and its slope."""
-    below: Matrix = np.minimum(rho, KNEE)
-    slope: Matrix = 1 / (1 - below) ** 2
-    return below / (1 - below) + np.maximum(rho - KNEE, 0) * slope, slope
+    load, slope = np.empty(rho.shape), np.empty(rho.shape)
+    native.queue_length(np.ascontiguousarray(rho), KNEE, load, slope)
+    return load, slope
 
 
 def _queue_area(rho: Matrix) -> Matrix:

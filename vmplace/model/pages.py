@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from vmplace import native
 from vmplace.model.units import CHUNK_BLOCKS, CHUNK_RUNS, Units, portions
-from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks, joined_bits
+from vmplace.sampling.block_rows import BIT_ROW, BITS, BYTE_ROW, BlockRows, chunks, numbers
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import block_offset
@@ -62,7 +63,7 @@ class SeenWindow:
         for plane in range(1, self.planes(blocks)):
             rows = plane * blocks + some
             # Most memory is used by few nodes.
-            if self.accessed.used(rows).any():
+            if self.accessed.any_used(rows):
                 found |= self.accessed.some(rows)
         return found
 
@@ -144,8 +145,10 @@ class RangePages:
 
     def heat_of(self, some: Indexes) -> Bytes:
         """Return the heat of the pages of some blocks [n, 512]."""
-        oldest_first = [window.anybody(some, self.blocks) for window in reversed(self.seen)]
-        return joined_bits(oldest_first, len(some)) << np.uint8(8 - len(self.seen))
+        heat = np.empty((len(some), BYTE_ROW), np.uint8)
+        oldest_first = tuple(window.accessed.parts for window in reversed(self.seen))
+        native.windows_marks(oldest_first, self.blocks, -1, numbers(some), numbers(some[:0]), heat)
+        return heat << np.uint8(8 - len(self.seen))
 
     def first_heat(self) -> Bytes:
         """Return the heat of the first page of each block: that of huge pages."""

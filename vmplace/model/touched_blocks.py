@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vmplace import native
 from vmplace.model.coarse_blocks import coarse_blocks, coarse_codes, coarse_touches, most_on
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
-from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, joined_bits
+from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, numbers
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import NodeHits
@@ -114,21 +115,19 @@ class _Part:
             if marks is not None:
                 touches[node] = BITS[marks]
                 seen |= marks
-        wrote = self.marks([window.written for window in windows])
+        wrote = self.marks([window.written or self._nothing for window in windows])
         return touches, seen, np.zeros(size, np.uint8) if wrote is None else wrote
 
-    def marks(self, windows: Sequence[BlockRows | None], plane: int = 0) -> Bytes | None:
+    def marks(self, windows: Sequence[BlockRows], plane: int = 0) -> Bytes | None:
         """Return a bit for each window and entry that has one; None where nothing has."""
-        at = plane * self.blocks
-        known = [bits if bits and bits.used(at + self.every).any() else None for bits in windows]
-        if not any(known):
-            return None
-        none = np.zeros((len(self.apart), BIT_ROW), np.uint8)
-        pages = joined_bits([bits.some(at + self.apart) if bits else none for bits in known], len(self.apart))
-        whole = np.zeros(len(self.whole), np.uint8)
-        for number, bits in enumerate(known):
-            whole |= bits.used(at + self.whole).view(np.uint8) << number if bits else np.uint8(0)
-        return np.concatenate([pages.reshape(-1), whole])
+        marks = np.empty(len(self.apart) * HUGE_PAGES + len(self.whole), np.uint8)
+        rows, apart, whole = tuple(bits.parts for bits in windows), numbers(self.apart), numbers(self.whole)
+        return marks if native.windows_marks(rows, self.blocks, plane, apart, whole, marks) else None
+
+    @property
+    def _nothing(self) -> BlockRows:
+        """Return rows without a bit, for a window of which writes are not known."""
+        return BlockRows.built(self.blocks, BIT_ROW, ())
 
     def bytes_of(self, rows: BlockRows, plane: int = 0) -> Bytes:
         """Return for each entry what holds for its page, or for the first one of a block."""

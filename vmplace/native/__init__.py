@@ -25,11 +25,15 @@ from vmplace.native._native import (
     placement_open,
     placement_replicate,
     placement_roots,
-    planes_heat,
+    queue_length,
     read_pagemap,
     rows_alike,
+    rows_bits,
+    rows_some,
+    rows_used,
     touch_rate_count,
     touch_rate_step,
+    windows_marks,
 )
 
 PATH = Path(_native.__file__)
@@ -58,9 +62,13 @@ __all__ = [
     "placement_open",
     "placement_replicate",
     "placement_roots",
-    "planes_heat",
+    "queue_length",
     "read_pagemap",
     "rows_alike",
+    "rows_bits",
+    "rows_some",
+    "rows_used",
     "touch_rate_count",
     "touch_rate_step",
+    "windows_marks",
 ]

@@ -34,6 +34,9 @@ def touch_rate_count(codes: U8, shown: U64, counts: U64) -> None:
 def touch_rate_step(codes: U8, shown: U64, table: U8) -> None:
     """In place: ``codes[page] = table[codes[page], answer]``; ``table[256, R + 1]``."""
 
+def queue_length(rho: F64, knee: float, load: F64, slope: F64) -> None:
+    """Fill ``load`` with rho / (1 - rho), beyond the knee its tangent there, and ``slope`` with its slope."""
+
 def place_traffic(heat: F64, places: I8, traffic: F64) -> None:
     """Add up ``heat[P, N]`` by node and by the page's place: ``traffic[N, N]`` is overwritten.
 
@@ -103,11 +106,25 @@ def measure_streams(
 def rows_alike(rows: U8, alike: U8) -> None:
     """Fill in which rows, as many as ``alike`` has items and all of one length, are of equal bytes: 1."""
 
-def planes_heat(planes: U8, heat: U8) -> None:
-    """Fill in the heat of each page from ``planes[8, pages / 8]``, bits of eight windows, newest first.
+Rows: TypeAlias = tuple[U8, U8, I32, U8, int]
+"""``value``, ``mixed``, ``before``, ``detail`` and ``width`` of BlockRows (sampling/block_rows.py)."""
 
-    Page i is bit i % 8 of byte i // 8.  The newest window is the highest bit of the heat, so that it halves
-    with each window.
+def rows_some(rows: Rows, which: U64, found: U8) -> None:
+    """Fill ``found[n, width]`` with the rows ``which[n]``; IndexError for one that is not there."""
+
+def rows_used(rows: Rows, which: U64, used: U8) -> int:
+    """Fill in which of the rows are not of zeros: 1; return how many that are."""
+
+def rows_bits(rows: Rows, which: U64, step: int, bits: I32) -> None:
+    """Fill in how many bits are set in each ``step``-th byte of the rows ``which[n]``, the first included."""
+
+def windows_marks(
+    windows: tuple[Rows, ...], blocks: int, plane: int, apart: U64, whole: U64, marks: U8
+) -> bool:
+    """Fill in a byte for each page of the blocks ``apart``, and then for each block ``whole``.
+
+    Bit w is set where window w, of at most eight, has the page's bit, or any of the block's.  ``plane``: of
+    the planes of ``blocks`` rows of 64 bytes; -1: of any.  Returns whether there is a bit.
     """
 
 def placement_open(pid: int, vm_fd: int) -> int:

@@ -54,10 +54,14 @@ ssize_t vmp_pread_full(int fd, void *to, size_t bytes, off_t at);
 ssize_t vmp_pwrite_full(int fd, const void *from, size_t bytes, off_t at);
 
 PyObject *vmp_rows_alike(PyObject *module, PyObject *args);
-PyObject *vmp_planes_heat(PyObject *module, PyObject *args);
+PyObject *vmp_rows_some(PyObject *module, PyObject *args);
+PyObject *vmp_rows_used(PyObject *module, PyObject *args);
+PyObject *vmp_rows_bits(PyObject *module, PyObject *args);
+PyObject *vmp_windows_marks(PyObject *module, PyObject *args);
 PyObject *vmp_learn_shares(PyObject *module, PyObject *args);
 PyObject *vmp_touch_rate_count(PyObject *module, PyObject *args);
 PyObject *vmp_touch_rate_step(PyObject *module, PyObject *args);
+PyObject *vmp_queue_length(PyObject *module, PyObject *args);
 PyObject *vmp_place_traffic(PyObject *module, PyObject *args);
 PyObject *vmp_place_cheapest(PyObject *module, PyObject *args);
 PyObject *vmp_read_pagemap(PyObject *module, PyObject *args);

@@ -186,3 +186,27 @@ PyObject *vmp_place_cheapest(PyObject *module, PyObject *args)
 	Py_END_ALLOW_THREADS
 	Py_RETURN_NONE;
 }
+
+PyObject *vmp_queue_length(PyObject *module, PyObject *args)
+{
+	_cleanup_buffer_ struct vmp_buffer rho = { 0 }, load = { 0 }, slope = { 0 };
+	PyObject *rho_object, *load_object, *slope_object;
+	double knee;
+
+	if (!PyArg_ParseTuple(args, "OdOO:queue_length", &rho_object, &knee, &load_object, &slope_object) ||
+	    !vmp_buffer_get(rho_object, "rho", VMP_FLOAT64, false, &rho) ||
+	    !vmp_buffer_get(load_object, "load", VMP_FLOAT64, true, &load) ||
+	    !vmp_buffer_get(slope_object, "slope", VMP_FLOAT64, true, &slope) ||
+	    !vmp_buffer_same_count(&rho, "rho", &load, "load") ||
+	    !vmp_buffer_same_count(&rho, "rho", &slope, "slope"))
+		return NULL;
+
+	for (size_t i = 0; i < rho.count; i++) {
+		/* What is not a number stays so. */
+		double below = rho.f64[i] > knee ? knee : rho.f64[i], above = rho.f64[i] - knee;
+
+		slope.f64[i] = 1 / ((1 - below) * (1 - below));
+		load.f64[i] = below / (1 - below) + (above < 0 ? 0 : above) * slope.f64[i];
+	}
+	Py_RETURN_NONE;
+}

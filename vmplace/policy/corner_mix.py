@@ -70,8 +70,8 @@ class CornerMix:
     def margins(self, weights: Matrix) -> Matrix:
         """Return what each corner costs at the margin of the mixture."""
         asked, weighted = weights @ self.asked, weights @ self.weighted
-        waits = self.system.waits(asked)
-        rise = (self.system.marginal_waits(asked) - waits) / np.maximum(asked, 1e-300)
+        waits, margins_of_all = self.system.waits_and_margins(asked)
+        rise = (margins_of_all - waits) / np.maximum(asked, 1e-300)
         margins: Matrix = self.plain + self.weighted @ waits + self.asked @ (weighted * rise)
         return margins
 

@@ -238,9 +238,9 @@ def _rates(
 def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, importances: Matrix) -> list[Matrix]:
     """Return, for each guest, what one more of its accesses costs all, in units of its own time."""
     asked, weighted = asked_of(system, scale, traffics), asked_of(system, importances * scale, traffics)
-    waits = system.waits(asked)
+    waits, margins = system.waits_and_margins(asked)
     # What is caused to others: the guests' shares of the rate at a resource, each with its importance.
-    caused = (system.marginal_waits(asked) - waits) * weighted / np.maximum(asked, 1e-300)
+    caused = (margins - waits) * weighted / np.maximum(asked, 1e-300)
     by_importance = {
         importance: system.latency + system.visits @ (waits + caused / importance)
         for importance in {*importances.tolist()}

@@ -15,7 +15,7 @@ pages differ from the others.  Only the third keeps its 512 bytes.
 ([0, 7, 7], [False, False, True], (1, 512))
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,20 +98,30 @@ class BlockRows:
 
     def used(self, which: Indexes) -> Bools:
         """Return which of these rows are not of zeros."""
-        used: Bools = (self.value[which] != 0) | self._mixed(which)
-        return used
+        used = np.empty(len(which), np.uint8)
+        native.rows_used(self.parts, numbers(which), used)
+        return used.view(np.bool_)
+
+    def any_used(self, which: Indexes) -> bool:
+        """Tell whether any of these rows is not of zeros."""
+        return native.rows_used(self.parts, numbers(which), np.empty(len(which), np.uint8)) > 0
 
     def some(self, which: Indexes) -> Bytes:
         """Return these rows [n, width], a copy."""
         found = np.empty((len(which), self.width), np.uint8)
-        found[:] = self.value[which][:, None]
-        if len(self.detail):
-            there = np.flatnonzero(self._mixed(which))
-            byte, bit = which[there] >> 3, (which[there] & 7).astype(np.uint8)
-            # Of the eight rows, those before this one are the highest bits.
-            earlier = BITS[self.mixed[byte] >> 1 >> (7 - bit)]
-            found[there] = self.detail[self.before[byte] + earlier]
+        native.rows_some(self.parts, numbers(which), found)
         return found
+
+    def bits(self, which: Indexes, step: int) -> npt.NDArray[np.int32]:
+        """Return how many bits are set in each ``step``-th byte of these rows [n]."""
+        bits = np.empty(len(which), np.int32)
+        native.rows_bits(self.parts, numbers(which), step, bits)
+        return bits
+
+    @property
+    def parts(self) -> tuple[Bytes, Bytes, npt.NDArray[np.int32], Bytes, int]:
+        """Return what the C core takes for rows."""
+        return self.value, self.mixed, self.before, self.detail, self.width
 
     def set_bits(self, planes: int) -> Counts:
         """Return how many bits are set in each of so many planes."""
@@ -129,14 +139,9 @@ class BlockRows:
         return mixed
 
 
-def joined_bits(planes: Sequence[Bytes], count: int) -> Bytes:
-    """Return a byte per page [count, 512]: bit k is the page's bit in rows ``planes[k]``, up to eight."""
-    highest_first = np.zeros((8, count, BIT_ROW), np.uint8)
-    for to, rows in zip(highest_first[::-1], planes, strict=False):
-        to[:] = rows
-    pages = np.empty((count, BYTE_ROW), np.uint8)
-    native.planes_heat(highest_first.reshape(-1), pages.reshape(-1))
-    return pages
+def numbers(which: Indexes) -> Bits:
+    """Return numbers of rows as the C core takes them."""
+    return np.ascontiguousarray(which, np.int64).view(np.uint64)
 
 
 def chunks(some: Indexes, size: int) -> Iterator[Indexes]:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vmplace.model.memory_system import Demand, Link, beside, routed, solved
+from vmplace.model.memory_system import KNEE, Demand, Link, beside, routed, solved
 from vmplace.model.published import (
     CARREFOUR_2013,
     CARREFOUR_TABLE_1,
@@ -99,3 +99,21 @@ def test_a_guest_beside_overload_still_has_an_answer():
     crowd[0, 0] = 3 * CARREFOUR_2013.controller[0]
     (rate,) = beside(CARREFOUR_2013, guest, crowd)
     assert 0 < rate < solved(CARREFOUR_2013, guest).rates[0]
+
+
+def test_the_wait_is_rho_over_one_minus_rho_and_goes_on_along_its_tangent():
+    system, rho = CARREFOUR_2013, np.array([0.0, 0.3, KNEE, 1.5] * 2)
+    service = system.queue / system.capacities[:8]
+    rates = np.concatenate([rho * system.capacities[:8], np.zeros(len(system.capacities) - 8)])
+    below = np.minimum(rho, KNEE)
+    length = below / (1 - below) + (rho - below) / (1 - KNEE) ** 2
+    assert system.waits(rates)[:8] == pytest.approx(length * service, rel=1e-9)
+    waits, margins = system.waits_and_margins(rates)
+    assert (waits == system.waits(rates)).all() and (margins == system.marginal_waits(rates)).all()
+
+
+def test_one_more_access_costs_what_it_makes_all_of_them_wait():
+    system, rates = CARREFOUR_2013, CARREFOUR_2013.capacities * 0.6
+    step = rates * 1e-6
+    rise = ((rates + step) * system.waits(rates + step) - rates * system.waits(rates)) / step
+    assert system.marginal_waits(rates) == pytest.approx(rise, rel=1e-4)

@@ -5,10 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vmplace import native
 from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, rows_of_bits, rows_of_pages
 from vmplace.topology.guest import Movability, RamRange
 
 KINDS = st.lists(st.sampled_from(("zeros", "ones", "last byte", "first byte", "random")), max_size=60)
+
+SIX_KINDS = st.lists(
+    st.sampled_from(("zeros", "ones", "last byte", "first byte", "random")), min_size=6, max_size=6
+)
 
 
 def rows_of(kinds: list[str], width: int) -> np.ndarray:
@@ -58,3 +63,54 @@ def test_pages_are_in_the_row_of_their_block(offset: int, npages: int) -> None:
     places = rows_of_pages(touched[0].view(np.int8), ram, -1).reshape(-1)
     assert (places[offset : offset + npages] == touched[0]).all()
     assert (places == 255).sum() == len(places) - npages
+
+
+@given(KINDS, st.integers(1, BIT_ROW), st.integers(0, 1 << 30))
+def test_bits_of_rows_are_counted_by_the_bytes_that_are_looked_at(
+    kinds: list[str], step: int, seed: int
+) -> None:
+    rows = rows_of(kinds, BIT_ROW)
+    kept = BlockRows.of(rows)
+    which = np.random.default_rng(seed).integers(0, max(len(rows), 1), 20 if kinds else 0)
+    wanted = np.unpackbits(rows[which][:, ::step], axis=1).sum(axis=1)
+    assert kept.bits(which, step).tolist() == wanted.tolist()
+    assert kept.used(which).tolist() == rows[which].any(axis=1).tolist()
+    assert kept.any_used(which) == rows[which].any()
+
+
+@given(st.lists(SIX_KINDS, max_size=8), st.sampled_from((-1, 0, 1)))
+def test_marks_have_a_bit_for_each_window_of_a_page_or_block(windows: list[list[str]], plane: int) -> None:
+    # Two planes of three blocks, of which the last is asked for page by page, and the first as a whole.
+    all_rows = [rows_of(kinds, BIT_ROW) for kinds in windows]
+    marks = np.empty(BYTE_ROW + 1, np.uint8)
+    parts = tuple(BlockRows.of(rows).parts for rows in all_rows)
+    found = native.windows_marks(parts, 3, plane, np.array([2], np.uint64), np.array([0], np.uint64), marks)
+    wanted = np.zeros(BYTE_ROW + 1, np.uint8)
+    for number, rows in enumerate(all_rows):
+        planes = rows.reshape(2, 3, BIT_ROW)
+        seen = planes[0] | planes[1] if plane < 0 else planes[plane]
+        wanted[:BYTE_ROW] += np.unpackbits(seen[2], bitorder="little") << number
+        wanted[BYTE_ROW] += seen[0].any() << number
+    assert marks.tolist() == wanted.tolist() and found == wanted.any()
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    kept = BlockRows.of(rows_of(["ones", "random"], BIT_ROW))
+    for which in (np.array([2]), np.array([-1])):
+        with pytest.raises(IndexError):
+            kept.some(which)
+    marks = np.empty(BYTE_ROW, np.uint8)
+    with pytest.raises(IndexError):
+        native.windows_marks((kept.parts,), 2, 0, np.array([2], np.uint64), np.zeros(0, np.uint64), marks)
+    with pytest.raises(ValueError, match="planes of all blocks"):
+        native.windows_marks((kept.parts,), 2, 1, np.array([0], np.uint64), np.zeros(0, np.uint64), marks)
+    with pytest.raises(ValueError, match="at most 8"):
+        native.windows_marks((kept.parts,) * 9, 2, 0, np.array([0], np.uint64), np.zeros(0, np.uint64), marks)
+
+
+def test_rows_whose_count_of_others_is_wrong_are_refused() -> None:
+    value, mixed, before, detail, width = BlockRows.of(rows_of(["random"] * 9, BIT_ROW)).parts
+    with pytest.raises(IndexError):
+        native.rows_some(
+            (value, mixed, before + 9, detail, width), np.array([0], np.uint64), np.empty(BIT_ROW, np.uint8)
+        )

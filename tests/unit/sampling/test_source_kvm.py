@@ -34,7 +34,7 @@ class KernelOfBits(Placement):
         self.calls += 1
         return self._info
 
-    def harvest(  # noqa: PLR0913 - the ioctl's arguments
+    def harvest(
         self,
         fd: int,
         gfn: int,

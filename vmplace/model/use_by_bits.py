@@ -78,14 +78,17 @@ def page_use(pages: TouchedPages) -> PageUse:
     touched, certain = seen.touched, seen.windows >= CERTAIN_WINDOWS
     private = _are_private(pages, seen)
     owner = _either(certain | pages.of_block(private), seen.alone, np.int8(-1))
+    written = seen.written | pages.of_block(_are_written(pages, seen))
+    unsure = written & ~seen.written & (pages.windows < CERTAIN_WINDOWS)
+    if touched.all():
+        # Nothing has to be taken from the pages around.
+        return PageUse(owner, owner < 0, written, touched, unsure)
     of_block = np.where(private, _leader(pages, seen), np.int8(-1)).astype(np.int8)
     owner = _either(touched, owner, pages.of_block(of_block))
     seen_of_block = pages.by_block(touched)
     around = pages.of_block(~private & (seen_of_block >= LEAST_PAGES))
     shared = touched & (owner < 0) | ~touched & around
     in_use = touched | pages.of_block(seen_of_block >= HUGE_PAGES * IN_USE_RATIO)
-    written = seen.written | pages.of_block(_are_written(pages, seen))
-    unsure = written & ~seen.written & (pages.windows < CERTAIN_WINDOWS)
     return PageUse(owner, shared, written, in_use, unsure)
 
 
@@ -130,6 +133,8 @@ def _are_written(pages: TouchedPages, seen: Seen) -> Bools:
     For each page that was seen written in w windows there are m / (1 - m) like it that were not, where
     m = (1 - f)^w, and f is how often pages are written once more.
     """
+    if not seen.written.any():
+        return np.zeros(len(pages.blocks), np.bool_)
     spared, like_it = 1 - _written_again(pages), np.zeros(len(pages.blocks))
     times = BITS[pages.seen & pages.of_block(_telling_windows(pages, seen))]
     for windows in range(1, pages.windows + 1):

@@ -47,7 +47,8 @@ static void add_traffic(const double *heat, const struct vmp_buffer *places, siz
 		if (place == VMP_ABSENT)
 			continue;
 		for (size_t k = 0; k < nodes; k++)
-			traffic[k * nodes + (place == VMP_REPLICATED ? k : (size_t)place)] += heat[k];
+			if (heat[k])
+				traffic[k * nodes + (place == VMP_REPLICATED ? k : (size_t)place)] += heat[k];
 	}
 }
 
@@ -97,8 +98,10 @@ static double accesses_cost(const struct vmp_choice *choice, const double *heat,
 {
 	double cost = 0.0;
 
+	/* Most pages are used from few nodes. */
 	for (size_t k = 0; k < choice->nodes; k++)
-		cost += heat[k] * choice->prices[k * choice->nodes + place];
+		if (heat[k])
+			cost += heat[k] * choice->prices[k * choice->nodes + place];
 	return cost;
 }
 
@@ -107,7 +110,8 @@ static double local_cost(const struct vmp_choice *choice, const double *heat)
 	double cost = 0.0;
 
 	for (size_t k = 0; k < choice->nodes; k++)
-		cost += heat[k] * choice->prices[k * choice->nodes + k];
+		if (heat[k])
+			cost += heat[k] * choice->prices[k * choice->nodes + k];
 	return cost;
 }
 
@@ -117,7 +121,8 @@ static bool is_settled(const struct vmp_choice *choice, const double *heat, int8
 	double saved = 0.0;
 
 	for (size_t k = 0; k < choice->nodes; k++)
-		saved += heat[k] * (choice->prices[k * choice->nodes + now] - choice->least[k]);
+		if (heat[k])
+			saved += heat[k] * (choice->prices[k * choice->nodes + now] - choice->least[k]);
 	return saved < price;
 }
 

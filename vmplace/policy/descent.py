@@ -31,6 +31,7 @@ Limits: prices are of a steady state; a node's capacity is the caller's concern.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -95,6 +96,14 @@ class PageTask:
     def price_of_copies(self) -> Matrix:
         """Return the price of each copy of each page (ns)."""
         return self.move_price if self.copy_price is None else self.copy_price
+
+    @cached_property
+    def _price_if_replicable(self) -> Matrix:
+        return np.where(self.replicable, self.price_of_copies, np.inf)
+
+    def price_of_all_copies(self, copies: int) -> Matrix:
+        """Return the price of so many copies of each page (ns), infinite where it may have none."""
+        return self._price_if_replicable if copies == 1 else self._price_if_replicable * copies
 
     def of(self, pages: Indexes | slice, each: float = 1.0) -> "PageTask":
         """Return the task of these pages, of which one stands for ``each``."""
@@ -197,9 +206,9 @@ def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexe
     guest, best = task.guest, task.guest.node.copy()
     memory = task.memory(system)
     copies = max(int((guest.worker & memory).sum()) - 1, 1)
-    price_of_copies = np.where(task.replicable, task.price_of_copies * copies, np.inf)
+    of_copies = task.price_of_all_copies(copies)
     native.place_cheapest(
-        guest.heat, guest.node, prices, memory.view(np.uint8), task.move_price, price_of_copies, best
+        guest.heat, guest.node, prices, memory.view(np.uint8), task.move_price, of_copies, best
     )
     return best
 

@@ -329,6 +329,10 @@ def _carried_over(state: State, seen: dict[str, Entries]) -> State:
         before = state.known.get(name)
         if before is None or name not in state.memories:
             continue
+        if _are_same(entries.pages, before.pages):
+            known[name], steady[name] = Known(entries.pages, before.copied), state.steady[name]
+            memories[name] = _same_memory(state.memories[name])
+            continue
         at = entries_before(entries.pages, before.pages)
         known[name] = Known(entries.pages, _taken(before.copied, at, False))
         memories[name] = _memory_of(state.memories[name], at)
@@ -337,6 +341,24 @@ def _carried_over(state: State, seen: dict[str, Entries]) -> State:
             _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
         )
     return State(known, memories, steady, state.planned_s)
+
+
+def _are_same(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:
+    """Tell whether each entry is what it was: then nothing has to follow."""
+    return len(now) == len(before) and all(
+        (a.ram.hva, a.ram.npages) == (b.ram.hva, b.ram.npages)
+        and np.array_equal(a.blocks, b.blocks)
+        and np.array_equal(a.apart, b.apart)
+        and np.array_equal(a.whole, b.whole)
+        for a, b in zip(now, before, strict=True)
+    )
+
+
+def _same_memory(memory: guard.Memory) -> guard.Memory:
+    """Return the memory of entries that are the same; moves that joined a trial get into its order."""
+    if memory.trials:
+        return _memory_of(memory, np.arange(len(memory.origin)))
+    return replace(memory, promise=None)
 
 
 def _memory_of(memory: guard.Memory, at: Indexes) -> guard.Memory:

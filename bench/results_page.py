@@ -29,8 +29,8 @@ HEAD = """<!-- Rendered by make results from bench/results/*.json; change nothin
 
 Every figure on this page is rendered from a file in `bench/results/`, which a `make` target or a
 bench wrote: with machine, date, commit, control, runs and spread. A figure is of the commit that is
-named with it, not of this checkout: each section says what changed since. Figures of things that
-are gone are in the [design notes](design/index.md), as history.
+named with it, not of this checkout. A section ends with what changed since of what it measured.
+Figures of things that are gone are in the [design notes](design/index.md), as history.
 
 * *counted*: by the emulator's meter, exactly. *modelled*: by a model of the memory system.
   *measured*: by a clock of the machine named.
@@ -103,7 +103,7 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
     yield _question(command.split()[0]) + "\n"
     for part, reported in kept.get("parts", {}).items():
         runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"
-        yield f"### {part}\n\n{runs[0].upper()}{runs[1:]}.\n"
+        yield f"### {part.replace('_', ' ')}\n\n{runs[0].upper()}{runs[1:]}.\n"
         yield "| figure | value | spread |\n|---|---|---|"
         spread = dict(_leaves(reported.get("spread", {})))
         for key, value in _leaves(reported["figures"]):

@@ -110,6 +110,13 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^a-z0-9_ -]", "", line).replace(" ", "-") for line in plain}
 
 
+def test_each_test_that_a_note_on_hostile_guests_names_is_there() -> None:
+    named = re.findall(r"`(test_\w+)(?:\[\w+\])?`", (DOCS / "design/hostile-guests.md").read_text())
+    tests = "".join(path.read_text() for path in (DOCS.parent / "tests").rglob("test_*.py"))
+    assert len(named) > 50
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
 def test_pictures_are_those_that_are_drawn() -> None:
     for file, drawn in runpy.run_path(str(DOCS / "pictures/draw.py"))["PICTURES"].items():
         assert (DOCS / "pictures" / file).read_text() == drawn, "run make pictures"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vmplace.agent.lock import AgentBusyError, AgentLock
+from vmplace.errors import VmplaceError
 
 HOLDER = """
 import sys, time
@@ -101,3 +102,12 @@ def test_a_full_disk_costs_the_killed_agents_pid_nothing(path: Path, holder: "su
     )
     assert b"cannot write" in reported.stdout
     assert AgentLock(path).take() == holder.pid
+
+
+def test_a_symbolic_link_in_the_locks_place_is_not_followed(path: Path, tmp_path: Path):
+    path.parent.mkdir()
+    (tmp_path / "precious").write_text("precious")
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(VmplaceError):
+        AgentLock(path).take()
+    assert (tmp_path / "precious").read_text() == "precious"

@@ -58,6 +58,30 @@ def test_a_lost_guest_is_told_beside_its_figures(tmp_path: Path):
     assert "no: vmplace" in page
 
 
+@pytest.mark.parametrize("name", ["$\\frac{$", "$x^$", "a$b$"])
+def test_a_name_is_drawn_as_it_is_and_not_as_mathematics(tmp_path: Path, name: str):
+    content = scenario()
+    content["managers"] = {name: content["managers"]["vmplace"]}
+    result, page = reported(tmp_path, written(tmp_path, "r.json", content))
+    assert result.exit_code == 0, result.output
+    assert name in page
+
+
+def test_a_manager_without_guests_is_told(tmp_path: Path):
+    content = scenario()
+    content["managers"]["none"] = {**content["managers"]["vmplace"], "guests": {}}
+    result, page = reported(tmp_path, written(tmp_path, "r.json", content))
+    assert isinstance(result.exception, VmplaceError) and "the same guests" in str(result.exception)
+    assert not page
+
+
+def test_a_bad_byte_is_told(tmp_path: Path):
+    (tmp_path / "x.json").write_bytes(b'{"scenario": "\xff", "managers": {}}')
+    result, page = reported(tmp_path, tmp_path / "x.json")
+    assert isinstance(result.exception, VmplaceError)
+    assert not page
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

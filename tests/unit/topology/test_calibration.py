@@ -142,3 +142,17 @@ def test_figures_where_nothing_fits_are_refused():
     one, two = np.zeros(1, np.int32), np.zeros(2, np.uint64)
     with pytest.raises(ValueError, match="a result for each pair"):
         native.measure_streams(one, one, 1 << 20, 1, two, two)
+
+
+def test_a_calibration_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A crash of the host leaves the former one, or the whole new one."""
+    path, synced, sync = tmp_path / "b.json", [], os.fsync
+    path.write_text("before")
+
+    def fsync(fd: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{fd}").read_bytes(), path.read_text()))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_calibration(calibration(), path)
+    assert synced == [(path.read_bytes(), "before")]

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,3 +149,20 @@ def test_domains_that_hang_leave_the_others_known(monkeypatch: pytest.MonkeyPatc
     assert well.UUIDString() not in answer["migrating"]
     for domain in hung:
         domain.end.set()
+
+
+@pytest.mark.parametrize("question", [one for one in libvirt_worker.QUESTIONS if one != "watch"])
+def test_a_question_is_asked_by_a_connection_that_can_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, question: str
+):
+    import libvirt
+
+    opened: list[str] = []
+    for name in ("open", "openReadOnly"):
+        monkeypatch.setattr(libvirt, name, lambda uri, name=name: opened.append(name))
+    monkeypatch.setattr(signal, "alarm", lambda _: 0)
+    monkeypatch.setitem(libvirt_worker.QUESTIONS, question, lambda *_: {})
+    assert libvirt_worker.main("test:///default", question) == {}
+    # QEMU's monitor, metadata and definitions are refused to a connection that may only read.
+    changes = {"monitor", "set", "summaries", "secure", "define"}
+    assert opened == ["open" if question in changes else "openReadOnly"]

@@ -12,6 +12,8 @@ Of the agent's ``auto``: what a plan takes after the first, evidence from pages 
 that spans four nodes (``auto_s_per_gib``).  ``auto_s_of_gib_touched``: the same of a guest of ``LARGE_GIB``
 that touches one GiB; controls: every page of it (``auto_s_of_all_touched``: more than a plan tells apart, so
 most of its blocks are placed as a whole), and every one of its huge pages (``auto_s_of_huge_touched``).
+``auto_s_of_many``: of N guests that have a TiB together, a tenth of it random small pages; every tenth guest
+spans four nodes, the others run on one each.
 ``*_mib``: what each adds to the process at its peak, numpy's arrays included.
 """
 
@@ -28,6 +30,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+import numpy.typing as npt
 
 import vmplace.simulate
 from bench.record import Figures, Part, add_record_options, measure
@@ -113,20 +116,47 @@ def layout_seconds(guests: int) -> float:
 
 def of_auto(gib: int, touched_gib: int, *, huge: bool = False) -> tuple[float, float]:
     """Return CPU seconds and MiB of a plan for a guest: four nodes share half of what it touches."""
-    nodes = tuple(Node(nid, (nid,), 64 << 30, 32 << 30) for nid in range(4))
-    distances = {(a, b): 10 if a == b else 20 for a in range(4) for b in range(4)}
-    host = HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
-    vcpus = tuple(Vcpu(nid, nid, (nid,), None) for nid in range(4))
     pages = spanning_range(gib * GIB_PAGES, touched_gib * GIB_PAGES, huge=huge)
-    topology = GuestTopology("g", 1, 1, "kvm", vcpus, (pages.ram,))
-    view = GuestView(topology, GuestPages("g", (0, 1, 2, 3), 4, (pages,)), dram_per_us=50.0, cpus=4.0)
+    return of_plans(host_of_four(64 << 30), (view_of("g", pages, (0, 1, 2, 3)),))
+
+
+def of_many(guests: int) -> tuple[float, float]:
+    """Return CPU seconds and MiB of a plan for so many guests with a TiB together."""
+    npages = 1024 * GIB_PAGES // guests
+    one_node = [random_range(npages, npages // 10, (nid,)) for nid in range(4)]
+    spanning = random_range(npages, npages // 10, (0, 1, 2, 3))
+    views = tuple(
+        view_of(f"g{number}", spanning, (0, 1, 2, 3))
+        if number % 10 == 0
+        else view_of(f"g{number}", one_node[number % 4], (number % 4,) * 4)
+        for number in range(guests)
+    )
+    return of_plans(host_of_four(512 << 30), views)
+
+
+def host_of_four(memory_bytes: int) -> HostTopology:
+    """Return a host of four nodes, half of whose memory is free."""
+    nodes = tuple(Node(nid, (nid,), memory_bytes, memory_bytes // 2) for nid in range(4))
+    distances = {(a, b): 10 if a == b else 20 for a in range(4) for b in range(4)}
+    return HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
+
+
+def view_of(name: str, pages: RangePages, vcpu_nids: tuple[int, ...]) -> GuestView:
+    """Return a busy guest with a vCPU on each of these nodes."""
+    vcpus = tuple(Vcpu(number, number, (nid,), None) for number, nid in enumerate(vcpu_nids))
+    topology = GuestTopology(name, 1, 1, "kvm", vcpus, (pages.ram,))
+    return GuestView(topology, GuestPages(name, (0, 1, 2, 3), 4, (pages,)), dram_per_us=50.0, cpus=4.0)
+
+
+def of_plans(host: HostTopology, views: tuple[GuestView, ...]) -> tuple[float, float]:
+    """Return the mean CPU seconds of plans after the first, and the MiB that one takes at its peak."""
     policy, took = AutoPolicy(), []
     for look in range(1, LOOKS):
         started = time.process_time()
-        policy(Snapshot(host, (view,), 1 << 28, 0.25, now_ns=look * LOOK_NS))
+        policy(Snapshot(host, views, 1 << 28, 0.25, now_ns=look * LOOK_NS))
         took.append(time.process_time() - started)
     tracemalloc.start()
-    policy(Snapshot(host, (view,), 1 << 28, 0.25, now_ns=LOOKS * LOOK_NS))
+    policy(Snapshot(host, views, 1 << 28, 0.25, now_ns=LOOKS * LOOK_NS))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return float(np.mean(took[1:])), peak / (1 << 20)
@@ -139,10 +169,25 @@ def spanning_range(npages: int, touched: int, *, huge: bool) -> RangePages:
     seen[1:, touched // 2 :] = False
     if huge:
         seen = seen.reshape(5, -1, 512).any(axis=2).repeat(512, axis=1)
-    bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint64)
+    return range_of(seen, huge=huge)
+
+
+def random_range(npages: int, touched: int, nodes: tuple[int, ...]) -> RangePages:
+    """Return a range of small pages whose first ones were touched, each by seven in ten of the nodes."""
+    chance, seen = np.random.default_rng(len(nodes)), np.zeros((5, npages), np.bool_)
+    seen[nodes, :touched] = chance.random((len(nodes), touched), np.float32) < 0.7
+    return range_of(seen, node=nodes[0])
+
+
+def range_of(seen: npt.NDArray[np.bool_], *, huge: bool = False, node: int = 0) -> RangePages:
+    """Return a range on one node whose pages were touched and written in each window: ``seen[5, pages]``."""
+    npages = seen.shape[1]
+    words = np.zeros((5, -(-npages // 64) * 64), np.bool_)
+    words[:, :npages] = seen
+    bits = np.packbits(words, axis=1, bitorder="little").view(np.uint64)
     ram = RamRange(1 << 40, npages, None, 4096, Movability.MOVABLE, "", None)
-    nothing, whole = np.zeros(npages, np.uint8), np.full(npages // 512, huge, np.uint8)
-    sample = RangeSample(ram, nothing, nothing.view(np.int8), whole, NodeBits(bits, bits))
+    nothing, whole = np.zeros(npages, np.uint8), np.full(-(-npages // 512), huge, np.uint8)
+    sample = RangeSample(ram, nothing, np.full(npages, node, np.int8), whole, NodeBits(bits, bits))
     batch = SampleBatch("g", "kvm", SourceCoverage(), 0, 1, (0, 1, 2, 3), (sample,))
     pages = absorbed(None, batch)
     for _ in range(1, HISTORY_WINDOWS):
@@ -166,6 +211,12 @@ def by_gib() -> Figures:
     return {"auto_s_per_gib": took_s, "auto_mib_per_gib": peak_mib}
 
 
+def by_many(guests: int) -> Figures:
+    """Return what a plan takes for a host of many guests."""
+    took_s, peak_mib = of_many(guests)
+    return {"guests": guests, "auto_s_of_many": took_s, "auto_mib_of_many": peak_mib}
+
+
 def of_large_guest() -> Iterator[Figures]:
     """Yield what a plan takes for a large guest that touches a GiB, all, and all in huge pages."""
     for name, touched, huge in (("gib", 1, False), ("all", LARGE_GIB, False), ("huge", LARGE_GIB, True)):
@@ -183,6 +234,7 @@ def main() -> int:
         "guests": partial(measured, options.guests),
         "control": partial(measured, options.guests // 10),
         "by_gib": by_gib,
+        "many": partial(by_many, options.guests),
         "large_guest": of_large_guest,
     }
     return measure("decision", parts, options)

@@ -23,20 +23,25 @@ FEW = 1 / 32
 CHUNK = 1 << 10
 
 
-def coarse_blocks(pages: RangePages, some: Indexes, differ: int, most: int | None) -> Indexes:
+def coarse_blocks(
+    pages: RangePages, some: Indexes, differ: int, most: int | None
+) -> tuple[Indexes, Bytes | None]:
     """Return which of these blocks are taken together, ascending, so that at most ``most`` pages are not.
 
+    And in how many windows each node touched a page of them (``coarse_touches``), None for no blocks.
     ``differ``: how many blocks would be told apart, those at the range's ends, which must be, included.
     """
     if most is None or differ * BYTE_ROW <= most:
-        return some[:0]
+        return some[:0], None
     kept = max(most // BYTE_ROW - (differ - len(some)), 0)
-    busy = coarse_touches(pages.seen[: pages.history], some, pages.blocks).sum(axis=0, dtype=np.int64)
+    touches = coarse_touches(pages.seen[: pages.history], some, pages.blocks)
+    busy = touches.sum(axis=0, dtype=np.int64)
     if pages.rate:
         # A code is a logarithm.
         busy = coarse_codes(pages.rate, some, pages.blocks).max(axis=0).astype(np.int64) // 8
-    order = np.argsort(-busy, kind="stable")
-    return np.sort(some[order[kept:]])
+    # Blocks come ascending.
+    chosen = np.sort(np.argsort(-busy, kind="stable")[kept:])
+    return some[chosen], touches[:, chosen]
 
 
 def coarse_touches(windows: tuple[SeenWindow, ...], some: Indexes, blocks: int) -> Bytes:
@@ -46,9 +51,10 @@ def coarse_touches(windows: tuple[SeenWindow, ...], some: Indexes, blocks: int) 
     for node in range(planes):
         rows = node * blocks + some
         for window in windows:
+            bits = window.accessed.bits(rows, EACH_BITS)
             # Most memory is used by few nodes.
-            if window.accessed.any_used(rows):
-                touched[node] += window.accessed.bits(rows, EACH_BITS) / LOOKED_AT
+            if bits is not None:
+                touched[node] += bits / LOOKED_AT
     counts = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
     return counts.astype(np.uint8)
 
@@ -65,6 +71,9 @@ def coarse_codes(rate: BlockRows, some: Indexes, blocks: int) -> Bytes:
 
 def most_on(pages: RangePages, some: Indexes, nodes: int) -> NodeIndexes:
     """Return the index of the node that has most pages of each block [n], -1 where none is in memory."""
+    if not pages.nodes.is_any_mixed(some):
+        node = pages.nodes.value[some].view(np.int8)
+        return np.where((node >= 0) & (node < nodes), node, np.int8(-1))
     found = np.empty(len(some), np.int8)
     for start in range(0, len(some), CHUNK):
         where = pages.nodes_of(some[start : start + CHUNK])[:, ::EACH_BITS]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vmplace import native
-from vmplace.model.coarse_blocks import coarse_blocks, coarse_codes, coarse_touches, most_on
+from vmplace.model.coarse_blocks import coarse_blocks, coarse_codes, most_on
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, numbers
@@ -31,9 +31,9 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
     touches, seen, wrote = part.seen_in(windows)
     node_index = part.bytes_of(pages.nodes).view(np.int8)
     codes = part.codes(pages.rate) if pages.rate else None
-    if len(part.coarse):
+    if part.coarse_touches is not None and len(part.coarse):
         at = part.coarse_entries
-        touches[:, at] = coarse_touches(windows, part.coarse, pages.blocks)
+        touches[:, at] = part.coarse_touches
         node_index[at] = most_on(pages, part.coarse, len(touches) - 1)
         if codes is not None and pages.rate:
             codes[:, at] = coarse_codes(pages.rate, part.coarse, pages.blocks)
@@ -63,7 +63,8 @@ class _Part:
     """Some of ``blocks``; the range begins ``offset`` pages into the first.
 
     ``every``: ``small`` blocks of small pages, and then huge pages.  ``apart``: those whose pages have an
-    entry each.  ``whole``: the others; ``coarse``: those of them whose pages differ.
+    entry each.  ``whole``: the others; ``coarse``: those of them whose pages differ, and in how many windows
+    each node touched a page of them: ``coarse_touches``.
     """
 
     blocks: int
@@ -73,6 +74,7 @@ class _Part:
     apart: Indexes
     whole: Indexes
     coarse: Indexes
+    coarse_touches: Bytes | None
 
     @classmethod
     def of(cls, pages: RangePages, most: int | None) -> "_Part":
@@ -87,10 +89,11 @@ class _Part:
         inside = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
         small, large = np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & inside)
         alike = (inside & _are_alike(pages))[small]
-        coarse = coarse_blocks(pages, small[~alike & inside[small]], int(np.count_nonzero(~alike)), most)
+        apart = small[~alike & inside[small]]
+        coarse, touches = coarse_blocks(pages, apart, int(np.count_nonzero(~alike)), most)
         alike |= np.isin(small, coarse, assume_unique=True)
         every, whole = np.concatenate([small, large]), np.concatenate([small[alike], large])
-        return cls(blocks, offset, every, len(small), small[~alike], whole, coarse)
+        return cls(blocks, offset, every, len(small), small[~alike], whole, coarse, touches)
 
     @property
     def coarse_entries(self) -> Indexes:

@@ -115,8 +115,11 @@ def rows_some(rows: Rows, which: U64, found: U8) -> None:
 def rows_used(rows: Rows, which: U64, used: U8) -> int:
     """Fill in which of the rows are not of zeros: 1; return how many that are."""
 
-def rows_bits(rows: Rows, which: U64, step: int, bits: I32) -> None:
-    """Fill in how many bits are set in each ``step``-th byte of the rows ``which[n]``, the first included."""
+def rows_bits(rows: Rows, which: U64, step: int, bits: I32) -> int:
+    """Fill in how many bits are set in each ``step``-th byte of the rows ``which[n]``, the first included.
+
+    Returns how many that are in all.
+    """
 
 def windows_marks(
     windows: tuple[Rows, ...], blocks: int, plane: int, apart: U64, whole: U64, marks: U8

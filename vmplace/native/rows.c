@@ -166,6 +166,7 @@ PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 	_cleanup_buffer_ struct vmp_buffer which = { 0 }, bits = { 0 };
 	_cleanup_kept_ struct vmp_kept kept = { 0 };
 	PyObject *rows, *which_object, *bits_object;
+	int64_t all = 0;
 	Py_ssize_t step;
 
 	if (!PyArg_ParseTuple(args, "OOnO:rows_bits", &rows, &which_object, &step, &bits_object) ||
@@ -185,9 +186,10 @@ PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 		bits.i32[i] = 0;
 		for (size_t at = 0; at < kept.width; at += (size_t)step)
 			bits.i32[i] += __builtin_popcount(row ? row[at] : kept.value.u8[which.u64[i]]);
+		all += bits.i32[i];
 	}
 	Py_END_ALLOW_THREADS
-	Py_RETURN_NONE;
+	return PyLong_FromLongLong(all);
 }
 
 #define VMP_MAX_WINDOWS 8

@@ -258,10 +258,10 @@ def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, importances: 
 
 
 def _paid(system: MemorySystem, task: PageTask, goal: NodeIndexes) -> float:
-    copies = max(int((task.guest.worker & (system.controller > 0)).sum()) - 1, 1)
     changed = np.flatnonzero(goal != task.guest.node)
     if not len(changed):
         return 0.0
+    copies = max(int((task.guest.worker & (system.controller > 0)).sum()) - 1, 1)
     each = np.where(
         goal[changed] == REPLICATED, task.price_of_copies[changed] * copies, task.move_price[changed]
     )

@@ -112,11 +112,14 @@ class BlockRows:
         native.rows_some(self.parts, numbers(which), found)
         return found
 
-    def bits(self, which: Indexes, step: int) -> npt.NDArray[np.int32]:
-        """Return how many bits are set in each ``step``-th byte of these rows [n]."""
+    def bits(self, which: Indexes, step: int) -> npt.NDArray[np.int32] | None:
+        """Return how many bits are set in each ``step``-th byte of these rows [n]; None where none is."""
         bits = np.empty(len(which), np.int32)
-        native.rows_bits(self.parts, numbers(which), step, bits)
-        return bits
+        return bits if native.rows_bits(self.parts, numbers(which), step, bits) else None
+
+    def is_any_mixed(self, which: Indexes) -> bool:
+        """Tell whether any of these rows has bytes that differ."""
+        return bool(len(self.detail)) and bool(self._mixed(which).any())
 
     @property
     def parts(self) -> tuple[Bytes, Bytes, npt.NDArray[np.int32], Bytes, int]:

@@ -2,6 +2,7 @@
 
 import errno
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,10 @@ import pytest
 
 from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
 from vmplace.agent.dry_run import Event, rehearse
+from vmplace.agent.loop import Agent
 from vmplace.agent.run_recorder import recording_run
+from vmplace.model.touched_pages import TouchedPages
+from vmplace.policy import policy_auto
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
@@ -216,8 +220,8 @@ def test_on_a_stock_kernel_a_guest_of_one_node_comes_home_and_its_balancing_is_t
     assert sysctl.read_text().strip() == "1"
 
 
-def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
-    """The agent in virtual time, kept as it runs; the control: one rate, told wrongly, changes decisions."""
+def recorded_run(tmp_path: Path) -> tuple[Agent, list[Event]]:
+    """Return an agent that managed two guests in virtual time, and what was kept of its run."""
     simulation = simulation_of(spec_of(private_pages(heat=LONG), "a"), spec_of(shared_pages(heat=LONG), "b"))
     trace = tmp_path / "run.vmptrace"
     host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
@@ -226,7 +230,12 @@ def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
         agent._parts, kept = recording_run(agent._parts, trace, acts=True)
         with closing(kept):
             agent.run(windows=30)
-    events = list(iter_recording(trace))
+    return agent, list(iter_recording(trace))
+
+
+def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
+    """The agent in virtual time, kept as it runs; the control: one rate, told wrongly, changes decisions."""
+    agent, events = recorded_run(tmp_path)
     assert agent.status.moved_bytes > 0 and agent.status.replicated_bytes > 0
     horizon = Horizon(CLOCK_SCALE, 1.0)
     result = rehearse(events, AutoPolicy(horizon), lambda _: GuestSettings())
@@ -241,3 +250,20 @@ def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
 
     wrong = rehearse(map(slower, events), AutoPolicy(horizon), lambda _: GuestSettings())
     assert wrong.decisions == result.decisions and wrong.repeated < result.repeated
+
+
+def test_decisions_are_the_same_where_nothing_is_left_out_of_a_plan(tmp_path, monkeypatch):
+    """What the planner remembers is found again entry by entry, though the entries are what they were."""
+    left_out: list[bool] = []
+    are_same = policy_auto._are_same
+
+    def counted(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:
+        left_out.append(are_same(now, before))
+        return left_out[-1]
+
+    monkeypatch.setattr(policy_auto, "_are_same", counted)
+    _, events = recorded_run(tmp_path)
+    assert sum(left_out) >= 10
+    monkeypatch.setattr(policy_auto, "_are_same", lambda now, before: False)
+    result = rehearse(events, AutoPolicy(Horizon(CLOCK_SCALE, 1.0)), lambda _: GuestSettings())
+    assert result.decisions == result.repeated >= 20

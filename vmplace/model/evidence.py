@@ -5,9 +5,9 @@
    where bits are read several times a window, else from the windows in which each node touched it.  Where a
    source samples accesses it comes from these, each entry's own as far as chance explains no more
    (credibility.py).
-3. Few windows show how nodes share a page.  Where the pages around it differ no more than chance
-   explains, it counts as shared as they are: else plans would follow chance, and pages that all nodes use
-   alike would move in each window.
+3. Few windows show how nodes share a page, or that they do.  Where the pages around it differ no more than
+   chance explains, it counts as shared as they are: else plans would follow chance, and pages that all
+   nodes use alike would move in each window.
 4. Whether a page is written is what use_fused.py makes of bits, and of the pages around.  A sampling source
    misses most writes: there a page counts as written if one write is to be expected by its samples.
 
@@ -20,6 +20,7 @@ A source that sees no nodes gives no evidence (None): a plan that cannot know be
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from vmplace.model.credibility import credible
 from vmplace.model.metrics import Matrix
@@ -32,10 +33,15 @@ from vmplace.topology.guest import Movability
 
 HORIZON_S = 6.0
 """What was seen lately is expected once more: a mean life of 8.7 s of accesses that fade (ln 2: 6 s)."""
+SHORTEST_S = 1e-6
+"""Windows may be called as short as nothing; rates are to stay numbers."""
 MIN_WINDOWS = 2
 """Fewer say nothing: what was touched once, nobody knows to be touched again."""
 NEAR_BLOCKS = 16
 """32 MiB: huge pages that tell of each other."""
+PRIVATE_AT_FIRST = 4.0
+"""So many pages of a block are taken to be private at first: one that is shared proves little."""
+CHUNK_UNITS = 32
 NEAR_PAGES = 16
 """64 KiB: pages that are taken to be more alike than those of a block (credibility.py)."""
 
@@ -72,13 +78,15 @@ class Entries:
 def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> Entries | None:
     """Return the evidence of what can move, None where the source does not see nodes or saw too little.
 
+    ``window_s``: how long windows last whose length is not known.
     ``most``: about so many small pages are told apart, None: all that differ.
     """
     found: dict[int, Entries] = {}
+    lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
     # The small ranges first: what they leave is the others'.
     for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
         share = None if most is None else max(most, 0) // (len(guest.ranges) - rest)
-        part = _of_range(one, window_s, share)
+        part = _of_range(one, lengths_s, share)
         if part is not None:
             found[one.ram.hva] = part
             most = None if most is None else most - part.pages[0].edge
@@ -95,7 +103,7 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     )
 
 
-def _of_range(one: RangePages, window_s: float, most: int | None) -> Entries | None:
+def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -> Entries | None:
     if one.ram.movability is not Movability.MOVABLE or one.history < MIN_WINDOWS:
         return None
     pages = touched_pages(one, most)
@@ -104,34 +112,41 @@ def _of_range(one: RangePages, window_s: float, most: int | None) -> Entries | N
     sizes = pages.sizes.astype(np.float64)
     use = fused_use(pages) if not pages.sampled else None
     by_samples = pages.counted and pages.sampled
-    heat = _sampled_heat(pages) if by_samples else _heat_of_bits(pages, window_s)
+    watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
+    heat = _sampled_heat(pages) if by_samples else _heat_of_bits(pages, watched_s)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if use is not None:
-        heat = _credited(pages, heat)
+        heat = _credited(pages, heat, watched_s)
     written = _written_by_samples(pages, heat) if use is None else use.written | use.unsure
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]
     node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
-    recent = heat * (window_s / HORIZON_S)
+    recent = heat * (lengths_s[0] / HORIZON_S)
     newest = (pages.seen & 1) > 0
     recent[~newest] = 0.0
     heat[node < 0] = 0.0
     return Entries((pages,), heat, recent, written, node, sizes)
 
 
-def _heat_of_bits(pages: TouchedPages, window_s: float) -> Matrix:
+def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
+    """Return how long so many windows were; those before the first whose length is known were like it."""
+    known = lengths_s[:windows]
+    return sum(known) + (windows - len(known)) * known[-1]
+
+
+def _heat_of_bits(pages: TouchedPages, watched_s: float) -> Matrix:
     heat = np.empty((len(pages.heat), pages.nodes))
     for node in range(pages.nodes):
         rate = pages.rate_of(node)
         if rate is None:
-            rate = (pages.touches[node] / (pages.windows * window_s)).astype(np.float32)
+            rate = (pages.touches[node] / watched_s).astype(np.float32)
         heat[:, node] = rate
     heat *= HORIZON_S * pages.sizes[:, None]
     return heat
 
 
-def _credited(pages: TouchedPages, heat: Matrix) -> Matrix:
+def _credited(pages: TouchedPages, heat: Matrix, watched_s: float) -> Matrix:
     """Return the heat of shared pages distributed as it is around them, as far as chance explains it.
 
     In each of the n windows that are remembered a page tells a share of s once: chance makes what is seen
@@ -140,6 +155,8 @@ def _credited(pages: TouchedPages, heat: Matrix) -> Matrix:
     shared = np.flatnonzero(np.count_nonzero(heat, axis=1) > 1)
     if not len(shared):
         return heat
+    if pages.windows < HISTORY_WINDOWS:
+        _count_as_shared(pages, heat, watched_s)
     first = _firsts(pages, shared)
     size = np.diff(np.append(first, len(shared)))[:, None]
     total = heat[shared].sum(axis=1, keepdims=True)
@@ -153,6 +170,51 @@ def _credited(pages: TouchedPages, heat: Matrix) -> Matrix:
     doubt = np.divide(due, beyond + due, out=np.zeros_like(due), where=due > 0)
     heat[shared] = total * (share - np.repeat(doubt, size[:, 0], axis=0) * apart)
     return heat
+
+
+def _count_as_shared(pages: TouchedPages, heat: Matrix, watched_s: float) -> None:
+    """Have pages that were seen from one node count as shared, as far as chance explains that (in place).
+
+    For as long as fewer windows are known than are remembered: later what a page shows is its own.
+    """
+    touched = np.flatnonzero(heat.any(axis=1))
+    times = heat.sum(axis=1) / pages.sizes * (watched_s / HORIZON_S)
+    first = _firsts(pages, touched)
+    ends = np.append(first[1:], len(touched))
+    # So many units at a time that what this takes is little beside what is known.
+    for some in np.split(np.arange(len(first)), range(CHUNK_UNITS, len(first), CHUNK_UNITS)):
+        mine = touched[first[some[0]] : ends[some[-1]]]
+        heat[mine] = _as_shared(heat[mine], times[mine], first[some] - first[some[0]])
+
+
+def _as_shared(heat: Matrix, times: npt.NDArray[np.float64], first: Indexes) -> Matrix:
+    """Return the heat [P, N] of pages in units that begin at ``first``; each was touched so many ``times``.
+
+    Where pages around are shared with shares s, one that was touched n times is seen from node j alone with a
+    chance of s_j ** n.  How many there would be, if all were shared, tells which part of the unit is private
+    by what there are beyond that; so does how far each of them is taken to be.
+
+    Example: of six pages four were seen from both of two nodes.  The fifth was touched once, which says
+    nothing of whose it is; the sixth was touched eight times from node 0 alone.
+
+    >>> heat = np.array([[4.0, 4.0]] * 4 + [[1.0, 0.0], [8.0, 0.0]])
+    >>> _as_shared(heat, np.array([8, 8, 8, 8, 1, 8]), np.zeros(1, int))[4:].round(2).tolist()
+    [[0.86, 0.14], [7.99, 0.01]]
+    """
+    size = np.diff(np.append(first, len(heat)))
+    total, alone = heat.sum(axis=1, keepdims=True), np.count_nonzero(heat, axis=1) == 1
+    share = heat / total
+    many = size - np.add.reduceat(alone, first)
+    usual = np.add.reduceat(np.where(alone[:, None], 0.0, share), first) / np.maximum(many, 1)[:, None]
+    usual = np.repeat(usual, size, axis=0)
+    by_chance = usual ** times[:, None]
+    expected = np.add.reduceat(by_chance.sum(axis=1), first)
+    private = (size - many - expected + PRIVATE_AT_FIRST) / (size - expected + PRIVATE_AT_FIRST)
+    private = np.repeat(np.where(many > 0, np.clip(private, 0.0, 1.0), 1.0), size)
+    chance = (1 - private) * by_chance[np.arange(len(share)), share.argmax(axis=1)]
+    doubt = np.divide(chance, private + chance, out=np.zeros_like(chance), where=alone & (chance > 0))
+    shared: Matrix = total * (share + doubt[:, None] * (usual - share))
+    return shared
 
 
 def _firsts(pages: TouchedPages, some: Indexes) -> Indexes:

@@ -36,7 +36,9 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
     sampled = batch.coverage.sampled
     ranges = [_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges]
     reported = _with_rates(ranges, batch)
-    return GuestPages(batch.guest, batch.nids, (before.windows if before else 0) + 1, reported)
+    lengths_s = (batch.ended_ns - batch.started_ns) / 1e9, *(before.lengths_s if before else ())
+    windows = (before.windows if before else 0) + 1
+    return GuestPages(batch.guest, batch.nids, windows, reported, lengths_s[:HISTORY_WINDOWS])
 
 
 def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:

@@ -246,12 +246,16 @@ class RangePages:
 
 @dataclass(frozen=True)
 class GuestPages:
-    """Page statistics of one guest after ``windows`` windows; node indexes are those of ``nids``."""
+    """Page statistics of one guest after ``windows`` windows; node indexes are those of ``nids``.
+
+    ``lengths_s``: how long the last windows were, newest first; empty where that is not known.
+    """
 
     guest: str
     nids: tuple[int, ...]
     windows: int
     ranges: tuple[RangePages, ...]
+    lengths_s: tuple[float, ...] = ()
 
     def pages_by_node(self, *, hot_only: bool = False) -> dict[int, int]:
         """Return the number of 4 KiB pages on each node, only those of the last window if ``hot_only``."""

@@ -9,8 +9,8 @@ from vmplace.actuation.replicator import can_replicate
 from vmplace.agent.config import Config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.discovery import Discovery
+from vmplace.agent.notifying_actuator import notifying
 from vmplace.agent.parts import Actuator, Parts
-from vmplace.agent.telling_actuator import telling
 from vmplace.errors import UnsupportedHostError
 from vmplace.extensions import extension
 from vmplace.policy.registry import begun
@@ -60,7 +60,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         source=source,
         policy=begun(config.policy),
         policy_name=config.policy,
-        actuator=telling(actuator, source),
+        actuator=notifying(actuator, source),
         notes=(
             *one_node,
             *((uncalibrated,) if uncalibrated else ()),

@@ -16,7 +16,7 @@ from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
 from vmplace.agent.config import Config
 from vmplace.agent.discovered import Discovered
-from vmplace.agent.telling_actuator import TellingActuator
+from vmplace.agent.notifying_actuator import NotifyingActuator
 from vmplace.errors import UnsupportedHostError
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.registry import begun
@@ -94,7 +94,7 @@ def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(wiring, "best_source", lambda *_: SimpleNamespace(source=source, reasons=()))
     monkeypatch.setattr(wiring, "guest_cost", lambda _: (None, ()))
     parts = wiring.open_parts(Config(libvirt=False), world)
-    assert isinstance(parts.actuator, TellingActuator) and parts.source is source
+    assert isinstance(parts.actuator, NotifyingActuator) and parts.source is source
 
 
 def test_a_numad_beside_the_agent_is_told_with_the_guests_it_may_move():

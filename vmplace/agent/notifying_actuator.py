@@ -1,4 +1,4 @@
-"""Who tells the source what was moved?  An actuator that does, around the one that acts."""
+"""How does the source learn what was moved?  An actuator around the one that acts notifies it."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,12 +9,12 @@ from vmplace.sampling.source import PlaceKeeper, Source
 from vmplace.topology.guest import GuestTopology
 
 
-def telling(actuator: Actuator, source: Source) -> Actuator:
-    """Return an actuator that tells the source, if that wants to know."""
-    return TellingActuator(actuator, source) if isinstance(source, PlaceKeeper) else actuator
+def notifying(actuator: Actuator, source: Source) -> Actuator:
+    """Return an actuator that notifies the source, if that keeps places."""
+    return NotifyingActuator(actuator, source) if isinstance(source, PlaceKeeper) else actuator
 
 
-class TellingActuator:
+class NotifyingActuator:
     """Does what ``actuator`` does; then ``keeper`` looks up again what may have moved."""
 
     def __init__(self, actuator: Actuator, keeper: PlaceKeeper) -> None:

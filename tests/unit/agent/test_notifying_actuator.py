@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
-from vmplace.agent.telling_actuator import TellingActuator, telling
+from vmplace.agent.notifying_actuator import NotifyingActuator, notifying
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Move, PlacementPlan
 from vmplace.sampling.source_fused import FusedSource
@@ -38,7 +38,7 @@ class Failing(World):
 @pytest.mark.parametrize("world", [World, Failing])
 def test_what_was_to_move_is_told(world: type[World]) -> None:
     keeper, known = Keeper(), guest("db1")
-    actuator = TellingActuator(world([known]), keeper)
+    actuator = NotifyingActuator(world([known]), keeper)
     gone = replace(MOVE, guest="gone")
     try:
         actuator.apply(PlacementPlan((MOVE, gone)), {"db1": known}, lambda: False)
@@ -49,13 +49,13 @@ def test_what_was_to_move_is_told(world: type[World]) -> None:
 
 def test_after_an_undo_all_is_looked_up() -> None:
     keeper = Keeper()
-    TellingActuator(World([]), keeper).undo(None, lambda: False)
+    NotifyingActuator(World([]), keeper).undo(None, lambda: False)
     assert keeper.looks == 1
 
 
 def test_only_a_source_that_keeps_places_is_told() -> None:
     world = World([])
     kvm = KvmSource.__new__(KvmSource)
-    assert isinstance(telling(world, kvm), TellingActuator)
-    assert isinstance(telling(world, FusedSource([kvm, world])), TellingActuator)
-    assert telling(world, world) is world
+    assert isinstance(notifying(world, kvm), NotifyingActuator)
+    assert isinstance(notifying(world, FusedSource([kvm, world])), NotifyingActuator)
+    assert notifying(world, world) is world

@@ -62,7 +62,6 @@ OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE = {
     ("demo", "2e5b4bab36c1"): "the guard, the length of windows and the KVM series",
     ("control", "9fbe9106336d"): "`status --json` answers before libraries load",
-    ("decision", "fbfb41d4a4c2"): "the planner and its guard",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
 

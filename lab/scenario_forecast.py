@@ -36,9 +36,9 @@ POLICY_OF: Mapping[ManagerName, tuple[str, str]] = {
     "numad": ("numad-model", "full"),
     "kernel": ("kernel-balancing-model", "full"),
     "interleave": ("interleave-all", "full"),
-    "vmplace": ("vmplace", "ad"),
+    "vmplace": ("agent:auto", "ad"),
 }
-"""What stands for each manager in the simulator: policy and source."""
+"""What stands for each manager in the simulator: policy and source; for vmplace the agent's own loop."""
 
 SPAN_NS = 5e8
 """By then every model has settled: numad's looks each 0.3 s of simulated time, and one round is enough."""

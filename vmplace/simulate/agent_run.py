@@ -110,9 +110,9 @@ class AgentHost:
         )
         return HostActuator(self.config, killed_pid=killed_pid, calls=calls)
 
-    def agent(self, actuator: HostActuator) -> Agent:
-        """Return an agent that was not started yet."""
-        wakeup = VirtualWakeup(self.machine.clock, self.simulation)
+    def agent(self, actuator: HostActuator, wakeup: VirtualWakeup | None = None) -> Agent:
+        """Return an agent that was not started yet; without ``wakeup`` it ends with the last guest."""
+        wakeup = wakeup or VirtualWakeup(self.machine.clock, self.simulation)
         return Agent(LoadedConfig(self.config, _rules(self.simulation)), self._parts(actuator), wakeup)
 
     def _parts(self, actuator: HostActuator) -> Parts:
@@ -139,6 +139,32 @@ def run_agent(simulation: Simulation, setup: AgentSetup) -> Agent:
             agent = host.agent(actuator)
             agent.run()
     return agent
+
+
+def agent_rates_after(simulation: Simulation, setup: AgentSetup, span_ns: float) -> dict[str, float]:
+    """Return each guest's DRAM accesses per ns once the agent was at work for ``span_ns``."""
+    with own_folder() as folder, quiet():
+        host = AgentHost(simulation, setup, folder)
+        until = _Until(host.machine.clock, simulation, span_ns)
+        with contextlib.closing(host.actuator()) as actuator:
+            host.agent(actuator, until).run()
+    return until.rates or {}
+
+
+class _Until(VirtualWakeup):
+    """Ends the agent at a time, and keeps the guests' rates of that moment: as it ends, copies go."""
+
+    def __init__(self, clock: VirtualClock, simulation: Simulation, end_ns: float) -> None:
+        super().__init__(clock, simulation)
+        self._end_ns = end_ns
+        self.rates: dict[str, float] | None = None
+
+    @property
+    def stopping(self) -> bool:  # type: ignore[override]
+        """Return whether the time is over, or all guests are at their end."""
+        if self.rates is None and self._simulation.now >= self._end_ns:
+            self.rates = self._simulation.rates()
+        return self.rates is not None or super().stopping
 
 
 def _rules(simulation: Simulation) -> tuple[GuestRule, ...]:

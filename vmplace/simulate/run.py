@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from vmplace.errors import VmplaceError
-from vmplace.simulate.agent_run import AgentSetup, run_agent
+from vmplace.simulate.agent_run import AgentSetup, agent_rates_after, run_agent
 from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS
@@ -56,4 +56,7 @@ def settled_rates(  # noqa: PLR0913  (what is simulated; each has its own type)
     """
     guests = [GuestRun(spec, host, ALL_WINDOWS) for spec in specs]
     share_cpus(guests, host)
-    return Simulation(host, guests, policy, source, costs or PlacementCosts()).rates_after(span_ns)
+    simulation = Simulation(host, guests, policy, source, costs or PlacementCosts())
+    if policy.reach is Reach.AGENT:
+        return agent_rates_after(simulation, AgentSetup(policy.agent_policy, sensor_of(source)), span_ns)
+    return simulation.rates_after(span_ns)

@@ -129,14 +129,13 @@ class Mixture:
     """A fractional placement: each guest's traffic [G, N, N], and the corners that are mixed, by weight.
 
     A corner is given by the prices [N, N] of each guest at which its places are the cheapest ones; None where
-    the pages are now.  ``gains[G]``: by which share of its time each guest's changes shorten everybody's.
+    the pages are now.
     """
 
     traffics: Matrix
     corners: list[list[Matrix] | None]
     weights: Matrix
     gap: float
-    gains: Matrix
 
     def distributed(self, system: MemorySystem, task: PageTask, number: int) -> NodeIndexes:
         """Return places of the pages of guest ``number``, distributed over the corners in proportion."""
@@ -182,7 +181,6 @@ def descended(
     reported: list[list[Matrix] | None] = [None]
     traffics, weights, gap, first = corners[0].traffics, np.ones(1), 0.0, 0.0
     rates: Matrix | None = None
-    prices: list[Matrix] = []
     for _ in range(steps):
         rates = _rates(system, tasks, traffics, rates)
         scale = rates / np.maximum(traffics.sum(axis=(1, 2)), 1e-300)
@@ -200,24 +198,7 @@ def descended(
             break
         weights = mix.best(weights)
         traffics = np.tensordot(weights, np.stack([one.traffics for one in corners]), 1)
-    return Mixture(traffics, reported, weights, gap, _gains(corners, weights, traffics, reported[1], prices))
-
-
-def _gains(
-    corners: "list[_Corner]",
-    weights: Matrix,
-    traffics: Matrix,
-    first: Sequence[Matrix] | None,
-    last: Sequence[Matrix],
-) -> Matrix:
-    """Return what each guest's changes gain, by the mean of the prices before and after them (trapezoid)."""
-    paid = weights @ np.stack([one.paid for one in corners])
-    at_first, at_last = np.stack(first or last), np.stack(last)
-    before = corners[0].traffics
-    saved = ((before - traffics) * (at_first + at_last)).sum(axis=(1, 2)) / 2
-    spent = (before * at_first).sum(axis=(1, 2))
-    gains: Matrix = (saved - paid) / np.maximum(spent, 1e-300)
-    return gains
+    return Mixture(traffics, reported, weights, gap)
 
 
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:

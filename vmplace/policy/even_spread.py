@@ -113,12 +113,13 @@ def distributed(heat: Matrix, here: NodeIndexes, there: NodeIndexes, near: Bools
     lacks = np.where(near, np.maximum(_level(has[near], float(load[moved].sum())) - has, 0.0), 0.0)
     for node in np.flatnonzero(lacks).tolist():
         mine = moved[here[moved] == node]
-        kept = mine[np.cumsum(load[mine]) <= lacks[node]]
+        # To the nearest page: of ten that are alike but for chance, nine and a bit are ten.
+        kept = mine[np.cumsum(load[mine]) - load[mine] / 2 <= lacks[node]]
         places[kept] = node
-        lacks[node] -= load[kept].sum()
+        lacks[node] = max(lacks[node] - load[kept].sum(), 0.0)
         moved = np.setdiff1d(moved, kept, assume_unique=True)
     order = moved[np.argsort(-load[moved], kind="stable")]
-    if len(order):
+    if len(order) and lacks.any():
         places[order] = rounded(len(order), lacks / lacks.sum())
     return places
 

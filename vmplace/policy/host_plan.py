@@ -45,9 +45,6 @@ READ_RATIO = 0.95
 SAMPLED_PAGES = 1 << 16
 """The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
 
-LEAST_GAIN = 0.0002
-"""Share of its time that a guest's changes are to save, of one guest at least: else all stays as it is."""
-
 Hurdles = tuple[Matrix, Matrix]
 NO_HURDLES = (np.ones(1), np.ones(1))
 
@@ -72,9 +69,6 @@ def _descended_plans(view: HostView, hurdles: dict[str, Hurdles]) -> list[NodeIn
     ]
     mixture = descended(view.system, _thinned(tasks))
     plans = [guest.node.copy() for guest in view.guests]
-    # What is seen of pages varies from look to look.  One guest may make room for another: all rest, or none.
-    if mixture.gains.max(initial=0.0) < LEAST_GAIN:
-        return plans
     for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
         plan[pages] = mixture.distributed(view.system, task, number)
     return plans

@@ -72,3 +72,15 @@ def test_what_was_not_to_move_stays_and_what_moves_evens_the_nodes(seed: int):
     assert (even[here == there] == here[here == there]).all()
     before, after = (np.bincount(at, heat.sum(axis=1), 4) for at in (there, even))
     assert np.ptp(after) <= np.ptp(before) + heat.sum(axis=1).max()
+
+
+def test_huge_pages_that_are_alike_but_for_chance_stay_where_they_lie_evenly() -> None:
+    """Ten of forty on each of four nodes; which node lacks a trifle varies from look to look."""
+    chance = np.random.default_rng(3)
+    heat = chance.poisson(400, (40, 4)).astype(float)
+    here = (np.arange(40) % 4).astype(np.int8)
+    there = ((here + 1) % 4).astype(np.int8)
+    assert (distributed(heat, here, there, np.ones(4, bool)) == here).all()
+    # The control: where one node has all of them, three in four go.
+    crowded = np.zeros(40, np.int8)
+    assert np.bincount(distributed(heat, crowded, there, np.ones(4, bool))).tolist() == [10, 10, 10, 10]

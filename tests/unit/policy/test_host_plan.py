@@ -106,20 +106,6 @@ def test_a_few_misplaced_pages_of_a_large_guest_are_brought_home():
     assert (planned(pages, system=two_nodes((1e3, 1e3), 1e3))[0] == 0).all()
 
 
-def test_a_guest_rests_where_it_would_gain_next_to_nothing():
-    """Two nodes share all pages alike; which of them are on which node does not matter."""
-
-    def moved(on_node_0: int) -> int:
-        pages = guest(np.full((200, 2), 100.0))
-        pages.node[on_node_0:] = 1
-        (plan,) = planned(pages, system=two_nodes(controllers=(0.1, 0.1)))
-        return int((plan != pages.node).sum())
-
-    # The control: three pages in four on one node are too many.
-    assert moved(105) == moved(110) == 0
-    assert moved(150) == 50
-
-
 def test_absent_and_untouched_pages_are_left_alone():
     pages = guest([[9, 0]] * 3, node=1)
     pages.node[0], pages.heat[1] = ABSENT, 0

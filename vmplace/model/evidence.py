@@ -178,7 +178,8 @@ def _count_as_shared(pages: TouchedPages, heat: Matrix, watched_s: float) -> Non
     For as long as fewer windows are known than are remembered: later what a page shows is its own.
     """
     touched = np.flatnonzero(heat.any(axis=1))
-    times = heat.sum(axis=1) / pages.sizes * (watched_s / HORIZON_S)
+    # Where rates are known they may say less than once of a page that was touched.
+    times = np.maximum(heat.sum(axis=1) / pages.sizes * (watched_s / HORIZON_S), 1.0)
     first = _firsts(pages, touched)
     ends = np.append(first[1:], len(touched))
     # So many units at a time that what this takes is little beside what is known.

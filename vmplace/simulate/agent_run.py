@@ -20,6 +20,7 @@ from vmplace.agent.discovery import Discovery
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
+from vmplace.errors import VmplaceError
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun
@@ -142,13 +143,18 @@ def run_agent(simulation: Simulation, setup: AgentSetup) -> Agent:
 
 
 def agent_rates_after(simulation: Simulation, setup: AgentSetup, span_ns: float) -> dict[str, float]:
-    """Return each guest's DRAM accesses per ns once the agent was at work for ``span_ns``."""
+    """Return each guest's DRAM accesses per ns once the agent was at work for ``span_ns``.
+
+    Raises VmplaceError if the agent ended before.
+    """
     with own_folder() as folder, quiet():
         host = AgentHost(simulation, setup, folder)
         until = _Until(host.machine.clock, simulation, span_ns)
         with contextlib.closing(host.actuator()) as actuator:
             host.agent(actuator, until).run()
-    return until.rates or {}
+    if until.rates is None:
+        raise VmplaceError(f"the agent ended before {span_ns / 1e9:g} s of simulated time were over")
+    return until.rates
 
 
 class _Until(VirtualWakeup):

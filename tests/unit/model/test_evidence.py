@@ -3,21 +3,32 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.unit.model.known_pages import with_nodes
 from tests.unit.model.test_touched_pages import BLOCK, NODES, large, packed
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
+from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceCoverage
 
 MOVABLE = with_nodes(large(1), np.zeros(BLOCK)).ram
 
 
-def window(touched: np.ndarray, length_s: float) -> SampleBatch:
-    """Return a window in which each node [N] touched these pages [N, P]; nobody wrote."""
+EARLY_S = (0.02, 0.08)
+
+
+def window(
+    touched: np.ndarray, length_s: float, early: tuple[tuple[float, np.ndarray], ...] = ()
+) -> SampleBatch:
+    """Return a window in which each node [N] touched these pages [N, P]; nobody wrote.
+
+    ``early``: the times after which bits were read before it ended, and which were set then.
+    """
     nobody = np.zeros((1, BLOCK), np.uint8)
-    bits = NodeBits(packed(np.concatenate([touched, nobody])), packed(np.zeros((NODES + 1, BLOCK), np.uint8)))
+    readings = tuple(EarlyBits(round(s * 1e9), packed(np.concatenate([one, nobody]))) for s, one in early)
+    written = packed(np.zeros((NODES + 1, BLOCK), np.uint8))
+    bits = NodeBits(packed(np.concatenate([touched, nobody])), written, readings)
     nothing, anybody = np.zeros(BLOCK, np.uint8), np.asarray(touched.any(axis=0), np.uint8)
     sample = RangeSample(MOVABLE, anybody, nothing.view(np.int8), nothing[:1], bits)
     coverage = SourceCoverage(accessor_nid=True, written=True)
@@ -46,35 +57,47 @@ def test_touches_count_by_how_long_the_windows_were_in_which_they_were_seen() ->
     assert np.allclose(found.recent[0, :2], found.heat[0, :2] * 0.25 / HORIZON_S)
 
 
-def share_of_one_node(declared: np.ndarray, windows: int) -> tuple[int, float]:
+def share_of_one_node(declared: np.ndarray, length_s: float, early_s: tuple[float, ...]) -> tuple[int, float]:
     """Return how many pages were seen from one node alone, and which share of their heat is that node's.
 
-    ``declared[N, P]``: the chance of a touch in a window.
+    ``declared[N, P]``: touches in a window on average; two windows are seen.
     """
     chance = np.random.default_rng(7)
-    seen = [(chance.random(declared.shape) < declared).astype(np.uint8) for _ in range(windows)]
-    found = evidence(*(window(one, 0.5) for one in seen))
-    by_node = np.sum(seen, axis=0)
-    alone = np.flatnonzero((by_node > 0).sum(axis=0) == 1)
-    heat = found.heat[alone]
-    return len(alone), float((heat.max(axis=1) / heat.sum(axis=1)).mean())
+    windows, by_node = [], np.zeros(declared.shape, int)
+    for _ in range(2):
+        first_s = chance.exponential(length_s, declared.shape) / np.maximum(declared, 1e-9)
+        early = tuple((after_s, (first_s < after_s).astype(np.uint8)) for after_s in early_s)
+        seen = (first_s < length_s).astype(np.uint8)
+        windows.append(window(seen, length_s, early))
+        by_node += seen
+    heat = evidence(*windows).heat[np.flatnonzero((by_node > 0).sum(axis=0) == 1)]
+    return len(heat), float((heat.max(axis=1) / heat.sum(axis=1)).mean())
 
 
-def test_a_table_of_which_few_touches_were_seen_is_shared() -> None:
+@pytest.mark.parametrize("early_s", [(), EARLY_S])
+@pytest.mark.parametrize("length_s", [0.25, 1.0])
+@pytest.mark.parametrize("touches", [0.29, 0.15])
+def test_a_table_of_which_few_touches_were_seen_is_shared(
+    touches: float, length_s: float, early_s: tuple[float, ...]
+) -> None:
     """All nodes read all of it; after two windows many pages were seen from one node alone."""
-    pages, share = share_of_one_node(np.full((NODES, BLOCK), 0.25), 2)
+    pages, share = share_of_one_node(np.full((NODES, BLOCK), touches), length_s, early_s)
     assert pages > 100
     assert share < 0.4
 
 
-def test_pages_of_one_node_each_stay_private_beside_some_that_are_shared() -> None:
+@pytest.mark.parametrize("early_s", [(), EARLY_S])
+@pytest.mark.parametrize("length_s", [0.25, 1.0])
+def test_pages_of_one_node_each_stay_private_beside_some_that_are_shared(
+    length_s: float, early_s: tuple[float, ...]
+) -> None:
     """The control: of each page one node makes as many touches as all four did before, of a few all."""
     owner = np.arange(BLOCK) % NODES
-    declared = np.where(np.arange(NODES)[:, None] == owner, 1.0, 0.0)
-    declared[:, :10] = 0.25
-    pages, share = share_of_one_node(declared, 2)
-    assert pages > 450
-    assert share > 0.97
+    declared = np.where(np.arange(NODES)[:, None] == owner, 4 * 0.29, 0.0)
+    declared[:, :10] = 0.29
+    pages, share = share_of_one_node(declared, length_s, early_s)
+    assert pages > 400
+    assert share > 0.95
 
 
 def test_a_guest_of_an_older_recording_has_windows_of_the_length_that_is_stated() -> None:

@@ -136,9 +136,12 @@ class Work:
             raise RuntimeError(f"only {done[0]} of {count[0]} pages are as asked for, status {status[0]}")
 
     def close(self) -> None:
-        """Close the owner's fd and have another one."""
+        """Close the owner's fd, have another one, and wait until nothing of the first is left."""
         self.vm.placement.close()
         self.vm.placement = open_placement(this_guest(self.vm))
+        # Whoever is to own the VM waits for that.
+        span = np.array([[0, 1]], np.uint64)
+        native.placement_hints(self.vm.placement.fd, span, 0, 100, 1024)
 
 
 def mapped(npages: int) -> Work:

@@ -74,7 +74,7 @@ faults: venv ## 1,000 failures and 1,000 kills at the calls that the journal mak
 agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in virtual time, or what 3 minutes allow
 	$(BIN)/python -m tests.fuzz.agent_faults
 
-test-lab: venv promtool lab ## tests in the emulated NUMA host (needs root)
+test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 	$(BIN)/pytest tests/lab
 
 check: lint test-unit ## everything that is quick

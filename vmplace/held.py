@@ -14,9 +14,10 @@ comes later.  No signal but a kill ends such a wait, so it is a thread of its ow
 What not even a kill ends goes on in a process (apart.py), and is noted here by ``await_end``.
 
 Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  What is
-left behind takes memory until it is let go, up to 4 MB each: MOST_STUCK in all, MOST_OF_USER of one user.
-Beyond them nothing is begun for a process, known or not: a user can have all of his own left alone.
-RESERVED of them are for processes that were read before, of users who hold nobody up.
+left behind takes memory until it is let go, up to 4 MB each: a step for each of MOST_STUCK processes in all,
+MOST_OF_USER of one user, and one more for each of them whose descriptor is closed.  Beyond them nothing is
+begun for a process, known or not: a user can have all of his own left alone.  RESERVED of them are for
+processes that were read before, of users who hold nobody up.
 """
 
 import contextlib
@@ -147,9 +148,8 @@ class Held:
             process, is_known = self._processes.get(pid), pid in self._read
             if process is not None and (process.stuck_count() or self._clock() < process.until_s):
                 return True
-            stuck: Counter[int] = Counter()
-            for one in self._processes.values():
-                stuck[one.uid] += one.stuck_count()
+            # Processes, not steps: to close a held guest's descriptor is a second step for the same.
+            stuck = Counter(one.uid for one in self._processes.values() if one.stuck_count())
         if not stuck.total() or pid < 0:
             # Below zero is what the agent does for no process.
             return False

@@ -128,6 +128,25 @@ def test_a_user_whose_processes_hold_readers_up_has_no_more_of_his_left_behind_k
 
 
 @needs_nobody
+def test_a_process_that_holds_two_steps_up_counts_once(tmp_path: Path):
+    """A guest that holds up what is asked of it holds up the closing of its descriptor, too."""
+    users = Users(tmp_path)
+    his, others = users.process(7), users.process(8)
+    stuck = [users.process(7) for _ in range(MOST_OF_USER)]
+    for pid in stuck[:-1]:
+        users.held.note_stuck(pid, users.go_on.is_set)
+        users.held.note_stuck(pid, users.go_on.is_set)
+    assert not users.held.holds(his)
+    for _ in range(2):
+        users.held.note_stuck(stuck[-1], users.go_on.is_set)
+    assert users.held.holds(his)
+    # One user's are no reason to stop those of others.
+    assert not users.held.holds(others)
+    users.go_on.set()
+    users.held.close()
+
+
+@needs_nobody
 def test_what_all_users_have_left_behind_has_a_limit_with_room_for_those_who_hold_nobody_up(tmp_path: Path):
     users = Users(tmp_path)
     good, slow, late = users.process(1), users.process(2), users.process(3)

@@ -3,7 +3,9 @@
 1. Nothing moves before the guest's cost is known: what an instruction takes, by counters, over ``BEFORE``
    samples.  A sample is what windows cost that took ``SAMPLE_S`` together: a longer window is one.
 2. A window in which its pages moved begins a trial.  It is judged once ``AFTER`` samples without a move have
-   passed; the cost of the windows in between is nobody's.
+   passed; the cost of the windows in between is nobody's.  A guest whose pages move again and again is
+   waited for as long as ``LONGEST`` samples take: from then on nothing moves for it until it is judged, and
+   a move that is made all the same ends no sample.
 3. Worse is what is beyond the noise of both sides and beyond ``TOLERANCE``.  The first placement is undone
    then, exactly; a later one stays, as the journal knows only what was before the first, but no more moves.
 4. Either way the guest is left alone for a while, which doubles each time; a trial that is kept ends that.
@@ -21,6 +23,8 @@ import numpy as np
 
 BEFORE, AFTER = 4, 4
 """Samples whose cost is compared: fewer before say too little to judge by."""
+LONGEST = 16
+"""Samples after which a trial is brought to its end: who moves a little and often would never be judged."""
 SAMPLE_S = 1.0
 """What a shorter time tells is noise, and what a move itself costs would count as what came of it."""
 TOLERANCE = 0.03
@@ -43,7 +47,8 @@ class Trial:
     """Where one guest stands.  Costs are in any unit, per unit of work; the last of each is the newest.
 
     ``sampled``: cost times seconds, and the seconds, of windows that are no sample yet.
-    ``trying``: something moved since ``before``.  ``kept``: a placement was kept before.
+    ``trying``: something moved since ``before``; ``tried``: as many samples ago.  ``kept``: a placement was
+    kept before.
     ``left_alone_until`` and ``wait_s`` in seconds of the caller's clock; ``summary``: the last verdict
     in words, ``ratio``: its cost after over that before.
     """
@@ -52,6 +57,7 @@ class Trial:
     after: tuple[float, ...] = ()
     sampled: tuple[float, float] = (0.0, 0.0)
     trying: bool = False
+    tried: float = 0.0
     kept: bool = False
     left_alone_until: float = 0.0
     wait_s: float = FIRST_WAIT_S
@@ -72,8 +78,8 @@ class Trial:
         ``cost``: of this window of ``window_s``, None if it could not be measured; ``sample_s``: how long a
         sample is.  ``moved``: whether pages moved after the window.
         """
-        measured = self._with_cost(cost, window_s, sample_s)
-        if moved:
+        measured = self._with_window(cost, window_s, sample_s)
+        if moved and not measured._is_overdue():
             # A guest without a known cost is not tried: nobody could tell.
             is_tried = len(measured.before) >= BEFORE
             return replace(measured, trying=is_tried, after=(), sampled=NOTHING_SAMPLED), None
@@ -86,14 +92,21 @@ class Trial:
     ) -> bool:
         """Return whether enough is known to move something; ``cost`` is that of the window that just ended.
 
-        A guest that cannot be measured is not waited for.
+        A guest that cannot be measured is not waited for.  One that is tried may move until that takes long.
         """
-        known = self._with_cost(cost, window_s, sample_s)
-        return self.trying or cost is None or len(known.before) >= BEFORE
+        known = self._with_window(cost, window_s, sample_s)
+        return cost is None or (not known._is_overdue() if self.trying else len(known.before) >= BEFORE)
 
     def is_left_alone(self, now_s: float) -> bool:
         """Return whether nothing may be moved for the guest."""
         return now_s < self.left_alone_until
+
+    def _is_overdue(self) -> bool:
+        return self.tried >= LONGEST
+
+    def _with_window(self, cost: float | None, window_s: float, sample_s: float) -> "Trial":
+        tried = self.tried + window_s / max(window_s, sample_s) if self.trying else 0.0
+        return replace(self, tried=tried)._with_cost(cost, window_s, sample_s)
 
     def _with_cost(self, cost: float | None, window_s: float, sample_s: float) -> "Trial":
         if cost is None:

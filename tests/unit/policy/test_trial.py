@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vmplace.policy.trial import AFTER, BEFORE, FIRST_WAIT_S, Trial, Verdict, is_worse
+from vmplace.policy.trial import AFTER, BEFORE, FIRST_WAIT_S, LONGEST, Trial, Verdict, is_worse
 
 QUIET = (1.0, 1.01, 0.99, 1.0)
 
@@ -128,3 +128,39 @@ def test_a_sample_is_the_mean_of_its_windows_and_a_move_begins_a_new_one() -> No
     trial = windows(trial, (9.0,), 0.25)[0]
     trial, _ = trial.after_window(9.0, moved=True, now_s=0.0, window_s=0.25)
     assert windows(trial, (1.0,) * 4, 0.25)[0].before == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("window_s", [0.25, 1.0, 10.0])
+@pytest.mark.parametrize("every", [1, 3, 4, 5, 8, 15, 16])
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_guest_whose_pages_keep_moving_is_judged_all_the_same(
+    window_s: float, every: int, heeds: bool
+) -> None:
+    """It takes half as long again since the first move, and moves once in a while ever since."""
+    a_sample = max(1, round(1 / window_s))
+    trial, verdict = windows(Trial(), QUIET * a_sample, window_s)[0], None
+    for count in range((LONGEST + AFTER + 2) * a_sample):
+        cost = 1.5 if count else 1.0
+        moved = count % every == 0 and (not heeds or trial.is_measured(cost, window_s=window_s))
+        trial, verdict = trial.after_window(cost, moved=moved, now_s=0.0, window_s=window_s)
+        if verdict is not None:
+            break
+    assert verdict is Verdict.UNDO
+    assert "+50 %" in trial.summary
+
+
+def test_moves_that_go_on_for_long_wait_until_they_are_judged_and_go_on_if_they_helped() -> None:
+    trial, moves, verdicts = run(Trial(), QUIET)[0], [], []
+    for _ in range(3 * (LONGEST + AFTER)):
+        moves.append(trial.is_measured(0.7))
+        trial, verdict = trial.after_window(0.7, moved=moves[-1], now_s=0.0)
+        verdicts.append(verdict)
+    assert {Verdict.KEEP, None} == set(verdicts)
+    assert sum(moves) >= 0.75 * len(moves)
+
+
+def test_a_guest_that_can_no_longer_be_measured_is_not_kept_from_moving() -> None:
+    trial = moved(run(Trial(), QUIET)[0])
+    for _ in range(3 * LONGEST):
+        assert trial.is_measured(None)
+        trial = moved(trial, None)

@@ -52,6 +52,8 @@ Numbers = npt.NDArray[np.int32]
 MOST_ROOTS = 31
 PIECE_BYTES = 16 << 30
 """What is harvested in one go: seconds, on a slow host."""
+MOST_PIECES = 256
+"""In one go, too: a VMM may have many thousands of memslots, of a page each."""
 
 
 class KvmSource:
@@ -173,7 +175,7 @@ class KvmSource:
     ) -> list[NodeBits]:
         """Return the bits of the ranges.
 
-        Ranges are harvested together, up to PIECE_BYTES: a call costs more than most of them (held.py).
+        Ranges are harvested together, in portions: a call costs more than most of them (held.py).
         """
         shapes = [(len(self._nids) + 1, -(-ram.npages // 64)) for ram in ranges]
         # Each by itself: of early readings one of the two is kept.
@@ -223,12 +225,14 @@ def _iter_pieces(slots: tuple[Slot, ...], ranges: tuple[RamRange, ...]) -> Itera
 
 
 def _portions(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Yield the pieces in lists of about PIECE_BYTES: all of a small guest at once."""
+    """Yield the pieces in lists of PIECE_BYTES and MOST_PIECES at most: all of a small guest at once."""
     some: list[_Piece] = []
+    npages = 0
     for piece in pieces:
-        if some and sum(one.npages for one in (*some, piece)) * PAGE_BYTES > PIECE_BYTES:
+        npages += piece.npages
+        if some and (npages * PAGE_BYTES > PIECE_BYTES or len(some) == MOST_PIECES):
             yield some
-            some = []
+            some, npages = [], piece.npages
         some.append(piece)
     if some:
         yield some

@@ -1,5 +1,6 @@
 """How the bits of a guest's ranges are asked for: through which memslots, and in how many calls."""
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -7,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vmplace.sampling.source_kvm import KvmSource
-from vmplace.topology.guest import GuestTopology, Movability, RamRange
+from vmplace.sampling.source_kvm import MOST_PIECES, PIECE_BYTES, KvmSource, _Piece, _portions
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange
 from vmplace.topology.placement import FEATURE_HARVEST, Placement, PlacementInfo, Slot
 
 T = TypeVar("T")
@@ -98,3 +99,34 @@ def test_a_range_in_two_memslots_is_whole(monkeypatch: pytest.MonkeyPatch) -> No
 def test_writes_are_not_known_where_dirty_logging_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = KernelOfBits(Slot(0, 64, HVA, 0), knows_writes=False)
     assert harvested(monkeypatch, kernel, ram(0, 64))[1] == [False]
+
+
+def test_a_guest_with_very_many_memslots_is_asked_in_short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A VMM chooses its memslots, up to 32764 (KVM_USER_MEM_SLOTS): the watchdog hears of each call."""
+    slots = (Slot(gfn, 1, HVA + gfn * PAGE_BYTES, 0) for gfn in range(10 * MOST_PIECES))
+    kernel = KernelOfBits(*slots, touched=10 * MOST_PIECES)
+    bits, _ = harvested(monkeypatch, kernel, ram(0, 10 * MOST_PIECES))
+    assert kernel.calls == 1 + 10
+    assert set_bits(bits[0]) == list(range(10 * MOST_PIECES))
+
+
+def test_the_portions_of_very_many_pieces_take_a_time_that_grows_with_their_number_alone() -> None:
+    pieces = [_Piece(0, gfn, 1, gfn) for gfn in range(32_764)]
+    began = time.thread_time()
+    portions = list(_portions(pieces))
+    # A sum over all pieces for each of them took 16 s.
+    assert time.thread_time() - began < 0.5
+    assert [one for portion in portions for one in portion] == pieces
+
+
+def test_no_portion_is_larger_than_what_is_harvested_in_one_go() -> None:
+    most = PIECE_BYTES // PAGE_BYTES
+    sizes = [most // 2, most // 2, 1, most, most - 1, 1, 1]
+    portions = _portions([_Piece(0, 0, npages, 0) for npages in sizes])
+    assert [[one.npages for one in portion] for portion in portions] == [
+        [most // 2, most // 2],
+        [1],
+        [most],
+        [most - 1, 1],
+        [1],
+    ]

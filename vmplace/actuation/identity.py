@@ -1,10 +1,14 @@
 """Which process is a guest, so that a reused pid is never mistaken for it?"""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from vmplace.outside import SMALL_BYTES, read_text
+from vmplace.topology import procfs
 from vmplace.topology.guest import GuestTopology
 
+LOG = logging.getLogger(__name__)
 PROC = Path("/proc")
 
 
@@ -28,7 +32,7 @@ class GuestIdentity:
 
 def read_boot_id(proc: Path = PROC) -> str:
     """Return the kernel's random id of this boot."""
-    return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    return read_text(proc / "sys/kernel/random/boot_id", SMALL_BYTES).strip()
 
 
 def read_identity(guest: GuestTopology, proc: Path = PROC) -> GuestIdentity:
@@ -37,17 +41,21 @@ def read_identity(guest: GuestTopology, proc: Path = PROC) -> GuestIdentity:
 
 
 def parse_start_time(stat: str) -> int | None:
-    """Return field 22 of a /proc/PID/stat line, or None for a process that has ended (zombie, dead)."""
+    """Return field 22 of a /proc/PID/stat line, or None for a process that has ended (zombie, dead).
+
+    Raises OutsideError for what is no such line.
+    """
     # The command name may hold blanks and parentheses; the last ")" ends it.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZXx" else int(fields[19])
+    state = stat.rpartition(")")[2].lstrip()[:1]
+    return None if state in tuple("ZXx") else procfs.parse_start_time(stat)
 
 
 def read_start_time(pid: int, proc: Path = PROC, *, tid: int | None = None) -> int | None:
     """Return when process ``pid`` (or its thread ``tid``) started, in ticks; None when it is gone."""
     path = proc / str(pid) / (f"task/{tid}/stat" if tid else "stat")
     try:
-        return parse_start_time(path.read_text())
+        # Its name in it is the process' to choose, and need not be UTF-8.
+        return parse_start_time(read_text(path, SMALL_BYTES))
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -57,3 +65,12 @@ def is_alive(identity: GuestIdentity, proc: Path = PROC) -> bool:
     if identity.boot_id != read_boot_id(proc):
         return False
     return read_start_time(identity.pid, proc) == identity.start_time
+
+
+def has_ended(identity: GuestIdentity, proc: Path = PROC) -> bool:
+    """Tell whether the process has surely ended: one that cannot be asked may still run."""
+    try:
+        return not is_alive(identity, proc)
+    except Exception:
+        LOG.debug("guest %s may still run: it cannot be read", identity.name, exc_info=True)
+        return False

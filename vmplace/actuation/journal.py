@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from vmplace.actuation.identity import PROC, GuestIdentity, is_alive, read_boot_id
+from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id
 from vmplace.actuation.journal_file import JournalFile, locked, unusable
 from vmplace.actuation.journal_records import (
     MAGIC,
@@ -32,6 +32,7 @@ from vmplace.actuation.journal_records import (
 )
 from vmplace.actuation.page_runs import OriginMap, PageOrigins, PageRuns, decode_runs
 from vmplace.errors import JournalError
+from vmplace.outside import error_text
 
 LOG = logging.getLogger(__name__)
 DEFAULT_PATH = Path("/var/lib/vmplace/journal")
@@ -104,7 +105,7 @@ class JournalContents:
     def pruned(self, proc: Path = PROC) -> "JournalContents":
         """Return the contents without guests that ended and without other boots."""
         boot_id = read_boot_id(proc)
-        guests = {k: g for k, g in self.guests.items() if not g.is_empty and is_alive(g.identity, proc)}
+        guests = {k: g for k, g in self.guests.items() if not g.is_empty and not has_ended(g.identity, proc)}
         sysctls = {name: s for name, s in self.sysctls.items() if s.boot_id == boot_id}
         return JournalContents(guests, sysctls, list(self.damage), self.end)
 
@@ -254,8 +255,9 @@ class Journal:
 
     def compact(self) -> None:
         """Rewrite the file as its sum; guests that ended drop out."""
+        contents = self.contents()
         with self._reading_proc():
-            pruned = self.contents().pruned(self._proc)
+            pruned = contents.pruned(self._proc)
         self._rewrite(pruned)
 
     def _append(self, record: Record) -> None:
@@ -270,7 +272,7 @@ class Journal:
 
     def _tidy(self) -> None:
         # A full disk must not keep an undo from reading what is there; appending still fails loudly.
-        with contextlib.suppress(JournalError):
+        with contextlib.suppress(Exception):
             self.compact()
         self._compacted = self._file.end if self._file else 0
 
@@ -287,6 +289,9 @@ class Journal:
             yield
         except OSError as err:
             raise unusable(self.path, err) from err
+        except Exception as err:
+            said = f"cannot tell what of the journal {self.path} still runs: {error_text(err)}"
+            raise JournalError(said, hint=f"look at {self._proc}/sys/kernel/random/boot_id") from err
 
 
 def _opened(file: JournalFile) -> JournalContents:

@@ -14,11 +14,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.actuation.child_guest import guest_of
+from tests.unit.actuation.child_guest import child_guest, guest_of
+from tests.unit.actuation.fake_kernel import FakeKernel
+from vmplace.actuation import journal as journal_module
 from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
 from vmplace.actuation.journal import Journal, parse_journal, read_journal
 from vmplace.actuation.journal_records import GuestId, PagesRecord
 from vmplace.actuation.page_runs import NOWHERE, OriginMap, PageRuns, encode_pages
+from vmplace.actuation.undo import undo
 from vmplace.errors import JournalError
 
 
@@ -127,6 +130,7 @@ import numpy as np
 from vmplace.actuation.identity import GuestIdentity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.page_runs import encode_pages
+from vmplace.actuation.undo import undo
 from vmplace.errors import JournalError
 path, pid, start, boot = Path(sys.argv[1]), *sys.argv[2:]
 me = GuestIdentity("db1", int(pid), int(start), boot)
@@ -286,3 +290,40 @@ def test_what_an_earlier_version_wrote_is_read():
     (guest,) = contents.guests.values()
     assert not contents.damage and first_nids(guest.pages) == {0: 0, 1: 0, 2: 3, 3: 3}
     assert all((pages.to == NOWHERE).all() for pages in guest.pages.iter_pages())
+
+
+def test_a_guest_that_gives_itself_a_name_that_is_no_text_keeps_nobody_from_the_journal(
+    tmp_path: Path, me: GuestIdentity, monkeypatch: pytest.MonkeyPatch
+):
+    """prctl(2), PR_SET_NAME, takes any bytes, and they are shown in /proc/PID/stat as they are."""
+    path = tmp_path / "journal"
+    with child_guest(1) as child:
+        strange, kernel = replace(read_identity(child.guest), name="strange"), FakeKernel({child.hva: 1})
+        with Journal(path) as journal:
+            journal.record_pages(strange, one_run(child.hva // 4096, 0), one_run(child.hva // 4096, 1))
+            child.rename(b"\xff\xfe) Z")
+            monkeypatch.setattr(journal_module, "_COMPACT_BYTES", 0)
+            journal.record_pages(me, one_run(1, 0))
+            journal.compact()
+        with Journal(path) as journal:
+            assert set(journal.contents().guests) == {strange.key, me.key}
+            done = undo(journal, kernel=kernel, guests={strange.name})
+        assert done.failures == () and kernel.nid_of == {child.hva: 0}
+    with Journal(path) as journal:
+        assert set(journal.contents().guests) == {me.key}
+
+
+def test_a_guest_that_cannot_be_asked_whether_it_runs_stays_in_the_journal(tmp_path: Path, me: GuestIdentity):
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text(me.boot_id)
+    (proc / str(me.pid)).mkdir()
+    for number, said in enumerate((b"", b"7", b"7 (a) S 1", b"7 (a) S " + b"x " * 50)):
+        (proc / f"{me.pid}/stat").write_bytes(said)
+        with Journal(tmp_path / "journal", proc=proc) as journal:
+            journal.record_pages(me, one_run(number, 0))
+            journal.compact()
+            assert set(journal.contents().guests) == {me.key}
+    (proc / "sys/kernel/random/boot_id").write_bytes(bytes(1 << 17))
+    with pytest.raises(JournalError, match="more than"):
+        Journal(tmp_path / "journal", proc=proc)

@@ -13,6 +13,7 @@ in the journal before, which stays; and nothing is begun for that guest until th
 """
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -30,7 +31,9 @@ from vmplace import held, native
 from vmplace.apart_worker import ANSWER, ASK, DAMON, HEAD, MOVE, NAME, WRITE
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
+from vmplace.outside import SMALL_BYTES, read_text
 
+LOG = logging.getLogger(__name__)
 Hvas = npt.NDArray[np.uint64]
 Status = npt.NDArray[np.int32]
 START_S = 30.0
@@ -46,13 +49,14 @@ class _Process:
     """One process that makes calls in turn."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-I", "-S", str(SCRIPT), str(native.PATH)]
-            environ = {"LC_ALL": "C.UTF-8"}
-            self._process = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environ
-            )
+        try:
+            self._socket, self._process = _started()
+        except OSError as err:
+            # As an OSError it would pass for the answer of a call: for one, "the node is full".
+            raise VmplaceError(
+                f"the process that moves pages does not start: {err.strerror}",
+                hint="free some memory, or raise TasksMax and LimitNOFILE of the agent",
+            ) from err
         self._stat = Path(f"/proc/{self._process.pid}/stat")
         # Until then it waits for files and memory, which is nobody's fault.
         if not self._answers_within(START_S) or not self._socket.recv(1):
@@ -94,6 +98,21 @@ class _Process:
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         return bool(waiting.poll(seconds * 1000))
+
+
+def _started() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    """Start the process; return our end of its socket, and it; raises OSError."""
+    command = [sys.executable, "-I", "-S", str(SCRIPT), str(native.PATH)]
+    environ = {"LC_ALL": "C.UTF-8"}
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            return ours, subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environ
+            )
+        except BaseException:
+            ours.close()
+            raise
 
 
 _IDLE: list[_Process] = []
@@ -181,8 +200,9 @@ def note_left_behind(proc: Path = Path("/proc"), *, patience_s: float = GONE_S) 
 def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
     """Yield for which guest each such process works, and how to ask whether it has ended."""
     for path in proc.glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            name = (path / "comm").read_text().rstrip("\n")
+        # Processes end meanwhile, and choose their names.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            name = read_text(path / "comm", SMALL_BYTES).rstrip("\n")
             if name.startswith(NAME) and path.stat().st_uid == os.geteuid() and not _is_own(path):
                 worked_on = name.removeprefix(NAME)
                 pid = DAMON_KEY if worked_on == DAMON else int(worked_on)
@@ -195,17 +215,21 @@ def _is_own(path: Path) -> bool:
 
 def _stat(path: Path, number: int) -> int:
     """Return a number of those that follow the name in /proc/PID/stat; 0 is the process' state."""
-    return int((path / "stat").read_text().rpartition(")")[2].split()[number])
+    return int(read_text(path / "stat", SMALL_BYTES).rpartition(")")[2].split()[number])
 
 
 def _ended(path: Path, start_time: int) -> Callable[[], bool]:
     def has_ended() -> bool:
         try:
             # Not by inode: a process' directory gets another one whenever the kernel frees its cache.
-            text = (path / "stat").read_text()
+            text = read_text(path / "stat", SMALL_BYTES)
             state = text.rpartition(")")[2].split()[0]
             return state in "ZX" or _stat(path, START_TIME) != start_time or NAME not in text
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
+        except Exception:
+            # Who asks is another guest's: it must not fail, and what cannot be read may still be there.
+            LOG.debug("%s cannot be read", path, exc_info=True)
+            return False
 
     return has_ended

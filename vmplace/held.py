@@ -21,6 +21,7 @@ processes that were read before, of users who hold nobody up.
 """
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -33,6 +34,7 @@ from typing import Generic, TypeVar
 
 from vmplace.errors import UnsupportedHostError
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAIT_S = 1.0
@@ -171,6 +173,10 @@ class Held:
         except OSError:
             # It ended: who reads it for its own sake is told so.
             return False
+        except Exception:
+            # For want of a thread, say: what cannot be asked may hold up whoever reads it.
+            LOG.warning("process %d is left alone: it cannot be asked", pid, exc_info=True)
+            return True
         return False
 
     def keep(self, pids: set[int]) -> None:

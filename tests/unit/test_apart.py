@@ -1,14 +1,20 @@
 """What an agent that was killed left behind is known by what the kernel tells of it, whatever it caches."""
 
+import errno
 import os
 import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from vmplace import apart, held
+from vmplace.actuation.batch import NativeKernel, move_batch
+from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 
 GUEST = 99_999_999
@@ -105,3 +111,45 @@ def test_a_write_to_damon_that_waits_is_told_by_its_name(tmp_path: Path):
     assert "vmpmove damon\n" in names
     assert not held.holds(apart.DAMON_KEY)
     apart.close()
+
+
+def test_a_process_that_gets_its_pid_and_a_name_that_is_no_text_keeps_no_guest_from_being_asked(
+    tmp_path: Path,
+):
+    put(tmp_path, 500)
+    apart.note_left_behind(tmp_path, patience_s=0.0)
+    assert held.holds(GUEST)
+    stat = tmp_path / "77/stat"
+    stat.write_bytes(stat.read_bytes().replace(b"(vmpmove", b"(\xff").replace(b" 500 0", b" 501 0"))
+    assert not held.holds(os.getpid()) and not held.probe(os.getpid())
+    assert not holds_for(5.0)
+
+
+def test_one_whose_stat_cannot_be_read_is_still_there(tmp_path: Path):
+    put(tmp_path, 500)
+    apart.note_left_behind(tmp_path, patience_s=0.0)
+    for said in (b"", b"77", b"77 (vmpmove 1) D 1 0", b"77 (vmpmove 1) D 1 " + b"x " * 40):
+        (tmp_path / "77/stat").write_bytes(said)
+        assert held.holds(GUEST) and not held.holds(os.getpid())
+    shutil.rmtree(tmp_path / "77")
+    assert not holds_for(5.0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EACCES, errno.EAGAIN])
+def test_that_the_process_does_not_start_is_no_word_of_the_kernels_on_a_node(
+    monkeypatch: pytest.MonkeyPatch, number: int
+):
+    """fork(2) fails once; the answer of move_pages(2) would be the same number for a full node."""
+    started, left = subprocess.Popen, [number]
+
+    def popen(*args: Any, **kwargs: Any) -> Any:
+        if left:
+            raise OSError(left.pop(), os.strerror(number))
+        return started(*args, **kwargs)
+
+    apart.close()
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(VmplaceError, match="does not start: ") as told:
+        move_batch(NativeKernel(), os.getpid(), np.zeros(1, np.uint64), 0)
+    assert told.value.hint and len(list(Path("/proc/self/fd").iterdir())) == before

@@ -344,3 +344,20 @@ def test_a_step_that_waits_is_given_up_as_soon_as_patience_ends(tmp_path: Path, 
             7, step.ends_within, tmp_path / "stat", lambda: False, patience_s
         )
     assert patience_s <= step.now_s <= patience_s + 3 * LOOK_S
+
+
+def test_a_process_that_no_thread_can_ask_counts_as_one_that_holds_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    put(tmp_path, 1, held=False)
+    told = Held(tmp_path)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        assert told.probe(1)
+    assert "can't start new thread" in caplog.text
+    assert not told.probe(1)
+    told.close()

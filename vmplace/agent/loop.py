@@ -375,11 +375,11 @@ class Agent:
         self._listen()
         if self._commands.waits_for_window:
             self._own()
-        plan = plan.only(self._may_move)
-        if plan.is_empty:
-            return ActuationResult()
-        topologies = {guest.name: guest.topology for guest in self.roster}
         try:
+            plan = plan.only(self._may_move)
+            if plan.is_empty:
+                return ActuationResult()
+            topologies = {guest.name: guest.topology for guest in self.roster}
             return self._parts.actuator.apply(
                 plan,
                 topologies,

@@ -11,13 +11,14 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.agent import report
 from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Order
 from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
 from vmplace.interfaces.agent_command import run_agent
 from vmplace.interfaces.control import ControlServer
 from vmplace.policy import home
-from vmplace.policy.plan import VcpuMove
+from vmplace.policy.plan import PlacementPlan, Snapshot, VcpuMove
 from vmplace.topology.guest import GuestTopology
 
 WRONG = [ValueError("bad data"), MemoryError(), RecursionError("deep"), OSError(24, "too many open files")]
@@ -53,6 +54,30 @@ def test_a_part_that_fails_is_a_note_and_the_loop_goes_on(call: str, error: Exce
     assert set(agent.status.guests) == {"db1", "web"}
     reported = str(error) or type(error).__name__
     assert any(reported in note for note in agent.status.notes)
+
+
+def test_a_guest_that_cannot_be_asked_whether_it_holds_up_ends_no_loop():
+    class Planned(World):
+        """Once there is a plan, guests cannot be asked."""
+
+        is_planned = False
+
+        def holds(self, guest: GuestTopology) -> bool:
+            if self.is_planned:
+                self.is_planned = False
+                raise RuntimeError("can't start new thread")
+            return False
+
+    def planned(snapshot: Snapshot) -> PlacementPlan:
+        world.is_planned = True
+        return home.plan(snapshot)
+
+    world = Planned([guest("db1")])
+    parts = Parts(world, world, planned, "auto", world, holds=world.holds)
+    agent = Agent(LoadedConfig(Config(window_ms=20, longest_rest_ms=0), ()), parts, world.wakeup)
+    agent.run(windows=1)
+    assert world.applied == [] and any("can't start" in note for note in agent.status.notes)
+    agent.run(windows=2)
 
 
 def test_a_guest_that_fails_again_and_again_is_logged_once_and_told_always(caplog: pytest.LogCaptureFixture):

@@ -1,5 +1,6 @@
 """What would the agent do, without doing it: for one look at a live host, or over a recording."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -57,13 +58,21 @@ class NoActuator:
 
 @dataclass(frozen=True)
 class RehearsedGuest:
-    """One guest of a recording: estimated LAR of its first and last window, bytes that would have moved."""
+    """One guest of a recording: estimated LAR of its first and last window, bytes that would have moved.
+
+    ``moved_bytes_by_nid``: these by the node that they go to.  ``saved_ns``: the latency that moves are
+    expected to save, of those for which it was reckoned; None if for none.  ``other_reasons``: those of the
+    others.
+    """
 
     windows: int
     lar_before: float | None
     lar_after: float | None
     moved_bytes: int
     reasons: tuple[str, ...]
+    moved_bytes_by_nid: Mapping[int, int] = field(default_factory=dict)
+    saved_ns: float | None = None
+    other_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,9 @@ class _Guest:
     pages: GuestPages | None = None
     moved_to: dict[int, NodeIndexes] = field(default_factory=dict)
     moved_bytes: int = 0
-    reasons: dict[str, None] = field(default_factory=dict)
+    moved_bytes_by_nid: Counter[int] = field(default_factory=Counter)
+    saved_ns: dict[str, float | None] = field(default_factory=dict)
+    """By reason."""
     recorded: list[TrafficMatrix] = field(default_factory=list)
     placed: list[TrafficMatrix] = field(default_factory=list)
 
@@ -123,7 +134,12 @@ class _Guest:
     def tell(self, move: Move) -> None:
         """Note what was decided."""
         self.moved_bytes += move.size_bytes
-        self.reasons[move.reason] = None
+        for nid in np.unique(move.to_nid).tolist():
+            self.moved_bytes_by_nid[nid] += (
+                int(move.npages[move.to_nid == nid].sum(dtype=np.int64)) * PAGE_BYTES
+            )
+        saved = self.saved_ns.get(move.reason)
+        self.saved_ns[move.reason] = saved if move.saved_ns is None else (saved or 0.0) + move.saved_ns
 
     def _where_put(self, sample: RangeSample) -> RangeSample:
         put = self.moved_to.get(sample.ram.hva)
@@ -270,7 +286,17 @@ def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
 def _rehearsed_guest(guest: _Guest) -> RehearsedGuest:
     before = local_access_ratio(guest.recorded[0]) if guest.recorded else None
     after = local_access_ratio(guest.placed[-1]) if guest.placed else None
-    return RehearsedGuest(len(guest.placed), before, after, guest.moved_bytes, tuple(guest.reasons))
+    saved = [one for one in guest.saved_ns.values() if one is not None]
+    return RehearsedGuest(
+        len(guest.placed),
+        before,
+        after,
+        guest.moved_bytes,
+        tuple(guest.saved_ns),
+        dict(sorted(guest.moved_bytes_by_nid.items())),
+        sum(saved) if saved else None,
+        tuple(reason for reason, one in guest.saved_ns.items() if one is None),
+    )
 
 
 def _imbalance(

@@ -10,6 +10,7 @@ from vmplace.agent.heat_strip import heat_strips
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Answer as Told
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
+from vmplace.agent.state import PlanSummary
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer, movable_names
@@ -47,8 +48,7 @@ class AgentAnswers:
         if request.command == "status":
             return msgspec.to_builtins(self._agent.status, str_keys=True)
         if request.command == "plan":
-            plan = self._agent.last_plan
-            return msgspec.to_builtins(plan.of(request.guest) if request.guest else plan, str_keys=True)
+            return msgspec.to_builtins(self.plan(request.guest), str_keys=True)
         if request.command in SIZED:
             return self._sized(request, uid)
         if request.guest is None:
@@ -90,6 +90,14 @@ class AgentAnswers:
             strips=heat_strips(guest.pages) if guest.pages else (),
             decisions=tuple(guest.decisions)[-10:],
         )
+
+    def plan(self, name: str | None) -> PlanSummary:
+        """Return the last plan, or one guest's part of it; raises UnknownGuestError."""
+        if name is None:
+            return self._agent.last_plan
+        if self._agent.roster.get(name) is None:
+            raise UnknownGuestError(name, self._agent.roster.names())
+        return self._agent.last_plan.of(name)
 
     def why(self, name: str) -> WhyView:
         """Return the decisions kept of one guest, newest last."""

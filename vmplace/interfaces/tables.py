@@ -207,16 +207,32 @@ def print_rehearsal(result: Mapping[str, Any]) -> None:
     """Print what a policy would have done with a recording."""
     out = console()
     before, after = ratio(result["mc_imbalance_before"]), ratio(result["mc_imbalance_after"])
-    out.print(f"{result['windows']} windows; estimated MC imbalance {before} -> {after}")
+    # Guests may be sampled more often than plans are made.
+    out.print(f"{result['windows']} plans; estimated MC imbalance {before} -> {after}")
     if result["decisions"]:
         out.print(f"{result['repeated']} of {result['decisions']} decisions were repeated to the page")
-    table = Table("guest", "windows", "est. LAR before", "after", "would move, MiB", "why")
-    for name, guest in sorted(result["guests"].items()):
+    table = Table("guest", "samples", "est. LAR before", "after", "would move, MiB")
+    guests = sorted(result["guests"].items())
+    for name, guest in guests:
         table.add_row(
             escape(name), str(guest["windows"]), ratio(guest["lar_before"]), ratio(guest["lar_after"]),
-            mib(guest["moved_bytes"]), escape("; ".join(guest["reasons"])),
+            mib(guest["moved_bytes"]),
         )  # fmt: skip
     out.print(table)
+    for name, guest in guests:
+        if guest["moved_bytes"]:
+            out.print(Text(f"{name}: {_moved_in_sum(guest)}"))
+
+
+def _moved_in_sum(guest: Mapping[str, Any]) -> str:
+    """Return what a guest's moves would come to, and why: each one's own reason is in the JSON."""
+    nids = cpulist(int(nid) for nid in guest["moved_bytes_by_nid"])
+    why = list(guest["other_reasons"])
+    if (saved_ns := guest["saved_ns"]) is not None:
+        effect = "saves" if saved_ns >= 0 else "adds"
+        why += ["nearer or less busy", f"{effect} {abs(saved_ns) / 1e6:,.1f} ms of latency"]
+    node = "node" if nids.isdigit() else "nodes"
+    return f"{mib(guest['moved_bytes'])} MiB to {node} {nids}: {'; '.join(why)}"
 
 
 def cpulist(cpus: Iterable[int]) -> str:

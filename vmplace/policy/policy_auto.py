@@ -502,6 +502,7 @@ def _move(  # noqa: PLR0913 - as above
         np.array(nids, np.int16)[here[away]],
         np.full(int(away.sum()), nids[target], np.int16),
         reason,
+        gain,
     )
 
 

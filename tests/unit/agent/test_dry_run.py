@@ -23,6 +23,10 @@ def test_a_remote_guest_would_have_been_moved_home(tmp_path: Path):
     assert result.windows == 3
     assert result.moved_bytes == result.guests["remote"].moved_bytes == NPAGES * 4096
     assert (result.guests["remote"].lar_before, result.guests["remote"].lar_after) == (0.0, 1.0)
+    assert result.guests["remote"].moved_bytes_by_nid == {1: NPAGES * 4096}
+    # Home reckons no latency: its moves have words instead.
+    assert result.guests["remote"].saved_ns is None
+    assert result.guests["remote"].other_reasons == result.guests["remote"].reasons != ()
     assert (result.guests["local"].lar_before, result.guests["local"].lar_after) == (1.0, 1.0)
     assert result.mc_imbalance_before is not None and result.mc_imbalance_before > 1.4
     assert result.mc_imbalance_after == 0.0

@@ -15,7 +15,7 @@ ASKING = (
     ("fit", "1:1"), ("advise", "1:1"),
 )  # fmt: skip
 """Ask the agent, and cannot do without."""
-OF_NOBODY = (("show", "no"), ("why", "no"), ("policy", "explain", "no"))
+OF_NOBODY = (("show", "no"), ("why", "no"), ("plan", "no"), ("policy", "explain", "no"))
 WITHOUT_GUESTS = (("status",), ("fit", "9999:1"))
 FILES = (
     ("replay", "{file}"), ("record", "{none}/x"), ("report", "{file}"), ("policy", "validate", "{file}"),
@@ -53,6 +53,7 @@ def test_a_guest_that_is_not_there_is_answered_with_those_that_are(words: tuple[
     with served(agent, tmp_path / "s") as path:
         result = asked(path, *words)
     assert isinstance(result.exception, VmplaceError) and "db1" in str(result.exception.hint)
+    assert str(result.exception) == "no guest 'no'" and result.stdout == ""
 
 
 @pytest.mark.parametrize("words", WITHOUT_GUESTS, ids=" ".join)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from vmplace.interfaces.demo_command import demo
 
 pytest.importorskip("matplotlib")
 
+EFFECT = re.compile(r"expected to (save|add) ([0-9.]+) ms of latency")
 ONE_NODE = ("web0", "web1", "web2", "web3")
 """Guests of lab/scenarios/wrong-node.toml: two vCPUs on a node, all memory on another one."""
 
@@ -43,6 +45,15 @@ def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[st
         assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9, name
         assert guest["moved_bytes"] > 200 << 20, name
     assert reported["report"] == str(out)
+
+
+def test_what_moves_would_come_to_is_the_sum_of_their_reasons(shown_once: tuple[dict[str, Any], Path]):
+    for guest in shown_once[0]["guests"].values():
+        assert sum(guest["moved_bytes_by_nid"].values()) == guest["moved_bytes"]
+        told = [EFFECT.search(reason) for reason in guest["reasons"]]
+        sizes = [float(one[2]) * (1 if one[1] == "save" else -1) for one in told if one]
+        assert guest["saved_ns"] / 1e6 == pytest.approx(sum(sizes), abs=0.01 * len(sizes))
+        assert len(guest["other_reasons"]) == told.count(None)
 
 
 def test_the_guest_that_spans_is_dealt_out_and_the_host_is_better_off(

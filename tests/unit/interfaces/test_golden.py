@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.interfaces.captured_world import HOSTS, captured_agent, fixed
 from tests.unit.interfaces.served_agent import asked, served
 from vmplace.agent.loop import Agent
+from vmplace.interfaces.cli import cli
 from vmplace.interfaces.doctor import print_capabilities
 from vmplace.topology import capabilities
 from vmplace.topology.capability import Capability, Roots
@@ -79,6 +81,18 @@ def test_no_line_is_too_long_and_no_word_is_broken(host: str, words: tuple[str, 
     assert max(map(len, narrow.splitlines()), default=0) <= 80
     broken = set(narrow.split()) - set(wide.split()) - LONG_NAMES
     assert [word for word in broken if any(map(str.isalnum, word))] == []
+
+
+def test_the_demo_reads_as_it_was_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("matplotlib")
+    for key, value in {"COLUMNS": "80", "TTY_COMPATIBLE": "1", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(key, value)
+    done = CliRunner().invoke(cli, ["demo", "--no-open", "--out", str(tmp_path / "demo.html")])
+    assert done.exit_code == 0, done.output
+    table, report = STYLE.sub("", done.stdout).rstrip("\n").rsplit("\n", 1)
+    assert report == f"report: {(tmp_path / 'demo.html').as_uri()}"
+    assert max(map(len, table.splitlines())) <= 80
+    hold("demo", table)
 
 
 @pytest.mark.parametrize("host", CAPTURED)

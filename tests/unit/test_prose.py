@@ -16,6 +16,7 @@ import pytest
 from bench.results_page import BENCHES, CHANGED_SINCE, OF_RUNS, PAGE, RESULTS, keep, page
 from vmplace.agent import look_interval
 from vmplace.agent.config import Config
+from vmplace.agent.idle_backoff import LONGEST_CHEAP_MS, LONGEST_DEAR_MS
 from vmplace.interfaces.cli import cli
 from vmplace.topology.memory_budget import host_limit_bytes
 
@@ -221,6 +222,9 @@ def test_limits_that_the_manual_names_are_those_of_the_code() -> None:
     page = re.sub(r"\s+", " ", (DOCS / "how-it-works.md").read_text())
     assert [row for row in rows if row not in page] == []
     assert (config.decisions.share, config.budget.replica_ratio, look_interval.SHARE) == (0.25, 0.25, 0.1)
-    rest = f"up to {config.longest_rest_ms / 1000:g} s while nothing is to be moved"
+    assert config.longest_rest_ms is None
+    cheap, dear = (f"{ms / 1000:g} s" for ms in (LONGEST_CHEAP_MS, LONGEST_DEAR_MS))
+    rest = f"up to {cheap} while nothing is to be moved"
     assert rest in (DOCS / "pictures/window.svg").read_text()
-    assert f"`longest_rest_ms` ({config.longest_rest_ms / 1000:g} s)" in page
+    assert f"rests between windows, up to {cheap}, or up to {dear} where looks" in page
+    assert f"a tenth of a CPU, or one in {dear} | `longest_rest_ms`" in page

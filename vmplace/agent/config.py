@@ -25,7 +25,6 @@ from vmplace.agent.guest_policy import (
     merged,
     settings_of,
 )
-from vmplace.agent.idle_backoff import DEFAULT_LONGEST_MS
 from vmplace.agent.key_text import description, toml_words
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.agent.toml_places import key_places
@@ -139,14 +138,17 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             description="the ms that a window is cut down to where looks are cheap, 20 to 60000",
         ),
     ] = 250
-    longest_rest_ms: Annotated[
-        int,
-        msgspec.Meta(
-            ge=0,
-            le=600_000,
-            description="the longest pause between windows in ms, up to 600000; longer where looks are dear",
-        ),
-    ] = DEFAULT_LONGEST_MS
+    longest_rest_ms: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=0,
+                le=600_000,
+                description="the longest pause between windows in ms, up to 600000; absent: as looks cost",
+            ),
+        ]
+        | None
+    ) = None
     source: Annotated[str, msgspec.Meta(description='how pages are sampled; "auto" = the best there is')] = (
         "auto"
     )

@@ -2,17 +2,17 @@
 
 The window itself keeps its length, so that "touched in the last window" keeps its meaning.  Where a look is
 dear, the longest rest is what brings looks down to ``SHARE`` of a CPU, up to ``LONGEST_DEAR_MS``.  A longest
-rest that was set below the default holds whatever looks cost.
+rest that was set holds whatever looks cost.
 
->>> [IdleBackoff(1000, longest_ms, quiet=9, look_s=0.6).rest_ms for longest_ms in (500, 2000, 8000)]
-[500, 6000, 8000]
+>>> [IdleBackoff(1000, longest_ms, quiet=9, look_s=0.6).rest_ms for longest_ms in (None, 500, 2000, 8000)]
+[6000, 500, 2000, 8000]
 """
 
 from dataclasses import dataclass, replace
 
 from vmplace.agent.look_interval import SHARE
 
-DEFAULT_LONGEST_MS = 2000
+LONGEST_CHEAP_MS = 2000
 LONGEST_DEAR_MS = 10_000
 """Who begins to do something else is seen after so long at the latest."""
 
@@ -22,10 +22,13 @@ QUIET_WINDOWS = 2
 
 @dataclass(frozen=True)
 class IdleBackoff:
-    """The rest after ``quiet`` windows in a row in which nothing moved; a look takes ``look_s`` of CPU."""
+    """The rest after ``quiet`` windows in a row in which nothing moved; a look takes ``look_s`` of CPU.
+
+    ``longest_rest_ms``: the bound that was set, None if it follows from what looks take.
+    """
 
     window_ms: int
-    longest_rest_ms: int
+    longest_rest_ms: int | None
     quiet: int = 0
     look_s: float = 0.0
 
@@ -41,6 +44,6 @@ class IdleBackoff:
         return replace(self, quiet=0 if moved else self.quiet + 1, look_s=look_s)
 
     def _longest_ms(self) -> int:
-        if self.longest_rest_ms < DEFAULT_LONGEST_MS:
+        if self.longest_rest_ms is not None:
             return self.longest_rest_ms
-        return max(self.longest_rest_ms, min(round(1000 * self.look_s / SHARE), LONGEST_DEAR_MS))
+        return max(LONGEST_CHEAP_MS, min(round(1000 * self.look_s / SHARE), LONGEST_DEAR_MS))

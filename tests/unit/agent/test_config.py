@@ -81,6 +81,14 @@ def test_the_shipped_sample_is_valid_and_says_the_defaults() -> None:
     assert parse_config(text, FILE).config == parse_config("", FILE).config
 
 
+def test_a_longest_rest_of_any_length_is_told_from_none_at_all() -> None:
+    assert parse_config("", FILE).config.longest_rest_ms is None
+    assert parse_config("longest_rest_ms = 2000\n", FILE).config.longest_rest_ms == 2000
+    with pytest.raises(ConfigError, match="longest_rest_ms: ") as told:
+        parse_config("longest_rest_ms = 600001\n", FILE)
+    assert "up to 600000" in str(told.value.hint)
+
+
 def test_places_survive_strings_comments_and_nesting() -> None:
     text = '''a = """ # no = comment
 b = 1 """ # c = 2

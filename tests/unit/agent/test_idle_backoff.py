@@ -2,10 +2,10 @@
 
 import pytest
 
-from vmplace.agent.idle_backoff import DEFAULT_LONGEST_MS, IdleBackoff
+from vmplace.agent.idle_backoff import IdleBackoff
 
 
-def rests(moved: list[bool], look_s: float = 0.0, longest_rest_ms: int = 5000) -> list[int]:
+def rests(moved: list[bool], look_s: float = 0.0, longest_rest_ms: int | None = 5000) -> list[int]:
     backoff = IdleBackoff(1000, longest_rest_ms)
     found = []
     for was_moved in moved:
@@ -28,19 +28,19 @@ def test_years_of_quiet_overflow_nothing():
 
 @pytest.mark.parametrize("look_s", [0.01, 0.2, 0.3, 0.5, 0.9])
 def test_on_a_quiet_host_looks_take_a_tenth_of_a_cpu_at_most(look_s: float):
-    period_ms = 1000 + rests([False] * 20, look_s, DEFAULT_LONGEST_MS)[-1]
+    period_ms = 1000 + rests([False] * 20, look_s, None)[-1]
     assert 1000 * look_s / period_ms <= 0.1
 
 
 def test_a_quiet_host_is_looked_at_each_ten_seconds_however_dear_that_is():
-    assert rests([False] * 20, 60.0, DEFAULT_LONGEST_MS)[-1] == 10_000
+    assert rests([False] * 20, 60.0, None)[-1] == 10_000
 
 
 def test_dear_looks_change_no_rest_before_it_has_grown_nor_one_that_a_move_ends():
     moved = [False, False, False, False, True, False]
-    assert rests(moved, 2.0, DEFAULT_LONGEST_MS) == [0, 1000, 2000, 4000, 0, 0]
+    assert rests(moved, 2.0, None) == [0, 1000, 2000, 4000, 0, 0]
 
 
-@pytest.mark.parametrize("longest_rest_ms", [0, 500, 1000, 1999])
-def test_a_short_rest_that_is_set_holds_however_dear_looks_are(longest_rest_ms: int):
+@pytest.mark.parametrize("longest_rest_ms", [0, 500, 1000, 1999, 2000, 5000, 60_000])
+def test_a_longest_rest_that_is_set_holds_however_dear_looks_are(longest_rest_ms: int):
     assert rests([False] * 20, 2.0, longest_rest_ms)[-1] == longest_rest_ms

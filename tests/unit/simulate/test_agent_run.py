@@ -120,7 +120,13 @@ def test_watching_and_planning_cost_the_guest_time():
 
 @pytest.mark.parametrize(
     ("look_ns", "config", "rest_ms"),
-    [(1e3, {}, 2000), (1e6, {}, 4000), (1e7, {}, 10_000), (1e7, {"longest_rest_ms": 1000}, 1000)],
+    [
+        (1e3, {}, 2000),
+        (1e6, {}, 4000),
+        (1e7, {}, 10_000),
+        (1e7, {"longest_rest_ms": 1000}, 1000),
+        (1e7, {"longest_rest_ms": 3000}, 3000),
+    ],
 )
 def test_an_agent_whose_looks_are_dear_rests_longer_unless_it_is_told_otherwise(
     tmp_path, monkeypatch, look_ns: float, config: dict[str, object], rest_ms: int

@@ -147,6 +147,7 @@ def test_other_threads_run_while_pagemap_is_read() -> None:
 U8, I32, I64 = np.zeros(4, np.uint8), np.zeros(4, np.int32), np.zeros(4, np.int64)
 U64, F64 = np.zeros(4, np.uint64), np.zeros(4)
 READONLY = np.frombuffer(bytes(4), np.uint8)
+ROW, EIGHT_TIMES = (U8[:1], U8[:1], I32[:1], U8[:0]), np.zeros(8, np.uint64)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,11 @@ READONLY = np.frombuffer(bytes(4), np.uint8)
         (native.rows_alike, (U8, U8[::2]), TypeError, "alike: .*C-contiguous"),
         (native.rows_some, ((U8, U8, I32, U8, 2), U64, U8), ValueError, "rows: shapes that do not fit"),
         (native.rows_some, ((U8, U8, I32), U64, U8), TypeError, "rows"),
+        (native.rows_some, ([], U64, U8), TypeError, "rows: need a tuple"),
+        # Eight of the width are 2^64 bytes.
+        (native.rows_some, ((*ROW, 1 << 61), EIGHT_TIMES, U8[:0]), ValueError, "rows: shapes that do"),
+        (native.rows_bits, ((*ROW, 1 << 61), EIGHT_TIMES, 1 << 62, I32[:0]), ValueError, "rows: shapes"),
+        (native.windows_marks, ((None,), 1, 0, U64[:0], U64[:0], U8[:0]), TypeError, "rows: need a tuple"),
         (native.rows_bits, ((U8, U8[:1], I32[:1], U8, 2), U64, 0, I32), ValueError, "step: at least 1"),
         (native.rows_alike, (U8, U8[:3]), ValueError, "an item for each row"),
         (native.read_pagemap, (0, 123, pages(0, 1)), ValueError, "hva 123"),

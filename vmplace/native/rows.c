@@ -67,20 +67,27 @@ static void vmp_kept_release(struct vmp_kept *kept)
 
 #define _cleanup_kept_ __attribute__((cleanup(vmp_kept_release)))
 
+/* Of a row, in bytes; no rows of the program are near it, and sizes of arrays cannot wrap below it. */
+#define VMP_MAX_WIDTH (1 << 16)
+
 /* @rows: the tuple (value, mixed, before, detail, width). */
 static bool vmp_kept_get(PyObject *rows, struct vmp_kept *ret)
 {
 	PyObject *value, *mixed, *before, *detail;
 	Py_ssize_t width;
 
+	if (!PyTuple_Check(rows)) {
+		PyErr_SetString(PyExc_TypeError, "rows: need a tuple");
+		return false;
+	}
 	if (!PyArg_ParseTuple(rows, "OOOOn:rows", &value, &mixed, &before, &detail, &width) ||
 	    !vmp_buffer_get(value, "value", VMP_UINT8, false, &ret->value) ||
 	    !vmp_buffer_get(mixed, "mixed", VMP_UINT8, false, &ret->mixed) ||
 	    !vmp_buffer_get(before, "before", VMP_INT32, false, &ret->before) ||
 	    !vmp_buffer_get(detail, "detail", VMP_UINT8, false, &ret->detail))
 		return false;
-	if (width < 1 || ret->mixed.count != (ret->value.count + 7) / 8 || ret->before.count != ret->mixed.count ||
-	    ret->detail.count % (size_t)width) {
+	if (width < 1 || width > VMP_MAX_WIDTH || ret->mixed.count != (ret->value.count + 7) / 8 ||
+	    ret->before.count != ret->mixed.count || ret->detail.count % (size_t)width) {
 		PyErr_SetString(PyExc_ValueError, "rows: shapes that do not fit");
 		return false;
 	}

@@ -30,6 +30,21 @@ def test_arrivals_are_replayed_as_they_were_recorded(tmp_path: Path) -> None:
     assert guests and read_arrivals(tmp_path / "a.csv", shipped_table()) == guests
 
 
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("empty", [b"", b" \t"], ids=["empty", "blank"])
+def test_what_spreadsheets_and_editors_add_is_no_mistake(
+    tmp_path: Path, before: bytes, end: bytes, empty: bytes
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(before + end.join((HEADER, empty, GOOD, empty, empty, b"b,5,10,4,4,p", empty, b"")))
+    assert [guest.uuid for guest in read_arrivals(path, TABLE)] == ["good", "b"]
+
+
+def test_lines_are_counted_with_those_that_are_empty(tmp_path: Path) -> None:
+    assert "a.csv:4:" in str(refused(tmp_path, HEADER + b"\n\n\na,0,10,5,4,p\n"))
+
+
 @pytest.mark.parametrize(
     ("row", "cause"),
     [
@@ -46,7 +61,6 @@ def test_arrivals_are_replayed_as_they_were_recorded(tmp_path: Path) -> None:
         (b"a,0,10,4,99999999,p", "memory_gib is 99999999"),
         (b"a,0,10,-4,4,p", "vcpus is '-4'"),
         (b"a", "1 fields, the header 6"),
-        (b"", "0 fields"),
         (b"a,0,10,4,4,p,more", "7 fields"),
         (b",0,10,4,4,p", "uuid is ''"),
         (b"\x1b[2J,0,10,4,4,p", "uuid is '?[2J'"),

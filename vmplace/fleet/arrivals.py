@@ -1,6 +1,7 @@
 """Arrivals of guests as a CSV file, written and replayed by `vmplace fleet-model`.
 
-The file may come from anywhere: what is wrong is refused with its line, the cause and the cure.
+The file may come from anywhere: what is wrong is refused with its line, the cause and the cure.  Empty lines
+are left out, and so is the mark that some programs write before the first one (BOM).
 """
 
 import csv
@@ -41,7 +42,7 @@ def write_arrivals(path: Path, guests: Sequence[Arrival]) -> None:
 def read_arrivals(path: Path, table: LoopTable) -> list[Arrival]:
     """Return a recorded trace of arrivals, by time; raises ConfigError with the line, cause and cure."""
     try:
-        text = read_bytes(path, MOST_BYTES).decode()
+        text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as err:
         hint = "name a file that exists and that you may read"
         raise ConfigError(f"cannot be read ({err.strerror})", place=str(path), hint=hint) from err
@@ -54,6 +55,8 @@ def read_arrivals(path: Path, table: LoopTable) -> list[Arrival]:
         names = _header(header)
         for row in rows:
             line += 1
+            if not row.strip():
+                continue
             guest = _arrival(names, row, table)
             if found.setdefault(guest.uuid, guest) is not guest:
                 raise OutsideError(f"uuid {guest.uuid!r} is in a line before, too")

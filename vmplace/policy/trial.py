@@ -27,6 +27,8 @@ LONGEST = 16
 """Samples after which a trial is brought to its end: who moves a little and often would never be judged."""
 SAMPLE_S = 1.0
 """What a shorter time tells is noise, and what a move itself costs would count as what came of it."""
+ROUNDING = 1e-9
+"""Ten times 0.1 s are a little less than 1 s."""
 TOLERANCE = 0.03
 ERRORS = 3.0
 """How many standard errors a difference must have."""
@@ -102,7 +104,7 @@ class Trial:
         return now_s < self.left_alone_until
 
     def _is_overdue(self) -> bool:
-        return self.tried >= LONGEST
+        return self.tried >= LONGEST * (1 - ROUNDING)
 
     def _with_window(self, cost: float | None, window_s: float, sample_s: float) -> "Trial":
         tried = self.tried + window_s / max(window_s, sample_s) if self.trying else 0.0
@@ -112,7 +114,7 @@ class Trial:
         if cost is None:
             return self
         total, seconds = self.sampled[0] + cost * window_s, self.sampled[1] + window_s
-        if seconds < sample_s:
+        if seconds < sample_s * (1 - ROUNDING):
             return replace(self, sampled=(total, seconds))
         known, sample = replace(self, sampled=NOTHING_SAMPLED), total / seconds
         if self.trying:

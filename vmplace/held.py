@@ -3,7 +3,9 @@
 Most of /proc/PID that tells of memory (cmdline, smaps, pagemap), the ioctls of a VM, and descriptors of
 another process wait for locks that any user can keep for ever: one thread reads /proc/self/mem at a page of
 a FUSE file whose server never answers, another calls mmap(2) and waits behind it, and so does everybody who
-comes later.  No signal but a kill ends such a wait, so it is a thread of its own that waits:
+comes later.  Or it calls execve(2), which holds exec_update_lock while it closes such a file: then maps and
+syscall wait, with later kernels (6.18.44) stat and the links of fd, too.
+No signal but a kill ends such a wait, so it is a thread of its own that waits:
 
 1. ``bounded`` runs a step in a thread and waits for it.  Only waiting is limited: a step that works, or
    waits for a CPU, may take as long as it takes.
@@ -165,6 +167,8 @@ class Held:
         def read() -> None:
             with (self._proc / f"{pid}/cmdline").open("rb", buffering=0) as file:
                 file.read(1)
+            # The other lock, which execve(2) keeps while it closes files: to open is enough.
+            (self._proc / f"{pid}/maps").open("rb", buffering=0).close()
 
         try:
             self.bounded(pid, read)

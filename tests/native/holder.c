@@ -2,8 +2,11 @@
  * A process that keeps the lock of its mappings, as any user may: one thread reads /proc/self/mem at a page of a
  * FUSE file whose server never answers, another waits in mmap(2) behind it, and so does everybody who comes later.
  *
- * Prints its pid and the address of 64 MiB of its memory; "h" on stdin: hold the lock; "l": let go; end of file: end.
- * It dies with its parent, and after two minutes, for ps(1) waits for it, too.
+ * Prints its pid, the address of 64 MiB of its memory, and its server's pid; "h" on stdin: hold the lock; "l": let go;
+ * end of file: end.  It dies with its parent, and after two minutes, for ps(1) waits for it, too.
+ *
+ * With an argument it lives for 15 s, and its server answers no flush either: "e" on stdin has it exec with a FUSE file
+ * that is closed on exec.  The kernel waits for the flush with exec_update_lock held, and mmap_lock free.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -27,10 +30,12 @@
 #include <unistd.h>
 
 #define LIFE_S 120
+#define EXEC_LIFE_S 15
 #define RAM_BYTES (64UL << 20)
 #define FILE_PAGES 4096
 
 static char *pages;
+static bool will_exec;
 
 static void write_file(const char *path, const char *text)
 {
@@ -99,6 +104,10 @@ static void serve_one(int fd, const struct fuse_in_header *in)
 	case FUSE_OPENDIR:
 		reply(fd, in, 0, &opened, sizeof(opened));
 		break;
+	case FUSE_FLUSH:
+		if (!will_exec)
+			reply(fd, in, 0, NULL, 0);
+		break;
 	case FUSE_READ:
 	case FUSE_FORGET:
 	case FUSE_INTERRUPT:
@@ -114,7 +123,7 @@ static void serve(int fd)
 	ssize_t size;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	alarm(LIFE_S);
+	alarm(will_exec ? EXEC_LIFE_S : LIFE_S);
 	while ((size = read(fd, buffer, sizeof(buffer))) >= 0 || errno != ENODEV)
 		if (size > 0)
 			serve_one(fd, (const void *)buffer);
@@ -172,7 +181,17 @@ static void *wait_behind(void *unused)
 	return unused;
 }
 
-int main(void)
+static void exec_with(int fd, const char *directory)
+{
+	umount2(directory, MNT_DETACH);
+	rmdir(directory);
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) || write(STDOUT_FILENO, "e", 1) < 0)
+		err(1, "before exec");
+	execl("/bin/sleep", "sleep", "1", NULL);
+	err(1, "exec");
+}
+
+int main(int argc, char **argv)
 {
 	char directory[] = "/tmp/holderXXXXXX", file[64], command;
 	pthread_t reader, waiter;
@@ -180,7 +199,9 @@ int main(void)
 	char *ram;
 	int fd;
 
-	alarm(LIFE_S);
+	(void)argv;
+	will_exec = argc > 1;
+	alarm(will_exec ? EXEC_LIFE_S : LIFE_S);
 	become_root_of_nothing();
 	/* Only now: the kernel forgets it when capabilities change. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -199,7 +220,7 @@ int main(void)
 	pthread_create(&reader, NULL, read_page, pages);
 	pthread_setname_np(reader, "CPU 0/KVM");
 	pthread_create(&waiter, NULL, wait_behind, NULL);
-	printf("%d %lu\n", getpid(), (unsigned long)ram);
+	printf("%d %lu %d\n", getpid(), (unsigned long)ram, server);
 	fflush(stdout);
 	while (read(STDIN_FILENO, &command, 1) == 1) {
 		if (command == 'h') {
@@ -207,6 +228,8 @@ int main(void)
 			usleep(200000);
 			sem_post(&may_wait);
 			usleep(200000);
+		} else if (command == 'e') {
+			exec_with(fd, directory);
 		} else {
 			/* Without a server, all that waits for it fails. */
 			kill(server, SIGKILL);

@@ -4,6 +4,8 @@ It takes the lock in the middle of a step: while pages are read, moved, moved ba
 """
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,7 @@ from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace import apart, held, native
 from vmplace.actuation.batch import NativeKernel, Status, read_nids
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.identity import read_identity
+from vmplace.actuation.identity import is_alive, read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
@@ -30,7 +32,9 @@ from vmplace.held import HELD, HeldError
 from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.page_frames import FrameReader
 from vmplace.topology.guest import GuestTopology
-from vmplace.topology.procfs import read_command_line, read_smaps
+from vmplace.topology.guests_kvm import KvmProcesses
+from vmplace.topology.procfs import read_command_line, read_smaps, read_thread_names
+from vmplace.topology.vcpus import find_vcpu_tids
 
 pytestmark = needs_nobody
 NPAGES, PAGE = 2048, 4096
@@ -79,22 +83,47 @@ def program() -> Iterator[Path]:
 
 @pytest.fixture
 def holder(program: Path) -> Iterator[Holder]:
+    with run_holder([program]) as held_by:
+        yield held_by
+
+
+@pytest.fixture
+def execs(program: Path) -> Iterator[Holder]:
+    """One that waits in execve(2) for its own server; both end by themselves in 15 s."""
+    with run_holder([program, "exec"]) as held_by:
+        assert not held.probe(held_by.pid)
+        held_by.tell(b"e")
+        until = time.monotonic() + 5
+        # The new mappings are there (the old ones have 64 MiB), and come after the lock is taken.
+        while int(Path(f"/proc/{held_by.pid}/statm").read_text().split()[0]) * PAGE > 32 << 20:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield held_by
+
+
+@contextlib.contextmanager
+def run_holder(command: "list[Path | str]") -> Iterator[Holder]:
     process = subprocess.Popen(
-        [program],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         user=NOBODY,
         group=NOBODY,
         extra_groups=[],
     )
+    server = None
     try:
         assert process.stdout
         fields = process.stdout.readline().split()
         if not fields:
             pytest.skip("nobody may not mount FUSE in a user namespace here")
-        pid, hva = map(int, fields)
+        pid, hva, server = map(int, fields)
         yield Holder(process, guest_of(pid, hva, NPAGES))
     finally:
+        # First: no signal ends what waits for it.
+        if server is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
         process.kill()
         process.wait()
         # What waited for it ends now.
@@ -235,6 +264,43 @@ def test_a_process_that_ends_leaves_a_move_behind_which_the_next_one_waits_for(h
     while held.holds(holder.pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert set(read_nids(NativeKernel(), holder.pid, holder.hvas).tolist()) <= set(range(64))
+
+
+DESCRIPTORS = {9: "anon_inode:kvm-vm", 10: "anon_inode:kvm-vcpu:0"}
+
+
+def test_what_a_thread_of_a_process_does_is_not_waited_for_while_it_waits_in_exec(
+    execs: Holder, tmp_path: Path
+):
+    threads = read_thread_names(execs.pid)
+    told = tmp_path / f"kvm/{execs.pid}-9/vcpu0/pid"
+    told.parent.mkdir(parents=True)
+    told.write_text(f"{execs.pid}\n")
+    with within(0.5):
+        # Who knows it from KVM does not ask the thread.
+        assert find_vcpu_tids(execs.pid, DESCRIPTORS, threads, debugfs=tmp_path) == {0: execs.pid}
+    with within(PATIENCE_S), pytest.raises(HeldError):
+        find_vcpu_tids(execs.pid, DESCRIPTORS, threads, debugfs=tmp_path / "none")
+    with within(0.5), pytest.raises(HeldError):
+        find_vcpu_tids(execs.pid, DESCRIPTORS, threads, debugfs=tmp_path / "none")
+
+
+def test_a_look_at_all_processes_and_at_one_end_though_it_waits_in_exec(execs: Holder, tmp_path: Path):
+    """Linux 6.18.44 takes the lock for stat and for the links of descriptors, too."""
+    with within(PATIENCE_S):
+        KvmProcesses().find()
+    with within(PATIENCE_S), contextlib.suppress(HeldError):
+        is_alive(read_identity(execs.guest))
+    with within(PATIENCE_S), Journal(tmp_path / "journal") as journal:
+        runs = encode_pages(execs.hvas[:1], np.ones(1, np.int32), np.zeros(1, np.int16))
+        journal.record_pages(read_identity(execs.guest), runs, runs)
+        journal.contents().pruned()
+
+
+def test_a_process_that_waits_in_exec_is_known_to_hold_readers_up(execs: Holder):
+    with within(PATIENCE_S):
+        assert held.probe(execs.pid)
+        assert not held.probe(os.getpid())
 
 
 def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):

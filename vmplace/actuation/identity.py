@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from vmplace import held
 from vmplace.outside import SMALL_BYTES, read_text
 from vmplace.topology import procfs
 from vmplace.topology.guest import GuestTopology
@@ -51,17 +52,26 @@ def parse_start_time(stat: str) -> int | None:
 
 
 def read_start_time(pid: int, proc: Path = PROC, *, tid: int | None = None) -> int | None:
-    """Return when process ``pid`` (or its thread ``tid``) started, in ticks; None when it is gone."""
+    """Return when process ``pid`` (or its thread ``tid``) started, in ticks; None when it is gone.
+
+    Raises HeldError if the process holds that up.
+    """
     path = proc / str(pid) / (f"task/{tid}/stat" if tid else "stat")
+    # Waits for nothing: who held a reader up and ended is gone.
+    if not path.exists():
+        return None
     try:
         # Its name in it is the process' to choose, and need not be UTF-8.
-        return parse_start_time(read_text(path, SMALL_BYTES))
+        return parse_start_time(held.bounded(pid, lambda: read_text(path, SMALL_BYTES)))
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def is_alive(identity: GuestIdentity, proc: Path = PROC) -> bool:
-    """Tell whether the very process still runs (same boot, same pid, same start time)."""
+    """Tell whether the very process still runs (same boot, same pid, same start time).
+
+    Raises HeldError if the process with that pid holds up whoever asks.
+    """
     if identity.boot_id != read_boot_id(proc):
         return False
     return read_start_time(identity.pid, proc) == identity.start_time

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
+from vmplace.held import HeldError
 from vmplace.outside import error_text
 from vmplace.topology.movability import pinning
 from vmplace.topology.procfs import MOST_DESCRIPTORS, PROC, iter_pids, read_descriptors, read_start_time
@@ -71,8 +72,11 @@ class KvmProcesses:
             except GuestGoneError:
                 continue
             except UnsupportedHostError as err:
-                skipped.append(Skipped(pid, str(err)))
-                continue
+                process = self._known.get(pid) if isinstance(err, HeldError) else None
+                if process is None:
+                    skipped.append(Skipped(pid, str(err)))
+                    continue
+                # It is there, and nothing is done to it until it can be read.
             except Exception as err:
                 # Whatever a process can do to its files concerns that process alone.
                 skipped.append(unread(pid, err))

@@ -72,12 +72,12 @@ def parse_start_time(text: str) -> int:
 
 def read_start_time(pid: int, proc: Path = PROC) -> int:
     """Return when the process started, in clock ticks since boot."""
-    return parse_start_time(_read(pid, "stat", proc))
+    return parse_start_time(_read_held(pid, "stat", proc))
 
 
 def read_cpu_seconds(pid: int, proc: Path = PROC) -> float:
     """Return the CPU seconds that the process has used, those of its children not counted."""
-    text = _read(pid, "stat", proc)
+    text = _read_held(pid, "stat", proc)
     return (_stat_field(text, 14) + _stat_field(text, 15)) / os.sysconf("SC_CLK_TCK")
 
 
@@ -137,6 +137,10 @@ def read_thread_names(pid: int, proc: Path = PROC) -> dict[int, str]:
 
 def read_descriptors(pid: int, proc: Path = PROC) -> dict[int, str]:
     """Return what each open descriptor is, e.g. ``anon_inode:kvm-vm``; the first MOST_DESCRIPTORS."""
+    return held.bounded(pid, lambda: _read_descriptors(pid, proc))
+
+
+def _read_descriptors(pid: int, proc: Path) -> dict[int, str]:
     root = proc / f"{pid}/fd"
     targets = {}
     listed = _guarded(pid, lambda: os.listdir(root))  # noqa: PTH208 - a Path per descriptor is slow
@@ -223,7 +227,7 @@ def _read(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
 
 
 def _read_held(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
-    """Read a file that waits for the lock of the process' mappings; HeldError if it holds that."""
+    """Read a file that waits for a lock of the process; HeldError if it holds that (held.py)."""
     return _guarded(pid, lambda: held.bounded(pid, lambda: read_text(proc / f"{pid}/{name}", most)))
 
 

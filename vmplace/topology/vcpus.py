@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from vmplace import held
 from vmplace.errors import OutsideError
 from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.cpulist import parse_cpulist
@@ -35,7 +36,10 @@ def find_vcpu_tids(
     proc: Path = PROC,
     debugfs: Path = Path("/sys/kernel/debug"),
 ) -> dict[int, int]:
-    """Return the tid of each vCPU by its id; empty while they are not known."""
+    """Return the tid of each vCPU by its id; empty while they are not known.
+
+    Raises HeldError if the process holds up whoever asks what its threads do.
+    """
     named = {
         int(match[1] or match[2]): tid
         for tid, name in threads.items()
@@ -50,13 +54,14 @@ def find_vcpu_tids(
         if (match := VCPU_DESCRIPTOR.fullmatch(target))
     }
     wanted = set(vcpu_fds.values())
-    for found in (
-        _ask_debugfs(descriptors, threads, debugfs),
-        _ask_threads(pid, vcpu_fds, threads, proc),
-    ):
-        if wanted and set(found) == wanted and len(set(found.values())) == len(wanted):
-            return dict(sorted(found.items()))
-    return {}
+    found = _ask_debugfs(descriptors, threads, debugfs) if wanted else {}
+    if not _is_whole(found, wanted) and wanted:
+        found = _ask_threads(pid, vcpu_fds, threads, proc)
+    return dict(sorted(found.items())) if _is_whole(found, wanted) else {}
+
+
+def _is_whole(found: Mapping[int, int], wanted: set[int]) -> bool:
+    return set(found) == wanted and len(set(found.values())) == len(wanted)
 
 
 def read_affinity(pid: int, tid: int, proc: Path = PROC) -> tuple[int, ...]:
@@ -82,8 +87,12 @@ def _ask_debugfs(descriptors: Mapping[int, str], threads: Mapping[int, str], deb
 def _ask_threads(
     pid: int, vcpu_fds: Mapping[int, int], threads: Mapping[int, str], proc: Path
 ) -> dict[int, int]:
-    found = _ask_waiting_threads(pid, vcpu_fds, threads, proc)
-    busy = sorted(tid for tid in threads if tid not in found.values() and read_guest_ticks(pid, tid, proc))
+    def ask() -> tuple[dict[int, int], list[int]]:
+        found = _ask_waiting_threads(pid, vcpu_fds, threads, proc)
+        rest = sorted(set(threads) - set(found.values()))
+        return found, [tid for tid in rest if read_guest_ticks(pid, tid, proc)]
+
+    found, busy = held.bounded(pid, ask)
     missing = sorted(set(vcpu_fds.values()) - set(found))
     # Fewer: some have not run long enough for a tick.  More: one halted since the first look.
     return found | dict(zip(missing, busy, strict=True)) if len(busy) == len(missing) else found

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from vmplace.errors import VmplaceError
+from vmplace.outside import parse_json
 from vmplace.topology.domain_policy import MAX_TEXT, MAX_WORDS, DomainPolicy, Word
 
 LOG = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class StatedGuests:
             self._look()
         except FileNotFoundError:
             self._seen = self._problem = None
-        except (OSError, VmplaceError, msgspec.DecodeError) as err:
+        except (OSError, VmplaceError) as err:
             self._problem = f"{self._path} is not read: {err}"
         return self._policies
 
@@ -103,7 +104,7 @@ class StatedGuests:
                 return
             self._seen, self._problem = seen, None
             self._check(status)
-            read = msgspec.json.decode(file.read(MOST_BYTES + 1), type=_File)
+            read = parse_json(file.read(MOST_BYTES + 1), _File)
         if read.version != 1:
             raise VmplaceError(f"its version is {read.version}, not 1: use the same release of vmplace")
         self._guests = read.guests

@@ -72,7 +72,16 @@ def test_a_pipe_holds_nobody_up(stated: StatedGuests, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b'{"guests": [{"pid": "x"}]}', b'{"guests": [], "version": 2}']
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        b'{"guests": [{"pid": "x"}]}',
+        b'{"guests": [], "version": 2}',
+        b'{"guests": [{"pid": 1, "start_time": 1, "by": "\xff"}]}',
+    ],
 )
 def test_what_is_wrong_changes_nothing(stated: StatedGuests, tmp_path: Path, text: bytes):
     written(tmp_path / "stated", GUEST)

@@ -1,9 +1,11 @@
 """The gate for what comes from outside, and the readers of files that somebody else wrote."""
 
+import ast
 import json
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,54 @@ from vmplace.topology.capabilities import probe_access_sampling, probe_damon
 from vmplace.topology.capability import Roots
 
 HOST = '{"kind":"host","nodes":[{"nid":0,"cpus":[0],"memory_bytes":1,"free_bytes":1}],"distances":[[0,0,10]]}'
+PACKAGE = Path(outside.__file__).parent
+
+
+def strict_reads(source: str) -> Iterator[int]:
+    """Yield the lines that read text as Python does: without a limit, and failing at the first bad byte."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="read_text")):
+                yield node.lineno
+            case (
+                ast.Call(func=ast.Name("open"), args=[_, *rest])
+                | ast.Call(func=ast.Attribute(attr="open"), args=rest)
+            ):
+                named = [word.value for word in node.keywords if word.arg == "mode"]
+                mode = next(iter([*named, *rest]), ast.Constant("r"))
+                if isinstance(mode, ast.Constant) and set(str(mode.value)) <= set("rt+"):
+                    yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "is_strict"),
+    [
+        ("Path('/proc/1/stat').read_text()", True),
+        ("(proc / name).read_text(encoding='utf-8')", True),
+        ("path.open()", True),
+        ("path.open(encoding='utf-8')", True),
+        ("path.open('r')", True),
+        ("path.open(mode='rt')", True),
+        ("open('/proc/1/stat')", True),
+        ("read_text(path)", False),
+        ("path.open('rb', buffering=0)", False),
+        ("path.open('w')", False),
+        ("open('/proc/self/comm', 'w')", False),
+        ("os.open(path, os.O_RDONLY)", False),
+    ],
+)
+def test_what_counts_as_a_strict_read(source: str, is_strict: bool):
+    assert bool(list(strict_reads(source))) is is_strict
+
+
+def test_text_is_read_by_the_gate_alone():
+    """Guests choose names that /proc shows as they are: a strict read ends whoever makes it."""
+    found = {
+        f"{path.relative_to(PACKAGE)}:{line}"
+        for path in PACKAGE.rglob("*.py")
+        for line in strict_reads(path.read_text())
+    }
+    assert found == set()
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path):

@@ -25,7 +25,8 @@ from pathlib import Path
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.journal_records import SysctlRecord
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
+from vmplace.outside import SMALL_BYTES, read_text
 
 NUMA_BALANCING = "kernel/numa_balancing"
 
@@ -100,10 +101,10 @@ class NumaBalancing:
 def read_sysctl(name: str, proc: Path = PROC) -> str | None:
     """Return the value of /proc/sys/``name``, None where the kernel does not have it; raises VmplaceError."""
     try:
-        return (proc / "sys" / name).read_text().strip()
+        return read_text(proc / "sys" / name, SMALL_BYTES).strip()
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as err:
+    except (OSError, OutsideError) as err:
         raise VmplaceError(f"cannot read {name.replace('/', '.')}: {err}", hint="look at /proc/sys") from err
 
 

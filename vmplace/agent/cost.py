@@ -7,6 +7,7 @@ import resource
 from pathlib import Path
 
 from vmplace.held import apart_cpu_s
+from vmplace.outside import SMALL_BYTES, read_text
 
 
 def cpu_seconds() -> float:
@@ -18,9 +19,10 @@ def cpu_seconds() -> float:
 def rss_bytes(proc: Path = Path("/proc")) -> int | None:
     """Return the resident memory of this process now, or None where /proc does not tell."""
     try:
-        found = re.search(r"^VmRSS:\s+(\d+) kB", (proc / str(os.getpid()) / "status").read_text(), re.M)
+        text = read_text(proc / str(os.getpid()) / "status", SMALL_BYTES)
     except OSError:
         return None
+    found = re.search(r"^VmRSS:\s+(\d+) kB", text, re.M)
     return int(found[1]) * 1024 if found else None
 
 

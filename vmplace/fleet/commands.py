@@ -13,6 +13,7 @@ import click
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import NothingError, examples, json_option, print_json
+from vmplace.outside import read_text
 
 if TYPE_CHECKING:
     from vmplace.fleet.executors import Workers
@@ -94,7 +95,7 @@ def _host(name: str) -> tuple[str, str]:
     if not path.is_file():
         known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.toml")))
         raise VmplaceError(f"no host {name!r}", hint=f"a host file (docs/simulate.md), or one of: {known}")
-    return read_host(path).name, path.read_text()
+    return read_host(path).name, read_text(path)
 
 
 def _sweep(

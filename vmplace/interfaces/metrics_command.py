@@ -15,6 +15,7 @@ import click
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import examples, socket_option
+from vmplace.outside import read_text
 
 DEFAULT_LISTEN = "127.0.0.1:9755"
 SHIPPED = Path(__file__).with_name("prometheus")
@@ -54,7 +55,7 @@ def write_metrics(file: Path, socket: Path | None) -> None:
 @metrics.command("rules")
 def print_rules() -> None:
     """Print recording and alert rules for Prometheus."""
-    click.echo((SHIPPED / "vmplace.rules.yml").read_text(), nl=False)
+    click.echo(read_text(SHIPPED / "vmplace.rules.yml"), nl=False)
 
 
 @metrics.command("dashboard")
@@ -62,7 +63,7 @@ def print_rules() -> None:
 def print_dashboard(fleet: bool) -> None:
     """Print a dashboard to import into Grafana."""
     name = "vmplace-fleet.dashboard.json" if fleet else "vmplace.dashboard.json"
-    click.echo((SHIPPED / name).read_text(), nl=False)
+    click.echo(read_text(SHIPPED / name), nl=False)
 
 
 @metrics.command("serve", epilog=examples("vmplace metrics serve --listen 127.0.0.1:9755"))

@@ -19,6 +19,7 @@ from pathlib import Path
 from vmplace import held, native
 from vmplace.errors import UnsupportedHostError
 from vmplace.held import HeldError
+from vmplace.outside import read_whole
 
 # linux/perf_event.h: enum perf_type_id, perf_hw_id, perf_hw_cache_id, perf_hw_cache_op_result_id
 HARDWARE, HW_CACHE = 0, 3
@@ -160,7 +161,7 @@ def resctrl_bandwidth(
     now: dict[str, int] = {}
     for path in sorted(group.glob("mon_data/mon_L3_*/mbm_*_bytes")):
         with suppress(OSError, ValueError):
-            now[f"{path.parent.name}/{path.name}"] = int(path.read_text())
+            now[f"{path.parent.name}/{path.name}"] = read_whole(path)
     return {name: (now[name] - earlier[name]) / seconds for name in now.keys() & earlier.keys()}, now
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from vmplace import apart
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
+from vmplace.outside import SMALL_BYTES, read_text, read_whole
 from vmplace.topology.damon import ADMIN, MARK, foreign_user, is_marked
 
 UNLIMITED = 2**63 - 1
@@ -88,7 +89,7 @@ class DamonAdmin:
         """Return how many touched regions the kernel has met since the start."""
         self._write("0/state", "update_schemes_stats")
         schemes = self._root / "0/contexts/0/schemes"
-        return sum(int(path.read_text()) for path in schemes.glob("[0-9]*/stats/nr_tried"))
+        return sum(read_whole(path) for path in schemes.glob("[0-9]*/stats/nr_tried"))
 
     def stop(self) -> None:
         """Watch nothing; gives DAMON back.  Leaves alone what is not this agent's."""
@@ -139,7 +140,7 @@ class DamonAdmin:
         return tuple(_read_region(path) for path in root.glob("[0-9]*"))
 
     def _read(self, path: str) -> str:
-        return (self._root / path).read_text()
+        return read_text(self._root / path, SMALL_BYTES)
 
     def _write(self, path: str, value: object) -> None:
         try:
@@ -149,7 +150,7 @@ class DamonAdmin:
 
 
 def _read_region(path: Path) -> Region:
-    return Region(*(int((path / name).read_text()) for name in ("start", "end", "nr_accesses")))
+    return Region(*(read_whole(path / name) for name in ("start", "end", "nr_accesses")))
 
 
 def _settings(

@@ -11,6 +11,9 @@ Source: tools/perf/pmu-events/arch/x86 of Linux 6.12: amdzen2 to amdzen5 cache.j
 from collections.abc import Mapping
 from pathlib import Path
 
+from vmplace.errors import OutsideError
+from vmplace.outside import lines, read_text
+
 RAW, HW_CACHE = 4, 3
 """linux/perf_event.h: PERF_TYPE_RAW and PERF_TYPE_HW_CACHE."""
 AMD_ZEN2 = 0x17
@@ -34,8 +37,8 @@ def dram_events(cpuinfo: Path = Path("/proc/cpuinfo")) -> Mapping[str, tuple[int
 
 def _first_cpu(cpuinfo: Path) -> dict[str, str]:
     try:
-        text = cpuinfo.read_text()
-    except OSError:
+        text = read_text(cpuinfo)
+    except (OSError, OutsideError):
         return {}
-    lines = text.partition("\n\n")[0].splitlines()
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    first = lines(text.partition("\n\n")[0])
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first)}

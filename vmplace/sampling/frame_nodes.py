@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.outside import read_whole
 from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.topology.guest import PAGE_BYTES
 
@@ -38,7 +39,7 @@ class FrameNodes:
 def read_frame_nodes(nids: tuple[int, ...], sysfs: Path = Path("/sys")) -> FrameNodes:
     """Read the memory blocks of the nodes; raises UnsupportedHostError on a kernel that lists none."""
     try:
-        block_bytes = int((sysfs / "devices/system/memory/block_size_bytes").read_text(), 16)
+        block_bytes = read_whole(sysfs / "devices/system/memory/block_size_bytes", base=16)
     except OSError as err:
         raise UnsupportedHostError(
             "the kernel lists no memory blocks", hint="a kernel with CONFIG_MEMORY_HOTPLUG lists them"

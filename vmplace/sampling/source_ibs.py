@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.outside import lines, read_text, read_whole
 from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.ibs_period import LOW_RATE_PERIOD, SampleCost, next_period
 from vmplace.sampling.page_arrays import Bits, Bytes, Indexes, NodeIndexes
@@ -61,7 +62,7 @@ class IbsSource:
         """Probe; raises UnsupportedHostError where the PMU, the permission or frame numbers are missing."""
         self._nids = setup.host.nids
         try:
-            pmu_type = int((setup.sysfs / PMU / "type").read_text())
+            pmu_type = read_whole(setup.sysfs / PMU / "type")
         except FileNotFoundError as err:
             raise UnsupportedHostError(
                 "no ibs_op PMU", hint="only AMD hosts have it; a hypervisor hides it"
@@ -235,7 +236,7 @@ def _set_bits(words: Bits, pages: npt.NDArray[np.intp]) -> None:
 
 def _migrated_pages(vmstat: Path) -> int:
     """Return how many pages the host has moved since boot, whoever asked for it."""
-    for line in vmstat.read_text().splitlines():
+    for line in lines(read_text(vmstat)):
         name, _, value = line.partition(" ")
         if name == "pgmigrate_success":
             return int(value)

@@ -21,6 +21,7 @@ from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.errors import VmplaceError
+from vmplace.outside import read_text
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun
@@ -101,7 +102,7 @@ class AgentHost:
         """Have the kernel balance, as stock hosts do until somebody switches it off."""
         sysctl.parent.mkdir(parents=True, exist_ok=True)
         sysctl.write_text("1\n")
-        self.simulation.kernel = KernelBalancing(lambda: sysctl.read_text().strip() != "0")
+        self.simulation.kernel = KernelBalancing(lambda: read_text(sysctl).strip() != "0")
 
     def actuator(self, *, killed_pid: int | None = None) -> HostActuator:
         """Return the real actuator, over the simulated kernel."""

@@ -175,7 +175,7 @@ def probe_cpuset(roots: Roots) -> Capability:
     path = roots.sys / "fs/cgroup/cgroup.controllers"
     cure = "boot with systemd.unified_cgroup_hierarchy=1"
     try:
-        controllers = path.read_text().split()
+        controllers = read_text(path).split()
     except OSError:
         return Capability("cgroup v2 cpuset", False, "no unified hierarchy at /sys/fs/cgroup", cure)
     if "cpuset" in controllers:
@@ -225,7 +225,7 @@ def probe_thp(roots: Roots) -> Capability:
     path = roots.sys / "kernel/mm/transparent_hugepage/enabled"
     cure = f"echo madvise > {path}"
     try:
-        mode = path.read_text().partition("[")[2].partition("]")[0]
+        mode = read_text(path).partition("[")[2].partition("]")[0]
     except OSError:
         return Capability(
             "transparent huge pages",
@@ -242,8 +242,8 @@ def probe_folio_sizes(roots: Roots) -> Capability:
     """A page of a folio between 4 KiB and 2 MiB takes the whole folio along when it moves."""
     name, folder = "only 4 KiB and 2 MiB folios", roots.sys / "kernel/mm/transparent_hugepage"
     try:
-        inherited = "[never]" not in (folder / "enabled").read_text()
-        modes = {path.parent.name: path.read_text() for path in sorted(folder.glob("hugepages-*/enabled"))}
+        inherited = "[never]" not in read_text(folder / "enabled")
+        modes = {path.parent.name: read_text(path) for path in sorted(folder.glob("hugepages-*/enabled"))}
     except OSError:
         return Capability(name, True, "this kernel has no transparent huge pages")
     reported = {size: text.partition("[")[2].partition("]")[0] for size, text in modes.items()}

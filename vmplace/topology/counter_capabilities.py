@@ -2,6 +2,8 @@
 
 import os
 
+from vmplace.errors import OutsideError
+from vmplace.outside import read_text, read_whole
 from vmplace.topology.capability import Capability, Roots
 
 # QEMU, docs/specs/ivshmem-spec: the meter's counters of the emulated host.
@@ -14,8 +16,8 @@ HARDWARE, CYCLES, INSTRUCTIONS = 0, 0, 1
 def probe_ibs(roots: Roots) -> Capability:
     """AMD's address samples; the kernel gives the PMU to one user of a CPU at a time."""
     try:
-        pmu_type = int((roots.sys / "bus/event_source/devices/ibs_op/type").read_text())
-    except OSError:
+        pmu_type = read_whole(roots.sys / "bus/event_source/devices/ibs_op/type")
+    except (OSError, OutsideError):
         cure = "AMD hosts have it, unless a hypervisor hides it (QEMU: -cpu ...,+ibs, patched)"
         return Capability("AMD IBS", False, "no ibs_op PMU", cure)
     from vmplace import native
@@ -47,8 +49,8 @@ def probe_meter(roots: Roots) -> Capability:
     """The lab's counters, a shared-memory PCI device."""
     for device in sorted(roots.sys.glob("bus/pci/devices/*")):
         try:
-            found = (device / "vendor").read_text().strip(), (device / "device").read_text().strip()
-        except OSError:
+            found = tuple(read_text(device / name).strip() for name in ("vendor", "device"))
+        except (OSError, OutsideError):
             continue
         if found == METER_PCI_ID:
             return Capability("meter", True, f"PCI device {device.name}")

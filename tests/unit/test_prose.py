@@ -16,6 +16,7 @@ import pytest
 from bench.results_page import BENCHES, CHANGED_SINCE, OF_RUNS, PAGE, RESULTS, keep, page
 from vmplace.agent import look_interval
 from vmplace.agent.config import Config
+from vmplace.agent.cost import BYTES_A_PAGE, LEAST_BYTES
 from vmplace.agent.idle_backoff import LONGEST_CHEAP_MS, LONGEST_DEAR_MS
 from vmplace.interfaces.cli import cli
 from vmplace.topology.memory_budget import host_limit_bytes
@@ -32,8 +33,11 @@ PAGES = sorted(
 )
 COINED = re.compile(r"\b(desk|bell|lookout|heed(s|ed|ing)?|sight|told|pace|dealt out|deals out)\b", re.I)
 """Words of this project alone, or that mean something else to everybody."""
-MEASURED = re.compile(r"\|[^|\n]*(?<![\d.])\d+\.\d+(?![\d.])|\bload \d|\b(one|two|three|several) runs?\b")
-"""How a measured figure shows: a decimal in a table, the machine's load, a number of runs."""
+MEASURED = re.compile(
+    r"\|[^|\n]*(?<![\d.])\d+\.\d+(?![\d.])|\|\s*\d+ ?%\s*\||\bup to [\d.]+\s?%"
+    r"|\bload \d|\b(one|two|three|several) runs?\b"
+)
+"""How a measured figure shows: a decimal or bare percentage in a table, "up to 5 %", load, number of runs."""
 RENDERED = re.compile(r"<!-- (\w+): rendered by make results -->.*?<!-- /\1 -->", re.S)
 FENCES = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`]*`", re.S | re.M)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -87,7 +91,9 @@ def test_no_figure_of_a_run_is_typed(path: Path) -> None:
 
 def test_a_typed_figure_would_be_found() -> None:
     assert MEASURED.search("| harvest | 0.51 |") and MEASURED.search("(one run, load 4)")
+    assert MEASURED.search("| kernel | 14% |") and MEASURED.search("a guest lost up to 5 %")
     assert not MEASURED.search("| libvirt | 11.3.0 |")
+    assert not MEASURED.search("| early readings | 2 % of a CPU |")
     assert not MEASURED.search("Weights from 0 to 1, in steps of 0.1.")
 
 
@@ -217,10 +223,13 @@ def test_limits_that_the_manual_names_are_those_of_the_code() -> None:
         f"| bytes moved | {config.budget.mb_per_s:g} MB/s | `[budget] mb_per_s` |",
         f"| one call of the kernel | {config.budget.call_ms:g} ms | `[budget] call_ms` |",
         f"| early readings | {config.readings.share:.0%} of a CPU".replace("%", " %"),
-        f"| the agent's memory | {host_limit_bytes(0) // mib} MiB, and {per_page:g} bytes for each 4 KiB",
+        f"| the agent's memory, planned | {host_limit_bytes(0) // mib} MiB, and {per_page:g} bytes for each",
+        f"| the agent's memory, at most | {LEAST_BYTES // mib} MiB, and {BYTES_A_PAGE} bytes for each 4 KiB",
     )
     page = re.sub(r"\s+", " ", (DOCS / "how-it-works.md").read_text())
     assert [row for row in rows if row not in page] == []
+    assert "MemoryMax=5%\n" in (ROOT / "vmplace/interfaces/vmplace.service").read_text()
+    assert "`MemoryMax` (5 % of the host's memory)" in page
     assert (config.decisions.share, config.budget.replica_ratio, look_interval.SHARE) == (0.25, 0.25, 0.1)
     assert config.longest_rest_ms is None
     cheap, dear = (f"{ms / 1000:g} s" for ms in (LONGEST_CHEAP_MS, LONGEST_DEAR_MS))

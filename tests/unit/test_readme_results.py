@@ -1,12 +1,16 @@
 """The README tells the figures of the run that is kept, and no other."""
 
 import json
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from bench import readme_results
 from bench.readme_results import KEPT, PICTURE, README, keep, rendered, with_results
+
+GOLDEN = Path(__file__).parents[1] / "data/golden"
 
 
 def test_the_readme_has_the_figures_of_the_kept_run() -> None:
@@ -42,6 +46,15 @@ def test_a_run_is_kept_with_the_commit_that_it_ran(tmp_path: Path, monkeypatch: 
     (tmp_path / "record.json").write_text(json.dumps({"date": "2026-01-02T03:04:05", "commit": "c" * 40}))
     keep(tmp_path)
     assert "2026-01-02, commit cccccccccccc" in rendered(json.loads((tmp_path / "kept.json").read_text()))
+
+
+def test_what_a_command_prints_in_the_readme_is_what_it_prints() -> None:
+    shown = re.findall(r"<!-- golden: (\S+) -->\n((?:    .*\n)+)", README.read_text())
+    assert shown
+    for file, block in shown:
+        lines = textwrap.dedent(block).splitlines()
+        printed = (GOLDEN / file).read_text().splitlines()
+        assert 3 < len(lines) <= 12 and lines == printed[-len(lines) :]
 
 
 def test_a_readme_is_short_enough_to_be_read() -> None:

@@ -1,4 +1,4 @@
-"""The unit starts what README installs, and says nothing that systemd does not know."""
+"""The unit starts what the manual installs, and says nothing that systemd does not know."""
 
 import re
 import shutil
@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "vmplace/interfaces/vmplace.service"
 
 
-def test_each_command_is_absolute_and_where_readme_installs_it():
+def test_each_command_is_absolute_and_where_the_manual_installs_it():
     commands = re.findall(r"^Exec\w+=-?(\S+)", UNIT.read_text(), re.M)
     assert sorted(commands) == ["/bin/kill", "/opt/vmplace/bin/vmplace", "/opt/vmplace/bin/vmplace"]
-    readme = (ROOT / "README.md").read_text()
+    manual = (ROOT / "docs/install.md").read_text()
     exporter = UNIT.with_name("vmplace-metrics.service").read_text()
     assert re.findall(r"^ExecStart=(\S+)", exporter, re.M) == ["/opt/vmplace/bin/vmplace"]
-    assert "python3 -m venv /opt/vmplace\n" in readme and "/opt/vmplace/bin/pip install" in readme
+    assert "python3 -m venv /opt/vmplace\n" in manual and "/opt/vmplace/bin/pip install" in manual
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")

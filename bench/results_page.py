@@ -30,7 +30,9 @@ HEAD = """<!-- Rendered by make results from bench/results/*.json; change nothin
 Every figure on this page is rendered from a file in `bench/results/`, which a `make` target or a
 bench wrote: with machine, date, commit, control, runs and spread. A figure is of the commit that is
 named with it, not of this checkout. A section ends with what changed since of what it measured.
-Figures of things that are gone are in the [design notes](design/index.md), as history.
+Figures of things that are gone are in the [design notes](design/index.md), as history. So are older
+measurements of [KVM's costs](design/kvm-costs.md), [samples of IBS](design/ibs-samples.md) and
+[policies](design/policy-bench.md), of which no run is kept here.
 
 * *counted*: by the emulator's meter, exactly. *modelled*: by a model of the memory system.
   *measured*: by a clock of the machine named.
@@ -46,7 +48,7 @@ Figures of things that are gone are in the [design notes](design/index.md), as h
 BENCHES = {
     "decision": ("What a plan costs", "measured, CPU seconds unless a name says otherwise", "bench_decision"),
     "many": ("What 200 guests cost", "measured, CPU seconds unless a name says otherwise", "bench_many 200"),
-    "control": ("How long who asks for 200 guests waits", "measured", "bench_control 200"),
+    "control": ("How long `status` takes with 200 guests", "measured", "bench_control 200"),
     "pages": ("What page statistics cost", "measured", "bench_pages"),
     "places": ("What looking up places of pages costs", "measured, CPU ms for each GiB", "bench_places 4"),
     "sampling": ("What sampling costs", "measured", "bench_sampling 16"),
@@ -98,7 +100,7 @@ def _runs(_name: str, kept: Record) -> Iterator[str]:
 def _bench(name: str, kept: Record) -> Iterator[str]:
     title, kind, command = BENCHES.get(name, (name, "measured", f"bench_{name}"))
     yield f"## {title}\n"
-    yield f"*{kind}*, by `python -m bench.{command}`.\nIts header says what each figure is:\n"
+    yield f"*{kind}*, by `python -m bench.{command}`.\nIt asks:\n"
     yield _question(command.split()[0]) + "\n"
     for part, reported in kept.get("parts", {}).items():
         runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"

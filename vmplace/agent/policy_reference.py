@@ -176,10 +176,13 @@ def _tail() -> str:
     return f"""## Limits
 
 A domain's XML with a document type, with more than {MAX_DEPTH} levels or more than {MAX_BYTES >> 20} MiB
-is refused as a policy, and its guest left alone. In mode "auto" with the technique "move", the
-libvirt hook rewrites `<numatune>` from strict to restrictive when the guest arrives by migration
-or is restored. `vmplace policy apply --config GUEST` does it for the next start. The nodes stay
-the same.
+is refused as a policy, and its guest left alone.
+
+The libvirt hook rewrites `<numatune>` from strict to restrictive when a guest arrives by migration
+or is restored, if the domain's XML holds a policy (1 or 2 above) and what it holds amounts to mode
+"auto" with the technique "move". A guest that is in mode "auto" by vmplace.toml or by default is
+not rewritten. `vmplace policy apply --config GUEST` does it for the next start. The nodes stay the
+same.
 """
 
 

@@ -95,13 +95,20 @@ def _number(text: str) -> object:
     return float(text) if "." in text else int(text)
 
 
+def _nids(text: str) -> tuple[int, ...]:
+    """Return the nodes of a set without gaps between its commas, as the schema has it."""
+    if not all(part.strip() for part in text.split(",")):
+        raise ValueError("nothing stands before or after a comma")
+    return parse_nodeset(text)
+
+
 def _times(text: str) -> list[str]:
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
 FORMS: dict[str, Callable[[str], object]] = {
-    "allowed_nids": parse_nodeset,
-    "preferred_nids": parse_nodeset,
+    "allowed_nids": _nids,
+    "preferred_nids": _nids,
     "techniques": lambda text: text.replace(",", " ").split(),
     "replica_mb": _number,
     "move_mb_per_s": _number,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -248,6 +248,8 @@ TEXTS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), TEXTS, max_size=4))
+@example({"allowed_nids": "0,"})
+@example({"preferred_nids": ",0"})
 def test_what_we_accept_the_schema_accepts(words):
     said = domain_policy(domain_xml(words))
     try:

@@ -7,8 +7,8 @@ comes later.  Or it calls execve(2), which holds exec_update_lock while it close
 syscall wait, with later kernels (6.18.44) stat and the links of fd, too.
 No signal but a kill ends such a wait, so it is a thread of its own that waits:
 
-1. ``bounded`` runs a step in a thread and waits for it.  Only waiting is limited: a step that works, or
-   waits for a CPU, may take as long as it takes.
+1. ``bounded`` runs a step in a thread and waits for it.  Waiting is limited; a step that works, or waits
+   for a CPU, may take MOST_S.
 2. A step that waits too long is given up with HeldError.  Its thread waits on; what it returns at last is
    given to ``late``, and it must change nothing that others use.
 3. As long as that thread is there, and a while longer each time, nothing is begun for that process.
@@ -52,6 +52,11 @@ LOOK_S, LONGEST_LOOK_S = 0.02, 0.16
 
 After a quarter of the time that it has taken, within these bounds: looks take CPU time,
 and what was waited after the last one is not counted."""
+MOST_S = 30.0
+"""How long one step may take, whatever it does; the largest guest is read in a few seconds."""
+WAITING_SHARE = 4
+"""A thread that works for less than such a part of the time waits.  Others may wait for the interpreter's
+lock or for a CPU that the hypervisor took."""
 STAT_BYTES = 1024
 STACK_BYTES = 256 << 10
 HELD = "left alone: it, or too many other processes, hold up whoever reads their memory maps"
@@ -220,16 +225,16 @@ class Held:
         done by; ``has_ended`` tells, from then on, whether it is over at last.
         ``patience_s`` is for waits that are usual.
         """
-        waited_s, before, began = 0.0, "", self._clock()
+        before: _Look | None = None
+        waited_s, began = 0.0, self._clock()
         is_usual = patience_s is not None
         patience_s = self._patience_s(began) if patience_s is None else patience_s
         look_s, first = LOOK_S, began
         while not ends_within(look_s):
-            now, cpu = self._clock(), _waiting_since(stat)
-            if cpu is not None and cpu == before:
-                waited_s += now - began
-            before, began = cpu or "", now
-            if waited_s >= patience_s:
+            now, look = self._clock(), _waiting_since(stat)
+            waited_s += _waited_s(before, look, now - began)
+            before, began = look, now
+            if waited_s >= patience_s or now - first >= max(MOST_S, patience_s):
                 self._note(pid, waited_s, has_ended)
                 raise HeldError
             look_s = max(LOOK_S, min((now - first) / 4, LONGEST_LOOK_S, patience_s - waited_s))
@@ -370,18 +375,43 @@ def apart_cpu_s() -> float:
     return _APART_NS[0] / 1e9
 
 
-def _waiting_since(stat: Path) -> str | None:
-    """Return the CPU time of a thread that waits, None of one that works, or waits for a CPU, or is gone."""
-    # Looked at often, on slow hosts too: a file object takes ten times as long.
+_Look = tuple[int, int]
+"""What a thread has done so far: ticks of CPU time, and ns that it ran or waited for a CPU (0: not known)."""
+
+
+def _waited_s(before: _Look | None, now: _Look | None, seconds: float) -> float:
+    """Return how much of the ``seconds`` between two looks a thread waited."""
+    if before is None or now is None:
+        return 0.0
+    if not before[1] or not now[1]:
+        return seconds if before == now else 0.0
+    busy_s = (now[1] - before[1]) / 1e9
+    return seconds - busy_s if busy_s < seconds / WAITING_SHARE else 0.0
+
+
+def _waiting_since(stat: Path) -> _Look | None:
+    """Return what a thread that waits has done; None of one that works, or waits for a CPU, or is gone."""
     try:
-        fd = os.open(stat, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fields = os.read(fd, STAT_BYTES).rpartition(b")")[2].split(None, 13)
-        finally:
-            os.close(fd)
+        fields = _read_small(stat).rpartition(b")")[2].split(None, 13)
     except OSError:
         return None
-    return None if fields[0] == b"R" else f"{int(fields[11])} {int(fields[12])}"
+    if fields[0] == b"R":
+        return None
+    try:
+        # A tick is 10 ms: who works for 4 ms in each 40 would never be seen to wait.
+        ran, queued = _read_small(stat.with_name("schedstat")).split()[:2]
+    except (OSError, ValueError):
+        ran = queued = b"0"
+    return int(fields[11]) + int(fields[12]), int(ran) + int(queued)
+
+
+def _read_small(path: Path) -> bytes:
+    # Looked at often, on slow hosts too: a file object takes ten times as long.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, STAT_BYTES)
+    finally:
+        os.close(fd)
 
 
 def _uid_of(pid: int, proc: Path) -> int:

@@ -24,6 +24,7 @@ from vmplace.held import (
     LEAST_WAIT_S,
     LOOK_S,
     MOST_OF_USER,
+    MOST_S,
     MOST_STUCK,
     RESERVED,
     WAIT_S,
@@ -256,6 +257,32 @@ def test_a_step_that_works_may_take_long_and_its_cpu_time_is_the_callers(tmp_pat
     assert thread_cpu_ns() - before >= 1.5e9 * WAIT_S
     assert not reads.holds(7)
     reads.close()
+
+
+def test_a_step_that_works_a_little_between_waits_is_given_up(tmp_path: Path):
+    reads, is_over = Held(tmp_path), threading.Event()
+
+    def work_a_tenth() -> None:
+        until = time.monotonic() + 6
+        while time.monotonic() < until and not is_over.is_set():
+            end = time.thread_time() + 0.004
+            while time.thread_time() < end:
+                pass
+            time.sleep(0.036)
+
+    began = time.monotonic()
+    with pytest.raises(HeldError):
+        reads.bounded(7, work_a_tenth)
+    assert time.monotonic() - began < 4 and reads.holds(7)
+    is_over.set()
+    reads.close()
+
+
+def test_no_step_takes_longer_than_a_cap_whatever_it_does(tmp_path: Path):
+    step = StepOfSeconds(tmp_path / "stat", 10 * MOST_S, works=True)
+    with pytest.raises(HeldError):
+        Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: False)
+    assert MOST_S <= step.now_s < MOST_S + 1
 
 
 def test_who_lets_go_each_time_just_before_is_left_alone_too(tmp_path: Path):

@@ -47,9 +47,6 @@ def becomes_local(host: LabHost) -> bool:
     return since + STAYS_S <= begin + LONGEST_S
 
 
-@pytest.mark.xfail(
-    reason="the joint plan makes no copies of code in time: docs/design/joint-plan.md", strict=False
-)
 def test_each_node_executes_its_own_copy_of_code_as_long_as_the_agent_runs(host: LabHost) -> None:
     assert 0.2 < fetch_lar(host) < 0.3
     agent = VmplaceAgent(host, SCENARIO)

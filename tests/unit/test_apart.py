@@ -1,11 +1,13 @@
 """What an agent that was killed left behind is known by what the kernel tells of it, whatever it caches."""
 
+import contextlib
 import errno
 import os
 import shutil
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +98,26 @@ def test_a_write_to_damon_that_was_left_behind_keeps_the_next_agent_from_another
     assert not held.holds(apart.DAMON_KEY)
 
 
+def names_of_children() -> list[str]:
+    """Return the names of this process's children, of whatever thread."""
+    names = []
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with contextlib.suppress(OSError):
+                names.append(Path(f"/proc/{pid}/comm").read_text())
+    return names
+
+
 def test_a_write_to_damon_that_waits_is_told_by_its_name(tmp_path: Path):
     """A FIFO that nobody reads stands for a file of DAMON while its thread waits."""
     os.mkfifo(tmp_path / "state")
-    with pytest.raises(HeldError):
-        apart.write(tmp_path / "state", "off", patience_s=0.3)
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    names = [Path(f"/proc/{pid}/comm").read_text() for pid in children]
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(apart.write, tmp_path / "state", "off", patience_s=1.0)
+        # It is killed once the patience is over: its name is there before that.
+        while "vmpmove damon\n" not in (names := names_of_children()) and not writing.done():
+            time.sleep(0.01)
+        with pytest.raises(HeldError):
+            writing.result()
     assert held.holds(apart.DAMON_KEY)
     os.close(os.open(tmp_path / "state", os.O_RDONLY | os.O_NONBLOCK))
     until = time.monotonic() + 5

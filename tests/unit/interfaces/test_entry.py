@@ -20,7 +20,7 @@ from vmplace.interfaces.entry import parsed, quick_answer
 ENTRY = "from vmplace.interfaces.entry import main; main()"
 WHOLE = "from vmplace.interfaces.cli import main; main()"
 TELL = "import atexit, sys; atexit.register(lambda: print('click' in sys.modules, file=sys.stderr))"
-NOW = re.compile(rb'("(?:cpu_seconds|rss_bytes)": )[0-9.e-]+')
+NOW = re.compile(rb'("(?:cpu_seconds|rss_bytes)": |; cost )[0-9.e-]+( CPU s, [0-9]+ MiB)?')
 """What differs each time that it is asked."""
 NAME = 'db\u00e9 \u2028\x1b[31m"guests": {}'
 

@@ -21,8 +21,9 @@ from vmplace.simulate.result import SimulationResult
 CODE = ("model", "policy", "simulate")
 PRODUCT = (*CODE, "actuation", "agent", "native", "sampling", "topology")
 OWN = (
-    "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "home.py", "host_plan.py", "policy_auto.py",
-    "spread.py", "steadiness.py", "trial.py", "vcpu_ties.py", "vcpu_plan.py",
+    "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "home.py", "host_plan.py", "plan_changes.py",
+    "plan_state.py", "policy_auto.py", "spread.py", "steadiness.py", "trial.py", "vcpu_ties.py",
+    "vcpu_plan.py",
 )  # fmt: skip
 OWN_POLICY, AGENT = "vmplace", "agent:"
 

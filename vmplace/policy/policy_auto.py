@@ -14,52 +14,39 @@ Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
-from vmplace.model.pages import RangePages
-from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages, runs_of
-from vmplace.policy import guard, home
+from vmplace.model.touched_pages import HUGE_PAGES
+from vmplace.policy import home
 from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import (
-    ABSENT,
     REPLICATED,
     Bools,
     GuestEvidence,
     HostView,
-    Indexes,
-    NodeIndexes,
     Room,
-    row_sums,
     traffic,
 )
 from vmplace.policy.plan import (
-    Collapse,
     GuestView,
     Mode,
-    Move,
     PlacementPlan,
-    Replication,
     Snapshot,
-    Stay,
 )
-from vmplace.policy.steadiness import NOBODY, Steadiness
+from vmplace.policy.plan_changes import changes_of, joined
+from vmplace.policy.plan_state import Known, State, carried_over
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
 
-T = TypeVar("T", bound=np.generic)
 MOVE_NS, FLUSH_NS, COLLAPSE_NS = 2000.0, 5000.0, 8000.0
 """Of a vCPU per page; of all vCPUs per batch of 512; of a vCPU per page whose copies collapse."""
-SOLE = 0.9
-"""A node with this share of the accesses to a page has it to itself, for guests that are not distributed."""
 BOUND = 0.005
 """By how much a protected guest may get slower for the others' sake."""
 FREE_MIB_PER_S = 1e6
@@ -87,24 +74,6 @@ class Horizon:
     price: float = 1 / 50.0
 
 
-@dataclass(frozen=True)
-class Known:
-    """Where one guest's entries were at the last plan; ``copied``: which have copies, as far as is known."""
-
-    pages: tuple[TouchedPages, ...]
-    copied: Bools
-
-
-@dataclass(frozen=True)
-class State:
-    """What is remembered between two plans."""
-
-    known: dict[str, Known] = field(default_factory=dict)
-    memories: dict[str, guard.Memory] = field(default_factory=dict)
-    steady: dict[str, Steadiness] = field(default_factory=dict)
-    planned_s: float = 0.0
-
-
 class AutoPolicy:
     """The plan with its state, as the agent holds it."""
 
@@ -122,7 +91,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     """Return the plan for all guests, and the state after it; pure."""
     system = memory_of(snapshot.host)
     seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot)}
-    state = _carried_over(state, seen)
+    state = carried_over(state, seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     evidence = tuple(_evidence(snapshot, guest, seen, state, horizon) for guest in guests)
     evidence = _with_think(system, evidence, guests)
@@ -132,10 +101,10 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     view = _view(snapshot, system, evidence, horizon)
     decision = planner.plan(view)
     answers = [
-        _changes(snapshot, guest, seen[guest.topology.name], before, places, system)
+        changes_of(snapshot, guest, seen[guest.topology.name], before, places, system)
         for guest, before, places in zip(guests, evidence, decision.pages, strict=True)
     ]
-    plan = replace(_joined(answers, _by_vcpus(snapshot, seen)), notes=_coarse_notes(seen))
+    plan = replace(joined(answers, _by_vcpus(snapshot, seen)), notes=_coarse_notes(seen))
     known = {
         guest.topology.name: Known(seen[guest.topology.name].pages, places == REPLICATED)
         for guest, places in zip(guests, decision.pages, strict=True)
@@ -316,206 +285,4 @@ def _view(
         None,
         COLLAPSE_NS * horizon.price,
         Room(float(churn), np.array([room[nid] for nid in host.nids]), np.array(copies)),
-    )
-
-
-# What the planner remembers, from the entries of one plan to those of the next.
-
-
-def _carried_over(state: State, seen: dict[str, Entries]) -> State:
-    """Return the state with what is remembered of each guest by its entries of now."""
-    known, memories, steady = {}, {}, {}
-    for name, entries in seen.items():
-        before = state.known.get(name)
-        if before is None or name not in state.memories:
-            continue
-        if _are_same(entries.pages, before.pages):
-            known[name], steady[name] = Known(entries.pages, before.copied), state.steady[name]
-            memories[name] = _same_memory(state.memories[name])
-            continue
-        at = entries_before(entries.pages, before.pages)
-        known[name] = Known(entries.pages, _taken(before.copied, at, False))
-        memories[name] = _memory_of(state.memories[name], at)
-        old = state.steady[name]
-        steady[name] = Steadiness(
-            _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
-        )
-    return State(known, memories, steady, state.planned_s)
-
-
-def _are_same(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:
-    """Tell whether each entry is what it was: then nothing has to follow."""
-    return len(now) == len(before) and all(
-        (a.ram.hva, a.ram.npages) == (b.ram.hva, b.ram.npages)
-        and np.array_equal(a.blocks, b.blocks)
-        and np.array_equal(a.apart, b.apart)
-        and np.array_equal(a.whole, b.whole)
-        for a, b in zip(now, before, strict=True)
-    )
-
-
-def _same_memory(memory: guard.Memory) -> guard.Memory:
-    """Return the memory of entries that are the same; moves that joined a trial get into its order."""
-    if memory.trials:
-        return _memory_of(memory, np.arange(len(memory.origin)))
-    return replace(memory, promise=None)
-
-
-def _memory_of(memory: guard.Memory, at: Indexes) -> guard.Memory:
-    trials = tuple(_trial_of(trial, len(memory.origin), at) for trial in memory.trials)
-    return replace(memory, origin=_taken(memory.origin, at, ABSENT), trials=trials, promise=None)
-
-
-def _trial_of(trial: guard.PastMove, count: int, at: Indexes) -> guard.PastMove:
-    places = np.full((2, count), ABSENT, np.int8)
-    member = np.zeros(count, np.bool_)
-    places[0, trial.pages], places[1, trial.pages], member[trial.pages] = trial.before, trial.after, True
-    pages: Indexes = np.flatnonzero(_taken(member, at, False))
-    return replace(trial, pages=pages, before=places[0][at[pages]], after=places[1][at[pages]])
-
-
-def _taken(values: npt.NDArray[T], at: Indexes, default: object) -> npt.NDArray[T]:
-    """Return ``values[at]``, and ``default`` where ``at`` is below zero."""
-    taken = np.full(len(at), default, values.dtype)
-    there = at >= 0
-    taken[there] = values[at[there]]
-    return taken
-
-
-def entries_before(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> Indexes:
-    """Return which entry of ``before`` each entry of ``now`` was (part of), -1 for those that had none."""
-    starts = np.cumsum([0, *(len(one.heat) for one in before)]).tolist()
-    old = {one.ram.hva: (one, start) for one, start in zip(before, starts[:-1], strict=True)}
-    found = []
-    for one in now:
-        known = old.get(one.ram.hva)
-        if known is None or known[0].ram.npages != one.ram.npages:
-            found.append(np.full(len(one.heat), -1, np.intp))
-        else:
-            at = _within(one, known[0])
-            found.append(np.where(at >= 0, at + known[1], -1))
-    return np.concatenate([np.zeros(0, np.intp), *found])
-
-
-def _within(now: TouchedPages, before: TouchedPages) -> Indexes:
-    blocks = 1 + int(max(now.blocks.max(initial=0), before.blocks.max(initial=0)))
-    first, step = np.full(blocks, -1, np.intp), np.zeros(blocks, np.intp)
-    apart, whole = before.blocks[before.apart], before.blocks[before.whole]
-    first[apart], step[apart] = np.arange(len(apart)) * HUGE_PAGES, 1
-    first[whole] = before.edge + np.arange(len(whole))
-    block = np.concatenate([np.repeat(now.blocks[now.apart], HUGE_PAGES), now.blocks[now.whole]])
-    inside = np.zeros(len(block), np.intp)
-    inside[: now.edge] = np.tile(np.arange(HUGE_PAGES), len(now.apart))
-    return np.where(first[block] >= 0, first[block] + step[block] * inside, -1)
-
-
-# What the decision means for the actuator.
-
-_Answer = tuple[tuple[Move, ...], tuple[Replication, ...], tuple[Collapse, ...], tuple[Stay, ...]]
-
-
-def _changes(  # noqa: PLR0913 - a decision, and all it refers to
-    snapshot: Snapshot,
-    guest: GuestView,
-    entries: Entries,
-    before: GuestEvidence,
-    places: NodeIndexes,
-    system: MemorySystem,
-) -> _Answer:
-    """Return the changes of one guest's pages, hottest first."""
-    name, nids = guest.topology.name, snapshot.host.nids
-    known = {one.ram.hva: one for one in guest.pages.ranges} if guest.pages else {}
-    moves, copies, drops = [], [], []
-    for pages, start, end in zip(entries.pages, entries.starts, entries.starts[1:], strict=False):
-        mine = slice(start, end)
-        here, there, home_node = before.node[mine], places[mine], entries.node[mine]
-        if not guest.settings.interleaves:
-            there = np.where(_is_shared(before.heat[mine]) & (there >= 0), home_node, there)
-        for target in np.unique(there[(there != home_node) & (there >= 0)]).tolist():
-            some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
-            one = known[pages.ram.hva]
-            moves.append(_move(name, nids, one, pages, some, home_node, target, before, start, system))
-        wanted = there == REPLICATED
-        if wanted.any():
-            near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
-            reported = (
-                f"nodes {', '.join(map(str, near))} only read them: {_saved(before, start, wanted, system)}"
-            )
-            copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, reported))
-        written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
-        if snapshot.replica_ratio and written.any():
-            drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))
-    if moves or copies:
-        return tuple(moves), tuple(copies), tuple(drops), ()
-    return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
-
-
-def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:
-    """Tell which entries no node has nearly to itself: to place these is to deal them out."""
-    shared: Bools = heat.max(axis=1, initial=0.0) < SOLE * heat.sum(axis=1)
-    return shared
-
-
-def _move(  # noqa: PLR0913 - as above
-    name: str,
-    nids: tuple[int, ...],
-    known: RangePages,
-    pages: TouchedPages,
-    some: Indexes,
-    node: NodeIndexes,
-    target: int,
-    before: GuestEvidence,
-    start: int,
-    system: MemorySystem,
-) -> Move:
-    """Return the move of entries to one node; small pages of a block that are alike move one by one."""
-    heat = before.heat[start + some]
-    some = some[np.argsort(-row_sums(heat) / pages.sizes[some], kind="stable")]
-    single = np.where(pages.is_huge[some], 1, pages.sizes[some])
-    hva = np.repeat(pages.hva_of(some), single)
-    first = np.cumsum(single) - single
-    hva += (np.arange(len(hva)) - np.repeat(first, single)) * PAGE_BYTES
-    npages, here = (
-        np.repeat(np.where(pages.is_huge[some], HUGE_PAGES, 1), single),
-        np.repeat(node[some], single),
-    )
-    coarse = np.isin(some, pages.coarse)
-    # Of these, pages may lie elsewhere than most of their block do.
-    at = first[coarse][:, None] + np.arange(HUGE_PAGES)
-    here[at] = known.nodes_of(pages.blocks[pages.block_of(some[coarse])])
-    away = (here >= 0) & (here != target)
-    gain = float(
-        (before.heat[start + some] @ (system.latency[:, :] - system.latency[:, [target]]))[
-            np.arange(len(some)), node[some]
-        ].sum()
-    )
-    size_mib = float(npages[away].sum()) * PAGE_BYTES / MIB
-    effect = f"{'save' if gain >= 0 else 'add'} {abs(gain) / 1e6:.2f} ms of latency"
-    reason = (
-        f"to node {nids[target]}, which is nearer to its users or less busy: "
-        f"{size_mib:.1f} MiB, expected to {effect}"
-    )
-    return Move(
-        name,
-        hva[away].astype(np.uint64),
-        npages[away].astype(np.uint16),
-        np.array(nids, np.int16)[here[away]],
-        np.full(int(away.sum()), nids[target], np.int16),
-        reason,
-        gain,
-    )
-
-
-def _saved(before: GuestEvidence, start: int, wanted: Bools, system: MemorySystem) -> str:
-    some = start + np.flatnonzero(wanted)
-    size_mib = float(before.sizes_of(some).sum()) * PAGE_BYTES / MIB
-    return f"{size_mib:.1f} MiB"
-
-
-def _joined(answers: list[_Answer], rest: PlacementPlan) -> PlacementPlan:
-    return PlacementPlan(
-        (*(move for one in answers for move in one[0]), *rest.moves),
-        (*(stay for one in answers for stay in one[3]), *rest.stays),
-        tuple(copy for one in answers for copy in one[1]),
-        tuple(drop for one in answers for drop in one[2]),
     )

@@ -25,7 +25,8 @@ from vmplace.model.prior_pages import known_for_s, prior_pages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.use_fused import fused_use
 from vmplace.policy.plan import GuestView, Snapshot
-from vmplace.policy.policy_auto import Horizon, State, plan_auto
+from vmplace.policy.plan_state import State
+from vmplace.policy.policy_auto import Horizon, plan_auto
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu

@@ -11,7 +11,8 @@ from tests.unit.policy.views import NPAGES, bits, guest_view, host, moved, view
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
-from vmplace.policy.policy_auto import AutoPolicy, Horizon, State, entries_before, plan_auto, uncounted
+from vmplace.policy.plan_state import State, entries_before
+from vmplace.policy.policy_auto import AutoPolicy, Horizon, plan_auto, uncounted
 from vmplace.sampling.sample import NodeBits
 
 REAL = Horizon()

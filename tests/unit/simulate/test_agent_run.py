@@ -14,7 +14,7 @@ from vmplace.agent.dry_run import Event, rehearse
 from vmplace.agent.loop import Agent
 from vmplace.agent.run_recorder import recording_run
 from vmplace.model.touched_pages import TouchedPages
-from vmplace.policy import policy_auto
+from vmplace.policy import plan_state
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
@@ -261,15 +261,15 @@ def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
 def test_decisions_are_the_same_where_nothing_is_left_out_of_a_plan(tmp_path, monkeypatch):
     """What the planner remembers is found again entry by entry, though the entries are what they were."""
     left_out: list[bool] = []
-    are_same = policy_auto._are_same
+    are_same = plan_state._are_same
 
     def counted(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:
         left_out.append(are_same(now, before))
         return left_out[-1]
 
-    monkeypatch.setattr(policy_auto, "_are_same", counted)
+    monkeypatch.setattr(plan_state, "_are_same", counted)
     _, events = recorded_run(tmp_path)
     assert sum(left_out) >= 10
-    monkeypatch.setattr(policy_auto, "_are_same", lambda now, before: False)
+    monkeypatch.setattr(plan_state, "_are_same", lambda now, before: False)
     result = rehearse(events, AutoPolicy(Horizon(CLOCK_SCALE, 1.0)), lambda _: GuestSettings())
     assert result.decisions == result.repeated >= 20

@@ -1,0 +1,125 @@
+"""What does the joint plan's decision mean for the actuator: which moves, copies and drops, and why?"""
+
+import numpy as np
+import numpy.typing as npt
+
+from vmplace.model.described_memory import MIB
+from vmplace.model.evidence import Entries
+from vmplace.model.memory_system import MemorySystem
+from vmplace.model.pages import RangePages
+from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages, runs_of
+from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, Indexes, NodeIndexes, row_sums
+from vmplace.policy.plan import Collapse, GuestView, Move, PlacementPlan, Replication, Snapshot, Stay
+from vmplace.topology.guest import PAGE_BYTES
+
+SOLE = 0.9
+"""A node with this share of the accesses to a page has it to itself, for guests that are not distributed."""
+
+Answer = tuple[tuple[Move, ...], tuple[Replication, ...], tuple[Collapse, ...], tuple[Stay, ...]]
+
+
+def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
+    snapshot: Snapshot,
+    guest: GuestView,
+    entries: Entries,
+    before: GuestEvidence,
+    places: NodeIndexes,
+    system: MemorySystem,
+) -> Answer:
+    """Return the changes of one guest's pages, hottest first."""
+    name, nids = guest.topology.name, snapshot.host.nids
+    known = {one.ram.hva: one for one in guest.pages.ranges} if guest.pages else {}
+    moves, copies, drops = [], [], []
+    for pages, start, end in zip(entries.pages, entries.starts, entries.starts[1:], strict=False):
+        mine = slice(start, end)
+        here, there, home_node = before.node[mine], places[mine], entries.node[mine]
+        if not guest.settings.interleaves:
+            there = np.where(_is_shared(before.heat[mine]) & (there >= 0), home_node, there)
+        for target in np.unique(there[(there != home_node) & (there >= 0)]).tolist():
+            some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
+            one = known[pages.ram.hva]
+            moves.append(_move(name, nids, one, pages, some, home_node, target, before, start, system))
+        wanted = there == REPLICATED
+        if wanted.any():
+            near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
+            reported = (
+                f"nodes {', '.join(map(str, near))} only read them: {_saved(before, start, wanted, system)}"
+            )
+            copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, reported))
+        written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
+        if snapshot.replica_ratio and written.any():
+            drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))
+    if moves or copies:
+        return tuple(moves), tuple(copies), tuple(drops), ()
+    return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
+
+
+def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:
+    """Tell which entries no node has nearly to itself: to place these is to deal them out."""
+    shared: Bools = heat.max(axis=1, initial=0.0) < SOLE * heat.sum(axis=1)
+    return shared
+
+
+def _move(  # noqa: PLR0913 - as above
+    name: str,
+    nids: tuple[int, ...],
+    known: RangePages,
+    pages: TouchedPages,
+    some: Indexes,
+    node: NodeIndexes,
+    target: int,
+    before: GuestEvidence,
+    start: int,
+    system: MemorySystem,
+) -> Move:
+    """Return the move of entries to one node; small pages of a block that are alike move one by one."""
+    heat = before.heat[start + some]
+    some = some[np.argsort(-row_sums(heat) / pages.sizes[some], kind="stable")]
+    single = np.where(pages.is_huge[some], 1, pages.sizes[some])
+    hva = np.repeat(pages.hva_of(some), single)
+    first = np.cumsum(single) - single
+    hva += (np.arange(len(hva)) - np.repeat(first, single)) * PAGE_BYTES
+    npages, here = (
+        np.repeat(np.where(pages.is_huge[some], HUGE_PAGES, 1), single),
+        np.repeat(node[some], single),
+    )
+    coarse = np.isin(some, pages.coarse)
+    # Of these, pages may lie elsewhere than most of their block do.
+    at = first[coarse][:, None] + np.arange(HUGE_PAGES)
+    here[at] = known.nodes_of(pages.blocks[pages.block_of(some[coarse])])
+    away = (here >= 0) & (here != target)
+    gain = float(
+        (before.heat[start + some] @ (system.latency[:, :] - system.latency[:, [target]]))[
+            np.arange(len(some)), node[some]
+        ].sum()
+    )
+    size_mib = float(npages[away].sum()) * PAGE_BYTES / MIB
+    effect = f"{'save' if gain >= 0 else 'add'} {abs(gain) / 1e6:.2f} ms of latency"
+    reason = (
+        f"to node {nids[target]}, which is nearer to its users or less busy: "
+        f"{size_mib:.1f} MiB, expected to {effect}"
+    )
+    return Move(
+        name,
+        hva[away].astype(np.uint64),
+        npages[away].astype(np.uint16),
+        np.array(nids, np.int16)[here[away]],
+        np.full(int(away.sum()), nids[target], np.int16),
+        reason,
+        gain,
+    )
+
+
+def _saved(before: GuestEvidence, start: int, wanted: Bools, system: MemorySystem) -> str:
+    some = start + np.flatnonzero(wanted)
+    size_mib = float(before.sizes_of(some).sum()) * PAGE_BYTES / MIB
+    return f"{size_mib:.1f} MiB"
+
+
+def joined(answers: list[Answer], rest: PlacementPlan) -> PlacementPlan:
+    return PlacementPlan(
+        (*(move for one in answers for move in one[0]), *rest.moves),
+        (*(stay for one in answers for stay in one[3]), *rest.stays),
+        tuple(copy for one in answers for copy in one[1]),
+        tuple(drop for one in answers for drop in one[2]),
+    )

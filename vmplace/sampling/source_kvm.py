@@ -215,8 +215,12 @@ class _Piece:
 
 def _iter_pieces(slots: tuple[Slot, ...], ranges: tuple[RamRange, ...]) -> Iterator[_Piece]:
     """Yield the frames of all ranges, PIECE_BYTES at most each."""
+    begins = np.array([slot.hva for slot in slots], np.uint64)
+    ends = np.array([slot.hva + slot.npages * PAGE_BYTES for slot in slots], np.uint64)
     for number, ram in enumerate(ranges):
-        for slot in slots:
+        # Not one by one: a VMM may have many thousands of both.
+        near = (begins < ram.hva + ram.size_bytes) & (ends > ram.hva)
+        for slot in (slots[at] for at in np.flatnonzero(near).tolist()):
             start, stop = _overlap(slot, ram)
             for first in range(start, stop, PIECE_BYTES):
                 end = min(first + PIECE_BYTES, stop)

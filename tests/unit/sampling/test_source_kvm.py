@@ -8,7 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vmplace.sampling.source_kvm import MOST_PIECES, PIECE_BYTES, KvmSource, _Piece, _portions
+from vmplace.sampling import source_kvm
+from vmplace.sampling.source_kvm import (
+    MOST_PIECES,
+    PIECE_BYTES,
+    KvmSource,
+    _iter_pieces,
+    _overlap,
+    _Piece,
+    _portions,
+)
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange
 from vmplace.topology.placement import FEATURE_HARVEST, Placement, PlacementInfo, Slot
 
@@ -108,6 +117,22 @@ def test_a_guest_with_very_many_memslots_is_asked_in_short_calls(monkeypatch: py
     bits, _ = harvested(monkeypatch, kernel, ram(0, 10 * MOST_PIECES))
     assert kernel.calls == 1 + 10
     assert set_bits(bits[0]) == list(range(10 * MOST_PIECES))
+
+
+def test_of_very_many_memslots_those_of_a_range_alone_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each range against each memslot would be a million looks here, without a beat."""
+    looks = []
+
+    def counted(slot: Slot, ram: RamRange) -> tuple[int, int]:
+        looks.append(slot)
+        return _overlap(slot, ram)
+
+    monkeypatch.setattr(source_kvm, "_overlap", counted)
+    slots = tuple(Slot(gfn, 1, HVA + gfn * PAGE_BYTES, 0) for gfn in range(1000))
+    ranges = tuple(RamRange(one.hva, 1, None, 4096, Movability.MOVABLE, "test") for one in slots)
+    pieces = list(_iter_pieces(slots, ranges))
+    assert [one.gfn for one in pieces] == list(range(1000))
+    assert len(looks) == 1000
 
 
 def test_the_portions_of_very_many_pieces_take_a_time_that_grows_with_their_number_alone() -> None:

@@ -30,6 +30,8 @@ COLOURS = {
 GIB = 1 << 30
 LABEL_ROOM = 0.15
 """Above the highest bar, as a share of it: for its figure, which stands upright."""
+DIGITS = 6
+"""Of a position in the picture, as shares of its width and height."""
 Series = tuple[str, Sequence[float | None]]
 
 
@@ -41,6 +43,7 @@ def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
     from matplotlib import pyplot as plt
 
     figure = drawn(result)
+    _settle(figure)
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = (stem.with_suffix(".svg"), stem.with_suffix(".png"))
     # The same result gives the same file: no date, no random names.
@@ -49,6 +52,14 @@ def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
     figure.savefig(paths[1], dpi=110)
     plt.close(figure)
     return paths
+
+
+def _settle(figure: "Figure") -> None:
+    """Fix where the axes are: the layout's solver differs by a last bit from run to run, and names with it."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(np.round(axes.get_position().bounds, DIGITS))
 
 
 def drawn(result: ScenarioResult) -> "Figure":

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+# pytest-timeout sets SIGALRM, and takes it back as soon as a test fails.
+SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
 
 
 def process_state() -> Mapping[str, Any]:

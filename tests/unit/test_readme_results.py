@@ -61,3 +61,13 @@ def test_a_readme_is_short_enough_to_be_read() -> None:
     lines = README.read_text().splitlines()
     assert len(lines) <= 120
     assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
+
+
+def test_a_readme_is_read_in_two_minutes() -> None:
+    """About 270 words a minute: what stands beside code, tables, and the addresses of links."""
+    plain = re.sub(r"<!--.*?-->|\]\([^)]*\)", "", README.read_text(), flags=re.S)
+    sentences = [line for line in plain.splitlines() if not line.startswith(("    ", "|"))]
+    assert 200 < len(" ".join(sentences).split()) <= 550
+    tables = re.findall(r"(?:^\|.*\n)+", README.read_text(), re.M)
+    # The links by reader are no results.
+    assert max(len(one.splitlines()) - 2 for one in tables[:-1]) <= 6

@@ -1,8 +1,9 @@
 """The figures of a scenario as one picture.
 
-Above, for each manager, who accesses which node's memory (traffic_picture.py); the first square is the start,
-which is the same for all.  Below, each guest's local access ratio, how unevenly the memory controllers are
-used, what was moved and copied for it, and the emulated run times if the scenario measures them.
+Above, for each manager, who accesses which node's memory (traffic_picture.py); the first square is the
+start, which is the same for all.  The control, under which nothing is moved, has bars only.  Below, each
+guest's local access ratio, how unevenly the memory controllers are used, what was moved and copied for it,
+and the run times if the scenario measures them.  The text is read where the picture is 830 pixels wide.
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lab.scenario_result import ManagerResult, ScenarioResult
-from vmplace.interfaces.traffic_picture import FAINT, INK, LEGEND, TrafficPicture, draw_traffic
+from vmplace.interfaces.traffic_picture import FAINT, INK, LABEL_PT, LEGEND, TrafficPicture, draw_traffic
 from vmplace.model.metrics import Matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 COLOURS = {
     "start": "#e76f51",
@@ -28,7 +29,10 @@ COLOURS = {
     "vmplace": "#2a9d8f",
 }
 GIB = 1 << 30
-LABEL_ROOM = 0.15
+WIDTH, COLUMNS = 8.6, 3
+"""Of the picture, in inches: 826 pixels, as wide as forges show one; squares in a row."""
+CONTROL = "none"
+LABEL_ROOM = 0.3
 """Above the highest bar, as a share of it: for its figure, which stands upright."""
 DIGITS = 6
 """Of a position in the picture, as shares of its width and height."""
@@ -55,7 +59,7 @@ def draw_result(result: ScenarioResult, stem: Path) -> tuple[Path, ...]:
 
 
 def _settle(figure: "Figure") -> None:
-    """Fix where the axes are: the layout's solver differs by a last bit from run to run, and names with it."""
+    """Fix where the axes are: the layout's solver differs by a last bit from run to run; so would names."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
@@ -67,23 +71,31 @@ def drawn(result: ScenarioResult) -> "Figure":
     from matplotlib import pyplot as plt
 
     squares = _squares(result)
-    figure = plt.figure(figsize=(3.2 * len(squares), 8.4), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1.1, 1), squeeze=False)[:, 0]
-    for axes, square in zip(upper.subplots(1, len(squares), squeeze=False)[0], squares, strict=True):
-        draw_traffic(axes, square, max(one.largest for one in squares))
+    heights = (3.1 * -(-len(squares) // COLUMNS) + 0.3, 2.7, 2.5)
+    figure = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    upper, middle, lower = figure.subfigures(3, 1, height_ratios=heights, squeeze=False)[:, 0]
+    _draw_squares(upper, squares)
     upper.suptitle(
-        f"{result.scenario} on {result.topology}: who accesses whose memory", fontsize=14, color=INK
+        f"{result.scenario} on {result.topology}: who accesses whose memory", fontsize=12, color=INK
     )
-    upper.supxlabel(LEGEND, fontsize=9, color=INK)
+    _draw_ratios(middle.subplots(), result)
     timed = _first(result).emulated_run_time_s is not None
-    widths = (len(_guest_names(result)), 2.4, 2.4, *((2.4,) if timed else ()))
-    ratios, imbalances, sizes, *times = lower.subplots(1, len(widths), width_ratios=widths)
-    _draw_ratios(ratios, result)
+    imbalances, sizes, *times = lower.subplots(1, 3 if timed else 2)
     _draw_imbalances(imbalances, result)
     _draw_sizes(sizes, result)
     for axes in times:
         _draw_run_times(axes, result)
     return figure
+
+
+def _draw_squares(figure: "SubFigure", squares: Sequence[TrafficPicture]) -> None:
+    rows = -(-len(squares) // COLUMNS)
+    grid = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    for axes, square in zip(grid, squares, strict=False):
+        draw_traffic(axes, square, max(one.largest for one in squares))
+    for axes in grid[len(squares) :]:
+        axes.axis("off")
+    figure.supxlabel(LEGEND, fontsize=LABEL_PT, color=INK)
 
 
 def _first(result: ScenarioResult) -> ManagerResult:
@@ -98,6 +110,8 @@ def _squares(result: ScenarioResult) -> list[TrafficPicture]:
     first = _first(result)
     squares = [TrafficPicture("start", result.nids, _total(first, after=False), first.mc_imbalance_before)]
     for name, manager in result.managers.items():
+        if name == CONTROL and len(result.managers) > 1:
+            continue
         total = _total(manager, after=True)
         squares.append(TrafficPicture(f"after: {name}", result.nids, total, manager.mc_imbalance_after))
     return squares
@@ -116,9 +130,11 @@ def _draw_ratios(axes: "Axes", result: ScenarioResult) -> None:
         series.append((manager_name, [manager.guests[name].lar_after for name in names]))
     ticks = [f"{name}\n{_nids_text(first.guests[name].vcpu_nids)}" for name in names]
     _draw_bars(axes, series, ticks)
-    axes.set(ylim=(0, 1 + LABEL_ROOM))
-    axes.set_title("local access ratio (1 is best), by guest and its nodes", fontsize=11, color=INK)
-    axes.legend(ncols=len(series), loc="upper left", bbox_to_anchor=(0.0, -0.13), frameon=False)
+    axes.set(ylim=(0, 1 + LABEL_ROOM), yticks=np.arange(0, 1.1, 0.2))
+    axes.set_title("local access ratio (1 is best), by guest and its nodes", fontsize=10, color=INK)
+    axes.legend(
+        ncols=len(series), loc="upper left", bbox_to_anchor=(0.0, -0.2), frameon=False, fontsize=LABEL_PT
+    )
 
 
 def _draw_imbalances(axes: "Axes", result: ScenarioResult) -> None:
@@ -131,7 +147,7 @@ def _draw_imbalances(axes: "Axes", result: ScenarioResult) -> None:
         ends = [manager.guests[name].mc_imbalance_after for name in spanning]
         series.append((manager_name, [manager.mc_imbalance_after, *ends]))
     _draw_bars(axes, series, ["all\nguests", *spanning])
-    axes.set_title("MC imbalance (0 is best)", fontsize=11, color=INK)
+    axes.set_title("MC imbalance (0 is best)", fontsize=10, color=INK)
 
 
 def _draw_sizes(axes: "Axes", result: ScenarioResult) -> None:
@@ -141,7 +157,7 @@ def _draw_sizes(axes: "Axes", result: ScenarioResult) -> None:
         moved = None if manager.moved_bytes is None else manager.moved_bytes / GIB
         series.append((name, [moved, manager.replica_bytes / GIB]))
     _draw_bars(axes, series, ["moved", "copies\nat the end"])
-    axes.set_title("memory, GiB", fontsize=11, color=INK)
+    axes.set_title("memory, GiB", fontsize=10, color=INK)
 
 
 def _draw_run_times(axes: "Axes", result: ScenarioResult) -> None:
@@ -152,7 +168,7 @@ def _draw_run_times(axes: "Axes", result: ScenarioResult) -> None:
         slowest = max((time for time in times if time is not None), default=None)
         series.append((name, [manager.emulated_run_time_s, slowest]))
     _draw_bars(axes, series, ["mean of\nguests", "slowest\nguest"])
-    axes.set_title("emulated run time, s\n(modelled; 100 million touches)", fontsize=11, color=INK)
+    axes.set_title("modelled run time, s", fontsize=10, color=INK)
 
 
 def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> None:
@@ -162,11 +178,11 @@ def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> 
         bars = axes.bar(x - 0.43 + width * (i + 0.5), heights, width * 0.9, label=label, color=COLOURS[label])
         reported = ["?" if value is None else f"{value:.2f}" for value in values]
         # Bars of four managers are narrower than a figure of three digits is long.
-        axes.bar_label(bars, reported, fontsize=8, color=INK, padding=2, rotation=90)
+        axes.bar_label(bars, reported, fontsize=LABEL_PT, color=INK, padding=2, rotation=90)
     axes.margins(y=LABEL_ROOM)
-    axes.set_xticks(x, ticks, color=INK, fontsize=9)
+    axes.set_xticks(x, ticks, color=INK, fontsize=LABEL_PT)
     axes.set(xlim=(-0.5, len(ticks) - 0.5))
-    axes.tick_params(colors=INK, length=0)
+    axes.tick_params(colors=INK, length=0, labelsize=LABEL_PT)
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 LOCAL, REMOTE, INK, FAINT = "#2a9d8f", "#e76f51", "#264653", "#d9d9d9"
 LEGEND = (
-    "circle: the share of all accesses that the node's memory serves; green: for its own CPUs, "
+    "circle: the share of all accesses that the node's memory serves; green: for its own CPUs,\n"
     "orange: for other nodes'.  arrow: from the CPUs of a node to the memory of another"
 )
+LABEL_PT = 9
+"""The smallest text, in points: 12 pixels where a picture is shown in its own size."""
 SEEN = 0.002
 """A smaller share of all accesses gets no arrow."""
 
@@ -65,7 +67,7 @@ def draw_traffic(axes: "Axes", picture: TrafficPicture, largest: float) -> None:
     """Draw one picture; ``largest`` is the share that gets the widest arrow, the same in all pictures."""
     places, shares = _positions(len(picture.nids)), picture.shares
     served = shares.sum(axis=0)
-    radii = 0.26 + 0.24 * np.sqrt(served)
+    radii = 0.30 + 0.20 * np.sqrt(served)
     for i, j in np.argwhere(shares > SEEN):
         if i != j:
             ends = _shortened(places[i], places[j], radii[[i, j]])
@@ -75,8 +77,9 @@ def draw_traffic(axes: "Axes", picture: TrafficPicture, largest: float) -> None:
         _draw_node(axes, places[i], f"node {nid}\n{served[i]:.0%}", float(radii[i]), own)
     local = f"{np.trace(shares):.0%} local" if shares.any() else "no accesses"
     reported = "unknown" if picture.imbalance is None else f"{picture.imbalance:.2f}"
-    axes.set_title(f"{picture.title}\n{local}, MC imbalance {reported}", fontsize=11, color=INK)
-    axes.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal")
+    axes.set_title(f"{picture.title}\n{local}, MC imbalance {reported}", fontsize=10, color=INK)
+    reach = float(np.abs(places).max() + radii.max() + 0.03)
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     axes.axis("off")
 
 
@@ -94,13 +97,14 @@ def _shortened(start: Matrix, end: Matrix, radii: Matrix) -> Matrix:
 def _draw_arrow(axes: "Axes", ends: Matrix, share: float) -> None:
     from matplotlib.patches import FancyArrowPatch
 
+    width = 0.8 + 7 * share
     arrow = FancyArrowPatch(
         (float(ends[0, 0]), float(ends[0, 1])),
         (float(ends[1, 0]), float(ends[1, 1])),
         connectionstyle="arc3,rad=0.16",
-        arrowstyle="-|>",
-        mutation_scale=9 + 8 * share,
-        linewidth=0.6 + 7 * share,
+        arrowstyle=f"simple,tail_width={width},head_width={width + 6},head_length={7 + 4 * share}",
+        mutation_scale=1,
+        linewidth=0,
         shrinkA=0,
         shrinkB=0,
         color=REMOTE,
@@ -120,4 +124,4 @@ def _draw_node(axes: "Axes", place: Matrix, label: str, radius: float, local: fl
     for start, end, colour in parts:
         axes.add_patch(Wedge(centre, radius, start, end, facecolor=colour, linewidth=0, zorder=2))
     axes.add_patch(Circle(centre, radius * 0.72, facecolor="white", edgecolor="white", zorder=3))
-    axes.text(*centre, label, ha="center", va="center", fontsize=8, color=INK, zorder=4)
+    axes.text(*centre, label, ha="center", va="center", fontsize=LABEL_PT, color=INK, zorder=4)

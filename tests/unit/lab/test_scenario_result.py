@@ -2,9 +2,11 @@
 
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,6 +19,9 @@ from lab.scenario_result import ScenarioResult, write_result
 from lab.scenario_table import print_result
 from tests.unit.lab.scenario_figures import manager
 from vmplace.model.metrics import TrafficMatrix
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[3]
 PROMISED_OF_GUEST = {"vcpu_nids", "lar_before", "lar_after", "intact"}
@@ -52,7 +57,9 @@ def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_figures_and_names_of_bars_overlap() -> None:
+@pytest.fixture
+def figure() -> Iterator["Figure"]:
+    """Return the picture of the demo that is kept."""
     pytest.importorskip("matplotlib")
     import matplotlib as mpl
 
@@ -64,15 +71,30 @@ def test_no_figures_and_names_of_bars_overlap() -> None:
     kept = json.loads((ROOT / "bench/results/demo.json").read_text())
     figure = drawn(msgspec.convert(kept["demo"], ScenarioResult))
     figure.canvas.draw()
+    yield figure
+    plt.close(figure)
+
+
+def test_no_figures_and_names_of_bars_overlap(figure: "Figure") -> None:
     boxes = [
         (text.get_text(), text.get_window_extent())
         for sub in figure.subfigs[1:]
         for axes in sub.axes
         for text in (*axes.texts, *axes.get_xticklabels(), axes.title)
     ]
-    plt.close(figure)
     assert len(boxes) > 40
     assert [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)] == []
+
+
+def test_the_picture_is_read_at_the_width_at_which_forges_show_it(figure: "Figure") -> None:
+    from matplotlib.text import Text
+
+    shown_px = 830
+    scale = min(1.0, shown_px / (figure.get_figwidth() * 96))
+    texts = [one for one in figure.findobj(Text) if isinstance(one, Text) and one.get_text()]
+    assert len(texts) > 60
+    # Body text of a page has 14 to 16 pixels; labels of pictures are read from 11 on.
+    assert [one.get_text() for one in texts if float(one.get_fontsize()) * 96 / 72 * scale < 11] == []
 
 
 def test_the_same_result_gives_the_same_picture(result: ScenarioResult, tmp_path: Path) -> None:

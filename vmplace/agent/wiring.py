@@ -21,7 +21,7 @@ from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.domain_summaries import DomainSummaries
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_libvirt import Libvirt, find_libvirt
-from vmplace.topology.memory_budget import affordable, guests_budget_bytes
+from vmplace.topology.memory_budget import affordable, guests_budget_bytes, needed_bytes
 from vmplace.topology.numad import NumadWatch
 from vmplace.topology.stated_guests import NAME as STATED_GUESTS
 from vmplace.topology.stated_guests import StatedGuests
@@ -53,7 +53,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
         discovery=Discovery(
             lambda: read_calibrated_host(bandwidth_file)[0],
             read_free_bytes,
-            lambda: beside_numad(with_stated(found_of(finder.find(), budget_bytes), stated), numad),
+            lambda: beside_numad(with_stated(looked(finder, budget_bytes), stated), numad),
             ask_again=finder.ask_again,
             has_news=lambda: finder.has_news,
         ),
@@ -113,6 +113,14 @@ def guest_cost(config: Config) -> tuple[GuestCost | None, tuple[str, ...]]:
         if wanted == "perf":
             raise
         return None, (f"nothing tells whether moving memory helped a guest: {err}",)
+
+
+def looked(finder: GuestFinder, budget_bytes: int) -> Discovered:
+    """Return what a finder finds now; from the next time on it spares memory if that is short."""
+    scan = finder.find()
+    if needed_bytes(scan.guests) > budget_bytes:
+        finder.spare()
+    return found_of(scan, budget_bytes)
 
 
 def found_of(scan: GuestScan, budget_bytes: int) -> Discovered:

@@ -67,7 +67,8 @@ class GuestTopology:
     """One guest.  ``start_time`` (clock ticks since boot, field 22 of /proc/PID/stat) tells a pid's reuse.
 
     ``origin`` is "libvirt" or "kvm" (a KVM process found without libvirt).  ``name`` is printable and short:
-    whoever starts a guest chooses it, and it goes to logs, terminals and files.
+    whoever starts a guest chooses it, and it goes to logs, terminals and files.  ``uid`` is the real user of
+    the process, None where that is not known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class GuestTopology:
     ram: tuple[RamRange, ...]
     cells: tuple[Cell, ...] = ()
     uuid: str | None = None
+    uid: int | None = None
 
     def __post_init__(self) -> None:
         """Make the name printable, wherever it came from."""

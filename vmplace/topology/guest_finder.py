@@ -33,6 +33,7 @@ from vmplace.topology.procfs import (
     read_status,
     read_thread_names,
     status_bytes,
+    status_uid,
 )
 from vmplace.topology.qemu_command_line import parse_qemu
 from vmplace.topology.ram import PlacedBlock, build_ranges, locate_ram, select_candidates
@@ -221,6 +222,10 @@ class GuestFinder:
         self._read[identity] = next(self._reads), guest
         return guest
 
+    def spare(self) -> None:
+        """Count of small guests, too, only what is there, from the next look on: memory is short."""
+        self._resident.spare()
+
     def holds(self, guest: GuestTopology) -> bool:
         """Tell whether a guest holds up, now, whoever reads its memory map."""
         return held.probe(guest.pid)
@@ -269,15 +274,17 @@ class GuestFinder:
                 f"it says that it is domain {name}, which libvirt does not run in it: left alone"
             )
         description = domain or ordered or GuestDescription("")
+        status = read_status(process.pid, self._proc)
         guest = GuestTopology(
             name=description.name or f"{read_comm(process.pid, self._proc)}-{process.pid}",
             pid=process.pid,
             start_time=process.start_time,
             origin="kvm" if domain is None else "libvirt",
             vcpus=self._read_vcpus(process, description),
-            ram=self._read_ram(process, description, is_domain=domain is not None),
+            ram=self._read_ram(process, description, status, is_domain=domain is not None),
             cells=description.cells,
             uuid=description.uuid,
+            uid=status_uid(status),
         )
         check_identity(guest, self._proc)
         return guest
@@ -291,9 +298,13 @@ class GuestFinder:
         )
 
     def _read_ram(
-        self, process: KvmProcess, description: GuestDescription, *, is_domain: bool
+        self,
+        process: KvmProcess,
+        description: GuestDescription,
+        status: Mapping[str, str],
+        *,
+        is_domain: bool,
     ) -> tuple[RamRange, ...]:
-        status = read_status(process.pid, self._proc)
         whole = self._read_whole_ram(process, description, status, is_domain=is_domain)
         there = status_bytes(status, "VmRSS") + status_bytes(status, "HugetlbPages")
         return self._resident.ranges((process.pid, process.start_time), whole, there)

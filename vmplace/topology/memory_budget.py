@@ -7,12 +7,17 @@
 3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
    RLIMIT_DATA.
 4. If not all guests fit, those that cost most are left alone: noted, rather than ended by the kernel with all
-   others.  Guests that libvirt vouches for come first: anybody who may open /dev/kvm can start others.
+   others.  Guests that libvirt vouches for come first: anybody who may open /dev/kvm can start others.  Of
+   those, users come in equal shares (max-min): many guests of one push out no smaller total of another.
+5. Then small guests count by what they have resident, too (resident.py).
+
+Limits: who has several users, as by subordinate ids, has several shares.
 
 The unit's MemoryMax is a net under that, not the budget: 5% of a host's memory is more than 2 from 4 GiB on.
 """
 
 import resource
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -50,11 +55,13 @@ def affordable(
 ) -> tuple[tuple[GuestTopology, ...], tuple[tuple[GuestTopology, str], ...]]:
     """Return the guests that fit, in their order, and those to be left alone, each with the reason."""
     guests = tuple(guests)
-    fitting: list[GuestTopology] = []
-    for guest in sorted(guests, key=lambda one: (one.origin != "libvirt", _pages(one), one.pid)):
-        if needed_bytes([*fitting, guest]) <= budget_bytes:
-            fitting.append(guest)
-    kept = {guest.identity for guest in fitting}
+    kept: set[tuple[int, int]] = set()
+    taken = largest = 0
+    for guest in _in_turn(guests):
+        pages = _pages(guest)
+        if _needed(taken + pages, max(largest, pages)) <= budget_bytes:
+            taken, largest = taken + pages, max(largest, pages)
+            kept.add(guest.identity)
     why = f"the agent has {budget_bytes // MIB} MiB of memory for all guests"
     left = tuple(
         (guest, f"guest {guest.name}: left alone, its {_pages(guest) * PAGE_BYTES / GIB:.1f} GiB need "
@@ -68,7 +75,27 @@ def affordable(
 def needed_bytes(guests: Sequence[GuestTopology]) -> int:
     """Return what the agent needs for all of ``guests``, read one after the other."""
     pages = [_pages(guest) for guest in guests]
-    return STATE_BYTES * sum(pages) + READING_BYTES * max(pages, default=0)
+    return _needed(sum(pages), max(pages, default=0))
+
+
+def _needed(pages: int, largest: int) -> int:
+    return STATE_BYTES * pages + READING_BYTES * largest
+
+
+def _in_turn(guests: Iterable[GuestTopology]) -> list[GuestTopology]:
+    """Order guests: those of libvirt, smaller ones first; then by what their user has with them, least first.
+
+    libvirt runs all guests as one user, so they are not told apart by that.  Who has many guests of his own
+    comes behind a user who has as much in one.
+    """
+    share: Counter[int | None] = Counter()
+    turns = []
+    for guest in sorted(guests, key=lambda one: (_pages(one), one.pid)):
+        is_libvirts = guest.origin == "libvirt"
+        if not is_libvirts:
+            share[guest.uid] += _pages(guest)
+        turns.append((not is_libvirts, 0 if is_libvirts else share[guest.uid], _pages(guest), guest))
+    return [guest for *_, guest in sorted(turns, key=lambda turn: (*turn[:3], turn[3].pid))]
 
 
 def _pages(guest: GuestTopology) -> int:

@@ -122,6 +122,13 @@ def status_bytes(status: Mapping[str, str], name: str) -> int:
     return whole(value, most=1 << 52, what=name) << 10
 
 
+def status_uid(status: Mapping[str, str]) -> int | None:
+    """Return the real user of a process, None where it is not given."""
+    # "Uid:" real, effective, saved, of file systems (proc_pid_status(5)).
+    uids = status.get("Uid", "").split()
+    return whole(uids[0], most=(1 << 32) - 1, what="user") if uids else None
+
+
 def read_thread_names(pid: int, proc: Path = PROC) -> dict[int, str]:
     """Return the names of all threads by tid; threads that end meanwhile are left out."""
     names = {}

@@ -2,7 +2,8 @@
 
 1. A guest with more than WHOLE_BYTES of which less than a quarter is resident is an exception: a process may
    map 32 TiB (MAP_NORESERVE) that it never touches, and an entry for each page of that would take the agent's
-   memory, and minutes.  All other guests count whole.
+   memory, and minutes.  All other guests count whole, unless the agent is short of memory: anybody can start
+   many of less than WHOLE_BYTES each, so from then on (``spare``) a guest of one piece alone counts whole.
 2. PAGEMAP_SCAN (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst) tells the present runs of pages; the
    kernel descends only where there are page tables.  Zero pages, which reading maps for nothing, are absent.
 3. Runs are kept in pieces of 32 MiB and only grow, so that a guest that boots does not become another one
@@ -64,7 +65,12 @@ class ResidentRam:
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
+        self._whole_bytes = WHOLE_BYTES
         self._known: dict[Identity, _Known] = {}
+
+    def spare(self) -> None:
+        """Cut down smaller guests, too, from now on: not back and forth, as a guest's ranges would change."""
+        self._whole_bytes = PIECE_BYTES
 
     def ranges(
         self, identity: Identity, whole: tuple[RamRange, ...], resident_bytes: int
@@ -74,7 +80,7 @@ class ResidentRam:
         Raises GuestGoneError if the process ended.
         """
         mapped = sum(ram.size_bytes for ram in whole)
-        if mapped <= max(WHOLE_BYTES, LEAST_SHARE * resident_bytes):
+        if mapped <= max(self._whole_bytes, LEAST_SHARE * resident_bytes):
             return whole
         known = self._known.get(identity)
         if known is None or known.whole != whole or self._clock() >= known.due:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -22,7 +23,8 @@ from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.registry import begun
 from vmplace.sampling.source_kvm import KvmSource
 from vmplace.topology.domain_policy import Word
-from vmplace.topology.guest_finder import GuestScan
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_kvm import Skipped
 from vmplace.topology.numad import Numad, NumadWatch
 from vmplace.topology.stated_guests import StatedGuest, StatedGuests, boot_s, encoded
@@ -87,6 +89,51 @@ def test_many_processes_that_cannot_be_read_are_one_note():
     assert wiring.found_of(GuestScan((), skipped), 1 << 30).notes == (
         "pids 100, 101, 102, 103, 104 and 4 more: process N cannot be read: denied",
     )
+
+
+class Finder:
+    """Finds the guests that it is given, and remembers whether it was to spare memory."""
+
+    def __init__(self, guests: list[GuestTopology]) -> None:
+        self.guests, self.is_sparing = tuple(guests), False
+
+    def find(self) -> GuestScan:
+        return GuestScan(self.guests)
+
+    def spare(self) -> None:
+        self.is_sparing = True
+
+
+def sized(name: str, pid: int, npages: int, uid: int) -> GuestTopology:
+    of = guest(name, pid, origin="kvm")
+    return replace(of, uid=uid, ram=(replace(of.ram[0], npages=npages),))
+
+
+def test_many_idle_processes_of_one_user_cost_no_other_user_his_place_in_the_loop():
+    """A host of 64 GiB, 191 processes of 1 GiB and a guest of 16, all by 1/1024."""
+    idle = [sized(f"idle{pid}", pid, 256, uid=1001) for pid in range(100, 291)]
+    theirs = sized("theirs", 7, 16 * 256, uid=1002)
+    finder = Finder([*idle, theirs])
+
+    class Short(World):
+        """A world of which the agent can afford a part."""
+
+        def guests(self) -> Discovered:
+            return wiring.looked(cast(GuestFinder, finder), 288 << 10)
+
+    world = Short(list(finder.guests))
+    agent = world.agent()
+    agent.run(windows=2)
+    assert "theirs" in agent.status.guests and "theirs" in world.applied
+    left = [note for note in agent.status.notes if "left alone" in note]
+    assert left and not any("theirs" in note for note in left)
+    assert finder.is_sparing
+
+
+def test_nothing_is_spared_where_all_guests_fit():
+    finder = Finder([sized("one", 7, 256, uid=1)])
+    assert wiring.looked(cast(GuestFinder, finder), 1 << 20).guests == finder.guests
+    assert not finder.is_sparing
 
 
 def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPatch):

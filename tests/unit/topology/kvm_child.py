@@ -1,7 +1,7 @@
 """A small real KVM guest: ``kvm_child.py MEMORY VCPUS [NAMES]``; prints hva and tids, runs until killed.
 
 MEMORY is private, mlocked, memfd, or hugetlb.  NAMES is a format such as ``CPU {}/KVM``.  A file that MAPFILE
-(environment) names is opened and mapped, and NORESERVE_TIB of memory are mapped that hardly is touched.
+(environment) names is opened and mapped; NORESERVE_TIB, or NORESERVE_MIB, are mapped and hardly touched.
 The guest halts at once, so its vCPU threads sleep inside KVM_RUN; with ``busy`` for MEMORY vCPU 0 spins.
 Nothing of vmplace is used here: this is the truth that the tests compare with.
 """
@@ -55,8 +55,8 @@ def map_file() -> list[object]:
 
 
 def map_untouched() -> list[object]:
-    """Map NORESERVE_TIB of memory, and touch a page of each quarter."""
-    size = int(os.environ.get("NORESERVE_TIB", "0")) << 40
+    """Map memory, and touch a page of each quarter."""
+    size = int(os.environ.get("NORESERVE_TIB", "0")) << 40 | int(os.environ.get("NORESERVE_MIB", "0")) << 20
     if not size:
         return []
     room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)

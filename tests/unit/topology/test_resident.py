@@ -14,7 +14,14 @@ import pytest
 
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.guest_finder import GuestFinder
-from vmplace.topology.memory_budget import GIB, MIB, affordable, guests_budget_bytes, host_limit_bytes
+from vmplace.topology.memory_budget import (
+    BASE_BYTES,
+    GIB,
+    MIB,
+    affordable,
+    guests_budget_bytes,
+    host_limit_bytes,
+)
 from vmplace.topology.resident import MOST_RUNS, PIECE_BYTES, ResidentRam, parts, present_pieces
 
 CHILD = Path(__file__).with_name("kvm_child.py")
@@ -131,6 +138,34 @@ def test_a_process_with_tebibytes_mapped_costs_next_to_nothing(tib: int):
         process.communicate()
 
 
+@needs_kvm
+def test_where_memory_is_short_an_idle_process_of_a_gibibyte_costs_what_it_has_touched():
+    process = subprocess.Popen(
+        [sys.executable, str(CHILD), "private", "1", "CPU {}/KVM"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NORESERVE_MIB": "1024"},
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+        finder = GuestFinder()
+
+        def counted() -> tuple[int, int | None]:
+            found = next(guest for guest in finder.find().guests if guest.pid == process.pid)
+            return sum(one.size_bytes for one in found.ram), found.uid
+
+        assert counted() == (GIB, os.getuid())
+        finder.spare()
+        there = counted()[0]
+        if there == GIB:
+            pytest.skip("this kernel (before 6.7) has no PAGEMAP_SCAN")
+        # A page in each quarter.
+        assert there == 4 * PIECE_BYTES
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_what_the_agent_needs_follows_from_the_host():
     # docs/design/block-rows.md: up to 1,540 MiB of statistics for 1 TiB; one guest may have all of it.
     assert 1540 * MIB < host_limit_bytes(1 << 40) - host_limit_bytes(0) < 4 * GIB
@@ -151,6 +186,35 @@ def test_guests_of_anybody_do_not_push_out_what_libvirt_runs():
     kept, left = affordable([*others, mine, guest("small", 4)], 4 * GIB)
     assert [one.name for one in kept] == ["mine", "small"]
     assert {one.name for one, _ in left} == {"other7", "other8"}
+
+
+BUDGET_OF_64_GIB = host_limit_bytes(64 * GIB) - BASE_BYTES
+
+
+def many_of_one_user(count: int) -> list[GuestTopology]:
+    return [replace(guest("idle", 1), pid=pid, uid=1001) for pid in range(1, count + 1)]
+
+
+def test_many_small_guests_of_one_user_do_not_push_out_anothers():
+    theirs = replace(guest("theirs", 16), uid=1002)
+    kept, left = affordable([*many_of_one_user(191), theirs], BUDGET_OF_64_GIB)
+    assert theirs in kept
+    assert {one.uid for one, _ in left} == {1001}
+    # What nobody else wants is theirs all the same.
+    assert len(kept) > 150
+
+
+def test_users_come_in_equal_shares_whatever_the_sizes_of_their_guests():
+    big = [replace(guest("big", 20), pid=pid, uid=1002) for pid in (501, 502)]
+    kept, _ = affordable([*big, *many_of_one_user(191)], BUDGET_OF_64_GIB)
+    assert [one.pid for one in kept if one.uid == 1002] == [501, 502]
+
+
+def test_libvirts_guests_are_one_users_and_smaller_ones_come_first_among_them():
+    ran = [replace(guest("vm", gib), pid=gib, uid=64055, origin="libvirt") for gib in (150, 30, 20)]
+    kept, left = affordable([*many_of_one_user(191), *ran], BUDGET_OF_64_GIB)
+    assert [one.pid for one in kept if one.origin == "libvirt"] == [30, 20]
+    assert ran[0] in [one for one, _ in left]
 
 
 def test_guests_that_fit_are_all_kept():

@@ -67,7 +67,7 @@ test-native: venv ## tests of the C core, the meter and the payload
 
 FAULTS ?= 1000
 .PHONY: faults
-faults: venv ## 1,000 failures and 1,000 kills at the calls that the journal makes (FAULTS=1000)
+faults: venv ## 1,000 failures, kills and power cuts each at the calls that the journal makes (FAULTS=1000)
 	FAULTS=$(FAULTS) $(BIN)/pytest tests/native/test_journal_faults.py
 
 .PHONY: agent-faults

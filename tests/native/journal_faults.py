@@ -1,9 +1,13 @@
 """Journal and mover while calls to the kernel fail or the process is killed; run with fault_shim.c loaded.
 
-    LD_PRELOAD=fault_shim.so python -m tests.native.journal_faults fail|kill FOLDER COUNT
+    LD_PRELOAD=fault_shim.so python -m tests.native.journal_faults fail|kill|power FOLDER COUNT [SYNC]
 
 Prints one JSON object: how many calls one run makes, how many faults were set, what was broken, in words.
 The kernel's move_pages(2) is a table in shared memory, which outlives who is killed; all else is real.
+
+``power`` cuts the power where ``kill`` kills: of what was not synced, names or bytes are lost, or half of the
+bytes.  In every other turn an agent before that one was killed with the power on.  Without the syncs of one
+kind (SYNC: 1 fdatasync, 2 of files, 3 of directories) something has to be broken.
 """
 
 import ctypes
@@ -33,6 +37,7 @@ from vmplace.errors import VmplaceError
 PAGE, BASE, NPAGES = 4096, 1 << 32, 512
 ERRORS = [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ENOMEM]
 ONCE, FOR_GOOD, SHORT, KILL_BEFORE, KILL_HALFWAY, KILL_AFTER = range(6)
+LOSES_BOTH, LOSES_BYTES, LOSES_NAMES, LOSES_HALF = range(4)
 SHIM = ctypes.CDLL(None)
 GUEST = guest_of(os.getpid(), BASE, NPAGES)
 
@@ -67,7 +72,9 @@ class SharedKernel:
         return 1000 * len(hvas)
 
 
-def work(path: Path, kernel: SharedKernel, me: GuestIdentity, seed: int) -> tuple[Journal | None, list[str]]:
+def work(
+    path: Path, kernel: SharedKernel, me: GuestIdentity, seed: int, *, first_tid: int = 0
+) -> tuple[Journal | None, list[str]]:
     """Do what an agent does with its journal; return it, and what was raised that may not be."""
     noise, broken = random.Random(seed), list[str]()  # noqa: S311 - not for secrets
 
@@ -89,7 +96,7 @@ def work(path: Path, kernel: SharedKernel, me: GuestIdentity, seed: int) -> tupl
         plan = plan_of(BASE + first * PAGE, 64, nid)
         tried(partial(mover.apply, plan, {GUEST.name: GUEST}))
 
-        def pin(tid: int = step) -> None:
+        def pin(tid: int = first_tid + step) -> None:
             journal.record_affinity(
                 me, vcpu_id=tid, tid=tid, thread_start_time=1, cpus=(tid,), by_libvirt=False
             )
@@ -146,15 +153,63 @@ def killed(folder: Path, kernel: SharedKernel, me: GuestIdentity, at: int, mode:
     """Run once in a child that is killed at one call."""
     path = folder / f"{at}-{mode}-{seed}/journal"
     path.parent.mkdir()
+    return ended(path, kernel, me, at, mode, seed) or check(path, kernel, me)
+
+
+def ended(
+    path: Path, kernel: SharedKernel, me: GuestIdentity, at: int, mode: int, seed: int, first_tid: int = 0
+) -> list[str]:
+    """Work in a child until it is killed at one call; return what is wrong with its end."""
     pid = os.fork()
     if not pid:
         SHIM.fault_arm(ctypes.c_long(at), 0, mode)
-        _, broken = work(path, kernel, me, seed)
+        _, broken = work(path, kernel, me, seed, first_tid=first_tid)
         os._exit(1 if broken else 0)
     status = os.waitpid(pid, 0)[1]
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return check(path, kernel, me)
+        return []
     return [f"not killed at {at}: {status}"]
+
+
+def cut_off(
+    folder: Path, kernel: SharedKernel, me: GuestIdentity, at: int, turn: int, left_out: int
+) -> list[str]:
+    """Run once in a child, the power of which is cut at one call."""
+    path, shadow = folder / f"{at}-{turn}/state/journal", folder / f"{at}-{turn}/shadow"
+    shadow.mkdir(parents=True)
+    path.parent.mkdir()
+    SHIM.fault_shadow(os.fsencode(shadow), left_out)
+    broken = []
+    if turn % 2:
+        # Whoever goes on with its journal finds what this one did not come to sync.
+        first_at = random.Random(at).randrange(1, at + 1)  # noqa: S311 - not for secrets
+        broken = ended(path, kernel, me, first_at, KILL_BEFORE + at % 3, turn + 1000, first_tid=16)
+    broken += ended(path, kernel, me, at, KILL_BEFORE + turn % 3, turn)
+    SHIM.fault_shadow(b"", 0)
+    lose_unsynced(path.parent, shadow, (at + turn // 3) % 4)
+    return broken + check(path, kernel, me)
+
+
+def lose_unsynced(folder: Path, shadow: Path, how: int) -> None:
+    """Leave in a folder what a power cut leaves, by what was synced."""
+    there = {entry.name: (entry.inode(), Path(entry.path).read_bytes()) for entry in os.scandir(folder)}
+    names = {name: inode for name, (inode, _) in there.items()}
+    if how != LOSES_BYTES:
+        listed = shadow / f"d{folder.stat().st_ino}"
+        synced = listed.read_text().splitlines() if listed.exists() else []
+        names = {name: int(inode) for inode, name in (line.split(" ", 1) for line in synced)}
+    written = dict(there.values())
+    for path in folder.iterdir():
+        path.unlink()
+    for name, inode in names.items():
+        kept = shadow / f"f{inode}"
+        data = kept.read_bytes() if kept.exists() else b""
+        if how == LOSES_NAMES:
+            data = written.get(inode, data)
+        elif how == LOSES_HALF:
+            longer = written.get(inode, data)
+            data = longer[: (len(data) + len(longer)) // 2] if longer.startswith(data) else data
+        (folder / name).write_bytes(data)
 
 
 def calls_of(folder: Path, kernel: SharedKernel, me: GuestIdentity, seed: int) -> int:
@@ -168,7 +223,7 @@ def calls_of(folder: Path, kernel: SharedKernel, me: GuestIdentity, seed: int) -
     return calls
 
 
-def main(kind: str, folder: Path, count: int) -> None:
+def main(kind: str, folder: Path, count: int, left_out: int = 0) -> None:
     """Set ``count`` faults: at every call in turn, then again with another kind of fault."""
     kernel, me = SharedKernel(), read_identity(GUEST)
     broken: Counter[str] = Counter()
@@ -184,6 +239,9 @@ def main(kind: str, folder: Path, count: int) -> None:
                 mode = KILL_BEFORE + turn % 3
                 found = killed(folder, kernel, me, at, mode, turn)
                 what = f"kill mode {mode}"
+            elif kind == "power":
+                found = cut_off(folder, kernel, me, at, turn, left_out)
+                what = f"power cut, turn {turn}"
             else:
                 error, mode = ERRORS[(turn + at) % 5], turn % 3
                 found = failed(folder, kernel, me, at, error, mode, turn)
@@ -195,4 +253,4 @@ def main(kind: str, folder: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *map(int, sys.argv[4:]))

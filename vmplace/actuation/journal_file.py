@@ -5,7 +5,9 @@
 2. ``replace`` writes a new file beside the old one, syncs it and renames it.  From the rename on the new file
    is the journal, whatever comes; nothing is appended to it until the directory is synced, too.
 3. The directory stays open: no failure to open it can come between a rename and its sync.
-4. A file that somebody removed is noticed after each record (``is_lost``).
+4. What a killed agent wrote or renamed and did not sync is synced by the next, at the latest with its first
+   record: a power cut may follow.
+5. A file that somebody removed is noticed after each record (``is_lost``).
 
 Every failure is a JournalError.
 """
@@ -29,7 +31,9 @@ class JournalFile:
         self._path = path
         self._fd = -1
         self.end = 0
-        self._is_torn = self._is_unsynced = False
+        self._is_torn = False
+        # Whoever gave it this name may have been killed before the directory was synced.
+        self._is_unsynced = True
         with self._guarded():
             self._directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -62,7 +66,7 @@ class JournalFile:
             os.ftruncate(self._fd, 0)
             _write_all(self._fd, head, 0)
             os.fsync(self._fd)
-            os.fsync(self._directory)
+            self._sync_name()
         self.end = len(head)
 
     def resume(self, end: int) -> None:
@@ -70,6 +74,10 @@ class JournalFile:
         self.end, self._is_torn = end, True
         with self._guarded():
             self._cut_back()
+        # A disk that fails must not keep an undo from reading; no record is taken until this has come off.
+        with contextlib.suppress(OSError):
+            os.fsync(self._fd)
+            self._sync_name()
 
     def append(self, data: bytes) -> None:
         """Put ``data`` on disk; after a failure the file is as if that had not been tried."""

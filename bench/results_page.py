@@ -30,9 +30,7 @@ HEAD = """<!-- Rendered by make results from bench/results/*.json; change nothin
 Every figure on this page is rendered from a file in `bench/results/`, which a `make` target or a
 bench wrote: with machine, date, commit, control, runs and spread. A figure is of the commit that is
 named with it, not of this checkout. A section ends with what changed since of what it measured.
-Figures of things that are gone are in the [design notes](design/index.md), as history. So are older
-measurements of [KVM's costs](design/kvm-costs.md), [samples of IBS](design/ibs-samples.md) and
-[policies](design/policy-bench.md), of which no run is kept here.
+Figures of things that are gone are in the [design notes](design/index.md), as history.
 
 * *counted*: by the emulator's meter, exactly. *modelled*: by a model of the memory system.
   *measured*: by a clock of the machine named.
@@ -57,7 +55,30 @@ BENCHES = {
     "kvm": ("The patched KVM beside stock mechanisms", "counted and measured in the lab", "bench_kvm"),
     "ibs": ("Samples of IBS beside exact counts", "counted in the lab", "bench_ibs"),
     "sources": ("Share of the oracle's gain, by source", "modelled", "bench_sources"),
+    "hostile": ("Programs that mislead on purpose", "modelled", "bench_hostile"),
 }
+OTHERS = {
+    "demo": ("The demo", "make demo"),
+    "demo_runs": ("Further runs of the demo", "make demo-log"),
+    "policy": ("All policies on recorded traces", "make bench-policy"),
+}
+"""What writes files of another shape, and how it is run."""
+NOTES = {
+    "demo_runs": "demo-claims.md",
+    "hostile": "joint-plan.md",
+    "ibs": "ibs-samples.md",
+    "kvm": "kvm-costs.md",
+    "policy": "policy-bench.md",
+    "sources": "source-value.md",
+}
+"""Design notes with measurements of earlier trees."""
+NOT_KEPT = """## What no kept run shows
+
+There are benches for these, but no file of a run, so this page has no figure of them. Figures of
+earlier trees, with their commits, are history and stand in the notes.
+
+| what | kind | run it | earlier trees |
+|---|---|---|---|"""
 
 
 OF_RUNS = {"median", "least", "largest", "all"}
@@ -70,11 +91,24 @@ CHANGED_SINCE = {
 
 def page(results: Path = RESULTS) -> str:
     """Return the page, for the files that are kept."""
-    parts = [HEAD]
+    parts = [HEAD, *_not_kept(results)]
     for path in sorted(results.glob("*.json"), key=lambda one: (not one.stem.startswith("demo"), one.stem)):
         kept = json.loads(path.read_text())
         parts.append("\n".join(SECTIONS.get(path.stem, _bench)(path.stem, kept)))
     return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _not_kept(results: Path) -> Iterator[str]:
+    """Yield one section about the benches whose file is missing, if one is."""
+    benches = {name: (title, kind, f"python -m bench.{run}") for name, (title, kind, run) in BENCHES.items()}
+    others = {name: (title, "modelled", run) for name, (title, run) in OTHERS.items()}
+    rows = [
+        f"| {title} | {kind} | `{run}` | {f'[note](design/{NOTES[name]})' if name in NOTES else '-'} |"
+        for name, (title, kind, run) in sorted((benches | others).items())
+        if not (results / f"{name}.json").exists()
+    ]
+    if rows:
+        yield "\n".join((NOT_KEPT, *rows)) + "\n"
 
 
 def _demo(name: str, kept: Record) -> Iterator[str]:

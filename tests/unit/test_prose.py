@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.results_page import BENCHES, CHANGED_SINCE, OF_RUNS, PAGE, RESULTS, keep, page
+from bench.results_page import BENCHES, CHANGED_SINCE, NOTES, OF_RUNS, PAGE, RESULTS, keep, page
 from vmplace.agent import look_interval
 from vmplace.agent.config import Config
 from vmplace.agent.cost import BYTES_A_PAGE, LEAST_BYTES
@@ -36,9 +37,13 @@ COINED = re.compile(r"\b(desk|bell|lookout|heed(s|ed|ing)?|sight|told|pace|dealt
 MEASURED = re.compile(
     r"\|[^|\n]*(?<![\d.])\d+\.\d+(?![\d.])|\|\s*\d+ ?%\s*\||\bup to [\d.]+\s?%"
     r"|\bload \d|\b(one|two|three|several) runs?\b"
+    r"|\btook\D{0,25}\d|\bone (boot|run|try|time) in \d|\d ?(s|ms) late\b|\d (minutes|hours) to "
 )
-"""How a measured figure shows: a decimal or bare percentage in a table, "up to 5 %", load, number of runs."""
-RENDERED = re.compile(r"<!-- (\w+): rendered by make results -->.*?<!-- /\1 -->", re.S)
+"""How a measured figure shows: a decimal or bare percentage in a table, "up to 5 %", load, number of runs, or
+words about one event."""
+LONGEST_SENTENCE = 30
+"""Words, names of options and files among them; most have twenty or fewer."""
+RENDERED = re.compile(r"<!-- demo: rendered by make results -->.*?<!-- /demo -->", re.S)
 FENCES = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`]*`", re.S | re.M)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -46,6 +51,20 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 def prose(text: str) -> str:
     """Return the text without code."""
     return FENCES.sub("", text)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield what stands between full stops, colons and semicolons; items of lists are sentences."""
+    text = re.sub(r"<!--.*?-->|^#.*?$|^\|.*?$|\]\([^)]*\)", "", without_blocks(text), flags=re.S | re.M)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:\*|\d+\.) )", text):
+        yield from (" ".join(one.split()) for one in re.split(r"(?<=[.!?:;])\**\s+", block))
+
+
+def without_blocks(text: str) -> str:
+    """Return the text without code; lines of an item that are as far to the right remain."""
+    return re.sub(
+        r"^```.*?^```$|(?:(?<=\n\n)|(?<=-->\n))(?:    [^\n]*\n+)+", "", text + "\n", flags=re.S | re.M
+    )
 
 
 def name(path: Path) -> str:
@@ -85,16 +104,35 @@ def test_figures_come_from_kept_runs_alone() -> None:
     "path", [one for one in PAGES if one != PAGE and "design" not in one.parts], ids=name
 )
 def test_no_figure_of_a_run_is_typed(path: Path) -> None:
-    text = prose(RENDERED.sub("", path.read_text()))
+    text = path.read_text()
+    text = prose(RENDERED.sub("", text) if path == ROOT / "README.md" else text)
     assert [match.group() for match in MEASURED.finditer(text)] == [], "keep the run in bench/results"
 
 
 def test_a_typed_figure_would_be_found() -> None:
     assert MEASURED.search("| harvest | 0.51 |") and MEASURED.search("(one run, load 4)")
+    assert MEASURED.search("the longest took 0.04 to 0.23 s") and MEASURED.search("(about one boot in 30)")
+    assert MEASURED.search("was 35 ms late") and MEASURED.search("25 minutes to build")
     assert MEASURED.search("| kernel | 14% |") and MEASURED.search("a guest lost up to 5 %")
     assert not MEASURED.search("| libvirt | 11.3.0 |")
     assert not MEASURED.search("| early readings | 2 % of a CPU |")
     assert not MEASURED.search("Weights from 0 to 1, in steps of 0.1.")
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in PAGES if one.name != "CHANGELOG.md" and "design" not in one.parts], ids=name
+)
+def test_no_sentence_is_longer_than_a_breath(path: Path) -> None:
+    assert [one for one in sentences(path.read_text()) if len(one.split()) > LONGEST_SENTENCE] == []
+
+
+def test_a_long_sentence_would_be_found() -> None:
+    words = " ".join(["word"] * 20)
+    found = [
+        len(one.split())
+        for one in sentences(f"# {words}\n\n* **{words}.** {words}\n  {words}\n\n    {words}")
+    ]
+    assert max(found) == 40 and sorted(found)[-2] == 21
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
@@ -138,6 +176,15 @@ def test_messages_of_the_manual_are_those_of_the_code() -> None:
     for message in quoted:
         for words in message.replace("&lt;", "<").replace("&gt;", ">").split("…"):
             assert words.strip() in reported, message
+
+
+def test_a_bench_without_a_kept_run_is_named_as_such(tmp_path: Path) -> None:
+    missing = page(tmp_path)
+    assert all(f"| {title} |" in missing for title, _, _ in BENCHES.values())
+    shutil.copy(RESULTS / "hook.json", tmp_path)
+    title = BENCHES["hook"][0]
+    assert f"| {title} |" not in page(tmp_path) and f"## {title}\n" in page(tmp_path)
+    assert all((DOCS / "design" / note).exists() for note in NOTES.values())
 
 
 def test_a_bench_of_which_a_part_failed_is_not_kept(tmp_path: Path) -> None:

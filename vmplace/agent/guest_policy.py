@@ -53,7 +53,7 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 min_length=1,
                 max_length=4,
                 description='a list of "move" (memory), "interleave" (shared memory, needs "move"), '
-                '"replicate" (memory that is only read) and "vcpus" (those that float are tied to a node)',
+                '"replicate" (memory that is only read) and "vcpus" (ties those that float to a node)',
             ),
         ]
         | None

@@ -175,11 +175,11 @@ key.
 def _tail() -> str:
     return f"""## Limits
 
-A domain's XML with a document type, with more than {MAX_DEPTH} levels or more than {MAX_BYTES >> 20} MiB
-is refused as a policy, and its guest left alone.
+The policy in a domain's XML with a document type, more than {MAX_DEPTH} levels or more than
+{MAX_BYTES >> 20} MiB is refused. Its guest is left alone.
 
-The libvirt hook rewrites `<numatune>` from strict to restrictive when a guest arrives by migration
-or is restored, if the domain's XML holds a policy (1 or 2 above) and what it holds amounts to mode
+The libvirt hook may rewrite `<numatune>` from strict to restrictive when a guest arrives by
+migration or is restored. It does so if the domain's XML holds a policy (1 or 2 above) of mode
 "auto" with the technique "move". A guest that is in mode "auto" by vmplace.toml or by default is
 not rewritten. `vmplace policy apply --config GUEST` does it for the next start. The nodes stay the
 same.

@@ -203,9 +203,9 @@ def main() -> int:
     if table.rows:
         print(summary(table.rows, RUNS, table.left_out))
         print(f"\n{table.sampled}; {cpu_minutes():.0f} minutes of CPU")
-    told = lines(table.rows)
-    print("\n".join(told), file=sys.stderr)
-    return report_failures("policy", table.failed) or int(bool(told))
+    harm = lines(table.rows)
+    print("\n".join(harm), file=sys.stderr)
+    return report_failures("policy", table.failed) or int(bool(harm))
 
 
 def cpu_minutes() -> float:

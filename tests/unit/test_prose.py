@@ -96,6 +96,23 @@ def test_help_uses_the_words_of_the_field() -> None:
     assert {names: words for names, words in found.items() if words} == {}
 
 
+def identifiers(path: Path) -> set[str]:
+    """Return what is named in a file: variables, parameters, attributes, functions, classes, aliases."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    named = {getattr(node, key, None) for node in nodes for key in ("id", "attr", "arg", "name", "asname")}
+    return {one for one in named if isinstance(one, str)}
+
+
+def test_names_in_code_are_those_of_the_field() -> None:
+    files = [path for folder in ("vmplace", "lab", "bench") for path in (ROOT / folder).rglob("*.py")]
+    words = {
+        name(path): [one for one in identifiers(path) if COINED.search(re.sub("_|(?=[A-Z][a-z])", " ", one))]
+        for path in files
+    }
+    assert len(words) > 300
+    assert {path: found for path, found in words.items() if found} == {}
+
+
 def test_figures_come_from_kept_runs_alone() -> None:
     assert PAGE.read_text() == page(), "run make results"
 

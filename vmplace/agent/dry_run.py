@@ -208,9 +208,9 @@ class _Run:
     def _decide(self, host: HostTopology, decided: PlanFrame | None, window: list[Event]) -> None:
         """Decide, and carry it out on what is known of the pages."""
         batches = [event for event in window if isinstance(event, SampleBatch)]
-        told = {one.name: one for one in decided.guests} if decided else {}
+        planned = {one.name: one for one in decided.guests} if decided else {}
         views = tuple(
-            _view(guest, self.settings(name), told.get(name)) for name, guest in self.guests.items()
+            _view(guest, self.settings(name), planned.get(name)) for name, guest in self.guests.items()
         )
         latest = max((one.ended_ns for one in batches), default=0)
         length = max((one.ended_ns - one.started_ns for one in batches), default=10**9) / 1e9
@@ -256,11 +256,11 @@ def rehearse(
     )
 
 
-def _view(guest: _Guest, settings: GuestSettings, told: PlannedGuest | None) -> GuestView:
+def _view(guest: _Guest, settings: GuestSettings, planned: PlannedGuest | None) -> GuestView:
     view = GuestView(guest.topology, guest.pages, settings)
-    if told is None:
+    if planned is None:
         return view
-    return replace(view, dram_per_us=told.dram_per_us, cpus=told.cpus, known_s=told.known_s)
+    return replace(view, dram_per_us=planned.dram_per_us, cpus=planned.cpus, known_s=planned.known_s)
 
 
 def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
@@ -268,7 +268,7 @@ def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
     sampled: set[str] = set()
     plans = False
     for event in events:
-        # Where decisions are told, a guest may be sampled twice before the next one.
+        # Where decisions are recorded, a guest may be sampled twice before the next one.
         plans = plans or isinstance(event, RunFrame)
         if isinstance(event, SampleBatch):
             if event.guest in sampled and not plans:

@@ -8,7 +8,7 @@ import msgspec
 from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.heat_strip import heat_strips
 from vmplace.agent.loop import Agent
-from vmplace.agent.orders import Answer as Told
+from vmplace.agent.orders import Answer as OrderAnswer
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
 from vmplace.agent.state import PlanSummary
 from vmplace.errors import VmplaceError
@@ -125,7 +125,7 @@ class AgentAnswers:
         order = Order(cast(Verb, request.command), request.guest, flavour)
         response: Future[Response] = Future()
 
-        def on_done(done: "Future[Told]") -> None:
+        def on_done(done: "Future[OrderAnswer]") -> None:
             err = done.exception()
             if isinstance(err, UnknownGuestError):
                 response.set_result(refusal("guest", str(err), err.hint))

@@ -47,10 +47,10 @@ def quick_answer(words: Sequence[str]) -> str | None:
         reported = answered(path or socket_path(), json.dumps(asked, ensure_ascii=False).encode() + b"\n")
         lines: str = reported["text"]
         # No guests is an error of its own.
-        is_told = bool(json.loads(lines)["guests" if command == "status" else "name"])
+        is_state = bool(json.loads(lines)["guests" if command == "status" else "name"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return lines if is_told and reported["ok"] is True else None
+    return lines if is_state and reported["ok"] is True else None
 
 
 def parsed(words: Sequence[str]) -> tuple[str, str | None, Path | None] | None:

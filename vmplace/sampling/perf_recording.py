@@ -35,7 +35,7 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRan
 from vmplace.topology.host import HostTopology, Node
 
 SOURCE = "perf"
-SIGHT = SourceCoverage(accessed=True, written=True, accessor_nid=True, sampled=True)
+COVERAGE = SourceCoverage(accessed=True, written=True, accessor_nid=True, sampled=True)
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
 """include/linux/topology.h: what the kernel takes without a SLIT."""
 GAP_PAGES = 8192
@@ -163,7 +163,7 @@ def _batch(one: _GuestSamples, header: RecordedHeader, window: tuple[int, int]) 
     now = slice(*np.searchsorted(one.times_ns, window))
     ranges = tuple(_range_sample(ram, one, now, header) for ram in one.guest.ram)
     nids = tuple(node.nid for node in header.nodes)
-    return SampleBatch(one.guest.name, SOURCE, SIGHT, *window, nids, ranges)
+    return SampleBatch(one.guest.name, SOURCE, COVERAGE, *window, nids, ranges)
 
 
 def _range_sample(ram: RamRange, one: _GuestSamples, now: slice, header: RecordedHeader) -> RangeSample:

@@ -71,7 +71,7 @@ class BatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
     nids: tuple[int, ...]
     ranges: tuple[RamRange, ...]
     arrays: tuple[RangeArrays, ...] = ()
-    told: tuple[RangeArrays, ...] | msgspec.UnsetType = msgspec.UNSET
+    former: tuple[RangeArrays, ...] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="told")
     """What ``arrays`` was called at first; is read, and never written."""
 
 
@@ -203,8 +203,8 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
     _check_ids(frame.nids, MOST_ID)
     if not frame.nids or len(set(frame.nids)) < len(frame.nids) or len(frame.nids) > MOST_NODES:
         raise OutsideError("a batch whose nodes are not listed one by one")
-    if frame.told is not msgspec.UNSET:
-        frame = msgspec.structs.replace(frame, arrays=frame.told, told=msgspec.UNSET)
+    if frame.former is not msgspec.UNSET:
+        frame = msgspec.structs.replace(frame, arrays=frame.former, former=msgspec.UNSET)
     if len(frame.arrays) != len(frame.ranges):
         raise OutsideError("a batch that does not tell what was seen of each of its ranges")
     rows = len(frame.nids) + 1

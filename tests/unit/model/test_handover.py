@@ -34,7 +34,7 @@ from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
 NPAGES, NODES = 4096, 2
 NOW_S = 1.7e9
 CPU_OF_NID = {0: 0, 1: 2}
-SIGHT = SourceCoverage(accessed=True, written=True, accessor_nid=True)
+COVERAGE = SourceCoverage(accessed=True, written=True, accessor_nid=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def window(
         np.zeros(block_count(ram), np.uint8),
         NodeBits(bits(accessed), bits(written), read),
     )
-    return SampleBatch(guest.name, "test", SIGHT, 0, 10**9, HOST.nids, (sample,))
+    return SampleBatch(guest.name, "test", COVERAGE, 0, 10**9, HOST.nids, (sample,))
 
 
 def watched(
@@ -215,7 +215,7 @@ def test_a_scattered_pattern_stays_small():
         np.zeros(block_count(ram), np.uint8),
         NodeBits(bits(accessed), bits(chance.random((1, ram.npages)) < 0.5)),
     )
-    batch = SampleBatch(guest.name, "test", SIGHT, 0, 10**9, HOST.nids, (sample,))
+    batch = SampleBatch(guest.name, "test", COVERAGE, 0, 10**9, HOST.nids, (sample,))
     pages: GuestPages | None = None
     for _ in range(3):
         pages = absorbed(pages, batch)

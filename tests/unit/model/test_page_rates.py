@@ -64,12 +64,12 @@ def rate_of(pages: RangePages, nodes: int) -> Floats:
     return PER_SECOND[codes[:, : pages.ram.npages]]
 
 
-def test_bits_that_are_read_once_tell_no_pace() -> None:
+def test_bits_that_are_read_once_tell_no_rate() -> None:
     assert watched(EVEN, ()).ranges[0].rate is None
 
 
 @pytest.mark.parametrize("rate", [3.0, 10.0, 100.0])
-def test_the_pace_is_as_many_touches_a_second_as_there_were(rate: float) -> None:
+def test_the_rate_is_as_many_touches_a_second_as_there_were(rate: float) -> None:
     assert touch_rates(watched(np.full((2, NPAGES), rate))).mean() == pytest.approx(rate, rel=0.15)
 
 
@@ -114,14 +114,14 @@ def test_a_page_that_is_used_no_more_is_forgotten() -> None:
     assert touch_rates(pages).mean() < 0.03 * before
 
 
-def test_a_window_that_was_read_once_changes_no_pace() -> None:
+def test_a_window_that_was_read_once_changes_no_rate() -> None:
     pages = watched(EVEN * 10)
     before = touch_rates(pages).copy()
     pages = absorbed(pages, window(EVEN, np.random.default_rng(2), ()))
     assert (touch_rates(pages) == before).all()
 
 
-def test_a_pace_counts_as_long_as_the_history_has_touches() -> None:
+def test_a_rate_counts_as_long_as_the_history_has_touches() -> None:
     chance, pages = np.random.default_rng(1), watched(EVEN * 10)
     for left in (True, True, True, False):
         pages = absorbed(pages, window(EVEN * 0, chance, ()))

@@ -87,13 +87,13 @@ def test_written_pages_that_all_touch_go_to_the_node_that_touches_them_nearly_al
     assert control.shared.all()
 
 
-def test_a_pace_that_was_seen_in_two_windows_gives_a_page_to_nobody() -> None:
+def test_a_rate_that_was_seen_in_two_windows_gives_a_page_to_nobody() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     use = fused_use(touched(with_rate(view(window, window), {400: {2: range(NPAGES)}})))
     assert use.shared.all()
 
 
-def test_samples_count_for_more_than_the_pace() -> None:
+def test_samples_count_for_more_than_the_rate() -> None:
     window = bits(ALL_NODES, range(NPAGES))
     seen = with_more(view(window, window, window), {100: [1] * 90})
     pages = touched(with_rate(seen, {400: {2: range(1024)}, 40: {1: range(1024)}}))

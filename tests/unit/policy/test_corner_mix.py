@@ -8,7 +8,7 @@ import pytest
 from tests.unit.policy.test_host_plan import two_nodes
 from vmplace.policy.corner_mix import CornerMix
 
-SCALE, HEEDS = np.array([1.0, 1.0]), np.array([1.0, 3.0])
+SCALE, IMPORTANCES = np.array([1.0, 1.0]), np.array([1.0, 3.0])
 
 
 def corner(first: list[float], second: list[float]) -> np.ndarray:
@@ -33,7 +33,7 @@ def cost(mix: CornerMix, weights: np.ndarray) -> float:
 
 @pytest.mark.parametrize("controllers", [(0.03, 0.03), (0.03, 0.01), (1.0, 1.0)])
 def test_no_mixture_on_a_grid_is_better(controllers: tuple[float, float]):
-    mix = CornerMix.of(two_nodes(controllers, 0.02), CORNERS, PAID, SCALE, HEEDS)
+    mix = CornerMix.of(two_nodes(controllers, 0.02), CORNERS, PAID, SCALE, IMPORTANCES)
     best = mix.best(np.array([1.0, 0.0, 0.0]))
     assert best.sum() == pytest.approx(1.0)
     grid = [
@@ -43,7 +43,7 @@ def test_no_mixture_on_a_grid_is_better(controllers: tuple[float, float]):
 
 
 def test_margins_are_the_slope_of_the_cost():
-    mix = CornerMix.of(two_nodes((0.03, 0.02), 0.02), CORNERS, PAID, SCALE, HEEDS)
+    mix = CornerMix.of(two_nodes((0.03, 0.02), 0.02), CORNERS, PAID, SCALE, IMPORTANCES)
     at, step = np.array([0.5, 0.3, 0.2]), 1e-6
     for index, margin in enumerate(mix.margins(at)):
         nudge = step * np.eye(3)[index]
@@ -51,5 +51,5 @@ def test_margins_are_the_slope_of_the_cost():
 
 
 def test_a_corner_that_is_worse_in_every_way_gets_no_weight():
-    mix = CornerMix.of(two_nodes((1.0, 1.0), 1.0), CORNERS, PAID, SCALE, HEEDS)
+    mix = CornerMix.of(two_nodes((1.0, 1.0), 1.0), CORNERS, PAID, SCALE, IMPORTANCES)
     assert mix.best(np.array([1.0, 0.0, 0.0])).tolist() == pytest.approx([0.0, 1.0, 0.0])

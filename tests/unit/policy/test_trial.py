@@ -132,16 +132,16 @@ def test_a_sample_is_the_mean_of_its_windows_and_a_move_begins_a_new_one() -> No
 
 @pytest.mark.parametrize("window_s", [0.1, 0.25, 1.0, 10.0])
 @pytest.mark.parametrize("every", [1, 3, 4, 5, 8, 15, 16])
-@pytest.mark.parametrize("heeds", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
 def test_a_guest_whose_pages_keep_moving_is_judged_all_the_same(
-    window_s: float, every: int, heeds: bool
+    window_s: float, every: int, waits: bool
 ) -> None:
     """It takes half as long again since the first move, and moves once in a while ever since."""
     a_sample = max(1, round(1 / window_s))
     trial, verdict = windows(Trial(), QUIET * a_sample, window_s)[0], None
     for count in range((LONGEST + AFTER + 2) * a_sample):
         cost = 1.5 if count else 1.0
-        moved = count % every == 0 and (not heeds or trial.is_measured(cost, window_s=window_s))
+        moved = count % every == 0 and (not waits or trial.is_measured(cost, window_s=window_s))
         trial, verdict = trial.after_window(cost, moved=moved, now_s=0.0, window_s=window_s)
         if verdict is not None:
             break

@@ -24,10 +24,14 @@ COLOURS = {
     "start": "#e76f51",
     "none": "#9aa5b1",
     "numad": "#e9c46a",
+    "numad-advice": "#c9a227",
     "kernel": "#8ab4d8",
     "interleave": "#b48ead",
+    "vmplace-stock": "#8ccfc5",
     "vmplace": "#2a9d8f",
 }
+SHOWN = {"none": "nobody", "kernel": "kernel balancing"}
+"""What managers are called in README's table, where that is not their name."""
 GIB = 1 << 30
 WIDTH, COLUMNS = 8.6, 3
 """Of the picture, in inches: 826 pixels, as wide as forges show one; squares in a row."""
@@ -76,11 +80,12 @@ def drawn(result: ScenarioResult) -> "Figure":
     upper, middle, lower = figure.subfigures(3, 1, height_ratios=heights, squeeze=False)[:, 0]
     _draw_squares(upper, squares)
     upper.suptitle(
-        f"{result.scenario} on {result.topology}: who accesses whose memory", fontsize=12, color=INK
+        f"who accesses whose memory (scenario {result.scenario} on {result.topology})", fontsize=12, color=INK
     )
     _draw_ratios(middle.subplots(), result)
     timed = _first(result).emulated_run_time_s is not None
-    imbalances, sizes, *times = lower.subplots(1, 3 if timed else 2)
+    widths = (1 + len(_spanning(result)), 2, *((2,) if timed else ()))
+    imbalances, sizes, *times = lower.subplots(1, len(widths), width_ratios=widths)
     _draw_imbalances(imbalances, result)
     _draw_sizes(sizes, result)
     for axes in times:
@@ -106,6 +111,10 @@ def _guest_names(result: ScenarioResult) -> list[str]:
     return list(_first(result).guests)
 
 
+def _spanning(result: ScenarioResult) -> list[str]:
+    return [name for name, guest in _first(result).guests.items() if len(set(guest.vcpu_nids)) > 1]
+
+
 def _squares(result: ScenarioResult) -> list[TrafficPicture]:
     first = _first(result)
     squares = [TrafficPicture("start", result.nids, _total(first, after=False), first.mc_imbalance_before)]
@@ -113,7 +122,9 @@ def _squares(result: ScenarioResult) -> list[TrafficPicture]:
         if name == CONTROL and len(result.managers) > 1:
             continue
         total = _total(manager, after=True)
-        squares.append(TrafficPicture(f"after: {name}", result.nids, total, manager.mc_imbalance_after))
+        squares.append(
+            TrafficPicture(f"after: {SHOWN.get(name, name)}", result.nids, total, manager.mc_imbalance_after)
+        )
     return squares
 
 
@@ -139,8 +150,7 @@ def _draw_ratios(axes: "Axes", result: ScenarioResult) -> None:
 
 def _draw_imbalances(axes: "Axes", result: ScenarioResult) -> None:
     """Draw the imbalance of all guests together, and of each guest whose vCPUs span nodes."""
-    first = _first(result)
-    spanning = [name for name, guest in first.guests.items() if len(set(guest.vcpu_nids)) > 1]
+    first, spanning = _first(result), _spanning(result)
     starts = [first.mc_imbalance_before, *(first.guests[name].mc_imbalance_before for name in spanning)]
     series: list[Series] = [("start", starts)]
     for manager_name, manager in result.managers.items():
@@ -175,7 +185,8 @@ def _draw_bars(axes: "Axes", series: Sequence[Series], ticks: Sequence[str]) -> 
     width, x = 0.86 / len(series), np.arange(len(ticks))
     for i, (label, values) in enumerate(series):
         heights = [value if value is not None else 0.0 for value in values]
-        bars = axes.bar(x - 0.43 + width * (i + 0.5), heights, width * 0.9, label=label, color=COLOURS[label])
+        name, left = SHOWN.get(label, label), x - 0.43 + width * (i + 0.5)
+        bars = axes.bar(left, heights, width * 0.9, label=name, color=COLOURS[label])
         reported = ["?" if value is None else f"{value:.2f}" for value in values]
         # Bars of four managers are narrower than a figure of three digits is long.
         axes.bar_label(bars, reported, fontsize=LABEL_PT, color=INK, padding=2, rotation=90)

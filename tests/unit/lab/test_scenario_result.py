@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
 
+from lab.scenario import ManagerName
+from lab.scenario_commands import FULL
 from lab.scenario_managers import figures_of_status
 from lab.scenario_meter import MeteredWindow, elapsed_s
 from lab.scenario_result import ScenarioResult, write_result
@@ -57,9 +59,9 @@ def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.fixture
-def figure() -> Iterator["Figure"]:
-    """Return the picture of the demo that is kept."""
+@pytest.fixture(params=["as kept", "all rivals"])
+def figure(request: pytest.FixtureRequest) -> Iterator["Figure"]:
+    """Return the picture of the demo that is kept, or of ``make demo-full`` with the same figures for all."""
     pytest.importorskip("matplotlib")
     import matplotlib as mpl
 
@@ -69,7 +71,11 @@ def figure() -> Iterator["Figure"]:
     from lab.scenario_picture import drawn
 
     kept = json.loads((ROOT / "bench/results/demo.json").read_text())
-    figure = drawn(msgspec.convert(kept["demo"], ScenarioResult))
+    result = msgspec.convert(kept["demo"], ScenarioResult)
+    if request.param == "all rivals":
+        same = result.managers["vmplace"]
+        result = msgspec.structs.replace(result, managers=dict.fromkeys(FULL["restart"], same))
+    figure = drawn(result)
     figure.canvas.draw()
     yield figure
     plt.close(figure)
@@ -95,6 +101,14 @@ def test_the_picture_is_read_at_the_width_at_which_forges_show_it(figure: "Figur
     assert len(texts) > 60
     # Body text of a page has 14 to 16 pixels; labels of pictures are read from 11 on.
     assert [one.get_text() for one in texts if float(one.get_fontsize()) * 96 / 72 * scale < 11] == []
+
+
+def test_each_manager_has_a_colour() -> None:
+    pytest.importorskip("matplotlib")
+    from lab.scenario_picture import COLOURS
+
+    assert set(get_args(ManagerName)) | {"start"} == set(COLOURS)
+    assert len(set(COLOURS.values())) == len(COLOURS)
 
 
 def test_the_same_result_gives_the_same_picture(result: ScenarioResult, tmp_path: Path) -> None:

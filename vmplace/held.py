@@ -189,16 +189,25 @@ class Held:
         return False
 
     def keep(self, pids: set[int]) -> None:
-        """Forget processes that ended."""
+        """Forget processes that ended; ``pids`` are the guests.
+
+        Of others those that held up a step are remembered: whoever looks for guests reads them again.
+        """
         with self._lock:
             self._read &= pids
             now = self._clock()
             self._processes = {
                 pid: one
                 for pid, one in self._processes.items()
-                if (pid in pids and now < max(one.until_s, one.noted_s) + LONGEST_BACKOFF_S)
+                if (
+                    now < max(one.until_s, one.noted_s) + LONGEST_BACKOFF_S and self._is_there(pid, one, pids)
+                )
                 or one.stuck_count()
             }
+
+    def _is_there(self, pid: int, process: _Process, pids: set[int]) -> bool:
+        # No other user answers for who had the pid before him.
+        return pid in pids or (pid >= 0 and _uid_of(pid, self._proc) == process.uid)
 
     def close(self) -> None:
         """End the threads that wait for nobody."""
@@ -392,17 +401,30 @@ def _waited_s(before: _Look | None, now: _Look | None, seconds: float) -> float:
 def _waiting_since(stat: Path) -> _Look | None:
     """Return what a thread that waits has done; None of one that works, or waits for a CPU, or is gone."""
     try:
-        fields = _read_small(stat).rpartition(b")")[2].split(None, 13)
+        ticks = _waiting_ticks(_read_small(stat))
     except OSError:
         return None
-    if fields[0] == b"R":
+    if ticks is None:
         return None
     try:
         # A tick is 10 ms: who works for 4 ms in each 40 would never be seen to wait.
-        ran, queued = _read_small(stat.with_name("schedstat")).split()[:2]
-    except (OSError, ValueError):
-        ran = queued = b"0"
-    return int(fields[11]) + int(fields[12]), int(ran) + int(queued)
+        return ticks, _ran_ns(_read_small(stat.with_name("schedstat")))
+    except OSError:
+        return ticks, 0
+
+
+def _waiting_ticks(stat: bytes) -> int | None:
+    """Return the CPU time in /proc/PID/stat; None of a thread that works, or that has no such line."""
+    fields = stat.rpartition(b")")[2].split(None, 13)
+    if len(fields) < 13 or fields[0] == b"R":
+        return None
+    return sum(int(ticks) for ticks in fields[11:13]) if all(map(bytes.isdigit, fields[11:13])) else None
+
+
+def _ran_ns(schedstat: bytes) -> int:
+    """Return how long a thread ran or waited for a CPU; 0 where that is not told."""
+    times = schedstat.split()[:2]
+    return sum(map(int, times)) if len(times) == 2 and all(map(bytes.isdigit, times)) else 0
 
 
 def _read_small(path: Path) -> bytes:

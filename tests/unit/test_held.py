@@ -26,6 +26,7 @@ from vmplace.held import (
     MOST_OF_USER,
     MOST_S,
     MOST_STUCK,
+    RENEW_S,
     RESERVED,
     WAIT_S,
     Held,
@@ -175,7 +176,7 @@ class Waits:
         self._stat = folder / "stat"
         self._stat.write_text("1 (step) S" + " 0" * 20)
 
-    def wait(self, *, then_s: float) -> None:
+    def wait(self, *, then_s: float, guests: frozenset[int] = frozenset({7})) -> None:
         # Of the first look it is not known whether it worked before.
         answers = iter([False, False, True])
 
@@ -185,7 +186,7 @@ class Waits:
 
         self.held.await_end(7, ends_within, self._stat, lambda: True)
         self.now_s += then_s
-        self.held.keep({7})
+        self.held.keep(set(guests))
 
 
 def test_short_waits_are_remembered_from_look_to_look_on_a_host_that_was_up_for_long(tmp_path: Path):
@@ -196,6 +197,31 @@ def test_short_waits_are_remembered_from_look_to_look_on_a_host_that_was_up_for_
     waits.wait(then_s=0.0)
     # Each look was followed by ``keep``, as the guest finder does.
     assert waits.held.holds(7)
+
+
+def test_a_process_without_kvm_that_holds_readers_up_again_and_again_is_left_alone_longer_each_time(
+    tmp_path: Path,
+):
+    waits = Waits(tmp_path)
+    (tmp_path / "7").mkdir()
+    left_alone_s = []
+    for _ in range(3):
+        for _ in range(2 * int(WAIT_S / 0.2)):
+            if not waits.held.holds(7):
+                waits.now_s += RENEW_S
+                waits.wait(then_s=0.0, guests=frozenset())
+        began = waits.now_s
+        while waits.held.holds(7):
+            waits.now_s += 0.5
+            waits.held.keep(set())
+        left_alone_s.append(waits.now_s - began)
+    assert left_alone_s == [1, 2, 4]
+    # Whose pid it is next has nothing to do with that.
+    (tmp_path / "7").rmdir()
+    for _ in range(2 * int(WAIT_S / 0.2)):
+        waits.now_s += RENEW_S
+        waits.wait(then_s=0.0, guests=frozenset())
+    assert not waits.held.holds(7)
 
 
 def test_short_waits_that_come_seldom_are_nobodys_fault(tmp_path: Path):

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vmplace.errors import OutsideError
-from vmplace.outside import lines, read_text
+from vmplace.outside import lines, read_text, whole
 
 RAW, HW_CACHE = 4, 3
 """linux/perf_event.h: PERF_TYPE_RAW and PERF_TYPE_HW_CACHE."""
 AMD_ZEN2 = 0x17
+MOST_MODEL = 0x10E
+"""Of a family; a model is 8 bits (arch/x86/lib/cpu.c)."""
 GENERIC = {"dram": (HW_CACHE, 6)}
 AMD = {"dram local": (RAW, 0x0843), "dram remote": (RAW, 0x4043)}
 INTEL = {"dram local": (RAW, 0x01D3), "dram remote": (RAW, 0x02D3)}
@@ -27,12 +29,20 @@ INTEL_SERVERS = frozenset({0x55, 0x6A, 0x6C, 0x8F, 0xCF})
 def dram_events(cpuinfo: Path = Path("/proc/cpuinfo")) -> Mapping[str, tuple[int, int]]:
     """Return perf's type and config of each event, by name; they add up to what DRAM served."""
     reported = _first_cpu(cpuinfo)
-    family, model = int(reported.get("cpu family", "0")), int(reported.get("model", "0"))
+    family, model = (_number(reported.get(name, "0")) for name in ("cpu family", "model"))
     if reported.get("vendor_id") == "AuthenticAMD" and family >= AMD_ZEN2:
         return AMD
     if reported.get("vendor_id") == "GenuineIntel" and family == 6 and model in INTEL_SERVERS:
         return INTEL
     return GENERIC
+
+
+def _number(text: str) -> int:
+    """Return a family or model; 0, which no CPU in question has, for what is none."""
+    try:
+        return whole(text, most=MOST_MODEL, what="family or model of the CPU")
+    except OutsideError:
+        return 0
 
 
 def _first_cpu(cpuinfo: Path) -> dict[str, str]:

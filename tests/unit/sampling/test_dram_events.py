@@ -29,3 +29,19 @@ def test_events_follow_vendor_family_and_model(
 
 def test_a_machine_that_tells_nothing_has_the_generic_event(tmp_path: Path) -> None:
     assert dram_events(tmp_path / "absent") is GENERIC
+
+
+WRONG = {
+    "none": "",
+    "below 0": "-25",
+    "blank": "1_9",
+    "Arabic": "\u0662\u0665",
+    "long": "9" * 5000,
+    "large": "271",
+}
+
+
+@pytest.mark.parametrize("family", WRONG.values(), ids=WRONG)
+def test_a_family_that_no_cpu_has_is_that_of_no_known_one(tmp_path: Path, family: str) -> None:
+    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: AuthenticAMD\ncpu family\t: {family}\nmodel\t: 17\n")
+    assert dram_events(tmp_path / "cpuinfo") is GENERIC

@@ -89,7 +89,8 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
 	  found/perf_records ../../tests/data/perf_records
 
-test: lint lint-ansible venv promtool lab ## lint, and tests: unit, native, lab, cloud (needs root; builds the lab first)
+test: lint lint-ansible venv promtool lab ## lint, fuzzers, and tests: unit, native, lab, cloud (needs root; builds the lab first)
+	@$(MAKE) --no-print-directory fuzz
 	$(BIN)/pytest tests --durations 20 --ignore tests/fleet --ignore tests/cloud --ignore tests/kube
 	@$(MAKE) --no-print-directory test-cloud
 

@@ -8,7 +8,9 @@ Bad inputs are left in build/fuzz/bad: once mended, they belong into tests/data/
 tests/unit/test_corpus.py feeds them again with every run of the tests.
 """
 
+import contextlib
 import hashlib
+import io
 import os
 import sys
 import time
@@ -21,7 +23,10 @@ BUILD = ROOT / "build/fuzz"
 SECONDS, MEGABYTES, LONGEST = 5, 1024, 1 << 14
 ROUND = 20_000
 
-with atheris.instrument_imports(include=["vmplace", "lab"], enable_loader_override=False):
+with (
+    contextlib.redirect_stderr(io.StringIO()),
+    atheris.instrument_imports(include=["vmplace", "lab"], enable_loader_override=False),
+):
     from tests.fuzz.table import HEADING, MARK, row
     from tests.fuzz.targets import TARGETS, inputs
     from vmplace.errors import VmplaceError

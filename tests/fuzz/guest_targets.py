@@ -1,25 +1,32 @@
 """What is read of guests and of the host: /proc, sysfs, QEMU, libvirt, KVM."""
 
 import json
+import shutil
 import struct
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from tests.fuzz.target import DATA, SCRATCH, Target, captured, first_lines, just, text_of
+from vmplace import held
+from vmplace.actuation import identity
+from vmplace.sampling.dram_events import dram_events
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.distance import parse_distances
 from vmplace.topology.domain_owner import is_of_domain
 from vmplace.topology.domain_xml import parse_domain
 from vmplace.topology.guests_libvirt import _answer_of, _checked
+from vmplace.topology.hmat import read_hmat
 from vmplace.topology.kvm_statistics import parse_statistics
 from vmplace.topology.monitor_layout import locate_exact
 from vmplace.topology.movability import find_process_pin
-from vmplace.topology.procfs import Vma, parse_maps, parse_smaps, parse_start_time, parse_status
+from vmplace.topology.numad import parse_command_line, parse_log
+from vmplace.topology.procfs import Vma, parse_maps, parse_smaps, parse_start_time, parse_status, status_uid
 from vmplace.topology.qemu_command_line import parse_qemu
 from vmplace.topology.ram import build_ranges, locate_ram, select_candidates
 from vmplace.topology.sysfs import parse_node_meminfo
-from vmplace.topology.vcpus import find_vcpu_tids
+from vmplace.topology.vcpus import _ask_waiting_threads, find_vcpu_tids
 
 DOMAINS = DATA / "domains"
 XML = sorted(path for path in DOMAINS.glob("*.xml") if path.stem != "entity-bomb")
@@ -28,7 +35,7 @@ COMMAND_LINES = (
     b'{"qom-type":"memory-backend-ram","id":"a","size":1073741824}\0-numa\0node,nodeid=0,cpus=0-1,memdev=a\0',
     b"kvm\0-object\0memory-backend-ram,id=b,size=1G\0-numa\0node,nodeid=1,cpus=2,memdev=b\0-uuid\0x\0",
 )
-STATUS = b"Name:\tqemu\nVmLck:\t       0 kB\nVmPin:\t 1048576 kB\nVmRSS:\t  1400 kB\n"
+STATUS = b"Name:\tqemu\nVmLck:\t       0 kB\nVmPin:\t 1048576 kB\nVmRSS:\t  1400 kB\nUid:\t64055\t0\t0\t0\n"
 STAT = b"12 (CPU 0/KVM) S 1 12 12 0 -1 4194624 100 0 0 0 7 8 0 0 20 0 9 0 777 1000 10 18446744073709551615\n"
 
 
@@ -68,10 +75,56 @@ def threads(data: bytes) -> None:
     find_vcpu_tids(1, names, names, SCRATCH, SCRATCH)
 
 
+def syscall(data: bytes) -> None:
+    """Tell which thread is in KVM_RUN by its registers, as an old kernel has them."""
+    put("1/task/5/syscall", data)
+    _ask_waiting_threads(1, {9: 0}, {5: "qemu"}, SCRATCH)
+
+
+def waits(data: bytes) -> None:
+    """Tell whether a thread works or waits, by its stat and schedstat."""
+    stat, _, schedstat = data.partition(b"\0")
+    put("1/task/5/schedstat", schedstat)
+    look = held._waiting_since(put("1/task/5/stat", stat))
+    assert look is None or min(look) >= 0
+
+
+def hmat(data: bytes) -> None:
+    """Take what firmware says: names of initiators a line each, then bandwidth, then latency."""
+    names, _, figures = data.partition(b"\0")
+    bandwidth, _, latency = figures.partition(b"\0")
+    folder = SCRATCH / "devices/system/node/node0/access1/initiators"
+    shutil.rmtree(folder, ignore_errors=True)
+    put(f"{folder}/read_bandwidth", bandwidth)
+    put(f"{folder}/read_latency", latency)
+    for name in names.decode("ascii", "ignore").replace("/", "").split("\n")[:4]:
+        put(f"{folder}/node{name[:40]}/x".replace("\0", ""), b"")
+    for figures_by_pair in read_hmat({0, 1}, [0], SCRATCH):
+        assert all(pair[0] in {0, 1} and figure > 0 for pair, figure in figures_by_pair.items())
+
+
+def numad(data: bytes) -> None:
+    """Tell whom numad moves, by its command line and its log."""
+    words, _, log = text_of(data).partition("\n")
+    parse_log(parse_command_line(7, words.split("\0")), log)
+
+
+def cpuinfo(data: bytes) -> None:
+    """Choose counters by the CPU."""
+    dram_events(put("cpuinfo", data))
+
+
+def put(name: str, data: bytes) -> Path:
+    """Write a file below SCRATCH; return its path."""
+    path = SCRATCH / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
 def cgroup(data: bytes) -> None:
     """Tell whether a process in these control groups is a domain's."""
-    (SCRATCH / "1").mkdir(exist_ok=True)
-    (SCRATCH / "1/cgroup").write_bytes(data)
+    put("1/cgroup", data)
     is_of_domain(1, "db1", run=SCRATCH, proc=SCRATCH)
 
 
@@ -82,7 +135,11 @@ GUEST_TARGETS: Mapping[str, Target] = {
     ),
     "smaps": Target(guest_ram, first_lines(DOMAINS / "q35-3cells.smaps", 120)),
     "status": Target(
-        lambda data: find_process_pin({}, parse_status(text_of(data)), [], 1 << 30), just(STATUS)
+        lambda data: (
+            find_process_pin({}, parse_status(text_of(data)), [], 1 << 30),
+            status_uid(parse_status(text_of(data))),
+        ),
+        just(STATUS),
     ),
     "stat": Target(lambda data: parse_start_time(text_of(data)), just(STAT)),
     "threads": Target(threads, just(b"CPU 0/KVM\nanon_inode:kvm-vcpu:0\nanon_inode:kvm-vm\nvcpu1")),
@@ -103,5 +160,13 @@ GUEST_TARGETS: Mapping[str, Target] = {
         parse_statistics,
         just(struct.pack("<6I", 0, 8, 1, 0, 24, 64) + bytes(16) + b"exits\0\0\0" + bytes(40)),
     ),
+    "syscall": Target(syscall, just(b"16 0x9 0xae80 0x0 0x0 0x0 0x0 0x7ffe0 0x7f00\n", b"running\n")),
+    "waits": Target(waits, just(STAT + b"\x002910 55 3\n")),
+    "identity": Target(lambda data: identity.parse_start_time(text_of(data)), just(STAT)),
+    "hmat": Target(hmat, just(b"0\n1\x0040960\n\x00100\n")),
+    "numad": Target(
+        numad, just(b"numad\0-S\x000\0-p 12\nnumad started, PID 7\nAdding PID 12 to exclusion\n")
+    ),
+    "cpuinfo": Target(cpuinfo, just(b"vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t: 17\n\nx")),
     "cgroup": Target(cgroup, just(b"0::/machine.slice/machine-qemu\\x2d7\\x2ddb1.scope/libvirt/emulator\n")),
 }

@@ -1,6 +1,7 @@
 """What tells the agent what to do: settings, policies of domains, news, requests; and its journal."""
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tests.fuzz.guest_targets import XML
-from tests.fuzz.target import Target, captured, just, text_of
+from tests.fuzz.target import SCRATCH, Target, captured, just, text_of
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
 from vmplace.actuation.journal import JournalContents, parse_journal
 from vmplace.actuation.journal_records import (
@@ -29,6 +30,7 @@ from vmplace.agent.news import parse_news
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import parse_request
 from vmplace.topology.domain_policy import domain_policy
+from vmplace.topology.stated_guests import StatedGuest, StatedGuests, encoded
 
 CONFIG = b"""window_ms = 500
 source = "idle"
@@ -51,6 +53,18 @@ def datagram(data: bytes) -> None:
     if news := parse_news(data):
         printed = (news.operation + news.guest + news.uuid).replace("\t", "")
         assert printed.isprintable() or not printed
+
+
+def stated(data: bytes) -> None:
+    """Take what an orchestrator states, and decide by it."""
+    path = SCRATCH / "stated-guests.json"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    found = StatedGuests(path, owner=os.getuid(), now_s=lambda: 100.0)
+    for policy in found.policies().values():
+        policy_view("db1", decided(parse_config("", Path("x")), "db1", policy, (0, 1)), None)
+    found.migrating()
+    assert all(note.isprintable() for note in found.notes)
 
 
 def journal(data: bytes) -> None:
@@ -113,6 +127,9 @@ ORDER_TARGETS: Mapping[str, Target] = {
     "domain_policy": Target(lambda data: domain_policy(text_of(data)), captured(*XML)),
     "config": Target(lambda data: parse_config(text_of(data), Path("x")), just(CONFIG)),
     "policy_words": Target(domain_words, lambda: [domain_xml(WHOLE, {"mode": "auto"}).encode()]),
+    "stated_guests": Target(
+        stated, lambda: [encoded((StatedGuest(7, 9, "kube", (("vmplace.io/mode", "auto"),), 200.0),))]
+    ),
     "news": Target(datagram, just(b"1\0migrate\0begin\0-\0db1\0uuid")),
     "protocol": Target(parse_request, just(b'{"version": 1, "command": "show", "guest": "a"}')),
     "journal": Target(journal, lambda: [MAGIC + b"".join(map(framed, recorded_moves()))]),

@@ -5,7 +5,8 @@
 2. So of a plan's moves of such pages those are distributed evenly over the nodes of the guest's vCPUs, beside
    what stays, unless that makes a guest slower than the plan would by more than ``WORTH``.
 3. Only a guest that no node has CPUs enough for: the vCPUs of others are gathered where most pages are.
-4. Pages that lie evenly already then stay, whatever the plan would gain by moving them a little.
+4. Where they may as well stay as they are, by the same measure, they do, and copies, too: what is distributed
+   already does not follow each window's rates, nor copies the chance by which one node alone was seen.
 
 Example: 8 pages of a guest on nodes 0 and 1 lie on node 0; a plan moves all of them to node 1, where it takes
 the others to be less busy by a trifle.  Half of them stay.
@@ -25,7 +26,7 @@ import numpy as np
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.descent import rounded
-from vmplace.policy.host_view import Bools, GuestEvidence, NodeIndexes, demand, row_sums, traffic
+from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, NodeIndexes, demand, row_sums, traffic
 
 ALIKE = 0.95
 """Of the latency on average over the nodes: a page that is nearer than that to its users has a home."""
@@ -73,35 +74,35 @@ def evened(
     plans: Plans | None = None
     times: Matrix | None = None
     for number, guest in enumerate(guests):
-        even = _even(system, guest, places[number]) if has_to_span[number] else None
-        if even is None:
-            continue
-        plans = plans or Plans.of(system, tuple(guests), places)
-        times = plans.times() if times is None else times
-        tried = plans.with_guest(number, even)
-        if bool((tried.times() <= (1 + WORTH) * times).all()):
-            plans = tried
+        for other in _others(system, guest, places[number]) if has_to_span[number] else ():
+            plans = plans or Plans.of(system, tuple(guests), places)
+            times = plans.times() if times is None else times
+            tried = plans.with_guest(number, other)
+            tried_times = tried.times()
+            if bool((tried_times <= (1 + WORTH) * times).all()):
+                plans, times = tried, tried_times
     return places if plans is None else plans.places
 
 
-def _even(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes | None:
-    """Return the plan with the guest's shared pages distributed, None if it moves none of them."""
+def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tuple[NodeIndexes, ...]:
+    """Return what may do as well as the plan: shared pages distributed; these and copies as they are.
+
+    Neither where the plan changes none of them.
+    """
     near = guest.worker & (system.controller > 0)
     near = near if guest.allowed is None else near & guest.allowed
     if int(near.sum()) < 2:
-        return None
-    there = (plan >= 0) & (guest.node >= 0)
-    if not (there & (plan != guest.node)).any():
-        return None
-    some = np.flatnonzero(there & (row_sums(guest.heat) > 0))
+        return ()
+    # A page with copies that one node was seen to read: were it that node's, it would gain nothing.
+    stays = np.where((guest.node == REPLICATED) & (plan >= 0), guest.node, plan)
+    even = stays.copy()
+    some = np.flatnonzero((stays >= 0) & (guest.node >= 0) & (row_sums(guest.heat) > 0))
     latency = guest.heat[some] @ system.latency
     planned = latency[np.arange(len(some)), plan[some]]
     some = some[planned > ALIKE * latency[:, near].mean(axis=1)]
-    if not (plan[some] != guest.node[some]).any():
-        return None
-    even = plan.copy()
+    stays[some] = guest.node[some]
     even[some] = distributed(guest.heat[some], guest.node[some], plan[some], near)
-    return even
+    return (even, stays) if (stays != plan).any() else ()
 
 
 def distributed(heat: Matrix, here: NodeIndexes, there: NodeIndexes, near: Bools) -> NodeIndexes:

@@ -28,7 +28,23 @@ def planned(plan: NodeIndexes, *, mine: GuestEvidence, beside: GuestEvidence) ->
 
 def test_where_the_others_ask_little_what_moves_is_dealt_out():
     quiet = guest([[9, 0]] * 10, parallelism=0.1)
-    assert planned(places(10, 90), mine=shared(), beside=quiet).tolist() == [50, 50]
+    busy = shared(parallelism=24.0)
+    assert planned(places(10, 90), mine=busy, beside=quiet).tolist() == [50, 50]
+
+
+def test_what_may_as_well_stay_stays():
+    """Half as many accesses: no controller is busy, wherever the pages are."""
+    quiet = guest([[9, 0]] * 10, parallelism=0.1)
+    assert planned(places(10, 90), mine=shared(parallelism=12.0), beside=quiet).tolist() == [100, 0]
+
+
+def test_copies_stay_where_one_node_alone_was_seen_to_read_them():
+    """The plan would take some of them to the node that is a trifle less busy."""
+    mine = replace(guest([[9, 0]] * 50 + [[9, 9]] * 50), node=np.full(100, REPLICATED, np.int8))
+    mine = replace(mine, worker=np.ones(2, bool))
+    plan = np.concatenate([np.full(50, 1), np.full(50, REPLICATED)]).astype(np.int8)
+    (kept,) = evened(two_nodes(), [mine], [plan], [True])
+    assert (kept == REPLICATED).all()
 
 
 def test_a_guest_that_fits_a_node_is_left_to_the_plan_that_gathers_it():

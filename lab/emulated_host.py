@@ -326,7 +326,7 @@ def _shared_content(snapshot: Path | None) -> bytes:
 def _terminated_by_signal() -> Iterator[None]:
     """Turn SIGTERM into an exception, so that `kill` cleans up as Ctrl-C does (main thread only)."""
     try:
-        before = signal.signal(signal.SIGTERM, _raise_exit)
+        before = signal.signal(signal.SIGTERM, _raise_terminated)
     except ValueError:
         yield
         return
@@ -336,5 +336,9 @@ def _terminated_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _raise_exit(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM came.  Not SystemExit: pytest takes that for a test that failed, and goes on with the next."""
+
+
+def _raise_terminated(_number: int, _frame: object) -> None:
+    raise TerminatedError

@@ -76,7 +76,8 @@ def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
 def apply(guest: str | None, as_json: bool, socket: Path | None) -> None:
     """Carry the plan of the next window out, for GUEST or for all, within the budget.
 
-    This also moves guests in mode "advise", and while the agent is paused.  Only root may.
+    This also moves guests in mode "advise", and while the agent is paused.  Only root may.  The exit code
+    is 0 also if there was nothing to move.
     """
     _print_lines(ask("apply", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
 
@@ -96,7 +97,8 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
     The agent then leaves them alone until `vmplace resume`.  Works from the journal, so also without
     an agent, and after one that was killed.  Keeps to the budget of moves.  Ctrl-C ends it after the
-    present call; the next undo goes on.  Only root may.
+    present call; the next undo goes on.  Only root may.  The exit code is 3 if there is no agent and
+    nothing to undo; an agent says so, with 0.
     """
     if settings:
         _give_settings_back(guest, config, as_json=as_json)

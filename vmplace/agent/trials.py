@@ -15,7 +15,8 @@ T = TypeVar("T")
 STIRRED = 0.05
 """A cost that changed by this share since the last window is another phase of the program."""
 LEAST_SHARE = 0.001
-"""Of a guest's pages: moves of fewer change nothing that could be measured, and begin no trial."""
+"""Of a guest's pages: moves of fewer since the last trial change nothing that could be measured, and begin
+none."""
 
 
 class Trials:
@@ -37,6 +38,7 @@ class Trials:
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
         self._watched: dict[str, Trial] = {}
+        self._little: dict[str, int] = {}
 
     def begin(self, guests: Iterable[TrackedGuest], window_s: float) -> None:
         """Begin a window of so many seconds: what was counted before it is nobody's."""
@@ -60,10 +62,10 @@ class Trials:
             return verdicts
         moved = _moved_pages(result)
         for guest in guests:
-            least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
-            cost, has_moved = self._costs.get(guest.name), moved.get(guest.name, 0) > least
             is_judged = self._judges(guest)
             before = guest.trial if is_judged else self._watched.get(guest.name, Trial())
+            cost = self._costs.get(guest.name)
+            has_moved = self._has_moved(guest, moved.get(guest.name, 0), before)
             trial, verdict = before.after_window(
                 cost, moved=has_moved, now_s=now_s, window_s=self._window_s, sample_s=self._sample_s
             )
@@ -76,6 +78,14 @@ class Trials:
                 verdicts[guest.name] = verdict
                 LOG.info('guest=%s trial=%s reason="%s"', guest.name, verdict.value, guest.trial.summary)
         return verdicts
+
+    def _has_moved(self, guest: TrackedGuest, pages: int, trial: Trial) -> bool:
+        """Tell whether enough moved since the last trial, in however many windows."""
+        least = LEAST_SHARE * sum(ram.size_bytes for ram in guest.topology.ram) / PAGE_BYTES
+        so_far = pages if trial.trying else self._little.get(guest.name, 0) + pages
+        has_moved = so_far > least
+        self._little[guest.name] = 0 if trial.trying or has_moved else so_far
+        return has_moved
 
     def may_move(self, guest: TrackedGuest, now_s: float) -> bool:
         """Return whether the guest's memory may move: it is measured, and no trial went wrong lately."""
@@ -101,6 +111,7 @@ class Trials:
         """Let go of a guest that ended."""
         self._unmeasured.pop(guest.name, None)
         self._watched.pop(guest.name, None)
+        self._little.pop(guest.name, None)
         if self._counters is not None:
             self._counters.forget(guest)
 

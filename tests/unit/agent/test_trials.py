@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from tests.unit.agent.agent_world import HOST, NPAGES, World, guest
+from vmplace.actuation.result import ActuationResult, MoveOutcome
+from vmplace.agent.guests import TrackedGuest
+from vmplace.agent.trials import LEAST_SHARE, Trials
 from vmplace.policy import home
 from vmplace.policy.plan import PlacementPlan, Snapshot
-from vmplace.policy.trial import AFTER, BEFORE
+from vmplace.policy.trial import AFTER, BEFORE, Verdict
 from vmplace.sampling.sample import NodeBits, SampleBatch
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -130,3 +133,19 @@ def test_counters_are_let_go_with_the_guest_and_with_the_agent() -> None:
     agent.run(windows=2)
     assert counters.forgotten == ["db1"]
     assert counters.closed == 2
+
+
+def test_moves_that_are_little_in_each_window_are_tried_by_their_sum() -> None:
+    """A page of 1,024 in each of two windows is all that moves, and it costs 30 %."""
+    of = guest("db1")
+    assert LEAST_SHARE * NPAGES >= 1
+    moved, verdicts = 0, list[Verdict]()
+    trials, tracked = Trials(Cost(lambda _: 1.3 if moved == 2 else 1.0)), TrackedGuest(of)
+    for window in range(BEFORE + AFTER + 6):
+        trials.begin([tracked], 1.0)
+        trials.end([tracked])
+        now = 1 if window in {BEFORE, BEFORE + 2} else 0
+        result = ActuationResult((MoveOutcome("db1", moved=now, calls=now),))
+        verdicts += trials.settle([tracked], result, float(window)).values()
+        moved += now
+    assert verdicts == [Verdict.UNDO]

@@ -28,6 +28,8 @@ from vmplace.topology.stated_guests import StatedGuests
 from vmplace.topology.sysfs import read_free_bytes
 
 PIDS_NAMED = 5
+MOST_NOTES = 100
+"""Each is asked for with every status, and kept twice."""
 
 
 def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = nothing) -> Parts:
@@ -133,8 +135,18 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Discovered:
         pids.setdefault(reason, []).extend(() if skip.pid is None else (skip.pid,))
     skipped = tuple(f"{_pids_text(found)}{reason}" for reason, found in pids.items())
     problem = (scan.libvirt_problem,) if scan.libvirt_problem else ()
-    notes = (*problem, *skipped, *(reason for _, reason in left))
+    # Those of libvirt first: anybody can start processes that each deserve a note.
+    alone = [reason for guest, reason in sorted(left, key=lambda one: one[0].origin != "libvirt")]
+    ours = sum(guest.origin == "libvirt" for guest, _ in left)
+    notes = _bounded((*problem, *alone[:ours], *skipped, *alone[ours:]))
     return Discovered(guests, notes, scan.policies, scan.awaited, scan.migrating)
+
+
+def _bounded(notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first notes, and how many there are besides."""
+    if len(notes) <= MOST_NOTES:
+        return notes
+    return *notes[:MOST_NOTES], f"{len(notes) - MOST_NOTES} more notes on processes and guests are left out"
 
 
 def with_stated(found: Discovered, stated: StatedGuests) -> Discovered:

@@ -130,6 +130,15 @@ def test_many_idle_processes_of_one_user_cost_no_other_user_his_place_in_the_loo
     assert finder.is_sparing
 
 
+def test_notes_on_thousands_of_processes_are_bounded_and_those_on_libvirts_guests_are_kept():
+    many = [sized(f"idle{pid}", pid, 256, uid=1001) for pid in range(100, 3100)]
+    mine = replace(sized("mine", 7, 1 << 20, uid=64055), origin="libvirt")
+    skipped = tuple(Skipped(pid, f"guest g{pid}: its vCPU threads are not known yet") for pid in range(3000))
+    notes = wiring.found_of(GuestScan((*many, mine), skipped), 1 << 20).notes
+    assert len(notes) == wiring.MOST_NOTES + 1
+    assert notes[0].startswith("guest mine: left alone") and "more notes" in notes[-1]
+
+
 def test_nothing_is_spared_where_all_guests_fit():
     finder = Finder([sized("one", 7, 256, uid=1)])
     assert wiring.looked(cast(GuestFinder, finder), 1 << 20).guests == finder.guests

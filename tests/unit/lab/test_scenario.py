@@ -1,6 +1,8 @@
 """Scenario files: what is accepted, and what is said about what is not."""
 
+import contextlib
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,13 @@ def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
     with pytest.raises(VmplaceError, match="no scenario 'nowhere'") as caught:
         read_scenario("nowhere")
     assert "wrong-node" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_huge_number_anywhere_in_a_scenario_ends_in_no_time(path: Path) -> None:
+    text = path.read_text()
+    for number in re.finditer(r"(?<![\w.])\d+(?:\.\d+)?", text):
+        began = time.process_time()
+        with contextlib.suppress(VmplaceError):
+            parse_scenario(f"{text[: number.start()]}{10**18}{text[number.end() :]}", source="x")
+        assert time.process_time() - began < 1, number

@@ -1,6 +1,8 @@
 """Which machine does a topology file become?"""
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +109,11 @@ def test_every_carried_topology_is_sound(name: str) -> None:
     carried = read_topology(name)
     assert sum(r.end - r.start for r in memory_ranges(carried)) == carried.memory_bytes
     assert len(cpu_nids(carried)) <= 64
+
+
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-1", "1e400", str(10**18), '"x"', "[" * 9 + "]" * 9])
+def test_a_topology_with_a_number_that_cannot_be_is_refused_with_its_place(wrong: str) -> None:
+    carried = (Path(__file__).parents[3] / "lab/topologies/n4-full.toml").read_text()
+    for key in ("cpus", "memory_mib"):
+        with pytest.raises(LabError, match=key):
+            parse_topology(re.sub(rf"{key} = [0-9]+", f"{key} = {wrong}", carried, count=1), name="x")

@@ -1,7 +1,8 @@
 """A small real KVM guest: ``kvm_child.py MEMORY VCPUS [NAMES]``; prints hva and tids, runs until killed.
 
 MEMORY is private, mlocked, memfd, or hugetlb.  NAMES is a format such as ``CPU {}/KVM``.  A file that MAPFILE
-(environment) names is opened and mapped; NORESERVE_TIB, or NORESERVE_MIB, are mapped and hardly touched.
+(environment) names is opened and mapped; NORESERVE_TIB, or NORESERVE_MIB, are mapped and hardly touched; of
+MAPPINGS there are so many more.
 The guest halts at once, so its vCPU threads sleep inside KVM_RUN; with ``busy`` for MEMORY vCPU 0 spins.
 Nothing of vmplace is used here: this is the truth that the tests compare with.
 """
@@ -65,6 +66,18 @@ def map_untouched() -> list[object]:
     return [room]
 
 
+def map_many() -> list[object]:
+    """Split a mapping by turns of its protection."""
+    pages = int(os.environ.get("MAPPINGS", "0"))
+    if not pages:
+        return []
+    room = mmap.mmap(-1, pages * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(0, pages, 2):
+        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(address_of(room) + page * 4096), 4096, mmap.PROT_READ):
+            raise OSError("mprotect")
+    return [room]
+
+
 def run_vcpu(fd: int, vcpu_id: int, tids: dict[int, int], names: str | None) -> None:
     """Start the vCPU at address 0 in real mode and stay in it."""
     tids[vcpu_id] = threading.get_native_id()
@@ -81,7 +94,7 @@ def run_vcpu(fd: int, vcpu_id: int, tids: dict[int, int], names: str | None) -> 
 
 def main(kind: str, vcpus: int, names: str | None = None) -> None:
     """Make the guest, print ``hva`` and the tids, wait."""
-    kept = [*map_file(), *map_untouched()]
+    kept = [*map_file(), *map_untouched(), *map_many()]
     vm = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC), KVM_CREATE_VM, 0)
     ram = make_ram(kind)
     fcntl.ioctl(vm, KVM_SET_USER_MEMORY_REGION, struct.pack("<IIQQQ", 0, 0, 0, RAM_BYTES, address_of(ram)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vmplace.held import thread_cpu_ns
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.memory_budget import (
@@ -161,6 +162,37 @@ def test_where_memory_is_short_an_idle_process_of_a_gibibyte_costs_what_it_has_t
             pytest.skip("this kernel (before 6.7) has no PAGEMAP_SCAN")
         # A page in each quarter.
         assert there == 4 * PIECE_BYTES
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs_kvm
+@pytest.mark.parametrize(("mappings", "is_read"), [(9_000, True), (32_000, False)])
+def test_a_process_with_many_mappings_costs_a_look_little_or_is_left_alone(mappings: int, is_read: bool):
+    process = subprocess.Popen(
+        [sys.executable, str(CHILD), "private", "1", "CPU {}/KVM"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MAPPINGS": str(mappings)},
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+        finder, began = GuestFinder(), thread_cpu_ns()
+        scan = finder.find()
+        first_s, began = (thread_cpu_ns() - began) / 1e9, thread_cpu_ns()
+        finder.find()
+        second_s = (thread_cpu_ns() - began) / 1e9
+        tracemalloc.start()
+        GuestFinder().find()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        # Text of 32 MiB at the most is read, and only when a mapping changed.
+        assert first_s < 1 and second_s < 0.5 and peak < 80 * MIB
+        assert (process.pid in {guest.pid for guest in scan.guests}) == is_read
+        if not is_read:
+            (reason,) = (skip.reason for skip in scan.skipped if skip.pid == process.pid)
+            assert "more than 10000 mappings" in reason
     finally:
         process.kill()
         process.communicate()

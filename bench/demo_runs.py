@@ -5,12 +5,13 @@
 
 ``bench/results/demo_runs.json`` is written anew after each run, which is added at its end:
 
-    {"record": {machine, command}, "runs": [{"beside": "idle" or "busy", "exit_code": 0, "took_s": ...,
-     "speed": ..., "date": ..., "commit": ..., "load": ..., "others": ..., "too_slow": ..., "failed": [...],
-     "undecided": [...],
+    {"record": {machine, command}, "runs": [{"beside": "idle", "busy" or "late", "exit_code": 0,
+     "took_s": ..., "speed": ..., "date": ..., "commit": ..., "load": ..., "others": ..., "too_slow": ...,
+     "failed": [...], "undecided": [...],
      "managers": {NAME: {figures, "guests": {NAME: figures}}}}]}
 
-"busy": one process per CPU of this machine that does nothing but use it, at the demo's own priority.
+"busy": one process per CPU of this machine that does nothing but use it, at the demo's own priority, from the
+start; "late": they begin once the demo has found the machine free, and last to its end.
 ``load`` is that of the minute before the run began, ``others`` the most that other processes used of the
 machine in a step, ``undecided`` the claims that did not come out and got no verdict.  Exit codes are the
 demo's: 0 its claims hold, 1 one does not, 5 this machine is too slow to judge; 124 is a demo that hung and
@@ -34,7 +35,9 @@ from bench.record import provenance, write_atomically
 KEPT = Path(__file__).parent / "results/demo_runs.json"
 OUT = Path("build/demo-runs")
 DEMO = (str(Path(sys.executable).with_name("vmplace-lab")), "demo")
-KINDS = ("idle", "busy")
+KINDS = ("idle", "busy", "late")
+LATE_S = 20.0
+"""By then the demo has looked at the machine (lab/machine_share.py), and measures what guests can do."""
 LONGEST_S = 3600
 HUNG = 124
 """As timeout(1) has it."""
@@ -51,8 +54,11 @@ OF_MANAGERS = (
 
 
 def next_kind(runs: list[Mapping[str, Any]]) -> str:
-    """Return the kind of which there are fewer so far."""
-    return min(KINDS, key=lambda kind: sum(run["beside"] == kind for run in runs))
+    """Return the kind of which there are fewer so far: half of all runs on the idle machine."""
+    count = {kind: sum(run["beside"] == kind for run in runs) for kind in KINDS}
+    if count["idle"] <= count["busy"] + count["late"]:
+        return "idle"
+    return "busy" if count["busy"] <= count["late"] else "late"
 
 
 def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,8 +82,9 @@ def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def busy_machine(kind: str) -> Iterator[None]:
     """Keep each CPU of this machine busy for the length of the block, if the kind asks for it."""
-    count = len(os.sched_getaffinity(0)) if kind == "busy" else 0
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    count = 0 if kind == "idle" else len(os.sched_getaffinity(0))
+    spin = f"import time; time.sleep({LATE_S if kind == 'late' else 0})\nwhile True: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
     try:
         yield
     finally:

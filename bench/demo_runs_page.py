@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Run = Mapping[str, Any]
-KINDS = {"idle": "nothing of its own", "busy": "a busy loop on each CPU"}
+KINDS = {
+    "idle": "nothing of its own",
+    "busy": "a busy loop on each CPU",
+    "late": "a busy loop on each CPU that begins 20 s after the demo",
+}
 
 
 def _guest(name: str, key: str, manager: str = "vmplace") -> Callable[[Run], float | None]:
@@ -39,7 +43,8 @@ def rendered(kept: Run) -> Iterator[str]:
     runs: Sequence[Run] = kept["runs"]
     yield "## Runs of the demo in a row\n"
     yield (
-        "By `make demo-log`, in turns with nothing of its own and with a busy loop on each CPU beside it.\n"
+        "By `make demo-log`, in turns with nothing of its own and with a busy loop on each CPU beside it,\n"
+        "from the start (*busy*) or once the demo has found the machine free (*late*).\n"
         "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 124 it hung.\n"
         "Spreads are of all runs that have figures, whichever their code. *Others* is\n"
         "the most that other processes used of the machine in a step, *speed* the share of their touches\n"

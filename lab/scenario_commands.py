@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lab.errors import TooSlowError
+from lab.machine_share import await_free_machine
 from lab.progress import Progress
 from lab.scenario import ManagerName, read_scenario
 from lab.scenario_result import ScenarioResult, write_result
@@ -62,11 +63,13 @@ def run(
 def demo(out: Path, managers: tuple[str, ...], consolidated: bool, full: bool) -> None:
     """Show what vmplace does beside the kernel's own balancing: tables, a picture, a JSON file.
 
-    The exit code is 0 if all claims hold, 1 if one does not, and 5 if this machine is too slow to judge.
+    The exit code is 0 if all claims hold, 1 if one does not, and 5 if this machine is too slow to judge, or
+    others use more than 30 % of it for a minute.
     """
     results, is_slow = [], False
     for name, rivals in (FULL if full else CONSOLIDATED if consolidated else DEMO).items():
         try:
+            await_free_machine(Progress())
             result = _run(name, managers or rivals)
         except TooSlowError as err:
             click.echo(f"{name}: {err}", err=True)

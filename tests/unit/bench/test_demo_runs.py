@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ def test_kinds_take_turns_also_after_a_break():
     assert next_kind([]) == "idle"
     assert next_kind([{"beside": "idle"}]) == "busy"
     assert next_kind([{"beside": "busy"}, {"beside": "busy"}, {"beside": "idle"}]) == "idle"
+    runs: list[Mapping[str, Any]] = []
+    for _ in range(20):
+        runs.append({"beside": next_kind(runs)})
+    kinds = [run["beside"] for run in runs]
+    assert [kinds.count(kind) for kind in ("idle", "busy", "late")] == [10, 5, 5]
 
 
 def test_a_run_is_kept_with_its_exit_code_and_its_figures(tmp_path: Path):

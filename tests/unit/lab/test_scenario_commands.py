@@ -16,6 +16,11 @@ from lab.scenario_result import ScenarioResult
 KEPT_RUN = msgspec.convert(json.loads(KEPT.read_text())["demo"], ScenarioResult)
 
 
+def _raised(err: Exception | None) -> None:
+    if err:
+        raise err
+
+
 def demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **of: Any
 ) -> tuple[int, dict[str, Any]]:
@@ -31,6 +36,7 @@ def demo(
 
     monkeypatch.setattr(scenario_commands, "_run", run)
     monkeypatch.setattr(scenario_commands, "_draw", lambda *_: ())
+    monkeypatch.setattr(scenario_commands, "await_free_machine", lambda _: _raised(of.get("others")))
     ended = CliRunner().invoke(scenario_commands.demo, ["--out", str(tmp_path), *words])
     return ended.exit_code, asked
 
@@ -50,3 +56,8 @@ def test_one_that_is_too_slow_does_not_keep_the_others_from_being_run(
     assert code == TooSlowError.exit_code and "busy" in asked
     assert demo(tmp_path, monkeypatch, "--full", **slow, busy={"failed_expectations": ("slower",)})[0] == 1
     assert demo(tmp_path, monkeypatch, restart={"too_slow": "others"})[0] == TooSlowError.exit_code
+
+
+def test_beside_others_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code, asked = demo(tmp_path, monkeypatch, others=TooSlowError("others use 100% of it"))
+    assert (code, asked) == (TooSlowError.exit_code, {})

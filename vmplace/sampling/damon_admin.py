@@ -62,13 +62,10 @@ class DamonAdmin:
     def start(self, targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
         """Watch processes (pid, ranges of addresses); replaces what was watched.  Raises OSError."""
         self.stop()
-        self._create_context()
         settings = _settings(targets, self._sample_us, self.aggregation_us)
+        self._create_context(settings)
         for path, value in settings:
             self._write(f"0/contexts/0/{path}", value)
-        self._owned.parent.mkdir(parents=True, exist_ok=True)
-        # Before it runs, too: an agent may be killed in between.
-        self._note("", settings)
         self._write("0/state", "on")
         self._note(self._read("0/pid").strip(), settings)
 
@@ -115,9 +112,10 @@ class DamonAdmin:
                 f"DAMON is in use by somebody else ({state})",
                 hint=f"stop its owner, then: echo 0 > {self._root}/nr_kdamonds",
             )
-        self._create_context()
+        self._create_context(())
         known = self._read("0/contexts/0/avail_operations").split()
         self._write("nr_kdamonds", 0)
+        self._owned.unlink()
         if "fvaddr" not in known:
             raise UnsupportedHostError(
                 f"DAMON cannot watch processes (only {' '.join(known)})",
@@ -129,9 +127,12 @@ class DamonAdmin:
 
     def _note(self, pid: str, settings: Sequence[tuple[str, object]]) -> None:
         reported = [f"{path}={value}" for path, value in settings]
+        self._owned.parent.mkdir(parents=True, exist_ok=True)
         self._owned.write_text("\n".join([pid, *reported]) + "\n")
 
-    def _create_context(self) -> None:
+    def _create_context(self, settings: Sequence[tuple[str, object]]) -> None:
+        # Before there is anything: an agent may be killed at any moment, and nobody else would clean up.
+        self._note("", settings)
         self._write("nr_kdamonds", 1)
         self._write("0/contexts/nr_contexts", 1)
 

@@ -66,3 +66,52 @@ def test_a_mark_of_an_earlier_version_tells_by_its_pid_alone(sysfs: Path, tmp_pa
     put(tmp_path / "run" / MARK, "77\n")
     put(sysfs / ADMIN / "0/pid", "-1")
     assert DamonAdmin.give_back(sysfs, tmp_path / "run") and kdamonds(sysfs) == "1"
+
+
+class KilledError(BaseException):
+    """The agent is killed here: what would clean up is not run."""
+
+
+@pytest.mark.parametrize("at", range(len(_settings(TARGETS, 25_000, 250_000)) + 4))
+def test_an_agent_that_is_killed_while_it_sets_up_is_taken_over(
+    sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+):
+    root, fresh = sysfs / ADMIN, DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"))
+    # As the kernel makes it: nothing is set.
+    put(root / "0/pid", "-1")
+    put(root / "0/state", "off")
+    for path, value in _settings(TARGETS, 25_000, 250_000):
+        put(root / f"0/contexts/0/{path}", "0" if str(value) != "0" else "7")
+    left, plain = at, fresh._write
+
+    def write(path: str, value: object) -> None:
+        nonlocal left
+        if not left:
+            raise KilledError
+        left -= 1
+        plain(path, value)
+
+    monkeypatch.setattr(fresh, "_write", write)
+    try:
+        fresh.start(TARGETS)
+    except KilledError:
+        assert kdamonds(sysfs) == ("1" if at else "0")
+    DamonAdmin(sysfs, tmp_path / "run")
+    assert kdamonds(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
+
+
+def test_an_agent_that_is_killed_while_it_probes_is_taken_over(sysfs: Path, tmp_path: Path):
+    root = sysfs / ADMIN
+    for path, text in (("0/pid", "-1"), ("0/state", "off"), ("0/contexts/0/targets/nr_targets", "0")):
+        put(root / path, text)
+    put(tmp_path / "run" / MARK, "\n")
+    DamonAdmin(sysfs, tmp_path / "run")
+    assert kdamonds(sysfs) == "0"
+
+
+def test_what_somebody_else_set_up_since_an_agent_was_killed_so_is_left_alone(sysfs: Path, tmp_path: Path):
+    put(sysfs / ADMIN / "0/pid", "-1")
+    put(sysfs / ADMIN / "0/contexts/0/operations", "vaddr")
+    with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
+        DamonAdmin(sysfs, noted(sysfs, tmp_path, ""))
+    assert kdamonds(sysfs) == "1"

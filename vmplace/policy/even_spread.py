@@ -5,8 +5,8 @@
 2. So of a plan's moves of such pages those are distributed evenly over the nodes of the guest's vCPUs, beside
    what stays, unless that makes a guest slower than the plan would by more than ``WORTH``.
 3. Only a guest that no node has CPUs enough for: the vCPUs of others are gathered where most pages are.
-4. Where they may as well stay as they are, by the same measure, they do, and copies, too: what is distributed
-   already does not follow each window's rates, nor copies the chance by which one node alone was seen.
+4. Of a guest that was moved before, shared pages and copies stay where they may as well, by the same measure:
+   they follow neither each window's rates nor the chance by which one node alone was seen.
 
 Example: 8 pages of a guest on nodes 0 and 1 lie on node 0; a plan moves all of them to node 1, where it takes
 the others to be less busy by a trifle.  Half of them stay.
@@ -69,12 +69,17 @@ def evened(
     guests: Sequence[GuestEvidence],
     places: list[NodeIndexes],
     has_to_span: Sequence[bool],
+    settled: Sequence[bool],
 ) -> list[NodeIndexes]:
-    """Return the plans with what is spread distributed evenly where that costs nobody ``WORTH``."""
+    """Return the plans with what is spread distributed evenly where that costs nobody ``WORTH``.
+
+    ``settled``: guests of which shared pages and copies stay, on the same condition.
+    """
     plans: Plans | None = None
     times: Matrix | None = None
     for number, guest in enumerate(guests):
-        for other in _others(system, guest, places[number]) if has_to_span[number] else ():
+        others = _others(system, guest, places[number]) if has_to_span[number] else ()
+        for other in others if settled[number] else others[:1]:
             plans = plans or Plans.of(system, tuple(guests), places)
             times = plans.times() if times is None else times
             tried = plans.with_guest(number, other)

@@ -104,7 +104,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Memory:
-    """What is remembered of one guest."""
+    """What is remembered of one guest; ``moves``: how many plans moved pages of it."""
 
     born_ns: float
     looked_ns: float
@@ -117,6 +117,7 @@ class Memory:
     promise: Promise | None = None
     left_alone_ns: float = LEFT_ALONE_NS
     alone_until_ns: float = 0.0
+    moves: int = 0
 
     def hurdle(self, *, copies: bool) -> float:
         """Return how many times its cost a move, or a copy, must promise."""

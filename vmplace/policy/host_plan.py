@@ -42,6 +42,8 @@ from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 READ_RATIO = 0.95
 """Carrefour (ASPLOS'13, section 3.2): replicate if at least this share of the accesses are reads."""
 
+SETTLED_MOVES = 3
+"""After so many plans that moved pages of a guest, those that are shared move for what is worth it alone."""
 SAMPLED_PAGES = 1 << 16
 """The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
 
@@ -49,14 +51,22 @@ Hurdles = tuple[Matrix, Matrix]
 NO_HURDLES = (np.ones(1), np.ones(1))
 
 
-def plan_host(view: HostView, hurdles: dict[str, Hurdles] | None = None) -> list[NodeIndexes]:
+def plan_host(
+    view: HostView, hurdles: dict[str, Hurdles] | None = None, settled: frozenset[str] = frozenset()
+) -> list[NodeIndexes]:
     """Return each guest's pages where the host's accesses cost the least time, moves included.
 
     ``hurdles``: by how much the prices of a guest's moves and copies are multiplied, in all or by page.
     """
     # What each step takes is given back before the next one.
     plans = _descended_plans(view, hurdles or {})
-    return evened(view.system, view.guests, plans, [_has_to_span(view, guest) for guest in view.guests])
+    return evened(
+        view.system,
+        view.guests,
+        plans,
+        [_has_to_span(view, guest) for guest in view.guests],
+        [guest.name in settled for guest in view.guests],
+    )
 
 
 def _descended_plans(view: HostView, hurdles: dict[str, Hurdles]) -> list[NodeIndexes]:
@@ -101,7 +111,8 @@ class HostPlanner:
         if layout is not None:
             return self._moved(view, layout)
         spans = {name: one.spans(view.now_ns) for name, one in self.steady.items()}
-        plans = plan_host(view, {name: self._hurdles(name, one) for name, one in spans.items()})
+        settled = frozenset(name for name, one in self.memories.items() if one.moves >= SETTLED_MOVES)
+        plans = plan_host(view, {name: self._hurdles(name, one) for name, one in spans.items()}, settled)
         left = view.room
         kept = []
         for guest, plan in zip(view.guests, plans, strict=True):
@@ -260,7 +271,8 @@ def _noted(
             guest.think_ns,
             guard.shares_by_node(guest.counters),
         )
-    return replace(memory, trials=trials, spent_ns=spent, promise=promise)
+    moves = memory.moves + bool((plan[pages] >= 0).any())
+    return replace(memory, trials=trials, spent_ns=spent, promise=promise, moves=moves)
 
 
 def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:

@@ -18,9 +18,15 @@ def places(*counts: int) -> NodeIndexes:
     return np.repeat(np.arange(len(counts)), counts).astype(np.int8)
 
 
-def planned(plan: NodeIndexes, *, mine: GuestEvidence, beside: GuestEvidence) -> np.ndarray:
+def planned(
+    plan: NodeIndexes, *, mine: GuestEvidence, beside: GuestEvidence, settled: bool = True
+) -> np.ndarray:
     even, others = evened(
-        two_nodes(controllers=(0.2, 0.2), link=10.0), [mine, beside], [plan, beside.node], [True, True]
+        two_nodes(controllers=(0.2, 0.2), link=10.0),
+        [mine, beside],
+        [plan, beside.node],
+        [True, True],
+        [settled, True],
     )
     assert (others == beside.node).all()
     return np.bincount(even, minlength=2)
@@ -36,6 +42,8 @@ def test_what_may_as_well_stay_stays():
     """Half as many accesses: no controller is busy, wherever the pages are."""
     quiet = guest([[9, 0]] * 10, parallelism=0.1)
     assert planned(places(10, 90), mine=shared(parallelism=12.0), beside=quiet).tolist() == [100, 0]
+    first = planned(places(10, 90), mine=shared(parallelism=12.0), beside=quiet, settled=False)
+    assert first.tolist() == [50, 50]
 
 
 def test_copies_stay_where_one_node_alone_was_seen_to_read_them():
@@ -43,13 +51,13 @@ def test_copies_stay_where_one_node_alone_was_seen_to_read_them():
     mine = replace(guest([[9, 0]] * 50 + [[9, 9]] * 50), node=np.full(100, REPLICATED, np.int8))
     mine = replace(mine, worker=np.ones(2, bool))
     plan = np.concatenate([np.full(50, 1), np.full(50, REPLICATED)]).astype(np.int8)
-    (kept,) = evened(two_nodes(), [mine], [plan], [True])
+    (kept,) = evened(two_nodes(), [mine], [plan], [True], [True])
     assert (kept == REPLICATED).all()
 
 
 def test_a_guest_that_fits_a_node_is_left_to_the_plan_that_gathers_it():
     plan = places(10, 90)
-    (even,) = evened(two_nodes(), [shared()], [plan], [False])
+    (even,) = evened(two_nodes(), [shared()], [plan], [False], [True])
     assert (even == plan).all()
 
 
@@ -66,10 +74,10 @@ def test_what_lies_evenly_stays_for_all_that_the_plan_would_gain():
 def test_pages_with_a_home_and_copies_are_left_to_the_plan():
     mine = guest([[9, 1]] * 50 + [[1, 9]] * 50, node=0)
     plan = np.repeat(np.array([0, 1], np.int8), 50)
-    (even,) = evened(two_nodes(), [mine], [plan], [True])
+    (even,) = evened(two_nodes(), [mine], [plan], [True], [True])
     assert (even == plan).all()
     copied = np.full(100, REPLICATED, np.int8)
-    (even,) = evened(two_nodes(), [shared()], [copied], [True])
+    (even,) = evened(two_nodes(), [shared()], [copied], [True], [True])
     assert (even == copied).all()
 
 

@@ -36,7 +36,7 @@ def rendered(kept: Result) -> str:
 
 def _rows(managers: Mapping[str, Result]) -> Iterator[str]:
     yield (
-        "| who places | LAR, one node | LAR, read-only | MC imbalance | run time, s | moved, copied | cost |"
+        "| who | LAR, one node | LAR, read-only | imbalance: span, host | time, s | moved, copied | cost |"
     )
     yield "|---|---|---|---|---|---|---|"
     for name, manager in managers.items():
@@ -47,7 +47,8 @@ def _rows(managers: Mapping[str, Result]) -> Iterator[str]:
         moved, copied = (round(manager[key] / MIB) for key in ("moved_bytes", "replica_bytes"))
         yield (
             f"| {NAMES[name]} | {home:.2f} | {guests['table']['lar_after']:.2f} "
-            f"| {guests['span']['mc_imbalance_after']:.2f} | {manager['emulated_run_time_s']:.1f} "
+            f"| {guests['span']['mc_imbalance_after']:.2f}, {manager['mc_imbalance_after']:.2f} "
+            f"| {manager['emulated_run_time_s']:.1f} "
             f"| {moved}, {copied} | {costs} |"
         )
 

@@ -28,9 +28,10 @@ HEAD = """<!-- Rendered by make results from bench/results/*.json; change nothin
 # Results
 
 Every figure on this page is rendered from a file in `bench/results/`, which a `make` target or a
-bench wrote: with machine, date, commit, control, runs and spread. A figure is of the commit that is
-named with it, not of this checkout. A section ends with what changed since of what it measured.
-Figures of things that are gone are in the [design notes](design/index.md), as history.
+bench wrote: with machine, date and commit, and with control, runs and spread where it has them. A
+figure is of the commit that is named with it, not of this checkout. Where its record says so, a
+section ends with what changed. Figures of things that are gone are in the
+[design notes](design/index.md), as history.
 
 * *counted*: by the emulator's meter, exactly. *modelled*: by a model of the memory system.
   *measured*: by a clock of the machine named.

@@ -50,6 +50,7 @@ lint: venv ## format, lint, types, shell scripts, prose and its links
 	$(BIN)/codespell $(PROSE) vmplace lab bench debian libvirt-hooks kvm-patches/README qemu-patches/README
 	$(BIN)/pymarkdown --config .pymarkdown.json scan --recurse $(PROSE)
 	$(DOCS) --site-dir build/lint-site
+	$(BIN)/pytest -q tests/unit/test_prose.py
 
 .PHONY: docs pictures
 docs: venv ## the documentation as a site that needs no server: build/site/index.html

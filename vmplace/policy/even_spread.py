@@ -85,7 +85,8 @@ def evened(
             tried = plans.with_guest(number, other)
             tried_times = tried.times()
             if bool((tried_times <= (1 + WORTH) * times).all()):
-                plans, times = tried, tried_times
+                # Never later than before: else each guest's change could cost the others WORTH once more.
+                plans, times = tried, np.minimum(times, tried_times)
     return places if plans is None else plans.places
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
-from vmplace.policy.even_spread import distributed, evened
+from vmplace.policy.even_spread import WORTH, Plans, distributed, evened
 from vmplace.policy.host_view import REPLICATED, GuestEvidence, NodeIndexes
 
 
@@ -53,6 +53,17 @@ def test_copies_stay_where_one_node_alone_was_seen_to_read_them():
     plan = np.concatenate([np.full(50, 1), np.full(50, REPLICATED)]).astype(np.int8)
     (kept,) = evened(two_nodes(), [mine], [plan], [True], [True])
     assert (kept == REPLICATED).all()
+
+
+@pytest.mark.parametrize(("parallelism", "here"), [(1.5, 12), (2.0, 8), (3.0, 8)])
+def test_what_guests_give_up_for_each_other_does_not_add_up(parallelism: float, here: int):
+    """Sixteen guests, each of which may be left or dealt out: none gets slower by more than WORTH in all."""
+    system = two_nodes(controllers=(0.2, 0.2), link=10.0)
+    many = tuple(replace(shared(20, parallelism=parallelism), name=f"g{number}") for number in range(16))
+    plans = [places(here, 20 - here)] * 16
+    kept = evened(system, many, plans, [True] * 16, [True] * 16)
+    before, after = (Plans.of(system, many, one).times() for one in (plans, kept))
+    assert (after <= (1 + WORTH) * before).all()
 
 
 def test_a_guest_that_fits_a_node_is_left_to_the_plan_that_gathers_it():

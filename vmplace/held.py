@@ -17,9 +17,9 @@ What not even a kill ends goes on in a process (apart.py), and is noted here by 
 
 Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  What is
 left behind takes memory until it is let go, up to 4 MB each: a step for each of MOST_STUCK processes in all,
-MOST_OF_USER of one user, and one more for each of them whose descriptor is closed.  Beyond them nothing is
-begun for a process, known or not: a user can have all of his own left alone.  RESERVED of them are for
-processes that were read before, of users who hold nobody up.
+MOST_OF_USER of one user (users.py), and one more for each of them whose descriptor is closed.  Beyond them
+nothing is begun for a process, known or not: a user can have all of his own left alone.  RESERVED of them
+are for processes that were read before, of users who hold nobody up.
 """
 
 import contextlib
@@ -35,6 +35,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.users import owner_of
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class _Process:
     ``waited_s``: of late, as of ``noted_s``: WAIT_S are forgotten in LONGEST_BACKOFF_S.
     """
 
-    uid: int
+    user: int
     noted_s: float
     stuck: list[Callable[[], bool]] = field(default_factory=list)
     times: int = 0
@@ -158,11 +159,11 @@ class Held:
             if process is not None and (process.stuck_count() or self._clock() < process.until_s):
                 return True
             # Processes, not steps: to close a held guest's descriptor is a second step for the same.
-            stuck = Counter(one.uid for one in self._processes.values() if one.stuck_count())
+            stuck = Counter(one.user for one in self._processes.values() if one.stuck_count())
         if not stuck.total() or pid < 0:
             # Below zero is what the agent does for no process.
             return False
-        of_user = stuck[_uid_of(pid, self._proc)]
+        of_user = stuck[_user_of(pid, self._proc)]
         reserved = 0 if is_known and not of_user else RESERVED
         return stuck.total() >= MOST_STUCK - reserved or of_user >= MOST_OF_USER
 
@@ -207,7 +208,7 @@ class Held:
 
     def _is_there(self, pid: int, process: _Process, pids: set[int]) -> bool:
         # No other user answers for who had the pid before him.
-        return pid in pids or (pid >= 0 and _uid_of(pid, self._proc) == process.uid)
+        return pid in pids or (pid >= 0 and _user_of(pid, self._proc) == process.user)
 
     def close(self) -> None:
         """End the threads that wait for nobody."""
@@ -259,7 +260,7 @@ class Held:
             self._left_s -= waited_s
             now, process = self._clock(), self._processes.get(pid)
             if process is None:
-                process = self._processes[pid] = _Process(_uid_of(pid, self._proc), now)
+                process = self._processes[pid] = _Process(_user_of(pid, self._proc), now)
             process.has_waited(now, waited_s)
             if has_ended is not None:
                 process.stuck.append(has_ended)
@@ -436,9 +437,10 @@ def _read_small(path: Path) -> bytes:
         os.close(fd)
 
 
-def _uid_of(pid: int, proc: Path) -> int:
+def _user_of(pid: int, proc: Path) -> int:
+    """Return who answers for a process, -1 for one that is gone."""
     try:
-        return (proc / str(pid)).stat().st_uid
+        return owner_of((proc / str(pid)).stat().st_uid)
     except OSError:
         return -1
 

@@ -35,6 +35,7 @@ from vmplace.held import (
     thread_cpu_ns,
 )
 from vmplace.topology.qemu_command_line import parse_qemu
+from vmplace.users import Users as SubordinateIds
 
 
 def put(proc: Path, pid: int, *, held: bool) -> Path:
@@ -126,6 +127,26 @@ def test_a_user_whose_processes_hold_readers_up_has_no_more_of_his_left_behind_k
     assert not users.held.holds(others)
     users.go_on.set()
     assert not users.held.holds(his)
+    users.held.close()
+
+
+@needs_nobody
+def test_ids_that_one_user_was_lent_are_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Else he may leave as many steps behind with each of them."""
+    etc, proc = tmp_path / "etc", tmp_path / "proc"
+    etc.mkdir()
+    proc.mkdir()
+    (etc / "passwd").write_text("alice:x:1001:1001::/:/bin/sh\n")
+    (etc / "subuid").write_text("alice:100000:65536\n")
+    monkeypatch.setattr("vmplace.held.owner_of", SubordinateIds(etc).owner_of)
+    users = Users(proc)
+    his, others = users.process(1001), users.process(1002)
+    for uid in range(100_000, 100_000 + MOST_OF_USER):
+        assert not users.held.holds(his)
+        users.holders(uid, 1)
+    assert users.held.holds(his) and users.held.holds(users.process(150_000, read=False))
+    assert not users.held.holds(others)
+    users.go_on.set()
     users.held.close()
 
 

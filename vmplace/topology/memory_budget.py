@@ -9,22 +9,22 @@
 4. If not all guests fit, those that cost most are left alone: noted, rather than ended by the kernel with all
    others.  Guests that libvirt vouches for come first: anybody who may open /dev/kvm can start others.  Of
    those, users come in equal shares (max-min): many guests of one push out no smaller total of another.
+   Subordinate ids are their owner's (users.py).
 5. Then small guests count by what they have resident, too (resident.py).
-
-Limits: who has several users, as by subordinate ids, has several shares.
 
 The unit's MemoryMax is a net under that, not the budget: 5% of a host's memory is more than 2 from 4 GiB on.
 """
 
 import resource
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from vmplace.errors import OutsideError
 from vmplace.outside import lines, read_text, read_whole
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.procfs import PROC
+from vmplace.users import owner_of
 
 BASE_BYTES = 96 << 20
 SPARE_BYTES = 96 << 20
@@ -51,13 +51,16 @@ def guests_budget_bytes(
 
 
 def affordable(
-    guests: Iterable[GuestTopology], budget_bytes: int
+    guests: Iterable[GuestTopology], budget_bytes: int, owner_of: Callable[[int], int] = owner_of
 ) -> tuple[tuple[GuestTopology, ...], tuple[tuple[GuestTopology, str], ...]]:
-    """Return the guests that fit, in their order, and those to be left alone, each with the reason."""
+    """Return the guests that fit, in their order, and those to be left alone, each with the reason.
+
+    ``owner_of`` tells which user answers for a user id.
+    """
     guests = tuple(guests)
     kept: set[tuple[int, int]] = set()
     taken = largest = 0
-    for guest in _in_turn(guests):
+    for guest in _in_turn(guests, owner_of):
         pages = _pages(guest)
         if _needed(taken + pages, max(largest, pages)) <= budget_bytes:
             taken, largest = taken + pages, max(largest, pages)
@@ -82,7 +85,7 @@ def _needed(pages: int, largest: int) -> int:
     return STATE_BYTES * pages + READING_BYTES * largest
 
 
-def _in_turn(guests: Iterable[GuestTopology]) -> list[GuestTopology]:
+def _in_turn(guests: Iterable[GuestTopology], owner_of: Callable[[int], int]) -> list[GuestTopology]:
     """Order guests: those of libvirt, smaller ones first; then by what their user has with them, least first.
 
     libvirt runs all guests as one user, so they are not told apart by that.  Who has many guests of his own
@@ -92,9 +95,10 @@ def _in_turn(guests: Iterable[GuestTopology]) -> list[GuestTopology]:
     turns = []
     for guest in sorted(guests, key=lambda one: (_pages(one), one.pid)):
         is_libvirts = guest.origin == "libvirt"
+        user = None if guest.uid is None else owner_of(guest.uid)
         if not is_libvirts:
-            share[guest.uid] += _pages(guest)
-        turns.append((not is_libvirts, 0 if is_libvirts else share[guest.uid], _pages(guest), guest))
+            share[user] += _pages(guest)
+        turns.append((not is_libvirts, 0 if is_libvirts else share[user], _pages(guest), guest))
     return [guest for *_, guest in sorted(turns, key=lambda turn: (*turn[:3], turn[3].pid))]
 
 

@@ -24,6 +24,7 @@ from vmplace.topology.memory_budget import (
     host_limit_bytes,
 )
 from vmplace.topology.resident import MOST_RUNS, PIECE_BYTES, ResidentRam, parts, present_pieces
+from vmplace.users import Users
 
 CHILD = Path(__file__).with_name("kvm_child.py")
 MAP_NORESERVE = 0x4000
@@ -234,6 +235,31 @@ def test_many_small_guests_of_one_user_do_not_push_out_anothers():
     assert {one.uid for one, _ in left} == {1001}
     # What nobody else wants is theirs all the same.
     assert len(kept) > 150
+
+
+def test_a_user_with_subordinate_ids_has_one_share(tmp_path: Path):
+    """Each idle process runs as another id of those that /etc/subuid lends one user."""
+    (tmp_path / "passwd").write_text("alice:x:1001:1001::/:/bin/sh\n")
+    (tmp_path / "subuid").write_text("alice:100000:65536\n")
+    idle = [replace(one, uid=100_000 + one.pid) for one in many_of_one_user(190)]
+    idle.append(replace(guest("own", 1), pid=777, uid=1001))
+    theirs = replace(guest("theirs", 16), uid=1002)
+    kept, left = affordable([*idle, theirs], BUDGET_OF_64_GIB, Users(tmp_path).owner_of)
+    assert theirs in kept
+    assert len(kept) > 150 and all(one.uid != 1002 for one, _ in left)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_guests_that_have_no_more_memory_than_the_host_are_all_kept(seed: int):
+    """So nobody is pushed out by many small ones, unless the host promises memory that it does not have."""
+    cuts = np.sort(np.random.default_rng(seed).integers(1, 64 * 1024, seed * 3))
+    mib = np.diff([0, *cuts.tolist(), 64 * 1024])
+    guests = [
+        replace(guest("vm", size / 1024), pid=pid, uid=64055 + pid % 3, origin=("libvirt", "kvm")[pid % 2])
+        for pid, size in enumerate(mib.tolist(), 1)
+        if size
+    ]
+    assert affordable(guests, BUDGET_OF_64_GIB)[1] == ()
 
 
 def test_users_come_in_equal_shares_whatever_the_sizes_of_their_guests():

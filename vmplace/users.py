@@ -1,0 +1,87 @@
+"""Which user answers for a user id?  Limits are by user, and one user may have many ids.
+
+1. /etc/subuid (subuid(5)) lends users ranges of ids, which they may run as (newuidmap(1)): such an id is
+   its owner's.  Of several ranges that hold it, the smallest one counts.
+2. An owner that /etc/passwd does not have is known by the first id of its first range.  So is root: its
+   ranges are for containers, which are others', and count as one user together.
+
+Limits: ranges that nsswitch.conf(5) has elsewhere ("subid: sss") are not known, nor are those behind the
+first MOST_RANGES: each id there counts as a user.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vmplace.errors import OutsideError
+from vmplace.outside import lines, read_text, whole
+
+LOG = logging.getLogger(__name__)
+MOST_BYTES = 1 << 20
+MOST_RANGES = 4096
+MOST_UID = (1 << 32) - 1
+RENEW_S = 60.0
+Range = tuple[int, int, int]
+"""How many ids, the first of them, and the owner's."""
+
+
+class Users:
+    """Owners of subordinate ids; the files are read again every RENEW_S.  For all threads."""
+
+    def __init__(self, etc: Path = Path("/etc"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._etc, self._clock = etc, clock
+        self._ranges: list[Range] = []
+        self._owners: dict[int, int] = {}
+        self._due = float("-inf")
+
+    def owner_of(self, uid: int) -> int:
+        """Return the id of the user who answers for ``uid``: most often itself."""
+        if self._clock() >= self._due:
+            self._due, self._ranges, self._owners = self._clock() + RENEW_S, _read_ranges(self._etc), {}
+        owners = self._owners
+        if uid not in owners:
+            holding = (owner for count, first, owner in self._ranges if first <= uid < first + count)
+            owners[uid] = next(holding, uid)
+        return owners[uid]
+
+
+def _read_ranges(etc: Path) -> list[Range]:
+    """Return the ranges, the smallest first."""
+    ids: dict[str, int] = {}
+    for name, uid in _iter_numbers(etc / "passwd", fields=[2]):
+        ids.setdefault(name, uid)
+    owners: dict[str, int] = {}
+    ranges: list[Range] = []
+    for name, first, count in islice(_iter_numbers(etc / "subuid", fields=[1, 2]), MOST_RANGES):
+        owners.setdefault(name, ids.get(name) or _uid_said(name) or first)
+        ranges.append((count, first, owners[name]))
+    return sorted(ranges)
+
+
+def _uid_said(name: str) -> int:
+    """Return the id that an owner is given by in place of a name, or 0."""
+    with contextlib.suppress(OutsideError):
+        return whole(name, most=MOST_UID, what="id")
+    return 0
+
+
+def _iter_numbers(path: Path, fields: list[int]) -> Iterator[tuple[Any, ...]]:
+    """Yield the name in each line of a file like /etc/passwd, and ids in it; of an absent file nothing."""
+    try:
+        text = read_text(path, MOST_BYTES)
+    except (OSError, OutsideError) as err:
+        LOG.debug("%s is not read: %s", path, err)
+        return
+    for line in lines(text):
+        name, *rest = line.split(":")
+        # Lines may be comments, of NIS ("+::::::"), or wrong: they lend nobody anything.
+        with contextlib.suppress(OutsideError, IndexError):
+            yield name, *(whole(rest[field - 1].strip(), most=MOST_UID, what="id") for field in fields)
+
+
+owner_of = Users().owner_of
+"""Of this host."""

@@ -9,10 +9,47 @@ lies, whether it moves or where vCPUs run, and no guest is held as an undo left 
 
 from collections.abc import Sequence
 
+from vmplace.agent.loop_state import LoopState
 from vmplace.policy.home import allowed_nids, one_home
 from vmplace.policy.plan import GuestView, Mode
+from vmplace.policy.registry import AUTO
 from vmplace.topology.guest import Movability
 from vmplace.topology.host import HostTopology
+
+LEFT_TO_KERNEL = (
+    "kernel.numa_balancing stays as it is: {} run on several nodes, and nothing here tells which of these "
+    "touches a page, as the kernel's hint faults do"
+)
+
+
+class KernelBalancing:
+    """Switches the kernel's balancing off while guests are managed, and gives it back otherwise."""
+
+    def __init__(self, state: LoopState) -> None:
+        self._state = state
+
+    def own(self) -> None:
+        """Take what must not interfere, as long as a guest is managed; give it back otherwise."""
+        state = self._state
+        managing = (
+            any(guest.settings.mode is Mode.AUTO for guest in state.roster) and not state.commands.paused
+        )
+        with state.notes.fenced("kernel NUMA balancing"):
+            left = self._left_to_kernel() if managing else ()
+            if left:
+                state.notes.add(LEFT_TO_KERNEL.format(", ".join(left)))
+            state.notes.add(*state.parts.actuator.own(managing and not left))
+
+    def _left_to_kernel(self) -> tuple[str, ...]:
+        """Return the guests for which the kernel's balancing stays at work."""
+        state = self._state
+        is_known = state.parts.source.coverage.accessor_nid or state.parts.policy_name != AUTO
+        if is_known or state.config.numa_balancing != "auto" or state.host is None:
+            return ()
+        # What an order or an undo brought to its place stays there; any guest may be moved by an order.
+        if state.commands.waits_for_window or any(guest.held for guest in state.roster):
+            return ()
+        return left_to_kernel(state.host, [guest.view for guest in state.roster])
 
 
 def left_to_kernel(host: HostTopology, guests: Sequence[GuestView]) -> tuple[str, ...]:

@@ -247,8 +247,10 @@ def test_summaries_are_within_the_budget_of_decisions(monkeypatch: pytest.Monkey
     agent = agent_of(World([guest("db1")]), Written())
     due, allowed = [], iter([True, False, True])
     monkeypatch.setattr(
-        agent._decisions, "begin", lambda **_: setattr(agent._decisions, "allows", next(allowed))
+        agent.state.decisions, "begin", lambda **_: setattr(agent.state.decisions, "allows", next(allowed))
     )
-    monkeypatch.setattr(agent._handovers, "write_due", lambda *_: due.append(agent._decisions.allows))
+    monkeypatch.setattr(
+        agent.state.handovers, "write_due", lambda *_: due.append(agent.state.decisions.allows)
+    )
     agent.run(windows=3)
     assert due == [True, True]

@@ -37,7 +37,7 @@ def heartbeat(manager: socket.socket, watchdog_us: int, pid: int | None = None) 
 def test_a_loop_says_that_it_is_ready_alive_and_stopping(manager: socket.socket):
     world = World([guest("db1")])
     dry = world.agent(window_ms=200)
-    agent = Agent(dry.roster._loaded, dry._parts, world.wakeup, heartbeat(manager, 200_000))
+    agent = Agent(dry.roster._loaded, dry.state.parts, world.wakeup, heartbeat(manager, 200_000))
     agent.run(windows=1)
     words = heard(manager)
     assert (words[0], words[-1]) == ("READY=1", "STOPPING=1")

@@ -139,9 +139,9 @@ def test_a_guest_that_libvirt_tells_of_ends_the_rest():
     world = World([named()])
     world.awaited = frozenset({UUID})
     agent = world.agent()
-    assert agent._refresh() and not agent._refresh()
+    assert agent.refresh_stage.refresh() and not agent.refresh_stage.refresh()
     world.awaited = frozenset()
-    assert agent._refresh() and not agent._refresh()
+    assert agent.refresh_stage.refresh() and not agent.refresh_stage.refresh()
 
 
 def test_another_configuration_is_followed():

@@ -85,7 +85,7 @@ def gaps(look: Callable[[Heartbeat], None]) -> list[float]:
     heart = Heard("unused", WATCHDOG_S)
     world = LongLook(lambda: look(heart))
     dry = world.agent(window_ms=20)
-    Agent(dry.roster._loaded, dry._parts, world.wakeup, heart).run(windows=1)
+    Agent(dry.roster._loaded, dry.state.parts, world.wakeup, heart).run(windows=1)
     return np.diff(said).tolist()
 
 

@@ -73,7 +73,7 @@ def test_roots_and_copies_come_off_in_the_middle_of_a_rest():
     agent = world.agent()
     agent.run(windows=1)
     agent.inbox.tell(News("event-migrating", "db1", UUID))
-    agent._rest(30, until_asked=True)
+    agent.waits.rest(30, until_asked=True)
     assert world.let_go == LET_GO
 
 
@@ -84,7 +84,7 @@ def test_roots_and_copies_come_off_in_the_middle_of_an_undo():
     world.undoing = lambda: agent.inbox.tell(News("event-migrating", "db1", UUID))
     order = Order("undo", "web")
     agent.inbox.submit(order)
-    agent._commands.serve()
+    agent.state.commands.serve()
     assert order.answer.result(0) == ("undone",)
     assert world.let_go_in_undo == LET_GO
 
@@ -100,7 +100,7 @@ def test_further_rounds_end_no_rest_and_ask_libvirt_nothing():
     for _ in range(5):
         agent.inbox.tell(News("event-migrating", "db1", UUID))
     started = time.monotonic()
-    agent._rest(0.5, until_asked=True)
+    agent.waits.rest(0.5, until_asked=True)
     assert time.monotonic() - started >= 0.5
     assert world.asked == asked and not agent.inbox.has_news
     assert world.let_go == LET_GO

@@ -78,7 +78,7 @@ def test_room_that_was_made_is_withheld_from_plans_until_a_guest_comes():
     world = Crowded([guest("db1")])
     agent = world.agent()
     ordered(agent, world, Order("make-room", flavour=SIZE))
-    rooms, free = agent._rooms, world.host().node(0).free_bytes
+    rooms, free = agent.state.rooms, world.host().node(0).free_bytes
     present = frozenset({one.identity for one in world.running})
     assert rooms.without_kept(world.host(), present).node(0).free_bytes == free - SIZE.memory_bytes
     assert rooms.without_kept(world.host(), present | {(1, 2)}) == world.host()

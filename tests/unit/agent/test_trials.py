@@ -104,7 +104,7 @@ def test_what_is_planned_by_pages_is_judged_by_the_plan_alone(
     world = SeenWorld([replace(guest("db1"), vcpus=vcpus)], policy=to_node_1)
     world.sees, world.counters = sees, Cost(lambda name: costs[world.nid_of.get(name, 0)])
     agent = world.agent()
-    agent._parts = replace(agent._parts, policy_name=policy_name)
+    agent.state.parts = replace(agent.state.parts, policy_name=policy_name)
     agent.run(windows=2 * (BEFORE + AFTER) + 6)
     assert world.applied == ["db1"]
     assert world.undone == (["db1"] if is_judged else [])

@@ -114,15 +114,15 @@ def test_each_round_of_a_migration_holds_up_only_the_guest_that_migrates():
     agent = world.agent()
     agent.run(windows=1)
     agent.inbox.tell(News("started", "new"))
-    assert not agent._is_interrupted()
+    assert not agent.listener.is_interrupted()
     agent.inbox.tell(News("event-migrating", "web"))
     # It moves now, maybe.
-    assert agent._is_interrupted()
+    assert agent.listener.is_interrupted()
     agent.run(windows=2)
     agent.inbox.tell(News("event-migrating", "web"))
-    assert not agent._is_interrupted() and agent.inbox.has_news
+    assert not agent.listener.is_interrupted() and agent.inbox.has_news
     agent.inbox.tell(News("event-metadata", "db1"))
-    assert agent._is_interrupted()
+    assert agent.listener.is_interrupted()
 
 
 def test_a_migration_is_not_over_because_guests_cannot_be_looked_up(monkeypatch: pytest.MonkeyPatch):
@@ -155,7 +155,7 @@ def test_news_end_a_rest_but_not_a_window():
     agent = world.agent(window_ms=200)
     agent.inbox.tell(News("started", "db1"))
     started = time.monotonic()
-    agent._rest(30, until_asked=True)
+    agent.waits.rest(30, until_asked=True)
     assert time.monotonic() - started < 10
     agent.run(windows=1)
     assert min(world.windows_s) >= 0.2
@@ -167,7 +167,7 @@ def test_a_hangup_has_the_file_read_again_and_tells_what_changed(tmp_path: Path)
     world = World([guest("db1")])
     agent = world.agent()
     loaded = parse_config(path.read_text(), path)
-    agent._loaded, agent._given = loaded, path
+    agent.refresh_stage._loaded, agent.refresh_stage._given = loaded, path
     agent.roster.reload(loaded, (0, 1))
     agent.run(windows=1)
     assert world.applied == []

@@ -233,7 +233,7 @@ def recorded_run(tmp_path: Path) -> tuple[Agent, list[Event]]:
     host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
     with quiet(), closing(host.actuator()) as actuator:
         agent = host.agent(actuator)
-        agent._parts, kept = recording_run(agent._parts, trace, acts=True)
+        agent.state.parts, kept = recording_run(agent.state.parts, trace, acts=True)
         with closing(kept):
             agent.run(windows=30)
     return agent, list(iter_recording(trace))

@@ -133,7 +133,7 @@ def test_copies_go_as_soon_as_a_migration_is_told_and_come_back_when_it_is_over(
     told_at: list[int] = []
     with quiet(), closing(host.actuator()) as actuator:
         agent = host.agent(actuator)
-        plan = agent._parts.policy
+        plan = agent.state.parts.policy
 
         def policy(snapshot: Snapshot) -> PlacementPlan:
             copies.append(sum(one.present_bytes for one in actuator.copies().values()))
@@ -142,7 +142,7 @@ def test_copies_go_as_soon_as_a_migration_is_told_and_come_back_when_it_is_over(
                 agent.inbox.tell(News("event-migrating", "g"))
             return plan(snapshot)
 
-        agent._parts = replace(agent._parts, policy=policy)
+        agent.state.parts = replace(agent.state.parts, policy=policy)
         agent.run(windows=400)
     (at,) = told_at
     assert copies[at - 1] > 0 and copies[at] == 0

@@ -1,0 +1,59 @@
+"""After a plan: carry it out, and undo what made a guest slower."""
+
+import logging
+from collections.abc import Mapping
+
+from vmplace.actuation.result import ActuationResult
+from vmplace.agent.balancing import KernelBalancing
+from vmplace.agent.listening import Listener
+from vmplace.agent.loop_state import LoopState
+from vmplace.agent.may_move import may_move
+from vmplace.agent.notes import described, unexpected
+from vmplace.policy.plan import PlacementPlan
+from vmplace.policy.trial import Trial, Verdict
+
+LOG = logging.getLogger(__name__)
+
+
+class ActStage:
+    """Hands plans to the actuator, and judges what came of them."""
+
+    def __init__(self, state: LoopState, listener: Listener, balancing: KernelBalancing) -> None:
+        self._state = state
+        self._listener = listener
+        self._balancing = balancing
+
+    def act(self, plan: PlacementPlan) -> ActuationResult:
+        """Carry out what may be moved now; what fails is in the result."""
+        state = self._state
+        state.commands.serve()
+        self._listener.listen()
+        if state.commands.waits_for_window:
+            self._balancing.own()
+        try:
+            plan = plan.only(lambda name: may_move(state, name))
+            if plan.is_empty:
+                return ActuationResult()
+            topologies = {guest.name: guest.topology for guest in state.roster}
+            return state.parts.actuator.apply(plan, topologies, self._listener.is_interrupted)
+        except Exception as err:
+            if unexpected(err):
+                LOG.error("the plan was not carried out to its end", exc_info=err)
+            return ActuationResult(failures=(described(err),))
+        finally:
+            self._listener.listen()
+
+    def judge(self, result: ActuationResult) -> None:
+        """Undo what made a guest slower."""
+        state = self._state
+        if made_room := state.rooms.settle(result):
+            for guest in filter(None, map(state.roster.get, made_room)):
+                # It was not for its own good: what it costs from now on is what later moves are held against.
+                guest.trial = Trial(kept=True)
+            return
+        verdicts: Mapping[str, Verdict] = {}
+        with state.notes.fenced("what moved is not judged"):
+            verdicts = state.trials.settle(state.roster, result, state.clock.monotonic())
+        for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
+            with state.notes.fenced(f"guest {name} is not undone"):
+                state.notes.add(*state.parts.actuator.undo(name, self._listener.is_undo_over))

@@ -62,7 +62,8 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How long, in seconds of the emulated host's own clock.
 
     Windows are so many seconds of the guests' declared work (scenario_meter.py). A manager has come to
-    rest when no page moved for ``quiet_s``, but it gets at least ``least_s`` and at most ``most_s``.
+    rest when no page moved for ``quiet_s``, but it gets at least ``least_s`` and at most ``most_s``
+    (scenario_rest.py says when more).
     ``cost_s`` is the length of each turn in which its cost is measured; 0: it is not. With ``dilation`` a
     last window of ``emulated_s`` is in emulated time, so many times slower than real time, and the guests
     work as fast as they can in it: it tells their run times.

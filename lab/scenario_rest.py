@@ -15,6 +15,8 @@ from lab.scenario import Timing
 
 LONGEST = 6
 """Times ``most_s`` that a manager gets on a machine that is slow, or does other things, too."""
+AWAITED = 2
+"""Times ``most_s`` of a fast machine that one that comes to rest gets: placement is judged at rest."""
 FEW_TOUCHES = 0.8
 """Guests that make less than this share of what they are to make lack time."""
 QUIET_ROUNDS = 4
@@ -92,14 +94,20 @@ class Acting:
     def is_over(self) -> bool:
         """Tell whether it has had its time: all get the least, and nobody more than the most.
 
-        But on a slow machine one that comes to rest is waited for, as it would not be judged otherwise; then
-        those that do not come to rest get as long.
+        But one that comes to rest is waited for: where it puts memory is judged once it is done, and how long
+        that took is told.  Those that do not come to rest get as long.
         """
         if self.had_s >= self.timing.least_s and self.is_at_rest:
             return True
         most_s = max(self.timing.least_s, self.timing.most_s)
-        is_awaited = self.is_slow if self.rests else self.passed_s < self.longest_s
-        return self.passed_s >= LONGEST * most_s or (self.had_s >= most_s and not is_awaited)
+        if self.passed_s >= LONGEST * most_s:
+            return True
+        return self.had_s >= most_s and not self._is_awaited(most_s)
+
+    def _is_awaited(self, most_s: float) -> bool:
+        if self.rests:
+            return self.is_slow or self.had_s < AWAITED * most_s
+        return self.passed_s < self.longest_s
 
     @property
     def is_slow(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from lab import machine_share, scenario_meter, scenario_rest, scenario_speed
 from lab.errors import TooSlowError
 from lab.scenario import Timing
-from lab.scenario_rest import Acting
+from lab.scenario_rest import AWAITED, Acting
 
 FEW = 100
 LIMITED = (machine_share, scenario_meter, scenario_rest, scenario_speed)
@@ -41,9 +41,14 @@ def acting(
     return seen
 
 
-@pytest.mark.parametrize(("moves", "ends_s"), [(0, 10), (3, 10), (8, 13), (24, 29), (100, 30)])
-def test_it_ends_at_rest_but_not_before_the_least_nor_after_the_most(moves: int, ends_s: int):
+@pytest.mark.parametrize(("moves", "ends_s"), [(0, 10), (3, 10), (8, 13), (24, 29), (40, 45), (100, 60)])
+def test_it_ends_at_rest_but_not_before_the_least_nor_after_twice_the_most(moves: int, ends_s: int):
     assert acting(moves=moves).passed_s == ends_s
+
+
+def test_one_that_never_rests_ends_with_the_most():
+    assert acting(moves=100, rests=False).passed_s == 30
+    assert acting(moves=100, rests=False, longest_s=45).passed_s == 45
 
 
 def test_a_machine_that_is_half_others_gives_it_twice_the_time():
@@ -58,7 +63,7 @@ def test_guests_that_could_make_half_of_their_touches_give_it_twice_the_time():
 
 def test_on_a_slow_machine_one_that_comes_to_rest_is_waited_for():
     assert acting(moves=100, share=0.5).passed_s == 110
-    assert acting(moves=100, share=0.8).passed_s == 38
+    assert acting(moves=100, share=0.75).passed_s == 80
 
 
 def test_one_that_never_rests_gets_as_long_as_those_before_it():
@@ -108,7 +113,7 @@ def test_one_that_never_rests_is_told_on_a_free_machine_and_not_judged_on_a_busy
 
 def test_guests_that_it_slows_down_itself_neither_buy_it_time_nor_hide_it():
     harmful = acting(moves=1000, made=0.6)
-    assert harmful.passed_s == TIMING.most_s
+    assert harmful.passed_s == AWAITED * TIMING.most_s
     rest, guests = harmful.notes("vmplace")
     assert "not come to rest" in rest and "made 60% of its touches" in guests
 

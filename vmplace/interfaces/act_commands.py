@@ -97,8 +97,8 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
     The agent then leaves them alone until `vmplace resume`.  Works from the journal, so also without
     an agent, and after one that was killed.  Keeps to the budget of moves.  Ctrl-C ends it after the
-    present call; the next undo goes on.  Only root may.  The exit code is 3 if there is no agent and
-    nothing to undo; an agent says so, with 0.
+    present call; the next undo goes on.  Only root may.  The exit code is 0 also if there was nothing to
+    undo.
     """
     if settings:
         _give_settings_back(guest, config, as_json=as_json)
@@ -126,8 +126,6 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
     if not result.is_complete:
         reported = "stopped before all is as it was" if wakeup.stopping else "not all is as it was"
         raise VmplaceError(reported, hint="the rest stays in the journal: run it again")
-    if not result.guests and not result.sysctls:
-        raise NothingError("nothing to undo")
 
 
 def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool) -> None:
@@ -137,12 +135,10 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
     if guest is not None:
         raise click.UsageError("--settings are the host's: give no GUEST")
     reported, failures = give_back_without_agent(read_config(config).config)
-    if reported:
-        _print_lines(reported, as_json=as_json)
+    if reported or not failures:
+        _print_lines(reported or ("nothing to give back",), as_json=as_json)
     if failures:
         raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` tells more")
-    if not reported:
-        raise NothingError("nothing to give back")
 
 
 @click.command(epilog=examples("vmplace pause\nvmplace pause db1"))

@@ -12,6 +12,11 @@ MIB = 1 << 20
 LONGEST_NAME = 18
 """In tables of 80 columns; longer names are cut, and shown in full below."""
 BLOCKS = " ▁▂▃▄▅▆▇█"
+LEGEND = (
+    "LAR: the share of accesses that stay on their vCPU's node.",
+    "MC imbalance: of memory controllers, 0 if all serve alike.",
+    "ms of latency: how much less all accesses together wait for memory, modelled.",
+)
 NODE_COLOURS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_yellow")
 
 
@@ -222,6 +227,8 @@ def print_rehearsal(result: Mapping[str, Any]) -> None:
     for name, guest in guests:
         if guest["moved_bytes"]:
             out.print(Text(f"{name}: {_moved_in_sum(guest)}"))
+    for line in LEGEND:
+        out.print(Text(line))
 
 
 def _moved_in_sum(guest: Mapping[str, Any]) -> str:

@@ -145,11 +145,19 @@ def test_the_agent_stays_below_60_mb_with_16_gib_of_guests(config: Path, start: 
     assert peak and int(peak[1]) * 1024 < 60e6
 
 
-def test_undo_where_nothing_was_ever_moved_is_nothing_there(config: Path):
+def test_undo_where_nothing_was_ever_moved_says_so_and_is_done(config: Path):
     for words in (["undo"], ["undo", "db1"], ["undo", "--settings"]):
         undone = cli(config, *words, "--config", str(config))
-        assert undone.returncode == 3, undone.stderr
-        assert "nothing to" in undone.stderr
+        assert undone.returncode == 0, undone.stderr
+        assert undone.stdout.startswith("nothing to ")
+
+
+def test_undo_that_finds_nothing_is_the_same_with_an_agent(config: Path, start: Start, child: Child):
+    alone = cli(config, "undo", "--config", str(config))
+    start(child)
+    cli(config, "undo", "--config", str(config))
+    again = cli(config, "undo", "--config", str(config))
+    assert (again.returncode, again.stdout) == (alone.returncode, alone.stdout) == (0, "nothing to undo\n")
     assert cli(config, "undo", "db1", "--settings", "--config", str(config)).returncode == 2
 
 

@@ -38,6 +38,16 @@ class _Step:
     started: float
 
 
+_open: list[_Step] = []
+"""Steps that this process is in, of all that tell; the newest last."""
+
+
+def waited_for() -> str:
+    """Return this process's newest step and its seconds so far; nothing if it is in none."""
+    newest = _open[-1:]
+    return "".join(f"{step.name}: {time.monotonic() - step.started:.0f} s" for step in newest)
+
+
 class Progress:
     """Tells the steps on a terminal (one refreshed line) or in a log (a line now and then)."""
 
@@ -70,6 +80,7 @@ class Progress:
     def _begin(self, step: _Step) -> None:
         with self._lock:
             self._steps.append(step)
+            _open.append(step)
             if not self._terminal:
                 self._print(f"{step.name} ...")
             if self._ticker is None:
@@ -80,6 +91,7 @@ class Progress:
     def _end(self, step: _Step, outcome: str) -> None:
         with self._lock:
             self._steps.remove(step)
+            _open.remove(step)
             if not self._steps:
                 self._stop.set()
                 self._ticker = None

@@ -1,6 +1,7 @@
-"""A test of the lab may take minutes: every half a minute a line says which one is waited for."""
+"""A test of the lab may take minutes: every half a minute a line says which one is waited for, and why."""
 
 import os
+import sys
 import threading
 import time
 
@@ -44,7 +45,14 @@ class Waiting:
             test, now = self._test, time.monotonic()
             if test and (took_s := now - self._since) >= self._every_s:
                 passed = f"[{now - self._began:6.0f} s] {self._done} of {self._all} done"
-                os.write(self._fd, f"\n{passed}; {test}: {took_s:.0f} s\n".encode())
+                os.write(self._fd, f"\n{passed}; {test}: {took_s:.0f} s{step_of_lab()}\n".encode())
+
+
+def step_of_lab() -> str:
+    """Return which of the lab's steps the test is in: which host it boots, say."""
+    progress = sys.modules.get("lab.progress")
+    step: str = progress.waited_for() if progress else ""
+    return step and f"; {step}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -60,6 +60,6 @@ def give_back_without_agent(
     try:
         if DamonAdmin.give_back(sysfs, Path(config.socket).parent):
             reported.append("DAMON watches nothing any more")
-    except (OSError, ValueError) as err:
+    except (OSError, VmplaceError, ValueError) as err:
         failures.append(f"DAMON cannot be given back: {err}")
     return tuple(reported), tuple(failures)

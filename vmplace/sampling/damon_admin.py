@@ -3,8 +3,14 @@
 One kdamond watches all guests: the number of kdamonds cannot change while one runs.  Each guest is one
 target of operations set fvaddr (fixed ranges), and one scheme of action "stat" with a filter on that target,
 because the regions that a scheme reports do not say whose they are.
+
+Limits: a process that lets nobody read its memory map ends the answers for all (held.py).  A kdamond of its
+own for each guest would not help: a question waits for the kdamond that it asks, and until it is answered
+the kernel takes no question to another one (mm/damon/sysfs.c: damon_sysfs_handle_cmd has one request for
+the host in 6.12; from 6.14 on damon_sysfs_lock is kept meanwhile).
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +20,10 @@ from vmplace import apart
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.outside import SMALL_BYTES, read_text, read_whole
-from vmplace.topology.damon import ADMIN, MARK, foreign_user, is_marked
+from vmplace.topology.damon import ADMIN, MARK, begun_at, foreign_user, is_marked
+from vmplace.topology.procfs import PROC
 
+LOG = logging.getLogger(__name__)
 UNLIMITED = 2**63 - 1
 MIN_REGIONS, MAX_REGIONS = 200, 1000
 UPDATES = 4
@@ -25,6 +33,13 @@ UPDATES = 4
 PATIENCE_S = 5.0
 """An update usually waits for an aggregation or two."""
 STUCK = "DAMON does not answer: a process that it watches holds its memory map up"
+
+
+class DamonHeldError(VmplaceError):
+    """A watched process holds DAMON up; nothing but that process, or its end, changes that."""
+
+    def __init__(self) -> None:
+        super().__init__(STUCK, hint="it goes on once that process lets go, or ends")
 
 
 @dataclass(frozen=True)
@@ -40,27 +55,42 @@ class DamonAdmin:
     """The one kdamond of this agent."""
 
     def __init__(
-        self, sysfs: Path, state_dir: Path, *, sample_us: int = 25_000, aggregation_us: int = 250_000
+        self,
+        sysfs: Path,
+        state_dir: Path,
+        *,
+        sample_us: int = 25_000,
+        aggregation_us: int = 250_000,
+        proc: Path = PROC,
     ):
-        """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands."""
-        self._sysfs, self._root = sysfs, sysfs / ADMIN
+        """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands.
+
+        One that a killed agent left, and that a process holds up, is taken: DamonHeldError comes later.
+        """
+        self._sysfs, self._root, self._proc = sysfs, sysfs / ADMIN, proc
         self._owned = state_dir / MARK
         self._sample_us = sample_us
         self.aggregation_us = aggregation_us
         self._probe()
 
     @classmethod
-    def give_back(cls, sysfs: Path, state_dir: Path) -> bool:
-        """Stop what a killed agent left watching, if it did; return whether there was anything."""
+    def give_back(cls, sysfs: Path, state_dir: Path, proc: Path = PROC) -> bool:
+        """Stop what a killed agent left watching, if it did; return whether there was anything.
+
+        Raises DamonHeldError, OSError.
+        """
         left = cls.__new__(cls)
-        left._root, left._owned = sysfs / ADMIN, state_dir / MARK
+        left._root, left._owned, left._proc = sysfs / ADMIN, state_dir / MARK, proc
         if not left._root.is_dir() or not left._owned.exists():
             return False
         left.stop()
         return True
 
     def start(self, targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Watch processes (pid, ranges of addresses); replaces what was watched.  Raises OSError."""
+        """Watch processes (pid, ranges of addresses); replaces what was watched.
+
+        Raises OSError, DamonHeldError.
+        """
         self.stop()
         settings = _settings(targets, self._sample_us, self.aggregation_us)
         self._create_context(settings)
@@ -72,7 +102,8 @@ class DamonAdmin:
     def regions(self, count: int) -> tuple[tuple[Region, ...], ...]:
         """Return the touched regions of each of the ``count`` targets, in the order of ``start``.
 
-        Waits for an aggregation to end.  Raises OSError (EINVAL: the kdamond ended, as all processes did).
+        Waits for an aggregation to end.  Raises OSError (EINVAL: the kdamond ended, as all processes did),
+        DamonHeldError.
         """
         for _ in range(UPDATES):
             tried_before = self._tried_regions()
@@ -105,9 +136,14 @@ class DamonAdmin:
             )
         if not os.access(self._root / "nr_kdamonds", os.W_OK):
             raise UnsupportedHostError("DAMON cannot be configured", hint="run as root")
-        # A kdamond of an agent that was killed goes on: it is taken over.
-        self.stop()
-        if (state := foreign_user(self._sysfs, self._owned)) is not None:
+        try:
+            # A kdamond of an agent that was killed goes on: it is taken over.
+            self.stop()
+        except DamonHeldError:
+            # Nobody else's, and it worked: once it answers, ``start`` sets it up anew.
+            LOG.warning("%s", STUCK)
+            return
+        if (state := foreign_user(self._sysfs, self._owned, self._proc)) is not None:
             raise UnsupportedHostError(
                 f"DAMON is in use by somebody else ({state})",
                 hint=f"stop its owner, then: echo 0 > {self._root}/nr_kdamonds",
@@ -123,12 +159,13 @@ class DamonAdmin:
             )
 
     def _is_owned(self) -> bool:
-        return bool(int(self._read("nr_kdamonds"))) and is_marked(self._root, self._owned)
+        return bool(int(self._read("nr_kdamonds"))) and is_marked(self._root, self._owned, self._proc)
 
     def _note(self, pid: str, settings: Sequence[tuple[str, object]]) -> None:
         reported = [f"{path}={value}" for path, value in settings]
         self._owned.parent.mkdir(parents=True, exist_ok=True)
-        self._owned.write_text("\n".join([pid, *reported]) + "\n")
+        begun = begun_at(pid, self._proc)
+        self._owned.write_text("\n".join([f"{pid} {begun}".strip(), *reported]) + "\n")
 
     def _create_context(self, settings: Sequence[tuple[str, object]]) -> None:
         # Before there is anything: an agent may be killed at any moment, and nobody else would clean up.
@@ -147,7 +184,7 @@ class DamonAdmin:
         try:
             apart.write(self._root / path, str(value), patience_s=PATIENCE_S)
         except HeldError as err:
-            raise VmplaceError(STUCK, hint="it goes on once that process lets go, or ends") from err
+            raise DamonHeldError from err
 
 
 def _read_region(path: Path) -> Region:

@@ -7,7 +7,8 @@ MMU notifier it honours the guest's nested page tables, too.
 Source: SeongJae Park et al., "DAOS: Data Access-aware Operating System" (HPDC'22); mm/damon (6.12).
 
 Limits: the batch tells the last aggregation (250 ms) of a window, not all of it, and says so by its times.
-One user a host: DAMON that somebody else configured is refused.
+One user a host: DAMON that somebody else configured is refused.  One process ends the answers for all as long
+as it lets nobody read its memory map (damon_admin.py).
 """
 
 import time
@@ -15,7 +16,8 @@ import time
 import numpy as np
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
-from vmplace.sampling.damon_admin import DamonAdmin, Region
+from vmplace.held import HeldError
+from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError, Region
 from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
@@ -37,7 +39,7 @@ class DamonSource:
         self._nids = setup.host.nids
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         try:
-            self._admin = DamonAdmin(setup.sysfs, setup.state_dir)
+            self._admin = DamonAdmin(setup.sysfs, setup.state_dir, proc=setup.proc)
         except UnsupportedHostError:
             self._walk.close()
             raise
@@ -83,7 +85,7 @@ class DamonSource:
         self._walk.close()
 
     def _start(self) -> None:
-        self._watched = {key: guest for key, guest in self._watched.items() if self._is_alive(guest)}
+        self._watched = {key: guest for key, guest in self._watched.items() if self._is_readable(guest)}
         targets = [(guest.pid, [_span(ram) for ram in guest.ram]) for guest in self._watched.values()]
         try:
             self._admin.start(targets)
@@ -97,14 +99,19 @@ class DamonSource:
         except OSError:
             # The kdamond ends with the last of its processes; nothing was learnt then.
             found, self._running = (), ()
+        except DamonHeldError:
+            # Once it answers, it is set up anew without whoever held it up.
+            self._running = ()
+            raise
         self._regions = dict(zip(self._running, found, strict=False))
         self._regions_ns = time.monotonic_ns()
 
-    def _is_alive(self, guest: GuestTopology) -> bool:
+    def _is_readable(self, guest: GuestTopology) -> bool:
+        """Tell whether a guest is there, and lets others read its memory map: else it is watched no more."""
         try:
             with self._walk.frames.opened(guest):
                 return True
-        except GuestGoneError:
+        except (GuestGoneError, HeldError):
             return False
 
     def _sample(

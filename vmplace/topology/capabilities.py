@@ -98,7 +98,7 @@ def probe_damon(roots: Roots) -> Capability:
     if not found.answer:
         return found
     try:
-        state = foreign_user(roots.sys, roots.run / MARK)
+        state = foreign_user(roots.sys, roots.run / MARK, roots.proc)
     except (OSError, OutsideError) as err:
         return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
     if state is None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.unit.actuation.child_guest import guest_of, plan_of
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
 from tests.unit.agent.slow_clock import SlowClock
+from vmplace import apart
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_boot_id
 from vmplace.actuation.journal import Journal
@@ -21,6 +22,7 @@ from vmplace.agent import without_agent
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
+from vmplace.held import HeldError
 from vmplace.interfaces.act_commands import undo
 
 BASE, NPAGES = 1 << 32, BLOCK_PAGES + 512
@@ -109,19 +111,38 @@ def test_what_a_killed_agent_took_of_the_kernel_is_given_back_without_its_guests
     assert give_back_without_agent(config, taken, tmp_path / "sys") == ((), ())
 
 
-def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, taken: Path, tmp_path: Path):
-    sysctl = taken / "sys/kernel/numa_balancing"
-    sysctl.unlink()
-    sysctl.mkdir()
+def left_by_a_killed_agent(tmp_path: Path) -> Path:
+    """Make DAMON's files as a killed agent leaves them, and its mark; return where they are."""
     kdamonds, mark = tmp_path / "sys/kernel/mm/damon/admin/kdamonds", tmp_path / "run/damon-kdamond-pid"
     (kdamonds / "0").mkdir(parents=True)
     mark.parent.mkdir()
     for name, value in {"nr_kdamonds": "1", "0/pid": "77", "0/state": "on"}.items():
         (kdamonds / name).write_text(value)
     mark.write_text("77\n")
+    return kdamonds
+
+
+def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, taken: Path, tmp_path: Path):
+    sysctl = taken / "sys/kernel/numa_balancing"
+    sysctl.unlink()
+    sysctl.mkdir()
+    kdamonds = left_by_a_killed_agent(tmp_path)
     reported, failures = give_back_without_agent(config, taken, tmp_path / "sys")
     assert reported == ("DAMON watches nothing any more",) and (kdamonds / "0/state").read_text() == "off"
     assert len(failures) == 1 and "kernel.numa_balancing" in failures[0]
     # Still in the journal: the next time it may work.
     with Journal(config.journal_path, proc=taken) as journal:
         assert list(journal.contents().sysctls) == ["kernel/numa_balancing"]
+
+
+def test_what_is_given_back_is_told_though_damon_waits_for_a_process(
+    config: Config, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def held_up(path: Path, text: str, *, patience_s: float) -> None:
+        raise HeldError
+
+    left_by_a_killed_agent(tmp_path)
+    monkeypatch.setattr(apart, "write", held_up)
+    reported, failures = give_back_without_agent(config, taken, tmp_path / "sys")
+    assert reported == ("kernel.numa_balancing=0->1: given back",)
+    assert len(failures) == 1 and "a process that it watches holds its memory map up" in failures[0]

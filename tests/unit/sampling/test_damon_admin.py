@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from vmplace import apart
 from vmplace.errors import UnsupportedHostError
-from vmplace.sampling.damon_admin import DamonAdmin, _settings
+from vmplace.held import HeldError
+from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError, _settings
 from vmplace.topology.damon import ADMIN, MARK
 
 TARGETS = [(12, [(0x1000, 0x3000)])]
@@ -66,6 +68,47 @@ def test_a_mark_of_an_earlier_version_tells_by_its_pid_alone(sysfs: Path, tmp_pa
     put(tmp_path / "run" / MARK, "77\n")
     put(sysfs / ADMIN / "0/pid", "-1")
     assert DamonAdmin.give_back(sysfs, tmp_path / "run") and kdamonds(sysfs) == "1"
+
+
+def started_at(proc: Path, pid: int, ticks: int) -> None:
+    put(proc / f"{pid}/stat", f"{pid} (kdamond.0) S{' 0' * 18} {ticks} 0\n")
+
+
+@pytest.mark.parametrize(("ticks", "is_ours"), [(500, True), (501, False)])
+def test_a_pid_that_was_given_again_is_somebody_elses(
+    sysfs: Path, tmp_path: Path, ticks: int, *, is_ours: bool
+):
+    """A mark may be hours old, and pids come round."""
+    proc, state = tmp_path / "proc", tmp_path / "run"
+    started_at(proc, 77, 500)
+    mine = DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"), proc=proc)
+    mine.start(TARGETS)
+    assert (state / MARK).read_text().startswith("77 500\n")
+    started_at(proc, 77, ticks)
+    put(sysfs / ADMIN / "0/contexts/0/targets/0/pid_target", "999")
+    assert DamonAdmin.give_back(sysfs, state, proc) and kdamonds(sysfs) == ("0" if is_ours else "1")
+
+
+def held_up(path: Path, text: str, *, patience_s: float) -> None:
+    """Stand for a write that waits for a watched process, which lets go of it never."""
+    raise HeldError
+
+
+def test_an_agent_starts_though_the_one_before_it_left_damon_waiting_for_a_process(
+    sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    state = noted(sysfs, tmp_path, "77")
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "write", held_up)
+        admin = DamonAdmin(sysfs, state)
+        with pytest.raises(DamonHeldError, match="does not answer"):
+            admin.start(TARGETS)
+    # Until it answers it is this agent's, and so it is for whoever comes next.
+    assert (sysfs / ADMIN / "0/state").read_text() == "on" and (state / MARK).exists()
+    admin.start(TARGETS)
+    assert (sysfs / ADMIN / "0/contexts/0/targets/0/pid_target").read_text() == "12"
+    admin.stop()
+    assert kdamonds(sysfs) == "0" and not (state / MARK).exists()
 
 
 class KilledError(BaseException):

@@ -1,0 +1,95 @@
+"""Whom DAMON watches, told from a copy of its files; guests are real processes (the lab has real DAMON)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.unit.actuation.child_guest import child_guest
+from vmplace import apart, held
+from vmplace.held import HeldError
+from vmplace.sampling.damon_admin import DamonHeldError, _settings
+from vmplace.sampling.source import SourceSetup
+from vmplace.sampling.source_damon import DamonSource
+from vmplace.topology.damon import ADMIN
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="frame numbers need root (CAP_SYS_ADMIN)")
+MOST = 3
+
+
+@pytest.fixture
+def guests() -> Iterator[list[GuestTopology]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(child_guest(8)).guest for _ in range(MOST)]
+        apart.close()
+        held.keep(set())
+
+
+@pytest.fixture
+def source(sysfs: Path, tmp_path: Path, host: HostTopology) -> DamonSource:
+    root = sysfs / ADMIN
+    settings = _settings([(1, [(0, 4096)])] * MOST, 25_000, 250_000)
+    files = {f"0/contexts/0/{path}": str(value) for path, value in settings}
+    files |= {"nr_kdamonds": "0", "0/state": "off", "0/pid": "-1", "0/contexts/nr_contexts": "0"}
+    for path, text in {**files, "0/contexts/0/avail_operations": "fvaddr"}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return DamonSource(SourceSetup(host, sysfs=sysfs, state_dir=tmp_path / "run"))
+
+
+def watched(sysfs: Path) -> set[int]:
+    """Return the pids that the kernel was told."""
+    targets = sysfs / ADMIN / "0/contexts/0/targets"
+    count = int((targets / "nr_targets").read_text())
+    return {int((targets / f"{index}/pid_target").read_text()) for index in range(count)}
+
+
+def let_go(guest: GuestTopology, is_over: list[bool]) -> None:
+    held.note_stuck(guest.pid, lambda: bool(is_over))
+
+
+def test_a_guest_that_holds_readers_up_does_not_keep_others_from_being_watched(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path
+):
+    evil, good, new = guests
+    for guest in (evil, good):
+        source.arm(guest)
+    assert watched(sysfs) == {evil.pid, good.pid}
+    is_over: list[bool] = []
+    let_go(evil, is_over)
+    # Whoever is new has all of them set up anew.
+    source.arm(new)
+    source.arm(good)
+    assert watched(sysfs) == {good.pid, new.pid}
+    assert source.harvest(good).ranges
+    with pytest.raises(HeldError):
+        source.arm(evil)
+    is_over.append(True)
+
+
+def test_once_damon_answers_again_it_is_set_up_without_who_held_it_up(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    evil, good, _ = guests
+    for guest in (evil, good):
+        source.arm(guest)
+    is_over: list[bool] = []
+    let_go(evil, is_over)
+
+    def held_up(path: Path, text: str, *, patience_s: float) -> None:
+        raise HeldError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "write", held_up)
+        with pytest.raises(DamonHeldError):
+            source.harvest(good)
+        with pytest.raises(DamonHeldError):
+            source.arm(good)
+    source.arm(good)
+    assert watched(sysfs) == {good.pid}
+    assert source.harvest(good).ranges
+    is_over.append(True)

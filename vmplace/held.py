@@ -15,7 +15,8 @@ No signal but a kill ends such a wait, so it is a thread of its own that waits:
 
 What not even a kill ends goes on in a process (apart.py), and is noted here by ``await_end``.
 
-Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  What is
+Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  Waits that
+end before they are looked at may take SHORT_WAITS_S for each process, in LONGEST_BACKOFF_S.  What is
 left behind takes memory until it is let go, up to 4 MB each: a step for each of MOST_STUCK processes in all,
 MOST_OF_USER of one user (users.py), and one more for each of them whose descriptor is closed.  Beyond them
 nothing is begun for a process, known or not: a user can have all of his own left alone.  RESERVED of them
@@ -58,6 +59,10 @@ MOST_S = 30.0
 WAITING_SHARE = 4
 """A thread that works for less than such a part of the time waits.  Others may wait for the interpreter's
 lock or for a CPU that the hypervisor took."""
+SHORT_WAITS_S = 10.0
+"""Steps that end before they are looked at may have slept so long in LONGEST_BACKOFF_S, for each process."""
+LEAST_SLEEP_NS = 1_000_000
+"""A step may always sleep so long: there is the interpreter's lock, and honest guests use their own."""
 STAT_BYTES = 1024
 STACK_BYTES = 256 << 10
 HELD = "left alone: it, or too many other processes, hold up whoever reads their memory maps"
@@ -75,25 +80,39 @@ class HeldError(UnsupportedHostError):
 class _Process:
     """What is remembered of a process that held steps up; ``stuck`` tell whether they have ended.
 
-    ``waited_s``: of late, as of ``noted_s``: WAIT_S are forgotten in LONGEST_BACKOFF_S.
+    ``waits``: of late, those that were looked at.
     """
 
     user: int
-    noted_s: float
+    waits: "_Waits"
     stuck: list[Callable[[], bool]] = field(default_factory=list)
     times: int = 0
     until_s: float = 0.0
-    waited_s: float = 0.0
 
     def stuck_count(self) -> int:
         """Return how many steps for it still wait."""
         self.stuck = [has_ended for has_ended in self.stuck if not has_ended()]
         return len(self.stuck)
 
-    def has_waited(self, now_s: float, seconds: float) -> None:
-        """Note a wait that ends now."""
-        forgotten = WAIT_S * (now_s - self.noted_s) / LONGEST_BACKOFF_S
-        self.waited_s, self.noted_s = max(self.waited_s - forgotten, 0.0) + seconds, now_s
+    def leave_alone(self, now_s: float) -> None:
+        """Begin nothing for it, for longer each time."""
+        self.waits.sum_s, self.times = 0.0, self.times + 1
+        self.until_s = now_s + min(2.0 ** (self.times - 1), LONGEST_BACKOFF_S)
+
+
+@dataclass
+class _Waits:
+    """A sum of waits as of ``noted_s``; ``most_s`` of it are forgotten in LONGEST_BACKOFF_S."""
+
+    most_s: float
+    noted_s: float
+    sum_s: float = 0.0
+
+    def add(self, now_s: float, seconds: float) -> bool:
+        """Note a wait that ends now; tell whether they are too many."""
+        forgotten = self.most_s * (now_s - self.noted_s) / LONGEST_BACKOFF_S
+        self.sum_s, self.noted_s = max(self.sum_s - forgotten, 0.0) + seconds, now_s
+        return self.sum_s >= self.most_s
 
 
 class Held:
@@ -103,6 +122,7 @@ class Held:
         self._proc, self._clock = proc, clock
         self._lock = threading.Lock()
         self._processes: dict[int, _Process] = {}
+        self._short: dict[int, _Waits] = {}
         self._read: set[int] = set()
         self._idle: list[_Worker] = []
         self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
@@ -136,6 +156,8 @@ class Held:
             self._idle.append(worker)
             self._read.add(pid)
         _CPU.ns = getattr(_CPU, "ns", 0) + job.cpu_ns
+        if job.slept_s:
+            self._note_short(pid, job.slept_s)
         return job.outcome()
 
     def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
@@ -196,12 +218,14 @@ class Held:
         """
         with self._lock:
             self._read &= pids
+            self._short = {pid: waits for pid, waits in self._short.items() if pid in pids}
             now = self._clock()
             self._processes = {
                 pid: one
                 for pid, one in self._processes.items()
                 if (
-                    now < max(one.until_s, one.noted_s) + LONGEST_BACKOFF_S and self._is_there(pid, one, pids)
+                    now < max(one.until_s, one.waits.noted_s) + LONGEST_BACKOFF_S
+                    and self._is_there(pid, one, pids)
                 )
                 or one.stuck_count()
             }
@@ -258,17 +282,28 @@ class Held:
     def _note(self, pid: int, waited_s: float, has_ended: Callable[[], bool] | None) -> None:
         with self._lock:
             self._left_s -= waited_s
-            now, process = self._clock(), self._processes.get(pid)
-            if process is None:
-                process = self._processes[pid] = _Process(_user_of(pid, self._proc), now)
-            process.has_waited(now, waited_s)
+            now = self._clock()
+            process = self._known(pid, now)
+            is_too_much = process.waits.add(now, waited_s)
             if has_ended is not None:
                 process.stuck.append(has_ended)
-            elif process.waited_s < WAIT_S:
-                return
-            # Who lets go each time just before would cost a wait each time.
-            process.waited_s, process.times = 0.0, process.times + 1
-            process.until_s = now + min(2.0 ** (process.times - 1), LONGEST_BACKOFF_S)
+            if has_ended is not None or is_too_much:
+                # Who lets go each time just before would cost a wait each time.
+                process.leave_alone(now)
+
+    def _note_short(self, pid: int, slept_s: float) -> None:
+        """Note what a step waited for that ended before it was looked at."""
+        with self._lock:
+            now = self._clock()
+            waits = self._short.setdefault(pid, _Waits(SHORT_WAITS_S, now))
+            if pid > 0 and waits.add(now, slept_s):
+                waits.sum_s = 0.0
+                self._known(pid, now).leave_alone(now)
+
+    def _known(self, pid: int, now_s: float) -> _Process:
+        if pid not in self._processes:
+            self._processes[pid] = _Process(_user_of(pid, self._proc), _Waits(WAIT_S, now_s))
+        return self._processes[pid]
 
     def _patience_s(self, now: float) -> float:
         with self._lock:
@@ -294,7 +329,7 @@ class _Job(Generic[T]):
 
     def __init__(self, step: Callable[[], T], late: Callable[[T], object]) -> None:
         self.ended = threading.Event()
-        self.cpu_ns = 0
+        self.cpu_ns, self.slept_s = 0, 0.0
         self._steps: tuple[Callable[[], T], ...] = (step,)
         self._late = late
         self._lock = threading.Lock()
@@ -306,15 +341,17 @@ class _Job(Generic[T]):
         """Tell whether the thread is done with it."""
         return self.ended.is_set()
 
-    def run(self) -> None:
+    def run(self, times: "_ThreadTimes") -> None:
         """Do the step; called by the thread."""
         before = time.thread_time_ns()
+        times.begin()
         try:
             for step in self._steps:
                 self._value.append(step())
         except BaseException as err:  # whoever waits for it gets it
             self._error = err
         self._steps, self.cpu_ns = (), time.thread_time_ns() - before
+        self.slept_s = times.slept_s(self.cpu_ns)
         with self._lock:
             self.ended.set()
             is_left = self._is_left
@@ -355,10 +392,41 @@ class _Worker(threading.Thread):
 
     def run(self) -> None:
         """Do jobs."""
+        times = _ThreadTimes()
         while (job := self._jobs.get()) is not None:
-            job.run()
+            job.run(times)
             # An idle thread must not keep what a step returned.
             del job
+        times.close()
+
+
+class _ThreadTimes:
+    """How long the calling thread sleeps in a step: it neither runs nor waits for a CPU."""
+
+    def __init__(self) -> None:
+        self._fd, self._began_ns, self._before = -1, 0, b""
+        with contextlib.suppress(OSError):
+            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began_ns, self._before = time.monotonic_ns(), self._read()
+
+    def slept_s(self, cpu_ns: int) -> float:
+        """Return how much longer than WAITING_SHARE allows the step slept that ends now."""
+        took_ns = time.monotonic_ns() - self._began_ns
+        if took_ns <= WAITING_SHARE * cpu_ns + LEAST_SLEEP_NS or not self._before:
+            return 0.0
+        busy_ns = _ran_ns(self._read()) - _ran_ns(self._before)
+        return max(took_ns - WAITING_SHARE * busy_ns - LEAST_SLEEP_NS, 0) / 1e9
+
+    def close(self) -> None:
+        """The thread ends."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _read(self) -> bytes:
+        return os.pread(self._fd, STAT_BYTES, 0) if self._fd >= 0 else b""
 
 
 _CPU = threading.local()

@@ -7,6 +7,8 @@ real thing is in tests/native/test_held_guests.py.
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -341,6 +343,52 @@ def test_who_lets_go_each_time_just_before_is_left_alone_too(tmp_path: Path):
     with pytest.raises(HeldError):
         reads.bounded(7, lambda: None)
     assert reads.bounded(8, lambda: 3) == 3
+    reads.close()
+
+
+SLEEP_S = 0.015
+
+
+def test_many_waits_that_are_too_short_to_be_looked_at_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A large guest is read in thousands of steps: 15 ms in each of them would be minutes in each window."""
+    monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.6)
+    reads, steps = Held(tmp_path), 0
+    until = time.monotonic() + 20
+    while not reads.holds(7) and time.monotonic() < until:
+        reads.bounded(7, lambda: time.sleep(SLEEP_S))
+        steps += 1
+    assert reads.holds(7) and not reads.holds(8)
+    # Each counts but for a millisecond, and for what it works; a busy machine has it sleep longer.
+    assert 0.6 / (4 * SLEEP_S) < steps < 2 * 0.6 / SLEEP_S
+    reads.close()
+
+
+def test_steps_that_sleep_as_long_as_they_work_or_wait_for_a_cpu_are_nobodys_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.05)
+    reads = Held(tmp_path)
+
+    def work() -> None:
+        until = time.thread_time() + 0.004
+        while time.thread_time() < until:
+            pass
+        time.sleep(0.004)
+
+    cpus = os.sched_getaffinity(0)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            # All on one CPU: that of the step is taken half of the time.
+            os.sched_setaffinity(busy.pid, {min(cpus)})
+            os.sched_setaffinity(0, {min(cpus)})
+            for _ in range(100):
+                reads.bounded(7, work)
+        finally:
+            os.sched_setaffinity(0, cpus)
+            busy.kill()
+    assert not reads.holds(7)
     reads.close()
 
 

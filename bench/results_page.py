@@ -133,10 +133,10 @@ def _runs(_name: str, kept: Record) -> Iterator[str]:
 
 
 def _bench(name: str, kept: Record) -> Iterator[str]:
-    title, kind, command = BENCHES.get(name, (name, "measured", f"bench_{name}"))
+    title, kind, _ = BENCHES.get(name, (name, "measured", ""))
     yield f"## {title}\n"
-    yield f"*{kind}*, by `python -m bench.{command}`.\nIt asks:\n"
-    yield _question(command.split()[0]) + "\n"
+    yield f"*{kind}*, by `python -m bench.{_arguments(kept['record'])}`.\nIt asks:\n"
+    yield _question(f"bench_{name}") + "\n"
     for part, reported in kept.get("parts", {}).items():
         runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"
         yield f"### {part.replace('_', ' ')}\n\n{runs[0].upper()}{runs[1:]}.\n"
@@ -152,6 +152,14 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
             yield f"| {key} | {_number(middle)} | {shown_spread} |"
         yield ""
     yield from _provenance(name, kept["record"])
+
+
+def _arguments(record: Record) -> str:
+    """Return the bench that was run, with its arguments, as it is called."""
+    bench, *arguments = record["command"]
+    if "--out" in arguments:
+        arguments = arguments[: arguments.index("--out")]
+    return " ".join((Path(bench).stem, *arguments))
 
 
 def _question(bench: str) -> str:
@@ -199,12 +207,22 @@ def _machine(record: Record) -> str:
     return f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory']}, Python {machine['python']}"
 
 
+def _status(name: str, kept: Record) -> Iterator[str]:
+    """Yield what commands printed, as they did."""
+    yield "## What `vmplace status` prints\n"
+    yield "By `make demo-status`: of the demo's guests, in the emulated host, once all was placed.\n"
+    for words, text in kept["printed"].items():
+        yield f"    $ vmplace {words}"
+        yield textwrap.indent(text, "    ", lambda line: True).rstrip(" ")
+    yield from _provenance(name, kept["record"])
+
+
 def _policies(name: str, kept: Record) -> Iterator[str]:
     yield from rendered_policies(kept)
     yield from _provenance(name, kept["record"])
 
 
-SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies}
+SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies, "status": _status}
 
 
 def keep(record: Path, results: Path = RESULTS) -> None:

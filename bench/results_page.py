@@ -135,7 +135,7 @@ def _runs(_name: str, kept: Record) -> Iterator[str]:
 def _bench(name: str, kept: Record) -> Iterator[str]:
     title, kind, _ = BENCHES.get(name, (name, "measured", ""))
     yield f"## {title}\n"
-    yield f"*{kind}*, by `python -m bench.{_arguments(kept['record'])}`.\nIt asks:\n"
+    yield f"*{kind}*, by\n`python -m bench.{_arguments(kept['record'])}`.\nIt asks:\n"
     yield _question(f"bench_{name}") + "\n"
     for part, reported in kept.get("parts", {}).items():
         runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"

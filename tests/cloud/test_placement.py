@@ -167,7 +167,7 @@ def test_who_loses_a_race_tries_again(
     assert children(admin, host)["vmplace_node0"] == {NODE, TIGHT, "CUSTOM_RACER_1", "CUSTOM_RACER_2"}
 
 
-def test_a_node_that_guests_hold_stays_and_is_told(admin: Any, host: str, ours: NodeProviders) -> None:
+def test_a_node_that_guests_hold_stays_and_is_reported(admin: Any, host: str, ours: NodeProviders) -> None:
     ours.publish((0,), frozenset({0}))
     [child] = ours._children(ours._root())
     body = {
@@ -180,7 +180,7 @@ def test_a_node_that_guests_hold_stays_and_is_told(admin: Any, host: str, ours: 
     assert children(admin, host) == {"vmplace_node0": {NODE}}
 
 
-def test_a_host_that_nova_does_not_know_is_told(service: PlacementService, ours: NodeProviders) -> None:
+def test_a_host_that_nova_does_not_know_is_reported(service: PlacementService, ours: NodeProviders) -> None:
     with pytest.raises(VmplaceError, match="knows no provider 'elsewhere'"):
         NodeProviders(ours._adapter, "elsewhere").publish((0,), frozenset())
 
@@ -247,7 +247,7 @@ def status(**pressure: float) -> dict[str, Any]:
     return {"nids": [0, 1], "guests": {"db": {"pressure_by_node": reported}}}
 
 
-def test_a_placement_that_is_gone_is_told_once_and_asked_ever_less(
+def test_a_placement_that_is_gone_is_reported_once_and_asked_ever_less(
     service: PlacementService, host: str, ours: NodeProviders, admin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = {"s": 0.0}

@@ -231,7 +231,9 @@ def test_the_report_answers_by_the_rows(traces: Path, tmp_path: Path) -> None:
         (["TRACES", "--hosts", "two-node", "--scheduler", "tcp://127.0.0.1:1"], "no Dask scheduler"),
     ],
 )
-def test_a_mistake_is_told_before_any_work(traces: Path, tmp_path: Path, words: list[str], said: str) -> None:
+def test_a_mistake_is_reported_before_any_work(
+    traces: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
     out = tmp_path / "out.parquet"
     asked = [str(traces if word == "TRACES" else word) for word in words]
     answer = CliRunner().invoke(cli, ["sweep", *asked, "--out", str(out)])

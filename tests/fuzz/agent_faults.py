@@ -275,9 +275,9 @@ def main() -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         results = list(pool.map(run, seeds, chunksize=16))
     done = [faults for _, faults, _ in results if faults >= 0]
-    bad = [(seed, told) for seed, _, told in results if told]
-    for seed, told in bad[:10]:
-        print(f"{told}seed {seed}: python -m tests.fuzz.agent_faults --first {seed} --seeds 1 --jobs 1")
+    bad = [(seed, reported) for seed, _, reported in results if reported]
+    for seed, reported in bad[:10]:
+        print(f"{reported}seed {seed}: python -m tests.fuzz.agent_faults --first {seed} --seeds 1 --jobs 1")
     took = time.monotonic() - began
     print(f"{len(done)} of {options.seeds} seeds in {took:.0f} s, {sum(done)} faults, {len(bad)} failed")
     return int(bool(bad))

@@ -273,9 +273,9 @@ def test_what_a_thread_of_a_process_does_is_not_waited_for_while_it_waits_in_exe
     execs: Holder, tmp_path: Path
 ):
     threads = read_thread_names(execs.pid)
-    told = tmp_path / f"kvm/{execs.pid}-9/vcpu0/pid"
-    told.parent.mkdir(parents=True)
-    told.write_text(f"{execs.pid}\n")
+    reported = tmp_path / f"kvm/{execs.pid}-9/vcpu0/pid"
+    reported.parent.mkdir(parents=True)
+    reported.write_text(f"{execs.pid}\n")
     with within(0.5):
         # Who knows it from KVM does not ask the thread.
         assert find_vcpu_tids(execs.pid, DESCRIPTORS, threads, debugfs=tmp_path) == {0: execs.pid}

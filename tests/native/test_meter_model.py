@@ -234,7 +234,7 @@ def test_a_vcpu_that_falls_silent_is_forgotten(meter: ctypes.CDLL, region: c_voi
     assert (seen[-2], seen[-1], runs_as(meter, region, 0x5000)) == (3, UNKNOWN, 4)
 
 
-def test_hundreds_of_vcpus_are_told_apart(meter: ctypes.CDLL, region: c_void_p) -> None:
+def test_hundreds_of_vcpus_are_kept_apart(meter: ctypes.CDLL, region: c_void_p) -> None:
     rng = random.Random(1)  # noqa: S311
     owners = {page << 12: 1 + i % 62 for i, page in enumerate(rng.sample(range(1, 1 << 20), 500))}
     for vmcb, guest in owners.items():

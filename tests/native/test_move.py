@@ -61,7 +61,7 @@ def test_a_page_never_touched_is_not_there(child: tuple[int, int]) -> None:
     assert set(status[32:].tolist()) == {-errno.ENOENT}
 
 
-def test_an_address_without_memory_is_told_by_its_status(child: tuple[int, int]) -> None:
+def test_an_address_without_memory_is_shown_by_its_status(child: tuple[int, int]) -> None:
     status = np.full(1, -999, np.int32)
     native.page_nids(child[0], pages(4096, 1), status)
     assert status[0] in (-errno.EFAULT, -errno.ENOENT)

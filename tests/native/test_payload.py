@@ -104,7 +104,7 @@ def test_a_phase_touches_only_while_it_lasts(program: Path) -> None:
         ("tick=0", "at least 1 ms"),
     ],
 )
-def test_a_wrong_word_is_told(program: Path, word: str, said: str) -> None:
+def test_a_wrong_word_is_reported(program: Path, word: str, said: str) -> None:
     (error,) = talk(program, (*ONE_VCPU, word), "")
     assert error["event"] == "error"
     assert said in error["message"]
@@ -115,7 +115,7 @@ def test_on_a_kernel_command_line_only_prefixed_words_count(tmp_path: Path, prog
     assert lines[-1]["arena_pages"] == 1024
 
 
-def test_a_waiting_payload_touches_nothing_until_told_to_go(program: Path) -> None:
+def test_a_waiting_payload_touches_nothing_until_asked_to_go(program: Path) -> None:
     words = (*ONE_VCPU, "wait=1", "touch=vcpu:0,range:0+8,rate:10")
     assert after_ticks(program, words, 1.0)["touches"] == 0
     assert answer(talk(program, words, "go\nquit\n"), "going")

@@ -15,6 +15,6 @@ def test_a_descriptor_that_is_no_vm_has_no_placement_fd() -> None:
     assert caught.value.errno == errno.EBADF
 
 
-def test_a_process_that_ended_is_told() -> None:
+def test_a_process_that_ended_is_reported() -> None:
     with pytest.raises(ProcessLookupError):
         native.placement_open(2**22 + 1, 0)

@@ -108,7 +108,7 @@ def names_of_children() -> list[str]:
     return names
 
 
-def test_a_write_to_damon_that_waits_is_told_by_its_name(tmp_path: Path):
+def test_a_write_to_damon_that_waits_is_known_by_its_name(tmp_path: Path):
     """A FIFO that nobody reads stands for a file of DAMON while its thread waits."""
     os.mkfifo(tmp_path / "state")
     with ThreadPoolExecutor(1) as pool:
@@ -165,6 +165,6 @@ def test_that_the_process_does_not_start_is_no_word_of_the_kernels_on_a_node(
     apart.close()
     monkeypatch.setattr(subprocess, "Popen", popen)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(VmplaceError, match="does not start: ") as told:
+    with pytest.raises(VmplaceError, match="does not start: ") as reported:
         move_batch(NativeKernel(), os.getpid(), np.zeros(1, np.uint64), 0)
-    assert told.value.hint and len(list(Path("/proc/self/fd").iterdir())) == before
+    assert reported.value.hint and len(list(Path("/proc/self/fd").iterdir())) == before

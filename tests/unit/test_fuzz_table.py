@@ -23,10 +23,10 @@ def test_a_row_counts_the_inputs_of_all_rounds():
 
 @pytest.mark.parametrize(("end", "shown"), [(RAISED, "MemoryError: cpus="), (SLOW, "timeout after 6")])
 def test_a_row_shows_what_was_bad(end: str, shown: str):
-    told = row("cpulist", MARK + "20000\n" + ROUND.format(last=900) + end, 1.0, 1)
-    assert told.split()[1] == "900"
-    assert shown in told
-    assert told.index("1: ") == HEADING.index("bad")
+    reported = row("cpulist", MARK + "20000\n" + ROUND.format(last=900) + end, 1.0, 1)
+    assert reported.split()[1] == "900"
+    assert shown in reported
+    assert reported.index("1: ") == HEADING.index("bad")
 
 
 def test_a_fuzzer_that_was_killed_is_bad_though_it_tells_nothing():

@@ -68,7 +68,7 @@ def wait_for(what: threading.Event) -> None:
     assert what.wait(10)
 
 
-def test_a_process_that_holds_readers_up_is_told_until_it_lets_go(tmp_path: Path):
+def test_a_process_that_holds_readers_up_is_reported_until_it_lets_go(tmp_path: Path):
     held, well = put(tmp_path, 7, held=True), put(tmp_path, 8, held=False)
     reads = Held(tmp_path)
     began = time.monotonic()
@@ -472,14 +472,14 @@ def test_a_process_that_no_thread_can_ask_counts_as_one_that_holds_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     put(tmp_path, 1, held=False)
-    told = Held(tmp_path)
+    reported = Held(tmp_path)
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
-        assert told.probe(1)
+        assert reported.probe(1)
     assert "can't start new thread" in caplog.text
-    assert not told.probe(1)
-    told.close()
+    assert not reported.probe(1)
+    reported.close()

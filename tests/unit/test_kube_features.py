@@ -58,7 +58,7 @@ def test_without_an_agent_nothing_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported_with_the_cure(tmp_path: Path) -> None:
     agent = World([guest("db1")]).agent()
     agent.run(windows=1)
     with served(agent, tmp_path / "s") as path:

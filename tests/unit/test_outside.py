@@ -106,7 +106,7 @@ def test_a_finite_number_is_one(value: object):
 
 
 @pytest.mark.parametrize("content", [b"\xff", b'"\xff"', b"[" * 50_000, b"9" * 5000, b"{}x"])
-def test_json_that_is_none_is_told(content: bytes):
+def test_json_that_is_none_is_reported(content: bytes):
     with pytest.raises(OutsideError):
         outside.parse_json(content, list[object])
 
@@ -122,7 +122,7 @@ def test_json_that_is_none_is_told(content: bytes):
         "[budget]\ncall_ms = nan",
     ],
 )
-def test_a_configuration_that_cannot_be_is_told_with_its_place(text: str):
+def test_a_configuration_that_cannot_be_is_reported_with_its_place(text: str):
     with pytest.raises(ConfigError):
         parse_config(text, Path("v.toml"))
 
@@ -133,7 +133,7 @@ def test_a_command_finds_its_socket_whatever_the_configuration_holds(tmp_path: P
         assert socket_path(tmp_path / "v.toml") == Path(DEFAULT_SOCKET)
 
 
-def test_a_bad_byte_in_bandwidth_json_is_told(tmp_path: Path):
+def test_a_bad_byte_in_bandwidth_json_is_reported(tmp_path: Path):
     content = msgspec.json.encode(calibration()).replace(b"Some", b"So\xffe")
     (tmp_path / "b.json").write_bytes(content)
     with pytest.raises(VmplaceError, match="is no calibration"):
@@ -200,7 +200,7 @@ def test_what_perf_never_prints_is_no_sample_and_no_header():
         parse_header(["# node0 cpu list : 0-9999999999\n"])
 
 
-def test_a_table_of_policies_with_a_bad_byte_is_told():
+def test_a_table_of_policies_with_a_bad_byte_is_reported():
     with pytest.raises(VmplaceError):
         parse_policy_table(b'{"rows": "\xff"}', Path("x"))
 

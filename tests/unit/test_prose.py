@@ -104,7 +104,8 @@ def identifiers(path: Path) -> set[str]:
 
 
 def test_names_in_code_are_those_of_the_field() -> None:
-    files = [path for folder in ("vmplace", "lab", "bench") for path in (ROOT / folder).rglob("*.py")]
+    folders = ("vmplace", "lab", "bench", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     words = {
         name(path): [one for one in identifiers(path) if COINED.search(re.sub("_|(?=[A-Z][a-z])", " ", one))]
         for path in files

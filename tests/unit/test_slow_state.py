@@ -27,5 +27,5 @@ def test_a_tight_node_is_free_after_ten_minutes_below() -> None:
     assert fed(SlowState(frozenset({0})), *[0.5] * 11).tight == frozenset()
 
 
-def test_what_is_not_told_stays_as_it_is() -> None:
+def test_what_is_not_said_stays_as_it_is() -> None:
     assert SlowState(frozenset({1})).after(1e6, {0: 0.0}).tight == {1}

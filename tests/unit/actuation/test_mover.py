@@ -93,7 +93,7 @@ def test_all_pages_move_and_their_origins_were_journaled(journal: Journal):
     assert [(r.npages.tolist(), r.nid.tolist()) for r in runs] == [([4096], [2])]
 
 
-def test_a_call_that_waits_is_told_from_one_that_works(journal: Journal):
+def test_a_call_that_waits_is_distinguished_from_one_that_works(journal: Journal):
     kernel = fake_ram(64)
     kernel.before_call = lambda call: time.sleep(0.05)
     kernel.duration_ns = lambda pages: 50_000_000
@@ -149,7 +149,7 @@ def test_pages_of_several_processes_are_refused(journal: Journal):
     ("error", "words"),
     [(errno.EACCES, "cpuset"), (errno.ENODEV, "does not exist"), (errno.ENOMEM, "no free memory")],
 )
-def test_a_node_that_refuses_is_told_and_others_still_work(journal: Journal, error: int, words: str):
+def test_a_node_that_refuses_is_reported_and_others_still_work(journal: Journal, error: int, words: str):
     kernel = fake_ram(2000)
     kernel.whole_call_errors = {1: error}
     plan = PlacementPlan(plan_of(BASE, 1000, 1).moves + plan_of(BASE + 1000 * PAGE, 1000, 2).moves)
@@ -171,7 +171,7 @@ def test_missing_permission_tells_the_cure(journal: Journal):
     ("movability", "kind"),
     [(Movability.PINNED, "pinned"), (Movability.HUGETLB, "refused"), (Movability.SHARED, "refused")],
 )
-def test_unmovable_ram_is_never_tried_and_the_reason_told(
+def test_unmovable_ram_is_never_tried_and_the_reason_reported(
     journal: Journal, movability: Movability, kind: str
 ):
     kernel = fake_ram(8)
@@ -252,7 +252,7 @@ def test_pages_that_move_to_and_fro_are_vetoed(journal: Journal):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_page_is_accounted_for_and_told_truly(journal: Journal, seed: int):
+def test_every_page_is_accounted_for_and_reported_truly(journal: Journal, seed: int):
     noise = np.random.default_rng(seed)
     kernel = FakeKernel({BASE + i * PAGE: int(noise.integers(4)) for i in range(3000)})
     for kind in (kernel.held, kernel.shared):

@@ -104,7 +104,7 @@ def test_a_collapse_that_signals_cut_short_goes_on():
 
 
 @pytest.mark.parametrize("trouble", [Kvm(pages_a_call=0), Kvm(error=OSError(errno.ENOMEM, "no memory"))])
-def test_copies_that_would_not_go_are_tried_again_and_told(trouble: Kvm):
+def test_copies_that_would_not_go_are_tried_again_and_reported(trouble: Kvm):
     kvm = Kvm()
     replicator, guest, slot = a_replicator(kvm)
     kvm.pages_a_call, kvm.error = trouble.pages_a_call, trouble.error

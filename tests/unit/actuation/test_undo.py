@@ -107,7 +107,7 @@ def test_undo_that_was_killed_in_the_middle_is_run_again(journal: Journal):
     assert kernel.nid_of == before
 
 
-def test_pages_that_will_not_go_back_are_told_and_kept(journal: Journal):
+def test_pages_that_will_not_go_back_are_reported_and_kept(journal: Journal):
     kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(64)})
     scatter(journal, kernel, 64)
     kernel.held = {BASE, BASE + 9 * PAGE}
@@ -142,7 +142,7 @@ def test_real_threads_get_their_cpus_back(journal: Journal, tmp_path: Path):
         assert os.sched_getaffinity(vcpu.tid) == before
 
 
-def test_cpus_that_do_not_exist_are_told(journal: Journal):
+def test_cpus_that_do_not_exist_are_reported(journal: Journal):
     with child_guest(8) as child, pytest.raises(VmplaceError, match="cannot run on CPUs"):
         Pinner(journal).pin(child.guest, child.guest.vcpus[0], {1000})
 
@@ -182,7 +182,7 @@ needs_two_cpus = pytest.mark.skipif(os.cpu_count() == 1, reason="needs two CPUs"
 
 
 @needs_two_cpus
-def test_a_pin_that_somebody_else_made_later_is_left_and_told(journal: Journal):
+def test_a_pin_that_somebody_else_made_later_is_left_and_reported(journal: Journal):
     with child_guest(8) as child:
         vcpu = child.guest.vcpus[0]
         assert Pinner(journal).pin(child.guest, vcpu, {0})

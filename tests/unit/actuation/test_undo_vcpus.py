@@ -63,7 +63,7 @@ def test_a_tie_that_the_kernel_dropped_is_nobody_elses(journal: Journal, child: 
     assert os.sched_getaffinity(tid) == {0}
 
 
-def test_what_is_online_of_a_threads_cpus_is_given_back_and_the_rest_told(journal: Journal, child: Child):
+def test_what_is_online_of_a_threads_cpus_is_given_back_and_the_rest_reported(journal: Journal, child: Child):
     tid = tied(journal, child, (0, AWAY), (1,))
     os.sched_setaffinity(tid, {1})
     result = undo(journal)
@@ -72,10 +72,11 @@ def test_what_is_online_of_a_threads_cpus_is_given_back_and_the_rest_told(journa
 
 
 @pytest.mark.parametrize(
-    ("before", "told"), [((AWAY,), r"its CPUs \[1000\] are offline: undo again"), ((1 << 40,), "vCPU 0: ")]
+    ("before", "reported"),
+    [((AWAY,), r"its CPUs \[1000\] are offline: undo again"), ((1 << 40,), "vCPU 0: ")],
 )
 def test_a_thread_that_cannot_have_its_cpus_holds_up_no_page(
-    journal: Journal, child: Child, before: tuple[int, ...], told: str
+    journal: Journal, child: Child, before: tuple[int, ...], reported: str
 ):
     tid = tied(journal, child, before, None)
     kernel = FakeKernel({child.hva + i * PAGE: 0 for i in range(8)})
@@ -84,7 +85,7 @@ def test_a_thread_that_cannot_have_its_cpus_holds_up_no_page(
     journal.record_pages(read_identity(child.guest), encode_pages(homes, ones, np.ones(8, np.int16)))
     result = undo(journal, kernel=kernel)
     assert set(kernel.nid_of.values()) == {1}
-    assert len(result.failures) == 1 and re.search(told, result.failures[0])
+    assert len(result.failures) == 1 and re.search(reported, result.failures[0])
     # Not forgotten: once they are back, so is the thread's tie.
     (left,) = journal.contents().guests.values()
     assert left.affinities[tid].cpus == before and not left.pages.total_pages

@@ -20,7 +20,7 @@ def commands(changed: Callable[[], None] = lambda: None, *names: str) -> tuple[C
     return CommandQueue(inbox, roster, World([]), changed), inbox, roster
 
 
-def test_whoever_waits_when_the_agent_stops_is_told():
+def test_whoever_waits_when_the_agent_stops_is_answered():
     one, inbox, _ = commands()
     waiting, unread = Order("apply"), Order("undo")
     inbox.submit(waiting)
@@ -33,7 +33,7 @@ def test_whoever_waits_when_the_agent_stops_is_told():
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "undo"])
-def test_a_change_is_told_before_the_answer_is_given(verb: str):
+def test_a_change_is_reported_before_the_answer_is_given(verb: str):
     order, seen = Order(verb), []  # type: ignore[arg-type]
     one, inbox, _ = commands(lambda: seen.append((one.paused, order.answer.done())))
     inbox.submit(order)

@@ -30,7 +30,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "place", "message", "cure"), WRONG, ids=[w[0] for w in WRONG])
-def test_a_mistake_is_told_with_place_and_cure(text: str, place: str, message: str, cure: str) -> None:
+def test_a_mistake_is_reported_with_place_and_cure(text: str, place: str, message: str, cure: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, FILE)
     assert caught.value.place == f"vmplace.toml:{place}"
@@ -58,13 +58,13 @@ def test_a_guest_may_be_protected() -> None:
 
 
 @pytest.mark.parametrize("name", ["home", "nodes", "host", "joint"])
-def test_a_policy_of_earlier_versions_is_told_with_the_cure(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"policy '{name}' is gone: auto decides") as told:
+def test_a_policy_of_earlier_versions_is_reported_with_the_cure(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"policy '{name}' is gone: auto decides") as reported:
         parse_config(f'policy = "{name}"\n', FILE)
-    assert told.value.hint == "remove the line" and str(told.value).startswith(f"{FILE}:1:1")
+    assert reported.value.hint == "remove the line" and str(reported.value).startswith(f"{FILE}:1:1")
 
 
-def test_a_key_of_earlier_versions_is_told_with_the_cure() -> None:
+def test_a_key_of_earlier_versions_is_reported_with_the_cure() -> None:
     reported = parse_config('[guests.db1]\nproximity = "tuned"\n', FILE).rule("db1").error
     assert reported and "proximity is gone" in str(reported) and reported.hint == "remove the line"
 
@@ -81,12 +81,12 @@ def test_the_shipped_sample_is_valid_and_says_the_defaults() -> None:
     assert parse_config(text, FILE).config == parse_config("", FILE).config
 
 
-def test_a_longest_rest_of_any_length_is_told_from_none_at_all() -> None:
+def test_a_longest_rest_of_any_length_is_distinguished_from_none_at_all() -> None:
     assert parse_config("", FILE).config.longest_rest_ms is None
     assert parse_config("longest_rest_ms = 2000\n", FILE).config.longest_rest_ms == 2000
-    with pytest.raises(ConfigError, match="longest_rest_ms: ") as told:
+    with pytest.raises(ConfigError, match="longest_rest_ms: ") as reported:
         parse_config("longest_rest_ms = 600001\n", FILE)
-    assert "up to 600000" in str(told.value.hint)
+    assert "up to 600000" in str(reported.value.hint)
 
 
 def test_places_survive_strings_comments_and_nesting() -> None:

@@ -70,7 +70,7 @@ def test_a_look_that_takes_long_is_made_more_seldom():
     assert 10 < looking_s <= LOOK_SHARE * here.now
 
 
-def test_what_is_told_late_is_taken_up_at_once():
+def test_what_is_reported_late_is_taken_up_at_once():
     """A look that waited for libvirt is made more seldom, but must not be how guests learn their policy."""
     here, late = Surroundings(), list[str]()
     here.discovery = Discovery(

@@ -113,7 +113,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "line", "message", "cure"), WRONG, ids=[str(w[0])[:40] for w in WRONG])
-def test_a_mistake_in_xml_is_told_with_line_cause_and_cure(words, line, message, cure):
+def test_a_mistake_in_xml_is_reported_with_line_cause_and_cure(words, line, message, cure):
     with pytest.raises(ConfigError) as caught:
         said_by_xml(words)
     reported = f"{caught.value} {caught.value.hint}"
@@ -146,12 +146,12 @@ def test_a_mistake_in_xml_is_told_with_line_cause_and_cure(words, line, message,
         ('<domain><numatune><memory mode="strict" nodeset="0-"/></numatune></domain>', 1, "numatune"),
     ],
 )
-def test_xml_that_is_no_policy_is_told_with_its_line(xml, line, message):
+def test_xml_that_is_no_policy_is_reported_with_its_line(xml, line, message):
     said = domain_policy(xml)
     assert said.error and message in said.error and f"line {line} " in said.error
 
 
-def test_words_of_later_versions_are_told_and_ignored():
+def test_words_of_later_versions_are_reported_and_ignored():
     words = {"mode": "advise", "colour_of_pages": "blue"}
     what = decided(parse_config("", FILE), "db1", domain_policy(domain_xml(words)), (0, 1))
     assert what.settings.mode is Mode.ADVISE and what.problem is None

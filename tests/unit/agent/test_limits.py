@@ -72,7 +72,7 @@ def test_memory_is_not_moved_faster_than_the_guests_own_rate():
     assert any("move_mb_per_s" in reason for reason in agent.status.guests["db1"].reasons)
 
 
-def test_preferred_nodes_without_room_are_told_and_others_taken(monkeypatch: pytest.MonkeyPatch):
+def test_preferred_nodes_without_room_are_reported_and_others_taken(monkeypatch: pytest.MonkeyPatch):
     full = replace(HOST, nodes=(replace(HOST.nodes[0], free_bytes=GIB // 10), HOST.nodes[1]))
     world = world_of({"preferred_nids": "0"})
     world.nid_of["db1"] = 1
@@ -232,7 +232,7 @@ def test_the_memory_of_a_cell_stays_where_numatune_binds_it():
     assert moves_of(limits, move([1, 1], [1, 1])) == [1]
 
 
-def test_what_is_left_out_is_told_with_its_size():
+def test_what_is_left_out_is_reported_with_its_size():
     plan = limited(
         PlacementPlan((move([512, 512], [1, 1]),)), {"db1": GuestLimits(named(), GuestSettings(moves=False))}
     )

@@ -34,7 +34,7 @@ def test_a_remote_guest_is_moved_home_once_and_then_settled():
     assert status.rss_bytes and status.cpu_seconds > 0
 
 
-def test_what_copies_of_a_guest_take_is_told():
+def test_what_copies_of_a_guest_take_is_reported():
     world = World([guest("db1"), guest("web")], copied={"db1": Copies(8192, 4096)})
     agent = world.agent()
     agent.run(windows=1)
@@ -43,7 +43,7 @@ def test_what_copies_of_a_guest_take_is_told():
 
 
 @pytest.mark.parametrize(("windows", "ratio"), [(1, None), (2, 0.25)])
-def test_what_served_accesses_is_told_of_several_windows(windows: int, ratio: float | None):
+def test_what_served_accesses_is_reported_over_several_windows(windows: int, ratio: float | None):
     """20 samples, those of a window, are too few."""
     one = ServedAccesses(1_000_000, (0, 0, 5, 15, 0), (0, 0, 1000, 3000, 0), (0, 0, 100_000, 600_000, 0))
     agent = World([guest("db1")], served=one).agent()
@@ -100,7 +100,7 @@ def test_a_guest_that_ends_in_the_window_is_forgotten():
     assert agent.status.guests == {}
 
 
-def test_a_policy_that_fails_moves_nothing_and_is_told():
+def test_a_policy_that_fails_moves_nothing_and_is_reported():
     def broken(_snapshot: Snapshot) -> PlacementPlan:
         raise ZeroDivisionError("no nodes")
 
@@ -237,12 +237,12 @@ def test_stop_ends_a_long_window_at_once_and_closes_everything():
     assert world.closed == 2
 
 
-def test_a_policy_is_told_for_how_long_a_guest_has_been_watched():
+def test_a_policy_knows_for_how_long_a_guest_has_been_watched():
     """What a guest may stake grows with that (guard.py): it need not be watched anew from the first plan."""
-    told, world = list[float](), World([guest("db1")])
+    reported, world = list[float](), World([guest("db1")])
 
     def policy(snapshot: Snapshot) -> PlacementPlan:
-        told.extend(view.known_s for view in snapshot.guests)
+        reported.extend(view.known_s for view in snapshot.guests)
         return PlacementPlan()
 
     world.policy = policy
@@ -252,4 +252,4 @@ def test_a_policy_is_told_for_how_long_a_guest_has_been_watched():
     assert tracked is not None
     tracked.known_s = 300.0
     agent.run(windows=3)
-    assert 0 <= told[0] < 300 < told[1] < told[2]
+    assert 0 <= reported[0] < 300 < reported[1] < reported[2]

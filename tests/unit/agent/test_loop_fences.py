@@ -80,7 +80,9 @@ def test_a_guest_that_cannot_be_asked_whether_it_holds_up_ends_no_loop():
     agent.run(windows=2)
 
 
-def test_a_guest_that_fails_again_and_again_is_logged_once_and_told_always(caplog: pytest.LogCaptureFixture):
+def test_a_guest_that_fails_again_and_again_is_logged_once_and_reported_always(
+    caplog: pytest.LogCaptureFixture,
+):
     world = World([guest("bad"), guest("good")])
     world.harvest_errors["bad"] = ValueError("bad data")
     agent = world.agent()
@@ -119,7 +121,7 @@ def test_a_part_that_cannot_forget_a_guest_stops_nobody():
     assert agent.status.windows == 3 and set(agent.status.guests) == {"web"}
 
 
-def test_a_guest_whose_figures_cannot_be_told_hides_nobody_elses(monkeypatch: pytest.MonkeyPatch):
+def test_a_guest_whose_figures_cannot_be_shown_hides_nobody_elses(monkeypatch: pytest.MonkeyPatch):
     count = report.bytes_by_movability
 
     def counted(one: GuestTopology) -> dict[str, int]:
@@ -134,7 +136,7 @@ def test_a_guest_whose_figures_cannot_be_told_hides_nobody_elses(monkeypatch: py
     assert agent.roster.get("bad").problem == "ZeroDivisionError: page size 0"  # type: ignore[union-attr]
 
 
-def test_an_order_that_fails_is_told_to_who_gave_it_and_ends_nothing():
+def test_an_order_that_fails_is_reported_to_who_gave_it_and_ends_nothing():
     class Broken(World):
         def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
             raise IndexError("cut journal")

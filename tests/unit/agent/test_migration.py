@@ -119,7 +119,7 @@ def test_a_guest_that_migrates_is_neither_armed_nor_harvested():
     assert agent.status.guests["db1"].state == "migrating"
 
 
-def test_a_migration_that_is_told_in_a_window_ends_that_guests_window_alone():
+def test_a_migration_that_is_reported_in_a_window_ends_that_guests_window_alone():
     world = MigratingWorld(world_of("db1", "web").running)
     agent = world.agent(window_ms=200)
     world.armed_last = lambda: agent.inbox.tell(News("event-migrating", "db1", UUID))

@@ -36,7 +36,7 @@ class Failing(World):
 
 
 @pytest.mark.parametrize("world", [World, Failing])
-def test_what_was_to_move_is_told(world: type[World]) -> None:
+def test_what_was_to_move_is_reported(world: type[World]) -> None:
     keeper, known = Keeper(), guest("db1")
     actuator = NotifyingActuator(world([known]), keeper)
     gone = replace(MOVE, guest="gone")
@@ -53,7 +53,7 @@ def test_after_an_undo_all_is_looked_up() -> None:
     assert keeper.looks == 1
 
 
-def test_only_a_source_that_keeps_places_is_told() -> None:
+def test_only_a_source_that_keeps_places_is_notified() -> None:
     world = World([])
     kvm = KvmSource.__new__(KvmSource)
     assert isinstance(notifying(world, kvm), NotifyingActuator)

@@ -16,7 +16,7 @@ def fails_for_bad(snapshot: Snapshot) -> PlacementPlan:
     return home.plan(snapshot)
 
 
-def test_the_others_are_placed_and_the_guest_is_told():
+def test_the_others_are_placed_and_the_guest_is_named():
     world = World([guest("bad"), guest("good")], policy=fails_for_bad)
     agent = world.agent()
     agent.run(windows=2)

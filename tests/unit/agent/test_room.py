@@ -93,7 +93,7 @@ def test_a_guest_that_fits_already_is_answered_without_a_move():
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_guests_that_are_held_stay_and_whoever_asked_is_told(held: bool):
+def test_guests_that_are_held_stay_and_whoever_asked_is_answered(held: bool):
     world = Crowded([guest("db1")])
     agent = world.agent()
     agent.run(windows=1)

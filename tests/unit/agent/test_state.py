@@ -15,7 +15,7 @@ COPIES = PlacementPlan(
 )
 
 
-def test_copies_and_their_reasons_are_told():
+def test_copies_and_their_reasons_are_reported():
     reported = summary(COPIES).of("db1")
     assert [(one.pages_bytes, one.nids) for one in reported.copies] == [(16 * 4096, (0, 1))]
     assert [one.pages_bytes for one in reported.collapses] == [16 * 4096]

@@ -30,7 +30,7 @@ from vmplace.topology.numad import Numad, NumadWatch
 from vmplace.topology.stated_guests import StatedGuest, StatedGuests, boot_s, encoded
 
 
-def test_a_host_without_libvirt_is_told_and_its_guests_are_found_all_the_same(
+def test_a_host_without_libvirt_is_reported_and_its_guests_are_found_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "libvirt", None)
@@ -44,7 +44,7 @@ def test_libvirt_is_not_asked_if_the_configuration_says_so(monkeypatch: pytest.M
     assert wiring.guest_finder(Config(libvirt=False))[1] == ()
 
 
-def test_counters_of_an_emulated_host_that_are_not_installed_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_counters_of_an_emulated_host_that_are_not_installed_are_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wiring, "extension", lambda *_: None)
     config = msgspec.convert({"trial": {"counters": "meter"}}, Config)
     with pytest.raises(UnsupportedHostError, match="not installed"):
@@ -73,7 +73,7 @@ def test_numa_balancing_is_left_on_where_kvm_keeps_it_off_the_guests(
     assert actuator.ownership_of(config) is becomes
 
 
-def test_what_could_not_be_looked_at_is_told():
+def test_what_could_not_be_looked_at_is_reported():
     scan = GuestScan(
         (guest("db1"),), (Skipped(7, "no permission"), Skipped(None, "domain x: bad")), "libvirt is away"
     )
@@ -153,7 +153,7 @@ def test_a_source_that_keeps_places_hears_of_moves(monkeypatch: pytest.MonkeyPat
     assert isinstance(parts.actuator, NotifyingActuator) and parts.source is source
 
 
-def test_a_numad_beside_the_agent_is_told_with_the_guests_it_may_move():
+def test_a_numad_beside_the_agent_is_reported_with_the_guests_it_may_move():
     large = replace(guest("db1", 7), ram=(replace(guest("db1").ram[0], npages=1 << 18),))
     found = wiring.beside_numad(Discovered((large,), ("other",)), NumadWatch(lambda: Numad(12)))
     assert found.guests == (large,) and found.notes[1] == "other"
@@ -196,7 +196,7 @@ def test_what_an_orchestrator_says_beside_the_socket_reaches_the_agent(
     assert found.stated_migrating == {(vm.pid, vm.start_time)}
 
 
-def test_a_file_of_others_beside_the_socket_is_refused_and_told(
+def test_a_file_of_others_beside_the_socket_is_refused_and_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     file, vm = tmp_path / "stated-guests.json", guest("default_vm1", 7, origin="kvm")

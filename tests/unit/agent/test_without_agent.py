@@ -135,7 +135,7 @@ def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, t
         assert list(journal.contents().sysctls) == ["kernel/numa_balancing"]
 
 
-def test_what_is_given_back_is_told_though_damon_waits_for_a_process(
+def test_what_is_given_back_is_reported_though_damon_waits_for_a_process(
     config: Config, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def held_up(path: Path, text: str, *, patience_s: float) -> None:

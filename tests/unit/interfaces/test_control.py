@@ -75,7 +75,7 @@ def test_nonsense_is_refused_with_a_reason(serve: Callable[..., Path], sent: byt
     assert not reported["ok"] and reported["kind"] == "request" and error in reported["error"]
 
 
-def test_a_failing_answer_is_told_and_the_server_goes_on(serve: Callable[..., Path]):
+def test_a_failing_answer_is_reported_and_the_server_goes_on(serve: Callable[..., Path]):
     def fail(_peer: Peer, _request: Request) -> Response:
         raise VmplaceError("no such thing", hint="look elsewhere")
 
@@ -96,7 +96,7 @@ def test_clients_that_say_nothing_hold_up_nobody(serve: Callable[..., Path]):
         sock.close()
 
 
-def test_a_crowd_is_told_to_come_again(serve: Callable[..., Path]):
+def test_a_crowd_is_asked_to_come_again(serve: Callable[..., Path]):
     path = serve()
     crowd = [connected(path) for _ in range(control.MAX_CONNECTIONS_PER_UID)]
     with pytest.raises(RefusedError, match="too many"):

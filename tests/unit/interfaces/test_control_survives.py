@@ -43,7 +43,7 @@ def serve(path: Path) -> Iterator[Callable[..., ControlServer]]:
         server.close()
 
 
-def test_a_name_that_is_no_unicode_is_told_with_question_marks(
+def test_a_name_that_is_no_unicode_is_reported_with_question_marks(
     path: Path, serve: Callable[..., ControlServer]
 ):
     serve(lambda *_: Response(True, data={"notes": ["/pub/dev/vfio/\udcff is open"]}))

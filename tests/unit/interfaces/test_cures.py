@@ -57,7 +57,7 @@ def test_a_guest_that_is_not_there_is_answered_with_those_that_are(words: tuple[
 
 
 @pytest.mark.parametrize("words", WITHOUT_GUESTS, ids=" ".join)
-def test_nothing_there_is_told_with_what_to_do(words: tuple[str, ...], tmp_path: Path):
+def test_nothing_there_is_reported_with_what_to_do(words: tuple[str, ...], tmp_path: Path):
     agent = World([]).agent()
     agent.run(windows=1)
     with served(agent, tmp_path / "s") as path:
@@ -66,7 +66,7 @@ def test_nothing_there_is_told_with_what_to_do(words: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.parametrize("words", FILES, ids=" ".join)
-def test_a_file_that_is_wrong_or_not_there_is_told_with_the_cure(words: tuple[str, ...], tmp_path: Path):
+def test_a_file_that_is_wrong_or_not_there_is_reported_with_the_cure(words: tuple[str, ...], tmp_path: Path):
     (file := tmp_path / "wrong").write_text("\x7f = no such thing\n")
     given = [word.format(file=file, none=tmp_path / "no/such") for word in words]
     result = CliRunner(env={"VMPLACE_SOCKET": str(tmp_path / "none")}).invoke(cli, given)

@@ -50,13 +50,13 @@ def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[st
 def test_what_moves_would_come_to_is_the_sum_of_their_reasons(shown_once: tuple[dict[str, Any], Path]):
     for guest in shown_once[0]["guests"].values():
         assert sum(guest["moved_bytes_by_nid"].values()) == guest["moved_bytes"]
-        told = [EFFECT.search(reason) for reason in guest["reasons"]]
-        sizes = [float(one[2]) * (1 if one[1] == "save" else -1) for one in told if one]
+        reported = [EFFECT.search(reason) for reason in guest["reasons"]]
+        sizes = [float(one[2]) * (1 if one[1] == "save" else -1) for one in reported if one]
         assert guest["saved_ns"] / 1e6 == pytest.approx(sum(sizes), abs=0.01 * len(sizes))
-        assert len(guest["other_reasons"]) == told.count(None)
+        assert len(guest["other_reasons"]) == reported.count(None)
 
 
-def test_the_guest_that_spans_is_dealt_out_and_the_host_is_better_off(
+def test_the_guest_that_spans_is_spread_out_and_the_host_is_better_off(
     shown_once: tuple[dict[str, Any], Path],
 ):
     """By the nodes of touches and the rates that were recorded; its accesses come from all nodes alike."""
@@ -106,7 +106,7 @@ def test_it_needs_no_rights_and_no_host():
     shutil.rmtree(folder)
 
 
-def test_where_it_cannot_be_written_is_told(tmp_path: Path):
+def test_where_it_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     done = CliRunner().invoke(demo, ["--no-open", "--out", str(tmp_path / "file/demo.html")])
     assert isinstance(done.exception, VmplaceError) and "cannot be written" in str(done.exception)

@@ -38,7 +38,7 @@ def test_a_host_without_kvm_has_no_placement_fd(tmp_path: Path) -> None:
     assert found.answer is False and "/kvm: No such file" in found.why
 
 
-def test_the_meter_is_told_by_its_pci_id(tmp_path: Path):
+def test_the_meter_is_known_by_its_pci_id(tmp_path: Path):
     device = tmp_path / "bus/pci/devices/0000:00:04.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x1af4\n")
@@ -67,7 +67,7 @@ def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):
         ("[always] madvise never", "always inherit madvise [never]", "no other size is on"),
     ],
 )
-def test_folios_that_move_as_a_whole_though_small_are_told_of(
+def test_folios_that_move_as_a_whole_though_small_are_reported(
     tmp_path: Path, top: str, of_64: str, why: str
 ) -> None:
     folder = tmp_path / "kernel/mm/transparent_hugepage"

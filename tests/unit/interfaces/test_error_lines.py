@@ -84,7 +84,7 @@ def test_names_in_errors_move_no_cursor():
     assert (line.error.message, line.error.cure) == ("guest ?]0;x?\nis?gone", "?[2J")
 
 
-def test_ctrl_c_is_told():
+def test_ctrl_c_is_reported():
     assert error_line(click.Abort()).error.code == "interrupted"
 
 

@@ -219,7 +219,7 @@ LEAVING = "<job type='none' async='migration out' phase='begin3' flags='0x900'/>
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is heard")
-def test_a_migration_is_told_as_soon_as_libvirtd_notes_its_job(tmp_path: Path):
+def test_a_migration_is_reported_as_soon_as_libvirtd_notes_its_job(tmp_path: Path):
     pytest.importorskip("libvirt")
     news: list[News] = []
     run = tmp_path / "run"
@@ -237,13 +237,13 @@ def test_a_migration_is_told_as_soon_as_libvirtd_notes_its_job(tmp_path: Path):
     hook.start()
     try:
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             write(LEAVING)
             time.sleep(0.05)
             return bool(news)
 
         # Until it watches.
-        assert until(is_told)
+        assert until(is_reported)
         write(LEAVING.replace("begin3", "perform3"))
         write("<job type='modify' async='none'/>", metadata=LEAVING)
         assert until(lambda: len(news) >= 2)

@@ -132,7 +132,7 @@ def test_the_hook_and_the_agent_mean_the_same_words():
     assert libvirt_hook.NOVA == policy_module.NOVA
 
 
-def test_the_agent_is_told_of_each_operation(tmp_path: Path):
+def test_the_agent_hears_of_each_operation(tmp_path: Path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
         agent.bind(str(tmp_path / "s"))
         agent.settimeout(10)

@@ -63,7 +63,7 @@ def fit(answers: AgentAnswers, peer: Peer, vcpus: int, mib: int = 1) -> Response
     return answer
 
 
-def test_a_user_who_asks_in_a_loop_is_told_to_wait_and_nobody_else(answers: AgentAnswers, clock: HandClock):
+def test_a_user_who_asks_in_a_loop_is_asked_to_wait_and_nobody_else(answers: AgentAnswers, clock: HandClock):
     got = [fit(answers, USER, 1 + number) for number in range(50)]
     assert [one.ok for one in got] == [True] * 5 + [False] * 45
     assert got[-1].kind == "busy" and "ask again in" in str(got[-1].hint)

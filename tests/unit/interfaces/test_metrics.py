@@ -52,13 +52,13 @@ def samples(status: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     return found
 
 
-def test_memory_is_told_in_bytes_by_guest_and_node() -> None:
+def test_memory_is_reported_in_bytes_by_guest_and_node() -> None:
     found = samples(status_of(db=guest()))
     key = frozenset({("domain", "db"), ("numa_node", "0")})
     assert found["vmplace_guest_memory_bytes", key] == 3 << 20
 
 
-def test_pressure_is_told_by_guest_and_node() -> None:
+def test_pressure_is_reported_by_guest_and_node() -> None:
     found = samples(status_of(db=guest()))
     key = frozenset({("domain", "db"), ("numa_node", "0")})
     assert found["vmplace_guest_memory_pressure_ratio", key] == 0.5
@@ -81,7 +81,7 @@ def test_a_guest_is_in_exactly_one_state() -> None:
     assert set(states.values()) == {0}
 
 
-def test_each_state_that_a_guest_can_be_in_is_told() -> None:
+def test_each_state_that_a_guest_can_be_in_is_reported() -> None:
     words = re.findall(r"[a-z]+", (GuestStatus.__doc__ or "").partition("is one of:")[2].partition(".")[0])
     assert set(metrics.STATES) <= set(words)
     assert {"migrating", "moving", "advised"} <= set(metrics.STATES)

@@ -90,14 +90,14 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
         (("techniques=interleave",), 'add "move"'),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(connection: Any, words, cure):
+def test_what_is_wrong_is_reported_and_changes_nothing(connection: Any, words, cure):
     run("set", "test", "mode=advise")
     wrong = run("set", "test", *words)
     assert wrong.exit_code == 1 and cure in output_of(wrong)
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
 
 
-def test_usage_is_told_with_its_own_code(connection: Any):
+def test_usage_is_reported_with_its_own_code(connection: Any):
     assert run("set", "test").exit_code == 2
     assert run("set", "test", "mode").exit_code == 2
     assert run("apply", "test").exit_code == 2

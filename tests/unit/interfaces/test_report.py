@@ -89,7 +89,7 @@ def test_guests_without_a_window_have_a_row_and_no_bar():
         ('{"rows": [{"host": 1}]}', "no table of policies"),
     ],
 )
-def test_a_file_of_another_kind_is_told(tmp_path: Path, content: str, said: str):
+def test_a_file_of_another_kind_is_reported(tmp_path: Path, content: str, said: str):
     (tmp_path / "x.json").write_text(content)
     result, page = reported(tmp_path, tmp_path / "x.json")
     assert isinstance(result.exception, VmplaceError) and said in str(result.exception)

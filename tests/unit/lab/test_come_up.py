@@ -63,7 +63,7 @@ class Waiting:
     ("said", "patient", "error"),
     [(STALL, False, LostTimersError), (STALL, True, LabError), ("", False, LabError)],
 )
-def test_lost_timers_are_told_from_slowness(
+def test_lost_timers_are_distinguished_from_slowness(
     tmp_path: Any, said: str, patient: bool, error: type[LabError]
 ) -> None:
     (tmp_path / "console").write_text(said)

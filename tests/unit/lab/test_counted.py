@@ -54,14 +54,14 @@ def test_a_guests_traffic_leaves_out_that_of_others() -> None:
     assert counted_traffic(counted).accesses.sum() == 11
 
 
-def test_what_a_guests_kernel_did_is_told_apart() -> None:
+def test_what_a_guests_kernel_did_is_kept_apart() -> None:
     counted = reading((0, 2), (0, 2))
     counted.reads[1, 0, 0], counted.writes[1, 0, 1] = 50, 9
     counted.kernel_reads[1, 0, 0], counted.kernel_writes[1, 0, 1] = 20, 8
     assert counted_by_programs(counted, 1).accesses.tolist() == [[30, 1], [0, 0]]
 
 
-def test_what_has_no_place_or_no_owner_is_told() -> None:
+def test_what_has_no_place_or_no_owner_is_reported() -> None:
     counted = reading((0, 2), (0, 2))
     counted.loads[1, 0], counted.reads[1, 0, 0] = 10_000, 1000
     assert counted.unattributed_share == 0

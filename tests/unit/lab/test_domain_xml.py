@@ -45,7 +45,7 @@ def test_no_guest_has_a_memory_policy_which_would_shut_out_kernel_balancing() ->
     ("backing", "element"),
     [("hugetlb", "hugepages"), ("locked", "locked"), ("memfd", "source[@type='memfd']")],
 )
-def test_backing_is_told_to_libvirt(backing: str, element: str) -> None:
+def test_backing_is_reported_to_libvirt(backing: str, element: str) -> None:
     domain = ET.fromstring(one_guest(backing=backing))  # noqa: S314 - our own document
     assert domain.find(f"memoryBacking/{element}") is not None
 

@@ -24,7 +24,7 @@ flags\t\t: fpu tsc constant_tsc nonstop_tsc tsc_known_freq hypervisor
         ("CPU architecture: 8\n", False),
     ],
 )
-def test_the_frequency_is_told_where_a_hypervisor_told_it(
+def test_the_frequency_is_reported_where_a_hypervisor_gave_it(
     tmp_path: Path, cpuinfo: str, reported: bool
 ) -> None:
     path = tmp_path / "cpuinfo"

@@ -39,7 +39,7 @@ def test_the_debug_kernel_has_the_last_word_on_an_option(patches: Path) -> None:
     assert wanted["CONFIG_SLUB_DEBUG"] == "y" and wanted["CONFIG_OF_THE_PATCHES"] == "y"
 
 
-def test_an_unknown_flavour_is_told_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_flavour_is_reported_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FLAVOUR_VARIABLE, "kasan")
     with pytest.raises(LabError) as err:
         chosen_flavour()

@@ -21,7 +21,7 @@ total: 1 errors, 0 warnings, 15 lines checked
 """
 
 
-def test_errors_outside_of_tables_are_told():
+def test_errors_outside_of_tables_are_reported():
     reported = style_errors(TABLE + CODE + UNSIGNED)
     assert [one.splitlines()[0] for one in reported] == [
         "ERROR: braces {} are necessary for all arms of this statement",

@@ -46,12 +46,12 @@ def test_a_column_in_which_nobody_has_an_answer_is_left_out(tmp_path: Path):
     assert "longest call ms" not in page
 
 
-def test_what_did_not_come_out_is_told(tmp_path: Path):
+def test_what_did_not_come_out_is_reported(tmp_path: Path):
     _, page = reported(tmp_path, written(tmp_path, "r.json", scenario(failed_expectations=["too slow"])))
     assert "not as expected: too slow" in page
 
 
-def test_a_lost_guest_is_told_beside_its_figures(tmp_path: Path):
+def test_a_lost_guest_is_reported_beside_its_figures(tmp_path: Path):
     content = scenario()
     content["managers"]["vmplace"]["guests"]["web <0>"]["intact"] = False
     _, page = reported(tmp_path, written(tmp_path, "r.json", content))
@@ -67,7 +67,7 @@ def test_a_name_is_drawn_as_it_is_and_not_as_mathematics(tmp_path: Path, name: s
     assert name in page
 
 
-def test_a_manager_without_guests_is_told(tmp_path: Path):
+def test_a_manager_without_guests_is_reported(tmp_path: Path):
     content = scenario()
     content["managers"]["none"] = {**content["managers"]["vmplace"], "guests": {}}
     result, page = reported(tmp_path, written(tmp_path, "r.json", content))
@@ -75,7 +75,7 @@ def test_a_manager_without_guests_is_told(tmp_path: Path):
     assert not page
 
 
-def test_a_bad_byte_is_told(tmp_path: Path):
+def test_a_bad_byte_is_reported(tmp_path: Path):
     (tmp_path / "x.json").write_bytes(b'{"scenario": "\xff", "managers": {}}')
     result, page = reported(tmp_path, tmp_path / "x.json")
     assert isinstance(result.exception, VmplaceError)
@@ -89,7 +89,7 @@ def test_a_bad_byte_is_told(tmp_path: Path):
         ('{"managers": 7}', "no result of a scenario"),
     ],
 )
-def test_a_result_of_another_kind_is_told(tmp_path: Path, content: str, said: str):
+def test_a_result_of_another_kind_is_reported(tmp_path: Path, content: str, said: str):
     (tmp_path / "x.json").write_text(content)
     result, page = reported(tmp_path, tmp_path / "x.json")
     assert isinstance(result.exception, VmplaceError) and said in str(result.exception)

@@ -48,7 +48,7 @@ def test_guest_ids_count_from_one() -> None:
         ('topology = "n2"', 'topology = "n2"\nmanagers = ["numax"]', "$.managers[0]: Invalid enum value"),
     ],
 )
-def test_a_wrong_file_is_told_where_and_why(old: str, new: str, said: str) -> None:
+def test_a_wrong_file_is_reported_with_its_place_and_reason(old: str, new: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse_scenario(SCENARIO.replace(old, new, 1), source="try.toml")
 
@@ -76,7 +76,7 @@ def test_a_vcpu_on_a_node_without_cpus_is_refused() -> None:
         check_on_nodes(scenario, {0: (0, 1), 1: ()})
 
 
-def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
+def test_an_unknown_scenario_is_reported_with_the_known_ones() -> None:
     with pytest.raises(VmplaceError, match="no scenario 'nowhere'") as caught:
         read_scenario("nowhere")
     assert "wrong-node" in (caught.value.hint or "")

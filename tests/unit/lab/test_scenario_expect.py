@@ -31,7 +31,7 @@ def failures(expectation: Expectation, **results: ManagerResult) -> tuple[str, .
         ({"intact": False}, "memory intact is True, expected False"),
     ],
 )
-def test_a_figure_beyond_its_limit_is_told(limit: dict[str, Any], said: str) -> None:
+def test_a_figure_beyond_its_limit_is_reported(limit: dict[str, Any], said: str) -> None:
     (sentence,) = failures(Expectation(managers=("vmplace",), **limit), vmplace=manager())
     assert said in sentence
 
@@ -50,13 +50,13 @@ def test_a_manager_that_did_not_run_is_not_judged() -> None:
     assert failures(Expectation(managers=("numad",), lar_after_min=1.0), vmplace=manager()) == ()
 
 
-def test_a_rival_with_a_higher_lar_is_told() -> None:
+def test_a_rival_with_a_higher_lar_is_reported() -> None:
     expectation = Expectation(managers=("vmplace",), as_good_as=("kernel",))
     (sentence,) = failures(expectation, vmplace=manager(lar_after=0.9), kernel=manager())
     assert "kernel reached 0.990" in sentence
 
 
-def test_a_spanning_guest_is_compared_by_imbalance_where_that_is_told() -> None:
+def test_a_spanning_guest_is_compared_by_imbalance_where_that_is_reported() -> None:
     expectation = Expectation(managers=("vmplace",), as_good_as=("numad",), compare="mc_imbalance")
     ours = manager(mc_imbalance_after=1.0, lar_after=0.2)
     (sentence,) = failures(expectation, vmplace=ours, numad=manager())
@@ -70,7 +70,7 @@ def timed(seconds: float | None, forecast_s: float | None = None) -> ManagerResu
 
 
 @pytest.mark.parametrize(("ours", "count"), [(4.0, 0), (4.05, 0), (4.2, 2), (None, 2)])
-def test_a_slower_run_than_a_rivals_is_told(ours: float | None, count: int) -> None:
+def test_a_slower_run_than_a_rivals_is_reported(ours: float | None, count: int) -> None:
     expectation = Expectation(
         managers=("vmplace",), fastest_of=("numad",), as_good_as=("numad",), compare="run_time"
     )
@@ -83,7 +83,7 @@ def test_a_slower_run_than_a_rivals_is_told(ours: float | None, count: int) -> N
     ("seen", "reported", "count"),
     [(4.0, 4.5, 0), (4.0, 3.5, 0), (4.0, 4.7, 1), (4.0, 3.3, 1), (None, 4.0, 1), (4.0, None, 1)],
 )
-def test_a_forecast_that_did_not_come_true_is_told(
+def test_a_forecast_that_did_not_come_true_is_reported(
     seen: float | None, reported: float | None, count: int
 ) -> None:
     expectation = Expectation(managers=("vmplace",), forecast_within=0.15)
@@ -106,14 +106,14 @@ def test_the_hosts_imbalance_is_compared_with_a_rivals() -> None:
     assert failures(better, vmplace=ours, kernel=theirs) == ()
 
 
-def test_lines_that_do_not_follow_from_the_pattern_are_told() -> None:
+def test_lines_that_do_not_follow_from_the_pattern_are_reported() -> None:
     near = Expectation(managers=("vmplace",), declared_lines_within=0.05)
     seen = {"lines_per_touch": 1.06, "declared_lines_per_touch": 1.0}
     assert failures(near, vmplace=manager(**seen)) != ()
     assert failures(near, vmplace=manager(**seen | {"lines_per_touch": 1.04})) == ()
 
 
-def test_a_manager_that_costs_too_much_is_told() -> None:
+def test_a_manager_that_costs_too_much_is_reported() -> None:
     cheap = Expectation(managers=("vmplace",), cost_share_max=0.05)
     assert failures(cheap, vmplace=msgspec.structs.replace(manager(), cost_share=0.06))
     assert not failures(cheap, vmplace=msgspec.structs.replace(manager(), cost_share=0.04))

@@ -22,7 +22,7 @@ Tue Nov 24 10:02:16 2026: Bad sched_setaffinity() on PID 453, TID 468 -- errno: 
 """
 
 
-def test_moves_and_refusals_are_told():
+def test_moves_and_refusals_are_reported():
     assert notes_of_numad(LOG) == (
         "it moved process 453 from nodes 0-3 to 2",
         "2 of its changes of affinity were refused",

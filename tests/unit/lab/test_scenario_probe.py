@@ -22,7 +22,7 @@ STAT = (
 )
 
 
-def test_vcpu_threads_are_told_from_others_by_name() -> None:
+def test_vcpu_threads_are_distinguished_from_others_by_name() -> None:
     threads = [STAT.format(tid=9, comm="CPU 1/KVM", cpu=6), STAT.format(tid=8, comm="qemu (x) y", cpu=2)]
     assert parse_vcpu_cpus("\n".join(["guest web", *threads, "guest gone"])) == {"web": {1: 6}, "gone": {}}
 

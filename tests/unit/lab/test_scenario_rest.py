@@ -104,7 +104,7 @@ def test_a_few_pages_now_and_then_are_rest():
     assert seen.is_at_rest
 
 
-def test_one_that_never_rests_is_told_on_a_free_machine_and_not_judged_on_a_busy_one():
+def test_one_that_never_rests_is_reported_on_a_free_machine_and_not_judged_on_a_busy_one():
     assert acting(moves=3).notes("vmplace") == ()
     assert "not come to rest" in acting(moves=100).notes("vmplace")[0]
     with pytest.raises(TooSlowError, match="were 36 s of a machine"):

@@ -53,7 +53,7 @@ def test_a_bad_placement_on_a_free_machine_is_a_failure_though_a_later_manager_w
     assert "LAR after is 0.050" in result.failed_expectations[0]
 
 
-def test_a_manager_that_broke_is_told_though_no_figure_is_left(monkeypatch: pytest.MonkeyPatch):
+def test_a_manager_that_broke_is_reported_though_no_figure_is_left(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(LabError) as caught:
         run(monkeypatch, vmplace=CRASHED, none=SLOW)
     assert not isinstance(caught.value, TooSlowError)

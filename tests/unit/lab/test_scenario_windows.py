@@ -90,7 +90,7 @@ def test_lines_per_touch_are_those_of_programs():
     assert window(work=0).lines_per_touch(1) is None
 
 
-def test_figures_are_medians_and_their_spread_is_told():
+def test_figures_are_medians_and_their_spread_is_reported():
     windows = WindowSet((window(0.9), window(0.1), window(0.8)))
     assert windows.median(lambda one: one.lar(1)) == 0.8
     assert windows.spread(lambda one: one.lar(1)) == pytest.approx(0.8)
@@ -127,10 +127,10 @@ def test_a_speed_that_was_measured_can_be_written_down(tmp_path: Path, monkeypat
     monkeypatch.setattr(
         scenario_speed, "time", SimpleNamespace(sleep=host.sleep, monotonic=lambda: host.now_s)
     )
-    told: list[float] = []
-    speed = measured_speed(host, RATES, told.append)  # type: ignore[arg-type]
+    reported: list[float] = []
+    speed = measured_speed(host, RATES, reported.append)  # type: ignore[arg-type]
     assert msgspec.json.decode(msgspec.json.encode(speed)) == pytest.approx(0.8)
-    assert told == [FULL_SPEED, speed]
+    assert reported == [FULL_SPEED, speed]
 
 
 def test_guests_work_for_as_long_as_the_slowest_of_them(tmp_path: Path):

@@ -83,6 +83,6 @@ def test_what_timed_out_on_one_kernel_alone_is_run_again() -> None:
     assert patched.results == {"slow": "ok", "never": "timeout", "here": "timeout", "broken": "ok"}
 
 
-def test_nothing_is_run_again_where_all_is_told() -> None:
+def test_nothing_is_run_again_where_all_is_reported() -> None:
     runs = [run("stock", one="ok"), run("patched", one="fail")]
     assert settled(runs, lambda only: runs[:0]) is runs

@@ -71,7 +71,7 @@ def test_without_gaps_no_cpu_is_missing() -> None:
     assert not pairs(arguments, "-device")
 
 
-def test_every_distance_is_told() -> None:
+def test_every_distance_is_reported() -> None:
     numa = pairs(qemu_arguments(topology((0, 1, 512), (2, 1, 512)), "/ram"), "-numa")
     assert len([option for option in numa if option.startswith("dist")]) == 6
     assert "dist,src=0,dst=2,val=20" in numa

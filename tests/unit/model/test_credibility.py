@@ -34,7 +34,7 @@ def test_a_lone_sample_in_a_block_says_nothing_of_its_page():
 
 
 @pytest.mark.parametrize("size", [1, 16])
-def test_hot_pages_and_hot_runs_are_told_from_cold_ones_beside_them(size: int):
+def test_hot_pages_and_hot_runs_are_distinguished_from_cold_ones_beside_them(size: int):
     rates = np.where(np.arange(len(BLOCK)) // size % 2, 3.0, 0.0)
     counts, rate = estimated(rates)
     assert error(rate, rates) < 0.9 * error(counts, rates)

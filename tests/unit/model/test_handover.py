@@ -188,7 +188,7 @@ def test_a_handover_of_nothing_is_none():
     assert prior_pages(Handover(1, 0, 0, ((0,),), ()), HOST, there, window(there, None)) is None
 
 
-def test_frames_without_numbers_are_not_told():
+def test_frames_without_numbers_are_not_reported():
     guest = a_guest(0, 1, base_gfn=None)
     assert handover_of(HOST, guest, watched(guest, halves(), 0, 1), unix_s=0, known_s=0) is None
     there = a_guest(0, 1, base_gfn=None)
@@ -196,7 +196,7 @@ def test_frames_without_numbers_are_not_told():
     assert prior is not None and entries_of(prior, 1.0).heat.sum() == 0  # type: ignore[union-attr]
 
 
-def test_few_windows_are_not_told():
+def test_few_windows_are_not_reported():
     guest = a_guest(0, 1)
     assert handover_of(HOST, guest, watched(guest, halves(), 0, 1, windows=2), unix_s=0, known_s=0) is None
 

@@ -94,7 +94,7 @@ def test_heat_by_one_reading_hardly_orders_them() -> None:
     assert rightly_ordered(heat, 3.0, 24.0) < 0.7 and rightly_ordered(heat, 24.0, 192.0) == 0.5
 
 
-def test_a_node_that_uses_a_page_now_and_then_is_told_from_the_one_that_always_does() -> None:
+def test_a_node_that_uses_a_page_now_and_then_is_distinguished_from_the_one_that_always_does() -> None:
     reported = touch_rates(watched(np.tile([[OWN], [NEIGHBOUR]], NPAGES)))
     assert reported[0].mean() / reported[1].mean() == pytest.approx(OWN / NEIGHBOUR, rel=0.2)
 

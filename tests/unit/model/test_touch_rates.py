@@ -46,7 +46,7 @@ def test_pages_without_a_touch_have_none() -> None:
     assert not heat_of(shared_unevenly())[::2, 1].any()
 
 
-def test_a_neighbour_is_told_from_the_node_that_uses_a_page_all_the_time() -> None:
+def test_a_neighbour_is_distinguished_from_the_node_that_uses_a_page_all_the_time() -> None:
     heat = heat_of(shared_unevenly())[1::2].mean(axis=0)
     assert heat[0] / heat[1] == pytest.approx(OWN / NEIGHBOUR, rel=0.2)
 

@@ -55,7 +55,7 @@ def evidence(some: GuestView, most: int | None) -> Entries:
 
 
 @pytest.mark.parametrize("blocks", [8, 16, 64])
-def test_so_many_pages_are_told_apart(blocks: int) -> None:
+def test_so_many_pages_are_kept_apart(blocks: int) -> None:
     found = evidence(guest(blocks), 8 * BLOCK)
     assert found.apart == 8 * BLOCK
     assert found.coarse == blocks - 8
@@ -105,7 +105,7 @@ def test_pages_of_a_whole_block_move_from_where_each_of_them_is(monkeypatch: pyt
     assert not plan.replications
 
 
-def test_the_operator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan_after(guest(8), seconds=1).notes == ()
     monkeypatch.setattr(policy_auto, "MOST_COUNTS", 2 * BLOCK * NODES)
     (note,) = plan_after(guest(8), seconds=1).notes

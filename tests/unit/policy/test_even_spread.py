@@ -32,7 +32,7 @@ def planned(
     return np.bincount(even, minlength=2)
 
 
-def test_where_the_others_ask_little_what_moves_is_dealt_out():
+def test_where_the_others_ask_little_what_moves_is_spread_out():
     quiet = guest([[9, 0]] * 10, parallelism=0.1)
     busy = shared(parallelism=24.0)
     assert planned(places(10, 90), mine=busy, beside=quiet).tolist() == [50, 50]

@@ -41,7 +41,7 @@ def test_a_protected_guests_credit_is_within_its_bound():
     assert all(0 < first.budget_ns(lived * MS, 0.005) < 0.005 * lived * MS for lived in (1, 10, 100, 1000))
 
 
-def test_what_moves_gained_is_told_from_where_the_pages_lay_before():
+def test_what_moves_gained_is_reckoned_from_where_the_pages_lay_before():
     before = looked(None, seen(1), 0)
     # Remote accesses take 200, local ones 100: (100 think + 200 / 2) / (100 + 100 / 2) is a third more.
     after = looked(before, seen(0), 30)

@@ -30,7 +30,7 @@ def test_memory_goes_to_the_one_node_of_the_vcpus():
     assert "run on node 2" in move.reason
 
 
-def test_a_guest_on_several_nodes_stays_and_is_told_why():
+def test_a_guest_on_several_nodes_stays_and_gets_the_reason():
     result = planned(guest_view([0, 2, 4, 6], 0))
     assert result.moves == () and "run on several nodes" in result.stays[0].reason
 

@@ -118,7 +118,7 @@ def test_pages_that_all_nodes_use_alike_do_not_follow_chance() -> None:
     assert len(moves) < 0.02 * NPAGES
 
 
-def test_pages_of_one_node_each_are_told_apart_within_a_block() -> None:
+def test_pages_of_one_node_each_are_kept_apart_within_a_block() -> None:
     owner = np.arange(NPAGES) % 4
     likely = np.where(owner == np.arange(4)[:, None], 0.9, 0.0)
     moves = planned_by_chance(np.random.default_rng(1), likely, np.zeros(NPAGES, np.int8))
@@ -182,7 +182,7 @@ def test_each_move_says_what_is_expected_of_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_known_of_a_page_is_found_again_however_its_block_is_told(seed: int) -> None:
+def test_what_is_known_of_a_page_is_found_again_however_its_block_is_reported(seed: int) -> None:
     """Blocks are entries as a whole in one window, page by page in the next, or not there at all."""
     chance = np.random.default_rng(seed)
 

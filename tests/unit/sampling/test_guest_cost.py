@@ -55,7 +55,7 @@ def test_a_window_costs_what_its_thread_spent(speed: PerfCost) -> None:
     assert speed.cost(me) == pytest.approx(1.0, rel=0.2)
 
 
-def test_how_busy_a_window_was_is_told_beside_its_cost(speed: PerfCost) -> None:
+def test_how_busy_a_window_was_is_reported_beside_its_cost(speed: PerfCost) -> None:
     me = guest(threading.get_native_id())
     speed.cost(me)
     assert speed.rate(me) is None
@@ -122,6 +122,6 @@ def test_a_guest_of_very_many_vcpus_takes_no_descriptors_from_others(monkeypatch
     assert descriptors() == before
 
 
-def test_a_cpu_that_does_not_count_is_told() -> None:
+def test_a_cpu_that_does_not_count_is_reported() -> None:
     with pytest.raises(UnsupportedHostError, match="does not count instructions"):
         PerfCost(CLOCKS | {"instructions": (1, 999)})

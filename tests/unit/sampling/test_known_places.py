@@ -126,7 +126,7 @@ def test_what_is_not_due_is_as_it_was(walk: RangeWalk, guest: GuestProcess) -> N
 
 @needs_root
 @pytest.mark.parametrize("guest", [4096, 2 << 20], indirect=True)
-def test_huge_pages_are_told_from_small_ones(walk: RangeWalk, guest: GuestProcess) -> None:
+def test_huge_pages_are_distinguished_from_small_ones(walk: RangeWalk, guest: GuestProcess) -> None:
     guest.touch(0, 1024)
     smaps_say = has_huge_pages(guest)
     sample, _ = looked_up(walk, guest.topology, KnownPlaces(), [])

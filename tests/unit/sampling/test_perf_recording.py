@@ -32,7 +32,7 @@ def test_nodes_and_their_memory_come_from_the_header(recorded: PerfRecording) ->
     assert [node.blocks for node in recorded.header.nodes] == [tuple(range(16)), tuple(range(32, 48))]
 
 
-def test_vcpus_are_told_by_their_threads_names_and_run_where_they_were_pinned(
+def test_vcpus_are_known_by_their_threads_names_and_run_where_they_were_pinned(
     recorded: PerfRecording,
 ) -> None:
     (guest,) = recorded.guests
@@ -104,7 +104,7 @@ def test_a_recording_without_vcpus_is_refused_with_the_cure() -> None:
     assert "debug-threads=on" in (refused.value.hint or "")
 
 
-def test_perf_files_are_told_by_their_magic(tmp_path: Path) -> None:
+def test_perf_files_are_known_by_their_magic(tmp_path: Path) -> None:
     (tmp_path / "perf.data").write_bytes(b"PERFILE2h")
     (tmp_path / "other").write_bytes(b"VMPTRACE")
     assert [is_perf_data(tmp_path / name) for name in ("perf.data", "other", "absent")] == [

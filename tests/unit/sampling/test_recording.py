@@ -168,7 +168,7 @@ def test_what_was_recorded_comes_back(recorded: Path) -> None:
     assert all(same(*pair) for pair in zip(batches, wanted, strict=True))
 
 
-def test_a_guest_is_told_again_only_when_it_changed(tmp_path: Path) -> None:
+def test_a_guest_is_reported_again_only_when_it_changed(tmp_path: Path) -> None:
     with Recorder(tmp_path / "x", HOST) as recorder:
         recorder.add(guest("a"), batch("a", 0))
         recorder.add(guest("a"), batch("a", 1))
@@ -216,7 +216,7 @@ def test_an_error_counts_what_is_good(recorded: Path) -> None:
         (b"VMPTRACE" + struct.pack("<I", 3), "version 3, this vmplace reads versions 1 and 2"),
     ],
 )
-def test_foreign_files_are_told_apart(tmp_path: Path, content: bytes, words: str) -> None:
+def test_foreign_files_are_kept_apart(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(RecordingError, match=words):
         list(iter_recording(tmp_path / "x"))

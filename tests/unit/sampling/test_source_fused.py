@@ -89,7 +89,7 @@ def test_another_range_than_the_first_ones_adds_nothing() -> None:
     assert source.harvest(GUEST).ranges[0].counted is None
 
 
-def test_one_of_the_others_that_fails_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_of_the_others_that_fails_is_left_out_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     busy = Sensor("hints", sample(1), UnsupportedHostError("another program takes hint faults"))
     source = FusedSource([Sensor("kvm", sample(9)), busy])
     for _ in range(3):
@@ -142,7 +142,7 @@ class Keeper(Sensor):
         self.kept.append("all")
 
 
-def test_what_moved_is_told_to_the_one_whose_places_count() -> None:
+def test_what_moved_is_reported_to_the_one_whose_places_count() -> None:
     keeper = Keeper()
     source = FusedSource([keeper, Sensor("ibs", sample(1))])
     source.moved(GUEST, np.array([1 << 30], np.uint64))

@@ -19,7 +19,7 @@ MIB = 1 << 20
 RAM = RamRange(512 * MIB, 2048, None, 4096, Movability.MOVABLE, "test")
 
 
-def test_a_host_without_patched_kvm_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_patched_kvm_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vmplace.sampling.source_hints.probe_features", lambda: 0b1111)
     with pytest.raises(UnsupportedHostError, match="no hint faults"):
         HintsSource(SourceSetup(HostTopology((), {}), sysfs=Path("/nowhere")))

@@ -26,7 +26,7 @@ from vmplace.sampling.source_ibs import (
 from vmplace.topology.host import HostTopology
 
 
-def test_a_host_without_the_pmu_is_told_why(tmp_path: Path) -> None:
+def test_a_host_without_the_pmu_gets_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedHostError, match="no ibs_op PMU"):
         IbsSource(SourceSetup(HostTopology((), {}), sysfs=tmp_path))
 

@@ -158,7 +158,7 @@ def test_another_process_with_the_same_pid_is_not_the_guest(
         IdleSource(setup).arm(replace(guest.topology, start_time=1))
 
 
-def test_a_kernel_without_idle_tracking_is_told_with_the_cure(setup: SourceSetup) -> None:
+def test_a_kernel_without_idle_tracking_is_reported_with_the_cure(setup: SourceSetup) -> None:
     (setup.sysfs / "kernel/mm/page_idle/bitmap").unlink()
     with pytest.raises(UnsupportedHostError) as refused:
         IdleSource(setup)

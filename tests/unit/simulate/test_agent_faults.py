@@ -34,7 +34,7 @@ def test_things_do_go_wrong_and_pages_do_move(monkeypatch: pytest.MonkeyPatch) -
 
 def failures(seeds: range) -> list[str]:
     until = float("inf")
-    return [told for _, _, told in (agent_faults.checked(seed, until) for seed in seeds) if told]
+    return [reported for _, _, reported in (agent_faults.checked(seed, until) for seed in seeds) if reported]
 
 
 def test_an_undo_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

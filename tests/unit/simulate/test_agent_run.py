@@ -128,7 +128,7 @@ def test_watching_and_planning_cost_the_guest_time():
         (1e7, {"longest_rest_ms": 3000}, 3000),
     ],
 )
-def test_an_agent_whose_looks_are_dear_rests_longer_unless_it_is_told_otherwise(
+def test_an_agent_whose_looks_are_dear_rests_longer_unless_it_is_set_otherwise(
     tmp_path, monkeypatch, look_ns: float, config: dict[str, object], rest_ms: int
 ):
     monkeypatch.setattr(agent_source, "LOOK_PAGE_NS", look_ns)

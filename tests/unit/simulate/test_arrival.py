@@ -125,25 +125,25 @@ def _next_vcpus() -> Iterator[Run]:
         yield Run(0, 1, 1 << (thread_of(page) + 1) % 4, False, 0)
 
 
-def test_copies_go_as_soon_as_a_migration_is_told_and_come_back_when_it_is_over(tmp_path: Path):
+def test_copies_go_as_soon_as_a_migration_is_reported_and_come_back_when_it_is_over(tmp_path: Path):
     """Nothing more is told of it: after 30 s it is libvirt's word that counts, and there is none."""
     simulation = simulation_of(spec_of(shared_pages(heat=60_000)), policy="agent:auto")
     host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
     copies: list[int] = []
-    told_at: list[int] = []
+    reported_at: list[int] = []
     with quiet(), closing(host.actuator()) as actuator:
         agent = host.agent(actuator)
         plan = agent.state.parts.policy
 
         def policy(snapshot: Snapshot) -> PlacementPlan:
             copies.append(sum(one.present_bytes for one in actuator.copies().values()))
-            if copies[-1] and not told_at:
-                told_at.append(len(copies))
+            if copies[-1] and not reported_at:
+                reported_at.append(len(copies))
                 agent.inbox.tell(News("event-migrating", "g"))
             return plan(snapshot)
 
         agent.state.parts = replace(agent.state.parts, policy=policy)
         agent.run(windows=400)
-    (at,) = told_at
+    (at,) = reported_at
     assert copies[at - 1] > 0 and copies[at] == 0
     assert max(copies[at + 1 :]) > 0

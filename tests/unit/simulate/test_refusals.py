@@ -51,7 +51,7 @@ def test_the_price_of_a_move_is_finite(tmp_path: Path, number: str):
     assert simulated(tmp_path, "--move-ns", number).exit_code == 2
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_run(
+def test_a_place_that_cannot_be_written_is_reported_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("vmplace.simulate.run.simulate", lambda *_: pytest.fail("it ran"))

@@ -94,7 +94,7 @@ def test_nothing_measured_is_no_error(tmp_path: Path):
     ("content", "said"),
     [(b"{", "is no calibration"), (b"{}", "is no calibration"), (b"\xff\xff", "is no calibration")],
 )
-def test_a_damaged_file_is_told(tmp_path: Path, content: bytes, said: str):
+def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes, said: str):
     (tmp_path / "bandwidth.json").write_bytes(content)
     with pytest.raises(VmplaceError, match=said) as caught:
         read_calibration(MACHINE, tmp_path / "bandwidth.json")
@@ -116,19 +116,19 @@ def test_figures_of_another_machine_or_version_do_not_count(
         read_calibration(MACHINE, tmp_path / "bandwidth.json")
 
 
-def test_cpus_that_this_process_may_not_use_are_told():
+def test_cpus_that_this_process_may_not_use_are_reported():
     with pytest.raises(VmplaceError, match="no CPU of node 0"):
         measured(FOUR, MACHINE, cpus=frozenset({99}))
 
 
-def test_streams_that_read_nothing_in_so_short_a_time_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_streams_that_read_nothing_in_so_short_a_time_are_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(native, "measure_streams", lambda *_: None)
-    with pytest.raises(VmplaceError, match="read nothing of node 0 within 20 ms") as told:
+    with pytest.raises(VmplaceError, match="read nothing of node 0 within 20 ms") as reported:
         measured(read_host(), read_machine_identity(read_host()), duration_ms=20)
-    assert "--duration-ms" in (told.value.hint or "")
+    assert "--duration-ms" in (reported.value.hint or "")
 
 
-def test_a_node_that_is_not_there_is_told():
+def test_a_node_that_is_not_there_is_reported():
     lone = replace(FOUR.nodes[0], nid=900, cpus=(0,), free_bytes=1 << 30)
     host = replace(FOUR, nodes=(lone,), distances={(900, 900): 10})
     with pytest.raises(VmplaceError, match="cannot read nodes") as caught:

@@ -20,7 +20,7 @@ from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
 UUID = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0"
 
 
-class Told(Libvirt):
+class Reporting(Libvirt):
     """A libvirt that runs one domain; there is no libvirtd on this machine, in the lab there is."""
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ def found(scan: GuestScan, *pids: int) -> dict[int, tuple[str, str]]:
 
 
 @needs_kvm
-def test_a_second_process_with_the_uuid_is_told_and_left_alone(tmp_path: Path, claim: Callable[[], int]):
+def test_a_second_process_with_the_uuid_is_reported_and_left_alone(tmp_path: Path, claim: Callable[[], int]):
     real, other = claim(), claim()
     (tmp_path / "db1.pid").write_text(f"{real}\n")
-    scan = GuestFinder(Told(), run=tmp_path).find()
+    scan = GuestFinder(Reporting(), run=tmp_path).find()
     assert found(scan, real, other) == {real: ("db1", "libvirt")}
     (reported,) = [skip.reason for skip in scan.skipped if skip.pid == other]
     assert "says that it is domain db1" in reported and "left alone" in reported
@@ -68,7 +68,7 @@ def test_a_second_process_with_the_uuid_is_told_and_left_alone(tmp_path: Path, c
 def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_policy(
     tmp_path: Path, claim: Callable[[], int]
 ):
-    class Unreadable(Told):
+    class Unreadable(Reporting):
         def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
             return LibvirtAnswer(rejected={"db1": "its XML is too deep"}, names={UUID: "db1"})
 
@@ -83,7 +83,7 @@ def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_polic
 @needs_kvm
 def test_nobody_is_the_domain_whose_process_libvirt_does_not_tell(tmp_path: Path, claim: Callable[[], int]):
     pid = claim()
-    scan = GuestFinder(Told(), run=tmp_path).find()
+    scan = GuestFinder(Reporting(), run=tmp_path).find()
     assert found(scan, pid) == {}
 
 
@@ -157,7 +157,7 @@ def test_a_name_leads_out_of_the_folder_nowhere(tmp_path: Path):
 def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_runs(
     tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
-    class Named(Told):
+    class Named(Reporting):
         def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
             return LibvirtAnswer(self.domains, names={UUID: "db1"})
 

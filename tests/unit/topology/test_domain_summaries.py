@@ -25,11 +25,11 @@ class Worker:
 
     def __init__(self, text: str, answer: Callable[[list[list[str]]], Answer]) -> None:
         # As libvirt_worker.py reads it.
-        self._told = json.loads(io.StringIO(text).read(libvirt_worker.MOST_BYTES))
+        self._heard = json.loads(io.StringIO(text).read(libvirt_worker.MOST_BYTES))
         self._answer = answer
 
     def result(self, patience_s: float) -> Answer:
-        return self._answer(self._told)
+        return self._answer(self._heard)
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def libvirt(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """Return what libvirt is asked to write: one dictionary for each process."""
     asked: list[dict[str, str]] = []
 
-    def answer(told: list[list[str]]) -> Answer:
-        asked.append(dict(told))
-        stuck = [uuid for uuid, _ in told if uuid.startswith("hung")]
-        unreached = [uuid for uuid, _ in told][5:] if len(stuck) > 2 else []
+    def answer(reported: list[list[str]]) -> Answer:
+        asked.append(dict(reported))
+        stuck = [uuid for uuid, _ in reported if uuid.startswith("hung")]
+        unreached = [uuid for uuid, _ in reported][5:] if len(stuck) > 2 else []
         return Answer(stuck=tuple(stuck[:3]), unreached=tuple(unreached))
 
     def question(uri: str, *words: str, text: str) -> Any:
@@ -62,7 +62,9 @@ def test_a_thousand_guests_with_the_longest_texts(libvirt: list[dict[str, str]])
     assert len(libvirt) < 30 and not summaries.is_busy()
 
 
-def test_a_domain_that_hangs_is_told_comes_last_and_is_left_out_ever_longer(libvirt: list[dict[str, str]]):
+def test_a_domain_that_hangs_is_reported_comes_last_and_is_left_out_ever_longer(
+    libvirt: list[dict[str, str]],
+):
     summaries = DomainSummaries()
     rounds = []
     for _ in range(12):
@@ -74,7 +76,7 @@ def test_a_domain_that_hangs_is_told_comes_last_and_is_left_out_ever_longer(libv
             assert "libvirt does not answer for domain hung, which is tried again" in str(err)
             rounds.append(True)
     # Left out once, twice, four times ...
-    assert [number for number, told in enumerate(rounds) if told] == [0, 2, 5, 10]
+    assert [number for number, reported in enumerate(rounds) if reported] == [0, 2, 5, 10]
     assert all("well" in part for part in libvirt) and [*libvirt[2]] == ["well", "hung"]
 
 

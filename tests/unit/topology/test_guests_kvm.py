@@ -79,7 +79,7 @@ def test_vcpus_by_the_names_that_qemu_gives_its_threads(start_guest: Callable[..
 
 
 @needs_kvm
-def test_a_busy_vcpu_is_told_by_its_guest_time(start_guest: Callable[..., Child]):
+def test_a_busy_vcpu_is_known_by_its_guest_time(start_guest: Callable[..., Child]):
     child = start_guest("busy", "2")
     finder = GuestFinder(debugfs=Path("/nonexistent"))
     deadline = time.monotonic() + 3

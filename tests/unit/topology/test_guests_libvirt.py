@@ -65,7 +65,7 @@ def test_libvirt_is_no_part_of_the_asking_process():
 
 
 @needs_libvirt
-def test_a_domain_without_a_kvm_process_is_told():
+def test_a_domain_without_a_kvm_process_is_reported():
     scan = GuestFinder(Libvirt(TEST_DRIVER, answer_s=20)).find()
     assert "domain test: no process that runs it with KVM is to be seen" in [s.reason for s in scan.skipped]
 

@@ -99,7 +99,7 @@ def test_a_path_with_dev_vfio_in_it_is_no_device():
     assert find_process_pin({3: "/home/eve/dev/vfio/1"}, {}, [], 1 << 30) is None
 
 
-def test_what_a_descriptor_is_called_is_told_in_print():
+def test_what_a_descriptor_is_called_is_reported_in_print():
     pin = find_process_pin({3: "/dev/vfio/\udcff\x1b]0;owned\x07" + "x" * 500}, {}, [], 1 << 30)
     assert pin is not None
     assert pin.movability is Movability.PINNED

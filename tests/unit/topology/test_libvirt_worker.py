@@ -89,8 +89,8 @@ def hanging(monkeypatch: pytest.MonkeyPatch, *at: int) -> Iterator[tuple[Connect
     domains = [Domain({"type": libvirt.VIR_DOMAIN_JOB_NONE}) for _ in range(10)]
     for place in at:
         domains[place].end = threading.Event()
-    told = [(f"d{i}", f"<a>{i}</a>") for i in range(10)]
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(told)))
+    reported = [(f"d{i}", f"<a>{i}</a>") for i in range(10)]
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(reported)))
     try:
         yield Connection(**{f"d{i}": one for i, one in enumerate(domains)}), domains
     finally:
@@ -100,22 +100,25 @@ def hanging(monkeypatch: pytest.MonkeyPatch, *at: int) -> Iterator[tuple[Connect
 
 def test_a_domain_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
     with hanging(monkeypatch, 0) as (connection, domains):
-        told = libvirt_worker.set_summaries(connection, NAMESPACE)
-        assert told == {"text": "", "stuck": ["d0"], "unreached": []}
+        reported = libvirt_worker.set_summaries(connection, NAMESPACE)
+        assert reported == {"text": "", "stuck": ["d0"], "unreached": []}
         assert [bool(one.texts) for one in domains] == [False] + [True] * 9
 
 
-def test_those_behind_too_many_that_hang_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_those_behind_too_many_that_hang_are_reported(monkeypatch: pytest.MonkeyPatch):
     with hanging(monkeypatch, 1, 2, 3) as (connection, domains):
-        told = libvirt_worker.set_summaries(connection, NAMESPACE)
-        assert (told["stuck"], told["unreached"]) == (["d1", "d2", "d3"], [f"d{i}" for i in range(4, 10)])
+        reported = libvirt_worker.set_summaries(connection, NAMESPACE)
+        assert (reported["stuck"], reported["unreached"]) == (
+            ["d1", "d2", "d3"],
+            [f"d{i}" for i in range(4, 10)],
+        )
         assert domains[0].texts
 
 
-def test_of_a_domain_that_hangs_nothing_is_done_and_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch):
+def test_of_a_domain_that_hangs_nothing_is_done_and_the_others_are_reported(monkeypatch: pytest.MonkeyPatch):
     with hanging(monkeypatch, 5) as (connection, domains):
-        told = libvirt_worker.read_domains(connection)
-        assert len(told["domains"]) == 10 and told["migrating"] == [domains[5].UUIDString()]
+        reported = libvirt_worker.read_domains(connection)
+        assert len(reported["domains"]) == 10 and reported["migrating"] == [domains[5].UUIDString()]
 
 
 def test_the_test_driver_which_has_no_jobs_is_written_to(monkeypatch: pytest.MonkeyPatch):

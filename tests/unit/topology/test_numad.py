@@ -52,7 +52,7 @@ def test_its_command_line_tells_whom_it_looks_at(words: tuple[str, ...], numad: 
     assert parse_command_line(1, words) == numad
 
 
-def test_its_log_tells_what_it_was_told_since_it_began():
+def test_its_log_tells_what_it_heard_since_it_began():
     assert parse_log(Numad(12), LOG) == Numad(12, False, frozenset({5}), frozenset({7}))
 
 

@@ -29,7 +29,7 @@ def vma(start: int, size: int, *, perms: str = "rw-p", path: str = "", flags: st
     return Vma(start, start + size, perms, path, 4096, frozenset(flags.split()))
 
 
-def test_cells_are_told_apart_as_qemu_laid_them():
+def test_cells_are_kept_apart_as_qemu_laid_them():
     placed = locate_ram(select_candidates(VMAS), DOMAIN)
     assert {block.cell: block.vma.start for block in placed} == HVAS
     assert [block.gpa for block in placed] == [0, 256 * MIB, 512 * MIB]

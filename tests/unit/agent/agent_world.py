@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome
+from vmplace.agent.clock import HostClock
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.loop import Agent
@@ -29,6 +30,14 @@ HOST = HostTopology(
     (Node(0, (0, 1), 4 * GIB, 3 * GIB), Node(1, (2, 3), 4 * GIB, 3 * GIB)),
     {(a, b): 10 if a == b else 20 for a in (0, 1) for b in (0, 1)},
 )
+
+
+class ClockOfFreeDecisions(HostClock):
+    """Decisions cost nothing: on a busy machine they would keep to their share, and come windows later."""
+
+    def thread_cpu_ns(self) -> int:
+        """Return the same at any time."""
+        return 0
 
 
 def guest(name: str, pid: int = 0, cpu: int = 2, origin: str = "libvirt") -> GuestTopology:
@@ -83,7 +92,8 @@ class World:
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
-        parts = Parts(self, self, self.policy, "auto", self, counters=self.counters)
+        clock = HostClock() if "decisions" in settings else ClockOfFreeDecisions()
+        parts = Parts(self, self, self.policy, "auto", self, counters=self.counters, clock=clock)
         return Agent(LoadedConfig(config, rules), parts, self.wakeup)
 
     def host(self) -> HostTopology:

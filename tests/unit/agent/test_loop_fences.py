@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.agent_world import World, guest
+from tests.unit.agent.agent_world import ClockOfFreeDecisions, World, guest
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.agent import report
@@ -73,7 +73,7 @@ def test_a_guest_that_cannot_be_asked_whether_it_holds_up_ends_no_loop():
         return home.plan(snapshot)
 
     world = Planned([guest("db1")])
-    parts = Parts(world, world, planned, "auto", world, holds=world.holds)
+    parts = Parts(world, world, planned, "auto", world, holds=world.holds, clock=ClockOfFreeDecisions())
     agent = Agent(LoadedConfig(Config(window_ms=20, longest_rest_ms=0), ()), parts, world.wakeup)
     agent.run(windows=1)
     assert world.applied == [] and any("can't start" in note for note in agent.status.notes)
@@ -173,6 +173,6 @@ def test_a_thread_that_dies_ends_the_agent_with_an_error(tmp_path: Path, monkeyp
     config = Config(
         state_dir=str(tmp_path), socket=str(tmp_path / "run/control.sock"), numa_balancing="leave"
     )
-    parts = Parts(world, world, home.plan, "auto", world)
+    parts = Parts(world, world, home.plan, "auto", world, clock=ClockOfFreeDecisions())
     with pytest.raises(Exception, match="thread control died: ZeroDivisionError: in the thread"):
         run_agent(LoadedConfig(config), lambda *_: parts)

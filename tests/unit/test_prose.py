@@ -96,6 +96,16 @@ def test_help_uses_the_words_of_the_field() -> None:
     assert {names: words for names, words in found.items() if words} == {}
 
 
+def test_help_lists_commands_with_whole_sentences() -> None:
+    """Click cuts what is longer than a line."""
+    groups = {names: one for names, one in commands(cli) if isinstance(one, click.Group)}
+    assert len(groups) >= 4
+    for names, group in groups.items():
+        if not names.startswith("vmplace lab"):
+            listed = group.get_help(click.Context(group, info_name=names)).partition("Commands:")[2]
+            assert "..." not in listed
+
+
 def identifiers(path: Path) -> set[str]:
     """Return what is named in a file: variables, parameters, attributes, functions, classes, aliases."""
     nodes = ast.walk(ast.parse(path.read_text()))

@@ -16,6 +16,7 @@ from vmplace.errors import VmplaceError
 from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.error_lines import asks_json, error_line
 from vmplace.interfaces.exit_codes import EXIT_FAILED
+from vmplace.interfaces.options import WholeSentences
 
 GROUP = "vmplace.commands"
 COMMANDS = {
@@ -49,7 +50,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(WholeSentences):
     """Import a command's module when it is asked for, so that ``vmplace status`` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -14,7 +14,7 @@ from types import FrameType, ModuleType
 import click
 
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.options import examples, socket_option
+from vmplace.interfaces.options import WholeSentences, examples, socket_option
 from vmplace.outside import read_text
 
 DEFAULT_LISTEN = "127.0.0.1:9755"
@@ -22,12 +22,13 @@ SHIPPED = Path(__file__).with_name("prometheus")
 
 
 @click.group(
+    cls=WholeSentences,
     epilog=examples(
         "vmplace metrics serve\n"
         "vmplace metrics print | promtool check metrics\n"
         "vmplace metrics write /var/lib/prometheus/node-exporter/vmplace.prom\n"
         "vmplace metrics rules > /etc/prometheus/rules/vmplace.yml"
-    )
+    ),
 )
 def metrics() -> None:
     """Tell Prometheus what the agent knows: per guest and node, and of the agent itself."""

@@ -12,6 +12,8 @@ from vmplace.errors import VmplaceError
 from vmplace.interfaces.exit_codes import EXIT_CODES, EXIT_NOTHING
 from vmplace.interfaces.protocol import indented
 
+LONGEST_SENTENCE = 200
+"""Characters."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -52,6 +54,17 @@ def examples(text: str) -> str:
 def print_json(data: Any) -> None:
     """Print ``data`` as indented JSON."""
     click.echo(indented(msgspec.to_builtins(data, str_keys=True)))
+
+
+class WholeSentences(click.Group):
+    """A group of commands whose help has the first sentence of each one's: click alone cuts it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(LONGEST_SENTENCE)) for name, one in found if one is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class FiniteRange(click.FloatRange):

@@ -10,6 +10,7 @@ from vmplace.errors import ConfigError, VmplaceError
 from vmplace.interfaces.client import NoAgentError, ask
 from vmplace.interfaces.options import (
     NothingError,
+    WholeSentences,
     config_option,
     examples,
     json_option,
@@ -22,10 +23,11 @@ uri_option = click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True
 
 
 @click.group(
+    cls=WholeSentences,
     epilog=examples(
         "vmplace policy explain db1\nvmplace policy set db1 mode=advise allowed_nids=0-1\n"
         "vmplace policy validate /etc/vmplace/vmplace.toml"
-    )
+    ),
 )
 def policy() -> None:
     """Say what vmplace may do with a guest, check it, and see what holds.

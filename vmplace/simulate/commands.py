@@ -43,7 +43,7 @@ def simulate_command(  # noqa: PLR0913  (options)
     move_ns: float,
     json_path: Path | None,
 ) -> None:
-    """Replay traces on a modelled host and print what POLICY makes of it, beside nothing and the oracle.
+    """Replay traces on a modelled host: run times under POLICY, without moves, and under an oracle.
 
     Times are modelled, not measured (docs/simulate.md).  run_time_s is the mean over the guests.
     """

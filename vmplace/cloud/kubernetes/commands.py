@@ -16,7 +16,7 @@ from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_socket import socket_path
 from vmplace.interfaces.client import ask
 from vmplace.interfaces.metrics_command import replace_file
-from vmplace.interfaces.options import FiniteRange, examples, socket_option
+from vmplace.interfaces.options import FiniteRange, WholeSentences, examples, socket_option
 from vmplace.model.pressure import node_pressure
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +25,10 @@ EXPIRES_AFTER = 5
 """Intervals: labels outlive an agent that is started anew, and no more."""
 
 
-@click.group(epilog=examples("vmplace kube features --interval 60\nvmplace kube agent --node $NODE_NAME"))
+@click.group(
+    cls=WholeSentences,
+    epilog=examples("vmplace kube features --interval 60\nvmplace kube agent --node $NODE_NAME"),
+)
 def kube() -> None:
     """Tell Kubernetes what the agent knows of this node (docs/clouds/kubevirt.md)."""
 

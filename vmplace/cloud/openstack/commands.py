@@ -14,7 +14,7 @@ from vmplace.cloud.openstack.provider_config import ACTS, HERE, provider_config
 from vmplace.cloud.slow_state import FREE_BELOW, HOLD_S, TIGHT_FROM
 from vmplace.errors import VmplaceError
 from vmplace.extras import extra_module
-from vmplace.interfaces.options import FiniteRange, examples, socket_option
+from vmplace.interfaces.options import FiniteRange, WholeSentences, examples, socket_option
 
 CLOUD = click.option("--cloud", envvar="OS_CLOUD", help="Name in clouds.yaml.  [default: $OS_CLOUD]")
 HOST = click.option("--host", help="This host's name in Placement.  [default: its full name]")
@@ -22,11 +22,12 @@ SHARE = FiniteRange(min=0.0, max=1.0)
 
 
 @click.group(
+    cls=WholeSentences,
     epilog=examples(
         "vmplace openstack provider-config > /etc/nova/provider_config/vmplace.yaml\n"
         "vmplace openstack publish --cloud vmplace\n"
         "vmplace openstack withdraw --cloud vmplace"
-    )
+    ),
 )
 def openstack() -> None:
     """Tell OpenStack what the agent knows: traits of this host and of its NUMA nodes (docs/clouds)."""

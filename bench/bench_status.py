@@ -17,6 +17,7 @@ from lab.errors import LabError
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import read_scenario
+from lab.scenario_ask import ask_all
 from lab.scenario_managers import MANAGERS
 from lab.scenario_prepare import prepare_stage
 from lab.scenario_probe import read_progress
@@ -25,11 +26,13 @@ from vmplace.topology.guest import PAGE_BYTES
 
 SCENARIO, GUEST = "restart", "table"
 ASKED = ("status", f"why {GUEST}")
+SPEED = 0.5
+"""Of what guests declare, so that the agent has time beside them."""
 POLL_S = 3.0
-QUIET_S = 20.0
-"""For so long next to nothing moves before it is asked; it plans every few seconds on emulated CPUs."""
-LONGEST_S = 240.0
-FEW = MIB // PAGE_BYTES
+QUIET_S = 12.0
+"""For so long less than FEW pages move before it is asked; it plans every few seconds on emulated CPUs."""
+LONGEST_S = 180.0
+FEW = 3 * MIB // PAGE_BYTES
 TIMEOUT_S = 60.0
 
 
@@ -54,7 +57,8 @@ def printed(progress: Progress) -> dict[str, str]:
     with boot_host(
         stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files, artifacts=stage.artifacts
     ) as host:
-        manager = MANAGERS["vmplace"](host, stage.scenario)
+        ask_all(host, stage.scenario.guests, f"speed {SPEED:g}")
+        manager = MANAGERS["vmplace"](host, stage.scenario, SPEED)
         manager.start()
         await_rest(host)
         shown = {words: ask(host, words) for words in ASKED}

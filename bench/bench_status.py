@@ -21,13 +21,12 @@ from lab.scenario_ask import ask_all
 from lab.scenario_managers import MANAGERS
 from lab.scenario_prepare import prepare_stage
 from lab.scenario_probe import read_progress
+from lab.scenario_speed import declared_rates, measured_speed
 from vmplace.model.described_memory import MIB
 from vmplace.topology.guest import PAGE_BYTES
 
 SCENARIO, GUEST = "restart", "table"
 ASKED = ("status", f"why {GUEST}")
-SPEED = 0.5
-"""Of what guests declare, so that the agent has time beside them."""
 POLL_S = 3.0
 QUIET_S = 12.0
 """For so long less than FEW pages move before it is asked; it plans every few seconds on emulated CPUs."""
@@ -57,8 +56,11 @@ def printed(progress: Progress) -> dict[str, str]:
     with boot_host(
         stage.topology, meter=True, snapshot=stage.snapshot, files=stage.files, artifacts=stage.artifacts
     ) as host:
-        ask_all(host, stage.scenario.guests, f"speed {SPEED:g}")
-        manager = MANAGERS["vmplace"](host, stage.scenario, SPEED)
+        scenario = stage.scenario
+        speed = measured_speed(
+            host, declared_rates(scenario), lambda share: ask_all(host, scenario.guests, f"speed {share:g}")
+        )
+        manager = MANAGERS["vmplace"](host, scenario, speed)
         manager.start()
         await_rest(host)
         shown = {words: ask(host, words) for words in ASKED}

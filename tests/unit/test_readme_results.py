@@ -54,7 +54,7 @@ def test_what_a_command_prints_in_the_readme_is_what_it_prints() -> None:
     for file, block in shown:
         lines = textwrap.dedent(block).splitlines()
         printed = (GOLDEN / file).read_text().splitlines()
-        assert 3 < len(lines) <= 12 and lines == printed[-len(lines) :]
+        assert 3 < len(lines) <= 12 and lines == printed[: len(lines)]
 
 
 def test_a_readme_is_short_enough_to_be_read() -> None:

@@ -279,6 +279,14 @@ class Held:
         """Begin nothing for a process until a step, begun by somebody else, has ended."""
         self._note(pid, 0.0, has_ended)
 
+    def note_waits(self, pid: int, waited_s: float) -> None:
+        """Note that many steps for a process, each too short to be given up, waited so long together."""
+        with self._lock:
+            now = self._clock()
+            process = self._known(pid, now)
+            if process.waits.add(now, waited_s):
+                process.leave_alone(now)
+
     def _note(self, pid: int, waited_s: float, has_ended: Callable[[], bool] | None) -> None:
         with self._lock:
             self._left_s -= waited_s
@@ -516,5 +524,5 @@ def _user_of(pid: int, proc: Path) -> int:
 _HELD = Held()
 os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
-await_end, note_stuck, keep = _HELD.await_end, _HELD.note_stuck, _HELD.keep
+await_end, note_stuck, note_waits, keep = _HELD.await_end, _HELD.note_stuck, _HELD.note_waits, _HELD.keep
 """Of this process: all its parts wait for the same guests."""

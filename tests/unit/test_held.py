@@ -247,6 +247,20 @@ def test_a_process_without_kvm_that_holds_readers_up_again_and_again_is_left_alo
     assert not waits.held.holds(7)
 
 
+def test_a_process_that_has_readers_wait_for_hours_costs_little_of_them(tmp_path: Path):
+    """It is read each second, and lets go after 0.6 s."""
+    waits = Waits(tmp_path)
+    began, cost_s = waits.now_s, 0.0
+    while waits.now_s < began + 4 * 3600:
+        before = waits.now_s
+        if not waits.held.holds(7):
+            with contextlib.suppress(HeldError):
+                waits.wait(then_s=0.0)
+        cost_s += waits.now_s - before
+        waits.now_s += 1.0
+    assert cost_s < 0.04 * 4 * 3600
+
+
 def test_short_waits_that_come_seldom_are_nobodys_fault(tmp_path: Path):
     waits = Waits(tmp_path)
     for _ in range(50):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.actuation.batch import BUSY, UNTRIED, BatchOutcome, MoveKernel, move_batch, read_nids
+from vmplace.actuation.batch import BUSY, UNTRIED, BatchOutcome, CallWaits, MoveKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import GuestIdentity, read_start_time
@@ -72,9 +72,13 @@ class GuestMover:
         self._memory = memory
         self._tools = tools
         self._closed: dict[int, str] = {}
+        self._waits = CallWaits(identity.pid)
 
     def move_chunk(self, limit_bytes: int) -> None:
-        """Move at most ``limit_bytes`` from the front of the queue."""
+        """Move at most ``limit_bytes`` from the front of the queue.
+
+        Raises GuestGoneError, JournalError; HeldError if the guest holds up a call, or many a little each.
+        """
         count = self.queue.prefix_bytes(limit_bytes)
         chunk, self.queue = self.queue.where(slice(count)), self.queue.where(slice(count, None))
         self.served_bytes += int(chunk.sizes_bytes.sum())
@@ -155,6 +159,7 @@ class GuestMover:
         self._memory.stubborn.moved(batch.hva[moved])
         self._memory.veto.moved(batch.hva[moved], origins[moved], batch.nid[moved])
         self._count_moved(batch.where(moved))
+        self._waits.add(outcome)
         return outcome
 
     def _count_moved(self, moved: WantedPages) -> None:

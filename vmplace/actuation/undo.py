@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vmplace import apart, held
 from vmplace.actuation.affinity import LibvirtConnection
-from vmplace.actuation.batch import UNTRIED, MoveKernel, NativeKernel, move_batch, read_nids
+from vmplace.actuation.batch import UNTRIED, CallWaits, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
 from vmplace.actuation.journal import GuestOrigins, Journal
@@ -160,6 +160,7 @@ class _GuestUndoing:
         self._vcpus = VcpusUndoing(libvirt, proc, counts=self._counts)
         self._stuck: Counter[str] = Counter()
         self._sizes = BatchSizes()
+        self._waits = CallWaits(origins.identity.pid)
 
     def run(self, failures: list[str]) -> GuestUndo:
         """Undo what can be undone and settle the journal; GuestGoneError if the guest ended."""
@@ -195,6 +196,8 @@ class _GuestUndoing:
             self._stuck["stopped"] += len(pages.hva)
             return pages
         self._check()
+        # For each block anew: all of a large guest may take long on a busy host.
+        self._waits = CallWaits(self._origins.identity.pid)
         pages = self._ours(pages)
         reasons: dict[int, str] = {}
         hva, nids = pages.hva, pages.nid
@@ -279,6 +282,7 @@ class _GuestUndoing:
                 outcome = move_batch(self._kernel, self._origins.identity.pid, pages[:count], nid)
                 size.took(min(count, len(pages)), outcome.duration_ns)
                 self._refund(pages[:count], outcome.status == nid, nid, each)
+                self._waits.add(outcome)
                 errors = outcome.status[(outcome.status < 0) & (outcome.status != UNTRIED)]
                 if outcome.error or len(errors):
                     reasons[nid] = errno_name(outcome.error or -int(errors[0]))

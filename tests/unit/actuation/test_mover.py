@@ -3,6 +3,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,14 @@ import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.actuation.fake_kernel import HUGE, PAGE, FakeKernel
+from vmplace import held
+from vmplace.actuation.batch import Hvas, Status
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
-from vmplace.actuation.result import MoveOutcome
+from vmplace.actuation.result import ActuationResult, MoveOutcome
+from vmplace.actuation.undo import undo
 from vmplace.errors import JournalError
 from vmplace.policy.plan import PlacementPlan
 from vmplace.topology.guest import GuestTopology, Movability
@@ -242,6 +246,75 @@ def test_stop_ends_between_two_calls(journal: Journal):
     outcome = mover.apply(plan_of(BASE, 4096, 1), {"db1": guest(4096)}, stop=stop.is_set).outcomes[0]
     assert len(kernel.calls) == 2
     assert outcome.left == 4096 - outcome.moved
+
+
+@dataclass
+class SlowKernel(FakeKernel):
+    """Each call for process ``evil`` waits for 55 ms, but for one page: so batches of it become tiny."""
+
+    evil: int = 0
+    waited_s: float = 0.0
+
+    def move_pages(self, pid: int, hvas: Hvas, nids: Status, status: Status) -> int:
+        took_ns = super().move_pages(pid, hvas, nids, status)
+        if pid != self.evil or len(hvas) == 1:
+            return took_ns
+        self.waited_s += 0.055
+        return 55_000_000
+
+
+@dataclass(frozen=True)
+class Two:
+    """A guest that may hold up calls, another one, and the plan that moves both."""
+
+    evil: GuestTopology
+    good: GuestTopology
+    kernel: SlowKernel
+    plan: PlacementPlan
+
+    def apply(self, journal: Journal) -> ActuationResult:
+        mover = Mover(journal, Budget(None), kernel=self.kernel)
+        return mover.apply(self.plan, {"evil": self.evil, "good": self.good})
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with child_guest(16384) as child:
+        evil = replace(child.guest, name="evil")
+        mapped = {child.hva + i * PAGE: 0 for i in range(16384)} | fake_ram(4096).nid_of
+        moves = plan_of(child.hva, 16384, 1, guest="evil").moves + plan_of(BASE, 4096, 1, guest="good").moves
+        good = guest_of(os.getpid(), BASE, 4096, name="good")
+        yield Two(evil, good, SlowKernel(mapped), PlacementPlan(moves))
+    held.keep(set())
+
+
+def test_a_guest_that_holds_up_each_call_a_little_is_left_alone_and_others_move(journal: Journal, two: Two):
+    """No call waits for long enough to be given up, but there would be thousands: for four minutes."""
+    two.kernel.evil = two.evil.pid
+    result = two.apply(journal)
+    assert result.failures == (f"guest evil: {held.HELD}",) and held.holds(two.evil.pid)
+    assert [one.moved for one in result.outcomes if one.guest == "good"] == [4096]
+    assert held.MOST_S < two.kernel.waited_s < held.MOST_S + 0.2
+
+
+def test_a_guest_that_holds_up_each_call_a_little_keeps_no_other_from_being_undone(
+    journal: Journal, two: Two
+):
+    two.apply(journal)
+    assert set(two.kernel.nid_of.values()) == {1}
+    two.kernel.evil = two.evil.pid
+    result = undo(journal, kernel=two.kernel)
+    assert result.failures == (f"guest evil: {held.HELD}",)
+    # Its pages are in one block of 64 MiB, or in two: each may take so long.
+    assert held.MOST_S < two.kernel.waited_s < 2 * held.MOST_S + 0.2
+    assert {two.kernel.nid_of[BASE + i * PAGE] for i in range(4096)} == {0}
+    assert [one.identity.name for one in journal.contents().guests.values()] == ["evil"]
+    two.kernel.evil = 0
+    until = time.monotonic() + 10
+    while held.holds(two.evil.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert undo(journal, kernel=two.kernel).is_complete
+    assert set(two.kernel.nid_of.values()) == {0}
 
 
 def test_pages_that_move_to_and_fro_are_vetoed(journal: Journal):

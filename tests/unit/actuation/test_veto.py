@@ -2,8 +2,10 @@ import tracemalloc
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from vmplace.actuation.veto import PingPongVeto
+from vmplace.agent.config import Config
 
 HUGE = 2 << 20
 
@@ -32,6 +34,15 @@ def rests_of_a_page_always_wanted_elsewhere(veto: PingPongVeto, windows: int) ->
 
 def test_there_and_back_is_left_alone_for_a_growing_while():
     assert rests_of_a_page_always_wanted_elsewhere(PingPongVeto(), 600) == [4, 8, 16, 32, 64, 128, 256]
+
+
+@pytest.mark.parametrize("window_ms", [20, Config().shortest_window_ms, Config().window_ms])
+def test_what_moves_to_and_fro_in_each_window_takes_little_however_short_windows_are(window_ms: int):
+    """Ten minutes; 2 MiB move each time: of the shortest windows that may be set, 0.8 MB/s."""
+    windows = 600 * 1000 // window_ms
+    resting = sum(rests_of_a_page_always_wanted_elsewhere(PingPongVeto(), windows))
+    # There, back, and a rest of 256 windows; the first rests are shorter, and the last one is not over.
+    assert windows - resting - 256 <= 16 + 2 * windows / 258
 
 
 def test_ping_pong_is_forgiven_after_long_quiet():

@@ -89,6 +89,18 @@ def test_a_pid_that_was_given_again_is_somebody_elses(
     assert DamonAdmin.give_back(sysfs, state, proc) and kdamonds(sysfs) == ("0" if is_ours else "1")
 
 
+@pytest.mark.parametrize("pid", ["78", "-1"], ids=["runs", "stopped"])
+def test_a_mark_without_settings_claims_nothing_that_somebody_else_watches(
+    sysfs: Path, tmp_path: Path, pid: str
+):
+    """An agent that is killed as it begins leaves such a mark; then somebody sets DAMON up."""
+    put(tmp_path / "run" / MARK, "\n")
+    put(sysfs / ADMIN / "0/pid", pid)
+    with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
+        DamonAdmin(sysfs, tmp_path / "run")
+    assert kdamonds(sysfs) == "1"
+
+
 def held_up(path: Path, text: str, *, patience_s: float) -> None:
     """Stand for a write that waits for a watched process, which lets go of it never."""
     raise HeldError

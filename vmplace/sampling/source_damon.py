@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 
+from vmplace import held
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError, Region
@@ -100,8 +101,9 @@ class DamonSource:
             # The kdamond ends with the last of its processes; nothing was learnt then.
             found, self._running = (), ()
         except DamonHeldError:
-            # Once it answers, it is set up anew without whoever held it up.
-            self._running = ()
+            if any(held.holds(guest.pid) for guest in self._watched.values()):
+                # Once it answers, it is set up anew without these.  If it is only late, it goes on as it is.
+                self._running = ()
             raise
         self._regions = dict(zip(self._running, found, strict=False))
         self._regions_ns = time.monotonic_ns()

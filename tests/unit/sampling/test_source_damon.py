@@ -71,6 +71,26 @@ def test_a_guest_that_holds_readers_up_does_not_keep_others_from_being_watched(
     is_over.append(True)
 
 
+def test_damon_that_is_only_late_goes_on_with_what_it_has_learnt(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for guest in guests:
+        source.arm(guest)
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "write", held_up)
+        with pytest.raises(DamonHeldError):
+            source.harvest(guests[0])
+    kept = sysfs / ADMIN / "0/contexts/0/targets/0/pid_target"
+    kept.write_text("as it was")
+    source.arm(guests[0])
+    assert source.harvest(guests[0]).ranges and kept.read_text() == "as it was"
+
+
+def held_up(path: Path, text: str, *, patience_s: float) -> None:
+    """Stand for a write that nothing answers."""
+    raise HeldError
+
+
 def test_once_damon_answers_again_it_is_set_up_without_who_held_it_up(
     source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -79,10 +99,6 @@ def test_once_damon_answers_again_it_is_set_up_without_who_held_it_up(
         source.arm(guest)
     is_over: list[bool] = []
     let_go(evil, is_over)
-
-    def held_up(path: Path, text: str, *, patience_s: float) -> None:
-        raise HeldError
-
     with monkeypatch.context() as patched:
         patched.setattr(apart, "write", held_up)
         with pytest.raises(DamonHeldError):

@@ -122,6 +122,11 @@ demo-log: RUNS = 20
 demo-log: venv lab ## RUNS=20 further runs of the demo, in turns on the idle machine and beside a busy loop, added to bench/results/demo_runs.json
 	$(BIN)/python -m bench.demo_runs --runs $(RUNS)
 
+.PHONY: demo-status
+demo-status: venv lab ## keep what `vmplace status` and `why` print of the demo's guests, in the emulated host: docs/results.md
+	$(BIN)/python -m bench.bench_status --out build/bench/status.json
+	$(BIN)/python -m bench.results_page build/bench/status.json
+
 results: venv ## keep the last make demo, if there is one; render README's figures and picture, and docs/results.md
 	$(BIN)/python -m bench.readme_results $(wildcard build/demo)
 	$(BIN)/python -m bench.results_page

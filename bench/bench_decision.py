@@ -9,12 +9,12 @@ nodes for the vCPUs, at most once in 100 ms of the simulator's clock.  Control: 
 large.
 
 Of the agent's ``auto``: what a plan takes after the first, evidence from pages included, by GiB of a guest
-that spans four nodes (``auto_s_per_gib``).  ``auto_s_of_gib_touched``: the same of a guest of ``LARGE_GIB``
-that touches one GiB; controls: every page of it (``auto_s_of_all_touched``: more than a plan tells apart, so
+that spans four nodes (``auto_s_per_gib``). ``auto_s_of_gib_touched``: the same of a guest of 16 GiB that
+touches one GiB; controls: every page of it (``auto_s_of_all_touched``: more than a plan tells apart, so
 most of its blocks are placed as a whole), and every one of its huge pages (``auto_s_of_huge_touched``).
-``auto_s_of_many``: of N guests that have a TiB together, a tenth of it random small pages; every tenth guest
-spans four nodes, the others run on one each.
-``*_mib``: what each adds to the process at its peak, numpy's arrays included.
+``auto_s_of_many``: of N guests that have a TiB together, a tenth of it random small pages; every tenth
+guest spans four nodes, the others run on one each. Figures in MiB are what each adds to the process at its
+peak, numpy's arrays included.
 """
 
 import argparse

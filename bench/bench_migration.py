@@ -5,12 +5,13 @@ Two libvirtds on one emulated host of two nodes, each with processes and files o
 two vCPUs to and fro (migration_inside.py, migration_agents.py).  libvirt counts rounds, bytes and downtime;
 time is the emulated host's, so only ratios carry over.
 
-rounds_stock      a guest that writes, on the stock kernel, the control
-rounds_patched    the same on the kernel of kvm-patches/
-rounds_managed    on that kernel, by turns without vmplace, the control, and with an agent on each host
-                  (let_go_before_ms: from when the agent has let go of the guest until the first round)
-arrivals          seconds until the guest's LAR is 0.9 on the host that it comes to, by turns without a
-                  summary from the last host, the control, and with one
+``rounds_stock``: a guest that writes, on the stock kernel.  That is the control of ``rounds_patched``, the
+same on the kernel of kvm-patches/.  ``rounds_managed``: on that kernel, in turns without vmplace, the
+control, and with an agent on each host.  ``let_go_before_ms``: from when the agent has let go of the guest
+until the first round.
+
+``arrivals``: seconds until the guest's LAR is 0.9 on the host that it comes to, in turns without a summary
+from the last host, the control, and with one.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What do ``vmplace status`` and ``vmplace why`` print of the demo's guests, once all is placed?
 
-Printed by the agent in the emulated host, as on a terminal of 80 columns, for README and docs/results.md.
+Printed by the agent in the emulated host, as on a terminal of 80 columns, for docs/results.md.
 
     python -m bench.bench_status --out build/bench/status.json
 """

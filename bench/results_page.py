@@ -8,6 +8,7 @@
 
 import ast
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -136,7 +137,7 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
     title, kind, _ = BENCHES.get(name, (name, "measured", ""))
     yield f"## {title}\n"
     yield f"*{kind}*, by\n`python -m bench.{_arguments(kept['record'])}`.\nIt asks:\n"
-    yield _question(f"bench_{name}") + "\n"
+    yield from _explained(f"bench_{name}")
     for part, reported in kept.get("parts", {}).items():
         runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"
         yield f"### {part.replace('_', ' ')}\n\n{runs[0].upper()}{runs[1:]}.\n"
@@ -162,13 +163,17 @@ def _arguments(record: Record) -> str:
     return " ".join((Path(bench).stem, *arguments))
 
 
-def _question(bench: str) -> str:
-    """Return what a bench asks: the first paragraph of its docstring, filled to 98 columns."""
+def _explained(bench: str) -> Iterator[str]:
+    """Yield what a bench asks, as a quote, and what its figures are, from its docstring; no code."""
     source = CHECKOUT / "bench" / f"{bench}.py"
     reported = ast.get_docstring(ast.parse(source.read_text())) if source.exists() else None
-    return textwrap.fill(
-        (reported or bench).split("\n\n")[0], 98, initial_indent="> ", subsequent_indent="> "
-    )
+    question, *rest = (reported or bench).split("\n\n")
+    yield textwrap.fill(question, 98, initial_indent="> ", subsequent_indent="> ") + "\n"
+    for paragraph in rest:
+        if not paragraph.startswith(" "):
+            # Figures have the names that the tables give them.
+            plain = re.sub(r"``(.+?)``", lambda match: f"*{match[1].replace('_', ' ')}*", paragraph)
+            yield textwrap.fill(" ".join(plain.split()), 98, break_on_hyphens=False) + "\n"
 
 
 def _leaves(figures: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -50,7 +50,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
     budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
     one_node = ("this host has one node: there is nothing to place",) if len(host.nids) < 2 else ()
     counters, unmeasured = guest_cost(config)
-    sensing = tuple(f"source {source.name}: {reason}" for reason in choice.reasons)
+    sensing = tuple(f"source {source.name} is in use, not {reason}" for reason in choice.reasons)
     return Parts(
         discovery=Discovery(
             lambda: read_calibrated_host(bandwidth_file)[0],

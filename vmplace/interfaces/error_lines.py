@@ -22,7 +22,7 @@ CODES = {
     "failed": "it did not work, or only in part",
     "usage": "the command line is wrong",
     "interrupted": "by Ctrl-C",
-    "nothing": "there is no such guest, or nothing to do",
+    "nothing": "there is no such guest, no guest at all, or nothing to move",
     "no-agent": "no agent answers",
     "denied": "only root may, or only the group vmplace",
     "busy": "the agent has too many clients, or one of them asked too often",

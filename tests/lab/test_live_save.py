@@ -28,28 +28,34 @@ managers = ["vmplace"]
 agent_config = '''
 window_ms = 500
 longest_rest_ms = 1000
+[readings]
+# In the 6 ms after which a real host is first asked, guests as slow as these here touch next to nothing.
+first_ms = 0
+[budget]
+mb_per_s = 4096
 '''
 [[guests]]
 name = "reader"
 start_nids = [0, 0, 0, 0]
 nids = [0, 1, 2, 3]
-memory_mib = 160
+memory_mib = 96
 huge_pages = false
 [guests.workload]
-arena_mib = 48
+arena_mib = 16
+verify_kib_per_s = 0
 # Until it is told to go on.
 phases_ms = [3600000, 3600000]
 [[guests.workload.touch]]
 vcpus = "0-3"
-ranges = ["0+48"]
-rate = 16
-burst = 16
+ranges = ["0+16"]
+rate = 8
+burst = 4
 phase = 0
 [[guests.workload.touch]]
 vcpus = "0-3"
-ranges = ["0+48"]
-rate = 16
-burst = 16
+ranges = ["0+16"]
+rate = 8
+burst = 4
 write_percent = 10
 phase = 1
 """,
@@ -59,7 +65,7 @@ GUEST = SCENARIO.guests[0]
 FILE = "/var/tmp/memory"
 READS, WRITES = 0, 1
 """The guest's phases."""
-TABLE_BYTES = 48 << 20
+TABLE_BYTES = 16 << 20
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def copied_bytes(host: LabHost) -> int:
 
 
 @pytest.mark.xfail(
-    reason="the joint plan makes no copies here in time: docs/design/joint-plan.md", strict=False
+    reason="copies come when the machine has time for the agent: docs/design/joint-plan.md", strict=False
 )
 def test_memory_saved_live_is_right_whatever_the_agent_does_to_it_meanwhile(host: LabHost) -> None:
     agent = VmplaceAgent(host, SCENARIO)

@@ -32,6 +32,7 @@ from vmplace.apart_worker import ANSWER, ASK, DAMON, HEAD, MOVE, NAME, WRITE
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 from vmplace.outside import SMALL_BYTES, read_text
+from vmplace.users import is_nobody_but
 
 LOG = logging.getLogger(__name__)
 Hvas = npt.NDArray[np.uint64]
@@ -203,10 +204,20 @@ def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
         # Processes end meanwhile, and choose their names.
         with contextlib.suppress(OSError, ValueError, IndexError):
             name = read_text(path / "comm", SMALL_BYTES).rstrip("\n")
-            if name.startswith(NAME) and path.stat().st_uid == os.geteuid() and not _is_own(path):
+            if name.startswith(NAME) and _is_an_agents(path) and not _is_own(path):
                 worked_on = name.removeprefix(NAME)
                 pid = DAMON_KEY if worked_on == DAMON else int(worked_on)
                 yield pid, _ended(path, _stat(path, START_TIME))
+
+
+def _is_an_agents(path: Path) -> bool:
+    """Tell whether a process is of this user, in all that counts, and runs what the agent is run by.
+
+    Anybody may start su(1) or sudo(8) under any name and let it wait for a password: both then act as root,
+    and sudo is root's altogether.  One of an agent that ran by another version of Python is not known.
+    """
+    runs, we_run = (str(one.readlink()) for one in (path / "exe", Path("/proc/self/exe")))
+    return is_nobody_but(os.geteuid(), path) and runs.removesuffix(" (deleted)") == we_run
 
 
 def _is_own(path: Path) -> bool:

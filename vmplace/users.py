@@ -6,11 +6,13 @@
    ranges are for containers, which are others', and count as one user together.
 
 Limits: ranges that nsswitch.conf(5) has elsewhere ("subid: sss") are not known, nor are those behind the
-first MOST_RANGES: each id there counts as a user.
+first MOST_RANGES: each id there counts as a user.  One whom /etc/passwd does not have, as where LDAP has
+him, counts as two: by his own id, and by those that are lent to him.
 """
 
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,6 +27,7 @@ MOST_BYTES = 1 << 20
 MOST_RANGES = 4096
 MOST_UID = (1 << 32) - 1
 RENEW_S = 60.0
+UIDS = re.compile(r"^Uid:(.*)$", re.MULTILINE)
 Range = tuple[int, int, int]
 """How many ids, the first of them, and the owner's."""
 
@@ -47,6 +50,15 @@ class Users:
             holding = (owner for count, first, owner in self._ranges if first <= uid < first + count)
             owners[uid] = next(holding, uid)
         return owners[uid]
+
+
+def is_nobody_but(uid: int, path: Path) -> bool:
+    """Tell whether the process of /proc/PID is that user's by its real, effective, saved, and file system id.
+
+    Whoever starts a program that acts as root by itself, as su(1), stays its real user.  Raises OSError.
+    """
+    said = UIDS.search(read_text(path / "status", MOST_BYTES))
+    return said is not None and said[1].split() == [str(uid)] * 4
 
 
 def _read_ranges(etc: Path) -> list[Range]:

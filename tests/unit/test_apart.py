@@ -4,7 +4,9 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,8 @@ def put(proc: Path, start_time: int, name: str = f"vmpmove {GUEST}") -> None:
     else:
         path.mkdir()
     (path / "comm").write_text(f"{name}\n")
+    (path / "status").write_text(f"Name:\t{name}\nUid:\t{' '.join([str(os.geteuid())] * 4)}\n")
+    (path / "exe").symlink_to(Path("/proc/self/exe").readlink())
     (path / "stat").write_text(f"77 ({name}) D 1 {' '.join(['0'] * 17)} {start_time} 0\n")
 
 
@@ -65,6 +69,49 @@ def test_another_process_or_one_of_this_agents_own_is_not_left_behind(tmp_path: 
     stat.write_text(stat.read_text().replace("D 1 ", f"D {os.getpid()} "))
     apart.note_left_behind(tmp_path)
     assert not held.holds(GUEST)
+
+
+@pytest.mark.parametrize(
+    ("uids", "runs"), [("1 {0} {0} {0}", None), ("{0} {0} 1 {0}", None), ("{0} {0} {0} {0}", "/usr/bin/sudo")]
+)
+def test_one_that_acts_as_root_but_is_no_agents_is_not_left_behind(
+    tmp_path: Path, uids: str, runs: str | None
+):
+    put(tmp_path, 500)
+    (tmp_path / "77/status").write_text(f"Uid:\t{uids.format(os.geteuid())}\n")
+    if runs:
+        (tmp_path / "77/exe").unlink()
+        (tmp_path / "77/exe").symlink_to(runs)
+    apart.note_left_behind(tmp_path, patience_s=0.0)
+    assert not held.holds(GUEST)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/su").exists(), reason="needs root, and su(1)")
+def test_a_users_su_that_waits_under_the_name_holds_up_nobody():
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    folder.chmod(0o755)
+    su = folder / f"vmpmove {GUEST}"
+    su.symlink_to("/usr/bin/su")
+    # Not a child of this process, as that would pass for its own.
+    script = 'exec 3<&0; "$1" <&3 >/dev/null 2>&1 & echo $!'
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", su], user=65534, group=65534, extra_groups=(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as shell:  # fmt: skip
+        assert shell.stdout and shell.stdin
+        pid = int(shell.stdout.readline())
+        try:
+            until = time.monotonic() + 5
+            comm = Path(f"/proc/{pid}/comm")
+            while comm.read_text() != f"{su.name[:15]}\n" and time.monotonic() < until:
+                time.sleep(0.01)
+            # What it acts as, and what it is called, are what an agent's process has.
+            assert (comm.parent.stat().st_uid, comm.read_text()) == (0, f"{su.name[:15]}\n")
+            apart.note_left_behind(patience_s=0.0)
+            assert not held.holds(int(su.name[:15].removeprefix("vmpmove ")))
+        finally:
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder)
 
 
 def test_one_that_ends_a_moment_after_its_agent_was_killed_holds_up_nothing(tmp_path: Path):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.damon_admin import DamonHeldError
 from vmplace.sampling.source import Source, SourceSetup
 from vmplace.sampling.source_damon import DamonSource
 from vmplace.sampling.source_fused import FusedSource
@@ -56,7 +57,7 @@ def best_source(setup: SourceSetup, wanted: str = "auto") -> Choice:
     for name in SENSORS:
         try:
             return Choice(SOURCES[name](setup), tuple(reasons))
-        except UnsupportedHostError as err:
+        except (UnsupportedHostError, DamonHeldError) as err:
             reasons.append(f"{name}: {err}")
             hints.append(f"{name}: {err.hint}")
     raise UnsupportedHostError(f"nothing to sample with ({'; '.join(reasons)})", hint="; ".join(hints))

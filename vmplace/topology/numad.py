@@ -18,6 +18,7 @@ from vmplace.errors import OutsideError, VmplaceError
 from vmplace.outside import lines, read_text, read_whole
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.procfs import PROC, iter_pids, read_comm, read_command_line
+from vmplace.users import is_nobody_but
 
 PID_FILE, LOG_FILE = Path("run/numad.pid"), Path("var/log/numad.log")
 LEAST_BYTES = 300 * 10**6
@@ -144,8 +145,10 @@ def _pid(root: Path, proc: Path) -> int | None:
 
 
 def _is_numad(pid: int, proc: Path) -> bool:
-    """Tell whether a process is numad, and root's: whoever likes can take its name."""
+    """Tell whether a process is numad, and root's: anybody can take its name, also with su(1) or sudo(8)."""
+    path = proc / str(pid)
     try:
-        return read_comm(pid, proc).strip() == "numad" and (proc / str(pid)).stat().st_uid == 0
+        runs = (path / "exe").readlink().name.removesuffix(" (deleted)")
+        return read_comm(pid, proc).strip() == runs == "numad" and is_nobody_but(0, path)
     except (VmplaceError, OSError):
         return False

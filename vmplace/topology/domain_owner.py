@@ -8,6 +8,7 @@ Anybody reads a guest's UUID off its command line and may start a process with t
    name within a service, a scope or a user's slice does not count: systemd lets users and containers make it.
 """
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -35,6 +36,16 @@ def is_of_domain(pid: int, name: str, *, run: Path = RUN, proc: Path = PROC) -> 
         return _in_cgroup_of(pid, name, proc)
     except (OSError, OutsideError):
         return False
+
+
+def reported_pids(run: Path = RUN) -> frozenset[int]:
+    """Return the processes that libvirt has started by its files; those without one are not told."""
+    pids = set()
+    for path in run.glob("*.pid"):
+        # Domains end meanwhile, and a file may be half written.
+        with contextlib.suppress(OSError, OutsideError):
+            pids.add(read_whole(path, MOST_BITS))
+    return frozenset(pids)
 
 
 def _in_cgroup_of(pid: int, name: str, proc: Path) -> bool:

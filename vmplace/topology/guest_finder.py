@@ -15,7 +15,7 @@ from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.held import HELD, HeldError
 from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
-from vmplace.topology.domain_owner import RUN, is_of_domain
+from vmplace.topology.domain_owner import RUN, is_of_domain, reported_pids
 from vmplace.topology.domain_policy import DomainPolicy
 from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
@@ -41,7 +41,11 @@ from vmplace.topology.resident import ResidentRam
 from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 LOOK_S = 5.0
-"""Of CPU time: the longest look at all guests, but for the one that it ends with.  The loop waits for it."""
+"""Of CPU time: how long guests are read in one look, but for the one that it ends with.  The loop waits.
+
+Half as long before that, each: known guests and what libvirt started, and other processes, are looked at for
+files of KVM; command lines are read, which is part of it.
+"""
 BUSY = 4.0
 """Times as long as its CPU time, by the clock, may a look take where others have the CPUs."""
 NOT_YET = "not looked at yet: to look at the others takes long"
@@ -94,7 +98,7 @@ class GuestFinder:
         self._run = run
         self._exact, self._beat = exact, beat
         self._cpu, self._clock = cpu, clock
-        self._processes = KvmProcesses(proc)
+        self._processes = KvmProcesses(proc, cpu=cpu, beat=beat)
         self._orders: dict[Identity, tuple[int, GuestDescription | None]] = {}
         self._reads = itertools.count(1)
         self._read: dict[Identity, tuple[int, GuestTopology]] = {}
@@ -109,8 +113,9 @@ class GuestFinder:
 
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
+        # Limits of their own: who has no KVM must not keep guests from being read.
+        processes, skipped = self._processes.find(lambda: self._limit(LOOK_S / 2), reported_pids(self._run))
         is_over = self._limit(LOOK_S)
-        processes, skipped = self._processes.find(is_over)
         ordered = self._read_orders(processes, skipped, self._limit(LOOK_S / 2))
         processes = [process for process in processes if process.pid in ordered]
         uuids = frozenset(order.uuid for order in ordered.values() if order and order.uuid)

@@ -150,8 +150,7 @@ def read_descriptors(pid: int, proc: Path = PROC) -> dict[int, str]:
 def _read_descriptors(pid: int, proc: Path) -> dict[int, str]:
     root = proc / f"{pid}/fd"
     targets = {}
-    listed = _guarded(pid, lambda: os.listdir(root))  # noqa: PTH208 - a Path per descriptor is slow
-    for name in islice(listed, MOST_DESCRIPTORS):
+    for name in _guarded(pid, lambda: _first_names(root, MOST_DESCRIPTORS)):
         try:
             targets[int(name)] = os.readlink(f"{root}/{name}")  # noqa: PTH115
         except FileNotFoundError:
@@ -159,6 +158,12 @@ def _read_descriptors(pid: int, proc: Path) -> dict[int, str]:
         except OSError as err:
             raise _translate(pid, err) from err
     return targets
+
+
+def _first_names(root: Path, most: int) -> list[str]:
+    # Not listdir: a process may have half a million descriptors, and a Path for each is slow.
+    with os.scandir(root) as entries:
+        return [entry.name for entry in islice(entries, most)]
 
 
 def read_maps(pid: int, proc: Path = PROC) -> list[Vma]:

@@ -1,15 +1,18 @@
 """A guest is who libvirt started, not who says so."""
 
+import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
 from vmplace.errors import GuestGoneError
+from vmplace.topology import guests_kvm, procfs
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import is_of_domain
 from vmplace.topology.guest import GuestTopology
@@ -217,15 +220,147 @@ def test_processes_that_are_left_come_first_in_the_next_look(tmp_path: Path):
         (tmp_path / f"{pid}/stat").write_text(f"{pid} (qemu) S " + " ".join(["1"] * 49) + "\n")
         for number, target in enumerate(("anon_inode:kvm-vm", "anon_inode:kvm-vcpu:0")):
             (tmp_path / f"{pid}/fd/{number}").symlink_to(target)
-    processes, asked = KvmProcesses(tmp_path), 0
+    processes = KvmProcesses(tmp_path)
 
-    def is_late() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 1
+    def limit() -> Callable[[], bool]:
+        asked = itertools.count()
+        return lambda: next(asked) > 0
 
-    found = []
-    for _ in range(3):
-        asked = 0
-        found.append({process.pid for process in processes.find(is_late)[0]})
+    found = [{process.pid for process in processes.find(limit)[0]} for _ in range(3)]
     assert found == [{11}, {11, 12}, {11, 12, 13}]
+
+
+class Dear:
+    """A /proc of processes each of which takes so much CPU time to look at; their users are told here."""
+
+    def __init__(self, proc: Path, monkeypatch: pytest.MonkeyPatch, look_s: float) -> None:
+        self.now, self.proc, self.users, self.looked = 1000.0, proc, dict[int, int](), list[int]()
+        plain_stat, plain_read = os.stat, procfs.read_descriptors
+
+        def stat(path: str) -> os.stat_result:
+            stat_result, uid = plain_stat(path), self.users[int(Path(path).name)]
+            return os.stat_result([*stat_result[:4], uid, *stat_result[5:10]])
+
+        def read(pid: int, proc: Path) -> dict[int, str]:
+            self.now += look_s
+            self.looked.append(pid)
+            return plain_read(pid, proc)
+
+        monkeypatch.setattr(guests_kvm, "os", SimpleNamespace(stat=stat, stat_result=os.stat_result))
+        monkeypatch.setattr(guests_kvm, "read_descriptors", read)
+        self.processes = KvmProcesses(proc, lambda: self.now, cpu=lambda: self.now)
+
+    def run(self, pid: int, uid: int, *targets: str) -> None:
+        (self.proc / f"{pid}/fd").mkdir(parents=True, exist_ok=True)
+        (self.proc / f"{pid}/stat").write_text(f"{pid} (a) S " + " ".join([str(pid)] * 49) + "\n")
+        for number, target in enumerate(targets):
+            (self.proc / f"{pid}/fd/{number}").symlink_to(target)
+        self.users[pid] = uid
+
+    def find(self, first: tuple[int, ...] = ()) -> set[int]:
+        """Look for 2.5 s."""
+
+        def limit() -> Callable[[], bool]:
+            end = self.now + 2.5
+            return lambda: self.now >= end
+
+        return {process.pid for process in self.processes.find(limit, first)[0]}
+
+
+KVM_FILES = ("anon_inode:kvm-vm", "anon_inode:kvm-vcpu:0")
+
+
+def test_what_libvirt_started_is_found_before_processes_that_anybody_made_dear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    dear = Dear(tmp_path, monkeypatch, look_s=0.2)
+    for pid in range(100, 200):
+        dear.run(pid, 64055)
+    dear.run(500, 64055, *KVM_FILES)
+    assert dear.find() == set()
+    assert dear.find(first=(500,)) == {500}
+
+
+def test_a_user_with_many_dear_processes_makes_no_other_user_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    dear = Dear(tmp_path, monkeypatch, look_s=0.2)
+    for pid in range(100, 400):
+        dear.run(pid, 65_000)
+    dear.run(500, 7)
+    assert dear.find() == set() and 500 in dear.looked
+    # It opens KVM later, as QEMU does: it is found when it is due, which is after a second.
+    dear.run(500, 7, *KVM_FILES)
+    dear.now += 3
+    assert dear.find() == {500}
+    # And those of the one user are all looked at in the end.
+    for _ in range(40):
+        dear.now += 12.5
+        assert dear.find() == {500}
+    assert set(dear.looked) == {*range(100, 400), 500}
+
+
+def test_a_process_that_sleeps_is_not_read_until_it_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    read = list[int]()
+    plain = procfs.read_start_time
+
+    def counted(pid: int, proc: Path) -> int:
+        read.append(pid)
+        return plain(pid, proc)
+
+    monkeypatch.setattr(guests_kvm, "read_start_time", counted)
+    dear = Dear(tmp_path, monkeypatch, look_s=0)
+    for pid in range(100, 200):
+        dear.run(pid, 7)
+    dear.find()
+    read.clear()
+    dear.find()
+    assert read == []
+
+
+def test_a_pid_that_another_process_has_now_is_looked_at_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    dear = Dear(tmp_path, monkeypatch, look_s=0)
+    dear.run(12, 7)
+    for _ in range(8):
+        dear.now += 100
+        assert dear.find() == set()
+    # Kept, so that its inode is not given to the other one: the kernel gives none twice either.
+    (tmp_path / "12").rename(tmp_path / "ended")
+    dear.run(12, 7, *KVM_FILES)
+    (tmp_path / "12/stat").write_text("12 (a) S " + " ".join(["9"] * 49) + "\n")
+    assert dear.find() == {12}
+
+
+@needs_kvm
+@pytest.mark.parametrize("cpu_s", [0.0, 1.01 * LOOK_S])
+def test_processes_without_kvm_that_use_up_their_part_of_the_look_keep_no_guest_from_being_read(
+    tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch, cpu_s: float
+):
+    real = claim()
+    (tmp_path / "db1.pid").write_text(f"{real}\n")
+    now = 1000.0
+    finder = GuestFinder(Reporting(), run=tmp_path, cpu=lambda: now)
+    plain = procfs.read_descriptors
+
+    def dear(pid: int, proc: Path) -> dict[int, str]:
+        nonlocal now
+        now += cpu_s
+        return plain(pid, proc)
+
+    monkeypatch.setattr(guests_kvm, "read_descriptors", dear)
+    for _ in range(3):
+        assert found(finder.find(), real) == {real: ("db1", "libvirt")}
+        now += 60
+
+
+def test_of_a_process_with_half_a_million_files_the_first_are_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(procfs, "MOST_DESCRIPTORS", 100)
+    monkeypatch.setattr(os, "listdir", None)
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(300)]
+    try:
+        assert len(procfs.read_descriptors(os.getpid())) <= 100
+    finally:
+        for file in files:
+            os.close(file)

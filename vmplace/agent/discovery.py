@@ -15,10 +15,12 @@ GUESTS_S = 3.0
 LOOK_SHARE = 0.2
 """Of the time, what looks at guests may take: hundreds of guests, or processes that somebody made dear to
 read, are looked at more seldom."""
+SHORT_S = 0.05
+"""A look may be made again at once, as a guest ended, if the last one took no longer."""
 
 
 class Discovery:
-    """Remembers the host and its guests for a while; ``look_again`` makes it forget the guests."""
+    """Remembers the host and its guests for a while, less long if ``look_again`` is called."""
 
     def __init__(  # noqa: PLR0913 - seams but for the first three
         self,
@@ -40,7 +42,7 @@ class Discovery:
         self._ask_again = ask_again
         self._has_news = has_news
         self._host: HostTopology | None = None
-        self._host_until = self._guests_until = 0.0
+        self._host_until = self._guests_until = self._soonest = 0.0
         self._found = Discovered(())
 
     def host(self) -> HostTopology:
@@ -66,12 +68,18 @@ class Discovery:
         if began >= self._guests_until or self._has_news():
             self._found = self._find()
             ended = self._clock()
-            self._guests_until = ended + max(GUESTS_S, (ended - began) / LOOK_SHARE)
+            took_s = ended - began
+            self._soonest = ended + (took_s / LOOK_SHARE if took_s > SHORT_S else 0.0)
+            self._guests_until = max(ended + GUESTS_S, self._soonest)
         return self._found
 
     def look_again(self, *, asking: bool = False) -> None:
-        """Look the guests up at the next call, as something changed; also ask libvirt if ``asking``."""
-        self._guests_until = 0.0
+        """Look the guests up as soon as LOOK_SHARE allows, as something changed.
+
+        At the next call, and ask libvirt too, if ``asking``: libvirt told of it, or an order did.  What
+        guests do by themselves, such as to end, anybody's can do all the time.
+        """
+        self._guests_until = 0.0 if asking else min(self._guests_until, self._soonest)
         if asking:
             self._ask_again()
 

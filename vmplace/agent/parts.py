@@ -25,7 +25,7 @@ class Discovery(Protocol):
         """Return the guests, as of a few seconds ago."""
 
     def look_again(self, *, asking: bool = False) -> None:
-        """Look the guests up at the next call, and ask libvirt if ``asking``."""
+        """Look the guests up soon; at the next call, and ask libvirt, if ``asking``."""
 
     def has_news(self) -> bool:
         """Tell whether more is known of guests than ``guests`` returned the last time."""

@@ -70,6 +70,42 @@ def test_a_look_that_takes_long_is_made_more_seldom():
     assert 10 < looking_s <= LOOK_SHARE * here.now
 
 
+def test_guests_that_end_all_the_time_do_not_make_looks_take_more():
+    here = Surroundings()
+
+    def slow() -> Discovered:
+        here.now += 10
+        return here.found
+
+    here.discovery._find = slow
+    for _ in range(300):
+        here.discovery.guests()
+        here.discovery.look_again()
+        here.now += 1
+    looking_s = here.now - 300
+    assert 10 < looking_s <= LOOK_SHARE * here.now
+    # What libvirt tells, or an order, is looked up at once.
+    before = here.now
+    here.discovery.look_again(asking=True)
+    here.discovery.guests()
+    assert here.now == before + 10
+
+
+def test_a_guest_that_ends_brings_a_short_look_at_once():
+    here, looks = Surroundings(), list[float]()
+
+    def short() -> Discovered:
+        looks.append(here.now)
+        here.now += 0.04
+        return here.found
+
+    here.discovery._find = short
+    here.discovery.guests()
+    here.discovery.look_again()
+    here.discovery.guests()
+    assert len(looks) == 2
+
+
 def test_what_is_reported_late_is_taken_up_at_once():
     """A look that waited for libvirt is made more seldom, but must not be how guests learn their policy."""
     here, late = Surroundings(), list[str]()

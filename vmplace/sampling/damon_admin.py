@@ -12,7 +12,8 @@ the host in 6.12; from 6.14 on damon_sysfs_lock is kept meanwhile).
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,9 @@ UPDATES = 4
 6.13) and then shows no region; a kdamond that is late, on a busy host, needs another try."""
 
 PATIENCE_S = 5.0
-"""An update usually waits for an aggregation or two."""
+"""An update usually waits for an aggregation or two.  All questions of a window have it once."""
+LEAST_S = 0.5
+"""No question is begun to be given up sooner: two aggregations."""
 STUCK = "DAMON does not answer: a process that it watches holds its memory map up"
 
 
@@ -54,7 +57,7 @@ class Region:
 class DamonAdmin:
     """The one kdamond of this agent."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - seams but for the first two
         self,
         sysfs: Path,
         state_dir: Path,
@@ -62,13 +65,17 @@ class DamonAdmin:
         sample_us: int = 25_000,
         aggregation_us: int = 250_000,
         proc: Path = PROC,
+        beat: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands.
 
+        ``beat`` is called before each question.
         One that a killed agent left, and that a process holds up, is taken: DamonHeldError comes later.
         """
         self._sysfs, self._root, self._proc = sysfs, sysfs / ADMIN, proc
         self._owned = state_dir / MARK
+        self._beat, self._clock = beat, clock
         self._sample_us = sample_us
         self.aggregation_us = aggregation_us
         self._probe()
@@ -102,20 +109,21 @@ class DamonAdmin:
     def regions(self, count: int) -> tuple[tuple[Region, ...], ...]:
         """Return the touched regions of each of the ``count`` targets, in the order of ``start``.
 
-        Waits for an aggregation to end.  Raises OSError (EINVAL: the kdamond ended, as all processes did),
-        DamonHeldError.
+        Waits for an aggregation to end, and for PATIENCE_S + LEAST_S at most.  Raises OSError (EINVAL: the
+        kdamond ended, as all processes did), DamonHeldError.
         """
+        until = self._clock() + PATIENCE_S
         for _ in range(UPDATES):
-            tried_before = self._tried_regions()
-            self._write("0/state", "update_schemes_tried_regions")
+            tried_before = self._tried_regions(until)
+            self._ask("update_schemes_tried_regions", until)
             found = tuple(self._scheme_regions(index) for index in range(count))
-            if any(found) or self._tried_regions() == tried_before:
+            if any(found) or self._tried_regions(until) == tried_before:
                 return found
         return found
 
-    def _tried_regions(self) -> int:
+    def _tried_regions(self, until: float) -> int:
         """Return how many touched regions the kernel has met since the start."""
-        self._write("0/state", "update_schemes_stats")
+        self._ask("update_schemes_stats", until)
         schemes = self._root / "0/contexts/0/schemes"
         return sum(read_whole(path) for path in schemes.glob("[0-9]*/stats/nr_tried"))
 
@@ -180,9 +188,17 @@ class DamonAdmin:
     def _read(self, path: str) -> str:
         return read_text(self._root / path, SMALL_BYTES)
 
-    def _write(self, path: str, value: object) -> None:
+    def _ask(self, question: str, until: float) -> None:
+        """Have the kdamond bring something up to date; a process may have each question wait."""
+        self._beat()
+        left_s = until - self._clock()
+        if left_s <= 0:
+            raise DamonHeldError
+        self._write("0/state", question, max(left_s, LEAST_S))
+
+    def _write(self, path: str, value: object, patience_s: float = PATIENCE_S) -> None:
         try:
-            apart.write(self._root / path, str(value), patience_s=PATIENCE_S)
+            apart.write(self._root / path, str(value), patience_s=patience_s)
         except HeldError as err:
             raise DamonHeldError from err
 

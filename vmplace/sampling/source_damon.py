@@ -27,6 +27,10 @@ from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
 
 Identity = tuple[int, int]
+SLOW_S = 1.0
+"""A window's regions usually are there within two aggregations (0.5 s)."""
+SHARE = 0.2
+"""Of the time, what may be waited for DAMON: after a slow answer it is asked nothing for a while."""
 
 
 class DamonSource:
@@ -40,7 +44,7 @@ class DamonSource:
         self._nids = setup.host.nids
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         try:
-            self._admin = DamonAdmin(setup.sysfs, setup.state_dir, proc=setup.proc)
+            self._admin = DamonAdmin(setup.sysfs, setup.state_dir, proc=setup.proc, beat=setup.beat)
         except UnsupportedHostError:
             self._walk.close()
             raise
@@ -49,6 +53,8 @@ class DamonSource:
         self._armed_ns: dict[Identity, int] = {}
         self._regions: dict[Identity, tuple[Region, ...]] = {}
         self._regions_ns = 0
+        self._clock, self._beat = time.monotonic, setup.beat
+        self._not_before = 0.0
 
     def arm(self, guest: GuestTopology) -> None:
         """Begin to watch a guest that is not watched yet, or whose RAM changed."""
@@ -59,6 +65,7 @@ class DamonSource:
                 self._running = ()
         self._armed_ns[guest.identity] = time.monotonic_ns()
         if not self._running:
+            self._check_pause()
             self._start()
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
@@ -95,8 +102,10 @@ class DamonSource:
         self._running = tuple(self._watched)
 
     def _update(self) -> None:
+        self._check_pause()
+        running, began = self._running, self._clock()
         try:
-            found = self._admin.regions(len(self._running))
+            found = self._admin.regions(len(running))
         except OSError:
             # The kdamond ends with the last of its processes; nothing was learnt then.
             found, self._running = (), ()
@@ -105,8 +114,24 @@ class DamonSource:
                 # Once it answers, it is set up anew without these.  If it is only late, it goes on as it is.
                 self._running = ()
             raise
-        self._regions = dict(zip(self._running, found, strict=False))
+        finally:
+            self._note_slow(self._clock() - began)
+        self._regions = dict(zip(running, found, strict=False))
         self._regions_ns = time.monotonic_ns()
+
+    def _check_pause(self) -> None:
+        if self._clock() < self._not_before:
+            raise DamonHeldError
+
+    def _note_slow(self, took_s: float) -> None:
+        """After a slow answer, ask nothing for a while, and watch nobody who holds up readers now."""
+        if took_s < SLOW_S:
+            return
+        self._not_before = self._clock() + took_s * (1 / SHARE - 1)
+        for guest in self._watched.values():
+            self._beat()
+            if held.probe(guest.pid):
+                self._running = ()
 
     def _is_readable(self, guest: GuestTopology) -> bool:
         """Tell whether a guest is there, and lets others read its memory map: else it is watched no more."""

@@ -1,5 +1,6 @@
 """Whose is the kdamond?  In a copy of its files; the lab has the real one (tests/lab/test_sampling.py)."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,21 @@ def test_what_somebody_else_set_up_since_an_agent_was_killed_so_is_left_alone(sy
     with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
         DamonAdmin(sysfs, noted(sysfs, tmp_path, ""))
     assert kdamonds(sysfs) == "1"
+
+
+def test_a_process_that_has_each_question_wait_a_little_less_than_is_given_up_has_them_all_wait_once(
+    sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now, beats, tried = 1000.0, list[float](), itertools.count(1)
+    admin = DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"), beat=lambda: beats.append(now), clock=lambda: now)
+    admin.start(TARGETS)
+
+    def just_in_time(path: Path, text: str, *, patience_s: float) -> None:
+        nonlocal now
+        now += patience_s - 0.1
+        put(sysfs / ADMIN / "0/contexts/0/schemes/0/stats/nr_tried", str(next(tried)))
+
+    monkeypatch.setattr(apart, "write", just_in_time)
+    with pytest.raises(DamonHeldError):
+        admin.regions(1)
+    assert now - 1000 < 6 and len(beats) >= 2

@@ -1,5 +1,6 @@
 """Whom DAMON watches, told from a copy of its files; guests are real processes (the lab has real DAMON)."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -108,4 +109,54 @@ def test_once_damon_answers_again_it_is_set_up_without_who_held_it_up(
     source.arm(good)
     assert watched(sysfs) == {good.pid}
     assert source.harvest(good).ranges
+    is_over.append(True)
+
+
+class Slow:
+    """Time by a clock that goes on only as DAMON has one wait."""
+
+    def __init__(self, source: DamonSource, sysfs: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float):
+        self.now, self.waited_s, self.takes_s = 1000.0, 0.0, takes_s
+        monkeypatch.setattr(source, "_clock", lambda: self.now)
+        monkeypatch.setattr(source._admin, "regions", self.regions)
+
+    def regions(self, count: int) -> tuple[()]:
+        self.now, self.waited_s = self.now + self.takes_s, self.waited_s + self.takes_s
+        return ()
+
+
+def test_damon_that_answers_slowly_is_asked_more_seldom(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    slow = Slow(source, sysfs, monkeypatch, takes_s=4.8)
+    for _ in range(400):
+        with contextlib.suppress(DamonHeldError):
+            source.arm(guests[0])
+            source.harvest(guests[0])
+        slow.now += 0.25
+    assert 4.8 < slow.waited_s <= 0.2 * (slow.now - 1000) + 4.8
+
+
+def test_damon_that_answers_in_time_is_asked_in_each_window(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    slow = Slow(source, sysfs, monkeypatch, takes_s=0.5)
+    for _ in range(20):
+        source.arm(guests[0])
+        source.harvest(guests[0])
+    assert slow.waited_s == 10
+
+
+def test_after_a_slow_answer_who_holds_readers_up_is_watched_no_more(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    evil, good, _ = guests
+    for guest in (evil, good):
+        source.arm(guest)
+    slow, is_over = Slow(source, sysfs, monkeypatch, takes_s=4.8), list[bool]()
+    let_go(evil, is_over)
+    source.harvest(good)
+    slow.now += 60
+    source.arm(good)
+    assert watched(sysfs) == {good.pid}
     is_over.append(True)

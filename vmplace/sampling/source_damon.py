@@ -8,7 +8,8 @@ Source: SeongJae Park et al., "DAOS: Data Access-aware Operating System" (HPDC'2
 
 Limits: the batch tells the last aggregation (250 ms) of a window, not all of it, and says so by its times.
 One user a host: DAMON that somebody else configured is refused.  One process ends the answers for all as long
-as it lets nobody read its memory map (damon_admin.py).
+as it lets nobody read its memory map (damon_admin.py).  RAM that a guest has had for less than CHANGE_S, or
+LONGEST_CHANGE_S if it changes all the time, may not be watched yet, and looks untouched.
 """
 
 import time
@@ -31,6 +32,8 @@ SLOW_S = 1.0
 """A window's regions usually are there within two aggregations (0.5 s)."""
 SHARE = 0.2
 """Of the time, what may be waited for DAMON: after a slow answer it is asked nothing for a while."""
+CHANGE_S, LONGEST_CHANGE_S = 30.0, 240.0
+"""How often DAMON is set up anew as the RAM of guests changed; for each guest more and more seldom."""
 
 
 class DamonSource:
@@ -55,12 +58,15 @@ class DamonSource:
         self._regions_ns = 0
         self._clock, self._beat = time.monotonic, setup.beat
         self._not_before = 0.0
+        # When DAMON may be set up again for the changed RAM of any guest; of each, and how long to wait then.
+        self._change_due = 0.0
+        self._changes: dict[Identity, tuple[float, float]] = {}
 
     def arm(self, guest: GuestTopology) -> None:
-        """Begin to watch a guest that is not watched yet, or whose RAM changed."""
+        """Begin to watch a guest that is not watched yet; or, now and then, one whose RAM changed."""
         with self._walk.frames.opened(guest):
             known = self._watched.get(guest.identity)
-            if known is None or known.ram != guest.ram:
+            if known is None or (known.ram != guest.ram and self._may_change(guest)):
                 self._watched[guest.identity] = guest
                 self._running = ()
         self._armed_ns[guest.identity] = time.monotonic_ns()
@@ -86,6 +92,7 @@ class DamonSource:
         """Watch the guest no more from the next start on."""
         self._watched.pop(guest.identity, None)
         self._armed_ns.pop(guest.identity, None)
+        self._changes.pop(guest.identity, None)
 
     def close(self) -> None:
         """Give DAMON back."""
@@ -118,6 +125,20 @@ class DamonSource:
             self._note_slow(self._clock() - began)
         self._regions = dict(zip(running, found, strict=False))
         self._regions_ns = time.monotonic_ns()
+
+    def _may_change(self, guest: GuestTopology) -> bool:
+        """Tell whether DAMON may be set up for the changed RAM of a guest: what it learnt of all is lost."""
+        now = self._clock()
+        due, wait_s = self._changes.get(guest.identity, (0.0, CHANGE_S))
+        if not self._running:
+            return True
+        if now < max(due, self._change_due):
+            return False
+        if now >= due + LONGEST_CHANGE_S:
+            wait_s = CHANGE_S
+        self._change_due = now + CHANGE_S
+        self._changes[guest.identity] = now + wait_s, min(2 * wait_s, LONGEST_CHANGE_S)
+        return True
 
     def _check_pause(self) -> None:
         if self._clock() < self._not_before:

@@ -2,10 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.actuation.child_guest import child_guest
@@ -15,7 +17,7 @@ from vmplace.sampling.damon_admin import DamonHeldError, _settings
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_damon import DamonSource
 from vmplace.topology.damon import ADMIN
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="frame numbers need root (CAP_SYS_ADMIN)")
@@ -160,3 +162,55 @@ def test_after_a_slow_answer_who_holds_readers_up_is_watched_no_more(
     source.arm(good)
     assert watched(sysfs) == {good.pid}
     is_over.append(True)
+
+
+def test_a_guest_whose_ram_changes_all_the_time_has_damon_set_up_anew_for_all_now_and_then(
+    source: DamonSource, guests: list[GuestTopology], monkeypatch: pytest.MonkeyPatch
+):
+    evil, *others = guests
+    now, starts = 1000.0, list[float]()
+    plain = source._admin.start
+
+    def counted(targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        starts.append(now)
+        plain(targets)
+
+    monkeypatch.setattr(source, "_clock", lambda: now, raising=False)
+    monkeypatch.setattr(source._admin, "start", counted)
+    for guest in guests:
+        source.arm(guest)
+    del starts[:]
+    for look in range(200):
+        now += 3
+        size = 4 + look % 3
+        source.arm(replace(evil, ram=(replace(evil.ram[0], npages=size),)))
+        for guest in others:
+            source.arm(guest)
+    # At once, then after 30, 60, 120 and 240 s.
+    assert np.diff(starts).tolist() == [30, 60, 120, 240]
+
+
+def test_many_guests_whose_ram_changes_have_damon_set_up_anew_once_for_a_while(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 1000.0
+    monkeypatch.setattr(source, "_clock", lambda: now, raising=False)
+    for guest in guests:
+        source.arm(guest)
+    starts, plain = list[float](), source._admin.start
+
+    def counted(targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        starts.append(now)
+        plain(targets)
+
+    monkeypatch.setattr(source._admin, "start", counted)
+    changed = [replace(guest, ram=(replace(guest.ram[0], npages=4),)) for guest in guests]
+    for _ in range(40):
+        for guest in changed:
+            source.arm(guest)
+        now += 3
+    assert starts[0] == 1000 and np.diff(starts).tolist() == [30, 30]
+    targets = sysfs / ADMIN / "0/contexts/0/targets"
+    for index, guest in enumerate(changed):
+        end = int((targets / f"{index}/regions/0/end").read_text())
+        assert end == guest.ram[0].hva + 4 * PAGE_BYTES

@@ -93,6 +93,16 @@ def busy_machine(kind: str) -> Iterator[None]:
             loop.wait()
 
 
+@contextlib.contextmanager
+def ended_as_by_exit() -> Iterator[None]:
+    """Within the block, who ends this process ends the demo and the loops beside it, too."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]:
     """Run the demo once and return its entry of the log; what it printed is in ``out``."""
     record, began = provenance(), time.monotonic()
@@ -157,7 +167,8 @@ def main() -> int:
     entries = []
     for _ in range(options.runs):
         kind = options.beside or next_kind(log["runs"])
-        entry = run_once(kind, options.out)
+        with ended_as_by_exit():
+            entry = run_once(kind, options.out)
         entries.append(entry)
         log["runs"].append(entry)
         log["record"] = {"machine": provenance()["machine"], "command": ["make", "demo-log"]}

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -50,9 +52,9 @@ def test_a_run_without_figures_is_kept_too(tmp_path: Path):
     assert "| idle |" in "\n".join(rendered({"runs": [kept]}))
 
 
-def children() -> set[str]:
-    """Return the pids of this process' children."""
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+def children(of: int | str = "self") -> set[str]:
+    """Return the pids of a process' children."""
+    return {pid for path in Path(f"/proc/{of}/task").glob("*/children") for pid in path.read_text().split()}
 
 
 def test_the_machine_is_busy_only_within_the_block():
@@ -143,3 +145,23 @@ def test_a_series_that_is_undecided_with_nothing_beside_it_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str, script: str, code: int
 ):
     assert run_log(tmp_path, monkeypatch, script, "--runs", "2", "--beside", beside)[0] == code
+
+
+def test_who_ends_the_log_leaves_no_demo_and_no_loop_behind(tmp_path: Path):
+    script = f"""
+import sys
+from bench import demo_runs
+run = demo_runs.run_once
+demo = ("sh", "-c", "touch {tmp_path}/begun; exec sleep 60", "demo")
+demo_runs.run_once = lambda kind, out: run(kind, out, demo)
+where = "--log {tmp_path}/log --out {tmp_path}/out"
+sys.argv = ["demo_runs", "--runs", "1", "--beside", "busy", *where.split()]
+demo_runs.main()
+"""
+    with subprocess.Popen([sys.executable, "-c", script]) as logging:
+        while not (tmp_path / "begun").exists() and logging.poll() is None:
+            time.sleep(0.05)
+        beside = children(logging.pid)
+        logging.terminate()
+    assert len(beside) == 1 + len(os.sched_getaffinity(0))
+    assert not [pid for pid in beside if Path(f"/proc/{pid}").exists()]

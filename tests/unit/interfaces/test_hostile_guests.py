@@ -186,9 +186,9 @@ class Lockers:
         with self.log.open("wb") as stderr:
             self.agent = run([sys.executable, "-m", "tests.unit.interfaces.found_agent", str(config), does],
                              cwd=ROOT, stderr=stderr, env={**os.environ, **self.manager.environ})  # fmt: skip
-        self.name_of = {
-            one: f"{name}-{one.pid}" for one, name in ((self.holder, "holder"), (self.victim, "python"))
-        }
+        # comm: what a process was started by, python or python3.
+        comms = ((self.holder, "holder"), (self.victim, Path(sys.executable).name))
+        self.name_of = {one: f"{comm}-{one.pid}" for one, comm in comms}
         self.wait_for(lambda: all(f"guest={name} pid=" in self.said() for name in self.name_of.values()))
 
     def status(self) -> dict[str, Any]:

@@ -43,12 +43,12 @@ def rendered(kept: Run) -> Iterator[str]:
     runs: Sequence[Run] = kept["runs"]
     yield "## Runs of the demo in a row\n"
     yield (
-        "By `make demo-log`, in turns with nothing of its own and with a busy loop on each CPU beside it,\n"
-        "from the start (*busy*) or once the demo has found the machine free (*late*).\n"
+        "By `make demo-log`, in turns with nothing of its own beside it and with a busy loop on each CPU.\n"
+        "The loops begin with the demo (*busy*), or once it has found the machine free (*late*).\n"
         "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 124 it hung.\n"
-        "Spreads are of all runs that have figures, whichever their code. *Others* is\n"
-        "the most that other processes used of the machine in a step, *speed* the share of their touches\n"
-        "that guests made, *retakes* the windows that were taken again, *load* that of the minute before.\n"
+        "Spreads are of all runs that have figures, whichever their code. *Others* is the most that other\n"
+        "processes used of the machine in a step, *speed* the share of their touches that guests made.\n"
+        "*Retakes* are windows that were taken again, *load* is that of the minute before.\n"
     )
     for kind, what in KINDS.items():
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)

@@ -1,15 +1,19 @@
-"""Which figures does the README tell, and from which run?  None is typed: they are rendered from one file.
+"""Which figures does the README tell, and from which runs?  None is typed: they are rendered from two files.
 
     python -m bench.readme_results build/demo     # keep the demo's result, and render
 
-``bench/results/demo.json`` has the run with its record (machine, date, commit); what stands between the two
-marks in README.md and the picture are made of it; a test fails where the text and the file differ.
+``bench/results/demo_runs.json`` is the log of runs in a row (demo_runs.py): the table between the two marks
+in README.md has the median and the spread of its idle runs that came to a verdict, whichever it was.
+``bench/results/demo.json`` has one run whole, with its record: the picture is of that.  A test fails where
+the text and the files differ.
 """
 
 import json
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from lab.scenario_result import ScenarioResult
 
 CHECKOUT = Path(__file__).parents[1]
 KEPT = CHECKOUT / "bench/results/demo.json"
+LOG = CHECKOUT / "bench/results/demo_runs.json"
 PICTURE = CHECKOUT / "docs/pictures/before-after.svg"
 README = CHECKOUT / "README.md"
 BEGIN, END = "<!-- demo: rendered by make results -->", "<!-- /demo -->"
@@ -29,45 +34,78 @@ MIB = 1 << 20
 Result = Mapping[str, Any]
 
 
-def rendered(kept: Result) -> str:
-    """Return the README's table and the line below it, for one run of the demo."""
-    return "\n".join((*_rows(kept["demo"]["managers"]), "", _source(kept["record"], kept["demo"])))
+def judged(runs: Sequence[Result]) -> list[Result]:
+    """Return the runs on the idle machine that came to a verdict, good or bad."""
+    return [run for run in runs if run["beside"] == "idle" and run["exit_code"] in (0, 1)]
 
 
-def _rows(managers: Mapping[str, Result]) -> Iterator[str]:
-    yield (
-        "| who | LAR, one node | LAR, read-only | imbalance: span, host | time, s | moved, copied | cost |"
-    )
+def rendered(log: Result) -> str:
+    """Return the README's table and the lines below it, for the log of runs."""
+    runs = judged(log["runs"])
+    return "\n".join((*_rows(runs), "", *_source(log["runs"], runs)))
+
+
+def rendered_run(kept: Result) -> str:
+    """Return the table for the one run that is kept whole, and the line below it."""
+    record = kept["record"]
+    source = f"One run, {record['date'][:10]}, commit {record['commit'][:12]}, kernel {_kernel(kept)}."
+    return "\n".join((*_rows([kept["demo"]]), "", source))
+
+
+def _kernel(kept: Result) -> str:
+    return str(kept["demo"]["managers"]["vmplace"]["versions"]["host_kernel"].split()[0])
+
+
+def _rows(runs: Sequence[Result]) -> Iterator[str]:
+    yield "| who | LAR, one node | LAR, read-only | imbalance: span, host | time, s | moved, copied | cost |"
     yield "|---|---|---|---|---|---|---|"
-    for name, manager in managers.items():
-        guests = manager["guests"]
-        home = min(guests[guest]["lar_after"] for guest in ("web", "shop"))
-        # What guests at full speed lose to the running manager; the run time leaves that out.
-        costs = "-" if manager["cost_share"] is None else f"{manager['cost_share']:.0%}"
-        moved, copied = (round(manager[key] / MIB) for key in ("moved_bytes", "replica_bytes"))
+    for name, shown in NAMES.items():
+        managers = [run["managers"][name] for run in runs]
+        guests = [manager["guests"] for manager in managers]
+        home = [min(of[guest]["lar_after"] for guest in ("web", "shop")) for of in guests]
+        table = [of["table"]["lar_after"] for of in guests]
+        span = statistics.median(of["span"]["mc_imbalance_after"] for of in guests)
+        host = statistics.median(manager["mc_imbalance_after"] for manager in managers)
+        times = [manager["emulated_run_time_s"] for manager in managers]
+        moved, copied = (
+            round(statistics.median(manager[key] for manager in managers) / MIB)
+            for key in ("moved_bytes", "replica_bytes")
+        )
         yield (
-            f"| {NAMES[name]} | {home:.2f} | {guests['table']['lar_after']:.2f} "
-            f"| {guests['span']['mc_imbalance_after']:.2f}, {manager['mc_imbalance_after']:.2f} "
-            f"| {manager['emulated_run_time_s']:.1f} "
-            f"| {moved}, {copied} | {costs} |"
+            f"| {shown} | {_spread(home, 2)} | {_spread(table, 2)} | {span:.2f}, {host:.2f} "
+            f"| {_spread(times, 1)} | {moved}, {copied} | {_cost(managers)} |"
         )
 
 
-def _source(record: Result, demo: Result) -> str:
-    kernel = demo["managers"]["vmplace"]["versions"]["host_kernel"].split()[0]
-    return (
-        f"One run, {record['date'][:10]}, commit {record['commit'][:12]}, kernel {kernel}, on a virtual\n"
-        "machine of two cores. Counts are the emulator's, run times are modelled."
-    )
+def _spread(values: Sequence[float], digits: int) -> str:
+    """Return the median, with the least and the largest where they differ from it as they are shown."""
+    median, low, high = (f"{of(values):.{digits}f}" for of in (statistics.median, min, max))
+    return median if low == median == high else f"{median} ({low} to {high})"
 
 
-def with_results(readme: str, kept: Result) -> str:
+def _cost(managers: Sequence[Result]) -> str:
+    """Return what guests at full speed lose to the running manager; the run time leaves that out."""
+    shares = [manager["cost_share"] for manager in managers if manager["cost_share"] is not None]
+    return f"{statistics.median(shares):.0%}" if shares else "-"
+
+
+def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
+    codes = Counter(run["exit_code"] for run in runs)
+    ended = ", ".join(f"{codes[code]} with {code}" for code in sorted(codes))
+    commits = ", ".join(sorted({run["commit"][:7] for run in shown}))
+    which = "One run" if len(shown) == 1 else f"Medians (and spread) of {len(shown)} runs"
+    until = shown[-1]["date"][:10]
+    yield f"{which} to {until}, commit {commits}, on two virtual cores."
+    yield f"Times are modelled. [Exit codes](docs/results.md#runs-of-the-demo-in-a-row): {ended}."
+
+
+def with_results(readme: str, log: Result) -> str:
     """Return the README with its block rendered anew; raises ValueError where it has no block."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"README.md lacks the marks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{rendered(kept)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{rendered(log)}\n{END}{after}"
 
 
 def keep(folder: Path) -> None:
@@ -93,7 +131,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         keep(Path(sys.argv[1]))
     kept = json.loads(KEPT.read_text())
-    README.write_text(with_results(README.read_text(), kept))
+    README.write_text(with_results(README.read_text(), json.loads(LOG.read_text())))
     draw(kept, PICTURE)
 
 

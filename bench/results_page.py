@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.demo_runs_page import rendered as rendered_runs
 from bench.policy_page import rendered as rendered_policies
-from bench.readme_results import rendered as rendered_demo
+from bench.readme_results import rendered_run
 from bench.record import write_atomically
 
 CHECKOUT = Path(__file__).parents[1]
@@ -85,7 +85,6 @@ earlier trees, with their commits, are history and stand in the notes.
 
 OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE = {
-    ("demo", "2e5b4bab36c1"): "the guard, the length of windows and the KVM series",
     ("control", "9fbe9106336d"): "`status --json` answers before libraries load",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
@@ -120,7 +119,7 @@ def _demo(name: str, kept: Record) -> Iterator[str]:
         "guests that fit on one node, and of a table that all nodes only read; MC imbalance is of memory\n"
         "that all nodes write; cost is what guests lose to the manager; moved and copied are MiB.\n"
     )
-    yield rendered_demo(kept) + "\n"
+    yield rendered_run(kept) + "\n"
     yield "Pages of guests found wrong in the full check: " + ", ".join(
         f"{name} {sum(guest['bad_pages'] for guest in manager['guests'].values())}"
         for name, manager in kept["demo"]["managers"].items()

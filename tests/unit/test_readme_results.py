@@ -4,26 +4,48 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import readme_results
-from bench.readme_results import KEPT, PICTURE, README, keep, rendered, with_results
+from bench.readme_results import KEPT, LOG, PICTURE, README, keep, rendered, rendered_run, with_results
 
 GOLDEN = Path(__file__).parents[1] / "data/golden"
 
 
-def test_the_readme_has_the_figures_of_the_kept_run() -> None:
-    assert with_results(README.read_text(), json.loads(KEPT.read_text())) == README.read_text(), (
-        "run make results"
-    )
+def log() -> Any:
+    return json.loads(LOG.read_text())
 
 
-def test_another_run_gives_other_figures() -> None:
-    kept = json.loads(KEPT.read_text())
-    before = rendered(kept)
-    kept["demo"]["managers"]["vmplace"]["guests"]["table"]["lar_after"] = 0.125
-    assert "0.12" in rendered(kept) and rendered(kept) != before
+def test_the_readme_has_the_figures_of_the_log() -> None:
+    readme = README.read_text()
+    assert with_results(readme, log()) == readme, "run make results"
+
+
+def test_other_runs_give_other_figures() -> None:
+    changed = log()
+    for run in changed["runs"]:
+        for manager in run.get("managers", {}).values():
+            manager["guests"]["table"]["lar_after"] = 0.125
+    assert "| 0.12 |" in rendered(changed) and "| 0.12 |" not in rendered(log())
+
+
+def test_a_run_that_failed_counts_as_the_others_do() -> None:
+    changed = log()
+    one = next(run for run in changed["runs"] if run["beside"] == "idle" and run["exit_code"] == 0)
+    one["exit_code"] = 1
+    one["managers"]["vmplace"]["emulated_run_time_s"] = 9.87
+    assert "9.9" in rendered(changed)
+    assert "1 with 1" in rendered(changed)
+
+
+def test_runs_without_a_verdict_give_no_figures() -> None:
+    changed = log()
+    for run in changed["runs"]:
+        if run["beside"] != "idle" or run["exit_code"] == 5:
+            run["managers"] = {}
+    rendered(changed)
 
 
 def test_the_kept_run_held_and_has_its_picture() -> None:
@@ -45,7 +67,7 @@ def test_a_run_is_kept_with_the_commit_that_it_ran(tmp_path: Path, monkeypatch: 
         keep(tmp_path)
     (tmp_path / "record.json").write_text(json.dumps({"date": "2026-01-02T03:04:05", "commit": "c" * 40}))
     keep(tmp_path)
-    assert "2026-01-02, commit cccccccccccc" in rendered(json.loads((tmp_path / "kept.json").read_text()))
+    assert "2026-01-02, commit cccccccccccc" in rendered_run(json.loads((tmp_path / "kept.json").read_text()))
 
 
 def test_what_a_command_prints_in_the_readme_is_what_it_prints() -> None:

@@ -36,6 +36,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.thread_waits import Look, ThreadTimes, waited_s_between, waiting_since
 from vmplace.users import owner_of
 
 LOG = logging.getLogger(__name__)
@@ -56,14 +57,8 @@ After a quarter of the time that it has taken, within these bounds: looks take C
 and what was waited after the last one is not counted."""
 MOST_S = 30.0
 """How long one step may take, whatever it does; the largest guest is read in a few seconds."""
-WAITING_SHARE = 4
-"""A thread that works for less than such a part of the time waits.  Others may wait for the interpreter's
-lock or for a CPU that the hypervisor took."""
 SHORT_WAITS_S = 10.0
 """Steps that end before they are looked at may have slept so long in LONGEST_BACKOFF_S, for each process."""
-LEAST_SLEEP_NS = 1_000_000
-"""A step may always sleep so long: there is the interpreter's lock, and honest guests use their own."""
-STAT_BYTES = 1024
 STACK_BYTES = 256 << 10
 HELD = "left alone: it, or too many other processes, hold up whoever reads their memory maps"
 PROC = Path("/proc")
@@ -259,14 +254,14 @@ class Held:
         done by; ``has_ended`` tells, from then on, whether it is over at last.
         ``patience_s`` is for waits that are usual.
         """
-        before: _Look | None = None
+        before: Look | None = None
         waited_s, began = 0.0, self._clock()
         is_usual = patience_s is not None
         patience_s = self._patience_s(began) if patience_s is None else patience_s
         look_s, first = LOOK_S, began
         while not ends_within(look_s):
-            now, look = self._clock(), _waiting_since(stat)
-            waited_s += _waited_s(before, look, now - began)
+            now, look = self._clock(), waiting_since(stat)
+            waited_s += waited_s_between(before, look, now - began)
             before, began = look, now
             if waited_s >= patience_s or now - first >= max(MOST_S, patience_s):
                 self._note(pid, waited_s, has_ended)
@@ -349,7 +344,7 @@ class _Job(Generic[T]):
         """Tell whether the thread is done with it."""
         return self.ended.is_set()
 
-    def run(self, times: "_ThreadTimes") -> None:
+    def run(self, times: "ThreadTimes") -> None:
         """Do the step; called by the thread."""
         before = time.thread_time_ns()
         times.begin()
@@ -400,41 +395,12 @@ class _Worker(threading.Thread):
 
     def run(self) -> None:
         """Do jobs."""
-        times = _ThreadTimes()
+        times = ThreadTimes()
         while (job := self._jobs.get()) is not None:
             job.run(times)
             # An idle thread must not keep what a step returned.
             del job
         times.close()
-
-
-class _ThreadTimes:
-    """How long the calling thread sleeps in a step: it neither runs nor waits for a CPU."""
-
-    def __init__(self) -> None:
-        self._fd, self._began_ns, self._before = -1, 0, b""
-        with contextlib.suppress(OSError):
-            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def begin(self) -> None:
-        """A step begins."""
-        self._began_ns, self._before = time.monotonic_ns(), self._read()
-
-    def slept_s(self, cpu_ns: int) -> float:
-        """Return how much longer than WAITING_SHARE allows the step slept that ends now."""
-        took_ns = time.monotonic_ns() - self._began_ns
-        if took_ns <= WAITING_SHARE * cpu_ns + LEAST_SLEEP_NS or not self._before:
-            return 0.0
-        busy_ns = _ran_ns(self._read()) - _ran_ns(self._before)
-        return max(took_ns - WAITING_SHARE * busy_ns - LEAST_SLEEP_NS, 0) / 1e9
-
-    def close(self) -> None:
-        """The thread ends."""
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    def _read(self) -> bytes:
-        return os.pread(self._fd, STAT_BYTES, 0) if self._fd >= 0 else b""
 
 
 _CPU = threading.local()
@@ -459,58 +425,6 @@ def charge_cpu(ns: int) -> None:
 def apart_cpu_s() -> float:
     """Return the CPU seconds of other processes that worked for this one."""
     return _APART_NS[0] / 1e9
-
-
-_Look = tuple[int, int]
-"""What a thread has done so far: ticks of CPU time, and ns that it ran or waited for a CPU (0: not known)."""
-
-
-def _waited_s(before: _Look | None, now: _Look | None, seconds: float) -> float:
-    """Return how much of the ``seconds`` between two looks a thread waited."""
-    if before is None or now is None:
-        return 0.0
-    if not before[1] or not now[1]:
-        return seconds if before == now else 0.0
-    busy_s = (now[1] - before[1]) / 1e9
-    return seconds - busy_s if busy_s < seconds / WAITING_SHARE else 0.0
-
-
-def _waiting_since(stat: Path) -> _Look | None:
-    """Return what a thread that waits has done; None of one that works, or waits for a CPU, or is gone."""
-    try:
-        ticks = _waiting_ticks(_read_small(stat))
-    except OSError:
-        return None
-    if ticks is None:
-        return None
-    try:
-        # A tick is 10 ms: who works for 4 ms in each 40 would never be seen to wait.
-        return ticks, _ran_ns(_read_small(stat.with_name("schedstat")))
-    except OSError:
-        return ticks, 0
-
-
-def _waiting_ticks(stat: bytes) -> int | None:
-    """Return the CPU time in /proc/PID/stat; None of a thread that works, or that has no such line."""
-    fields = stat.rpartition(b")")[2].split(None, 13)
-    if len(fields) < 13 or fields[0] == b"R":
-        return None
-    return sum(int(ticks) for ticks in fields[11:13]) if all(map(bytes.isdigit, fields[11:13])) else None
-
-
-def _ran_ns(schedstat: bytes) -> int:
-    """Return how long a thread ran or waited for a CPU; 0 where that is not told."""
-    times = schedstat.split()[:2]
-    return sum(map(int, times)) if len(times) == 2 and all(map(bytes.isdigit, times)) else 0
-
-
-def _read_small(path: Path) -> bytes:
-    # Looked at often, on slow hosts too: a file object takes ten times as long.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, STAT_BYTES)
-    finally:
-        os.close(fd)
 
 
 def _user_of(pid: int, proc: Path) -> int:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.fuzz.target import DATA, SCRATCH, Target, captured, first_lines, just, text_of
-from vmplace import held
+from vmplace import thread_waits
 from vmplace.actuation import identity
 from vmplace.sampling.dram_events import dram_events
 from vmplace.topology.cpulist import parse_cpulist
@@ -85,7 +85,7 @@ def waits(data: bytes) -> None:
     """Tell whether a thread works or waits, by its stat and schedstat."""
     stat, _, schedstat = data.partition(b"\0")
     put("1/task/5/schedstat", schedstat)
-    look = held._waiting_since(put("1/task/5/stat", stat))
+    look = thread_waits.waiting_since(put("1/task/5/stat", stat))
     assert look is None or min(look) >= 0
 
 

@@ -12,7 +12,18 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "vmplace"
 LAB = PACKAGE.parent / "lab"
 STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "interfaces"]
-FOR_ALL = {"apart", "apart_worker", "errors", "extensions", "extras", "held", "native", "outside", "users"}
+FOR_ALL = {
+    "apart",
+    "apart_worker",
+    "errors",
+    "extensions",
+    "extras",
+    "held",
+    "native",
+    "outside",
+    "thread_waits",
+    "users",
+}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAB_MODULES = sorted(LAB.rglob("*.py"))
 PURE = sorted(path for stage in ("model", "policy") for path in (PACKAGE / stage).rglob("*.py"))

@@ -70,7 +70,7 @@ def printed(progress: Progress) -> dict[str, str]:
 
 def ask(host: LabHost, words: str) -> str:
     """Return what ``vmplace WORDS`` prints on 80 columns."""
-    said = host.run(f"COLUMNS=80 NO_COLOR=1 vmplace {words}", timeout=TIMEOUT_S)
+    said = host.run(f"COLUMNS=80 TTY_COMPATIBLE=1 NO_COLOR=1 vmplace {words}", timeout=TIMEOUT_S)
     return "".join(f"{line.rstrip()}\n" for line in said.stdout.splitlines())
 
 

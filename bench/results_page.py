@@ -214,7 +214,7 @@ def _machine(record: Record) -> str:
 def _status(name: str, kept: Record) -> Iterator[str]:
     """Yield what commands printed, as they did."""
     yield "## What `vmplace status` prints\n"
-    yield "By `make demo-status`: of the demo's guests, in the emulated host, once all was placed.\n"
+    yield "By `make demo-status`: of the demo's guests, in the emulated host, while the agent was at work.\n"
     for words, text in kept["printed"].items():
         yield f"    $ vmplace {words}"
         yield textwrap.indent(text, "    ", lambda line: True).rstrip(" ")

@@ -1,6 +1,6 @@
 """What do ``vmplace status`` and ``vmplace why`` print of the demo's guests, once all is placed?
 
-Printed by the agent in the emulated host, as on a terminal of 80 columns, for docs/results.md.
+Printed in the emulated host, on 80 columns, for docs/results.md.
 
     python -m bench.bench_status --out build/bench/status.json
 """
@@ -70,7 +70,7 @@ def printed(progress: Progress) -> dict[str, str]:
 
 def ask(host: LabHost, words: str) -> str:
     """Return what ``vmplace WORDS`` prints on 80 columns."""
-    said = host.run(f"COLUMNS=80 TTY_COMPATIBLE=1 NO_COLOR=1 vmplace {words}", timeout=TIMEOUT_S)
+    said = host.run(f"COLUMNS=80 vmplace {words}", timeout=TIMEOUT_S)
     return "".join(f"{line.rstrip()}\n" for line in said.stdout.splitlines())
 
 

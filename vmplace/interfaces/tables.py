@@ -1,5 +1,6 @@
 """How does the agent's JSON look to a person?  rich, imported only by commands that print tables."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,10 +21,15 @@ LEGEND = (
 NODE_COLOURS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_yellow")
 
 
+WIDEST = 200
+"""Columns where there is neither a terminal nor a wish."""
+
+
 def console() -> Console:
-    """Return where to print; narrow pipes must not cut tables."""
+    """Return where to print: as wide as COLUMNS says, or the terminal; without both, tables are not cut."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=200)
+    is_asked = os.environ.get("COLUMNS", "").isdigit()
+    return found if found.is_terminal or is_asked else Console(highlight=False, width=WIDEST)
 
 
 def mib(size_bytes: int) -> str:
@@ -58,10 +64,8 @@ def print_status(status: Mapping[str, Any]) -> None:
     for note in status["notes"]:
         out.print(f"[yellow]note:[/] {escape(note)}")
     guests = sorted(status["guests"].items())
-    if not guests:
-        out.print("no guests")
-        return
-    out.print(_guest_table(guests))
+    if guests:
+        out.print(_guest_table(guests))
     for name, guest in guests:
         if why := "; ".join(filter(None, [guest["problem"], *guest["reasons"]])):
             out.print(Text(f"{name}: {why}"))
@@ -94,7 +98,8 @@ def print_plan(plan: Mapping[str, Any]) -> None:
             escape(move["guest"]), mib(move["moved_bytes"]), _bytes_by_node(move["from_bytes"]),
             _bytes_by_node(move["to_bytes"]), escape(move["reason"]),
         )  # fmt: skip
-    out.print(table if plan["moves"] else "no memory to move")
+    if plan["moves"]:
+        out.print(table)
     for move in plan["vcpu_moves"]:
         vcpus = ", ".join(map(str, move["vcpu_ids"]))
         out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} to node {move['nid']}: {escape(move['reason'])}")

@@ -42,7 +42,7 @@ def test_lines_are_asked_for_at_80_columns_and_lose_trailing_blanks():
         return SimpleNamespace(stdout="a  \nb\n")
 
     assert bench_status.ask(SimpleNamespace(run=run), "status") == "a\nb\n"  # type: ignore[arg-type]
-    assert asked == ["COLUMNS=80 TTY_COMPATIBLE=1 NO_COLOR=1 vmplace status"]
+    assert asked == ["COLUMNS=80 vmplace status"]
 
 
 def test_the_page_shows_what_was_printed(tmp_path: Path):

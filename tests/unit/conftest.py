@@ -13,6 +13,9 @@ LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.starts
 # pytest-timeout sets SIGALRM, and takes it back as soon as a test fails.
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
 
+# What commands print into a pipe is as wide as it says; each test that wants it says it.
+os.environ.pop("COLUMNS", None)
+
 
 def process_state() -> Mapping[str, Any]:
     """Return what a command may change of its process, by name; the agent, for one, limits its memory."""

@@ -30,6 +30,7 @@ from vmplace.actuation.undo import undo
 from vmplace.errors import VmplaceError
 from vmplace.held import HELD, HeldError
 from vmplace.policy.plan import PlacementPlan
+from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.page_frames import FrameReader
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guests_kvm import KvmProcesses
@@ -38,6 +39,8 @@ from vmplace.topology.vcpus import find_vcpu_tids
 
 pytestmark = needs_nobody
 NPAGES, PAGE = 2048, 4096
+SOFTWARE, TASK_CLOCK = 1, 1
+"""PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK."""
 PATIENCE_S = 5.0
 """What a step may take that would be done at once, and waits for a second: on a busy machine."""
 
@@ -301,6 +304,12 @@ def test_a_process_that_waits_in_exec_is_known_to_hold_readers_up(execs: Holder)
     with within(PATIENCE_S):
         assert held.probe(execs.pid)
         assert not held.probe(os.getpid())
+
+
+def test_counters_of_a_process_that_waits_in_exec_are_given_up_and_no_other_thread_waits(execs: Holder):
+    """perf_event_open(2) takes exec_update_lock: with the interpreter's lock held, all of the agent waits."""
+    with within(PATIENCE_S), pytest.raises(HeldError):
+        PerfCounters([execs.pid], {"task_clock": (SOFTWARE, TASK_CLOCK)}, pid=execs.pid)
 
 
 def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):

@@ -69,6 +69,18 @@ PyObject *vmp_perf_drain(PyObject *module, PyObject *args)
 			     (unsigned long long)counts.throttled);
 }
 
+/* Without the GIL: of a thread it waits for exec_update_lock, which the thread's process can keep (held.py). */
+static int vmp_open_event(struct perf_event_attr *attr, int tid, int cpu)
+{
+	long ret;
+
+	Py_BEGIN_ALLOW_THREADS
+	ret = syscall(SYS_perf_event_open, attr, tid, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+	ret = ret < 0 ? -errno : ret;
+	Py_END_ALLOW_THREADS
+	return (int)ret;
+}
+
 PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 {
 	struct perf_event_attr attr = {
@@ -79,15 +91,13 @@ PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 	unsigned int type;
 	unsigned long long config, period;
 	int cpu;
-	long fd;
 
 	if (!PyArg_ParseTuple(args, "IKKi:perf_open", &type, &config, &period, &cpu))
 		return NULL;
 	attr.type = type;
 	attr.config = config;
 	attr.sample_period = period;
-	fd = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
-	return vmp_result(fd < 0 ? -errno : fd);
+	return vmp_result(vmp_open_event(&attr, -1, cpu));
 }
 
 PyObject *vmp_perf_count(PyObject *module, PyObject *args)
@@ -99,12 +109,10 @@ PyObject *vmp_perf_count(PyObject *module, PyObject *args)
 	unsigned int type;
 	unsigned long long config;
 	int tid;
-	long fd;
 
 	if (!PyArg_ParseTuple(args, "IKi:perf_count", &type, &config, &tid))
 		return NULL;
 	attr.type = type;
 	attr.config = config;
-	fd = syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
-	return vmp_result(fd < 0 ? -errno : fd);
+	return vmp_result(vmp_open_event(&attr, tid, -1));
 }

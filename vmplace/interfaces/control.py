@@ -2,7 +2,7 @@
 
 Whoever may open the socket (root and group vmplace, by its mode) may look; only root may act, by the
 credentials the kernel tells (SO_PEERCRED).  A client that says nothing, too much, or does not listen is
-dropped by deadline; it never holds up another client, nor the loop.
+dropped by deadline; it never holds up another client, nor the loop.  Nor do files that it sends (closing.py).
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vmplace.errors import VmplaceError
+from vmplace.interfaces.closing import CLOGGED_S, MOST_FILES, Closers
 from vmplace.interfaces.control_place import SocketPlace
 from vmplace.interfaces.protocol import (
     MAX_REQUEST_BYTES,
@@ -94,6 +95,7 @@ class ControlServer:
         self._connections: dict[int, _Connection] = {}
         self._place = SocketPlace(path)
         self._allowances: dict[int, _Allowance] = {}
+        self._closers = Closers(apart=self._place.takes_files)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closing = False
         self._finished: list[tuple[_Connection, Response]] = []
@@ -172,10 +174,12 @@ class ControlServer:
             return
         sock.setblocking(False)
         peer = peer_of(sock)
-        if not self._may_ask(peer.uid):
-            with contextlib.suppress(OSError), sock:
+        is_clogged = self._closers.are_clogged(peer.uid)
+        if is_clogged or not self._may_ask(peer.uid):
+            with contextlib.suppress(OSError):
                 sock.send(encoded(refusal("busy", "too many requests", "ask less often")))
-            time.sleep(SENT_AWAY_S)
+            self._closers.close(peer.uid, sock.detach())
+            time.sleep(CLOGGED_S if is_clogged else SENT_AWAY_S)
             return
         connection = _Connection(sock, peer, time.monotonic() + REQUEST_S)
         self._connections[sock.fileno()] = connection
@@ -209,8 +213,10 @@ class ControlServer:
             self._drop(connection)
 
     def _hear(self, connection: _Connection) -> None:
-        heard = connection.sock.recv(MAX_REQUEST_BYTES)
-        if not heard:
+        flags = socket.MSG_CMSG_CLOEXEC
+        heard, files, _, _ = socket.recv_fds(connection.sock, MAX_REQUEST_BYTES, MOST_FILES, flags)
+        self._closers.close(connection.peer.uid, *files)
+        if files or not heard:
             self._drop(connection)
             return
         connection.heard += heard
@@ -274,7 +280,7 @@ class ControlServer:
         if self._connections.pop(fd, None) is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(connection.sock)
-            connection.sock.close()
+            self._closers.close(connection.peer.uid, connection.sock.detach())
 
 
 def peer_of(sock: socket.socket) -> Peer:

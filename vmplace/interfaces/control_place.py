@@ -15,6 +15,8 @@ from vmplace.errors import VmplaceError
 
 GROUP = "vmplace"
 BACKLOG = 32
+SO_PASSRIGHTS = 83
+"""asm-generic/socket.h, from Linux 6.16 on; what is accepted has it from what listens."""
 
 
 class SocketPlace:
@@ -25,6 +27,8 @@ class SocketPlace:
         self._path = path
         self._lock_path = path.with_name(path.name + ".lock")
         self._lock = -1
+        self.takes_files = True
+        """Whether clients may send descriptors along."""
         self.take()
 
     def take(self) -> None:
@@ -96,6 +100,10 @@ class SocketPlace:
         kind = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         sock = socket.socket(socket.AF_UNIX, kind)
         try:
+            # Nobody has files to send here; before 6.16, closing.py sees to them.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+                self.takes_files = False
             # No umask games: a process has one umask for all threads.  Nobody can connect before listen().
             sock.bind(str(path))
             path.chmod(0o600)

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -16,10 +18,11 @@ import pytest
 from tests.unit.interfaces.test_control import connected, echo, talk
 from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace.errors import VmplaceError
-from vmplace.interfaces import control
+from vmplace.interfaces import control, control_place
 from vmplace.interfaces.client import ask
+from vmplace.interfaces.closing import MOST_UNCLOSED, Closers
 from vmplace.interfaces.control import ControlServer, Peer
-from vmplace.interfaces.protocol import Request, Response
+from vmplace.interfaces.protocol import MAX_REQUEST_BYTES, Request, Response
 
 STATUS = b'{"command": "status"}\n'
 
@@ -49,6 +52,68 @@ def test_a_name_that_is_no_unicode_is_reported_with_question_marks(
     serve(lambda *_: Response(True, data={"notes": ["/pub/dev/vfio/\udcff is open"]}))
     for _ in range(2):
         assert talk(path, STATUS)["data"] == {"notes": ["/pub/dev/vfio/? is open"]}
+
+
+@contextlib.contextmanager
+def lingering() -> Iterator[socket.socket]:
+    """Give a socket whose last close(2) waits for 60 s, or until the end of this."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+        with peer:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            sender.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sender.send(bytes(1 << 16))
+            yield sender
+
+
+@pytest.mark.parametrize("kernel", ["takes files", "refuses files"])
+@pytest.mark.parametrize(
+    "heard", [b"", STATUS.ljust(MAX_REQUEST_BYTES)], ids=["received", "behind what is answered"]
+)
+def test_a_file_that_never_closes_and_is_sent_along_silences_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, heard: bytes
+):
+    if kernel == "takes files":
+        # An option that no kernel has.
+        monkeypatch.setattr(control_place, "SO_PASSRIGHTS", 9999)
+    server = ControlServer(path, echo)
+    with lingering() as file, connected(path) as client:
+        client.sendall(heard)
+        if kernel == "takes files":
+            socket.send_fds(client, [b"{"], [file.fileno()])
+            # The other one is in the socket now, which nobody reads yet.
+            file.close()
+        elif server._place.takes_files:
+            pytest.skip("Linux before 6.16 takes files in any case")
+        else:
+            with pytest.raises(PermissionError):
+                socket.send_fds(client, [b"{"], [file.fileno()])
+        server.start()
+        began = time.monotonic()
+        for _ in range(3):
+            assert talk(path, STATUS)["ok"]
+        server.close()
+        assert time.monotonic() - began < 5
+
+
+def test_what_does_not_close_keeps_nothing_of_others_open():
+    closers = Closers()
+    with lingering() as file:
+        closers.close(1, file.detach())
+        for _ in range(MOST_UNCLOSED + 1):
+            closers.close(1, os.dup(0))
+        assert closers.are_clogged(1) and not closers.are_clogged(2)
+        reader, writer = os.pipe()
+        closers.close(2, writer)
+        with os.fdopen(reader, "rb") as end:
+            assert select.select([end], [], [], 5)[0] and not end.read()
+    until = time.monotonic() + 5
+    while closers.are_clogged(1):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def deep() -> Any:

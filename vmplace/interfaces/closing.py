@@ -1,0 +1,70 @@
+"""Who waits when the last descriptor of a client's file is closed?  Nobody who serves others.
+
+A client may send descriptors along (SCM_RIGHTS, unix(7)) and close its own.  Then its files end with the
+socket that they wait in, or with whoever receives them, and that can take for ever: a TCP socket with
+SO_LINGER waits for its peer, a lock on a FUSE file for the server of that.
+
+1. From Linux 6.16 on none can be sent (control_place.py).
+2. Before, each user's sockets and files are closed by a thread of that user's own.
+
+Limits: what comes behind a file that never closes stays open, too.  So a user who may look can use up the
+agent's descriptors, with MOST_UNCLOSED at once and one more in CLOGGED_S.
+"""
+
+import contextlib
+import os
+import threading
+from collections import deque
+
+MOST_FILES = 253
+"""SCM_MAX_FD: so many come with a message at the most."""
+MOST_UNCLOSED = 64
+CLOGGED_S = 0.05
+
+
+class Closers:
+    """Threads that close, one for each user who has something to be closed.  For all threads."""
+
+    def __init__(self, *, apart: bool = True) -> None:
+        """Without ``apart`` each is closed at once: nobody can have sent a file."""
+        self._apart = apart
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[int]] = {}
+        self._working: set[int] = set()
+
+    def close(self, uid: int, *fds: int) -> None:
+        """Have a user's descriptors closed; waits for nobody."""
+        if not self._apart:
+            _close(*fds)
+            return
+        with self._lock:
+            self._waiting.setdefault(uid, deque()).extend(fds)
+            if uid in self._working:
+                return
+            # Without a thread they wait for the next call.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._run, args=(uid,), name="closing", daemon=True).start()
+                self._working.add(uid)
+
+    def are_clogged(self, uid: int) -> bool:
+        """Tell whether what is to be closed of a user's does not close."""
+        with self._lock:
+            return len(self._waiting.get(uid, ())) >= MOST_UNCLOSED
+
+    def _run(self, uid: int) -> None:
+        while (fd := self._taken(uid)) is not None:
+            _close(fd)
+
+    def _taken(self, uid: int) -> int | None:
+        with self._lock:
+            if waiting := self._waiting[uid]:
+                return waiting.popleft()
+            del self._waiting[uid]
+            self._working.discard(uid)
+            return None
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -202,7 +202,7 @@ def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
     """Yield for which guest each such process works, and how to ask whether it has ended."""
     for path in proc.glob("[0-9]*"):
         # Processes end meanwhile, and choose their names.
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with contextlib.suppress(OSError, ValueError, IndexError, HeldError):
             name = read_text(path / "comm", SMALL_BYTES).rstrip("\n")
             if name.startswith(NAME) and _is_an_agents(path) and not _is_own(path):
                 worked_on = name.removeprefix(NAME)
@@ -216,8 +216,11 @@ def _is_an_agents(path: Path) -> bool:
     Anybody may start su(1) or sudo(8) under any name and let it wait for a password: both then act as root,
     and sudo is root's altogether.  One of an agent that ran by another version of Python is not known.
     """
-    runs, we_run = (str(one.readlink()) for one in (path / "exe", Path("/proc/self/exe")))
-    return is_nobody_but(os.geteuid(), path) and runs.removesuffix(" (deleted)") == we_run
+    if not is_nobody_but(os.geteuid(), path):
+        return False
+    # Of this user's alone: one that waits in execve(2) holds up who reads the link, or its stat (held.py).
+    runs = str(held.bounded(int(path.name), (path / "exe").readlink))
+    return runs.removesuffix(" (deleted)") == str(Path("/proc/self/exe").readlink())
 
 
 def _is_own(path: Path) -> bool:
@@ -232,6 +235,9 @@ def _stat(path: Path, number: int) -> int:
 def _ended(path: Path, start_time: int) -> Callable[[], bool]:
     def has_ended() -> bool:
         try:
+            # The pid may be a user's now, of whom nothing else can be read without waiting for him.
+            if not is_nobody_but(os.geteuid(), path):
+                return True
             # Not by inode: a process' directory gets another one whenever the kernel frees its cache.
             text = read_text(path / "stat", SMALL_BYTES)
             state = text.rpartition(")")[2].split()[0]

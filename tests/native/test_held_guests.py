@@ -5,6 +5,7 @@ It takes the lock in the middle of a step: while pages are read, moved, moved ba
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.page_frames import FrameReader
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guests_kvm import KvmProcesses
+from vmplace.topology.numad import find_numad
 from vmplace.topology.procfs import read_command_line, read_smaps, read_thread_names
 from vmplace.topology.vcpus import find_vcpu_tids
 
@@ -95,13 +97,17 @@ def execs(program: Path) -> Iterator[Holder]:
     """One that waits in execve(2) for its own server; both end by themselves in 15 s."""
     with run_holder([program, "exec"]) as held_by:
         assert not held.probe(held_by.pid)
-        held_by.tell(b"e")
-        until = time.monotonic() + 5
-        # The new mappings are there (the old ones have 64 MiB), and come after the lock is taken.
-        while int(Path(f"/proc/{held_by.pid}/statm").read_text().split()[0]) * PAGE > 32 << 20:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        begin_exec(held_by)
         yield held_by
+
+
+def begin_exec(holder: Holder) -> None:
+    holder.tell(b"e")
+    until = time.monotonic() + 5
+    # The new mappings are there (the old ones have 64 MiB), and come after the lock is taken.
+    while int(Path(f"/proc/{holder.pid}/statm").read_text().split()[0]) * PAGE > 32 << 20:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -304,6 +310,27 @@ def test_a_process_that_waits_in_exec_is_known_to_hold_readers_up(execs: Holder)
     with within(PATIENCE_S):
         assert held.probe(execs.pid)
         assert not held.probe(os.getpid())
+
+
+@pytest.mark.parametrize("name", ["vmpmove 1", "numad"])
+def test_no_name_has_the_agent_read_which_program_a_user_waits_to_run(program: Path, name: str):
+    """Linux 6.18.44 takes the lock for the link "exe", too."""
+    named = program.with_name(name)
+    shutil.copy(program, named)
+    with run_holder([named, "exec"]) as execs:
+        begin_exec(execs)
+        assert Path(f"/proc/{execs.pid}/comm").read_text() == f"{name}\n"
+        with within(PATIENCE_S):
+            assert find_numad() is None
+        with within(PATIENCE_S + apart.GONE_S):
+            apart.note_left_behind()
+        assert not held.holds(1)
+
+
+def test_a_user_who_gets_the_pid_of_what_was_left_behind_holds_up_nobody(execs: Holder):
+    has_ended = apart._ended(Path(f"/proc/{execs.pid}"), start_time=1)
+    with within(PATIENCE_S):
+        assert has_ended()
 
 
 def test_counters_of_a_process_that_waits_in_exec_are_given_up_and_no_other_thread_waits(execs: Holder):

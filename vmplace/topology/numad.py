@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vmplace import held
 from vmplace.errors import OutsideError, VmplaceError
 from vmplace.outside import lines, read_text, read_whole
 from vmplace.topology.guest import GuestTopology
@@ -148,7 +149,10 @@ def _is_numad(pid: int, proc: Path) -> bool:
     """Tell whether a process is numad, and root's: anybody can take its name, also with su(1) or sudo(8)."""
     path = proc / str(pid)
     try:
-        runs = (path / "exe").readlink().name.removesuffix(" (deleted)")
-        return read_comm(pid, proc).strip() == runs == "numad" and is_nobody_but(0, path)
+        if read_comm(pid, proc).strip() != "numad" or not is_nobody_but(0, path):
+            return False
+        # Last, and of root's alone: a process that waits in execve(2) holds up who reads this link (held.py).
+        runs = held.bounded(pid, (path / "exe").readlink).name
+        return runs.removesuffix(" (deleted)") == "numad"
     except (VmplaceError, OSError):
         return False

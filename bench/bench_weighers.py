@@ -31,8 +31,9 @@ from bench.record import Figures, add_record_options, measure
 from vmplace.model.memory_system import Load, MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.corner_mix import CornerMix
-from vmplace.policy.descent import PageTask, descended, rounded
+from vmplace.policy.descent import descended, rounded
 from vmplace.policy.host_view import REPLICATED, Indexes, NodeIndexes, demand, row_sums, traffic
+from vmplace.policy.page_task import PageTask
 from vmplace.simulate.guest_run import GuestRun, share_cpus
 
 MOMENTS = (3, 7, 11)

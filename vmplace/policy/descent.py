@@ -12,6 +12,7 @@ Example: 100 pages that two nodes write alike all lie on node 0, whose controlle
 a better node by itself: the mixture of "all on node 0" and "all on node 1" that costs least is half of each.
 
 >>> from vmplace.model.described_memory import described_memory
+>>> from vmplace.policy.host_view import GuestEvidence
 >>> distances, mib_per_s = np.array([[10.0, 20.0], [20.0, 10.0]]), np.array([[2e3, 1e3], [1e3, 2e3]])
 >>> system = described_memory((0, 1), distances, mib_per_s, np.ones(2))
 >>> guest = GuestEvidence(
@@ -30,25 +31,15 @@ Limits: prices are of a steady state; a node's capacity is the caller's concern.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
-from vmplace import native
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.corner_mix import CornerMix, asked_of
-from vmplace.policy.host_view import (
-    REPLICATED,
-    Bools,
-    GuestEvidence,
-    Indexes,
-    NodeIndexes,
-    demand,
-    row_sums,
-    traffic,
-)
+from vmplace.policy.host_view import REPLICATED, Indexes, NodeIndexes, demand, row_sums
+from vmplace.policy.page_task import PageTask, TaskGroup, cheapest, grouped
 
 STEPS = 16
 GAP = 0.003
@@ -63,65 +54,6 @@ PROTECTED_IMPORTANCE = 10.0
 
 CHUNK_PAGES = 1 << 14
 """What is known of pages is copied for so many at a time."""
-
-
-@dataclass(frozen=True)
-class PageTask:
-    """A guest's pages to be placed: evidence, which may be replicated, and the price of moving each (ns).
-
-    ``importance``: how many times the guest's time counts.  ``allowed[N]``: the nodes that may hold the
-    pages, None for all with memory.  ``fixed[N, N]``: the guest's accesses to what does not move, in units
-    of its heat.
-    """
-
-    guest: GuestEvidence
-    replicable: Bools
-    move_price: Matrix
-    copy_price: Matrix | None = None
-    importance: float = 1.0
-    allowed: Bools | None = None
-    fixed: Matrix | None = None
-
-    def memory(self, system: MemorySystem) -> Bools:
-        """Return which nodes [N] may hold the pages."""
-        memory: Bools = system.controller > 0
-        return memory if self.allowed is None else memory & self.allowed
-
-    def traffic(self, places: NodeIndexes) -> Matrix:
-        """Return the guest's accesses [N, N] with its pages at ``places``."""
-        moving = traffic(self.guest.heat, places)
-        return moving if self.fixed is None else moving + self.fixed
-
-    @property
-    def price_of_copies(self) -> Matrix:
-        """Return the price of each copy of each page (ns)."""
-        return self.move_price if self.copy_price is None else self.copy_price
-
-    @cached_property
-    def _price_if_replicable(self) -> Matrix:
-        return np.where(self.replicable, self.price_of_copies, np.inf)
-
-    def price_of_all_copies(self, copies: int) -> Matrix:
-        """Return the price of so many copies of each page (ns), infinite where it may have none."""
-        return self._price_if_replicable if copies == 1 else self._price_if_replicable * copies
-
-    def of(self, pages: Indexes | slice, each: float = 1.0) -> "PageTask":
-        """Return the task of these pages, of which one stands for ``each``."""
-        guest = self.guest
-        return replace(
-            self,
-            guest=replace(
-                guest,
-                heat=guest.heat[pages] * each,
-                written=guest.written[pages],
-                node=np.ascontiguousarray(guest.node[pages]),
-                windows=guest.windows[pages],
-                sizes=None if guest.sizes is None else guest.sizes[pages],
-            ),
-            replicable=self.replicable[pages],
-            move_price=self.move_price[pages] * each,
-            copy_price=self.price_of_copies[pages] * each,
-        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +109,8 @@ def descended(
     ``left``: which share of what could be gained at first need not be.
     """
     importances = np.array([task.importance for task in tasks])
-    corners = [_Corner.of(system, tasks, [task.guest.node for task in tasks])]
+    groups, corners = grouped(system, tasks), [_Corner.present(tasks)]
+    places = [group.whole.guest.node for group in groups]
     reported: list[list[Matrix] | None] = [None]
     traffics, weights, gap, first = corners[0].traffics, np.ones(1), 0.0, 0.0
     rates: Matrix | None = None
@@ -185,8 +118,11 @@ def descended(
         rates = _rates(system, tasks, traffics, rates)
         scale = rates / np.maximum(traffics.sum(axis=(1, 2)), 1e-300)
         prices = _prices(system, traffics, scale, importances)
-        goals = [cheapest(system, task, price) for task, price in zip(tasks, prices, strict=True)]
-        corners.append(_Corner.of(system, tasks, goals))
+        corner = corners[-1]
+        for number, group in enumerate(groups):
+            before, places[number] = places[number], cheapest(system, group.whole, prices[group.numbers[0]])
+            corner = corner.with_group(system, tasks, group, before, places[number])
+        corners.append(corner)
         reported.append(prices)
         mix = CornerMix.of(
             system, [one.traffics for one in corners], [one.paid for one in corners], scale, importances
@@ -199,18 +135,6 @@ def descended(
         weights = mix.best(weights)
         traffics = np.tensordot(weights, np.stack([one.traffics for one in corners]), 1)
     return Mixture(traffics, reported, weights, gap)
-
-
-def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
-    """Return each page's cheapest place at ``prices[k, j]``; pages nobody touched stay."""
-    guest, best = task.guest, task.guest.node.copy()
-    memory = task.memory(system)
-    copies = max(int((guest.worker & memory).sum()) - 1, 1)
-    of_copies = task.price_of_all_copies(copies)
-    native.place_cheapest(
-        guest.heat, guest.node, prices, memory.view(np.uint8), task.move_price, of_copies, best
-    )
-    return best
 
 
 def rounded(count: int, weights: Matrix) -> Indexes:
@@ -229,19 +153,33 @@ class _Corner:
     paid: Matrix
 
     @classmethod
-    def of(cls, system: MemorySystem, tasks: Sequence[PageTask], places: list[NodeIndexes]) -> "_Corner":
-        """Return the corner with the guests' pages at ``places``."""
-        each = list(zip(tasks, places, strict=True))
-        return cls(
-            np.stack([task.traffic(one) for task, one in each]),
-            np.array([_paid(system, task, one) for task, one in each]),
-        )
+    def present(cls, tasks: Sequence[PageTask]) -> "_Corner":
+        """Return the corner with all pages where they are."""
+        return cls(np.stack([task.traffic(task.guest.node) for task in tasks]), np.zeros(len(tasks)))
+
+    def with_group(
+        self,
+        system: MemorySystem,
+        tasks: Sequence[PageTask],
+        group: TaskGroup,
+        before: NodeIndexes,
+        after: NodeIndexes,
+    ) -> "_Corner":
+        """Return the corner with the group's pages at ``after``, which are at ``before``.
+
+        From one step to the next, most guests' pages stay.
+        """
+        traffics, paid = self.traffics.copy(), self.paid.copy()
+        for number, mine in group.changed(before, after):
+            traffics[number] = tasks[number].traffic(after[mine])
+            paid[number] = _paid(system, tasks[number], after[mine])
+        return _Corner(traffics, paid)
 
 
 def _rates(
     system: MemorySystem, tasks: Sequence[PageTask], traffics: Matrix, before: Matrix | None
 ) -> Matrix:
-    return solved(system, demand(tuple(task.guest for task in tasks), [*traffics]), before).rates
+    return solved(system, demand(tuple(task.guest for task in tasks), traffics), before).rates
 
 
 def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, importances: Matrix) -> list[Matrix]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.policy import guard
-from vmplace.policy.descent import PROTECTED_IMPORTANCE, PageTask, descended
+from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
 from vmplace.policy.even_spread import evened
 from vmplace.policy.host_view import (
     ABSENT,
@@ -36,6 +36,7 @@ from vmplace.policy.host_view import (
     Room,
     row_sums,
 )
+from vmplace.policy.page_task import PageTask
 from vmplace.policy.steadiness import Spans, Steadiness
 from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 

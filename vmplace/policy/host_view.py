@@ -168,10 +168,12 @@ def traffic(heat: Matrix, node: NodeIndexes) -> Matrix:
     return by_node
 
 
-def demand(guests: tuple[GuestEvidence, ...], traffics: list[Matrix]) -> Demand:
+def demand(guests: tuple[GuestEvidence, ...], traffics: list[Matrix] | Matrix) -> Demand:
     """Return what the guests ask of the memory if their accesses were ``traffics``."""
+    each = np.asarray(traffics)
+    totals = each.reshape(len(each), -1).sum(axis=1)
     return Demand(
-        np.stack([one / max(one.sum(), 1e-300) for one in traffics]),
+        each / np.maximum(totals, 1e-300)[:, None, None],
         np.array([guest.parallelism for guest in guests]),
         np.array([guest.think_ns for guest in guests]),
         np.array([guest.mlp for guest in guests]),

@@ -22,8 +22,9 @@ import numpy as np
 from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.memory_system import solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import PROTECTED_IMPORTANCE, PageTask, descended
+from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
 from vmplace.policy.host_view import GuestEvidence, HostView, Indexes, demand, row_sums
+from vmplace.policy.page_task import PageTask
 
 SETTLE_NS = 100e6
 """How long a layout is watched before it is judged, and before another one is thought of."""

@@ -7,9 +7,10 @@ import pytest
 
 from vmplace.model.memory_system import Link, MemorySystem, routed
 from vmplace.policy import host_plan
-from vmplace.policy.descent import PageTask, descended, rounded
+from vmplace.policy.descent import descended, rounded
 from vmplace.policy.host_plan import plan_host
 from vmplace.policy.host_view import ABSENT, REPLICATED, GuestEvidence, HostView, traffic
+from vmplace.policy.page_task import PageTask
 
 
 def two_nodes(controllers=(1.0, 1.0), link: float = 1.0) -> MemorySystem:

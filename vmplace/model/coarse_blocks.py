@@ -7,6 +7,8 @@
 Limits: of a block with a few busy pages these may be missed.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vmplace.model.page_rates import PER_SECOND, codes_of
@@ -24,17 +26,18 @@ CHUNK = 1 << 10
 
 
 def coarse_blocks(
-    pages: RangePages, some: Indexes, differ: int, most: int | None
+    pages: RangePages, some: Indexes, differ: int, nodes: Sequence[int], most: int | None
 ) -> tuple[Indexes, Bytes | None]:
     """Return which of these blocks are taken together, ascending, so that at most ``most`` pages are not.
 
     And in how many windows each node touched a page of them (``coarse_touches``), None for no blocks.
     ``differ``: how many blocks would be told apart, those at the range's ends, which must be, included.
+    ``nodes``: those that touched any block.
     """
     if most is None or differ * BYTE_ROW <= most:
         return some[:0], None
     kept = max(most // BYTE_ROW - (differ - len(some)), 0)
-    touches = coarse_touches(pages.seen[: pages.history], some, pages.blocks)
+    touches = coarse_touches(pages.seen[: pages.history], some, pages.blocks, nodes)
     busy = touches.sum(axis=0, dtype=np.int64)
     if pages.rate:
         # A code is a logarithm.
@@ -44,19 +47,20 @@ def coarse_blocks(
     return some[chosen], touches[:, chosen]
 
 
-def coarse_touches(windows: tuple[SeenWindow, ...], some: Indexes, blocks: int) -> Bytes:
+def coarse_touches(
+    windows: tuple[SeenWindow, ...], some: Indexes, blocks: int, nodes: Sequence[int]
+) -> Bytes:
     """Return in how many windows each node touched a page of these blocks, on average [N + 1, n]."""
-    planes = windows[0].planes(blocks)
-    touched = np.zeros((planes, len(some)))
-    for node in range(planes):
-        rows = node * blocks + some
+    counts = np.zeros((windows[0].planes(blocks), len(some)), np.uint8)
+    # Most memory is used by few nodes.
+    for node in nodes:
+        rows, touched = node * blocks + some, np.zeros(len(some))
         for window in windows:
             bits = window.accessed.bits(rows, EACH_BITS)
-            # Most memory is used by few nodes.
             if bits is not None:
-                touched[node] += bits / LOOKED_AT
-    counts = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
-    return counts.astype(np.uint8)
+                touched += bits / LOOKED_AT
+        counts[node] = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
+    return counts
 
 
 def coarse_codes(rate: BlockRows, some: Indexes, blocks: int) -> Bytes:

@@ -27,7 +27,7 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
-from vmplace.model.use_fused import block_heat, fused_use
+from vmplace.model.use_fused import block_heat, fused_written
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 from vmplace.topology.guest import Movability
 
@@ -110,15 +110,14 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     if pages is None:
         return None
     sizes = pages.sizes.astype(np.float64)
-    use = fused_use(pages) if not pages.sampled else None
     by_samples = pages.counted and pages.sampled
     watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
     heat = _sampled_heat(pages) if by_samples else _heat_of_bits(pages, watched_s)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
-    if use is not None:
+    if not pages.sampled:
         heat = _credited(pages, heat, watched_s)
-    written = _written_by_samples(pages, heat) if use is None else use.written | use.unsure
+    written = _written_by_samples(pages, heat) if pages.sampled else fused_written(pages)
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]
     node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)

@@ -78,11 +78,6 @@ class SeenWindow:
         every, nobody = even & (value != 0), even & (value == 0)
         return np.asarray(every.any(axis=0) | nobody.all(axis=0), np.bool_)
 
-    def alike_by_node(self, blocks: int) -> Bools:
-        """Return of which blocks each node touched all pages, or none, and all were written, or none."""
-        of_nodes = np.asarray(self.accessed.is_even.reshape(-1, blocks).all(axis=0), np.bool_)
-        return of_nodes & self.written.is_even if self.written else of_nodes
-
     def used(self, blocks: int) -> Bools:
         """Return of which blocks anything was seen."""
         return np.asarray(self.accessed.is_used.reshape(-1, blocks).any(axis=0), np.bool_)

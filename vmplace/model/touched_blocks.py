@@ -62,6 +62,7 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
 class _Part:
     """Some of ``blocks``; the range begins ``offset`` pages into the first.
 
+    ``nodes``: those that touched any, lest the others are asked.
     ``every``: ``small`` blocks of small pages, and then huge pages.  ``apart``: those whose pages have an
     entry each.  ``whole``: the others; ``coarse``: those of them whose pages differ, and in how many windows
     each node touched a page of them: ``coarse_touches``.
@@ -69,6 +70,7 @@ class _Part:
 
     blocks: int
     offset: int
+    nodes: list[int]
     every: Indexes
     small: int
     apart: Indexes
@@ -80,20 +82,21 @@ class _Part:
     def of(cls, pages: RangePages, most: int | None) -> "_Part":
         """Return the blocks of which anything was seen; all of them if the source samples."""
         offset, blocks = block_offset(pages.ram), pages.blocks
-        used = np.full(blocks, pages.sampled, np.bool_)
-        for window in pages.seen[: pages.history]:
-            used |= window.used(blocks)
+        touched, differ = _history(pages)
+        nodes, used = np.flatnonzero(touched.any(axis=1)).tolist(), touched.any(axis=0) | pages.sampled
         for some in (*(hits.pages for hits in pages.counted), *pages.text):
             used[(some + offset) // HUGE_PAGES] = True
         begin, huge = np.arange(blocks) * HUGE_PAGES, pages.huge[:blocks] != 0
         inside = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
         small, large = np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & inside)
-        alike = (inside & _are_alike(pages))[small]
-        apart = small[~alike & inside[small]]
-        coarse, touches = coarse_blocks(pages, apart, int(np.count_nonzero(~alike)), most)
-        alike |= np.isin(small, coarse, assume_unique=True)
-        every, whole = np.concatenate([small, large]), np.concatenate([small[alike], large])
-        return cls(blocks, offset, every, len(small), small[~alike], whole, coarse, touches)
+        alike = inside & ~differ
+        apart = small[~alike[small] & inside[small]]
+        count = len(small) - int(np.count_nonzero(alike[small]))
+        coarse, touches = coarse_blocks(pages, apart, count, nodes, most)
+        alike[coarse] = True
+        together = alike[small]
+        every, whole = np.concatenate([small, large]), np.concatenate([small[together], large])
+        return cls(blocks, offset, nodes, every, len(small), small[~together], whole, coarse, touches)
 
     @property
     def coarse_entries(self) -> Indexes:
@@ -110,10 +113,10 @@ class _Part:
 
     def seen_in(self, windows: tuple[SeenWindow, ...]) -> tuple[Bytes, Bytes, Bytes]:
         """Return ``touches``, ``seen`` and ``wrote`` (TouchedPages)."""
-        nodes = windows[0].planes(self.blocks)
         size = len(self.apart) * HUGE_PAGES + len(self.whole)
-        touches, seen = np.zeros((nodes, size), np.uint8), np.zeros(size, np.uint8)
-        for node in range(nodes):
+        touches = np.zeros((windows[0].planes(self.blocks), size), np.uint8)
+        seen = np.zeros(size, np.uint8)
+        for node in self.nodes:
             marks = self.marks([window.accessed for window in windows], node)
             if marks is not None:
                 touches[node] = BITS[marks]
@@ -157,15 +160,23 @@ class _Part:
         return (first[block] + step[block] * inside)[there], there
 
 
-def _are_alike(pages: RangePages) -> Bools:
-    """Return of which blocks all that is known is the same of all pages."""
-    alike = ~pages.nodes.is_mixed
-    for window in pages.seen[: pages.history]:
-        alike &= window.alike_by_node(pages.blocks)
+def _history(pages: RangePages) -> tuple[Bools, Bools]:
+    """Return which blocks each node touched [N + 1, B], and of which pages differ in what is known [B]."""
+    windows = pages.seen[: pages.history]
+    rows = len(windows[0].accessed.value)
+    touched, uneven = np.zeros((2, rows), np.bool_)
+    for window in windows:
+        used, differs = window.accessed.used_and_uneven()
+        touched |= used
+        uneven |= differs
+    differ = uneven.reshape(-1, pages.blocks).any(axis=0) | pages.nodes.is_mixed
+    for window in windows:
+        if window.written:
+            differ |= window.written.used_and_uneven()[1]
     for window in pages.seen[pages.history :]:
-        alike &= window.alike(pages.blocks)
+        differ |= ~window.alike(pages.blocks)
     if pages.rate:
-        alike &= ~pages.rate.is_mixed.reshape(-1, pages.blocks).any(axis=0)
+        differ |= pages.rate.is_mixed.reshape(-1, pages.blocks).any(axis=0)
     for some in pages.text:
-        alike[(some + block_offset(pages.ram)) // HUGE_PAGES] = False
-    return alike
+        differ[(some + block_offset(pages.ram)) // HUGE_PAGES] = True
+    return touched.reshape(-1, pages.blocks), differ

@@ -110,11 +110,13 @@ class TouchedPages:
             there[self.edge - max(beyond, 0) : self.edge] = False
         return there
 
-    def by_block(self, values: npt.NDArray[np.generic], *, huge_pages: int = HUGE_PAGES) -> Floats:
-        """Return the sum over the pages of each block, where a huge page counts as so many."""
-        sums, pages = np.empty(len(self.blocks)), self._of_pages(values)
-        sums[self.apart] = pages.sum(axis=1, dtype=np.float64 if values.dtype.kind == "f" else np.int32)
-        sums[self.whole] = values[self.edge :] * np.where(self.whole < self.small, HUGE_PAGES, huge_pages)
+    def by_block(self, values: npt.NDArray[np.generic]) -> Floats:
+        """Return the sum over the pages of each block [..., B], where a huge page counts as those it has."""
+        more, edge = values.shape[:-1], self.edge
+        sums, pages = np.empty((*more, len(self.blocks))), values[..., :edge].reshape(*more, -1, HUGE_PAGES)
+        kind = np.float64 if values.dtype.kind == "f" else np.int32
+        sums[..., self.apart] = np.add.reduce(pages, axis=-1, dtype=kind)
+        sums[..., self.whole] = values[..., edge:] * np.float64(HUGE_PAGES)
         return sums
 
     def any_by_block(self, bits: Bytes) -> Bytes:

@@ -78,7 +78,7 @@ def page_use(pages: TouchedPages) -> PageUse:
     touched, certain = seen.touched, seen.windows >= CERTAIN_WINDOWS
     private = _are_private(pages, seen)
     owner = _either(certain | pages.of_block(private), seen.alone, np.int8(-1))
-    written = seen.written | pages.of_block(_are_written(pages, seen))
+    written = written_of(pages, seen.written)
     unsure = written & ~seen.written & (pages.windows < CERTAIN_WINDOWS)
     if touched.all():
         # Nothing has to be taken from the pages around.
@@ -101,8 +101,18 @@ def seen_of(pages: TouchedPages) -> Seen:
         node += touched * np.uint8(index)
     # Who is not known may be several.
     alone = _either((users == 1) & (node < pages.nodes), node.view(np.int8), np.int8(-1))
+    return Seen(alone, BITS[pages.seen], seen_written(pages))
+
+
+def seen_written(pages: TouchedPages) -> Bools:
+    """Return which entries were seen to be written, or may have been in a window that does not tell."""
     written: Bools = np.logical_or(pages.wrote, pages.all_written)
-    return Seen(alone, BITS[pages.seen], written)
+    return written
+
+
+def written_of(pages: TouchedPages, seen: Bools) -> Bools:
+    """Return which entries count as written if so many were ``seen`` to be."""
+    return seen | pages.of_block(_are_written(pages, seen))
 
 
 def _either(which: Bools, one: NodeIndexes, other: NodeIndexes | np.int8) -> NodeIndexes:
@@ -127,29 +137,30 @@ def _leader(pages: TouchedPages, seen: Seen) -> NodeIndexes:
     return np.where(leads, counts.argmax(axis=0), -1).astype(np.int8)
 
 
-def _are_written(pages: TouchedPages, seen: Seen) -> Bools:
+def _are_written(pages: TouchedPages, written: Bools) -> Bools:
     """Return for each block whether more of its pages are written, unseen, than copies are worth.
 
     For each page that was seen written in w windows there are m / (1 - m) like it that were not, where
     m = (1 - f)^w, and f is how often pages are written once more.
     """
-    if not seen.written.any():
+    if not written.any():
         return np.zeros(len(pages.blocks), np.bool_)
     spared, like_it = 1 - _written_again(pages), np.zeros(len(pages.blocks))
-    times = BITS[pages.seen & pages.of_block(_telling_windows(pages, seen))]
-    for windows in range(1, pages.windows + 1):
+    times = BITS[pages.seen & pages.of_block(_telling_windows(pages, written))]
+    like_times = times == np.arange(1, pages.windows + 1)[:, None]
+    for windows, found in enumerate(pages.by_block(written & like_times), start=1):
         missed = spared**windows
-        like_it += pages.by_block(seen.written & (times == windows)) * (missed / (1 - missed))
-    unwritten = pages.by_block((times > 0) & ~seen.written)
+        like_it += found * (missed / (1 - missed))
+    unwritten = pages.by_block((times > 0) & ~written)
     return like_it > WRITES_RATIO * unwritten
 
 
-def _telling_windows(pages: TouchedPages, seen: Seen) -> Bytes:
+def _telling_windows(pages: TouchedPages, written: Bools) -> Bytes:
     """Return for each block, as bits, the windows that tell of writes: all, or those since its first one."""
     since = SINCE[pages.any_by_block(pages.wrote)]
     touched = (pages.seen & pages.of_block(since)) > 0
-    written = pages.by_block(touched & seen.written)
-    changed = (written >= LEAST_PAGES) & (2 * written > pages.by_block(touched))
+    of_touched = pages.by_block(touched & written)
+    changed = (of_touched >= LEAST_PAGES) & (2 * of_touched > pages.by_block(touched))
     return np.where(changed, since, np.uint8(255))
 
 

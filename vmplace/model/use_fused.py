@@ -20,7 +20,7 @@ import numpy as np
 
 from vmplace.model.fusion import Fused, fused
 from vmplace.model.touched_pages import Floats, TouchedPages
-from vmplace.model.use_by_bits import CERTAIN_WINDOWS, PageUse, page_use, seen_of
+from vmplace.model.use_by_bits import CERTAIN_WINDOWS, PageUse, page_use, seen_of, seen_written, written_of
 from vmplace.sampling.page_arrays import Bools, NodeIndexes
 
 BLOCK_SAMPLES = 8
@@ -41,6 +41,15 @@ def fused_use(pages: TouchedPages) -> PageUse:
     leader = _leader_of_pages(pages)
     led &= leader >= 0
     return replace(use, owner=np.where(led, leader, use.owner).astype(np.int8), shared=use.shared & ~led)
+
+
+def fused_written(pages: TouchedPages) -> Bools:
+    """Return which entries count as written, or may: what ``fused_use`` tells of that, for less."""
+    seen = seen_written(pages)
+    written = written_of(pages, seen)
+    if pages.text and pages.windows >= CERTAIN_WINDOWS:
+        return np.where(is_text(pages), seen, written)
+    return written
 
 
 def block_heat(pages: TouchedPages) -> Fused:

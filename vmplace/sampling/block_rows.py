@@ -29,6 +29,7 @@ from vmplace.topology.guest import RamRange
 Counts = npt.NDArray[np.int64]
 BIT_ROW, BYTE_ROW = PAGES_PER_HUGE // 8, PAGES_PER_HUGE
 WORD_PAGES = 64
+ALL_SET = 255
 BITS = np.array([value.bit_count() for value in range(256)], np.uint8)
 """How many are set, by value (numpy counts them itself from 2.0 on)."""
 
@@ -81,14 +82,19 @@ class BlockRows:
     @property
     def is_mixed(self) -> Bools:
         """Return which rows have bytes that differ."""
-        mixed: Bools = np.unpackbits(self.mixed, count=len(self.value)) != 0
+        mixed: Bools = np.unpackbits(self.mixed, count=len(self.value)).view(np.bool_)
         return mixed
 
     @property
     def is_even(self) -> Bools:
         """Return which rows of bits are all set, or all clear."""
-        even: Bools = ~self.is_mixed & ((self.value == 0) | (self.value == 255))
-        return even
+        return ~self.used_and_uneven()[1]
+
+    def used_and_uneven(self) -> tuple[Bools, Bools]:
+        """Return which rows of bits are not of zeros, and which are neither all set nor all clear."""
+        mixed = self.is_mixed
+        # One less: 0 becomes 255, and 255 becomes 254.
+        return mixed | (self.value != 0), mixed | (self.value - np.uint8(1) < ALL_SET - 1)
 
     @property
     def is_used(self) -> Bools:

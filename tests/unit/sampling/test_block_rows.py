@@ -34,6 +34,9 @@ def test_rows_are_what_was_put_in(kinds: list[str], width: int, seed: int) -> No
     which = np.random.default_rng(seed).integers(0, max(len(rows), 1), 20 if kinds else 0)
     assert (kept.some(which) == rows[which]).all()
     assert kept.is_used.tolist() == rows.any(axis=1).tolist()
+    used, uneven = kept.used_and_uneven()
+    assert used.tolist() == rows.any(axis=1).tolist()
+    assert uneven.tolist() == [row.tobytes().strip(b"\0") != b"" and min(row) < 255 for row in rows]
     assert len(kept.detail) == sum(kind not in ("zeros", "ones") for kind in kinds)
 
 

@@ -94,60 +94,80 @@ static void set_least_prices(struct vmp_choice *choice)
 	}
 }
 
-static double accesses_cost(const struct vmp_choice *choice, const double *heat, size_t place)
+/* The nodes that use a page: most pages have few. */
+struct vmp_users {
+	const double *heat;
+	size_t count;
+	uint8_t node[VMP_MAX_PLACES];
+};
+
+/* False if nobody touched the page. */
+static bool users_get(const struct vmp_choice *choice, const double *heat, struct vmp_users *ret)
+{
+	bool touched = false;
+
+	ret->heat = heat;
+	ret->count = 0;
+	for (size_t k = 0; k < choice->nodes; k++) {
+		ret->node[ret->count] = (uint8_t)k;
+		ret->count += heat[k] != 0.0;
+		touched |= heat[k] > 0.0;
+	}
+	return touched;
+}
+
+static double accesses_cost(const struct vmp_choice *choice, const struct vmp_users *users, size_t place)
 {
 	double cost = 0.0;
 
-	/* Most pages are used from few nodes. */
-	for (size_t k = 0; k < choice->nodes; k++)
-		if (heat[k])
-			cost += heat[k] * choice->prices[k * choice->nodes + place];
+	for (size_t i = 0; i < users->count; i++) {
+		size_t k = users->node[i];
+
+		cost += users->heat[k] * choice->prices[k * choice->nodes + place];
+	}
 	return cost;
 }
 
-static double local_cost(const struct vmp_choice *choice, const double *heat)
+static double local_cost(const struct vmp_choice *choice, const struct vmp_users *users)
 {
 	double cost = 0.0;
 
-	for (size_t k = 0; k < choice->nodes; k++)
-		if (heat[k])
-			cost += heat[k] * choice->prices[k * choice->nodes + k];
+	for (size_t i = 0; i < users->count; i++) {
+		size_t k = users->node[i];
+
+		cost += users->heat[k] * choice->prices[k * choice->nodes + k];
+	}
 	return cost;
 }
 
 /* Whether no place could save what it costs to get there: most pages of a settled guest end here. */
-static bool is_settled(const struct vmp_choice *choice, const double *heat, int8_t now, double price)
+static bool is_settled(const struct vmp_choice *choice, const struct vmp_users *users, int8_t now, double price)
 {
 	double saved = 0.0;
 
-	for (size_t k = 0; k < choice->nodes; k++)
-		if (heat[k])
-			saved += heat[k] * (choice->prices[k * choice->nodes + now] - choice->least[k]);
-	return saved < price;
-}
+	for (size_t i = 0; i < users->count; i++) {
+		size_t k = users->node[i];
 
-static bool is_touched(const double *heat, size_t nodes)
-{
-	for (size_t k = 0; k < nodes; k++)
-		if (heat[k] > 0.0)
-			return true;
-	return false;
+		saved += users->heat[k] * (choice->prices[k * choice->nodes + now] - choice->least[k]);
+	}
+	return saved < price;
 }
 
 static int8_t cheapest_place(const struct vmp_choice *choice, const double *heat, int8_t now, double move,
 			     double copies)
 {
 	double least = INFINITY, cost;
+	struct vmp_users users;
 	int8_t ret = now;
 
-	if (now == VMP_ABSENT || !is_touched(heat, choice->nodes))
+	if (now == VMP_ABSENT || !users_get(choice, heat, &users))
 		return now;
-	if (now >= 0 && choice->memory[now] && is_settled(choice, heat, now, fmin(move, copies)))
+	if (now >= 0 && choice->memory[now] && is_settled(choice, &users, now, fmin(move, copies)))
 		return now;
 	for (size_t place = 0; place < choice->nodes; place++) {
 		if (!choice->memory[place])
 			continue;
-		cost = accesses_cost(choice, heat, place) + (now == (int8_t)place ? 0.0 : move);
+		cost = accesses_cost(choice, &users, place) + (now == (int8_t)place ? 0.0 : move);
 		if (cost < least) {
 			least = cost;
 			ret = (int8_t)place;
@@ -156,7 +176,7 @@ static int8_t cheapest_place(const struct vmp_choice *choice, const double *heat
 	/* Infinite also where copies are there already: the page is about to be written. */
 	if (isinf(copies))
 		return ret;
-	return local_cost(choice, heat) + (now == VMP_REPLICATED ? 0.0 : copies) < least ? VMP_REPLICATED : ret;
+	return local_cost(choice, &users) + (now == VMP_REPLICATED ? 0.0 : copies) < least ? VMP_REPLICATED : ret;
 }
 
 PyObject *vmp_place_cheapest(PyObject *module, PyObject *args)

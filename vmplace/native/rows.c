@@ -251,15 +251,26 @@ static bool vmp_blocks_are_there(const struct vmp_windows *windows, const struct
 	return true;
 }
 
+static size_t vmp_first_plane(const struct vmp_windows *windows)
+{
+	return windows->plane < 0 ? 0 : (size_t)windows->plane;
+}
+
+static size_t vmp_end_plane(const struct vmp_windows *windows, size_t window)
+{
+	size_t planes = windows->kept[window].value.count / windows->blocks;
+
+	return windows->plane < 0 ? planes : (size_t)windows->plane + 1;
+}
+
 /* OR the bits of a block in one window into @bits[64]; false if there are none, or the rows were damaged. */
 static bool vmp_add_block(const struct vmp_windows *windows, size_t window, uint64_t block, uint8_t *bits)
 {
 	const struct vmp_kept *kept = &windows->kept[window];
-	size_t first = windows->plane < 0 ? 0 : (size_t)windows->plane;
-	size_t end = windows->plane < 0 ? kept->value.count / windows->blocks : first + 1;
+	size_t end = vmp_end_plane(windows, window);
 	bool any = false;
 
-	for (size_t plane = first; plane < end; plane++) {
+	for (size_t plane = vmp_first_plane(windows); plane < end; plane++) {
 		uint64_t row = plane * windows->blocks + block;
 		const uint8_t *detail = vmp_is_mixed(kept, row) ? vmp_detail(kept, row) : NULL;
 		uint8_t value = kept->value.u8[row];
@@ -271,6 +282,21 @@ static bool vmp_add_block(const struct vmp_windows *windows, size_t window, uint
 			bits[b] |= detail ? detail[b] : value;
 	}
 	return any;
+}
+
+/* Whether a block has any bit in one window, without a look at each of them. */
+static bool vmp_has_bits(const struct vmp_windows *windows, size_t window, uint64_t block)
+{
+	const struct vmp_kept *kept = &windows->kept[window];
+	size_t end = vmp_end_plane(windows, window);
+
+	for (size_t plane = vmp_first_plane(windows); plane < end; plane++) {
+		uint64_t row = plane * windows->blocks + block;
+
+		if (kept->value.u8[row] || (vmp_is_mixed(kept, row) && vmp_detail(kept, row)))
+			return true;
+	}
+	return false;
 }
 
 /* Bit w of a page's mark is its bit in window w. */
@@ -301,12 +327,8 @@ static uint8_t vmp_mark_block(const struct vmp_windows *windows, uint64_t block)
 {
 	uint8_t mark = 0;
 
-	for (size_t w = 0; w < windows->count; w++) {
-		uint8_t bits[VMP_PAGES_PER_HUGE / 8] = { 0 };
-
-		if (vmp_add_block(windows, w, block, bits))
-			mark |= (uint8_t)(1 << w);
-	}
+	for (size_t w = 0; w < windows->count; w++)
+		mark |= (uint8_t)(vmp_has_bits(windows, w, block) << w);
 	return mark;
 }
 

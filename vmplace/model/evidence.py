@@ -18,6 +18,7 @@ A source that sees no nodes gives no evidence (None): a plan that cannot know be
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +73,7 @@ class Entries:
     @property
     def starts(self) -> list[int]:
         """Return where the entries of each range begin, and the end."""
-        return [0, *np.cumsum([len(one.heat) for one in self.pages]).tolist()]
+        return [0, *accumulate(len(one.heat) for one in self.pages)]
 
 
 def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> Entries | None:
@@ -124,7 +125,9 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     recent = heat * (lengths_s[0] / HORIZON_S)
     newest = (pages.seen & 1) > 0
     recent[~newest] = 0.0
-    heat[node < 0] = 0.0
+    absent = np.flatnonzero(node < 0)
+    if len(absent):
+        heat[absent] = 0.0
     return Entries((pages,), heat, recent, written, node, sizes)
 
 
@@ -135,8 +138,8 @@ def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
 
 
 def _heat_of_bits(pages: TouchedPages, watched_s: float) -> Matrix:
-    heat = np.empty((len(pages.heat), pages.nodes))
-    for node in range(pages.nodes):
+    heat = np.zeros((len(pages.heat), pages.nodes))
+    for node in pages.users:
         rate = pages.rate_of(node)
         if rate is None:
             rate = (pages.touches[node] / watched_s).astype(np.float32)
@@ -151,7 +154,10 @@ def _credited(pages: TouchedPages, heat: Matrix, watched_s: float) -> Matrix:
     In each of the n windows that are remembered a page tells a share of s once: chance makes what is seen
     scatter by s (1 - s) / n.  How far a page is believed beyond that: as in credibility.py.
     """
-    shared = np.flatnonzero(np.count_nonzero(heat, axis=1) > 1)
+    if len(pages.users) < 2:
+        return heat
+    # As a product: np.count_nonzero by rows takes four times as long.
+    shared = np.flatnonzero((heat != 0) @ np.ones(pages.nodes) > 1)
     if not len(shared):
         return heat
     if pages.windows < HISTORY_WINDOWS:

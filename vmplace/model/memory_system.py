@@ -153,19 +153,21 @@ def solved(system: MemorySystem, demand: Demand, guess: Matrix | None = None) ->
     unloaded = np.einsum("gkj,kj->g", demand.shares, system.latency)
     alone = demand.parallelism / (demand.think + (unloaded + 1) / demand.mlp)
     rates = alone if guess is None else guess
+    goal = _potential(system, demand, uses, unloaded, rates)
     for _ in range(MAX_STEPS):
         gradient, step = _newton_step(system, demand, uses, unloaded, rates)
         if np.abs(step / rates).max(initial=0.0) < 1e-9:
             break
         length = min(1.0, 0.9 / max(float((-step / rates).max()), 1e-12))
-        goal = _potential(system, demand, uses, unloaded, rates)
         if float(gradient @ step) < 1e-11 * abs(goal):
             # What f could still gain is below its own rounding: to compare it would be to roll dice.
             rates = rates + length * step
             break
-        while length > 1e-12 and _potential(system, demand, uses, unloaded, rates + length * step) < goal:
+        before, tried = goal, rates + length * step
+        while (goal := _potential(system, demand, uses, unloaded, tried)) < before and length > 1e-12:
             length /= 2
-        rates = rates + length * step
+            tried = rates + length * step
+        rates = tried
     resource_rates = rates @ uses
     return Load(rates, unloaded + uses @ system.waits(resource_rates), system._utilisation(resource_rates))
 

@@ -14,7 +14,7 @@ from vmplace import native
 from vmplace.model.coarse_blocks import coarse_blocks, coarse_codes, most_on
 from vmplace.model.pages import RangePages, SeenWindow
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
-from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, numbers
+from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, numbers, used_and_uneven
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import NodeHits
@@ -83,11 +83,13 @@ class _Part:
         """Return the blocks of which anything was seen; all of them if the source samples."""
         offset, blocks = block_offset(pages.ram), pages.blocks
         touched, differ = _history(pages)
-        nodes, used = np.flatnonzero(touched.any(axis=1)).tolist(), touched.any(axis=0) | pages.sampled
+        nodes: list[int] = np.flatnonzero(touched.any(axis=1)).tolist()
+        used: Bools = np.logical_or(touched.any(axis=0), pages.sampled)
         for some in (*(hits.pages for hits in pages.counted), *pages.text):
             used[(some + offset) // HUGE_PAGES] = True
-        begin, huge = np.arange(blocks) * HUGE_PAGES, pages.huge[:blocks] != 0
-        inside = (begin >= offset) & (begin + HUGE_PAGES <= offset + pages.ram.npages)
+        inside, huge = np.ones(blocks, np.bool_), pages.huge[:blocks] != 0
+        inside[:1] &= not offset
+        inside[-1:] &= not (offset + pages.ram.npages) % HUGE_PAGES
         small, large = np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & inside)
         alike = inside & ~differ
         apart = small[~alike[small] & inside[small]]
@@ -163,16 +165,11 @@ class _Part:
 def _history(pages: RangePages) -> tuple[Bools, Bools]:
     """Return which blocks each node touched [N + 1, B], and of which pages differ in what is known [B]."""
     windows = pages.seen[: pages.history]
-    rows = len(windows[0].accessed.value)
-    touched, uneven = np.zeros((2, rows), np.bool_)
-    for window in windows:
-        used, differs = window.accessed.used_and_uneven()
-        touched |= used
-        uneven |= differs
+    touched, uneven = used_and_uneven([window.accessed for window in windows])
     differ = uneven.reshape(-1, pages.blocks).any(axis=0) | pages.nodes.is_mixed
-    for window in windows:
-        if window.written:
-            differ |= window.written.used_and_uneven()[1]
+    written = [window.written for window in windows if window.written]
+    if written:
+        differ |= used_and_uneven(written)[1]
     for window in pages.seen[pages.history :]:
         differ |= ~window.alike(pages.blocks)
     if pages.rate:

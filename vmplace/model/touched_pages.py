@@ -18,6 +18,7 @@ touched_blocks.py finds them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -74,6 +75,12 @@ class TouchedPages:
         """Return how many nodes there are."""
         return len(self.touches) - 1
 
+    @cached_property
+    def users(self) -> list[int]:
+        """Return the nodes that touched anything."""
+        users: list[int] = np.flatnonzero(self.touches[:-1].any(axis=1)).tolist()
+        return users
+
     @property
     def edge(self) -> int:
         """Return how many entries are small pages by themselves; they come first."""
@@ -94,13 +101,6 @@ class TouchedPages:
         return sizes
 
     @property
-    def begins_block(self) -> Bools:
-        """Return which entries are the first of their block."""
-        begins = np.ones(len(self.heat), np.bool_)
-        self._of_pages(begins)[:, 1:] = False
-        return begins
-
-    @property
     def exists(self) -> Bools:
         """Return which entries are pages of the range."""
         there, before = np.ones(len(self.heat), np.bool_), block_offset(self.ram)
@@ -111,20 +111,11 @@ class TouchedPages:
         return there
 
     def by_block(self, values: npt.NDArray[np.generic]) -> Floats:
-        """Return the sum over the pages of each block [..., B], where a huge page counts as those it has."""
-        more, edge = values.shape[:-1], self.edge
-        sums, pages = np.empty((*more, len(self.blocks))), values[..., :edge].reshape(*more, -1, HUGE_PAGES)
-        kind = np.float64 if values.dtype.kind == "f" else np.int32
-        sums[..., self.apart] = np.add.reduce(pages, axis=-1, dtype=kind)
-        sums[..., self.whole] = values[..., edge:] * np.float64(HUGE_PAGES)
+        """Return the sum over the pages of each block, where a huge page counts as those it has."""
+        sums, pages = np.empty(len(self.blocks)), self.singly(values)
+        sums[self.apart] = pages.sum(axis=1, dtype=np.float64 if values.dtype.kind == "f" else np.int32)
+        sums[self.whole] = np.multiply(values[self.edge :], float(HUGE_PAGES), dtype=np.float64)
         return sums
-
-    def any_by_block(self, bits: Bytes) -> Bytes:
-        """Return the bits that any page of each block has."""
-        found = np.empty(len(self.blocks), np.uint8)
-        found[self.apart] = np.bitwise_or.reduce(self._of_pages(bits), axis=1)
-        found[self.whole] = bits[self.edge :]
-        return found
 
     def by_code(self, code: npt.NDArray[np.integer], codes: int) -> Floats:
         """Return how many pages the entries of each code have; ``code[E]`` is from 0 to before ``codes``."""
@@ -141,9 +132,13 @@ class TouchedPages:
     def of_block(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
         """Return for each entry what holds for its block."""
         found = np.empty(len(self.heat), values.dtype)
-        self._of_pages(found)[:] = values[self.apart, None]
+        self.singly(found)[:] = values[self.apart, None]
         found[self.edge :] = values[self.whole]
         return found
+
+    def singly(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
+        """Return what single pages have, by block: [apart, 512]."""
+        return values[: self.edge].reshape(-1, HUGE_PAGES)
 
     def block_of(self, entries: Indexes) -> Indexes:
         """Return the place in ``blocks`` of each entry's block."""
@@ -183,7 +178,7 @@ class TouchedPages:
         """Yield what can move, in chunks: small pages, then huge ones."""
         here, alike = self.node_index >= 0, np.zeros(len(self.blocks), np.bool_)
         asked, alike[self.whole] = alike.copy(), True
-        asked[self.apart] = self._of_pages(here).any(axis=1)
+        asked[self.apart] = self.singly(here).any(axis=1)
         asked[self.whole] = here[self.edge :]
         for some in portions(np.flatnonzero(asked[: self.small]), alike):
             together = self._whole_units(some[alike[some]], huge=False)
@@ -193,12 +188,8 @@ class TouchedPages:
     def _small_units(self, places: Indexes) -> Units:
         """Return the units of blocks whose pages have an entry each."""
         nth = np.searchsorted(self.apart, places)
-        heat, nodes = self._of_pages(self.heat)[nth], self._of_pages(self.node_index)[nth]
+        heat, nodes = self.singly(self.heat)[nth], self.singly(self.node_index)[nth]
         return Units.of_pages(self._hva_of_blocks(places), heat, nodes)
-
-    def _of_pages(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
-        """Return what single pages have, by block."""
-        return values[: self.edge].reshape(-1, HUGE_PAGES)
 
     def _whole_units(self, places: Indexes, *, huge: bool) -> Units:
         """Return the units of blocks that are an entry."""
@@ -209,9 +200,10 @@ class TouchedPages:
 
 def runs_of(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:
     """Return the address and the length, in pages, of each run of neighbouring pages; there must be some."""
-    begins = chosen & ~np.append(False, chosen[:-1])
+    begins = chosen.copy()
+    begins[1 : pages.edge] &= ~chosen[: max(pages.edge - 1, 0)]
     # Blocks that follow each other here need not be neighbours.
-    begins |= chosen & pages.begins_block
+    pages.singly(begins)[:, 0] = pages.singly(chosen)[:, 0]
     first = np.flatnonzero(begins)
     length = np.add.reduceat(chosen, first, dtype=np.int32) * sizes[first]
     hva = pages.hva_of(first)

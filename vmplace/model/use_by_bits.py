@@ -112,7 +112,10 @@ def seen_written(pages: TouchedPages) -> Bools:
 
 def written_of(pages: TouchedPages, seen: Bools) -> Bools:
     """Return which entries count as written if so many were ``seen`` to be."""
-    return seen | pages.of_block(_are_written(pages, seen))
+    written = seen.copy()
+    # An entry that is a block has no pages around it.
+    written[: pages.edge].reshape(-1, HUGE_PAGES)[_are_written(pages, seen)] = True
+    return written
 
 
 def _either(which: Bools, one: NodeIndexes, other: NodeIndexes | np.int8) -> NodeIndexes:
@@ -137,43 +140,48 @@ def _leader(pages: TouchedPages, seen: Seen) -> NodeIndexes:
     return np.where(leads, counts.argmax(axis=0), -1).astype(np.int8)
 
 
-def _are_written(pages: TouchedPages, written: Bools) -> Bools:
-    """Return for each block whether more of its pages are written, unseen, than copies are worth.
+def _are_written(pages: TouchedPages, seen: Bools) -> Bools:
+    """Return for each block of single pages whether more are written, unseen, than copies are worth.
 
     For each page that was seen written in w windows there are m / (1 - m) like it that were not, where
     m = (1 - f)^w, and f is how often pages are written once more.
     """
+    written, touched, wrote = pages.singly(seen), pages.singly(pages.seen), pages.singly(pages.wrote)
     if not written.any():
-        return np.zeros(len(pages.blocks), np.bool_)
-    spared, like_it = 1 - _written_again(pages), np.zeros(len(pages.blocks))
-    times = BITS[pages.seen & pages.of_block(_telling_windows(pages, written))]
-    like_times = times == np.arange(1, pages.windows + 1)[:, None]
-    for windows, found in enumerate(pages.by_block(written & like_times), start=1):
+        return np.zeros(len(written), np.bool_)
+    spared, like_it = 1 - _written_again(touched, wrote, pages.windows), np.zeros(len(written))
+    times = BITS[touched & _telling_windows(touched, wrote, written)[:, None]]
+    for windows in range(1, pages.windows + 1):
         missed = spared**windows
-        like_it += found * (missed / (1 - missed))
-    unwritten = pages.by_block((times > 0) & ~written)
-    return like_it > WRITES_RATIO * unwritten
+        like_it += _count(written & (times == windows)) * (missed / (1 - missed))
+    return like_it > WRITES_RATIO * _count((times > 0) & ~written)
 
 
-def _telling_windows(pages: TouchedPages, written: Bools) -> Bytes:
+def _telling_windows(touched: Bytes, wrote: Bytes, written: Bools) -> Bytes:
     """Return for each block, as bits, the windows that tell of writes: all, or those since its first one."""
-    since = SINCE[pages.any_by_block(pages.wrote)]
-    touched = (pages.seen & pages.of_block(since)) > 0
-    of_touched = pages.by_block(touched & written)
-    changed = (of_touched >= LEAST_PAGES) & (2 * of_touched > pages.by_block(touched))
+    since = SINCE[np.bitwise_or.reduce(wrote, axis=1)]
+    used = (touched & since[:, None]) > 0
+    of_used = _count(used & written)
+    changed = (of_used >= LEAST_PAGES) & (2 * of_used > _count(used))
     return np.where(changed, since, np.uint8(255))
 
 
-def _written_again(pages: TouchedPages) -> Floats:
+def _written_again(touched: Bytes, wrote: Bytes, windows: int) -> Floats:
     """Return for each block how often, after its first write, a page is written in a window with touches.
 
     Half a time of one is added to what was seen, so that it is neither 0 nor 1.
     """
-    before, times, windows = (np.zeros_like(pages.heat) for _ in range(3))
-    for window in reversed(range(pages.windows)):
-        seen, wrote = pages.seen >> window & 1, pages.wrote >> window & 1
-        times += before & wrote
-        windows += before & (wrote | seen)
-        before |= wrote
-    again: Floats = (pages.by_block(times) + 0.5) / (pages.by_block(windows) + 1)
+    before, times, asked = (np.zeros_like(touched) for _ in range(3))
+    for window in reversed(range(windows)):
+        used, now = touched >> window & 1, wrote >> window & 1
+        times += before & now
+        asked += before & (now | used)
+        before |= now
+    again: Floats = (_count(times) + 0.5) / (_count(asked) + 1)
     return again
+
+
+def _count(pages: Bytes | Bools) -> Floats:
+    """Return the sum over the pages of each block."""
+    counts: Floats = np.add.reduce(pages, axis=1, dtype=np.int32).astype(np.float64)
+    return counts

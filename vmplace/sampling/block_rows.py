@@ -15,7 +15,7 @@ pages differ from the others.  Only the third keeps its 512 bytes.
 ([0, 7, 7], [False, False, True], (1, 512))
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,13 +88,7 @@ class BlockRows:
     @property
     def is_even(self) -> Bools:
         """Return which rows of bits are all set, or all clear."""
-        return ~self.used_and_uneven()[1]
-
-    def used_and_uneven(self) -> tuple[Bools, Bools]:
-        """Return which rows of bits are not of zeros, and which are neither all set nor all clear."""
-        mixed = self.is_mixed
-        # One less: 0 becomes 255, and 255 becomes 254.
-        return mixed | (self.value != 0), mixed | (self.value - np.uint8(1) < ALL_SET - 1)
+        return ~used_and_uneven([self])[1]
 
     @property
     def is_used(self) -> Bools:
@@ -146,6 +140,19 @@ class BlockRows:
         """Return which of these rows have bytes that differ."""
         mixed: Bools = (self.mixed[which >> 3] << (which & 7).astype(np.uint8) & 128) != 0
         return mixed
+
+
+def used_and_uneven(some: Sequence[BlockRows]) -> tuple[Bools, Bools]:
+    """Return which rows of bits are not of zeros, and which neither all set nor all clear, in any."""
+    value, mixed = some[0].value.copy(), some[0].mixed.copy()
+    # One less: 0 becomes 255, and 255 becomes 254.
+    uneven: Bools = some[0].value - np.uint8(1) < ALL_SET - 1
+    for one in some[1:]:
+        value |= one.value
+        mixed |= one.mixed
+        uneven |= one.value - np.uint8(1) < ALL_SET - 1
+    differs = np.unpackbits(mixed, count=len(value)).view(np.bool_)
+    return differs | (value != 0), differs | uneven
 
 
 def numbers(which: Indexes) -> Bits:

@@ -129,8 +129,9 @@ def test_blocks_that_nobody_touched_change_nothing(declared: Declared) -> None:
 @given(RANGES)
 def test_blocks_whose_pages_are_alike_change_nothing(declared: Declared) -> None:
     pages = declared.pages
+    history = touched_blocks._history
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(touched_blocks, "_are_alike", lambda some: np.zeros(some.blocks, np.bool_))
+        patch.setattr(touched_blocks, "_history", lambda some: (history(some)[0], np.ones(some.blocks, bool)))
         assert len(touched(pages).whole) == np.count_nonzero(touched(pages).is_huge)
         page_by_page = use_by_page(touched(pages))
     for mine, whole in zip(use_by_page(touched(pages)), page_by_page, strict=True):

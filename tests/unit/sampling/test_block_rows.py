@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmplace import native
-from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, rows_of_bits, rows_of_pages
+from vmplace.sampling.block_rows import (
+    BIT_ROW,
+    BYTE_ROW,
+    BlockRows,
+    rows_of_bits,
+    rows_of_pages,
+    used_and_uneven,
+)
 from vmplace.topology.guest import Movability, RamRange
 
 KINDS = st.lists(st.sampled_from(("zeros", "ones", "last byte", "first byte", "random")), max_size=60)
@@ -34,10 +41,15 @@ def test_rows_are_what_was_put_in(kinds: list[str], width: int, seed: int) -> No
     which = np.random.default_rng(seed).integers(0, max(len(rows), 1), 20 if kinds else 0)
     assert (kept.some(which) == rows[which]).all()
     assert kept.is_used.tolist() == rows.any(axis=1).tolist()
-    used, uneven = kept.used_and_uneven()
-    assert used.tolist() == rows.any(axis=1).tolist()
-    assert uneven.tolist() == [row.tobytes().strip(b"\0") != b"" and min(row) < 255 for row in rows]
     assert len(kept.detail) == sum(kind not in ("zeros", "ones") for kind in kinds)
+
+
+@given(st.lists(SIX_KINDS, min_size=1, max_size=4))
+def test_rows_of_several_windows_are_used_or_uneven_in_any_of_them(windows: list[list[str]]) -> None:
+    each = np.stack([rows_of(kinds, BIT_ROW) for kinds in windows])
+    used, uneven = used_and_uneven([BlockRows.of(rows) for rows in each])
+    assert used.tolist() == each.any(axis=(0, 2)).tolist()
+    assert uneven.tolist() == (each.any(axis=2) & (each != 255).any(axis=2)).any(axis=0).tolist()
 
 
 @given(KINDS, st.integers(1, 9))

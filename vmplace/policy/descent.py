@@ -52,9 +52,6 @@ GOLDEN = 0.6180339887498949
 PROTECTED_IMPORTANCE = 10.0
 """How many times the time of a protected guest counts."""
 
-CHUNK_PAGES = 1 << 14
-"""What is known of pages is copied for so many at a time."""
-
 
 @dataclass(frozen=True)
 class Mixture:
@@ -72,17 +69,16 @@ class Mixture:
     def distributed(self, system: MemorySystem, task: PageTask, number: int) -> NodeIndexes:
         """Return places of the pages of guest ``number``, distributed over the corners in proportion."""
         used = np.flatnonzero(self.weights).tolist()
-        if len(used) == 1:
-            return self._at(system, task, number, used[0])
+        places = [self._at(system, task, number, index) for index in used]
+        if all(np.array_equal(places[0], one) for one in places[1:]):
+            return places[0]
         # Pages of like heat are distributed among each other: the traffic keeps the weights, too.
         order = np.argsort(-row_sums(task.guest.heat), kind="stable")
         chosen, plan = np.empty(len(order), np.intp), task.guest.node.copy()
         chosen[order] = rounded(len(order), self.weights)
-        for index in used:
-            pages = np.flatnonzero(chosen == index)
-            for start in range(0, len(pages), CHUNK_PAGES):
-                some = pages[start : start + CHUNK_PAGES]
-                plan[some] = self._at(system, task.of(some), number, index)
+        for index, one in zip(used, places, strict=True):
+            pages = chosen == index
+            plan[pages] = one[pages]
         return plan
 
     def shares(self, system: MemorySystem, task: PageTask, number: int) -> Matrix:

@@ -19,11 +19,11 @@ Source: BWAP (IPDPS'20), section III, begins with the nodes' even shares where n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vmplace.model.memory_system import MemorySystem, solved
+from vmplace.model.memory_system import Demand, MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.descent import rounded
 from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, NodeIndexes, demand, row_sums, traffic
@@ -36,12 +36,12 @@ WORTH = 0.01
 
 @dataclass(frozen=True)
 class Plans:
-    """Where all guests' pages are to be, and each guest's traffic [N, N] then."""
+    """Where all guests' pages are to be, and what the guests ask of the memory then."""
 
     system: MemorySystem
     guests: tuple[GuestEvidence, ...]
     places: list[NodeIndexes]
-    traffics: list[Matrix]
+    needs: Demand
 
     @classmethod
     def of(
@@ -49,19 +49,20 @@ class Plans:
     ) -> "Plans":
         """Return the plans with what they ask."""
         each = zip(guests, places, strict=True)
-        return cls(system, guests, places, [traffic(guest.heat, one) for guest, one in each])
+        traffics = [traffic(guest.heat, one) for guest, one in each]
+        return cls(system, guests, places, demand(guests, traffics))
 
     def times(self) -> Matrix:
         """Return each guest's time for an access of its vCPUs together."""
-        times: Matrix = 1 / solved(self.system, demand(self.guests, self.traffics)).rates
+        times: Matrix = 1 / solved(self.system, self.needs).rates
         return times
 
     def with_guest(self, number: int, places: NodeIndexes) -> "Plans":
         """Return the plans with one guest's pages elsewhere."""
-        all_places, traffics = [*self.places], [*self.traffics]
+        guest, all_places, shares = self.guests[number], [*self.places], self.needs.shares.copy()
         all_places[number] = places
-        traffics[number] = traffic(self.guests[number].heat, places)
-        return Plans(self.system, self.guests, all_places, traffics)
+        shares[number] = demand((guest,), [traffic(guest.heat, places)]).shares[0]
+        return Plans(self.system, self.guests, all_places, replace(self.needs, shares=shares))
 
 
 def evened(

@@ -287,5 +287,5 @@ def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hur
     price = pause / np.maximum(part.windows, 1)
     reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
     importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
-    moves, copies = (price * np.broadcast_to(one, guest.node.shape)[pages] for one in hurdles)
+    moves, copies = (price * (one[pages] if len(one) > 1 else one) for one in hurdles)
     return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, importance, guest.allowed)

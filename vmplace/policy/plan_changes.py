@@ -1,5 +1,7 @@
 """What does the joint plan's decision mean for the actuator: which moves, copies and drops, and why?"""
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,12 +32,13 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
     name, nids = guest.topology.name, snapshot.host.nids
     known = {one.ram.hva: one for one in guest.pages.ranges} if guest.pages else {}
     moves, copies, drops = [], [], []
-    for pages, start, end in zip(entries.pages, entries.starts, entries.starts[1:], strict=False):
+    for pages, (start, end) in zip(entries.pages, pairwise(entries.starts), strict=True):
         mine = slice(start, end)
         here, there, home_node = before.node[mine], places[mine], entries.node[mine]
         if not guest.settings.interleaves:
             there = np.where(_is_shared(before.heat[mine]) & (there >= 0), home_node, there)
-        for target in np.unique(there[(there != home_node) & (there >= 0)]).tolist():
+        away = there[(there != home_node) & (there >= 0)]
+        for target in np.unique(away).tolist() if len(away) else ():
             some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
             one = known[pages.ram.hva]
             moves.append(_move(name, nids, one, pages, some, home_node, target, before, start, system))

@@ -182,7 +182,8 @@ def _evidence(
     copied = state.known[name].copied & ~entries.written if name in state.known else np.False_
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     allowed = home.allowed_nids(host, guest)
-    worker = np.array([nid in _worker_nids(host, guest) for nid in host.nids])
+    workers = _worker_nids(host, guest)
+    worker = np.array([nid in workers for nid in host.nids])
     can_copy = snapshot.replica_ratio > 0
     fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
     weight = _weight(entries, guest, _known_s(guest, snapshot.window_s), horizon)

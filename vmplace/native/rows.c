@@ -168,6 +168,22 @@ PyObject *vmp_rows_used(PyObject *module, PyObject *args)
 	return PyLong_FromLongLong(count);
 }
 
+/* Eight bytes are counted together: to count is a call where the CPU may lack the instruction. */
+static int32_t vmp_row_bits(const uint8_t *row, size_t width, size_t step)
+{
+	uint64_t bytes = 0;
+	int32_t bits = 0;
+
+	for (size_t at = 0, nth = 0; at < width; at += step, nth++) {
+		if (nth % 8 == 0) {
+			bits += __builtin_popcountll(bytes);
+			bytes = 0;
+		}
+		bytes |= (uint64_t)row[at] << 8 * (nth % 8);
+	}
+	return bits + __builtin_popcountll(bytes);
+}
+
 PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 {
 	_cleanup_buffer_ struct vmp_buffer which = { 0 }, bits = { 0 };
@@ -175,6 +191,7 @@ PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 	PyObject *rows, *which_object, *bits_object;
 	int64_t all = 0;
 	Py_ssize_t step;
+	int32_t asked;
 
 	if (!PyArg_ParseTuple(args, "OOnO:rows_bits", &rows, &which_object, &step, &bits_object) ||
 	    !vmp_kept_get(rows, &kept) || !vmp_buffer_get(which_object, "which", VMP_UINT64, false, &which) ||
@@ -187,12 +204,14 @@ PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 	}
 
 	Py_BEGIN_ALLOW_THREADS
+	asked = (int32_t)((kept.width - 1) / (size_t)step + 1);
 	for (size_t i = 0; i < which.count; i++) {
 		const uint8_t *row = vmp_is_mixed(&kept, which.u64[i]) ? vmp_detail(&kept, which.u64[i]) : NULL;
 
-		bits.i32[i] = 0;
-		for (size_t at = 0; at < kept.width; at += (size_t)step)
-			bits.i32[i] += __builtin_popcount(row ? row[at] : kept.value.u8[which.u64[i]]);
+		if (row)
+			bits.i32[i] = vmp_row_bits(row, kept.width, (size_t)step);
+		else
+			bits.i32[i] = __builtin_popcount(kept.value.u8[which.u64[i]]) * asked;
 		all += bits.i32[i];
 	}
 	Py_END_ALLOW_THREADS

@@ -16,6 +16,7 @@ A moved page earns its next move anew (kMAF, PACT'14, halves its vector).
 Limits: a phase that ends as soon as it was seen is lost to any policy that looks back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -49,18 +50,24 @@ SAMPLED_PAGES = 1 << 16
 """The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
 
 Hurdles = tuple[Matrix, Matrix]
-NO_HURDLES = (np.ones(1), np.ones(1))
+
+
+def no_hurdles(_: str) -> Hurdles:
+    """Return the hurdles of a guest that has none."""
+    return np.ones(1), np.ones(1)
 
 
 def plan_host(
-    view: HostView, hurdles: dict[str, Hurdles] | None = None, settled: frozenset[str] = frozenset()
+    view: HostView,
+    hurdles: Callable[[str], Hurdles] = no_hurdles,
+    settled: frozenset[str] = frozenset(),
 ) -> list[NodeIndexes]:
     """Return each guest's pages where the host's accesses cost the least time, moves included.
 
-    ``hurdles``: by how much the prices of a guest's moves and copies are multiplied, in all or by page.
+    ``hurdles``: by guest, by how much the prices of its moves and copies are multiplied, in all or by page.
     """
     # What each step takes is given back before the next one.
-    plans = _descended_plans(view, hurdles or {})
+    plans = _descended_plans(view, hurdles)
     return evened(
         view.system,
         view.guests,
@@ -70,12 +77,12 @@ def plan_host(
     )
 
 
-def _descended_plans(view: HostView, hurdles: dict[str, Hurdles]) -> list[NodeIndexes]:
+def _descended_plans(view: HostView, hurdles: Callable[[str], Hurdles]) -> list[NodeIndexes]:
     """Return each guest's pages as the descent places them."""
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
     touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
     tasks = [
-        _task(view, guest, pages, hurdles.get(guest.name, NO_HURDLES))
+        _task(view, guest, pages, hurdles(guest.name))
         for guest, pages in zip(view.guests, touched, strict=True)
     ]
     mixture = descended(view.system, _thinned(tasks))
@@ -93,7 +100,8 @@ def _has_to_span(view: HostView, guest: GuestEvidence) -> bool:
 def _thinned(tasks: list[PageTask]) -> list[PageTask]:
     """Return the tasks of at most about SAMPLED_PAGES pages, which stand for all: prices need no more."""
     every = -(-sum(len(task.guest.node) for task in tasks) // SAMPLED_PAGES)
-    return tasks if every < 2 else [task.of(slice(every // 2, None, every), float(every)) for task in tasks]
+    some = slice(every // 2, None, every)
+    return tasks if every < 2 else [task.thinned(some, float(every)) for task in tasks]
 
 
 @dataclass
@@ -113,7 +121,7 @@ class HostPlanner:
             return self._moved(view, layout)
         spans = {name: one.spans(view.now_ns) for name, one in self.steady.items()}
         settled = frozenset(name for name, one in self.memories.items() if one.moves >= SETTLED_MOVES)
-        plans = plan_host(view, {name: self._hurdles(name, one) for name, one in spans.items()}, settled)
+        plans = plan_host(view, lambda name: self._hurdles(name, spans[name]), settled)
         left = view.room
         kept = []
         for guest, plan in zip(view.guests, plans, strict=True):

@@ -101,7 +101,8 @@ class GuestEvidence:
             heat=self.heat[pages],
             written=self.written[pages],
             node=self.node[pages],
-            windows=self.windows[pages],
+            # The same for all pages, most often: no copy of it, then.
+            windows=self.windows[pages] if self.windows.strides[0] else self.windows[: len(pages)],
             sizes=None if self.sizes is None else self.sizes[pages],
         )
 

@@ -60,19 +60,12 @@ class PageTask:
         """Return the price of so many copies of each page (ns), infinite where it may have none."""
         return self._price_if_replicable if copies == 1 else self._price_if_replicable * copies
 
-    def of(self, pages: Indexes | slice, each: float = 1.0) -> "PageTask":
-        """Return the task of these pages, of which one stands for ``each``."""
-        guest = self.guest
+    def thinned(self, pages: slice, each: float) -> "PageTask":
+        """Return the task of these pages, of which one stands for ``each``: what prices depend on."""
+        heat, node = self.guest.heat[pages] * each, np.ascontiguousarray(self.guest.node[pages])
         return replace(
             self,
-            guest=replace(
-                guest,
-                heat=guest.heat[pages] * each,
-                written=guest.written[pages],
-                node=np.ascontiguousarray(guest.node[pages]),
-                windows=guest.windows[pages],
-                sizes=None if guest.sizes is None else guest.sizes[pages],
-            ),
+            guest=replace(self.guest, heat=heat, node=node),
             replicable=self.replicable[pages],
             move_price=self.move_price[pages] * each,
             copy_price=self.price_of_copies[pages] * each,

@@ -1,6 +1,7 @@
 """``vmplace plan|apply|undo|pause|resume``: see what would be done, and give orders."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,7 @@ def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
     loaded = read_config(config)
     lock = AgentLock(loaded.config.lock_path)
     # Two that sample at once take each other's accessed bits; what a killed agent left stays noted.
-    with lock.borrowed():
-        wakeup = Wakeup()
+    with lock.borrowed(), closing(Wakeup()) as wakeup:
         wakeup.stop_on_signals()
         dry = Agent(loaded, open_parts(loaded.config, NoActuator()), wakeup)
         dry.run(windows=1)
@@ -118,9 +118,8 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
-    wakeup = Wakeup()
-    wakeup.stop_on_signals()
-    with undo_progress() as progress:
+    with closing(Wakeup()) as wakeup, undo_progress() as progress:
+        wakeup.stop_on_signals()
         result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
     _print_lines(undo_lines(result), as_json=as_json)
     if not result.is_complete:

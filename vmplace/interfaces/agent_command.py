@@ -120,6 +120,7 @@ def run_agent(
     finally:
         # Only an agent that could not get here leaves its pid, and what it held, to the next.
         lock.release()
+        wakeup.close()
     if wakeup.failure:
         raise VmplaceError(wakeup.failure, hint="see the log; systemd starts the agent again")
 

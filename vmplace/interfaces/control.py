@@ -111,11 +111,21 @@ class ControlServer:
     def close(self) -> None:
         """Stop serving and remove the socket, unless another's stands in its place."""
         self._is_closing = True
-        os.eventfd_write(self._wakeup, 1)
+        self._wake()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * RESPONSE_S)
         self._place.close()
         self._selector.close()
+        with self._lock:
+            fd, self._wakeup = self._wakeup, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def _wake(self) -> None:
+        """Wake the server's thread; an answer may come late, when the descriptor's number is another's."""
+        with self._lock:
+            if self._wakeup >= 0:
+                os.eventfd_write(self._wakeup, 1)
 
     def _run(self) -> None:
         try:
@@ -250,7 +260,7 @@ class ControlServer:
         err = done.exception()
         with self._lock:
             self._finished.append((connection, done.result() if err is None else _failure(err)))
-        os.eventfd_write(self._wakeup, 1)
+        self._wake()
 
     def _deliver(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -64,8 +64,7 @@ def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show:
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.wiring import open_parts
 
-    with AgentLock(settings.lock_path).borrowed():
-        wakeup = Wakeup()
+    with AgentLock(settings.lock_path).borrowed(), closing(Wakeup()) as wakeup:
         wakeup.stop_on_signals()
         parts = open_parts(settings, NoActuator())
         try:

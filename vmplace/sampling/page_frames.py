@@ -111,7 +111,7 @@ class FrameReader:
         self._kpageflags = _open_kpageflags(proc)
         try:
             self._probe_pfns()
-        except UnsupportedHostError:
+        except BaseException:
             self.close()
             raise
 

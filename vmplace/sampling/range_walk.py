@@ -47,9 +47,10 @@ class RangeWalk:
         Unless it ``resolves``, it is ``touched`` that fills in the heads of folios.
         """
         self._resolves = resolves
-        self.frames = FrameReader(proc, beat)
         self._nids = nids
         self._nodes = _frame_nodes(nids, sysfs)
+        # Last, for it holds a descriptor, which nobody would close if another step failed.
+        self.frames = FrameReader(proc, beat)
 
     def close(self) -> None:
         """Close the files; harmless when done twice."""

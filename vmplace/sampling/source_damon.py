@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from vmplace import held
-from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
+from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError, Region
 from vmplace.sampling.page_arrays import Bytes
@@ -48,7 +48,7 @@ class DamonSource:
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         try:
             self._admin = DamonAdmin(setup.sysfs, setup.state_dir, proc=setup.proc, beat=setup.beat)
-        except UnsupportedHostError:
+        except BaseException:
             self._walk.close()
             raise
         self._watched: dict[Identity, GuestTopology] = {}

@@ -45,7 +45,7 @@ class IdleSource:
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat, resolves=False)
         try:
             self._bitmap = _open_bitmap(setup.sysfs)
-        except UnsupportedHostError:
+        except BaseException:
             self._walk.close()
             raise
         self._armed_ns: dict[tuple[int, int], int] = {}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.descriptors import descriptors
 from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import control
@@ -150,6 +151,29 @@ def test_a_late_answer_arrives_and_others_do_not_wait_for_it(serve: Callable[...
         assert ask("status", path=path)
         late.set_result(Response(True, data="done"))
         assert json.loads(sock.makefile("rb").readline())["data"] == "done"
+
+
+def test_a_closed_server_keeps_no_descriptor_and_a_late_answer_wakes_nobody(tmp_path: Path):
+    """The number of its eventfd may be another file's by then, the journal's for one."""
+    late: Future[Response] = Future()
+    before = descriptors()
+    server = ControlServer(tmp_path / "s", lambda _, __: late)
+    server.start()
+    with connected(tmp_path / "s") as sock:
+        sock.sendall(b'{"command": "apply"}\n')
+        while not late._done_callbacks:  # type: ignore[attr-defined]
+            time.sleep(0.01)
+        own = {fd for fd, target in descriptors() - before if "eventfd" in target}
+        server.close()
+    server.close()
+    assert descriptors() - before == set()
+    with (tmp_path / "journal").open("wb") as journal:
+        numbers = {os.dup(journal.fileno()) for _ in range(8)}
+        late.set_result(Response(True))
+        assert own and own <= {journal.fileno(), *numbers}
+        assert os.fstat(journal.fileno()).st_size == 0
+    for fd in numbers:
+        os.close(fd)
 
 
 def test_only_root_and_the_group_may_connect_and_nothing_is_left_behind(tmp_path: Path):

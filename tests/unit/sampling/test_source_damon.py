@@ -33,7 +33,7 @@ def guests() -> Iterator[list[GuestTopology]]:
 
 
 @pytest.fixture
-def source(sysfs: Path, tmp_path: Path, host: HostTopology) -> DamonSource:
+def source(sysfs: Path, tmp_path: Path, host: HostTopology) -> Iterator[DamonSource]:
     root = sysfs / ADMIN
     settings = _settings([(1, [(0, 4096)])] * MOST, 25_000, 250_000)
     files = {f"0/contexts/0/{path}": str(value) for path, value in settings}
@@ -41,7 +41,10 @@ def source(sysfs: Path, tmp_path: Path, host: HostTopology) -> DamonSource:
     for path, text in {**files, "0/contexts/0/avail_operations": "fvaddr"}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    return DamonSource(SourceSetup(host, sysfs=sysfs, state_dir=tmp_path / "run"))
+    with contextlib.closing(
+        DamonSource(SourceSetup(host, sysfs=sysfs, state_dir=tmp_path / "run"))
+    ) as opened:
+        yield opened
 
 
 def watched(sysfs: Path) -> set[int]:

@@ -1,17 +1,29 @@
 """No test leaves the process that all of them share other than it found it."""
 
+import gc
 import os
+import re
 import resource
 import signal
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.agent.agent_world import WAKEUPS
+from tests.unit.descriptors import descriptors
+
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 # pytest-timeout sets SIGALRM, and takes it back as soon as a test fails.
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
+CLOSED_WITHIN_S = 2.0
+LASTING = re.compile(r"^anon_inode:(?!\[eventpoll\])|^/(proc|sys|dev)/(?!.*/schedstat$)")
+"""What is held by its number: no object gives it back once nobody has it any more, as sockets and files do.
+
+A thread's schedstat belongs to the thread, which goes on."""
 
 # What commands print into a pipe is as wide as it says; each test that wants it says it.
 os.environ.pop("COLUMNS", None)
@@ -44,11 +56,46 @@ def restore(before: Mapping[str, Any]) -> None:
 @pytest.fixture(autouse=True)
 def process_as_it_was() -> Iterator[None]:
     """Fail the test that changed the process, and keep all that come after it from the change."""
-    before = process_state()
+    before, opened = process_state(), descriptors()
     yield
     after = process_state()
     restore(before)
     assert {key: value for key, value in after.items() if value != before[key]} == {}
+    assert left_open(opened) == set()
+
+
+def left_open(before: Set[tuple[int, str]]) -> Set[tuple[int, str]]:
+    """Return the lasting descriptors that are open since; a thread that ends may close its own late."""
+    until = time.monotonic() + CLOSED_WITHIN_S
+    while True:
+        left = {(fd, target) for fd, target in descriptors() - before if LASTING.search(target)}
+        if not left or time.monotonic() > until:
+            return left
+        gc.collect()
+        time.sleep(0.01)
+
+
+@contextmanager
+def closed_worlds() -> Iterator[None]:
+    """Close what wakes the agents of the worlds that were made since."""
+    before = len(WAKEUPS)
+    yield
+    while len(WAKEUPS) > before:
+        WAKEUPS.pop().close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def worlds_of_the_module() -> Iterator[None]:
+    """Close those that a module's tests share."""
+    with closed_worlds():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def worlds_of_the_test(process_as_it_was: None) -> Iterator[None]:
+    """Close the test's own."""
+    with closed_worlds():
+        yield
 
 
 @pytest.fixture

@@ -32,6 +32,10 @@ HOST = HostTopology(
 )
 
 
+WAKEUPS: list[Wakeup] = []
+"""Of all worlds that were made, until they are closed."""
+
+
 class ClockOfFreeDecisions(HostClock):
     """Decisions cost nothing: on a busy machine they would keep to their share, and come windows later."""
 
@@ -88,6 +92,10 @@ class World:
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
     awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Remember what is to be closed (tests/unit/conftest.py)."""
+        WAKEUPS.append(self.wakeup)
 
     def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
         """Return an agent of this world."""

@@ -9,15 +9,15 @@ from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.guests import Roster
 from vmplace.agent.orders import Inbox, Order
-from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
 
 
 def commands(changed: Callable[[], None] = lambda: None, *names: str) -> tuple[CommandQueue, Inbox, Roster]:
     """Return a commands, its inbox, and the guests of these names."""
-    roster, inbox = Roster(LoadedConfig(Config(), ())), Inbox(Wakeup())
+    world = World([])
+    roster, inbox = Roster(LoadedConfig(Config(), ())), Inbox(world.wakeup)
     roster.update([guest(name) for name in names], (0, 1))
-    return CommandQueue(inbox, roster, World([]), changed), inbox, roster
+    return CommandQueue(inbox, roster, world, changed), inbox, roster
 
 
 def test_whoever_waits_when_the_agent_stops_is_answered():

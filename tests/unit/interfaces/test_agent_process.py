@@ -51,8 +51,8 @@ def start(config: Path) -> Iterator[Start]:
 
     yield run
     for process in started:
-        process.kill()
-        process.wait()
+        with process:
+            process.kill()
 
 
 def wait_for(process: "subprocess.Popen[str]", config: Path, windows: int) -> None:

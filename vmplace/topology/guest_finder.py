@@ -104,6 +104,7 @@ class GuestFinder:
         self._read: dict[Identity, tuple[int, GuestTopology]] = {}
         self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
         self._names: Mapping[Identity, str] = {}
+        self._started: frozenset[int] = frozenset()
         self._resident = ResidentRam(proc)
 
     @property
@@ -114,7 +115,8 @@ class GuestFinder:
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
         # Limits of their own: who has no KVM must not keep guests from being read.
-        processes, skipped = self._processes.find(lambda: self._limit(LOOK_S / 2), reported_pids(self._run))
+        self._started = reported_pids(self._run)
+        processes, skipped = self._processes.find(lambda: self._limit(LOOK_S / 2), self._started)
         is_over = self._limit(LOOK_S)
         ordered = self._read_orders(processes, skipped, self._limit(LOOK_S / 2))
         processes = [process for process in processes if process.pid in ordered]
@@ -168,8 +170,8 @@ class GuestFinder:
     ) -> dict[int, GuestDescription | None]:
         """Return what the command lines ask for, by pid; those that were read longest ago come first.
 
-        Once it ``is_over``, and of a process that holds up whoever reads it, they are what they were; one
-        that was never read is skipped.
+        Once it ``is_over``, and of a process that cannot be read now, they are what they were; one that was
+        never read is skipped.
         """
         known = {process.identity: process for process in processes}
         held.keep({pid for pid, _ in known})
@@ -177,17 +179,22 @@ class GuestFinder:
         ordered: dict[int, GuestDescription | None] = {}
         for identity in sorted(known, key=lambda key: (self._orders.get(key, (0, None))[0], key)):
             self._beat()
-            is_held = False
+            unread_now = Skipped(identity[0], NOT_YET)
             try:
                 if not is_over():
                     self._orders[identity] = next(self._reads), self._read_order(known[identity])
             except HeldError:
-                is_held = True
-                skipped.append(Skipped(identity[0], HELD))
+                unread_now = Skipped(identity[0], HELD)
+                skipped.append(unread_now)
+            except GuestGoneError:
+                continue
+            except Exception as err:
+                # For want of memory or files, say: a domain of libvirt's must not pass for another guest.
+                unread_now = unread(identity[0], err)
             if identity in self._orders:
                 ordered[identity[0]] = self._orders[identity][1]
-            elif not is_held:
-                skipped.append(Skipped(identity[0], NOT_YET))
+            elif unread_now not in skipped:
+                skipped.append(unread_now)
         return ordered
 
     def _in_turn(
@@ -253,13 +260,12 @@ class GuestFinder:
         return answer.problem == SILENCE or is_of_domain(pid, order.name, run=self._run, proc=self._proc)
 
     def _read_order(self, process: KvmProcess) -> GuestDescription | None:
-        """Return what the command line asks for; None if it is not QEMU's, or cannot be read (any more)."""
+        """Return what the command line asks for, None if it is not QEMU's; raises where it cannot be read."""
+        words = read_command_line(process.pid, self._proc)
         try:
-            return parse_qemu(read_command_line(process.pid, self._proc))
-        except HeldError:
-            raise
+            return parse_qemu(words)
         except Exception:
-            # Unread arguments order nothing.
+            # Arguments that are not understood order nothing.
             return None
 
     def _read_guest(
@@ -278,6 +284,10 @@ class GuestFinder:
             raise UnsupportedHostError(
                 f"it says that it is domain {name}, which libvirt does not run in it: left alone"
             )
+        is_known = self._libvirt is not None and answer.problem is None
+        if claimed is None and is_known and process.pid in self._started:
+            # A QEMU that its guest took over says what it likes: what is said of its domain holds no less.
+            raise UnsupportedHostError("libvirt started it, but not as the domain it says it is: left alone")
         description = domain or ordered or GuestDescription("")
         status = read_status(process.pid, self._proc)
         guest = GuestTopology(

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
-from vmplace.errors import GuestGoneError
-from vmplace.topology import guests_kvm, procfs
+from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.topology import guest_finder, guests_kvm, procfs
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import is_of_domain
 from vmplace.topology.guest import GuestTopology
@@ -35,13 +35,13 @@ class Reporting(Libvirt):
 
 
 @pytest.fixture
-def claim() -> Iterator[Callable[[], int]]:
+def claim() -> Iterator[Callable[..., int]]:
     """Start real KVM guests whose command line is that of the domain."""
     started = []
 
-    def start() -> int:
-        argv = ["qemu-system-x86_64", str(CHILD), "private", "1", "CPU {}/KVM", "-uuid", UUID]
-        argv += ["-name", "guest=db1"]
+    def start(*said: str) -> int:
+        argv = ["qemu-system-x86_64", str(CHILD), "private", "1", "CPU {}/KVM"]
+        argv += said or ["-uuid", UUID, "-name", "guest=db1"]
         process = subprocess.Popen(argv, executable=sys.executable, stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout and process.stdout.readline()
@@ -81,6 +81,44 @@ def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_polic
     assert found(scan, real, other) == {real: ("db1", "kvm")}
     (reported,) = [skip.reason for skip in scan.skipped if skip.pid == other]
     assert "says that it is domain db1" in reported and "left alone" in reported
+
+
+@needs_kvm
+@pytest.mark.parametrize(
+    "said", [("-name", "guest=other"), ("-uuid", UUID.replace("4", "5"), "-name", "guest=db1")]
+)
+def test_who_was_started_as_a_domain_and_does_not_say_so_is_reported_and_left_alone(
+    tmp_path: Path, claim: Callable[..., int], said: tuple[str, ...]
+):
+    """A QEMU that its guest took over changes its command line, and would have others' policy."""
+    pid = claim(*said)
+    (tmp_path / "db1.pid").write_text(f"{pid}\n")
+    scan = GuestFinder(Reporting(), run=tmp_path).find()
+    assert found(scan, pid) == {}
+    assert any("libvirt started it" in skip.reason for skip in scan.skipped if skip.pid == pid)
+    # Without libvirt there is nobody to know better.
+    assert found(GuestFinder(run=tmp_path).find(), pid).keys() == {pid}
+
+
+@needs_kvm
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), UnsupportedHostError("Too many open files")]
+)
+def test_a_domain_whose_command_line_cannot_be_read_for_a_while_stays_that_domain(
+    tmp_path: Path, claim: Callable[..., int], monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def fail(*_: object) -> list[str]:
+        raise error
+
+    pid = claim()
+    (tmp_path / "db1.pid").write_text(f"{pid}\n")
+    finder, later = GuestFinder(Reporting(), run=tmp_path), GuestFinder(Reporting(), run=tmp_path)
+    assert found(finder.find(), pid) == {pid: ("db1", "libvirt")}
+    monkeypatch.setattr(guest_finder, "read_command_line", fail)
+    assert found(finder.find(), pid) == {pid: ("db1", "libvirt")}
+    # One that was never read is no other guest either.
+    scan = later.find()
+    assert found(scan, pid) == {} and any(str(error) in skip.reason for skip in scan.skipped)
 
 
 @needs_kvm

@@ -340,7 +340,7 @@ struct kvm_placement_replicate {
 
 /* Split huge pages, and move only the one page of them. */
 #define KVM_PLACEMENT_MOVE_SPLIT	(1U << 0)
-/* Move also huge pages that are written all the time: who does so waits. */
+/* Move also huge pages that are written all the time: writers wait. */
 #define KVM_PLACEMENT_MOVE_INSIST	(1U << 1)
 /* Empty the LRU batches of all CPUs first, pages in them are busy. */
 #define KVM_PLACEMENT_MOVE_DRAIN	(1U << 2)

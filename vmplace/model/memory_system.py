@@ -95,6 +95,10 @@ class MemorySystem:
     def _service_times(self) -> Matrix:
         return self.queue * self._per_capacity
 
+    @cached_property
+    def _diagonal(self) -> Matrix:
+        return np.eye(len(self.capacities))
+
     def _service(self) -> Matrix:
         return self._service_times
 
@@ -156,9 +160,10 @@ def solved(system: MemorySystem, demand: Demand, guess: Matrix | None = None) ->
     goal = _potential(system, demand, uses, unloaded, rates)
     for _ in range(MAX_STEPS):
         gradient, step = _newton_step(system, demand, uses, unloaded, rates)
-        if np.abs(step / rates).max(initial=0.0) < 1e-9:
+        change = step / rates
+        if np.abs(change).max(initial=0.0) < 1e-9:
             break
-        length = min(1.0, 0.9 / max(float((-step / rates).max()), 1e-12))
+        length = min(1.0, 0.9 / max(float((-change).max()), 1e-12))
         if float(gradient @ step) < 1e-11 * abs(goal):
             # What f could still gain is below its own rounding: to compare it would be to roll dice.
             rates = rates + length * step
@@ -216,7 +221,7 @@ def _newton_step(
         return gradient, np.linalg.solve(curvature, gradient).astype(np.float64)
     # Many guests meet at few resources: solved by resource (Woodbury's identity).
     scaled, step = uses / own[:, None], gradient / own
-    coupling = np.eye(len(stiffness)) + stiffness[:, None] * (uses.T @ scaled)
+    coupling = system._diagonal + stiffness[:, None] * (uses.T @ scaled)
     return gradient, step - scaled @ np.linalg.solve(coupling, stiffness * (uses.T @ step))
 
 

@@ -149,11 +149,12 @@ def _are_written(pages: TouchedPages, seen: Bools) -> Bools:
     written, touched, wrote = pages.singly(seen), pages.singly(pages.seen), pages.singly(pages.wrote)
     if not written.any():
         return np.zeros(len(written), np.bool_)
-    spared, like_it = 1 - _written_again(touched, wrote, pages.windows), np.zeros(len(written))
+    spared, like_it = 1 - _written_again(touched, wrote), np.zeros(len(written))
     times = BITS[touched & _telling_windows(touched, wrote, written)[:, None]]
-    for windows in range(1, pages.windows + 1):
+    like_times = times == np.arange(1, pages.windows + 1)[:, None, None]
+    for windows, found in enumerate(_count(written & like_times), start=1):
         missed = spared**windows
-        like_it += _count(written & (times == windows)) * (missed / (1 - missed))
+        like_it += found * (missed / (1 - missed))
     return like_it > WRITES_RATIO * _count((times > 0) & ~written)
 
 
@@ -166,22 +167,36 @@ def _telling_windows(touched: Bytes, wrote: Bytes, written: Bools) -> Bytes:
     return np.where(changed, since, np.uint8(255))
 
 
-def _written_again(touched: Bytes, wrote: Bytes, windows: int) -> Floats:
+def _written_again(touched: Bytes, wrote: Bytes) -> Floats:
     """Return for each block how often, after its first write, a page is written in a window with touches.
 
     Half a time of one is added to what was seen, so that it is neither 0 nor 1.
     """
-    before, times, asked = (np.zeros_like(touched) for _ in range(3))
-    for window in reversed(range(windows)):
-        used, now = touched >> window & 1, wrote >> window & 1
-        times += before & now
-        asked += before & (now | used)
-        before |= now
-    again: Floats = (_count(times) + 0.5) / (_count(asked) + 1)
+    code = AGAIN[touched * np.uint16(256) + wrote]
+    again: Floats = (_count(code & 15) + 0.5) / (_count(code >> 4) + 1)
     return again
+
+
+def _again() -> Bytes:
+    """Return of all pairs of windows with touches and windows with writes [65536] what followed on the first.
+
+    As bits, 0 for the newest window.  In how many it was written again, and 16 times in how many it was
+    touched or written.
+    """
+    touched, wrote = np.divmod(np.arange(1 << 16), 256)
+    before, times, asked = np.zeros((3, 1 << 16), np.uint8)
+    for window in reversed(range(8)):
+        used, now = touched >> window & 1, wrote >> window & 1
+        times += (before & now).astype(np.uint8)
+        asked += (before & (now | used)).astype(np.uint8)
+        before |= now.astype(np.uint8)
+    return times | asked << np.uint8(4)
+
+
+AGAIN = _again()
 
 
 def _count(pages: Bytes | Bools) -> Floats:
     """Return the sum over the pages of each block."""
-    counts: Floats = np.add.reduce(pages, axis=1, dtype=np.int32).astype(np.float64)
+    counts: Floats = np.add.reduce(pages, axis=-1, dtype=np.int32).astype(np.float64)
     return counts

@@ -43,9 +43,9 @@ class PageTask:
         moving = traffic(self.guest.heat, places)
         return moving if self.fixed is None else moving + self.fixed
 
-    def copies(self, system: MemorySystem) -> int:
-        """Return how many copies a page has that has some."""
-        return max(int((self.guest.worker & self.memory(system)).sum()) - 1, 1)
+    def copies(self, memory: Bools) -> int:
+        """Return how many copies a page has that has some, if these nodes may hold it."""
+        return max(int(np.count_nonzero(self.guest.worker & memory)) - 1, 1)
 
     @property
     def price_of_copies(self) -> Matrix:
@@ -75,8 +75,11 @@ class PageTask:
 def cheapest(system: MemorySystem, task: PageTask, prices: Matrix) -> NodeIndexes:
     """Return each page's cheapest place at ``prices[k, j]``; pages nobody touched stay."""
     guest, best = task.guest, task.guest.node.copy()
-    memory, of_copies = task.memory(system).view(np.uint8), task.price_of_all_copies(task.copies(system))
-    native.place_cheapest(guest.heat, guest.node, prices, memory, task.move_price, of_copies, best)
+    memory = task.memory(system)
+    of_copies = task.price_of_all_copies(task.copies(memory))
+    native.place_cheapest(
+        guest.heat, guest.node, prices, memory.view(np.uint8), task.move_price, of_copies, best
+    )
     return best
 
 
@@ -113,7 +116,8 @@ def grouped(system: MemorySystem, tasks: Sequence[PageTask]) -> list[TaskGroup]:
     """Return the tasks in groups."""
     alike: dict[tuple[float, int, bytes], list[int]] = {}
     for number, task in enumerate(tasks):
-        key = task.importance, task.copies(system), task.memory(system).tobytes()
+        memory = task.memory(system)
+        key = task.importance, task.copies(memory), memory.tobytes()
         alike.setdefault(key, []).append(number)
     return [TaskGroup.of(some, tasks) for some in alike.values()]
 

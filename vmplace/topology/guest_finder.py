@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vmplace import held
-from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError
 from vmplace.held import HELD, HeldError
 from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
@@ -49,6 +49,8 @@ files of KVM; command lines are read, which is part of it.
 BUSY = 4.0
 """Times as long as its CPU time, by the clock, may a look take where others have the CPUs."""
 NOT_YET = "not looked at yet: to look at the others takes long"
+MOST_RANGES = 1024
+"""Of a guest's RAM: QEMU has 256 slots for DIMMs, and vNUMA cells are some dozens."""
 DEBUGFS = Path("/sys/kernel/debug")
 Identity = tuple[int, int]
 
@@ -139,7 +141,9 @@ class GuestFinder:
         guests.sort(key=lambda guest: guest.pid)
         identities = {guest.identity for guest in guests}
         self._read = {key: read for key, read in self._read.items() if key in identities}
-        self._layouts = {key: layout for key, layout in self._layouts.items() if key in identities}
+        # Of those that are left alone, too: else their page tables would be walked again each time.
+        there = {process.identity for process in processes}
+        self._layouts = {key: layout for key, layout in self._layouts.items() if key in there}
         self._resident.keep(identities)
         named = with_unique_names(guests, self._names)
         self._names = {guest.identity: guest.name for guest in named}
@@ -332,7 +336,8 @@ class GuestFinder:
         *,
         is_domain: bool,
     ) -> tuple[RamRange, ...]:
-        cheap = select_candidates(read_maps(process.pid, self._proc))
+        # Not the mappings themselves: anybody has thousands, and they are kept for each guest.
+        cheap = hash(tuple(select_candidates(read_maps(process.pid, self._proc))))
         # Everything that the ranges follow from; VmLck changes when a mapping is mlocked.
         key = (
             cheap,
@@ -344,13 +349,14 @@ class GuestFinder:
         identity = process.pid, process.start_time
         known = self._layouts.get(identity)
         if known is not None and known[0] == key:
-            return known[1]
+            return _checked(known[1])
         vmas = read_smaps(process.pid, self._proc)
         placed = self._locate(select_candidates(vmas), description, is_domain=is_domain)
         ram_bytes = sum(block.size_bytes for block in placed)
-        ranges = build_ranges(placed, find_process_pin(process.descriptors, status, vmas, ram_bytes))
+        pin = find_process_pin(process.descriptors, status, vmas, ram_bytes)
+        ranges = build_ranges(placed[: MOST_RANGES + 1], pin)
         self._layouts[identity] = key, ranges
-        return ranges
+        return _checked(ranges)
 
     def _locate(
         self, candidates: list[Vma], description: GuestDescription, *, is_domain: bool
@@ -359,6 +365,13 @@ class GuestFinder:
         if self._exact and is_domain and self._libvirt is not None and description.uuid:
             placed = _ask_layout(self._libvirt, description.uuid, candidates, description)
         return placed or locate_ram(candidates, description)
+
+
+def _checked(ranges: tuple[RamRange, ...]) -> tuple[RamRange, ...]:
+    """Return the ranges of a guest's RAM; raises OutsideError for more than are kept for anybody."""
+    if len(ranges) > MOST_RANGES:
+        raise OutsideError(f"its RAM lies in more than {MOST_RANGES} pieces", hint="guests have some dozens")
+    return ranges
 
 
 def _ask_layout(

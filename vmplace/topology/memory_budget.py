@@ -1,8 +1,9 @@
 """How much memory may the agent take on this host, and which guests can it afford?
 
 1. It needs BASE_BYTES, and for each 4 KiB page of guests STATE_BYTES of statistics, and READING_BYTES more
-   while it reads one guest (docs/design/block-rows.md).  Its libvirt workers need WORKERS_BYTES, which count
-   for its control group but not for its own limits.
+   while it reads one guest (docs/design/block-rows.md); for each guest GUEST_BYTES, and for each range of its
+   RAM RANGE_BYTES, as anybody can start thousands of guests without memory.  Its libvirt workers need
+   WORKERS_BYTES, which count for its control group but not for its own limits.
 2. A host needs ``host_limit_bytes``: as if one guest had all of its memory.  More is never asked for.
 3. A limit that somebody set is kept to: memory.max of its control group and those above, RLIMIT_AS and
    RLIMIT_DATA.
@@ -32,6 +33,8 @@ WORKERS_BYTES = 64 << 20
 """Two processes of 10 MiB, their libraries of 20 MiB; with 200 domains 10 MiB more, and 3 for the answer."""
 STATE_BYTES, READING_BYTES = 6, 6
 """What eight nodes take, all pages differing; and a byte each for touches and nodes, bits by node."""
+GUEST_BYTES, RANGE_BYTES = 64 << 10, 4 << 10
+"""Of Python objects; the loop takes 16 KiB for a guest of one range and one vCPU, before it has moved."""
 MIB, GIB = 1 << 20, 1 << 30
 
 
@@ -61,9 +64,9 @@ def affordable(
     kept: set[tuple[int, int]] = set()
     taken = largest = 0
     for guest in _in_turn(guests, owner_of):
-        pages = _pages(guest)
-        if _needed(taken + pages, max(largest, pages)) <= budget_bytes:
-            taken, largest = taken + pages, max(largest, pages)
+        kept_bytes, reading = _kept_bytes(guest), READING_BYTES * _pages(guest)
+        if taken + kept_bytes + max(largest, reading) <= budget_bytes:
+            taken, largest = taken + kept_bytes, max(largest, reading)
             kept.add(guest.identity)
     why = f"the agent has {budget_bytes // MIB} MiB of memory for all guests"
     left = tuple(
@@ -77,12 +80,12 @@ def affordable(
 
 def needed_bytes(guests: Sequence[GuestTopology]) -> int:
     """Return what the agent needs for all of ``guests``, read one after the other."""
-    pages = [_pages(guest) for guest in guests]
-    return _needed(sum(pages), max(pages, default=0))
+    return sum(map(_kept_bytes, guests)) + READING_BYTES * max(map(_pages, guests), default=0)
 
 
-def _needed(pages: int, largest: int) -> int:
-    return STATE_BYTES * pages + READING_BYTES * largest
+def _kept_bytes(guest: GuestTopology) -> int:
+    """Return what is kept of a guest between windows."""
+    return GUEST_BYTES + RANGE_BYTES * len(guest.ram) + STATE_BYTES * _pages(guest)
 
 
 def _in_turn(guests: Iterable[GuestTopology], owner_of: Callable[[int], int]) -> list[GuestTopology]:
@@ -97,7 +100,7 @@ def _in_turn(guests: Iterable[GuestTopology], owner_of: Callable[[int], int]) ->
         is_libvirts = guest.origin == "libvirt"
         user = None if guest.uid is None else owner_of(guest.uid)
         if not is_libvirts:
-            share[user] += _pages(guest)
+            share[user] += _kept_bytes(guest)
         turns.append((not is_libvirts, 0 if is_libvirts else share[user], _pages(guest), guest))
     return [guest for *_, guest in sorted(turns, key=lambda turn: (*turn[:3], turn[3].pid))]
 

@@ -22,6 +22,7 @@ from vmplace.topology.memory_budget import (
     affordable,
     guests_budget_bytes,
     host_limit_bytes,
+    needed_bytes,
 )
 from vmplace.topology.resident import MOST_RUNS, PIECE_BYTES, ResidentRam, parts, present_pieces
 from vmplace.users import Users
@@ -197,6 +198,53 @@ def test_a_process_with_many_mappings_costs_a_look_little_or_is_left_alone(mappi
     finally:
         process.kill()
         process.communicate()
+
+
+PIECES = """
+import ctypes, fcntl, os, sys
+libc, pieces, step = ctypes.CDLL(None), int(sys.argv[1]), (16 << 20) + 4096
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+base = libc.mmap(None, pieces * step, 0, 0x4022, -1)
+for piece in range(pieces):
+    assert libc.mprotect(base + piece * step, 16 << 20, 3) == 0
+vm = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR), 0xAE01, 0)
+vcpu = fcntl.ioctl(vm, 0xAE41, 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_kvm
+def test_ram_in_thousands_of_pieces_is_left_alone_and_nothing_of_it_is_kept():
+    command = [sys.executable, "-c", PIECES, "4900"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        finder = GuestFinder()
+        tracemalloc.start()
+        try:
+            scan = finder.find()
+            kept = tracemalloc.get_traced_memory()[0]
+            began = thread_cpu_ns()
+            finder.find()
+            again_s = (thread_cpu_ns() - began) / 1e9
+        finally:
+            tracemalloc.stop()
+        process.kill()
+    (reason,) = (skip.reason for skip in scan.skipped if skip.pid == process.pid)
+    assert "left alone" in reason and "more than 1024 pieces" in reason
+    # It was 5 MiB for each such process, and 0.3 s each time once nothing was kept.
+    assert kept < 2 * MIB and again_s < 1
+
+
+def test_thousands_of_guests_without_memory_count_with_what_the_agent_keeps_of_them():
+    tiny = [replace(guest("tiny", 1 / 4096), pid=pid, uid=1000) for pid in range(10_000)]
+    large = replace(guest("large", 16), pid=20_000, uid=1001)
+    kept, left = affordable([*tiny, large], 200 * MIB, owner_of=lambda uid: uid)
+    assert large in kept and 1000 < len(kept) < 3500 and len(kept) + len(left) == 10_001
+    pieces = replace(guest("pieces", 1), ram=tuple(ram(256, hva=i << 30) for i in range(1024)))
+    assert needed_bytes([pieces]) > 4 * MIB
 
 
 def test_what_the_agent_needs_follows_from_the_host():

@@ -38,7 +38,7 @@ class AgentAnswers:
                 return refusal("denied", message, f"run `sudo vmplace {request.command}`")
             return self._ordered(request)
         try:
-            return Response(True, data=self._look(request, peer.uid))
+            return Response(True, data=self._look(request, peer.user))
         except OverBudgetError as err:
             return refusal("busy", str(err), err.hint)
         except UnknownGuestError as err:

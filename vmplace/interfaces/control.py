@@ -30,6 +30,7 @@ from vmplace.interfaces.protocol import (
     parse_request,
     refusal,
 )
+from vmplace.users import owner_of
 
 LOG = logging.getLogger(__name__)
 
@@ -53,6 +54,11 @@ class Peer:
     pid: int
     uid: int
     gid: int
+
+    @property
+    def user(self) -> int:
+        """Return the id of who answers for it: one that was lent keeps its owner's groups, and is his."""
+        return owner_of(self.uid) if self.uid else 0
 
 
 Answer = Response | Future[Response]
@@ -184,32 +190,32 @@ class ControlServer:
             return
         sock.setblocking(False)
         peer = peer_of(sock)
-        is_clogged = self._closers.are_clogged(peer.uid)
-        if is_clogged or not self._may_ask(peer.uid):
+        is_clogged = self._closers.are_clogged(peer.user)
+        if is_clogged or not self._may_ask(peer.user):
             with contextlib.suppress(OSError):
                 sock.send(encoded(refusal("busy", "too many requests", "ask less often")))
-            self._closers.close(peer.uid, sock.detach())
+            self._closers.close(peer.user, sock.detach())
             time.sleep(CLOGGED_S if is_clogged else SENT_AWAY_S)
             return
         connection = _Connection(sock, peer, time.monotonic() + REQUEST_S)
         self._connections[sock.fileno()] = connection
         self._selector.register(sock, selectors.EVENT_READ)
-        if self._is_crowded(connection.peer.uid):
+        if self._is_crowded(peer.user):
             self._send(connection, refusal("busy", "too many connections", "try again in a few seconds"))
 
-    def _may_ask(self, uid: int) -> bool:
+    def _may_ask(self, user: int) -> bool:
         """Tell whether the user has not asked too often; root always may."""
-        if uid == 0:
+        if user == 0:
             return True
         if len(self._allowances) > 1000:
             self._allowances.clear()
-        return self._allowances.setdefault(uid, _Allowance()).take(time.monotonic())
+        return self._allowances.setdefault(user, _Allowance()).take(time.monotonic())
 
-    def _is_crowded(self, uid: int) -> bool:
-        of_uid = sum(connection.peer.uid == uid for connection in self._connections.values())
+    def _is_crowded(self, user: int) -> bool:
+        of_user = sum(connection.peer.user == user for connection in self._connections.values())
         # Root keeps room of its own, so that others cannot lock it out.
-        most = MAX_CONNECTIONS + MAX_CONNECTIONS_PER_UID if uid == 0 else MAX_CONNECTIONS
-        return of_uid > MAX_CONNECTIONS_PER_UID or len(self._connections) > most
+        most = MAX_CONNECTIONS + MAX_CONNECTIONS_PER_UID if user == 0 else MAX_CONNECTIONS
+        return of_user > MAX_CONNECTIONS_PER_UID or len(self._connections) > most
 
     def _exchange(self, connection: _Connection) -> None:
         try:
@@ -225,7 +231,7 @@ class ControlServer:
     def _hear(self, connection: _Connection) -> None:
         flags = socket.MSG_CMSG_CLOEXEC
         heard, files, _, _ = socket.recv_fds(connection.sock, MAX_REQUEST_BYTES, MOST_FILES, flags)
-        self._closers.close(connection.peer.uid, *files)
+        self._closers.close(connection.peer.user, *files)
         if files or not heard:
             self._drop(connection)
             return
@@ -290,7 +296,7 @@ class ControlServer:
         if self._connections.pop(fd, None) is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(connection.sock)
-            self._closers.close(connection.peer.uid, connection.sock.detach())
+            self._closers.close(connection.peer.user, connection.sock.detach())
 
 
 def peer_of(sock: socket.socket) -> Peer:

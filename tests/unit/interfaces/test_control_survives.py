@@ -240,6 +240,25 @@ def test_a_user_who_asks_all_the_time_is_sent_away_and_root_is_answered():
     assert busy > 100
 
 
+def test_who_asks_under_many_ids_that_he_was_lent_is_one_user(
+    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch
+):
+    """In a user namespace of his own he changes his id and keeps his groups."""
+    uids = iter(range(100_000, 200_000))
+    monkeypatch.setattr(control, "peer_of", lambda _: Peer(1, next(uids), 1000))
+    monkeypatch.setattr(control, "owner_of", lambda uid: 1000 if uid >= 100_000 else uid)
+    serve()
+    answers = []
+    for _ in range(100):
+        with connected(path) as sock:
+            # Who is sent away is not listened to.
+            with contextlib.suppress(BrokenPipeError):
+                sock.sendall(STATUS)
+            with contextlib.suppress(ConnectionResetError):
+                answers.append(sock.recv(1 << 16))
+    assert b'"ok":true' in answers[0] and any(b'"busy"' in answer for answer in answers)
+
+
 def test_nonsense_after_nonsense_changes_nothing(path: Path, serve: Callable[..., ControlServer]):
     serve()
     for sent in (b"\n", b"\0" * 100 + b"\n", b'{"command": "show", "guest": "\\ud800"}\n', STATUS[:-1]):

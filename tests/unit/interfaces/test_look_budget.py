@@ -10,6 +10,7 @@ from tests.unit.agent.test_room import Crowded
 from vmplace.agent.clock import HostClock
 from vmplace.agent.loop import Agent
 from vmplace.interfaces import answers as answers_module
+from vmplace.interfaces import control as control_module
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.control import Peer
 from vmplace.interfaces.fit_answers import fit_answer
@@ -55,6 +56,13 @@ def answers(agent: Agent, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(answers_module, "fit_answer", costly)
     return AgentAnswers(agent, clock)
+
+
+def test_ids_that_a_user_was_lent_take_from_his_share(answers: AgentAnswers, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(control_module, "owner_of", lambda uid: 1000 if uid >= 100_000 else uid)
+    given = [fit(answers, Peer(1, 100_000 + vcpus, 1000), vcpus) for vcpus in range(1, 20)]
+    assert given[0].ok and not given[-1].ok
+    assert not fit(answers, USER, 30).ok and fit(answers, OTHER, 31).ok and fit(answers, ROOT, 32).ok
 
 
 def fit(answers: AgentAnswers, peer: Peer, vcpus: int, mib: int = 1) -> Response:

@@ -28,6 +28,8 @@ SLICE = "kubepods-burstable-pod0a1b2c3d_1111_2222_3333_444455556666.slice"
         (f"5:pids:/kubepods/pod{POD}/abc\n0::/", POD),
         ("0::/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt/emulator", None),
         (f"0::/pod{POD}0/abc", None),
+        # Made by a user, whom systemd lends the group of his session.
+        (f"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{POD}/abc", None),
     ],
 )
 def test_the_pod_is_read_from_the_cgroup(cgroup: str, uid: str | None):

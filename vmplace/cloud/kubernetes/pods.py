@@ -1,7 +1,8 @@
 """Which QEMU process is whose pod's?  By its cgroup, whose path has the pod's uid; /proc alone is read.
 
 Kubelet names a pod's cgroup ``podUID`` (cgroupfs driver) or ``kubepods-…podUID.slice`` with underscores
-(systemd driver); container runtimes add folders below it.
+(systemd driver); container runtimes add folders below it.  A group of that name in a user's slice does not
+count: systemd lets users make any there.
 """
 
 import re
@@ -9,18 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
-from vmplace.outside import read_text
+from vmplace.outside import lines, read_text
 from vmplace.topology.procfs import PROC, iter_pids, read_comm, read_start_time
 
 _HEX = "[0-9a-f]"
 _POD = re.compile(rf"pod({_HEX}{{8}}(?:[-_]{_HEX}{{4}}){{3}}[-_]{_HEX}{{12}})(?![-_0-9a-z])")
+USERS = "/user.slice/"
 QEMU = "qemu"
 """What the name of the process begins with: qemu-kvm, qemu-system-x86."""
 
 
 def pod_uid(cgroup: str) -> str | None:
     """Return the pod's uid that /proc/PID/cgroup tells, None for a process of no pod."""
-    found = _POD.findall(cgroup)
+    paths = (line.split(":", 2)[-1] for line in lines(cgroup))
+    found = [uid for path in paths if not path.startswith(USERS) for uid in _POD.findall(path)]
     # The innermost: a cluster may run in pods of another one.
     return found[-1].replace("_", "-") if found else None
 

@@ -12,8 +12,6 @@ __all__ = ["host", "snapshot"]
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 DROP_IN = """
-[Unit]
-StartLimitBurst=50
 [Service]
 RestartSec=1
 # An emulated host is slow; the unit has 180.

@@ -20,6 +20,12 @@ def test_each_command_is_absolute_and_where_the_manual_installs_it():
     assert "python3 -m venv /opt/vmplace\n" in manual and "/opt/vmplace/bin/pip install" in manual
 
 
+def test_an_agent_is_started_again_however_often_it_ends():
+    """Who takes all of the host's memory has the kernel end it; systemd.unit(5): 0 is no limit of starts."""
+    said = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.M))
+    assert (said["Restart"], said["StartLimitIntervalSec"]) == ("on-failure", "0")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
 def test_systemd_finds_nothing_wrong(tmp_path: Path):
     # A command that is there in place of one that is not installed here.

@@ -1,7 +1,7 @@
 """How does the agent's JSON look to a person?  rich, imported only by commands that print tables."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -195,15 +195,10 @@ def print_decisions(why: Mapping[str, Any]) -> None:
     from datetime import datetime
 
     out = console()
-    table = Table("when", "window", "wanted, MiB", "moved, MiB", "why", "not moved, pages")
+    table = Table("when", "window", "what, and why", box=None, pad_edge=False, header_style="bold")
     for one in why["decisions"]:
-        outcome = one["outcome"]
         when = datetime.fromtimestamp(one["unix_s"]).astimezone().strftime("%H:%M:%S")
-        moved = mib(outcome["moved"] * 4096) if outcome else "-"
-        table.add_row(
-            when, str(one["window"]), mib(one["planned_bytes"]), moved,
-            escape("; ".join(one["reasons"]) or "nothing to move"), _not_moved(outcome) if outcome else "-",
-        )  # fmt: skip
+        table.add_row(when, str(one["window"]), Text("\n".join(_iter_decided(one))))
     out.print(table if why["decisions"] else "nothing was decided yet")
     if why["trial"]:
         out.print(f"  {escape(why['trial'])}")
@@ -211,6 +206,19 @@ def print_decisions(why: Mapping[str, Any]) -> None:
         out.print(f"[red]problem:[/] {escape(why['problem'])}")
     for note in why["notes"]:
         out.print(f"[yellow]note:[/] {escape(note)}")
+
+
+def _iter_decided(one: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a decision: what was moved of what was planned, and each reason."""
+    outcome, planned = one["outcome"], one["planned_bytes"]
+    if outcome:
+        yield f"{outcome['moved'] * 4096 / MIB:,.1f} MiB moved of {planned / MIB:,.1f}"
+    elif planned:
+        yield f"{planned / MIB:,.1f} MiB planned"
+    for reason in one["reasons"] or ["nothing to move"]:
+        yield f"- {reason}"
+    if outcome and (left := _not_moved(outcome)):
+        yield f"- not moved, pages: {left}"
 
 
 def print_rehearsal(result: Mapping[str, Any]) -> None:
@@ -261,7 +269,7 @@ def cpulist(cpus: Iterable[int]) -> str:
 def _not_moved(outcome: Mapping[str, Any]) -> str:
     names = ("already", "busy", "pinned", "gone", "vetoed", "left")
     counts = {name: outcome[name] for name in names} | dict(outcome["refused"])
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
 
 
 def _bytes_by_node(sizes: Mapping[str, int]) -> str:

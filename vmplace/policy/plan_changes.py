@@ -45,9 +45,8 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
         wanted = there == REPLICATED
         if wanted.any():
             near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
-            reported = (
-                f"nodes {', '.join(map(str, near))} only read them: {_saved(before, start, wanted, system)}"
-            )
+            size = _sized(float(before.sizes_of(start + np.flatnonzero(wanted)).sum()))
+            reported = f"nodes {', '.join(map(str, near))} only read them: {size}"
             copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, reported))
         written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
         if snapshot.replica_ratio and written.any():
@@ -96,11 +95,10 @@ def _move(  # noqa: PLR0913 - as above
             np.arange(len(some)), node[some]
         ].sum()
     )
-    size_mib = float(npages[away].sum()) * PAGE_BYTES / MIB
+    size = _sized(float(npages[away].sum()))
     effect = f"{'save' if gain >= 0 else 'add'} {abs(gain) / 1e6:.2f} ms of latency"
     reason = (
-        f"to node {nids[target]}, which is nearer to its users or less busy: "
-        f"{size_mib:.1f} MiB, expected to {effect}"
+        f"to node {nids[target]}, which is nearer to its users or less busy: {size}, expected to {effect}"
     )
     return Move(
         name,
@@ -113,10 +111,10 @@ def _move(  # noqa: PLR0913 - as above
     )
 
 
-def _saved(before: GuestEvidence, start: int, wanted: Bools, system: MemorySystem) -> str:
-    some = start + np.flatnonzero(wanted)
-    size_mib = float(before.sizes_of(some).sum()) * PAGE_BYTES / MIB
-    return f"{size_mib:.1f} MiB"
+def _sized(npages: float) -> str:
+    """Return the size of so many pages in words: in KiB what is less than a MiB."""
+    size = npages * PAGE_BYTES
+    return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size / 1024:.0f} KiB"
 
 
 def joined(answers: list[Answer], rest: PlacementPlan) -> PlacementPlan:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.interfaces.served_agent import asked, served
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.tables import memory_use_line
+from vmplace.interfaces.tables import memory_use_line, print_decisions
 from vmplace.model.memory_demand import MemoryUse
 
 LONG = guest("a-guest-with-a-name-of-sixty-characters-that-is-told-in-full")
@@ -26,15 +26,33 @@ def widest(text: str) -> int:
     return max(map(len, text.splitlines()))
 
 
-@pytest.mark.parametrize("words", [("status",), ("why", LONG.name)], ids=" ".join)
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    ("words", "columns", "least"),
+    [(("status",), 80, 40), (("status",), 120, 80), (("why", LONG.name), 60, 40)],
+)
 def test_into_a_pipe_lines_are_as_wide_as_columns_says(
-    words: tuple[str, ...], columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], columns: int, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     text = printed(tmp_path, *words)
-    assert columns - 40 < widest(text) <= columns
+    assert least < widest(text) <= columns
     assert "\x1b" not in text
+
+
+def test_a_decision_is_a_line_for_what_was_moved_and_one_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = {"moved": 300, "already": 0, "busy": 0, "pinned": 0, "gone": 0, "vetoed": 18, "left": 0}
+    decision = {
+        "unix_s": 0.0, "window": 4, "planned_bytes": 318 * 4096, "outcome": done | {"refused": {}},
+        "reasons": ["to node 0", "copies: " + "nodes 0 and 1 only read them, and what follows is long " * 2],
+    }  # fmt: skip
+    print_decisions({"decisions": [decision], "trial": None, "problem": None, "notes": []})
+    lines = [line[18:].rstrip() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines[0] == "1.2 MiB moved of 1.2" and lines[1] == "- to node 0"
+    assert lines[2].startswith("- copies: nodes 0 and 1") and not lines[3].startswith("-")
+    assert lines[-1] == "- not moved, pages: vetoed 18"
 
 
 @pytest.mark.parametrize("columns", [None, "", "wide", "-1"])

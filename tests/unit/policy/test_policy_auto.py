@@ -178,7 +178,7 @@ def test_a_plan_depends_on_evidence_and_state_alone() -> None:
 def test_each_move_says_what_is_expected_of_it() -> None:
     window = bits({2: range(200, 300)}, range(200, 300))
     (move,) = after(busy(*[window] * 4)).moves
-    assert "0.4 MiB" in move.reason and "ms" in move.reason
+    assert "400 KiB" in move.reason and "ms" in move.reason
 
 
 @pytest.mark.parametrize("seed", range(8))

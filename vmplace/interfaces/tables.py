@@ -1,6 +1,7 @@
 """How does the agent's JSON look to a person?  rich, imported only by commands that print tables."""
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -67,8 +68,10 @@ def print_status(status: Mapping[str, Any]) -> None:
     if guests:
         out.print(_guest_table(guests))
     for name, guest in guests:
-        if why := "; ".join(filter(None, [guest["problem"], *guest["reasons"]])):
-            out.print(Text(f"{name}: {why}"))
+        if reasons := list(filter(None, [guest["problem"], *guest["reasons"]])):
+            # Names are the guests' own to choose, and people paste commands.
+            more = f"; and {len(reasons) - 1} more: vmplace why {shlex.quote(name)}"
+            out.print(Text(f"{name}: {reasons[0]}{more if len(reasons) > 1 else ''}"))
 
 
 def _guest_table(guests: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:

@@ -1,5 +1,6 @@
 """What people read."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.interfaces.served_agent import asked, served
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.tables import memory_use_line, print_decisions
+from vmplace.interfaces.tables import memory_use_line, print_decisions, print_status
 from vmplace.model.memory_demand import MemoryUse
 
 LONG = guest("a-guest-with-a-name-of-sixty-characters-that-is-told-in-full")
@@ -53,6 +54,18 @@ def test_a_decision_is_a_line_for_what_was_moved_and_one_for_each_reason(
     assert lines[0] == "1.2 MiB moved of 1.2" and lines[1] == "- to node 0"
     assert lines[2].startswith("- copies: nodes 0 and 1") and not lines[3].startswith("-")
     assert lines[-1] == "- not moved, pages: vetoed 18"
+
+
+def test_of_many_reasons_status_prints_one_and_where_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status = json.loads(printed(tmp_path, "status", "--json"))
+    (of_guest,) = status["guests"].values()
+    status["guests"] = {"db 1;x": of_guest | {"problem": None, "reasons": ["to node 0", "to node 1", "copies"]}}
+    print_status(status)
+    # A name is the guest's own to choose, and people paste commands.
+    assert "db 1;x: to node 0; and 2 more: vmplace why 'db 1;x'" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("columns", [None, "", "wide", "-1"])

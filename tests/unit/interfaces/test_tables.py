@@ -62,7 +62,9 @@ def test_of_many_reasons_status_prints_one_and_where_the_others_are(
     monkeypatch.setenv("COLUMNS", "80")
     status = json.loads(printed(tmp_path, "status", "--json"))
     (of_guest,) = status["guests"].values()
-    status["guests"] = {"db 1;x": of_guest | {"problem": None, "reasons": ["to node 0", "to node 1", "copies"]}}
+    status["guests"] = {
+        "db 1;x": of_guest | {"problem": None, "reasons": ["to node 0", "to node 1", "copies"]}
+    }
     print_status(status)
     # A name is the guest's own to choose, and people paste commands.
     assert "db 1;x: to node 0; and 2 more: vmplace why 'db 1;x'" in capsys.readouterr().out.splitlines()

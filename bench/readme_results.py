@@ -92,10 +92,11 @@ def _cost(managers: Sequence[Result]) -> str:
 def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
     codes = Counter(run["exit_code"] for run in runs)
     ended = ", ".join(f"{codes[code]} with {code}" for code in sorted(codes))
-    commits = ", ".join(sorted({run["commit"][:7] for run in shown}))
+    commits = list(dict.fromkeys(run["commit"][:7] for run in shown))
+    which_commits = ", ".join(commits) if len(commits) < 3 else f"{commits[0]} to {commits[-1]}"
     which = "One run" if len(shown) == 1 else f"Medians (and spread) of {len(shown)} runs"
     until = shown[-1]["date"][:10]
-    yield f"{which} to {until}, commit {commits}, on two virtual cores."
+    yield f"{which} to {until}, commit {which_commits}, on two virtual cores."
     yield f"Times are modelled. [Exit codes](docs/results.md#runs-of-the-demo-in-a-row): {ended}."
 
 

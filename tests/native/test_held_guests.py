@@ -321,7 +321,9 @@ def test_no_name_has_the_agent_read_which_program_a_user_waits_to_run(program: P
         begin_exec(execs)
         assert Path(f"/proc/{execs.pid}/comm").read_text() == f"{name}\n"
         with within(PATIENCE_S):
-            assert find_numad() is None
+            found = find_numad()
+        # A real one may run on the machine of the tests.
+        assert found is None or found.pid != execs.pid
         with within(PATIENCE_S + apart.GONE_S):
             apart.note_left_behind()
         assert not held.holds(1)

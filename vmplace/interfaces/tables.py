@@ -1,7 +1,7 @@
 """How does the agent's JSON look to a person?  rich, imported only by commands that print tables."""
 
-import os
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,9 +28,7 @@ WIDEST = 200
 
 def console() -> Console:
     """Return where to print: as wide as COLUMNS says, or the terminal; without both, tables are not cut."""
-    found = Console(highlight=False)
-    is_asked = os.environ.get("COLUMNS", "").isdigit()
-    return found if found.is_terminal or is_asked else Console(highlight=False, width=WIDEST)
+    return Console(highlight=False, width=shutil.get_terminal_size((WIDEST, 0)).columns)
 
 
 def mib(size_bytes: int) -> str:

@@ -70,7 +70,7 @@ def test_of_many_reasons_status_prints_one_and_where_the_others_are(
     assert "db 1;x: to node 0; and 2 more: vmplace why 'db 1;x'" in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("columns", [None, "", "wide", "-1"])
+@pytest.mark.parametrize("columns", [None, "", "wide", "-1", "0"])
 def test_into_a_pipe_lines_are_not_cut_where_nobody_asks_for_it(
     columns: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,9 +84,7 @@ earlier trees, with their commits, are history and stand in the notes.
 
 
 OF_RUNS = {"median", "least", "largest", "all"}
-CHANGED_SINCE = {
-    ("control", "9fbe9106336d"): "`status --json` answers before libraries load",
-}
+CHANGED_SINCE: dict[tuple[str, str], str] = {}
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
 
 

@@ -1,4 +1,7 @@
-"""Does a thread work, or does it wait?  By /proc/TID/stat and /proc/TID/schedstat, which wait for no lock."""
+"""Does a thread of this program work, or does it wait?  By /proc/TID/stat and /proc/TID/schedstat.
+
+Of other programs' threads "stat" is not asked: it waits for as long as these wait in execve(2).
+"""
 
 import contextlib
 import os

@@ -1,5 +1,7 @@
 """A bare QEMU's command line tells cells and sizes, or nothing."""
 
+import time
+
 import pytest
 
 from vmplace.topology.description import GuestDescription, RamBlock
@@ -68,3 +70,10 @@ def test_other_programs_and_nonsense_tell_nothing(line: str):
 
 def test_no_command_line_at_all():
     assert parse_qemu([]) is None
+
+
+def test_a_command_line_costs_no_more_than_its_size():
+    again = "node," + ",".join(["cpus=0-16383"] * 5000)
+    began = time.thread_time()
+    assert parse_qemu(["qemu-system-x86_64", "-numa", again]) is None
+    assert time.thread_time() - began < 0.5

@@ -1,0 +1,101 @@
+"""A thread that waits is told from one that works, or that has no CPU."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vmplace.held import LEAST_WAIT_S, LOOK_S, MOST_S, WAIT_S, Held, HeldError
+
+SLEEP_S = 0.015
+
+
+def test_many_waits_that_are_too_short_to_be_looked_at_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A large guest is read in thousands of steps: 15 ms in each of them would be minutes in each window."""
+    monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.6)
+    reads, steps = Held(tmp_path), 0
+    until = time.monotonic() + 20
+    while not reads.holds(7) and time.monotonic() < until:
+        reads.bounded(7, lambda: time.sleep(SLEEP_S))
+        steps += 1
+    assert reads.holds(7) and not reads.holds(8)
+    # Each counts but for a millisecond, and for what it works; a busy machine has it sleep longer.
+    assert 0.6 / (4 * SLEEP_S) < steps < 2 * 0.6 / SLEEP_S
+    reads.close()
+
+
+def test_steps_that_sleep_as_long_as_they_work_or_wait_for_a_cpu_are_nobodys_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.05)
+    reads = Held(tmp_path)
+
+    def work() -> None:
+        until = time.thread_time() + 0.004
+        while time.thread_time() < until:
+            pass
+        time.sleep(0.004)
+
+    cpus = os.sched_getaffinity(0)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            # All on one CPU: that of the step is taken half of the time.
+            os.sched_setaffinity(busy.pid, {min(cpus)})
+            os.sched_setaffinity(0, {min(cpus)})
+            for _ in range(100):
+                reads.bounded(7, work)
+        finally:
+            os.sched_setaffinity(0, cpus)
+            busy.kill()
+    assert not reads.holds(7)
+    reads.close()
+
+
+class StepOfSeconds:
+    """A step that takes ``takes_s`` of a clock that goes on by nothing else; counts the looks at it."""
+
+    def __init__(self, stat: Path, takes_s: float, *, works: bool) -> None:
+        self.now_s, self.looks = 0.0, 0
+        self._stat, self._takes_s, self._works = stat, takes_s, works
+        self._write()
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def ends_within(self, seconds: float) -> bool:
+        self.now_s, self.looks = self.now_s + seconds, self.looks + 1
+        self._write()
+        return self.now_s >= self._takes_s
+
+    def _write(self) -> None:
+        # /proc/PID/stat, proc_pid_stat(5): the state is field 3, utime and stime are 14 and 15, in ticks.
+        ticks = round(self.now_s * 100) if self._works else 7
+        self._stat.write_text(f"9 (step) S{' 0' * 10} {ticks} 0 {'0 ' * 30}\n")
+
+
+def test_a_step_that_works_for_long_is_looked_at_a_few_times_a_second(tmp_path: Path):
+    step = StepOfSeconds(tmp_path / "stat", 3.0, works=True)
+    Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: True)
+    assert step.looks <= 30
+
+
+@pytest.mark.parametrize("patience_s", [LEAST_WAIT_S, WAIT_S])
+def test_a_step_that_waits_is_given_up_as_soon_as_patience_ends(tmp_path: Path, patience_s: float):
+    step = StepOfSeconds(tmp_path / "stat", 60.0, works=False)
+    with pytest.raises(HeldError):
+        Held(tmp_path, step.clock).await_end(
+            7, step.ends_within, tmp_path / "stat", lambda: False, patience_s
+        )
+    assert patience_s <= step.now_s <= patience_s + 3 * LOOK_S
+
+
+def test_no_step_takes_longer_than_a_cap_whatever_it_does(tmp_path: Path):
+    step = StepOfSeconds(tmp_path / "stat", 10 * MOST_S, works=True)
+    with pytest.raises(HeldError):
+        Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: False)
+    assert MOST_S <= step.now_s < MOST_S + 1

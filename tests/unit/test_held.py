@@ -22,7 +22,6 @@ from vmplace.agent.parts import Parts
 from vmplace.held import (
     HELD,
     MOST_OF_USER,
-    MOST_S,
     MOST_STUCK,
     RENEW_S,
     RESERVED,
@@ -317,25 +316,6 @@ def test_a_step_that_works_may_take_long_and_its_cpu_time_is_the_callers(tmp_pat
     assert reads.bounded(7, work) == "done"
     assert thread_cpu_ns() - before >= 1.5e9 * WAIT_S
     assert not reads.holds(7)
-    reads.close()
-
-
-def test_a_step_that_works_a_little_between_waits_is_given_up(tmp_path: Path):
-    reads, is_over = Held(tmp_path), threading.Event()
-
-    def work_a_tenth() -> None:
-        # Far longer than WAIT_S takes, on a busy machine, too: there it works for more of the time.
-        until = time.monotonic() + MOST_S / 2
-        while time.monotonic() < until and not is_over.is_set():
-            end = time.thread_time() + 0.004
-            while time.thread_time() < end:
-                pass
-            time.sleep(0.036)
-
-    with pytest.raises(HeldError):
-        reads.bounded(7, work_a_tenth)
-    assert reads.holds(7)
-    is_over.set()
     reads.close()
 
 

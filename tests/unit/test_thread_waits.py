@@ -1,5 +1,6 @@
 """A thread that waits is told from one that works, or that has no CPU."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -57,9 +58,12 @@ def test_steps_that_sleep_as_long_as_they_work_or_wait_for_a_cpu_are_nobodys_fau
 
 
 class StepOfSeconds:
-    """A step that takes ``takes_s`` of a clock that goes on by nothing else; counts the looks at it."""
+    """A step that takes ``takes_s`` of a clock that goes on by nothing else; counts the looks at it.
 
-    def __init__(self, stat: Path, takes_s: float, *, works: bool) -> None:
+    ``works`` is the share of that time that it runs or waits for a CPU.
+    """
+
+    def __init__(self, stat: Path, takes_s: float, *, works: float) -> None:
         self.now_s, self.looks = 0.0, 0
         self._stat, self._takes_s, self._works = stat, takes_s, works
         self._write()
@@ -74,19 +78,21 @@ class StepOfSeconds:
 
     def _write(self) -> None:
         # /proc/PID/stat, proc_pid_stat(5): the state is field 3, utime and stime are 14 and 15, in ticks.
-        ticks = round(self.now_s * 100) if self._works else 7
-        self._stat.write_text(f"9 (step) S{' 0' * 10} {ticks} 0 {'0 ' * 30}\n")
+        busy_s = 0.07 + self.now_s * self._works
+        self._stat.write_text(f"9 (step) S{' 0' * 10} {int(busy_s * 100)} 0 {'0 ' * 30}\n")
+        # Kernel's Documentation/scheduler/sched-stats.rst: ns on a CPU, ns in its queue, timeslices.
+        self._stat.with_name("schedstat").write_text(f"{int(busy_s * 5e8)} {int(busy_s * 5e8)} 9\n")
 
 
 def test_a_step_that_works_for_long_is_looked_at_a_few_times_a_second(tmp_path: Path):
-    step = StepOfSeconds(tmp_path / "stat", 3.0, works=True)
+    step = StepOfSeconds(tmp_path / "stat", 3.0, works=1.0)
     Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: True)
     assert step.looks <= 30
 
 
 @pytest.mark.parametrize("patience_s", [LEAST_WAIT_S, WAIT_S])
 def test_a_step_that_waits_is_given_up_as_soon_as_patience_ends(tmp_path: Path, patience_s: float):
-    step = StepOfSeconds(tmp_path / "stat", 60.0, works=False)
+    step = StepOfSeconds(tmp_path / "stat", 60.0, works=0.0)
     with pytest.raises(HeldError):
         Held(tmp_path, step.clock).await_end(
             7, step.ends_within, tmp_path / "stat", lambda: False, patience_s
@@ -94,8 +100,19 @@ def test_a_step_that_waits_is_given_up_as_soon_as_patience_ends(tmp_path: Path, 
     assert patience_s <= step.now_s <= patience_s + 3 * LOOK_S
 
 
+@pytest.mark.parametrize("works, gives_up", [(0.1, True), (0.2, True), (0.3, False), (0.9, False)])
+def test_a_step_that_works_a_little_between_waits_is_given_up(tmp_path: Path, works: float, gives_up: bool):
+    """A tenth of real time would be more on a busy machine: who waits for a CPU holds nobody up."""
+    step = StepOfSeconds(tmp_path / "stat", MOST_S / 2, works=works)
+    with pytest.raises(HeldError) if gives_up else contextlib.nullcontext():
+        Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: False)
+    assert (step.now_s >= MOST_S / 2) != gives_up
+    # It is its waits that have an end.
+    assert not gives_up or WAIT_S <= step.now_s * (1 - works) <= WAIT_S + LEAST_WAIT_S
+
+
 def test_no_step_takes_longer_than_a_cap_whatever_it_does(tmp_path: Path):
-    step = StepOfSeconds(tmp_path / "stat", 10 * MOST_S, works=True)
+    step = StepOfSeconds(tmp_path / "stat", 10 * MOST_S, works=1.0)
     with pytest.raises(HeldError):
         Held(tmp_path, step.clock).await_end(7, step.ends_within, tmp_path / "stat", lambda: False)
     assert MOST_S <= step.now_s < MOST_S + 1

@@ -135,8 +135,9 @@ results: venv ## keep the last make demo, if there is one; render README's figur
 demo-consolidated: venv ## the second story: guests of several owners that queue for one node's memory: build/demo/consolidated.json
 	$(BIN)/vmplace-lab demo --consolidated --out build/demo
 
-demo-full: venv ## both with all rivals, numad among them, and vmplace on a stock kernel (builds that, too)
-	$(BIN)/vmplace-lab demo --full --out build/demo
+demo-full: venv ## both with all rivals, numad among them, and vmplace on a stock kernel (builds that, too): build/demo-full
+	@mkdir -p build/demo-full && $(BIN)/python -m bench.record > build/demo-full/record.json
+	$(BIN)/vmplace-lab demo --full --out build/demo-full
 
 .PHONY: demo-recording
 demo-recording: venv lab ## record anew, in the emulated host, what `vmplace demo` replays

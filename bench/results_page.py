@@ -19,6 +19,7 @@ from bench.demo_runs_page import rendered as rendered_runs
 from bench.policy_page import rendered as rendered_policies
 from bench.readme_results import rendered_run
 from bench.record import write_atomically
+from bench.rivals_page import rendered as rendered_rivals
 
 CHECKOUT = Path(__file__).parents[1]
 RESULTS = CHECKOUT / "bench/results"
@@ -63,6 +64,7 @@ OTHERS = {
     "demo": ("The demo", "make demo"),
     "demo_runs": ("Further runs of the demo", "make demo-log"),
     "policy": ("All policies on recorded traces", "make bench-policy"),
+    "rivals": ("The demo with all rivals", "make demo-full"),
 }
 """What writes files of another shape, and how it is run."""
 NOTES = {
@@ -71,6 +73,7 @@ NOTES = {
     "ibs": "ibs-samples.md",
     "kvm": "kvm-costs.md",
     "policy": "policy-bench.md",
+    "rivals": "demo-claims.md",
     "sources": "source-value.md",
 }
 """Design notes with measurements of earlier trees."""
@@ -224,7 +227,12 @@ def _policies(name: str, kept: Record) -> Iterator[str]:
     yield from _provenance(name, kept["record"])
 
 
-SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies, "status": _status}
+def _rivals(name: str, kept: Record) -> Iterator[str]:
+    yield from rendered_rivals(kept)
+    yield from _provenance(name, kept["record"])
+
+
+SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies, "rivals": _rivals, "status": _status}
 
 
 def keep(record: Path, results: Path = RESULTS) -> None:

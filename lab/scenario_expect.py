@@ -117,5 +117,7 @@ def _slower(
     tolerance: float, who: str, ours: float | None, rival: tuple[ManagerName, float | None]
 ) -> Iterator[str]:
     rival_name, theirs = rival
-    if theirs is not None and (ours is None or ours > theirs * (1 + tolerance)):
-        yield f"{who}: emulated run time is {_show(ours)} s, {rival_name} took {_show(theirs)} s"
+    most = None if theirs is None else theirs * (1 + tolerance)
+    if most is not None and (ours is None or ours > most):
+        claim = f"{_show(most)} s at most was claimed"
+        yield f"{who}: emulated run time is {_show(ours)} s, {rival_name} took {_show(theirs)} s: {claim}"

@@ -46,7 +46,7 @@ PARENT, START_TIME = 1, 19
 SCRIPT = Path(__file__).with_name("apart_worker.py")
 
 
-class _Process:
+class Process:
     """One process that makes calls in turn."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ def _started() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
             raise
 
 
-_IDLE: list[_Process] = []
+_IDLE: list[Process] = []
 _LOCK = threading.Lock()
 
 
@@ -125,10 +125,10 @@ os.register_at_fork(after_in_child=_IDLE.clear)
 
 
 @contextlib.contextmanager
-def _taken() -> Iterator[_Process]:
+def _taken() -> Iterator[Process]:
     with _LOCK:
         process = _IDLE.pop() if _IDLE else None
-    process = process or _Process()
+    process = process or Process()
     try:
         yield process
     except BaseException:
@@ -156,7 +156,7 @@ def write(path: Path, text: str, *, patience_s: float) -> None:
     with _taken() as process:
         parts = [HEAD.pack(WRITE, len(name), len(content)), name, content]
         answer = process.call(DAMON_KEY, parts, ANSWER.size, patience_s)
-    _raise_error(*ANSWER.unpack(answer))
+    raise_error(*ANSWER.unpack(answer))
 
 
 def close() -> None:
@@ -174,10 +174,11 @@ def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
     with _taken() as process:
         answer = process.call(pid, parts, ANSWER.size + 4 * len(hvas))
     status[:] = np.frombuffer(answer, np.int32, offset=ANSWER.size)
-    return _raise_error(*ANSWER.unpack_from(answer))
+    return raise_error(*ANSWER.unpack_from(answer))
 
 
-def _raise_error(error: int, ns: int, cpu_ns: int) -> int:
+def raise_error(error: int, ns: int, cpu_ns: int) -> int:
+    """Return how long a call took, by its ANSWER; raises OSError."""
     held.charge_cpu(cpu_ns)
     if error:
         raise OSError(error, os.strerror(error))

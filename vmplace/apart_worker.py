@@ -4,7 +4,9 @@
 
 A byte says that it is ready.  Each request is a HEAD and its arrays: MOVE: count addresses (u64), then nodes
 (i32), then states; ASK: addresses, then states.  Each answer is an ANSWER, then count states (i32).  WRITE: a
-path and a text, with their lengths as pid and count.
+path and a text, with their lengths as pid and count.  COUNT: a KEY, then count EVENTs of the pid's threads,
+which are counted from the first such request on; the answer has a COUNTED for each.  DROP: no more of those
+whose key is the count.
 Ends with its socket.  Its name in ps(1) is that of its work: "vmpmove PID", "vmpmove damon" for WRITE.
 """
 
@@ -25,7 +27,11 @@ if TYPE_CHECKING:
 HEAD = struct.Struct("=Bqq")
 ANSWER = struct.Struct("=iqq")
 """errno, ns by the clock, ns of CPU."""
-MOVE, ASK, WRITE = 1, 2, 3
+EVENT, COUNTED = struct.Struct("=IQi"), struct.Struct("=iQQQ")
+"""Type, config and thread; errno, value, ns that it was wanted and ns that it was counted."""
+KEY = struct.Struct("=q")
+MOVE, ASK, WRITE, COUNT, DROP = 1, 2, 3, 4, 5
+_VALUE = struct.Struct("=QQQ")
 NAME = "vmpmove "
 """Before the pid of the process that is worked on, in this process' own name; DAMON has no pid."""
 DAMON = "damon"
@@ -39,6 +45,7 @@ def main(native_path: str) -> None:
     # Who reads what the agent says must not wait for one that is left behind.
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
     os.write(STDIN, b"r")
+    counters = Counters(native)
     named = None
     while len(head := _read(HEAD.size)) == HEAD.size:
         kind, pid, count = HEAD.unpack(head)
@@ -48,12 +55,66 @@ def main(native_path: str) -> None:
         if kind == WRITE:
             _answer(_timed(_written, _read(pid), _read(count)), b"")
             continue
+        if kind == COUNT:
+            _answer(*counters.counted(pid, _read(KEY.size), _read(EVENT.size * count)))
+            continue
+        if kind == DROP:
+            _answer(_timed(counters.drop, count), b"")
+            continue
         hvas = memoryview(_read(8 * count)).cast("Q")
         nids = [memoryview(_read(4 * count)).cast("i")] if kind == MOVE else []
         # What the kernel does not fill in stays what it was.
         status = memoryview(_read(4 * count)).cast("i")
         call = native.move_pages if kind == MOVE else native.page_nids
         _answer(_timed(call, pid, hvas, *nids, status), status)
+    counters.close()
+
+
+class Counters:
+    """Perf events of threads, by key."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self._opened: dict[int, tuple[int, list[int]]] = {}
+
+    def counted(self, pid: int, key: bytearray, asked: bytearray) -> tuple[tuple[int, int, int], bytes]:
+        """Return what each event counts, and before that what this took."""
+        found: list[bytes] = []
+        return _timed(self._count, pid, *KEY.unpack(key), asked, found), b"".join(found)
+
+    def _count(self, pid: int, key: int, asked: bytearray, found: list[bytes]) -> None:
+        if key not in self._opened:
+            self._opened[key] = pid, [self._open(*event) for event in EVENT.iter_unpack(asked)]
+        found += [COUNTED.pack(*_counted(fd)) for fd in self._opened[key][1]]
+
+    def _open(self, *event: int) -> int:
+        try:
+            return self._native.perf_count(*event)
+        except OSError as err:
+            return -(err.errno or EIO)
+
+    def drop(self, key: int) -> None:
+        """Count no more."""
+        for fd in self._opened.pop(key, (0, ()))[1]:
+            if fd >= 0:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Count nothing more: whoever holds this process up then is whom it is named by."""
+        for key, (pid, _) in list(self._opened.items()):
+            _call_itself(str(pid))
+            self.drop(key)
+
+
+def _counted(fd: int) -> tuple[int, ...]:
+    """Return errno and what an event counts; below 0 is the error with which it did not open."""
+    if fd < 0:
+        return -fd, 0, 0, 0
+    try:
+        value = os.read(fd, COUNTED.size)
+    except OSError as err:
+        return err.errno or EIO, 0, 0, 0
+    return (0, *_VALUE.unpack(value)) if len(value) == _VALUE.size else (EIO, 0, 0, 0)
 
 
 def _loaded(path: str) -> Any:

@@ -5,6 +5,8 @@
  * Prints its pid, the address of 64 MiB of its memory, and its server's pid; "h" on stdin: hold the lock; "l": let go;
  * end of file: end.  It dies with its parent, and after two minutes, for ps(1) waits for it, too.
  *
+ * "p": hold the lock of its main thread's perf events, with an ioctl that reads its argument from that file.
+ *
  * With an argument it lives for 15 s, and its server answers no flush either: "e" on stdin has it exec with a FUSE file
  * that is closed on exec.  The kernel waits for the flush with exec_update_lock held, and mmap_lock free.
  */
@@ -14,6 +16,7 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <linux/kvm.h>
+#include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -27,6 +30,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define LIFE_S 120
@@ -181,6 +185,27 @@ static void *wait_behind(void *unused)
 	return unused;
 }
 
+/* The kernel takes the lock of the thread's events, then copies the argument, which is on a page that never comes. */
+static void *set_period(void *event)
+{
+	ioctl(*(int *)event, PERF_EVENT_IOC_PERIOD, pages + 4096);
+	return NULL;
+}
+
+static void hold_events(void)
+{
+	struct perf_event_attr attr = { .size = sizeof(attr), .type = PERF_TYPE_SOFTWARE,
+					.config = PERF_COUNT_SW_DUMMY, .exclude_kernel = 1 };
+	static int event;
+	pthread_t setter;
+
+	event = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+	if (event < 0)
+		err(1, "perf_event_open");
+	pthread_create(&setter, NULL, set_period, &event);
+	usleep(200000);
+}
+
 static void exec_with(int fd, const char *directory)
 {
 	umount2(directory, MNT_DETACH);
@@ -228,6 +253,8 @@ int main(int argc, char **argv)
 			usleep(200000);
 			sem_post(&may_wait);
 			usleep(200000);
+		} else if (command == 'p') {
+			hold_events();
 		} else if (command == 'e') {
 			exec_with(fd, directory);
 		} else {

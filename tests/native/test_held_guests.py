@@ -20,7 +20,7 @@ import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.nobody import NOBODY, needs_nobody
-from vmplace import apart, held, native
+from vmplace import apart, counting, held, native
 from vmplace.actuation.batch import NativeKernel, Status, read_nids
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import is_alive, read_identity
@@ -141,6 +141,7 @@ def run_holder(command: "list[Path | str]") -> Iterator[Holder]:
             time.sleep(0.05)
         held.keep(set())
         apart.close()
+        counting.close()
 
 
 @contextlib.contextmanager
@@ -339,6 +340,44 @@ def test_counters_of_a_process_that_waits_in_exec_are_given_up_and_no_other_thre
     """perf_event_open(2) takes exec_update_lock: with the interpreter's lock held, all of the agent waits."""
     with within(PATIENCE_S), pytest.raises(HeldError):
         PerfCounters([execs.pid], {"task_clock": (SOFTWARE, TASK_CLOCK)}, pid=execs.pid)
+
+
+def test_counters_of_a_process_that_keeps_the_lock_of_its_events_are_given_up_and_others_are_counted(
+    holder: Holder,
+):
+    """perf_event_open(2), read(2) and close(2) wait for that lock, and no kill ends it."""
+    events = {"task_clock": (SOFTWARE, TASK_CLOCK)}
+    with (
+        child_guest(2) as other,
+        contextlib.closing(PerfCounters([holder.pid], events, pid=holder.pid)) as evil,
+    ):
+        good = PerfCounters([other.guest.pid], events, pid=other.guest.pid)
+        assert evil.counts() == good.counts() == {"task_clock": 0.0}
+        holder.tell(b"p")
+        with within(PATIENCE_S), pytest.raises(HeldError):
+            evil.counts()
+        # That process was left behind with the counters of all: the next one counts them anew.
+        assert [good.counts()["task_clock"] for _ in range(2)] == [None, 0.0]
+        with within(PATIENCE_S), pytest.raises(HeldError):
+            PerfCounters([holder.pid], events, pid=holder.pid)
+        with within(PATIENCE_S):
+            evil.close()
+            good.close()
+            counting.close()
+
+
+def test_a_process_that_counts_and_cannot_end_is_named_by_who_holds_it_up(holder: Holder):
+    """Whoever was asked last is nobody's reason: the next agent would leave that guest alone."""
+    events = {"task_clock": (SOFTWARE, TASK_CLOCK)}
+    with child_guest(2) as other:
+        for pid in (holder.pid, other.guest.pid):
+            PerfCounters([pid], events, pid=pid)
+        ((_, process),) = counting._PROCESS
+        comm = Path(f"/proc/{process._process.pid}/comm")
+        assert comm.read_text() == f"{apart.NAME}{other.guest.pid}\n"
+        holder.tell(b"p")
+        counting.close()
+        assert comm.read_text() == f"{apart.NAME}{holder.pid}\n"
 
 
 def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):

@@ -15,6 +15,7 @@ STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "inte
 FOR_ALL = {
     "apart",
     "apart_worker",
+    "counting",
     "errors",
     "extensions",
     "extras",

@@ -10,15 +10,14 @@ Source: perf_event_open(2); Documentation/arch/x86/resctrl.rst (6.12).
 
 import errno
 import os
-import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
-from vmplace import held, native
+from vmplace import counting
 from vmplace.errors import UnsupportedHostError
-from vmplace.held import HeldError
 from vmplace.outside import read_whole
 
 # linux/perf_event.h: enum perf_type_id, perf_hw_id, perf_hw_cache_id, perf_hw_cache_op_result_id
@@ -33,7 +32,7 @@ EVENTS: Mapping[str, tuple[int, int]] = {
 }
 ABSENT = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV)
 """What the kernel says of an event that this CPU does not have."""
-COUNT = struct.Struct("=QQQ")
+ENDED = errno.ESRCH
 
 
 @dataclass(frozen=True)
@@ -100,22 +99,36 @@ class PerfCounters:
         ``pid``: the process of the threads, which may hold that up (HeldError).  A thread that has ended, and
         an event that the CPU lacks, are left out.
         """
-        self._pid = pid
-        self._fds: dict[str, list[int]] = {name: [] for name in events}
-        self._last: dict[int, Count] = {}
-        try:
-            for tid in tids:
-                for name, (kind, config) in events.items():
-                    self._add(name, kind, config, tid)
-        except (OSError, HeldError) as err:
+        self._pid, self._key = pid, next(counting.KEYS)
+        self._names = tuple(events)
+        self._events = [(*event, tid) for tid in tids for event in events.values()]
+        self._process, counted = counting.count(pid, self._key, self._events)
+        errors = {error for error, *_ in counted}.difference(ABSENT, {0, ENDED})
+        if errors:
             self.close()
-            if isinstance(err, PermissionError):
-                raise UnsupportedHostError("perf events are not permitted", hint="run as root") from err
-            raise
+            if errors & {errno.EACCES, errno.EPERM}:
+                raise UnsupportedHostError("perf events are not permitted", hint="run as root")
+            raise OSError(error := max(errors), os.strerror(error))
+        self._counted = [error == 0 for error, *_ in counted]
+        self._last = [Count(0, 0, 0)] * len(counted)
 
     def counts(self) -> dict[str, float | None]:
-        """Return each event's growth since the last call, all threads together, scaled."""
-        return {name: _sum(self._growth(fd) for fd in fds) for name, fds in self._fds.items()}
+        """Return each event's growth since the last call, all threads together, scaled.
+
+        None of all where another process counts since: the one before was left behind, for whatever guest.
+        Raises HeldError.
+        """
+        process, counted = counting.count(self._pid, self._key, self._events)
+        now = [Count(*count) for _, *count in counted]
+        before, self._last = self._last, now
+        grown: dict[str, list[float | None]] = {name: [] for name in self._names}
+        if process != self._process:
+            self._process, self._counted = process, [error == 0 for error, *_ in counted]
+            return dict.fromkeys(grown)
+        for name, is_counted, count, earlier in zip(cycle(self._names), self._counted, now, before):
+            if is_counted:
+                grown[name].append(_growth(count, earlier))
+        return {name: _sum(growths) for name, growths in grown.items()}
 
     def window(self) -> CpuUse:
         """Return what the threads did since the last call."""
@@ -124,30 +137,13 @@ class PerfCounters:
 
     def close(self) -> None:
         """Take the events off; harmless when done twice."""
-        for fd in (fd for fds in self._fds.values() for fd in fds):
-            with suppress(OSError):
-                os.close(fd)
-        self._fds = {name: [] for name in self._fds}
+        counting.drop(self._pid, self._key)
 
-    def _add(self, name: str, kind: int, config: int, tid: int) -> None:
-        try:
-            fd = held.bounded(self._pid, lambda: native.perf_count(kind, config, tid), late=os.close)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            raise
-        except OSError as err:
-            if err.errno in ABSENT:
-                return
-            raise
-        self._fds[name].append(fd)
-        self._last[fd] = Count(0, 0, 0)
 
-    def _growth(self, fd: int) -> float | None:
-        now = Count(*COUNT.unpack(os.read(fd, COUNT.size)))
-        growth, self._last[fd] = now.since(self._last[fd]), now
-        # A thread that slept all the time was not wanted to be counted: it did nothing.
-        return growth.scaled if growth.enabled_ns else 0.0
+def _growth(now: Count, before: Count) -> float | None:
+    growth = now.since(before)
+    # A thread that slept all the time was not wanted to be counted: it did nothing.
+    return growth.scaled if growth.enabled_ns else 0.0
 
 
 def resctrl_bandwidth(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.dram_events import dram_events
@@ -77,6 +78,7 @@ class PerfCost:
         missing = [event for event, count in probe.counts().items() if count is None]
         probe.close()
         if missing:
+            counting.close()
             raise UnsupportedHostError(f"this CPU does not count {' and '.join(missing)}")
         self._counters: dict[tuple[int, ...], PerfCounters] = {}
         self._tids: dict[object, tuple[int, ...]] = {}
@@ -131,6 +133,7 @@ class PerfCost:
         for counters in self._counters.values():
             counters.close()
         self._counters, self._tids = {}, {}
+        counting.close()
 
 
 def cost_of(spent: float | None, instructions: float | None) -> float | None:

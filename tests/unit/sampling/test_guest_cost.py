@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.unit.descriptors import descriptors
+from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost
 from vmplace.topology.guest import GuestTopology, Vcpu
@@ -27,9 +28,16 @@ def guest(*tids: int) -> GuestTopology:
     return GuestTopology("db1", os.getpid(), 1, "kvm", vcpus, ())
 
 
-def counters_since(before: set[tuple[int, str]]) -> int:
-    """Count the perf events that were opened since and are still open."""
-    return sum("perf_event" in target for _, target in descriptors() - before)
+def counting_processes() -> list[Path]:
+    """Return this process, and those that it started."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [Path("/proc/self"), *(Path("/proc") / child for child in children)]
+
+
+def counters() -> int:
+    """Count the perf events that are open, whichever process has them."""
+    links = (fd for process in counting_processes() for fd in (process / "fd").iterdir())
+    return sum("perf_event" in str(link.readlink()) for link in links if link.is_symlink())
 
 
 def work(ns: int) -> None:
@@ -80,29 +88,25 @@ def test_an_idle_window_has_no_cost(speed: PerfCost) -> None:
 
 
 def test_other_threads_begin_anew_and_descriptors_go_with_the_guest(speed: PerfCost) -> None:
-    before, tid = descriptors(), threading.get_native_id()
+    before, tid = counters(), threading.get_native_id()
     speed.cost(guest(tid))
-    assert counters_since(before) == 4
+    assert counters() - before == 4
     work(BUSY_NS)
     assert speed.cost(guest(tid, tid)) is None
-    assert counters_since(before) == 8
+    assert counters() - before == 8
     speed.forget(guest(tid, tid))
-    assert counters_since(before) == 0
+    assert counters() - before == 0
 
 
 def test_a_guest_for_which_descriptors_do_not_suffice_keeps_none(speed: PerfCost) -> None:
     speed._most = 1 << 20
-    before, tid = descriptors(), threading.get_native_id()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(fd for fd, _ in before)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
-    try:
-        for _ in range(3):
-            with pytest.raises(OSError, match="Too many open files"):
-                speed.cost(guest(*[tid] * 500))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert counters_since(before) == 0
+    before, tid = counters(), threading.get_native_id()
+    ((_, process),) = counting._PROCESS
+    resource.prlimit(process._process.pid, resource.RLIMIT_NOFILE, (64, 64))
+    for _ in range(3):
+        with pytest.raises(OSError, match="Too many open files"):
+            speed.cost(guest(*[tid] * 500))
+        assert counters() == before
 
 
 def test_a_guest_of_very_many_vcpus_takes_no_descriptors_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,17 +115,17 @@ def test_a_guest_of_very_many_vcpus_takes_no_descriptors_from_others(monkeypatch
         speed = PerfCost(CLOCKS, dram=DRAM)
     except UnsupportedHostError:
         pytest.skip("perf events are not permitted")
-    before, tid = descriptors(), threading.get_native_id()
+    before, tid = counters(), threading.get_native_id()
     with pytest.raises(UnsupportedHostError, match="16 descriptors, there are 50 for all guests"):
         speed.cost(guest(*[tid] * 4))
-    assert counters_since(before) == 0
+    assert counters() == before
     for count in range(1, 4):
         one = replace(guest(*[tid] * count), start_time=count)
         assert speed.cost(one) is None
-    assert counters_since(before) == (1 + 2 + 3) * 4
+    assert counters() - before == (1 + 2 + 3) * 4
     speed.close()
     speed.close()
-    assert counters_since(before) == 0
+    assert counters() == before
 
 
 def test_a_cpu_that_does_not_count_is_reported() -> None:

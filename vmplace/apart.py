@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -204,28 +205,30 @@ def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
     for path in proc.glob("[0-9]*"):
         # Processes end meanwhile, and choose their names.
         with contextlib.suppress(OSError, ValueError, IndexError, HeldError):
-            name = read_text(path / "comm", SMALL_BYTES).rstrip("\n")
-            if name.startswith(NAME) and _is_an_agents(path) and not _is_own(path):
+            name = _name(path)
+            if name.startswith(NAME) and (began := held.bounded(int(path.name), partial(_began, path))):
                 worked_on = name.removeprefix(NAME)
                 pid = DAMON_KEY if worked_on == DAMON else int(worked_on)
-                yield pid, _ended(path, _stat(path, START_TIME))
+                yield pid, _ended(path, began)
 
 
-def _is_an_agents(path: Path) -> bool:
-    """Tell whether a process is of this user, in all that counts, and runs what the agent is run by.
+def _began(path: Path) -> int | None:
+    """Return when a process began that is an agent's, but not this one's; None of another one.
 
-    Anybody may start su(1) or sudo(8) under any name and let it wait for a password: both then act as root,
-    and sudo is root's altogether.  One of an agent that ran by another version of Python is not known.
+    It is of this user in all that counts, and runs what the agent is run by: anybody may start su(1) or
+    sudo(8) under any name and let it wait for a password.  Both then act as root, and sudo is root's
+    altogether.  One of an agent that ran by another version of Python is not known.
     """
     if not is_nobody_but(os.geteuid(), path):
-        return False
-    # Of this user's alone: one that waits in execve(2) holds up who reads the link, or its stat (held.py).
-    runs = str(held.bounded(int(path.name), (path / "exe").readlink))
-    return runs.removesuffix(" (deleted)") == str(Path("/proc/self/exe").readlink())
+        return None
+    runs = str((path / "exe").readlink()).removesuffix(" (deleted)")
+    if runs != str(Path("/proc/self/exe").readlink()) or _stat(path, PARENT) == os.getpid():
+        return None
+    return _stat(path, START_TIME)
 
 
-def _is_own(path: Path) -> bool:
-    return _stat(path, PARENT) == os.getpid()
+def _name(path: Path) -> str:
+    return read_text(path / "comm", SMALL_BYTES).rstrip("\n")
 
 
 def _stat(path: Path, number: int) -> int:
@@ -236,13 +239,13 @@ def _stat(path: Path, number: int) -> int:
 def _ended(path: Path, start_time: int) -> Callable[[], bool]:
     def has_ended() -> bool:
         try:
-            # The pid may be a user's now, of whom nothing else can be read without waiting for him.
-            if not is_nobody_but(os.geteuid(), path):
+            # The pid may be another process' now: nothing is read of that which waits for it.
+            if not _name(path).startswith(NAME) or not is_nobody_but(os.geteuid(), path):
                 return True
             # Not by inode: a process' directory gets another one whenever the kernel frees its cache.
             text = read_text(path / "stat", SMALL_BYTES)
             state = text.rpartition(")")[2].split()[0]
-            return state in "ZX" or _stat(path, START_TIME) != start_time or NAME not in text
+            return state in "ZX" or _stat(path, START_TIME) != start_time
         except (FileNotFoundError, ProcessLookupError):
             return True
         except Exception:

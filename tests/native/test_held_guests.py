@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.nobody import NOBODY, needs_nobody
+from tests.unit.process_accesses import NEVER_WAITS
 from vmplace import apart, counting, held, native
 from vmplace.actuation.batch import NativeKernel, Status, read_nids
 from vmplace.actuation.budget import Budget
@@ -274,6 +277,38 @@ def test_a_process_that_ends_leaves_a_move_behind_which_the_next_one_waits_for(h
     while held.holds(holder.pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert set(read_nids(NativeKernel(), holder.pid, holder.hvas).tolist()) <= set(range(64))
+
+
+def unbounded_calls(pid: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what the agent does of a process without a bound, each in words."""
+    for call, name in NEVER_WAITS:
+        path = f"/proc/{pid}/{name.replace('*', str(pid))}".rstrip("/")
+        calls: dict[str, Callable[[], object]] = {
+            "open": Path(path).read_bytes,
+            "stat": Path(path).stat,
+            "listdir": partial(os.listdir, path),
+            "sched_getaffinity": partial(os.sched_getaffinity, pid),
+            "sched_setaffinity": partial(os.sched_setaffinity, pid, os.sched_getaffinity(0)),
+        }
+        yield f"{call} {path}", calls[call]
+
+
+def assert_nothing_waits(pid: int) -> None:
+    for what, call in unbounded_calls(pid):
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), what
+
+
+@pytest.mark.parametrize("command", [b"h", b"p"], ids=["mappings", "events"])
+def test_what_is_done_without_a_bound_waits_for_no_lock_of_a_process(holder: Holder, command: bytes):
+    holder.tell(command)
+    assert_nothing_waits(holder.pid)
+
+
+def test_what_is_done_without_a_bound_waits_for_no_process_in_exec(execs: Holder):
+    assert_nothing_waits(execs.pid)
 
 
 DESCRIPTORS = {9: "anon_inode:kvm-vm", 10: "anon_inode:kvm-vcpu:0"}

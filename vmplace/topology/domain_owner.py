@@ -12,9 +12,9 @@ import contextlib
 import re
 from pathlib import Path
 
-from vmplace.errors import OutsideError
-from vmplace.outside import MOST_BITS, lines, read_text, read_whole
-from vmplace.topology.procfs import PROC
+from vmplace.errors import OutsideError, VmplaceError
+from vmplace.outside import MOST_BITS, lines, read_whole
+from vmplace.topology.procfs import PROC, read_cgroup
 
 RUN = Path("/run/libvirt/qemu")
 # machine-qemu\x2d7\x2ddb1.scope by systemd, qemu-7-db1.libvirt-qemu without.
@@ -50,8 +50,8 @@ def reported_pids(run: Path = RUN) -> frozenset[int]:
 
 def _in_cgroup_of(pid: int, name: str, proc: Path) -> bool:
     try:
-        text = read_text(proc / str(pid) / "cgroup")
-    except (OSError, OutsideError):
+        text = read_cgroup(pid, proc)
+    except VmplaceError:
         return False
     return any(_holds_machine_of(line.split(":", 2)[-1], name) for line in lines(text))
 

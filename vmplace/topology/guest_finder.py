@@ -311,9 +311,13 @@ class GuestFinder:
     def _read_vcpus(self, process: KvmProcess, description: GuestDescription) -> tuple[Vcpu, ...]:
         threads = read_thread_names(process.pid, self._proc)
         tids = find_vcpu_tids(process.pid, process.descriptors, threads, self._proc, self._debugfs)
+        # In one step: a guest may have thousands of threads.
+        cpus = held.bounded(
+            process.pid,
+            lambda: {tid: read_affinity(process.pid, tid, self._proc) for tid in tids.values()},
+        )
         return tuple(
-            Vcpu(vcpu_id, tid, read_affinity(process.pid, tid, self._proc), description.cell_of_vcpu(vcpu_id))
-            for vcpu_id, tid in tids.items()
+            Vcpu(vcpu_id, tid, cpus[tid], description.cell_of_vcpu(vcpu_id)) for vcpu_id, tid in tids.items()
         )
 
     def _read_ram(

@@ -147,12 +147,15 @@ def _pid(root: Path, proc: Path) -> int | None:
 
 def _is_numad(pid: int, proc: Path) -> bool:
     """Tell whether a process is numad, and root's: anybody can take its name, also with su(1) or sudo(8)."""
-    path = proc / str(pid)
     try:
-        if read_comm(pid, proc).strip() != "numad" or not is_nobody_but(0, path):
+        if read_comm(pid, proc).strip() != "numad":
             return False
-        # Last, and of root's alone: a process that waits in execve(2) holds up who reads this link (held.py).
-        runs = held.bounded(pid, (path / "exe").readlink).name
-        return runs.removesuffix(" (deleted)") == "numad"
+        return held.bounded(pid, lambda: _runs_as_root(proc / str(pid)))
     except (VmplaceError, OSError):
         return False
+
+
+def _runs_as_root(path: Path) -> bool:
+    if not is_nobody_but(0, path):
+        return False
+    return (path / "exe").readlink().name.removesuffix(" (deleted)") == "numad"

@@ -34,6 +34,12 @@ MOST_COMMAND_LINE_BYTES = 1 << 20
 MOST_DESCRIPTORS = 1 << 16
 MOST_THREADS = 1 << 15
 MOST_PAGE_KIB = 1 << 24
+WAITS_FOR_NOBODY = frozenset({"comm", "cgroup"})
+"""Read without a bound: of 6.12 and 6.18, the kernel takes spinlocks alone (comm_show, proc_cgroup_show).
+
+To read "status" takes part in the memory map.  If the process ends meanwhile, who reads ends the map in its
+place, and waits for its I/O in a way that no kill ends (mmput, exit_aio).
+"""
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,12 @@ def parse_start_time(text: str) -> int:
 
 def read_start_time(pid: int, proc: Path = PROC) -> int:
     """Return when the process started, in clock ticks since boot."""
-    return parse_start_time(_read_held(pid, "stat", proc))
+    return parse_start_time(_read(pid, "stat", proc))
 
 
 def read_cpu_seconds(pid: int, proc: Path = PROC) -> float:
     """Return the CPU seconds that the process has used, those of its children not counted."""
-    text = _read_held(pid, "stat", proc)
+    text = _read(pid, "stat", proc)
     return (_stat_field(text, 14) + _stat_field(text, 15)) / os.sysconf("SC_CLK_TCK")
 
 
@@ -91,12 +97,17 @@ def read_guest_ticks(pid: int, tid: int, proc: Path = PROC) -> int:
 
 def read_command_line(pid: int, proc: Path = PROC) -> list[str]:
     """Return the arguments of the process, as it shows them now."""
-    return _read_held(pid, "cmdline", proc, MOST_COMMAND_LINE_BYTES).split("\0")[:-1]
+    return _read(pid, "cmdline", proc, MOST_COMMAND_LINE_BYTES).split("\0")[:-1]
 
 
 def read_comm(pid: int, proc: Path = PROC) -> str:
     """Return the name of the process (15 characters at most)."""
     return _read(pid, "comm", proc).rstrip("\n")
+
+
+def read_cgroup(pid: int, proc: Path = PROC) -> str:
+    """Return the control groups of the process, a line for each hierarchy."""
+    return _read(pid, "cgroup", proc)
 
 
 def read_status(pid: int, proc: Path = PROC, *, tid: int | None = None) -> dict[str, str]:
@@ -168,12 +179,12 @@ def _first_names(root: Path, most: int) -> list[str]:
 
 def read_maps(pid: int, proc: Path = PROC) -> list[Vma]:
     """Return the mappings without page size and flags; cheap, no page table is walked."""
-    return parse_maps(_read_held(pid, "maps", proc))
+    return parse_maps(_read(pid, "maps", proc))
 
 
 def read_smaps(pid: int, proc: Path = PROC) -> list[Vma]:
     """Return the mappings with page size and flags; the kernel walks all page tables for it."""
-    return parse_smaps(_read_held(pid, "smaps", proc, MOST_SMAPS_BYTES))
+    return parse_smaps(_read(pid, "smaps", proc, MOST_SMAPS_BYTES))
 
 
 def parse_maps(text: str) -> list[Vma]:
@@ -235,12 +246,12 @@ def _stat_field(text: str, number: int) -> int:
 
 
 def _read(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
-    return _guarded(pid, lambda: read_text(proc / f"{pid}/{name}", most))
+    """Read a file of a process; HeldError if it holds that up (held.py)."""
 
+    def read() -> str:
+        return read_text(proc / f"{pid}/{name}", most)
 
-def _read_held(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
-    """Read a file that waits for a lock of the process; HeldError if it holds that (held.py)."""
-    return _guarded(pid, lambda: held.bounded(pid, lambda: read_text(proc / f"{pid}/{name}", most)))
+    return _guarded(pid, read if name in WAITS_FOR_NOBODY else lambda: held.bounded(pid, read))
 
 
 def _guarded(pid: int, read: Callable[[], T]) -> T:

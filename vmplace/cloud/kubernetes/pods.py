@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
-from vmplace.outside import lines, read_text
-from vmplace.topology.procfs import PROC, iter_pids, read_comm, read_start_time
+from vmplace.outside import lines
+from vmplace.topology.procfs import PROC, iter_pids, read_cgroup, read_comm, read_start_time
 
 _HEX = "[0-9a-f]"
 _POD = re.compile(rf"pod({_HEX}{{8}}(?:[-_]{_HEX}{{4}}){{3}}[-_]{_HEX}{{12}})(?![-_0-9a-z])")
@@ -35,7 +35,7 @@ def qemu_by_pod(proc: Path = PROC) -> Mapping[str, tuple[int, int]]:
         try:
             if not read_comm(pid, proc).startswith(QEMU):
                 continue
-            uid = pod_uid(read_text(proc / str(pid) / "cgroup"))
+            uid = pod_uid(read_cgroup(pid, proc))
             if uid is not None:
                 found[uid] = (pid, read_start_time(pid, proc))
         except (OSError, GuestGoneError, UnsupportedHostError):

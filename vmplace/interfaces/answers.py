@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from vmplace.agent.clock import Clock, HostClock
-from vmplace.agent.heat_strip import heat_strips
+from vmplace.agent.heat_strip import HeatStrip, heat_strips
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Answer as OrderAnswer
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
@@ -18,6 +18,7 @@ from vmplace.interfaces.guest_views import GuestView, PolicyView, WhyView
 from vmplace.interfaces.look_budget import LookBudget, OverBudgetError
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
+from vmplace.model.pages import GuestPages
 from vmplace.policy.fit import Flavour
 
 SIZED = frozenset({"fit", "advise", "make-room"})
@@ -57,23 +58,26 @@ class AgentAnswers:
         if request.command in {"why", "policy"}:
             look = self.why if request.command == "why" else self.policy
             return msgspec.to_builtins(look(request.guest), str_keys=True)
-        shown = msgspec.to_builtins(self.show(request.guest), str_keys=True)
+        shown = msgspec.to_builtins(self.show(request.guest, uid), str_keys=True)
         return shown if uid == 0 else without_addresses(shown)
 
     def _sized(self, request: Request, uid: int) -> Any:
         """Return what is known of a guest that is to come; raises OverBudgetError."""
         agent, flavour = self._agent, _flavour(request)
         answer = fit_answer if request.command == "fit" else advice_answer
-        state = (agent.host, agent.status.windows, movable_names(agent))
         return self._budget.answer(
             uid,
-            state,
+            self._state(),
             (request.command, flavour),
             lambda: msgspec.to_builtins(answer(agent, flavour), str_keys=True),
         )
 
-    def show(self, name: str) -> GuestView:
-        """Return all that is known of one guest."""
+    def _state(self) -> object:
+        """Return what answers follow from that are kept."""
+        return self._agent.host, self._agent.status.windows, movable_names(self._agent)
+
+    def show(self, name: str, uid: int = 0) -> GuestView:
+        """Return all that is known of one guest; raises OverBudgetError, UnknownGuestError."""
         guest = self._agent.roster.get(name)
         status = self._agent.status.guests.get(name)
         if guest is None or status is None:
@@ -87,9 +91,16 @@ class AgentAnswers:
             cells=topology.cells,
             ram=topology.ram,
             # The loop may age the heat meanwhile: a picture half a window old is as good.
-            strips=heat_strips(guest.pages) if guest.pages else (),
+            strips=self._strips(guest.pages, name, uid) if guest.pages else (),
             decisions=tuple(guest.decisions)[-10:],
         )
+
+    def _strips(self, pages: GuestPages, name: str, uid: int) -> tuple[HeatStrip, ...]:
+        """Return pictures of a guest's memory: of a large one, this goes through millions of pages."""
+        strips: tuple[HeatStrip, ...] = self._budget.answer(
+            uid, self._state(), ("show", name), lambda: heat_strips(pages)
+        )
+        return strips
 
     def plan(self, name: str | None) -> PlanSummary:
         """Return the last plan, or one guest's part of it; raises UnknownGuestError."""

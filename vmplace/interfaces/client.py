@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.agent_socket import MAX_RESPONSE_BYTES, socket_path
+from vmplace.interfaces.agent_socket import MAX_RESPONSE_BYTES, connected, socket_path
 from vmplace.interfaces.exit_codes import EXIT_NO_AGENT, EXIT_NOTHING
 from vmplace.interfaces.protocol import Kind, Request, Response, Size
 
@@ -49,9 +49,7 @@ def ask(
     path = path or socket_path()
     request = msgspec.json.encode(Request(command, guest, size)) + b"\n"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(timeout_s)
-            sock.connect(str(path))
+        with connected(path, timeout_s) as sock:
             # An agent with too many clients says so before it is asked, and hangs up.
             with contextlib.suppress(BrokenPipeError):
                 sock.sendall(request)

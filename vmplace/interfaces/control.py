@@ -3,6 +3,9 @@
 Whoever may open the socket (root and group vmplace, by its mode) may look; only root may act, by the
 credentials the kernel tells (SO_PEERCRED).  A client that says nothing, too much, or does not listen is
 dropped by deadline; it never holds up another client, nor the loop.  Nor do files that it sends (closing.py).
+
+The kernel has whoever connects wait in turn, and refuses who does not wait: whoever may look can keep the
+queue full.  So root has another path (agent_socket.py), which only root may open.
 """
 
 import contextlib
@@ -19,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vmplace.errors import VmplaceError
+from vmplace.interfaces.agent_socket import roots_path
 from vmplace.interfaces.closing import CLOGGED_S, MOST_FILES, Closers
 from vmplace.interfaces.control_place import SocketPlace
 from vmplace.interfaces.protocol import (
@@ -95,13 +99,17 @@ class ControlServer:
     """Serve ``path`` from ``start`` until ``close``; ``answer`` is called on the server's thread."""
 
     def __init__(self, path: Path, answer: Answerer) -> None:
-        self._path = path
         self._answer = answer
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
-        self._place = SocketPlace(path)
+        self._places = [SocketPlace(path)]
+        try:
+            self._places.append(SocketPlace(roots_path(path), group=None))
+        except BaseException:
+            self._places[0].close()
+            raise
         self._allowances: dict[int, _Allowance] = {}
-        self._closers = Closers(apart=self._place.takes_files)
+        self._closers = Closers(apart=self._places[0].takes_files)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closing = False
         self._finished: list[tuple[_Connection, Response]] = []
@@ -110,7 +118,8 @@ class ControlServer:
 
     def start(self) -> None:
         """Begin to serve."""
-        self._selector.register(self._place.listener, selectors.EVENT_READ)
+        for place in self._places:
+            self._selector.register(place.listener, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._thread.start()
 
@@ -120,7 +129,8 @@ class ControlServer:
         self._wake()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * RESPONSE_S)
-        self._place.close()
+        for place in self._places:
+            place.close()
         self._selector.close()
         with self._lock:
             fd, self._wakeup = self._wakeup, -1
@@ -150,13 +160,14 @@ class ControlServer:
 
     def _stay_findable(self) -> None:
         """Serve under the path again if somebody removed it; raises VmplaceError where that cannot be."""
-        if self._is_closing or self._place.is_ours():
-            return
-        LOG.warning("the socket %s was removed: it is made anew", self._path)
-        self._selector.unregister(self._place.listener)
-        self._place.listener.close()
-        self._place.take()
-        self._selector.register(self._place.listener, selectors.EVENT_READ)
+        for place in self._places:
+            if self._is_closing or place.is_ours():
+                continue
+            LOG.warning("the socket %s was removed: it is made anew", place.path)
+            self._selector.unregister(place.listener)
+            place.listener.close()
+            place.take()
+            self._selector.register(place.listener, selectors.EVENT_READ)
 
     def _turn(self, longest_s: float) -> None:
         now = time.monotonic()
@@ -174,16 +185,17 @@ class ControlServer:
             self._drop(connection)
 
     def _serve(self, key: selectors.SelectorKey) -> None:
-        if key.fileobj is self._place.listener:
-            self._accept()
+        listener = next((one.listener for one in self._places if one.listener is key.fileobj), None)
+        if listener is not None:
+            self._accept(listener)
         elif key.fd == self._wakeup:
             self._deliver()
         elif key.fd in self._connections:
             self._exchange(self._connections[key.fd])
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = self._place.listener.accept()
+            sock, _ = listener.accept()
         except OSError:
             # Out of descriptors: the pending client stays in the queue, so do not spin on it.
             time.sleep(0.05)

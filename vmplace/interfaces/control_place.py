@@ -20,11 +20,11 @@ SO_PASSRIGHTS = 83
 
 
 class SocketPlace:
-    """A listening socket at ``path``, 0660 root:vmplace, or 0600 where the group does not exist."""
+    """A listening socket at ``path``, 0660 root:GROUP, or 0600 without that group."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, group: str | None = GROUP) -> None:
         """Raises VmplaceError if the path is another's, or cannot be served."""
-        self._path = path
+        self.path, self._group = path, group
         self._lock_path = path.with_name(path.name + ".lock")
         self._lock = -1
         self.takes_files = True
@@ -35,14 +35,14 @@ class SocketPlace:
         """Take the path, for the first time or again after somebody removed it."""
         self._let_go()
         try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = self._locked()
             self.listener = self._listening()
-            self._inode = self._path.stat().st_ino
+            self._inode = self.path.stat().st_ino
         except OSError as err:
             self._let_go()
             raise VmplaceError(
-                f"cannot serve {self._path}: {err.strerror}", hint="run the agent as root"
+                f"cannot serve {self.path}: {err.strerror}", hint="run the agent as root"
             ) from err
         except VmplaceError:
             self._let_go()
@@ -51,7 +51,7 @@ class SocketPlace:
     def is_ours(self) -> bool:
         """Tell whether who connects to the path still gets here."""
         try:
-            return self._path.stat().st_ino == self._inode
+            return self.path.stat().st_ino == self._inode
         except OSError:
             return False
 
@@ -60,7 +60,7 @@ class SocketPlace:
         self.listener.close()
         with contextlib.suppress(OSError):
             if self.is_ours():
-                self._path.unlink()
+                self.path.unlink()
             if self._is_locked(self._lock):
                 self._lock_path.unlink()
         self._let_go()
@@ -78,7 +78,7 @@ class SocketPlace:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
                 os.close(fd)
-                raise _taken(self._path) from err
+                raise _taken(self.path) from err
             # Who ends removes the file: another may have been made since it was opened.
             if self._is_locked(fd):
                 return fd
@@ -90,7 +90,7 @@ class SocketPlace:
         return False
 
     def _listening(self) -> socket.socket:
-        path = self._path
+        path = self.path
         if path.exists() and not path.is_socket():
             hint = "give another path in vmplace.toml, key socket"
             raise VmplaceError(f"{path} is not a socket", hint=hint)
@@ -107,9 +107,10 @@ class SocketPlace:
             # No umask games: a process has one umask for all threads.  Nobody can connect before listen().
             sock.bind(str(path))
             path.chmod(0o600)
-            with contextlib.suppress(KeyError, PermissionError):
-                os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)
-                path.chmod(0o660)
+            if self._group is not None:
+                with contextlib.suppress(KeyError, PermissionError):
+                    os.chown(path, -1, grp.getgrnam(self._group).gr_gid)
+                    path.chmod(0o660)
             sock.listen(BACKLOG)
         except BaseException:
             sock.close()

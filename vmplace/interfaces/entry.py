@@ -6,13 +6,12 @@ lines as they are to be printed; whatever is not just that, errors too, is done 
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vmplace.interfaces.agent_socket import MAX_RESPONSE_BYTES, socket_path
+from vmplace.interfaces.agent_socket import MAX_RESPONSE_BYTES, connected, socket_path
 
 NAMED = {"status": False, "show": True, "why": True}
 """The commands that are answered here, and whether one names a guest."""
@@ -73,9 +72,7 @@ def parsed(words: Sequence[str]) -> tuple[str, str | None, Path | None] | None:
 def answered(path: Path, request: bytes) -> dict[str, Any]:
     """Return the agent's answer; raises OSError, ValueError or TypeError."""
     heard = bytearray()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(LATEST_S)
-        sock.connect(str(path))
+    with connected(path, LATEST_S) as sock:
         sock.sendall(request)
         while not heard.endswith(b"\n") and len(heard) <= MAX_RESPONSE_BYTES:
             part = sock.recv(1 << 18)

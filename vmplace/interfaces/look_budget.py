@@ -1,4 +1,4 @@
-"""What may answers cost that are worked out when they are asked for (``fit``, ``advise``)?
+"""What may answers cost that are worked out when they are asked for (``fit``, ``advise``, parts of ``show``)?
 
 They go through all pages that the agent knows, on the agent's CPU time and beside its loop.  So
 

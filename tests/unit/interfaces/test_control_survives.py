@@ -1,6 +1,7 @@
 """Nothing that is asked, answered or done to its socket silences the agent."""
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -18,7 +19,8 @@ import pytest
 from tests.unit.interfaces.test_control import connected, echo, talk
 from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace.errors import VmplaceError
-from vmplace.interfaces import control, control_place
+from vmplace.interfaces import agent_socket, control, control_place
+from vmplace.interfaces.agent_socket import roots_path
 from vmplace.interfaces.client import ask
 from vmplace.interfaces.closing import MOST_UNCLOSED, Closers
 from vmplace.interfaces.control import ControlServer, Peer
@@ -86,7 +88,7 @@ def test_a_file_that_never_closes_and_is_sent_along_silences_nobody(
             socket.send_fds(client, [b"{"], [file.fileno()])
             # The other one is in the socket now, which nobody reads yet.
             file.close()
-        elif server._place.takes_files:
+        elif server._places[0].takes_files:
             pytest.skip("Linux before 6.16 takes files in any case")
         else:
             with pytest.raises(PermissionError):
@@ -238,6 +240,68 @@ def test_a_user_who_asks_all_the_time_is_sent_away_and_root_is_answered():
         server.close()
     # At first 60, then 20 a second: the 300 take longer than 2 s only on a machine that hardly runs.
     assert busy > 100
+
+
+CROWD = """
+import socket, sys, threading
+def crowd():
+    while True:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(sys.argv[1])
+            sock.recv(1)
+for _ in range(100):
+    threading.Thread(target=crowd, daemon=True).start()
+threading.Event().wait(60)
+"""
+
+
+def is_full(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
+        return sock.connect_ex(str(path)) == errno.EAGAIN
+
+
+@needs_nobody
+def test_a_user_who_keeps_the_queue_full_keeps_neither_root_nor_others_out():
+    """The kernel refuses who does not wait, and has all others wait in turn."""
+    path = Path(f"/tmp/vmplace-crowd-{os.getpid()}.sock")
+    server = ControlServer(path, echo)
+    server.start()
+    path.chmod(0o666)
+    argv = ["/usr/bin/env", "python3", "-c", CROWD, str(path)]
+    try:
+        with subprocess.Popen(argv, user=NOBODY, stderr=subprocess.DEVNULL) as crowd:
+            deadline = time.monotonic() + 30
+            while not is_full(path):
+                assert time.monotonic() < deadline
+            for _ in range(5):
+                assert ask("status", path=path, timeout_s=20) == [0, "status", None]
+            # As one who has no other way in: not refused, but in turn.
+            with agent_socket._connected(path, 20.0):
+                pass
+            crowd.kill()
+    finally:
+        server.close()
+
+
+def test_roots_own_socket_is_for_root_alone_and_made_anew(
+    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(control, "LOOK_S", 0.05)
+    serve()
+    assert roots_path(path).stat().st_mode & 0o777 == 0o600
+    roots_path(path).unlink()
+    deadline = time.monotonic() + 10
+    while not roots_path(path).is_socket() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert ask("status", path=path)
+
+
+def test_an_agent_without_a_socket_for_root_is_asked_by_the_common_one(
+    path: Path, serve: Callable[..., ControlServer]
+):
+    serve()
+    roots_path(path).unlink()
+    assert ask("status", path=path)
 
 
 def test_who_asks_under_many_ids_that_he_was_lent_is_one_user(

@@ -105,6 +105,29 @@ def test_what_it_follows_from_is_asked_again_once_it_changed(
     assert clock.cpu == 3 * COST_S
 
 
+def test_pictures_of_memory_take_from_the_share_of_who_looks_at_them(
+    agent: Agent, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a guest of 256 GiB they go through 67 million pages, on the thread that answers all others."""
+
+    def costly(_: object) -> tuple[()]:
+        clock.cpu += 1.0
+        return ()
+
+    monkeypatch.setattr(answers_module, "heat_strips", costly)
+    answers = AgentAnswers(agent, clock)
+
+    def show(peer: Peer) -> Response:
+        answer = answers(peer, Request("show", "db1"))
+        assert isinstance(answer, Response)
+        return answer
+
+    assert show(USER).ok and show(USER).ok and clock.cpu == 1.0
+    agent.run(windows=agent.status.windows + 1)
+    assert show(USER).kind == "busy" and clock.cpu == 1.0
+    assert show(ROOT).ok and show(USER).ok and clock.cpu == 2.0
+
+
 def test_by_the_real_clock(agent: Agent):
     answers, refused = AgentAnswers(agent), 0
     started = time.thread_time()

@@ -89,9 +89,10 @@ class Counters:
 
     def _open(self, *event: int) -> int:
         try:
-            return self._native.perf_count(*event)
+            fd: int = self._native.perf_count(*event)
         except OSError as err:
             return -(err.errno or EIO)
+        return fd
 
     def drop(self, key: int) -> None:
         """Count no more."""

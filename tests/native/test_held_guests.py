@@ -31,6 +31,7 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.undo import undo
+from vmplace.apart_worker import NAME
 from vmplace.errors import VmplaceError
 from vmplace.held import HELD, HeldError
 from vmplace.policy.plan import PlacementPlan
@@ -409,10 +410,10 @@ def test_a_process_that_counts_and_cannot_end_is_named_by_who_holds_it_up(holder
             PerfCounters([pid], events, pid=pid)
         ((_, process),) = counting._PROCESS
         comm = Path(f"/proc/{process._process.pid}/comm")
-        assert comm.read_text() == f"{apart.NAME}{other.guest.pid}\n"
+        assert comm.read_text() == f"{NAME}{other.guest.pid}\n"
         holder.tell(b"p")
         counting.close()
-        assert comm.read_text() == f"{apart.NAME}{holder.pid}\n"
+        assert comm.read_text() == f"{NAME}{holder.pid}\n"
 
 
 def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):

@@ -19,6 +19,7 @@ from tests.unit.process_accesses import NEVER_WAITS, OF_HOST, OF_PROCESS, Access
 from vmplace import apart, counting, held, native
 from vmplace.actuation.affinity import read_cpus, read_thread_start, set_cpus
 from vmplace.actuation.identity import has_ended, read_identity
+from vmplace.apart_worker import NAME
 from vmplace.cloud.kubernetes.pods import qemu_by_pod
 from vmplace.errors import VmplaceError
 from vmplace.held import Held
@@ -162,8 +163,8 @@ def proc(tmp_path: Path) -> Iterator[Path]:
     python = str(Path("/proc/self/exe").readlink())
     put(proc, NUMAD, "numad", "/usr/bin/numad")
     put(proc, USERS_NUMAD, "numad", "/usr/bin/numad", NOBODY)
-    put(proc, LEFT, f"{apart.NAME}{HELD_UP}", python)
-    put(proc, USERS_LEFT, f"{apart.NAME}1", python, NOBODY)
+    put(proc, LEFT, f"{NAME}{HELD_UP}", python)
+    put(proc, USERS_LEFT, f"{NAME}1", python, NOBODY)
     put(proc, IDLE, "bash", "/bin/bash", NOBODY)
     (proc / "self").symlink_to("/proc/self")
     (proc / "kpageflags").touch()

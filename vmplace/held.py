@@ -5,7 +5,10 @@ another process wait for locks that any user can keep for ever: one thread reads
 a FUSE file whose server never answers, another calls mmap(2) and waits behind it, and so does everybody who
 comes later.  Or it calls execve(2), which holds exec_update_lock while it closes such a file: then maps and
 syscall wait, with later kernels (6.18.44) stat and the links of fd, too.
-No signal but a kill ends such a wait, so it is a thread of its own that waits:
+Who reads "status", or anything of memory, as the process ends may have to end its memory map, and waits for
+its I/O (exit_aio).
+
+No signal but a kill ends most such waits, and nothing ends the last, so it is a thread of its own that waits:
 
 1. ``bounded`` runs a step in a thread and waits for it.  Waiting is limited; a step that works, or waits
    for a CPU, may take MOST_S.

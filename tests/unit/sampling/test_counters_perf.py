@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.errors import UnsupportedHostError
+from vmplace import counting
+from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.sampling.counters_perf import Count, CpuUse, PerfCounters, resctrl_bandwidth
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK and PERF_COUNT_SW_PAGE_FAULTS
@@ -47,6 +48,20 @@ def test_each_page_that_is_touched_first_is_a_fault(counters: PerfCounters) -> N
 def test_an_event_that_the_machine_lacks_has_no_answer(counters: PerfCounters) -> None:
     assert counters.counts()["absent"] is None
     counters.close()
+
+
+def test_once_the_process_that_counted_is_dead_another_one_counts_anew(counters: PerfCounters) -> None:
+    ((_, process),) = counting._PROCESS
+    process._process.kill()
+    with pytest.raises(VmplaceError, match="ended"):
+        counters.counts()
+    assert set(counters.counts().values()) == {None}
+    started = time.thread_time_ns()
+    while time.thread_time_ns() - started < 20_000_000:
+        pass
+    assert (counters.counts()["task_clock"] or 0) >= 20_000_000
+    counters.close()
+    counting.close()
 
 
 def test_a_thread_that_has_ended_is_left_out() -> None:

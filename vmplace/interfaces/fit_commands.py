@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,12 +48,12 @@ def parsed(*, needs_memory: bool) -> Callable[[click.Context, click.Parameter, s
 @json_option
 @socket_option
 def fit(flavour: Size, make_room: bool, as_json: bool, socket: Path | None) -> None:
-    """Tell whether a guest of VCPUS vCPUs and MIB MiB fits on one NUMA node now, and on which.
+    """Check whether a guest of VCPUS vCPUs and MIB MiB fits on one NUMA node now, and on which.
 
-    A node must have a free physical core for each vCPU, and the memory, beside a reserve of 3 %. Where
-    only memory lacks, the answer names the moves of other guests that make room: memory away from its own
-    vCPUs first, then what was not touched lately. --make-room has the agent do them and keep the room free
-    for five minutes, or until a guest starts.
+    A node needs a free physical core for each vCPU, and the memory beside a reserve of 3 %. Where only
+    memory is short, the answer names the moves of other guests that make room: first memory that is away
+    from its own vCPUs, then memory that was not touched lately. --make-room has the agent do these moves and
+    keep the room free for five minutes, or until a guest starts.
 
     Exit code 0: it fits, or room was made. 3: it does not fit now.
     """
@@ -70,8 +71,15 @@ def fit(flavour: Size, make_room: bool, as_json: bool, socket: Path | None) -> N
 
         print_fit(data)
     if not data["nids"] and not done:
-        hint = "--make-room does the moves" if data["evictions"] else "no moves would make room for it"
-        raise NothingError("it fits on no node now", hint=hint)
+        raise _fits_nowhere(data)
+
+
+def _fits_nowhere(data: Any) -> NothingError:
+    """Return the one message that says so; the table has what each node lacks."""
+    if data["evictions"]:
+        return NothingError("it fits on no node now", hint="--make-room does the moves")
+    hint = "ask for less, or stop or migrate a guest"
+    return NothingError("it fits on no node, and no moves make room", hint=hint)
 
 
 @click.command(
@@ -85,11 +93,11 @@ def fit(flavour: Size, make_room: bool, as_json: bool, socket: Path | None) -> N
 @json_option
 @socket_option
 def advise(flavour: Size, as_json: bool, socket: Path | None) -> None:
-    """Print the nodes on which a new guest would best run: what `numad -w` prints, by what guests do.
+    """Print the nodes on which a new guest would best run, as `numad -w` does, by what guests use.
 
-    The fewest nodes that have the cores and the memory; of these the nearest to each other, then those whose
-    memory is least used by other guests. vCPUs of others count by how much they run, where counters tell.
-    A guest that fits nowhere gets all nodes, with a word on stderr.
+    These are the fewest nodes that have the cores and the memory. Among equals, nodes near to each other win,
+    then those whose memory other guests use least. Where counters tell, the vCPUs of other guests count by
+    how much they run. A guest that fits nowhere gets all nodes, and a note on stderr.
     """
     data = ask("advise", size=flavour, path=socket)
     if as_json:

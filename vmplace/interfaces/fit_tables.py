@@ -1,4 +1,4 @@
-"""How does the answer to ``vmplace fit`` look to a person?"""
+"""The table that ``vmplace fit`` prints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,13 @@ from vmplace.interfaces.tables import console, mib
 
 
 def print_fit(data: Mapping[str, Any]) -> None:
-    """Print what each node has and lacks, and which moves make room."""
+    """Print what each node has and lacks, and which moves make room.
+
+    Without such moves the command fails, and its error says that the guest fits nowhere.
+    """
     out = console()
-    size = f"{data['flavour']['vcpus']} vCPUs, {mib(data['flavour']['memory_bytes'])} MiB"
+    vcpus = data["flavour"]["vcpus"]
+    size = f"{vcpus} vCPU{'s' * (vcpus > 1)}, {mib(data['flavour']['memory_bytes'])} MiB"
     table = Table("node", "free cores", "room, MiB", "lacks")
     for node in data["nodes"]:
         table.add_row(
@@ -25,10 +29,8 @@ def print_fit(data: Mapping[str, Any]) -> None:
     if data["nids"]:
         out.print(f"{size}: fits on node {', '.join(map(str, data['nids']))}")
         return
-    if not data["evictions"]:
-        out.print(f"{size}: fits on no node, and no moves make room")
-        return
-    out.print(f"{size}: fits on node {data['room_nid']} once these have moved:")
+    if data["evictions"]:
+        out.print(f"{size}: fits on node {data['room_nid']} once these have moved:")
     for one in data["evictions"]:
         out.print(
             f"  {escape(one['guest'])}: {mib(one['size_bytes'])} MiB to node {one['to_nid']}: "

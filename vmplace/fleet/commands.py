@@ -30,13 +30,13 @@ vmplace sweep-report results.parquet"""
 
 @click.command(epilog=examples(SWEEP_EXAMPLES))
 @click.argument("recordings", nargs=-1, required=True)
-@click.option("--policies", default=DEFAULT_POLICIES, show_default=True, help="Names, with commas.")
-@click.option("--hosts", default="", help="For traces: presets or host files, with commas.")
+@click.option("--policies", default=DEFAULT_POLICIES, show_default=True, help="Names, separated by commas.")
+@click.option("--hosts", default="", help="For traces: presets or host files, separated by commas.")
 @click.option("--source", default="ad", show_default=True, help="For traces: what the policy sees.")
-@click.option("--windows", type=click.IntRange(min=1), help="Of traces only the first windows.")
-@click.option("--out", required=True, help="Parquet file, which may be there: rows that it has are skipped.")
+@click.option("--windows", type=click.IntRange(min=1), help="For traces: replay only the first windows.")
+@click.option("--out", required=True, help="Parquet file.  If it exists, rows that it has are not run again.")
 @click.option("--scheduler", help="Address of a Dask scheduler, as tcp://HOST:8786.  [default: this machine]")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes here.  [default: one for each CPU]")
+@click.option("--workers", type=click.IntRange(min=1), help="Local processes.  [default: one for each CPU]")
 @json_option
 def sweep(  # noqa: PLR0913 - an option each
     recordings: tuple[str, ...],
@@ -51,8 +51,8 @@ def sweep(  # noqa: PLR0913 - an option each
 ) -> None:
     """Run policies over RECORDINGS (.npz traces, .vmptrace): files, folders, patterns, URLs of fsspec.
 
-    One row for each recording, host and policy.  Stopped at any time, the same command goes on where it
-    was.  Exit code 1 if a row has no figures: sweep-report tells why.
+    The result has one row for each recording, host and policy.  A sweep that was stopped goes on when the
+    same command runs again.  The exit code is 1 if a row has no figures; sweep-report says why.
     """
     from vmplace.fleet.sweep_results import SweepResults
     from vmplace.fleet.sweep_task import found_recordings, planned_tasks
@@ -158,10 +158,10 @@ def stopped_by_signals() -> Iterator[None]:
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Guests to show.")
 @json_option
 def sweep_report_command(results: str, top: int, as_json: bool) -> None:
-    """Tell which guests gain, which policy is best, and what each host type would gain.
+    """Show which guests gain, which policy is best, and what each host type would gain.
 
-    Gain: the share of the run time that goes away (traces, modelled), or what the local access ratio grows
-    by (recordings, estimated), against policy "none".
+    For traces, the gain is the share of the run time that is saved (modelled).  For recordings, it is the
+    growth of the local access ratio (estimated).  Both are against policy "none".
     """
     from vmplace.fleet.sweep_report import sweep_report
 
@@ -173,4 +173,4 @@ def sweep_report_command(results: str, top: int, as_json: bool) -> None:
 
         print_sweep(reported, top)
     if not reported["policies"]:
-        raise NothingError("there is no gain to tell: a sweep needs policy none beside others")
+        raise NothingError("no gain can be computed: a sweep needs policy none beside others")

@@ -21,18 +21,26 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--hosts", type=click.IntRange(2, 2000), default=100, show_default=True)
 @click.option("--days", type=FiniteRange(min=0.1, max=30), default=2.0, show_default=True)
 @click.option(
-    "--fill", type=FiniteRange(min=0.05, max=0.95), default=0.7, show_default=True, help="vCPUs sold."
+    "--fill",
+    type=FiniteRange(min=0.05, max=0.95),
+    default=0.7,
+    show_default=True,
+    help="vCPUs sold, a share.",
 )
 @click.option("--packs", is_flag=True, help="Nova fills hosts up one after the other.  [default: it spreads]")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option(
-    "--threshold", type=SHARE, default=THRESHOLD, show_default=True, help="Pressure to relieve from."
+    "--threshold",
+    type=SHARE,
+    default=THRESHOLD,
+    show_default=True,
+    help="Relieve hosts from this pressure on.",
 )
 @click.option(
-    "--target", type=SHARE, default=TARGET, show_default=True, help="Pressure not to exceed elsewhere."
+    "--target", type=SHARE, default=TARGET, show_default=True, help="No migration lifts a host above this."
 )
 @click.option(
-    "--migrations", type=click.IntRange(1, 1000), default=MOST, show_default=True, help="Of one audit."
+    "--migrations", type=click.IntRange(1, 1000), default=MOST, show_default=True, help="Most in one audit."
 )
 @click.option("--arrivals", "replayed", type=FILE, help="Recorded arrivals, a CSV file.  [default: seeded]")
 @click.option("--save-arrivals", "saved", type=FILE, help="Write the arrivals to a CSV file.")
@@ -52,9 +60,9 @@ def fleet_model(  # noqa: PLR0913 - an option each
 ) -> None:
     """Model a fleet whose guests come and go, without and with the strategy for Watcher.
 
-    All figures are modelled; hosts are looked up in a table that was fitted to the agent's loop in virtual
-    time (docs/clouds/fleet.md).  Pressure: what guests take of the bandwidth of a
-    host's fullest node, over hosts and audits in the second half of the time.
+    All figures are modelled.  Hosts are looked up in a table that was fitted to the agent's loop in virtual
+    time (docs/clouds/fleet.md).  Pressure is the share of a node's bandwidth that guests take, on the
+    host's fullest node.  Figures are over hosts and audits in the second half of the time.
     """
     setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
     guests = read_arrivals(replayed, shipped_table()) if replayed else arrivals(setup)

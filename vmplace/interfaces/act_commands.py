@@ -19,7 +19,7 @@ from vmplace.interfaces.options import (
 )
 
 ORDER_S = 300.0
-"""An undo of a large guest takes its time."""
+"""How long to wait for an answer: an undo of a large guest takes minutes."""
 
 
 @click.command(epilog=examples("vmplace plan\nvmplace plan db1 --json"))
@@ -30,7 +30,7 @@ ORDER_S = 300.0
 def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | None) -> None:
     """Show what would be moved or copied, and what stays and why; change nothing.
 
-    Asks the running agent for its last plan.  Without an agent, samples one window itself (needs root).
+    It asks the running agent for its last plan.  Without an agent it samples one window itself, as root.
     """
     try:
         data = ask("plan", guest, path=socket)
@@ -58,7 +58,8 @@ def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
 
     loaded = read_config(config)
     lock = AgentLock(loaded.config.lock_path)
-    # Two that sample at once take each other's accessed bits; what a killed agent left stays noted.
+    # Two processes that sample at once clear each other's accessed bits, so no agent may start meanwhile.
+    # ``borrowed`` keeps the note on what a killed agent left.
     with lock.borrowed(), closing(Wakeup()) as wakeup:
         wakeup.stop_on_signals()
         dry = Agent(loaded, open_parts(loaded.config, NoActuator()), wakeup)
@@ -74,10 +75,10 @@ def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
 @json_option
 @socket_option
 def apply(guest: str | None, as_json: bool, socket: Path | None) -> None:
-    """Carry the plan of the next window out, for GUEST or for all, within the budget.
+    """Carry out the plan of the next window, for GUEST or for all guests, within the budget.
 
     This also moves guests in mode "advise", and while the agent is paused.  Only root may.  The exit code
-    is 0 also if there was nothing to move.
+    is 0 even if there was nothing to move.
     """
     _print_lines(ask("apply", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
 
@@ -87,7 +88,7 @@ def apply(guest: str | None, as_json: bool, socket: Path | None) -> None:
 @click.option(
     "--settings",
     is_flag=True,
-    help="After a killed agent: give the kernel's settings back (NUMA balancing, DAMON), and no more.",
+    help="Only restore the kernel settings (NUMA balancing, DAMON) that a killed agent left changed.",
 )
 @json_option
 @socket_option
@@ -95,10 +96,10 @@ def apply(guest: str | None, as_json: bool, socket: Path | None) -> None:
 def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, config: Path | None) -> None:
     """Put the memory and vCPUs of GUEST, or of all guests, back where they were before vmplace.
 
-    The agent then leaves them alone until `vmplace resume`.  Works from the journal, so also without
-    an agent, and after one that was killed.  Keeps to the budget of moves.  Ctrl-C ends it after the
-    present call; the next undo goes on.  Only root may.  The exit code is 0 also if there was nothing to
-    undo.
+    The agent then leaves them alone until `vmplace resume`.  Undo works from the journal: with an agent,
+    without one, and after one that was killed.  It keeps to the budget of moves.  Without an agent, Ctrl-C
+    ends it after the present call, and the next undo goes on from there; an agent goes on by itself.  Only
+    root may.  The exit code is 0 even if there was nothing to undo.
     """
     if settings:
         _give_settings_back(guest, config, as_json=as_json)
@@ -145,9 +146,9 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
 @json_option
 @socket_option
 def pause(guest: str | None, as_json: bool, socket: Path | None) -> None:
-    """Move nothing more of GUEST, or of any guest, until `vmplace resume`; go on sampling.
+    """Change nothing of GUEST, or of any guest, until `vmplace resume`; sampling goes on.
 
-    While all is paused, kernel NUMA balancing is as it was before the agent.  Only root may.
+    Without GUEST, kernel NUMA balancing is given back meanwhile.  Only root may.
     """
     _print_lines(ask("pause", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
 

@@ -30,8 +30,8 @@ Beat = Callable[[], None]
 )
 @config_option
 @click.option("--check", is_flag=True, help="Only check the configuration; exit code 1 if it is wrong.")
-@click.option("--once", is_flag=True, help="One window, then end.")
-@click.option("--windows", type=click.IntRange(min=1), help="End after so many windows.")
+@click.option("--once", is_flag=True, help="End after one window.")
+@click.option("--windows", type=click.IntRange(min=1), help="End after this many windows.")
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Keep the run in this file.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 def agent(  # noqa: PLR0913 - an option each
@@ -39,10 +39,10 @@ def agent(  # noqa: PLR0913 - an option each
 ) -> None:
     """Run the agent in the foreground: place the guests of this host until it is stopped.
 
-    SIGTERM or Ctrl-C ends it after the present batch of moves.  What was moved stays moved; `vmplace
-    undo` restores it, also after the agent's end.  All settings stand in the configuration file.
+    SIGTERM or Ctrl-C ends it after the present batch of moves.  Moved memory stays where it is, and
+    `vmplace undo` restores it, even after the agent's end.  All settings are in the configuration file.
 
-    With --record, what it sees and decides is kept: `vmplace replay` repeats its decisions.
+    --record keeps what the agent sees and decides, and `vmplace replay` repeats its decisions.
     """
     # numpy's linear algebra starts a thread with buffers of its own for each CPU; nothing here needs it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -74,7 +74,7 @@ def run_agent(
     windows: int | None = None,
     record: Path | None = None,
 ) -> None:
-    """Be the agent of this host until stopped, or for ``windows`` windows; everything is given back.
+    """Run the agent until it is stopped, or for ``windows`` windows; give kernel settings back at the end.
 
     ``record``: keep the run in this file.
     """
@@ -100,7 +100,7 @@ def run_agent(
     killed_pid = lock.take()
     try:
         with (
-            # First, for it says whether this agent may work here at all.
+            # First: it fails if another agent serves this socket.
             contextlib.closing(ControlServer(Path(config.socket), lambda *asked: answers(*asked))) as server,
             contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,
             threads_end_the_agent(wakeup),

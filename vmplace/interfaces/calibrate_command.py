@@ -40,8 +40,9 @@ GIGABYTE = 1e9
 def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path) -> None:
     """Measure how fast the CPUs of each node read each node's memory, alone and all at once.
 
-    Takes all CPUs for some seconds: run it while no guest needs them.  Agent and plans use the figures in
-    place of firmware's from then on; each sensible set of worker nodes gets its canonical weights.
+    This takes all CPUs for some seconds: run it while no guest needs them.  From then on, plans use the
+    measured figures in place of the firmware's.  Each sensible set of worker nodes gets its canonical
+    weights.
     """
     host = read_host()
     machine = read_machine_identity(host)

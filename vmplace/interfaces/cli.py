@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 class LazyGroup(WholeSentences):
-    """Import a command's module when it is asked for, so that ``vmplace status`` starts fast."""
+    """Imports a command's module only when that command runs, so that ``vmplace status`` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the table, then those of extensions."""
@@ -74,7 +74,7 @@ class LazyGroup(WholeSentences):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
-    """Place guest memory and vCPUs of a KVM host by what the guests really touch."""
+    """Place the memory and vCPUs of a KVM host's guests by what they really access."""
 
 
 def main() -> None:

@@ -24,10 +24,10 @@ RECORDING = "demo.vmptrace"
 def demo(out: Path, no_open: bool, as_json: bool) -> None:
     """Replay a recording that comes with vmplace, and write a report about it.
 
-    Six guests on a host of four NUMA nodes, whose memory is on other nodes than their vCPUs.  The policy is
-    the default one, auto, with the nodes and rates of accesses as an agent read them there.  The report
-    shows what is accessed from where, and what would have been moved.  Nothing is changed on this machine;
-    OUT is overwritten.
+    The recording has six guests on a host of four NUMA nodes.  Their memory is on other nodes than their
+    vCPUs.  The default policy, auto, plans with the nodes and rates of accesses that an agent read there.
+    The report shows what is accessed from where, and what would have been moved.  Nothing is changed on this
+    machine; OUT is overwritten.
     """
     from vmplace.agent.config import Config, LoadedConfig
     from vmplace.interfaces.report_command import write_page

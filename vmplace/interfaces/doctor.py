@@ -22,14 +22,14 @@ Examples:
 """
 MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
 NAME_WIDTH = 21
-"""Of "transparent huge pages"; what was seen has the rest of 80 columns, where most paths fit."""
+"""Columns for the name: as long as "transparent huge pages".  The rest of 80 holds most paths."""
 
 
 @click.command(epilog=EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is asked.")
 def doctor(as_json: bool, libvirt_uri: str) -> None:
-    """Probe what this host can do for vmplace, and say the cure for what it cannot."""
+    """Check what this host offers to vmplace, and name the cure for what is missing."""
     capabilities = probe_host(libvirt_uri=libvirt_uri)
     if as_json:
         report = {"can_work": can_work(capabilities), "capabilities": capabilities}

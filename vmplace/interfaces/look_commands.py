@@ -18,7 +18,7 @@ from vmplace.interfaces.options import (
 @json_option
 @socket_option
 def status(as_json: bool, socket: Path | None) -> None:
-    """Show the agent and its guests: where they are, what was moved, at what cost.
+    """Show the agent and its guests: where their memory is, what was moved, at what cost.
 
     "LAR" is the estimated share of accesses that stay on the vCPU's own node (1.00 is best). Memory by
     node, what was moved, and copies are in MiB.
@@ -58,7 +58,7 @@ def show(guest: str, as_json: bool, socket: Path | None) -> None:
 @json_option
 @socket_option
 def why(guest: str, as_json: bool, socket: Path | None) -> None:
-    """Tell why the memory of GUEST was moved, or was not."""
+    """Explain why the memory of GUEST was moved, or was not."""
     data = ask("why", guest, path=socket)
     if as_json:
         print_json(data)

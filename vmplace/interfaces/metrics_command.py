@@ -31,7 +31,7 @@ SHIPPED = Path(__file__).with_name("prometheus")
     ),
 )
 def metrics() -> None:
-    """Tell Prometheus what the agent knows: per guest and node, and of the agent itself."""
+    """Export metrics of the agent, its guests and the NUMA nodes to Prometheus."""
 
 
 @metrics.command("print")
@@ -45,7 +45,7 @@ def print_metrics(socket: Path | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @socket_option
 def write_metrics(file: Path, socket: Path | None) -> None:
-    """Write the metrics to FILE at once or not at all: for node_exporter's textfile collector."""
+    """Write the metrics to FILE, atomically: for node_exporter's textfile collector."""
     text = _exporter().exposed(socket)
     try:
         replace_file(file, text)
@@ -60,7 +60,7 @@ def print_rules() -> None:
 
 
 @metrics.command("dashboard")
-@click.option("--fleet", is_flag=True, help="Of all hosts together, not of one.")
+@click.option("--fleet", is_flag=True, help="The dashboard of all hosts together, not of one.")
 def print_dashboard(fleet: bool) -> None:
     """Print a dashboard to import into Grafana."""
     name = "vmplace-fleet.dashboard.json" if fleet else "vmplace.dashboard.json"
@@ -71,7 +71,7 @@ def print_dashboard(fleet: bool) -> None:
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, help="ADDRESS:PORT to listen on.")
 @socket_option
 def serve_metrics(listen: str, socket: Path | None) -> None:
-    """Serve /metrics until stopped.  Whoever reaches the port may read: the default is loopback."""
+    """Serve /metrics until stopped.  Whoever reaches the port can read them: the default is loopback."""
     address, port = parse_listen(listen)
     try:
         server = _exporter().server(address, port, socket)

@@ -30,19 +30,19 @@ uri_option = click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True
     ),
 )
 def policy() -> None:
-    """Say what vmplace may do with a guest, check it, and see what holds.
+    """Show, set and check what vmplace may do with a guest.
 
-    docs/policy-reference.md has all keys, as `vmplace policy explain` without a guest does.
+    docs/policy-reference.md describes all keys; `vmplace policy explain` without a guest lists them.
     """
 
 
 @policy.command(epilog=examples("vmplace policy get db1\nvmplace policy get db1 --config --json"))
 @click.argument("guest")
-@click.option("--config", "config", is_flag=True, help="As of the next start, not as it runs.")
+@click.option("--config", "config", is_flag=True, help="Of the XML for its next start, not the running one.")
 @json_option
 @uri_option
 def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
-    """Print what the XML of GUEST says: its policy, and extra specs of its flavour."""
+    """Print the policy in the XML of GUEST, and the extra specs of its flavour."""
     from vmplace.interfaces.domain_metadata import read_domain, words_of
 
     domain = read_domain(libvirt_uri, guest)
@@ -58,7 +58,8 @@ def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
         for key, text in words_of(said.nova).items():
             click.echo(f"vmplace:{key}={text}  (flavour)")
     if not (said.has_policy or said.nova):
-        raise NothingError(f"the XML of {guest} says nothing", hint=f"vmplace policy set {guest} mode=advise")
+        hint = f"set one: vmplace policy set {guest} mode=advise"
+        raise NothingError(f"the XML of {guest} holds no policy", hint=hint)
 
 
 @policy.command(
@@ -70,9 +71,9 @@ def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
 )
 @click.argument("guest")
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--unset", multiple=True, metavar="KEY", help="Say nothing of KEY any more.")
-@click.option("--remove", is_flag=True, help="Take the whole policy out of the XML.")
-@click.option("--live", is_flag=True, help="Only as it runs.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove KEY from the policy.")
+@click.option("--remove", is_flag=True, help="Remove the whole policy from the XML.")
+@click.option("--live", is_flag=True, help="Only of the running guest.")
 @click.option("--config", "config", is_flag=True, help="Only for its next start.")
 @json_option
 @uri_option
@@ -86,7 +87,7 @@ def set_(  # noqa: PLR0913 - click's arguments
     as_json: bool,
     libvirt_uri: str,
 ) -> None:
-    """Change the policy in the XML of GUEST, as it runs and for its next start; other keys stay.
+    """Change the policy in the XML of GUEST, now and for its next start; other keys stay.
 
     The agent follows within a window.  A mistake is reported, and nothing changes.
     """
@@ -184,7 +185,7 @@ def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
         return [err], []
     notes = list(stated.ignored)
     if not (said.has_policy or said.nova):
-        notes.append("it says nothing: there is no <vmplace:policy>, and no extra spec vmplace:KEY")
+        notes.append("it holds no policy: there is no <vmplace:policy>, and no extra spec vmplace:KEY")
     return [], notes
 
 
@@ -197,9 +198,9 @@ def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
 def explain(
     guest: str | None, as_json: bool, socket: Path | None, config: Path | None, libvirt_uri: str
 ) -> None:
-    """Tell what holds for GUEST, key by key, and who said so; without GUEST: which keys there are.
+    """Show the policy of GUEST, key by key, and where each value comes from; without GUEST, list all keys.
 
-    Asks the running agent.  Without one, looks at libvirt and the configuration itself.
+    It asks the running agent.  Without one, it reads libvirt and the configuration itself.
     """
     if guest is None:
         _print_keys(as_json)
@@ -249,7 +250,7 @@ def _print_keys(as_json: bool) -> None:
 )
 @click.argument("guest")
 @click.option("--config", "config", is_flag=True, required=True, help="For its next start.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would change.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @json_option
 @click.option("--agent-config", type=click.Path(path_type=Path), help="vmplace.toml, if not the default one.")
 @uri_option
@@ -263,8 +264,8 @@ def apply(  # noqa: PLR0913 - click's arguments
 ) -> None:
     """Make <numatune> of GUEST restrictive where it is strict, for its next start.
 
-    libvirt changes the nodes of a running guest only if it was defined restrictive.  The nodes stay the
-    same, and so does all else.  Done only where its policy lets vmplace move its memory.
+    libvirt changes the nodes of a running guest only if it was defined restrictive.  The nodes, and all
+    else in the XML, stay the same.  The policy of GUEST must let vmplace move its memory.
     """
     from vmplace.agent.config import read_config
     from vmplace.agent.decided import decided
@@ -275,9 +276,9 @@ def apply(  # noqa: PLR0913 - click's arguments
     domain.where(live=False, config=True)
     what = decided(read_config(agent_config), guest, domain.said(config=True), ())
     if what.problem:
-        raise VmplaceError(f"{guest}: {what.problem}", hint="vmplace policy validate tells what to mend")
+        raise VmplaceError(f"{guest}: {what.problem}", hint="`vmplace policy validate` names what to mend")
     if what.settings.mode is not Mode.AUTO or not what.settings.moves:
-        hint = f"`vmplace policy explain {guest}` tells who says so"
+        hint = f"`vmplace policy explain {guest}` says where that comes from"
         raise VmplaceError(f"the policy of {guest} does not let vmplace move its memory", hint=hint)
     changed = relax_config(libvirt_uri, guest, is_dry=dry_run)
     reported = "would become restrictive" if dry_run else "is restrictive from its next start on"
@@ -286,4 +287,4 @@ def apply(  # noqa: PLR0913 - click's arguments
     elif changed:
         click.echo(f"{guest}: <numatune> {reported}, the nodes stay the same")
     if not changed:
-        raise NothingError(f"{guest}: no <numatune> that is strict and names its nodes")
+        raise NothingError(f"{guest}: nothing to change: no <numatune> is strict and names its nodes")

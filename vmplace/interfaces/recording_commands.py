@@ -36,7 +36,7 @@ def record(  # noqa: PLR0913 - an option each
     """Record which pages of all guests are touched, window by window, to OUT.
 
     The file holds the host, the guests and the samples (docs/recording.md), no memory contents.  Stop
-    the agent first: two that sample at once take each other's answers.
+    the agent first: two processes that sample at once clear each other's accessed bits.
     """
     from vmplace.agent.config import read_config
 
@@ -142,17 +142,17 @@ def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
     epilog=examples("vmplace replay /tmp/host.vmptrace\nvmplace replay trace --policy interleave --json")
 )
 @click.argument("file", type=RECORDING)
-@click.option("--policy", default=None, help="The rule to try, if not the configured one.")
-@click.option("--tolerant", is_flag=True, help="Use what is good of a damaged file.")
+@click.option("--policy", default=None, help="The policy to try, if not the configured one.")
+@click.option("--tolerant", is_flag=True, help="Use a damaged file up to the damage.")
 @json_option
 @config_option
 def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config: Path | None) -> None:
     """Run a policy over the recording FILE: what it would have moved, estimated LAR before and after.
 
-    Of a run that `vmplace agent --record` kept, decisions are made once more with what they were made with.
+    FILE may be of `vmplace agent --record`: then each decision of that run is repeated from the same input.
 
-    FILE is vmplace's, or one of perf record with IBS or Intel's mem-loads (-d --phys-data), which the perf
-    tool reads.  Needs no root and no guests; nothing is moved.
+    FILE may also be of perf record with IBS or Intel's mem-loads (-d --phys-data); the perf tool reads it.
+    Replay needs neither root nor guests, and moves nothing.
     """
     import msgspec
 

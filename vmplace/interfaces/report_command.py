@@ -21,7 +21,7 @@ vmplace report --status"""
 
 @click.command(epilog=examples(EXAMPLES))
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--status", "with_status", is_flag=True, help="Add what the running agent says now.")
+@click.option("--status", "with_status", is_flag=True, help="Add the state of the running agent.")
 @click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="Table of the policy bench.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
 @socket_option
@@ -30,7 +30,7 @@ def report(
 ) -> None:
     """Write one HTML file about FILES: results of the lab (JSON), recordings, tables of the policy bench.
 
-    It holds its pictures and needs no other file, script or network.
+    The file holds its pictures, and needs no other file, script or network.
     """
     sections: list[Section] = []
     titles = [_add(path, sections) for path in files]

@@ -24,16 +24,16 @@ SORTS = ("name", "lar", "memory", "moved", "refused")
     type=FiniteRange(0.2, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
 @json_option
 @socket_option
 def top(once: bool, sort: str, interval: float, as_json: bool, socket: Path | None) -> None:
     """Show guests and NUMA nodes live: memory by node, LAR, imbalance, moves, refusals.
 
-    Memory is in GiB, moved and refused in MiB since the agent knows the guest. LAR is the estimated share of
-    accesses that stay on the vCPU's node. Keys: q quits; n, l, m, v, r sort by name, LAR, memory, moved and
-    refused. What does not go to a terminal is one picture, as with --once.
+    Memory is in GiB. Moved and refused are in MiB, since the agent first saw the guest. LAR is the estimated
+    share of accesses that stay on the vCPU's node. Keys: q quits; n, l, m, v, r sort by name, LAR, memory,
+    moved and refused. Without a terminal, one picture is printed, as with --once.
     """
     if as_json:
         print_json(ask("status", path=socket))
@@ -47,11 +47,11 @@ def top(once: bool, sort: str, interval: float, as_json: bool, socket: Path | No
     try:
         from vmplace.interfaces.top_app import TopApp
     except ImportError as err:
-        hint = "apt install python3-textual, or pip install 'vmplace[top]'; `vmplace top --once` needs it not"
+        hint = "apt install python3-textual, or pip install 'vmplace[top]'; `top --once` works without"
         raise VmplaceError(f"the live view is not there: {err}", hint=hint) from err
     TopApp(lambda: ask("status", path=socket), ask("status", path=socket), interval, sort).run()
 
 
 def is_terminal() -> bool:
-    """Tell whether what is printed goes to a terminal."""
+    """Tell whether stdout is a terminal."""
     return sys.stdout.isatty()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vmplace.simulate.result import SimulationResult
 
 MOST_RUN_TIME_S = 100.0
-"""Traces that programs left take one or two."""
+"""More is refused; the traces of real programs take one or two."""
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --policy vmplace --json out.json"
 
@@ -24,14 +24,16 @@ EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --poli
 @click.option("--host", "host_path", type=FILE, required=True, help="Host file (docs/simulate.md).")
 @click.option("--guest", "guests", multiple=True, required=True, help="NAME=TRACE.npz[,vcpus=…,nodes=0+1,…].")
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="vmplace", show_default=True)
-@click.option("--source", default="full", show_default=True, help="What is seen: full, ad, ibs, ad+hints, …")
+@click.option(
+    "--source", default="full", show_default=True, help="What the policy sees: full, ad, ibs, ad+hints, …"
+)
 @click.option("--windows", type=click.IntRange(min=1), help="Replay only the first windows.  [default: all]")
 @click.option(
     "--move-ns",
     type=FiniteRange(min=0, max=1e9),
     default=2000.0,
     show_default=True,
-    help="Of a vCPU, per page.",
+    help="What moving a page costs, in ns of one vCPU.",
 )
 @click.option("--json", "json_path", type=FILE, help="Write the figures to this file.")
 def simulate_command(  # noqa: PLR0913  (options)

@@ -79,7 +79,7 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"replica_mb": "5"}
     assert "taken out" in run("set", "test", "--remove").stdout
     gone = run("get", "test")
-    assert "says nothing" in output_of(gone) and getattr(gone.exception, "exit_code", None) == 3
+    assert "holds no policy" in output_of(gone) and getattr(gone.exception, "exit_code", None) == 3
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from vmplace.model.pressure import node_pressure
 LOG = logging.getLogger(__name__)
 FOLDER = Path("/etc/kubernetes/node-feature-discovery/features.d")
 EXPIRES_AFTER = 5
-"""Intervals: labels outlive an agent that is started anew, and no more."""
+"""Intervals.  Labels stay while an agent restarts, and not much longer."""
 
 
 @click.group(
@@ -30,7 +30,7 @@ EXPIRES_AFTER = 5
     epilog=examples("vmplace kube features --interval 60\nvmplace kube agent --node $NODE_NAME"),
 )
 def kube() -> None:
-    """Tell Kubernetes what the agent knows of this node (docs/clouds/kubevirt.md)."""
+    """Connect the agent of this node with Kubernetes: labels and annotations (docs/clouds/kubevirt.md)."""
 
 
 @kube.command("features", epilog=examples("vmplace kube features\nvmplace kube features --once --dir /tmp"))
@@ -40,13 +40,13 @@ def kube() -> None:
 @click.option(
     "--interval", type=FiniteRange(min=1, max=3600), default=60.0, show_default=True, help="Seconds."
 )
-@click.option("--once", is_flag=True, help="Write the file, and end; it expires.")
+@click.option("--once", is_flag=True, help="Write the file once, and end; the file expires.")
 @socket_option
 def features(folder: Path, interval: float, once: bool, socket: Path | None) -> None:
     """Keep a feature file for Node Feature Discovery, which labels the node with it.
 
-    Runs until it is stopped, and takes the file away then.  While no agent answers nothing is written,
-    and after five intervals the labels go by themselves.
+    It runs until it is stopped, and then removes the file.  While no agent answers, nothing is written, and
+    the labels expire after five intervals.
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     path = folder / "vmplace"
@@ -70,7 +70,7 @@ def features(folder: Path, interval: float, once: bool, socket: Path | None) -> 
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Who asks.  [default: the pod's service account]",
+    help="Credentials for the API server.  [default: the pod's service account]",
 )
 @click.option(
     "--hooks",
@@ -82,16 +82,16 @@ def features(folder: Path, interval: float, once: bool, socket: Path | None) -> 
     type=FiniteRange(min=0.1, max=60),
     default=3.0,
     show_default=True,
-    help="Seconds between looks.",
+    help="Seconds between two updates of the file.",
 )
 @socket_option
 def agent(
     node: str, kubeconfig: Path | None, hooks: Path | None, interval: float, socket: Path | None
 ) -> None:
-    """Let annotations of VirtualMachineInstances be the policies of this node's guests.
+    """Use annotations of VirtualMachineInstances as the policies of this node's guests.
 
-    Runs beside the agent, as root, until it is stopped.  It writes stated-guests.json beside the agent's
-    socket, which the agent reads.
+    It runs beside the agent, as root, until it is stopped.  It writes stated-guests.json beside the agent's
+    socket, and the agent reads that file.
     """
     from vmplace.cloud.kubernetes.node_agent import serve
 

@@ -30,13 +30,13 @@ SHARE = FiniteRange(min=0.0, max=1.0)
     ),
 )
 def openstack() -> None:
-    """Tell OpenStack what the agent knows: traits of this host and of its NUMA nodes (docs/clouds)."""
+    """Publish traits of this host and of its NUMA nodes to OpenStack (docs/clouds/openstack.md)."""
 
 
 @openstack.command("provider-config")
-@click.option("--advise", is_flag=True, help="Guests are only placed where a flavour says so.")
+@click.option("--advise", is_flag=True, help="This host places a guest only if its flavour says so.")
 def print_provider_config(advise: bool) -> None:
-    """Print a provider.yaml for nova-compute, which must be started anew to read it."""
+    """Print a provider.yaml for nova-compute; restart nova-compute to have it read."""
     click.echo(provider_config((HERE,) if advise else (HERE, ACTS)), nl=False)
 
 
@@ -51,10 +51,22 @@ def print_provider_config(advise: bool) -> None:
 @click.option(
     "--interval", type=FiniteRange(min=1, max=3600), default=60.0, show_default=True, help="Seconds."
 )
-@click.option("--tight-from", type=SHARE, default=TIGHT_FROM, show_default=True, help="Pressure.")
-@click.option("--free-below", type=SHARE, default=FREE_BELOW, show_default=True, help="Pressure.")
 @click.option(
-    "--hold", type=FiniteRange(min=0, max=86400), default=HOLD_S, show_default=True, help="Seconds."
+    "--tight-from",
+    type=SHARE,
+    default=TIGHT_FROM,
+    show_default=True,
+    help="A node is tight at this pressure.",
+)
+@click.option(
+    "--free-below", type=SHARE, default=FREE_BELOW, show_default=True, help="It is free below this one."
+)
+@click.option(
+    "--hold",
+    type=FiniteRange(min=0, max=86400),
+    default=HOLD_S,
+    show_default=True,
+    help="Seconds before a node's trait changes.",
 )
 @click.option("--once", is_flag=True, help="Publish the nodes as they are, and end.")
 @socket_option
@@ -70,7 +82,7 @@ def publish(  # noqa: PLR0913 - an option each
 ) -> None:
     """Keep a provider for each NUMA node of this host in Placement, with a trait while it is tight.
 
-    Runs until it is stopped, beside the agent and not in it.  Secrets come from clouds.yaml alone.
+    It runs until it is stopped, in a process of its own.  Secrets come from clouds.yaml alone.
     """
     extra_module("tenacity", "openstack")
     from vmplace.cloud.openstack.publish import Publisher, providers
@@ -104,7 +116,7 @@ def publish(  # noqa: PLR0913 - an option each
 @CLOUD
 @HOST
 def withdraw(cloud: str | None, host: str | None) -> None:
-    """Remove what publish made: when this host leaves, or vmplace does."""
+    """Remove what `publish` made: do so before this host, or vmplace, is removed."""
     extra_module("tenacity", "openstack")
     from vmplace.cloud.openstack.publish import providers
 

@@ -1,17 +1,20 @@
-"""Which figures does the README tell, and from which runs?  None is typed: they are rendered from two files.
+"""Render the figures of README.md from kept runs; none is typed.
 
     python -m bench.readme_results build/demo     # keep the demo's result, and render
 
-``bench/results/demo_runs.json`` is the log of runs in a row (demo_runs.py): the table between the two marks
+``bench/results/demo_runs.json`` is the log of runs in a row (demo_runs.py).  The table between the two marks
 in README.md has the median and the spread of its idle runs that came to a verdict, whichever it was.
-``bench/results/demo.json`` has one run whole, with its record: the picture is of that.  A test fails where
-the text and the files differ.
+``bench/results/demo.json`` has one run whole, with its record: the picture is of that run.
+``bench/results/status.json`` has what `vmplace status` printed of the demo's guests (bench_status.py).
+A test fails if the text and the files differ.
 """
 
 import json
+import re
 import statistics
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,9 +29,11 @@ from lab.scenario_result import ScenarioResult
 CHECKOUT = Path(__file__).parents[1]
 KEPT = CHECKOUT / "bench/results/demo.json"
 LOG = CHECKOUT / "bench/results/demo_runs.json"
+STATUS = CHECKOUT / "bench/results/status.json"
 PICTURE = CHECKOUT / "docs/pictures/before-after.svg"
 README = CHECKOUT / "README.md"
 BEGIN, END = "<!-- demo: rendered by make results -->", "<!-- /demo -->"
+STATUS_BLOCK = re.compile(r"(?<=<!-- kept: status.json -->\n)(?:    .*\n)+")
 NAMES = {"none": "nobody", "kernel": "kernel balancing", "vmplace": "**vmplace**"}
 MIB = 1 << 20
 Result = Mapping[str, Any]
@@ -109,6 +114,25 @@ def with_results(readme: str, log: Result) -> str:
     return f"{before}{BEGIN}\n{rendered(log)}\n{END}{after}"
 
 
+def with_status(readme: str, kept: Result) -> str:
+    """Return the README with the table of guests that ``vmplace status`` printed in the kept run.
+
+    Raises ValueError where it has no block for that.
+    """
+    shown, blocks = STATUS_BLOCK.subn(lambda _: textwrap.indent(status_table(kept), "    "), readme)
+    if blocks != 1:
+        raise ValueError("README.md lacks the mark <!-- kept: status.json --> with a block below it")
+    return shown
+
+
+def status_table(kept: Result) -> str:
+    """Return the lines from the heads of the columns to the last guest: one for each guest and its head."""
+    lines = kept["printed"]["status"].splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if line.startswith("guest "))
+    end = next(number for number, line in enumerate(lines) if re.match(r"\S+: ", line) and number > first)
+    return "".join(lines[first:end])
+
+
 def keep(folder: Path) -> None:
     """Keep a run of the demo.  Raises ValueError for one that did not hold."""
     demo = json.loads((folder / "result.json").read_text())
@@ -132,7 +156,8 @@ def main() -> None:
     if len(sys.argv) > 1:
         keep(Path(sys.argv[1]))
     kept = json.loads(KEPT.read_text())
-    README.write_text(with_results(README.read_text(), json.loads(LOG.read_text())))
+    readme = with_results(README.read_text(), json.loads(LOG.read_text()))
+    README.write_text(with_status(readme, json.loads(STATUS.read_text())))
     draw(kept, PICTURE)
 
 

@@ -311,5 +311,5 @@ def test_limits_that_the_manual_names_are_those_of_the_code() -> None:
     cheap, dear = (f"{ms / 1000:g} s" for ms in (LONGEST_CHEAP_MS, LONGEST_DEAR_MS))
     rest = f"up to {cheap} while nothing is to be moved"
     assert rest in (DOCS / "pictures/window.svg").read_text()
-    assert f"rests between windows, up to {cheap}, or up to {dear} where looks" in page
+    assert f"rests between windows, up to {cheap}, or up to {dear} where sampling and planning" in page
     assert f"a tenth of a CPU, or one in {dear} | `longest_rest_ms`" in page

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from bench import readme_results
-from bench.readme_results import KEPT, LOG, PICTURE, README, keep, rendered, rendered_run, with_results
+from bench.readme_results import (
+    KEPT,
+    LOG,
+    PICTURE,
+    README,
+    STATUS,
+    keep,
+    rendered,
+    rendered_run,
+    status_table,
+    with_results,
+    with_status,
+)
 
 GOLDEN = Path(__file__).parents[1] / "data/golden"
 
@@ -77,6 +89,16 @@ def test_what_a_command_prints_in_the_readme_is_what_it_prints() -> None:
         lines = textwrap.dedent(block).splitlines()
         printed = (GOLDEN / file).read_text().splitlines()
         assert 3 < len(lines) <= 12 and lines == printed[: len(lines)]
+
+
+def test_the_status_in_the_readme_is_that_of_the_kept_run() -> None:
+    readme, kept = README.read_text(), json.loads(STATUS.read_text())
+    assert with_status(readme, kept) == readme, "run make results"
+    assert 1 < len(status_table(kept).splitlines()) <= 8
+    other = {"printed": {"status": kept["printed"]["status"].replace("web ", "dns ")}}
+    assert "    dns " in with_status(readme, other)
+    with pytest.raises(ValueError, match="lacks the mark"):
+        with_status(readme.replace("kept: status.json", ""), kept)
 
 
 def test_a_readme_is_short_enough_to_be_read() -> None:

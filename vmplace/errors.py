@@ -31,7 +31,7 @@ class GuestGoneError(VmplaceError):
 
 
 class OutsideError(VmplaceError, ValueError):
-    """What came from outside is not what it must be: too long, not of its form, out of range (outside.py)."""
+    """Data from outside is malformed: too long, not of its form, or out of range (outside.py)."""
 
     code = "bad-input"
 

@@ -63,7 +63,7 @@ MOST_S = 30.0
 SHORT_WAITS_S = 10.0
 """Steps that end before they are looked at may have slept so long in LONGEST_BACKOFF_S, for each process."""
 STACK_BYTES = 256 << 10
-HELD = "left alone: it, or too many other processes, hold up whoever reads their memory maps"
+HELD = "left alone: this process, or too many others, block the readers of their memory maps"
 PROC = Path("/proc")
 
 
@@ -201,7 +201,7 @@ class Held:
         except HeldError:
             return True
         except OSError:
-            # It ended: who reads it for its own sake is told so.
+            # It ended: whoever reads it next gets that error.
             return False
         except Exception:
             # For want of a thread, say: what cannot be asked may hold up whoever reads it.
@@ -380,7 +380,7 @@ class _Job(Generic[T]):
 
     def _hand_over(self) -> None:
         for value in self._value:
-            # Nobody is there to be told.
+            # Nobody waits for it any more.
             with contextlib.suppress(Exception):
                 self._late(value)
 

@@ -180,7 +180,7 @@ def unusable(path: Path, err: OSError, verb: str = "write") -> JournalError:
     cures = {
         **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), f"free some space for {path}"),
         **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise LimitNOFILE, or manage fewer guests"),
-        errno.EIO: f"look after the disk of {path}: dmesg tells",
+        errno.EIO: f"check the disk of {path}: see dmesg",
         errno.ENOMEM: "free some memory",
         errno.ELOOP: f"{path} is a symbolic link: put the file itself there",
     }

@@ -205,7 +205,7 @@ class Replicator:
 
     def _replicate(self, guest: GuestTopology, wanted: Replication) -> ReplicaOutcome:
         if guest.identity in self._owed:
-            raise VmplaceError("earlier copies are to go first")
+            raise VmplaceError("its earlier copies are not dropped yet")
         mine = self._known(guest)
         info = mine.placement.info()
         nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes

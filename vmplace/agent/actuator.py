@@ -136,7 +136,7 @@ class HostActuator:
         """Undo one guest or all within the budget; return what was done.
 
         It ends early once ``is_stopping()``, and after ``UNDO_S``: then the journal keeps what is left.
-        Raises VmplaceError, with what was done, if not all is as it was.
+        Raises VmplaceError, with what was done, if something could not be restored.
         """
         calls, guests = self._calls, None if guest is None else (guest,)
         until_ns = calls.clock() + int(UNDO_S * 1e9)
@@ -160,9 +160,9 @@ class HostActuator:
         for line in reported:
             LOG.info("undo: %s", line)
         if copies.left or not result.is_complete:
-            # Whoever asked may be about to throw the journal away.
+            # An error, not a line: the caller may be about to delete the journal.
             hint = AGAIN if result.is_complete else "the rest stays in the journal: run it again"
-            raise VmplaceError(f"not all is as it was: {'; '.join(reported)}", hint=hint)
+            raise VmplaceError(f"not everything was restored: {'; '.join(reported)}", hint=hint)
         return reported
 
     def leftover(self) -> str | None:
@@ -176,7 +176,7 @@ class HostActuator:
             for guest in contents.guests.values()
         ]
         taken = [f"{name.replace('/', '.')} was {record.before}" for name, record in contents.sysctls.items()]
-        found = "; ".join((*moved, *taken, *self._journal.damage)) or "nothing is left of it"
+        found = "; ".join((*moved, *taken, *self._journal.damage)) or "nothing"
         self._settled()
         return f"the agent with pid {self._killed_pid} was killed; its journal holds {found}"
 

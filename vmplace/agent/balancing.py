@@ -17,8 +17,8 @@ from vmplace.topology.guest import Movability
 from vmplace.topology.host import HostTopology
 
 LEFT_TO_KERNEL = (
-    "kernel.numa_balancing stays as it is: {} run on several nodes, and nothing here tells which of these "
-    "touches a page, as the kernel's hint faults do"
+    "kernel.numa_balancing stays as it is: {} run on several nodes, and the source does not see which of "
+    "them touches a page; the kernel's hint faults do"
 )
 
 

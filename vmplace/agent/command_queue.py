@@ -89,7 +89,7 @@ class CommandQueue:
 
     def _make_room(self, order: Order) -> None:
         if self._rooms is None or order.flavour is None:
-            raise VmplaceError("nothing is known of what to make room for", hint="name it: VCPUS:MIB")
+            raise VmplaceError("the size to make room for is missing", hint="name it: VCPUS:MIB")
         if self.paused:
             raise VmplaceError("all moves are paused, so no room is made", hint="vmplace resume")
         self._rooms.begin(order, order.flavour)

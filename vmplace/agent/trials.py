@@ -135,7 +135,7 @@ class Trials:
             return count(guest.topology)
         except Exception as err:
             if self._unmeasured.get(guest.name) != str(err):
-                LOG.warning('guest=%s reason="nothing tells whether moving helped: %s"', guest.name, err)
+                LOG.warning('guest=%s reason="no counters show whether moving helped: %s"', guest.name, err)
             self._unmeasured[guest.name] = str(err)
             return None
 

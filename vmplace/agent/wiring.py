@@ -114,7 +114,7 @@ def guest_cost(config: Config) -> tuple[GuestCost | None, tuple[str, ...]]:
     except UnsupportedHostError as err:
         if wanted == "perf":
             raise
-        return None, (f"nothing tells whether moving memory helped a guest: {err}",)
+        return None, (f"no counters show whether moving memory helped a guest: {err}",)
 
 
 def looked(finder: GuestFinder, budget_bytes: int) -> Discovered:

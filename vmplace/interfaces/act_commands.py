@@ -124,7 +124,9 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
         result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
     _print_lines(undo_lines(result), as_json=as_json)
     if not result.is_complete:
-        reported = "stopped before all is as it was" if wakeup.stopping else "not all is as it was"
+        reported = (
+            "stopped before everything was restored" if wakeup.stopping else "not everything was restored"
+        )
         raise VmplaceError(reported, hint="the rest stays in the journal: run it again")
 
 
@@ -133,12 +135,12 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
     from vmplace.agent.without_agent import give_back_without_agent
 
     if guest is not None:
-        raise click.UsageError("--settings are the host's: give no GUEST")
+        raise click.UsageError("--settings concerns the host: give no GUEST")
     reported, failures = give_back_without_agent(read_config(config).config)
     if reported or not failures:
-        _print_lines(reported or ("nothing to give back",), as_json=as_json)
+        _print_lines(reported or ("nothing to restore",), as_json=as_json)
     if failures:
-        raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` tells more")
+        raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` says more")
 
 
 @click.command(epilog=examples("vmplace pause\nvmplace pause db1"))

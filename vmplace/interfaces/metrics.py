@@ -68,7 +68,9 @@ def _work(status: Mapping[str, Any]) -> Iterator[Metric]:
 def _nodes(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
     size = GaugeMetricFamily("vmplace_node_memory_bytes", "Memory of a node.", labels=("numa_node",))
     free = GaugeMetricFamily(
-        "vmplace_node_free_bytes", "Free memory of a node, less what is kept.", labels=("numa_node",)
+        "vmplace_node_free_bytes",
+        "Free memory of a node, without room kept for a guest to come.",
+        labels=("numa_node",),
     )
     for node in nodes:
         size.add_metric((str(node["nid"]),), node["memory_bytes"])

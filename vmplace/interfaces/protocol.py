@@ -73,7 +73,7 @@ def as_text(response: Response) -> Response:
     try:
         return Response(True, text=indented(response.data))
     except Exception:
-        # What cannot be said is told by ``encoded``.
+        # ``encoded`` reports what cannot be encoded.
         return response
 
 
@@ -122,7 +122,7 @@ def parse_request(line: bytes) -> Request | Response:
         )
     if request.version != VERSION:
         hint = "use the vmplace command of the same release"
-        return refusal("request", f"version {request.version} is not spoken here, but {VERSION}", hint)
+        return refusal("request", f"version {request.version} is not supported, only {VERSION}", hint)
     if request.command not in LOOKS | ACTS:
         known = ", ".join(sorted(LOOKS | ACTS))
         return refusal("request", f"unknown command {request.command[:40]!r}", f"known: {known}")

@@ -35,7 +35,7 @@ PATIENCE_S = 5.0
 """An update usually waits for an aggregation or two.  All questions of a window have it once."""
 LEAST_S = 0.5
 """No question is begun to be given up sooner: two aggregations."""
-STUCK = "DAMON does not answer: a process that it watches holds its memory map up"
+STUCK = "DAMON does not answer: a process that it watches blocks its own memory map"
 
 
 class DamonHeldError(VmplaceError):

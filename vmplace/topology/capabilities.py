@@ -164,7 +164,7 @@ def probe_numad(roots: Roots) -> Capability:
     if numad is None:
         return Capability(name, True, "it does not run")
     if not numad.scans_all and not numad.included:
-        return Capability(name, True, f"it runs (pid {numad.pid}), and looks at no process unasked")
+        return Capability(name, True, f"it runs (pid {numad.pid}), but moves only processes it was given")
     off = f"; {len(numad.excluded)} processes are kept off it" if numad.excluded else ""
     cure = "systemctl disable --now numad, or numad -x PID for each guest (vmplace status names them)"
     return Capability(name, False, f"it runs (pid {numad.pid}) and moves guests, too{off}", cure)

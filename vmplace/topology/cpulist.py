@@ -25,6 +25,6 @@ def parse_cpulist(text: str, most: int = MOST_ID) -> tuple[int, ...]:
         end = whole(last if dash else first, least=start, most=most, what="id") + 1
         listed += end - start
         if listed > 2 * most + 2:
-            raise OutsideError("a list of ids tells the same ones again and again")
+            raise OutsideError("a list of ids repeats the same ids too often")
         wanted.update(range(start, end))
     return tuple(sorted(wanted))

@@ -47,8 +47,8 @@ Half as long before that, each: known guests and what libvirt started, and other
 files of KVM; command lines are read, which is part of it.
 """
 BUSY = 4.0
-"""Times as long as its CPU time, by the clock, may a look take where others have the CPUs."""
-NOT_YET = "not looked at yet: to look at the others takes long"
+"""On a busy host, a look may take this many times its CPU time by the clock."""
+NOT_YET = "not read yet: reading the other processes takes long"
 MOST_RANGES = 1024
 """Of a guest's RAM: QEMU has 256 slots for DIMMs, and vNUMA cells are some dozens."""
 DEBUGFS = Path("/sys/kernel/debug")
@@ -286,12 +286,14 @@ class GuestFinder:
             # The real one goes on as it is; this one is neither that nor to be believed in anything else.
             name = printable(claimed)
             raise UnsupportedHostError(
-                f"it says that it is domain {name}, which libvirt does not run in it: left alone"
+                f"it claims to be domain {name}, but libvirt did not start it as that domain: left alone"
             )
         is_known = self._libvirt is not None and answer.problem is None
         if claimed is None and is_known and process.pid in self._started:
-            # A QEMU that its guest took over says what it likes: what is said of its domain holds no less.
-            raise UnsupportedHostError("libvirt started it, but not as the domain it says it is: left alone")
+            # A QEMU that its guest took over may change its command line: its domain's policy must hold.
+            raise UnsupportedHostError(
+                "libvirt started it, but not as the domain it claims to be: left alone"
+            )
         description = domain or ordered or GuestDescription("")
         status = read_status(process.pid, self._proc)
         guest = GuestTopology(

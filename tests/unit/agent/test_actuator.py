@@ -55,7 +55,7 @@ def test_an_undo_that_is_not_complete_is_no_success(tmp_path: Path):
     try:
         homes = np.array([BASE + i * PAGE for i in range(8)], np.uint64)
         actuator._journal.record_pages(me, encode_pages(homes, np.ones(8, np.int32), np.ones(8, np.int16)))
-        with pytest.raises(VmplaceError, match=r"not all .* 8 pages would not move \(stopped\)"):
+        with pytest.raises(VmplaceError, match=r"not everything .* 8 pages would not move \(stopped\)"):
             actuator.undo(None, lambda: True)
         assert "moved back" in actuator.undo(None, lambda: False)[0]
     finally:
@@ -89,7 +89,7 @@ def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_
         result = actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
         assert result.replicated_pages
         kvm.error = OSError(errno.ENOMEM, "no memory")
-        with pytest.raises(VmplaceError, match=r"not all .* db1: its copies are not dropped yet") as raised:
+        with pytest.raises(VmplaceError, match=r"not everything .* db1: its copies are not dropped yet") as raised:
             actuator.undo("db1", lambda: False)
         assert "tries again" in str(raised.value.hint)
         with pytest.raises(VmplaceError, match="its copies are not dropped yet"):

@@ -145,4 +145,4 @@ def test_what_is_given_back_is_reported_though_damon_waits_for_a_process(
     monkeypatch.setattr(apart, "write", held_up)
     reported, failures = give_back_without_agent(config, taken, tmp_path / "sys")
     assert reported == ("kernel.numa_balancing=0->1: given back",)
-    assert len(failures) == 1 and "a process that it watches holds its memory map up" in failures[0]
+    assert len(failures) == 1 and "a process that it watches blocks its own memory map" in failures[0]

@@ -64,7 +64,7 @@ def test_a_second_process_with_the_uuid_is_reported_and_left_alone(tmp_path: Pat
     scan = GuestFinder(Reporting(), run=tmp_path).find()
     assert found(scan, real, other) == {real: ("db1", "libvirt")}
     (reported,) = [skip.reason for skip in scan.skipped if skip.pid == other]
-    assert "says that it is domain db1" in reported and "left alone" in reported
+    assert "claims to be domain db1" in reported and "left alone" in reported
 
 
 @needs_kvm
@@ -80,7 +80,7 @@ def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_polic
     scan = GuestFinder(Unreadable(), run=tmp_path).find()
     assert found(scan, real, other) == {real: ("db1", "kvm")}
     (reported,) = [skip.reason for skip in scan.skipped if skip.pid == other]
-    assert "says that it is domain db1" in reported and "left alone" in reported
+    assert "claims to be domain db1" in reported and "left alone" in reported
 
 
 @needs_kvm
@@ -220,7 +220,7 @@ def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_
     monkeypatch.setattr(GuestFinder, "_read_guest", dear)
     first = finder.find()
     assert read == [real, others[0]] and set(found(first, real, *others)) == set(read)
-    assert {skip.pid for skip in first.skipped if "not looked at yet" in skip.reason} >= set(others[1:])
+    assert {skip.pid for skip in first.skipped if "not read yet" in skip.reason} >= set(others[1:])
     now += 60
     finder.find()
     assert read[2:] == [real, others[1]]
@@ -269,7 +269,7 @@ def test_processes_that_are_left_come_first_in_the_next_look(tmp_path: Path):
 
 
 class Dear:
-    """A /proc of processes each of which takes so much CPU time to look at; their users are told here."""
+    """A /proc of processes each of which takes so much CPU time to look at; their users are given here."""
 
     def __init__(self, proc: Path, monkeypatch: pytest.MonkeyPatch, look_s: float) -> None:
         self.now, self.proc, self.users, self.looked = 1000.0, proc, dict[int, int](), list[int]()

@@ -56,7 +56,7 @@ class ApiClient:
             self._http = adapter.Client(config.get(), adapter.ConnectionParams(timeout=timeout))
         except Exception as err:
             hint = "give --kubeconfig, or run it in a pod with a service account"
-            raise VmplaceError(f"no way to the API server: {err}", hint=hint) from err
+            raise VmplaceError(f"cannot connect to the API server: {err}", hint=hint) from err
 
     def close(self) -> None:
         """Let go of connections."""
@@ -69,7 +69,7 @@ class ApiClient:
             found = json.loads(answer.read())
             return list(found["items"]), str(found["metadata"]["resourceVersion"])
         except (ValueError, KeyError, TypeError) as err:
-            raise VmplaceError(f"the API server gives no list: {err}") from err
+            raise VmplaceError(f"the API server's list is malformed: {err}") from err
         finally:
             answer.close()
 

@@ -42,7 +42,7 @@ def providers(cloud: str | None, host: str) -> NodeProviders:
         if isinstance(err, errors.NotFound) and "validate token" in str(err):
             raise _not_let_in(err) from err
         hint = "see clouds.yaml: openstack --os-cloud NAME resource provider list"
-        raise VmplaceError(f"no way to OpenStack: {_said(err)}", hint=hint) from err
+        raise VmplaceError(f"cannot connect to OpenStack: {_said(err)}", hint=hint) from err
     return NodeProviders(adapter, host)
 
 

@@ -20,7 +20,7 @@ guest_slowdown_low, _high  what the host executes for samples on CPUs where gues
                          samples (timer ticks) goes by time, and an emulator that samples does less in that:
                          so it is taken off by the second.  Control: how far spells without sampling differ.
 emulator_speed_low, _high  guest instructions a second: what emulating IBS itself costs.  Control: without.
-lar_gap_points           mean LAR of a scenario's guests (the demo's, unless told otherwise) that the agent
+lar_gap_points           mean LAR of a scenario's guests (the demo's, unless others are named) that the agent
                          reaches with node roots, less that with IBS alone.  Control: less that before.
                          Of guests that write, for copies of what is only read take node roots.
 imbalance_gap            the same for the MC imbalance of all guests together, that with IBS less the other's.

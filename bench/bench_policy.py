@@ -238,7 +238,7 @@ def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
 def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
     """Run what the table will ask for, several scenarios at a time; the results are in the cache then.
 
-    What fails here is not told: the table comes to it again.
+    A failure here is not reported: the table meets it again.
     """
     named = scenario_names(options.traces)
     jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]
@@ -258,7 +258,7 @@ def fill_one(bench: Bench, options: argparse.Namespace, host: str, guests: Seque
 def scenario_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield host and guests of each trace alone, then of the mixes.
 
-    Traces that are not in the folder are told and left out.
+    Traces that are not in the folder are reported and left out.
     """
     for path in sorted(folder.glob("*.npz")):
         yield SINGLE_HOST, (path.stem,)

@@ -1,4 +1,4 @@
-"""Inside the emulated host: a harvest against DAMON, told to look at each page; prints JSON.
+"""Inside the emulated host: a harvest against DAMON that checks each page; prints JSON.
 
 DAMON looks at one page of each region.  Here each page is a region: it learns what a harvest does.  One look
 at all pages is a round of its thread: it clears the accessed bits, sleeps, and reads them.

@@ -1,7 +1,8 @@
 """One file for each bench: what was measured, on which machine and commit, and which parts failed.
 
-A bench is some named *parts*.  Each returns its figures, or yields them piece by piece; what it had told when
-it failed is kept.  The file is written anew after each part, in one step, so that it is whole at any time:
+A bench is some named *parts*.  Each returns its figures, or yields them piece by piece; what a part had
+yielded when it failed is kept.  The file is written anew after each part, in one step, so that it is whole at
+any time:
 
     {"bench": NAME, "record": {machine, date, commit, command, load},
      "parts": {PART: {"figures": {...}, "runs": N, "took_s": [...], "spread": {...}}},

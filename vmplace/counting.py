@@ -7,7 +7,7 @@ its own and an argument on a page that never comes (held.py).
 
 1. One process (apart_worker.py) has the events of all guests.
 2. A guest that holds it up has it left behind with all of them.  Another one takes its place once it is
-   wanted, where all are counted anew: whoever asks is told which process counts.
+   wanted, where all are counted anew: the answer names the process that counts.
 """
 
 import contextlib

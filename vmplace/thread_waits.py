@@ -81,7 +81,7 @@ def _waiting_ticks(stat: bytes) -> int | None:
 
 
 def _ran_ns(schedstat: bytes) -> int:
-    """Return how long a thread ran or waited for a CPU; 0 where that is not told."""
+    """Return how long a thread ran or waited for a CPU; 0 where the kernel does not say."""
     times = schedstat.split()[:2]
     return sum(map(int, times)) if len(times) == 2 and all(map(bytes.isdigit, times)) else 0
 

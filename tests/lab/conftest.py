@@ -1,6 +1,6 @@
 """A test in the emulated host gets one more try.
 
-Now and then emulation loses a nested guest (docs/lab.md).  Every rerun is told in the summary (-ra); a rule
+Now and then emulation loses a nested guest (docs/lab.md).  Every rerun is in the summary (-ra); a rule
 that is broken fails twice.
 """
 

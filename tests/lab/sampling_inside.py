@@ -5,7 +5,7 @@ window SOURCE KIND PAGE_KIB FIRST:END...   touch pages [FIRST, END) in each of t
 nodes CPU:r|w:FIRST:END...                 in one window, have a vCPU on each CPU read or write pages; print
                                            by node what source "kvm" saw, after a window that nobody counts
 places NID                                 move pages that nobody touches; print on which nodes "kvm" has them
-                                           before, in the window after that, and once it was told
+                                           before, in the window after that, and once it was notified
 rates FIRST_MS CPU:FIRST:END:PER_SECOND...   have a vCPU on each CPU touch each page so often, at random,
                                            and an agent watch; print by range what its page statistics hold
 KIND is "process" (a child writes to its memory) or "kvm" (a vCPU writes to guest memory).
@@ -206,7 +206,7 @@ def moving_guest(orders: Connection) -> None:
 
 
 def started_guest() -> tuple[Connection, Process, GuestTopology]:
-    """Return a guest that moves from CPU to CPU as it is told."""
+    """Return a guest that moves from CPU to CPU on command."""
     orders, theirs = Pipe()
     child = Process(target=moving_guest, args=(theirs,), daemon=True)
     child.start()
@@ -240,7 +240,7 @@ def nodes(*texts: str) -> None:
 
 
 def places(nid: str) -> None:
-    """Print the nodes of 512 untouched pages: at first, once they moved, and once the source was told."""
+    """Print the nodes of 512 untouched pages: at first, once they moved, and once the source was notified."""
     orders, child, topology = started_guest()
     source = SOURCES["kvm"](SourceSetup(read_host()))
     assert isinstance(source, PlaceKeeper)

@@ -1,4 +1,4 @@
-"""The real numad is found, and what it was told later is known.  It runs in a tree, not in the emulated host.
+"""The real numad is found, and later orders to it are known.  It runs in a tree, not in the emulated host.
 
 Takes some 3 s.  It looks at one process that sleeps (-S 0), and its message queue is its own.
 """
@@ -89,7 +89,7 @@ def test_numad_is_found_and_whom_it_may_move_with_the_cure_that_works(tree: Tree
     db1 = replace(guest("db1"), pid=sleeper)
     reported = numad_note(numad, [db1, guest("web")])
     assert reported is not None and "may move db1, too" in reported
-    # The cure, as it is told.
+    # The cure, as it is reported.
     tree.run(reported.partition("`")[2].partition("`")[0])
     numad = seen(tree, lambda one: sleeper in one.excluded)
     assert numad is not None and numad_note(numad, [db1, guest("web")]) is None

@@ -90,7 +90,7 @@ def test_the_patched_kvm_tells_which_node_read_and_wrote(host: LabHost) -> None:
 
 
 def test_where_untouched_pages_went_is_known_once_it_is_reported(host: LabHost) -> None:
-    """The control is the window before: who is not told looks them up in turn."""
+    """The control is the window before: a source that is not notified looks them up in turn."""
     argv = ["numactl", "-m", "2", "python3", INSIDE, "places", "3"]
     assert json.loads(host.run(argv, timeout=180).stdout) == {"moved": 512, "nodes": [[2], [2], [3]]}
 

@@ -110,7 +110,7 @@ def test_a_bare_qemu_is_found_without_names(host: LabHost):
 
 
 def bare_guests(host: LabHost) -> list[Any]:
-    """Return the guests that libvirt does not know and whose vCPUs are told."""
+    """Return the guests that libvirt does not know and whose vCPUs are reported."""
     return [guest for guest in scan(host)["guests"].values() if guest["origin"] == "kvm" and guest["vcpus"]]
 
 

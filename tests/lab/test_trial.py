@@ -1,6 +1,6 @@
 """A placement that makes a real guest slower is undone, by stall counters in emulated time.
 
-The guest runs beside its memory; the policy is told to deal that out over both nodes.  Truth: the kernel's
+The guest runs beside its memory; the policy is to interleave that over both nodes.  Truth: the kernel's
 numa_maps.
 """
 

@@ -1,5 +1,5 @@
 /*
- * A guest that touches what it is told to: a multiboot kernel (-kernel), without an operating system.
+ * A guest that touches what it is ordered to: a multiboot kernel (-kernel), without an operating system.
  *
  * Over COM1 it is sent two bytes, FIRST and END in units of 4 MiB; it writes to each page of that range of its
  * memory and answers with "k".  It lies itself in the megabyte from 1 MiB.

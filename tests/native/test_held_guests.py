@@ -170,7 +170,7 @@ class HoldingKernel(NativeKernel):
             if self.asks == 0:
                 self.holder.hold()
         super().page_nids(pid, hvas, status)
-        # This machine may have one node: what is on node 0 is told to be on this one.
+        # This machine may have one node: what is on node 0 is said to be on this one.
         status[status == 0] = self.node
 
     def move_pages(

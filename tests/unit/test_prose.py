@@ -8,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,26 @@ def test_names_in_code_are_those_of_the_field() -> None:
         for path in files
     }
     assert len(words) > 300
+    assert {path: found for path, found in words.items() if found} == {}
+
+
+def comments(path: Path) -> Iterator[str]:
+    """Yield the comments and the docstrings of a Python file."""
+    with path.open("rb") as file:
+        yield from (
+            token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT
+        )
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+
+
+@pytest.mark.parametrize("folder", ["vmplace", "bench", "tests"])
+def test_comments_use_the_words_of_the_field(folder: str) -> None:
+    files = list((ROOT / folder).rglob("*.py"))
+    words = {name(path): [one for text in comments(path) for one in COINED.findall(text)] for path in files}
+    words |= {name(path): COINED.findall(path.read_text()) for path in (ROOT / folder).rglob("*.[ch]")}
+    assert len(words) > 10
     assert {path: found for path, found in words.items() if found} == {}
 
 

@@ -1,4 +1,4 @@
-"""A thread that waits is told from one that works, or that has no CPU."""
+"""A thread that waits is distinguished from one that works, or that has no CPU."""
 
 import contextlib
 import os

@@ -184,7 +184,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def journal_path(self) -> Path:
-        """Return where the journal is kept: in the state directory unless told otherwise."""
+        """Return where the journal is kept: in the state directory, or as configured."""
         return Path(self.journal or f"{self.state_dir}/journal")
 
     @property

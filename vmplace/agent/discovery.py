@@ -76,7 +76,7 @@ class Discovery:
     def look_again(self, *, asking: bool = False) -> None:
         """Look the guests up as soon as LOOK_SHARE allows, as something changed.
 
-        At the next call, and ask libvirt too, if ``asking``: libvirt told of it, or an order did.  What
+        At the next call, and ask libvirt too, if ``asking``: libvirt or an order reported it.  What
         guests do by themselves, such as to end, anybody's can do all the time.
         """
         self._guests_until = 0.0 if asking else min(self._guests_until, self._soonest)

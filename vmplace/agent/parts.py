@@ -82,7 +82,7 @@ class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
     ``huge_replicas`` are the snapshot's, ``counters`` None if nothing tells whether moving helped,
     ``summaries`` None where nothing is handed over; ``holds`` tells whether a guest holds up, now, whoever
-    reads its memory map; ``sampled`` is told each window of a guest."""
+    reads its memory map; ``sampled`` is called with each window of a guest."""
 
     discovery: Discovery
     source: Source

@@ -3,7 +3,7 @@
 1. Each guest replays a recorded trace, again from its start when it ends, on the node that has most CPUs
    free; memory is where it is first touched.
 2. The agent runs as on a real host (simulate/agent_run.py) for ``span_ns`` of the traces' time.
-3. What is told is of the second half: each node's pressure, as vmplace/model/pressure.py defines it, from
+3. The result is of the second half: each node's pressure, as vmplace/model/pressure.py defines it, from
    exact counts of accesses.
 """
 

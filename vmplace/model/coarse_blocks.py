@@ -1,7 +1,7 @@
 """What is known of a 2 MiB block whose small pages differ, if they are not to be asked for one by one?
 
-1. The busiest blocks are told apart, as far as they may be; busy by powers of two, else by address, so that
-   the same ones are from plan to plan.
+1. The busiest blocks are looked at page by page, as many as the limit allows.  They are ordered by heat in
+   powers of two, then by address, so that plan after plan chooses the same ones.
 2. Of each of the others, some pages are looked at, evenly taken.  What these have on average stands for all.
 
 Limits: of a block with a few busy pages these may be missed.
@@ -31,7 +31,7 @@ def coarse_blocks(
     """Return which of these blocks are taken together, ascending, so that at most ``most`` pages are not.
 
     And in how many windows each node touched a page of them (``coarse_touches``), None for no blocks.
-    ``differ``: how many blocks would be told apart, those at the range's ends, which must be, included.
+    ``differ``: how many blocks would be looked at page by page, those at the range's ends (always) included.
     ``nodes``: those that touched any block.
     """
     if most is None or differ * BYTE_ROW <= most:

@@ -80,7 +80,7 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     """Return the evidence of what can move, None where the source does not see nodes or saw too little.
 
     ``window_s``: how long windows last whose length is not known.
-    ``most``: about so many small pages are told apart, None: all that differ.
+    ``most``: about so many small pages are looked at one by one, None: all that differ.
     """
     found: dict[int, Entries] = {}
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS

@@ -23,7 +23,7 @@ from vmplace import native
 from vmplace.model.metrics import Matrix
 
 KNEE = 0.99
-"""Beyond this utilisation the wait goes on along its tangent: finite, so that overload can be told apart."""
+"""Beyond this utilisation the wait follows its tangent: finite, so that degrees of overload still differ."""
 MAX_STEPS = 200
 NO_CAPACITY = 1e-9
 """Stands for the capacity of a node without memory, which nothing asks: zero would divide."""

@@ -29,11 +29,11 @@ Floats = npt.NDArray[np.float64]
 FASTER = 4.0
 RATES = 48
 FEWEST, MOST = 0.02, 4.0
-"""Touches in all the time, and until the first reading: rates beyond these cannot be told apart."""
+"""Touches in all the time, and until the first reading: rates beyond these give the same readings."""
 ROUNDS = 400
 """Until what is learnt changes no more: stopped early, it finds differences among pages that have none."""
 KINDS = 20
-"""Octaves of heat that are told apart, the hottest ones."""
+"""Octaves of heat that count as different kinds: the hottest ones."""
 FAR_BELOW, NEVER = np.iinfo(np.intp).min, 1e-300
 
 

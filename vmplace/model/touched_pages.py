@@ -48,7 +48,7 @@ class TouchedPages:
     known.
     ``seen[E]``, ``wrote[E]``: whether anybody touched it, and wrote; bit 0 of the newest window.
     ``all_written``: in one of them that is not known.  ``codes[N, E]``: its rate (page_rates.py).
-    ``coarse``: entries of small pages that differ, of which the mean is told; their node has most of them.
+    ``coarse``: entries of small pages that differ: they have the mean of these, and the node that has most.
     ``sampled``, ``counted`` and ``text`` are those of ``RangePages``, with entries for pages.
     """
 

@@ -20,7 +20,7 @@ static int64_t vmp_now_ns(void)
 	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* @nids NULL asks only.  Positive returns (pages left behind) are told by @status, so they are no error. */
+/* @nids NULL asks only.  A positive return counts pages left behind: @status has them, so it is no error. */
 static int64_t vmp_call_move_pages(int pid, const struct vmp_buffer *hvas, const int32_t *nids,
 				   int32_t *status, int flags)
 {

@@ -57,7 +57,7 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
 
 
 def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:
-    """Tell which entries no node has nearly to itself: to place these is to deal them out."""
+    """Tell which entries no node has nearly to itself: these are distributed over nodes."""
     shared: Bools = heat.max(axis=1, initial=0.0) < SOLE * heat.sum(axis=1)
     return shared
 

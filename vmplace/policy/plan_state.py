@@ -1,7 +1,7 @@
 """What does the joint plan remember, from the entries of one plan to those of the next?
 
-Entries change as blocks are told apart or together in another way: what was known of each is found again by
-its address.  Where they are what they were, nothing has to follow.
+An entry is a page or a whole block, and that may change from plan to plan.  What was known of each page is
+then found by its address.  If the entries are the same as before, nothing has to be looked up.
 """
 
 from dataclasses import dataclass, field, replace

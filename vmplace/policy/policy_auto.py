@@ -6,8 +6,8 @@
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
    pages.  Other guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to
    interleave it.
-3. What the planner remembers is kept by entry from plan to plan, and follows pages whose block is told apart
-   or together in another way.
+3. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
+   becomes one entry, or several.
 
 Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as fast as real ones
 (docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
@@ -56,7 +56,7 @@ LEAST_CPUS = 0.05
 THINK_NS = 50.0
 """Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
 MOST_COUNTS = 1 << 20
-"""Small pages that are told apart, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
+"""Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 

@@ -5,7 +5,7 @@ that not only the memory but also the traffic is spread.  Two passes over the fl
 that a 16 GiB range needs no more working memory than a 256 MiB one:
 
 1. count pages by (stratum, node); what exceeds a node's weight is excess, what lacks is deficit;
-2. pick the excess at even distances (no node keeps one contiguous piece) and deal it out to the nodes
+2. pick the excess at even distances (no node keeps one contiguous piece) and distribute it to the nodes
    with a deficit by the golden-ratio sequence, hottest stratum first, until the limit is reached.
 """
 
@@ -159,7 +159,7 @@ def _due(rank: Counts, share: Counts) -> Counts:
 
 
 def _distributed(stratum: int, found: list[Units], deficit: Counts) -> _Dealt:
-    """Deal the units of a stratum out to the nodes of its deficit: exact shares, in golden-ratio order."""
+    """Distribute the units of a stratum to the nodes of its deficit: exact shares, in golden-ratio order."""
     hva = np.concatenate([np.zeros(0, np.int64), *(one.hva for one in found)])
     source = np.concatenate([np.zeros(0, np.int8), *(one.node_index for one in found)])
     target = np.zeros(len(hva), np.int8)

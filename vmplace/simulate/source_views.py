@@ -37,7 +37,7 @@ FIRST_READING_NS = 6.25e6 / CLOCK_SCALE
 HINT_PAGES = 8
 """Of so many pages one is unmapped per look."""
 HINT_CEILING = 64.0
-"""More accesses per look than this cannot be told apart by the delay of the first one."""
+"""The delay of the first access does not distinguish more accesses per look than this."""
 
 
 @dataclass(frozen=True)

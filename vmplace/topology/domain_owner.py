@@ -39,7 +39,7 @@ def is_of_domain(pid: int, name: str, *, run: Path = RUN, proc: Path = PROC) -> 
 
 
 def reported_pids(run: Path = RUN) -> frozenset[int]:
-    """Return the processes that libvirt has started by its files; those without one are not told."""
+    """Return the processes that libvirt has started by its pid files; other domains are left out."""
     pids = set()
     for path in run.glob("*.pid"):
         # Domains end meanwhile, and a file may be half written.

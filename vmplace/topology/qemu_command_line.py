@@ -141,7 +141,7 @@ def _parse_blocks(options: Options, memdevs: Mapping[int, str]) -> tuple[RamBloc
     backends = _parse_backends(options)
     if memdevs:
         order = [name for name in backends if name in memdevs.values()]
-        # Blocks of one size are told apart by their order, which must then be that of the cells.
+        # Blocks of one size are distinguished by their order, which must then be that of the cells.
         if order != [memdevs[cell_id] for cell_id in sorted(memdevs)]:
             return ()
         return tuple(RamBlock(backends[memdevs[cell_id]], cell_id) for cell_id in sorted(memdevs))

@@ -1,7 +1,7 @@
 """Which mappings of a VMM are guest RAM, and where in the guest do they lie?
 
 1. Candidates are readable, writable, not executable mappings: no heap, no stack, no small ones.
-2. With a description, each RAM block is the mapping of its size.  Blocks of one size are told apart
+2. With a description, each RAM block is the mapping of its size.  Blocks of one size are distinguished
    by address: a VMM makes them in order, and the kernel hands out addresses from the top down
    (mm/mmap.c, unmapped_area_topdown), so the first block has the highest address.
 3. Without one, or if sizes do not match, the large candidates are RAM whose place in the guest is

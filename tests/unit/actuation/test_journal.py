@@ -186,7 +186,7 @@ def test_kill_9_loses_nothing_that_was_acted_upon(tmp_path: Path, me: GuestIdent
         writer.stdout.readline()
         time.sleep(random.Random(seed).uniform(0, 0.1))  # noqa: S311 - not for secrets
         writer.send_signal(signal.SIGKILL)
-        # What came before the last line break was told in full.
+        # What came before the last line break was recorded in full.
         acted = writer.stdout.read().count(b"\n") + 1
     nids = first_nids(read_journal(tmp_path / "journal").guest(me).pages)
     assert len(nids) in (acted, acted + 1)

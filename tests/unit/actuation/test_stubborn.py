@@ -1,4 +1,4 @@
-"""Pages that somebody holds are told from busy ones by seconds, not by how short windows are."""
+"""Pages that somebody holds are distinguished from busy ones by seconds, not by how short windows are."""
 
 import numpy as np
 import pytest

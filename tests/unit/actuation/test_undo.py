@@ -124,7 +124,7 @@ def test_a_guest_that_ended_has_nothing_to_undo(journal: Journal, tmp_path: Path
         child.kill()
         result = undo(journal)
     assert result.ended == ("db1",) and result.is_complete
-    # It is told once.
+    # It is reported once.
     assert undo(journal).ended == ()
 
 

@@ -45,7 +45,7 @@ class ClockOfFreeDecisions(HostClock):
 
 
 def guest(name: str, pid: int = 0, cpu: int = 2, origin: str = "libvirt") -> GuestTopology:
-    """Return a guest with one vCPU on node 1 (CPU 2) unless told otherwise."""
+    """Return a guest with one vCPU on node 1 (CPU 2) unless others are given."""
     ram = RamRange(HVA, NPAGES, 0, 4096, Movability.MOVABLE, "anonymous memory")
     pid = pid or 1000 + sum(name.encode())
     return GuestTopology(name, pid, 1, origin, (Vcpu(0, pid + 1, (cpu,)),), (ram,))

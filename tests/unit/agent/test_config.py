@@ -1,4 +1,4 @@
-"""A wrong configuration is told with line, column and cure."""
+"""A wrong configuration is reported with line, column and cure."""
 
 import re
 from pathlib import Path

@@ -32,7 +32,7 @@ def world_of(words: dict[str, str] | None, *, more: str = "", **options: object)
 
 
 def one_window(world: World, words: dict[str, str] | None = None) -> tuple[str, ...]:
-    """Let a window pass; return what is told of the guest."""
+    """Let a window pass; return what is reported of the guest."""
     agent = world.agent()
     agent.run(windows=1)
     return agent.status.guests["db1"].reasons

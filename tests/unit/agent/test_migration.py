@@ -113,7 +113,7 @@ def test_a_guest_that_migrates_is_neither_armed_nor_harvested():
     world.armed.clear()
     world.migrating = frozenset({UUID})
     agent.run(windows=3)
-    # Nobody told: libvirt's answer is enough.
+    # No hook came: libvirt's answer is enough.
     assert world.let_go == LET_GO
     assert set(world.armed) == {"web"}
     assert agent.status.guests["db1"].state == "migrating"

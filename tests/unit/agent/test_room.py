@@ -1,4 +1,4 @@
-"""Room is made by order, and kept; guests that are held stay, and whoever asked is told."""
+"""Room is made by order, and kept; guests that are held stay, and whoever asked gets an answer."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Who may only look is told all but what helps to attack a guest."""
+"""Who may only look sees all but what helps to attack a guest."""
 
 import logging
 

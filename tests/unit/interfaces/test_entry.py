@@ -47,7 +47,7 @@ def run(code: str, path: Path, *words: str) -> "subprocess.CompletedProcess[byte
 
 
 def is_alike(path: Path, *words: str) -> "subprocess.CompletedProcess[bytes]":
-    """Return what the entry told, which is what the whole command line tells."""
+    """Return what the entry prints, which is what the whole command line prints."""
     quick, whole = run(ENTRY, path, *words), run(WHOLE, path, *words)
     assert (quick.returncode, quick.stderr) == (whole.returncode, whole.stderr)
     assert NOW.sub(rb"\1", quick.stdout) == NOW.sub(rb"\1", whole.stdout)

@@ -29,7 +29,7 @@ WORDS = (
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CLOCK = re.compile(r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}\b")
 LONG_NAMES = {"build-agent-with-…"}
-"""Are cut in tables, and told in full elsewhere."""
+"""Are cut in tables, and shown in full elsewhere."""
 OWN = {"yes", "no", "?", "->", "Needed", "Also", "there", "Better", "with"}
 VERDICT = "The agent cannot work here; it lacks: KVM, access sampling, pagemap."
 STATUS = "CapEff:\t0000000000000000\n"

@@ -168,7 +168,7 @@ def timed(verb: str, socket: Path, **words: Any) -> tuple[dict[str, Any], float]
 
 
 class Lockers:
-    """An agent beside a guest that takes the lock of its mappings when told (holder.c), and another guest."""
+    """An agent beside a guest that locks its mappings on command (holder.c), and another guest."""
 
     def __init__(self, run: Callable[..., Any], folder: Path, tmp_path: Path, does: str) -> None:
         source = ROOT / "tests/native/holder.c"

@@ -109,7 +109,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Pat
 def test_a_host_is_watched_by_an_agent_that_changes_nothing(
     tmp_path: Path, watched: tuple[World, Path]
 ) -> None:
-    """What it would have decided is told, and that nothing came of it: replay carries it out in its place."""
+    """It shows what would have been decided, and that it was not done: replay carries it out in its place."""
     world, config = watched
     out = tmp_path / "host.vmptrace"
     done = CliRunner().invoke(record, [str(out), "--duration", "0.8", "--config", str(config), "--json"])

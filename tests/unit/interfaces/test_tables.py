@@ -16,7 +16,7 @@ LONG = guest("a-guest-with-a-name-of-sixty-characters-that-is-told-in-full")
 
 
 def printed(folder: Path, *words: str) -> str:
-    """Return what a command prints into a pipe, of a guest of which something long is told."""
+    """Return what a command prints into a pipe, of a guest of which something long is shown."""
     agent = World([LONG]).agent()
     agent.run(windows=1)
     with served(agent, folder / "s") as path:
@@ -86,7 +86,7 @@ def test_that_there_is_nothing_is_said_once(words: tuple[str, ...], tmp_path: Pa
     agent.run(windows=1)
     with served(agent, tmp_path / "s") as path:
         result = asked(path, *words)
-    # The error is told on stderr, with the hint, by who runs the command.
+    # What runs the command prints the error on stderr, with the hint.
     assert isinstance(result.exception, VmplaceError)
     assert str(result.exception) in {"no guests", "nothing to move"}
     assert not {"no guests", "no memory to move"} & set(result.stdout.splitlines())

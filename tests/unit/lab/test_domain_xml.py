@@ -1,4 +1,4 @@
-"""Guests as libvirt is told: golden documents, and the rules that a golden file cannot show."""
+"""Guests as libvirt gets them: golden documents, and the rules that a golden file cannot show."""
 
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree as ET

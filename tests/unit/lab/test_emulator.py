@@ -1,4 +1,4 @@
-"""The emulated kernel is told the TSC's frequency where it is known.  Truth: /proc/cpuinfo of machines."""
+"""The emulated kernel gets the TSC's frequency where it is known.  Truth: /proc/cpuinfo of machines."""
 
 from pathlib import Path
 

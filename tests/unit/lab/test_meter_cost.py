@@ -14,7 +14,7 @@ NUMBER = 2
 
 
 class Clock:
-    """Goes on when it is told to."""
+    """Goes on when it is asked to."""
 
     def __init__(self) -> None:
         self.now_s = 1.0

@@ -1,4 +1,4 @@
-"""What is an agent told of the emulated host?  What does numad 0.5 say in its log that it did?"""
+"""What does an agent get to know of the emulated host?  What does numad 0.5 say in its log that it did?"""
 
 import subprocess
 from pathlib import Path

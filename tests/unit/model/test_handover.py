@@ -179,7 +179,7 @@ def test_vcpus_without_a_node_say_nothing(nids: tuple[int | None, ...]):
         assert prior is None
         assert handover_of(HOST, there, watched(there, halves(), 0, 1), unix_s=0, known_s=0) is None
     else:
-        # What vCPU 1 uses alone is told of, what vCPU 0 does is not.
+        # What vCPU 1 uses alone is listed, what vCPU 0 does is not.
         assert entries is not None and set(np.flatnonzero(entries.heat.sum(axis=0))) == {0}
 
 

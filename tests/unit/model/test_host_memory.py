@@ -1,4 +1,4 @@
-"""The memory system of a host follows from what firmware or a calibration told of it."""
+"""The memory system of a host follows from what firmware or a calibration reported of it."""
 
 import numpy as np
 import pytest

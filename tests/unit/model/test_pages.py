@@ -102,7 +102,7 @@ def test_memory_of_one_node_that_is_touched_as_a_whole_is_a_run_for_each_block()
 
 
 def singly(pages: RangePages) -> list[tuple[int, int, int, int]]:
-    """Return each unit in the order in which they are told: huge, page, heat, node."""
+    """Return each unit in the order in which they are listed: huge, page, heat, node."""
     return [
         (int(units.huge), (hva - pages.ram.hva) // 4096 + i, heat, node)
         for units in pages.units()

@@ -1,4 +1,4 @@
-"""Touches told by when accessed bits were first seen, against touches at rates that were declared first."""
+"""Touches estimated by when accessed bits were first seen, against touches at declared rates."""
 
 import numpy as np
 import numpy.typing as npt

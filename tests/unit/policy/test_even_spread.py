@@ -57,7 +57,7 @@ def test_copies_stay_where_one_node_alone_was_seen_to_read_them():
 
 @pytest.mark.parametrize(("parallelism", "here"), [(1.5, 12), (2.0, 8), (3.0, 8)])
 def test_what_guests_give_up_for_each_other_does_not_add_up(parallelism: float, here: int):
-    """Sixteen guests, each of which may be left or dealt out: none gets slower by more than WORTH in all."""
+    """Sixteen guests, each of which may be left or distributed: none gets slower by more than WORTH."""
     system = two_nodes(controllers=(0.2, 0.2), link=10.0)
     many = tuple(replace(shared(20, parallelism=parallelism), name=f"g{number}") for number in range(16))
     plans = [places(here, 20 - here)] * 16

@@ -18,7 +18,7 @@ SIZE = NPAGES * 4096
 
 
 def with_free(free: dict[int, int], cache: int = 0) -> HostTopology:
-    """Return four nodes of two cores and 4 GiB with so much free beyond the reserve, none if not told."""
+    """Return four nodes of two cores and 4 GiB with so much free beyond the reserve, none if not given."""
     nodes = tuple(
         replace(n, free_bytes=free.get(n.nid, 0) + RESERVE + 4096, inactive_file_bytes=cache)
         for n in host().nodes

@@ -32,7 +32,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class GuestProcess:
-    """A child that touches pages as it is told; ``topology`` is what vmplace would know of it."""
+    """A child that touches pages on command; ``topology`` is what vmplace would know of it."""
 
     process: subprocess.Popen[str]
     topology: GuestTopology

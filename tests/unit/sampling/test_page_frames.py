@@ -1,4 +1,4 @@
-"""Are huge pages told from small ones, though not each page is asked about?  On this machine's own frames."""
+"""Are huge pages found, though not each page is asked about?  On this machine's own frames."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whom DAMON watches, told from a copy of its files; guests are real processes (the lab has real DAMON)."""
+"""Whom DAMON watches, read from a copy of its files; guests are real processes (the lab has real DAMON)."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ def source(sysfs: Path, tmp_path: Path, host: HostTopology) -> Iterator[DamonSou
 
 
 def watched(sysfs: Path) -> set[int]:
-    """Return the pids that the kernel was told."""
+    """Return the pids that the kernel was given."""
     targets = sysfs / ADMIN / "0/contexts/0/targets"
     count = int((targets / "nr_targets").read_text())
     return {int((targets / f"{index}/pid_target").read_text()) for index in range(count)}

@@ -200,7 +200,7 @@ def test_a_guest_that_ended_is_gone_for_the_kernel(tmp_path):
 
 
 def test_on_a_stock_kernel_its_balancing_places_a_guest_that_spans_nodes():
-    """The agent sees no nodes there, and leaves it at work; the control: it takes it if it is told to."""
+    """The agent sees no nodes there, and leaves it at work; the control: it takes it if it is asked to."""
     arrays = private_pages(heat=LONG, windows=12)
     none, kernel, auto = (
         run(arrays, policy, source)
@@ -240,7 +240,7 @@ def recorded_run(tmp_path: Path) -> tuple[Agent, list[Event]]:
 
 
 def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
-    """The agent in virtual time, kept as it runs; the control: one rate, told wrongly, changes decisions."""
+    """The agent in virtual time, kept as it runs; the control: one wrong rate changes decisions."""
     agent, events = recorded_run(tmp_path)
     assert agent.status.moved_bytes > 0 and agent.status.replicated_bytes > 0
     horizon = Horizon(CLOCK_SCALE, 1.0)

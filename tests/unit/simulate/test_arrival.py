@@ -126,7 +126,7 @@ def _next_vcpus() -> Iterator[Run]:
 
 
 def test_copies_go_as_soon_as_a_migration_is_reported_and_come_back_when_it_is_over(tmp_path: Path):
-    """Nothing more is told of it: after 30 s it is libvirt's word that counts, and there is none."""
+    """Nothing more is reported of it: after 30 s it is libvirt's word that counts, and there is none."""
     simulation = simulation_of(spec_of(shared_pages(heat=60_000)), policy="agent:auto")
     host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
     copies: list[int] = []

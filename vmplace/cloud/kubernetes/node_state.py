@@ -1,4 +1,4 @@
-"""What is known of this node's instances, by watch and by hooks, and what the agent is told of it.
+"""What is known of this node's instances, by watch and by hooks, and what the agent gets to know of it.
 
 Threads bring what they hear; one writes the file that the agent reads (topology/stated_guests.py).
 While nobody brings anything the file stays as it is: what was said last holds.  So it does after a start:

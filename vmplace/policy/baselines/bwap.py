@@ -128,7 +128,7 @@ def follow_weights(node: NodeIndexes, weights: Matrix) -> NodeIndexes:
     if not len(pages) or not lack.sum():
         return plan
     pages = pages[: int(lack.sum())]
-    # Dealt out in golden-ratio order: no node gets a contiguous piece.
+    # In golden-ratio order: no node gets a contiguous piece.
     order = np.argsort((np.arange(1, len(pages) + 1) * GOLDEN) % 1.0)
     plan[pages[order]] = np.repeat(np.arange(len(lack)), lack)[: len(pages)]
     return plan

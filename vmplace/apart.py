@@ -1,15 +1,15 @@
-"""Which calls cannot be taken back, and how does the agent go on without them?
+"""Make calls that not even a kill interrupts in a process of their own.
 
-move_pages(2) waits for the lock of a process' mappings in a way that not even a kill ends (6.18:
-do_pages_move and do_pages_stat take mmap_read_lock; what reads /proc takes mmap_read_lock_killable), and who
-holds that lock may do so for ever (held.py).  A thread of the agent that waits there would keep the agent
-from ending, and systemd from starting the next one.  So these calls are made by a process of their own,
-apart_worker.py, which is left behind with the guest that holds it up; another one takes its place.  The
-same goes for writes to DAMON, whose thread in the kernel takes that lock, too.
+move_pages(2) waits for the lock of a process' mappings, and not even a kill ends that wait (6.18:
+do_pages_move and do_pages_stat take mmap_read_lock; readers of /proc take mmap_read_lock_killable).  A
+process can hold that lock for ever (held.py).  A thread of the agent that waited there would keep the agent
+from ending, and systemd from starting the next one.  So a process of its own, apart_worker.py, makes these
+calls.  If a guest blocks it, it is left behind, and another one takes its place.  Writes to DAMON are made
+there, too, as DAMON's thread in the kernel takes that lock.
 
-What becomes of such a call is not known: pages of it may move once the guest lets go.  They have their record
-in the journal before, which stays; and nothing is begun for that guest until the process has ended
-(``note_left_behind``: also one of an agent that was killed).
+Nobody knows what becomes of such a call: its pages may move once the guest unlocks its mappings.  Their
+record in the journal was written before and stays.  Nothing is begun for that guest until the process has
+ended, even if it is of an agent that was killed (``note_left_behind``).
 """
 
 import contextlib

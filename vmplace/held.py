@@ -1,14 +1,14 @@
-"""How is a step on a guest's behalf given up, when the guest holds it up?
+"""Give up steps that wait for a process, when that process blocks everybody who asks about it.
 
-Most of /proc/PID that tells of memory (cmdline, smaps, pagemap), the ioctls of a VM, and descriptors of
-another process wait for locks that any user can keep for ever: one thread reads /proc/self/mem at a page of
-a FUSE file whose server never answers, another calls mmap(2) and waits behind it, and so does everybody who
-comes later.  Or it calls execve(2), which holds exec_update_lock while it closes such a file: then maps and
-syscall wait, with later kernels (6.18.44) stat and the links of fd, too.
-Who reads "status", or anything of memory, as the process ends may have to end its memory map, and waits for
-its I/O (exit_aio).
+Reading cmdline, smaps or pagemap in /proc/PID, the ioctls of a VM, and descriptors of another process wait
+for locks that any user can hold for ever.  For instance, one thread reads /proc/self/mem at a page of a FUSE
+file whose server never answers.  Another calls mmap(2) and waits behind it, and so does everybody who comes
+later.  Or a process calls execve(2), which holds exec_update_lock while it closes such a file: then maps and
+syscall wait, and with later kernels (6.18.44) stat and the links of fd.  A reader of "status", or of anything
+about memory, may also be the last user of a process' memory map as that process ends.  The reader then waits
+for the I/O of that map (exit_aio).
 
-No signal but a kill ends most such waits, and nothing ends the last, so it is a thread of its own that waits:
+A kill ends most such waits, and nothing ends the last one.  So a thread of its own does the step and waits:
 
 1. ``bounded`` runs a step in a thread and waits for it.  Waiting is limited; a step that works, or waits
    for a CPU, may take MOST_S.
@@ -16,14 +16,15 @@ No signal but a kill ends most such waits, and nothing ends the last, so it is a
    given to ``late``, and it must change nothing that others use.
 3. As long as that thread is there, and a while longer each time, nothing is begun for that process.
 
-What not even a kill ends goes on in a process (apart.py), and is noted here by ``await_end``.
+A call that not even a kill ends is made by a process (apart.py), and noted here by ``await_end``.
 
-Limits: waits of all processes together have WAIT_S in RENEW_S, and LEAST_WAIT_S each after that.  Waits that
-end before they are looked at may take SHORT_WAITS_S for each process, in LONGEST_BACKOFF_S.  What is
-left behind takes memory until it is let go, up to 4 MB each: a step for each of MOST_STUCK processes in all,
-MOST_OF_USER of one user (users.py), and one more for each of them whose descriptor is closed.  Beyond them
-nothing is begun for a process, known or not: a user can have all of his own left alone.  RESERVED of them
-are for processes that were read before, of users who hold nobody up.
+Limits: all processes together may cause waits of WAIT_S in each RENEW_S, and of LEAST_WAIT_S each after that.
+Waits that end before they are looked at may take SHORT_WAITS_S for each process, in LONGEST_BACKOFF_S.  A
+step that was given up takes memory until it ends, up to 4 MB.  There may be one for each of MOST_STUCK
+processes, MOST_OF_USER of them of one user (users.py), and one more for each whose descriptor is closed.
+Beyond these limits nothing is begun for a process, known or not.  So users can have all of their own
+processes left alone.  RESERVED of MOST_STUCK are for processes that were read before, of users none of whose
+processes block anybody.
 """
 
 import contextlib
@@ -294,7 +295,7 @@ class Held:
             if has_ended is not None:
                 process.stuck.append(has_ended)
             if has_ended is not None or is_too_much:
-                # Who lets go each time just before would cost a wait each time.
+                # A process that unblocks each time just before the limit would else cost a wait each time.
                 process.leave_alone(now)
 
     def _note_short(self, pid: int, slept_s: float) -> None:

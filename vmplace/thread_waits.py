@@ -1,6 +1,6 @@
 """Does a thread of this program work, or does it wait?  By /proc/TID/stat and /proc/TID/schedstat.
 
-Of other programs' threads "stat" is not asked: it waits for as long as these wait in execve(2).
+The "stat" of other programs' threads is never read: that would wait for as long as they wait in execve(2).
 """
 
 import contextlib

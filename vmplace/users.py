@@ -1,13 +1,13 @@
-"""Which user answers for a user id?  Limits are by user, and one user may have many ids.
+"""Which user does a user id belong to?  Limits are by user, and one user may have many ids.
 
-1. /etc/subuid (subuid(5)) lends users ranges of ids, which they may run as (newuidmap(1)): such an id is
-   its owner's.  Of several ranges that hold it, the smallest one counts.
-2. An owner that /etc/passwd does not have is known by the first id of its first range.  So is root: its
-   ranges are for containers, which are others', and count as one user together.
+1. /etc/subuid (subuid(5)) gives users ranges of ids that they may run as (newuidmap(1)).  Such an id belongs
+   to the range's owner.  If several ranges have an id, the smallest range counts.
+2. An owner whom /etc/passwd does not list is known by the first id of its first range.  So is root: root's
+   ranges are for containers of others, which count as one user together.
 
-Limits: ranges that nsswitch.conf(5) has elsewhere ("subid: sss") are not known, nor are those behind the
-first MOST_RANGES: each id there counts as a user.  One whom /etc/passwd does not have, as where LDAP has
-him, counts as two: by his own id, and by those that are lent to him.
+Limits: ranges that nsswitch.conf(5) keeps elsewhere ("subid: sss") are not known, nor are those behind the
+first MOST_RANGES: each id there counts as a user.  A user whom /etc/passwd does not list, as with LDAP,
+counts as two: by the own id, and by the subordinate ones.
 """
 
 import contextlib

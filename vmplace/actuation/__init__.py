@@ -1,1 +1,1 @@
-"""Make it so, within a budget, with a journal: the only stage that changes placement."""
+"""Carry out plans, within a budget and with a journal: the only stage that changes placement."""

@@ -1,7 +1,7 @@
-"""Which planned pages may be tried at all?  Pure but for what it counts.
+"""Which pages of a plan may be moved at all?  Pure, except for the counts in ``tally``.
 
-Only pages inside a RAM range of the guest that is classified movable pass: a plan that is stale, or a bug
-in a policy, must never move the VMM's own memory.
+Only pages inside a movable RAM range of the guest pass: a stale plan, or a bug in a policy, must never move
+the VMM's own memory.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""How many pages may one call move so that it stays short?  Pure: fed with what calls really took.
+"""How many pages may one call move so that it stays short?  Pure: callers report how long calls took.
 
 move_pages(2) holds up the guest's faults on the pages in flight, so a call must stay below 20 ms; the aim is
 5 ms.  1. A call has a fixed price, whatever its size (it drains the LRU batches of all CPUs, mm/migrate.c:

@@ -1,7 +1,7 @@
-"""What was where before vmplace touched it?  Written and on disk before anything is changed.
+"""The journal: where pages, vCPUs and sysctls were before vmplace changed them.
 
-Killed at any moment, the file tells every page, vCPU and sysctl that may have been changed; one that was
-written but not changed yet is simply found at home by ``undo``.
+A record is on disk before its change is made.  So after a kill at any moment, the file has every page, vCPU
+and sysctl that may have been changed.  If the change itself was not made, ``undo`` finds nothing to do there.
 """
 
 import contextlib

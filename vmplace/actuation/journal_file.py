@@ -1,4 +1,4 @@
-"""How do records get on disk, so that no failure costs one that was reported written?
+"""Put records on disk, so that no failure loses a record that was reported as written.
 
 1. ``append`` writes behind what is sound, syncs, and only then moves the end.  What a failure leaves behind
    the end is cut off, at once or before the next record.

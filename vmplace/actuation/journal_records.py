@@ -1,4 +1,4 @@
-"""What stands in the journal, and how is each record framed so that damage is noticed?
+"""The records of the journal, and their frames, which show damage.
 
 A file is the magic ``VMPJRNL`` and a version byte, then frames.  A frame is the mark ``a5 56 4d 52``, the
 length and the CRC-32 of the payload (little endian, 32 bits each), and the payload: one msgpack record.

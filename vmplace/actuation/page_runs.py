@@ -1,4 +1,4 @@
-"""From which node did each page come, and where did vmplace put it?  In few bytes.
+"""Origins of moved pages, and where vmplace put them, in few bytes.
 
 ``PageRuns`` is what the journal writes: runs of neighbouring pages with one node.  ``OriginMap`` folds many
 moves into three nodes per page, six bytes per page of each 64 MiB block that was touched.

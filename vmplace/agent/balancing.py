@@ -1,10 +1,10 @@
-"""Which guests does the kernel's NUMA balancing place while vmplace places none of this host's?
+"""Switch kernel NUMA balancing off while vmplace places guests, and leave it on while it can place none.
 
-Where the source tells no nodes, nothing is known of who touches the pages of a guest that spans nodes:
-vmplace leaves it alone.  The kernel's hint faults do tell.  Its switch is one for the whole host
-(ownership.py), and two placers can carry the same pages to and fro.  So the switch stays as it is only while
-vmplace itself has nobody to place: no range belongs to a node (policy/home.py), no policy says where memory
-lies, whether it moves or where vCPUs run, and no guest is held as an undo left it.
+If the source does not see nodes, vmplace cannot place a guest that runs on several of them.  Kernel NUMA
+balancing can, as its hint faults see the node.  But its switch is one for the whole host (ownership.py), and
+two placers can move the same pages to and fro.  So it stays on only if vmplace can place no guest at all: no
+range belongs to one node (policy/home.py), no policy limits nodes, moves or vCPUs, and no guest is held
+after an undo.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""What holds for a guest, of all that is said about it?  Pure, and the one place that knows the precedence.
+"""The policy that holds for a guest, from all places that may state one.  Pure; only here is the precedence.
 
-Key by key, the first that says something counts:
+Each key has the value of the first of these that states it:
 
 1. ``<vmplace:policy>`` in the domain's XML;
 2. the flavour's extra specs ``vmplace:KEY``, which Nova writes into the domain's XML;
@@ -10,8 +10,8 @@ Key by key, the first that says something counts:
 5. ``[defaults]`` of vmplace.toml;
 6. the defaults of vmplace.
 
-Whatever is said, memory that ``<numatune>`` binds to nodes stays on them.  If one of them is wrong, or two do
-not go together, the guest is left alone.
+In any case, memory that ``<numatune>`` binds to nodes stays on them.  If one of these is wrong, or two
+contradict each other, the guest is left alone.
 """
 
 from collections.abc import Iterable, Mapping

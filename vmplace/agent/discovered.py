@@ -1,4 +1,4 @@
-"""What is a look at the guests of the host worth?"""
+"""What a look for guests found: the guests, and notes for people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""What is on the host now?  Looked up as seldom as will do: nodes hardly change, guests come in seconds.
+"""Host and guests, looked up now and then: nodes hardly ever change, guests do so within seconds.
 
-Free memory is read anew for each window, for a plan must not rely on room that is gone.
+Free memory is read for each window, as a plan must not rely on room that is gone.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""What may be said about a guest?  One model, for vmplace.toml, for domain XML and for Nova's extra specs.
+"""The policy of a guest: one model for vmplace.toml, for domain XML and for Nova's extra specs.
 
-Nothing has to be said; what is not said is filled up by ``merged``, key by key, and at last by the
-defaults of ``GuestSettings``.  docs/policy-reference.md is made of this model (policy_reference.py).
+Every key is optional.  ``merged`` takes each key from the first place that states it, at last from the
+defaults of ``GuestSettings``.  docs/policy-reference.md is generated from this model (policy_reference.py).
 """
 
 from collections.abc import Sequence

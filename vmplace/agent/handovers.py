@@ -1,10 +1,10 @@
-"""What does the agent hand over with a guest that may migrate, and what does it make of such a handover?
+"""Summaries of page statistics that migrate with a guest: write them, and use those that arrive.
 
-libvirt takes the metadata of a domain along, in its XML, so the summary (model/handover.py) stands there
-before anybody asks for a migration: libvirt reads the XML first, and lets nobody change it afterwards.  It is
-written to the live domain every now and then, of all guests at once by a process of its own, and taken out
-when the agent stops.  The host that the guest comes to reads it with the policy; a guest that comes back from
-a managed save brings its own.
+libvirt sends the metadata of a domain with its XML.  It reads the XML as the migration begins, and allows no
+change later.  So the summary (model/handover.py) must be there before anybody asks for a migration.  The
+agent writes the summaries of all guests into their live XML every now and then, by a process of its own, and
+removes them when it stops.  The destination reads them with the policy.  A guest that comes back from a
+managed save has its own summary.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""How does systemd see that the loop goes on?  By a word from it, now and then (sd_notify(3)).
+"""Notify systemd that the loop goes on (sd_notify(3)).
 
-Without a service manager, or with a unit that asks for none, nothing is sent.
+Without a service manager, or with a unit that asks for no notification, nothing is sent.
 """
 
 import contextlib

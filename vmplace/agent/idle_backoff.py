@@ -1,8 +1,8 @@
-"""How long to rest between windows: not at all while there is work, ever longer on an idle host.
+"""How long to rest between windows: not at all while there is work, longer and longer on an idle host.
 
-The window itself keeps its length, so that "touched in the last window" keeps its meaning.  Where a look is
-dear, the longest rest is what brings looks down to ``SHARE`` of a CPU, up to ``LONGEST_DEAR_MS``.  A longest
-rest that was set holds whatever looks cost.
+The window keeps its length, so that "touched in the last window" keeps its meaning.  If sampling and planning
+(a look) take much CPU time, the longest rest grows until looks take ``SHARE`` of a CPU, up to
+``LONGEST_DEAR_MS``.  A longest rest that was configured is kept, whatever looks cost.
 
 >>> [IdleBackoff(1000, longest_ms, quiet=9, look_s=0.6).rest_ms for longest_ms in (None, 500, 2000, 8000)]
 [6000, 500, 2000, 8000]

@@ -1,4 +1,4 @@
-"""How does a person read a complaint of msgspec: TOML's names of types, and what a key wants."""
+"""Errors of msgspec in words for people: TOML's names of types, and what a key takes."""
 
 import re
 from collections.abc import Callable

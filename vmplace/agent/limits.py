@@ -1,4 +1,4 @@
-"""What of a plan may be done for each guest?  The limits of its policy, whatever the plan's maker follows.
+"""Cut a plan to the limits of each guest's policy, whichever policy of the agent made the plan.
 
 1. Nothing moves, or is copied, that the guest's techniques do not name; huge pages only where they may.
 2. Memory stays on the nodes that are allowed, and the memory of each vNUMA cell on those that numatune binds

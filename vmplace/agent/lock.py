@@ -1,4 +1,4 @@
-"""Who is the one agent of this host, and did the last one end cleanly?"""
+"""Allow one agent on a host, and find out whether the last one ended cleanly."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""What does the agent do all day?  Window, harvest, model, plan, act; and rest while there is nothing to do.
+"""The loop of the agent: window, harvest, model, plan, act; and rest while there is nothing to do.
 
 One guest's failure never stops the loop.  Orders (pause, undo ...) come in at any moment and are carried
 out between two batches of moves.  Each stage is a module of its own (``*_stage.py``); here is their order.

@@ -1,8 +1,8 @@
-"""What is left of a tenant's word beside the operator's?  Pure.
+"""Combine a tenant's annotations with the operator's policy, which they can only narrow.  Pure.
 
-Whoever may annotate an instance is no operator.  So annotations may ask for less than vmplace.toml says, for
-what it does not speak of, and never for priority.  Of two modes the one that does less holds, of two limits
-the lower, of nodes and techniques those that both name; the operator's schedule holds alone.
+Tenants may annotate their instances.  So an annotation may ask for less than vmplace.toml says, or for a key
+that vmplace.toml does not state, but never for priority.  Of two modes, the one that does less holds; of two
+limits, the lower one; of nodes and techniques, those that both name.  The operator's schedule holds alone.
 """
 
 from collections.abc import Callable

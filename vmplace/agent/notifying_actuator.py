@@ -1,4 +1,4 @@
-"""How does the source learn what was moved?  An actuator around the one that acts notifies it."""
+"""Notify the source of what was moved, by a wrapper around the actuator."""
 
 from collections.abc import Callable, Mapping
 

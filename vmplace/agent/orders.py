@@ -1,4 +1,4 @@
-"""What may root order, and how does the loop get to know?"""
+"""Orders of root, and the inbox in which the loop finds them."""
 
 from collections import deque
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""What does the loop drive?  The stages as the loop sees them; wiring.py builds the real ones."""
+"""The stages as the loop sees them; wiring.py builds the real ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""What is planned for all guests, without those it fails for, and within a share of a CPU?
+"""Plan for all guests within a share of a CPU, and leave out guests for which the policy fails.
 
-1. A policy that fails is asked for each guest alone: whom it fails for is named and left out.
-2. Decisions (plans, and the figures that people are shown) have a budget: a share of a CPU.  What is not used
-   is saved, until it is the price: what they took the last time.  Where it is not, nothing new is decided.
+1. If the policy fails, it is asked for each guest alone.  Guests for which it fails are named and left out.
+2. Decisions (plans, and the figures that people are shown) have a budget: a share of a CPU.  Unused time is
+   saved, up to what the last decision took.  Until that much is saved, nothing new is decided.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
-"""What can be said about a guest, for people (docs/policy-reference.md) and for XML editors (policy.rng).
+"""Generate the policy reference for people (docs/policy-reference.md) and for XML editors (policy.rng).
 
-Both are made of the model: ``python -m vmplace.agent.policy_reference`` writes them anew.
+Both follow from the model: ``python -m vmplace.agent.policy_reference`` writes them.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""What do the words of a policy in XML mean?  The same keys and values as in vmplace.toml, as text.
+"""Parse a policy in XML: the same keys and values as in vmplace.toml, as text.
 
 Lists are written ``0-1,3`` (nodes), ``move replicate`` (words) and ``Mon-Fri 22:00-06:00; Sat 00:00-24:00``
-(times).  What is no key of this version is named and left out; what looks like a key misspelt is an error.
+(times).  A key that this version does not know is reported and ignored; one that looks misspelt is an error.
 """
 
 import difflib

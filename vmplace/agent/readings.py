@@ -1,4 +1,4 @@
-"""When are accessed bits read before a window ends, and what may that cost?
+"""Read accessed bits before a window ends, within a share of a CPU.
 
 1. Once a guest is armed its bits are read after ``first_ms``, and again whenever four times as long has
    passed (model/touch_rates.py), until the window ends.

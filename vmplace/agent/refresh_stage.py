@@ -1,4 +1,4 @@
-"""Before a window: who is there, on what host, with which settings?"""
+"""Before a window: refresh the host, the guests and their settings."""
 
 import logging
 

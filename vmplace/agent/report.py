@@ -1,4 +1,4 @@
-"""How does a guest, and the host, stand?  Pure: from what the loop remembers to what people are shown."""
+"""The state of the host and its guests, from what the loop remembers to what people are shown.  Pure."""
 
 import contextlib
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Keep a run of the agent: what its windows saw, and what each decision was made with.
+"""Record a run of the agent: what its windows saw, and the input of each decision.
 
 A recording that cannot be written is given up with a warning: it must not stop the agent.
 """

@@ -1,4 +1,4 @@
-"""What does the agent tell about itself and its guests?  All of it small, frozen and ready for JSON."""
+"""The state that the agent reports of itself and its guests: small, frozen types, ready for JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

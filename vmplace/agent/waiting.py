@@ -1,4 +1,4 @@
-"""How does the loop wait?  It serves orders meanwhile, and ends a rest early for what cannot wait."""
+"""The waits of the loop: it serves orders meanwhile, and ends a rest early if something cannot wait."""
 
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState

@@ -1,4 +1,4 @@
-"""How is the loop woken from its waits: by signals, by orders, by nothing."""
+"""Wake the loop from its waits, by signals and by orders."""
 
 import os
 import select

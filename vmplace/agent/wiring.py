@@ -1,4 +1,4 @@
-"""Which real parts does the loop drive on this host?"""
+"""Build the parts that the loop drives on this host."""
 
 import re
 from collections.abc import Callable

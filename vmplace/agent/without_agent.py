@@ -1,4 +1,4 @@
-"""What is done of what an agent left behind, where none runs?"""
+"""Undo, and restore kernel settings, while no agent runs."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,14 +1,14 @@
-"""Who waits when the last descriptor of a client's file is closed?  Nobody who serves others.
+"""Close files that clients sent to the control socket, without waiting for them.
 
-A client may send descriptors along (SCM_RIGHTS, unix(7)) and close its own.  Then its files end with the
-socket that they wait in, or with whoever receives them, and that can take for ever: a TCP socket with
-SO_LINGER waits for its peer, a lock on a FUSE file for the server of that.
+A client may send descriptors with a message (SCM_RIGHTS, unix(7)) and close its own.  Whoever then closes the
+last descriptor waits for the file, perhaps for ever: a TCP socket with SO_LINGER waits for its peer, a lock
+on a FUSE file for the file's server.
 
-1. From Linux 6.16 on none can be sent (control_place.py).
-2. Before, each user's sockets and files are closed by a thread of that user's own.
+1. From Linux 6.16 on, the socket accepts no descriptors (control_place.py).
+2. Before, a thread for each user closes that user's sockets and files.
 
-Limits: what comes behind a file that never closes stays open, too.  So a user who may look can use up the
-agent's descriptors, with MOST_UNCLOSED at once and one more in CLOGGED_S.
+Limits: behind a file that never closes, that user's other files stay open.  So a user who may look can use up
+the agent's descriptors, with MOST_UNCLOSED at once and one more in CLOGGED_S.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Whose is the path of the control socket?  Of who holds the lock beside it, and of nobody who answers there.
+"""Take the path of the control socket, under the lock beside it, if no agent answers there.
 
-A socket that was left by a killed agent is replaced; one that is served never is.
+A socket that a killed agent left is replaced; one that is served never is.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""The command ``vmplace``: JSON of the running agent's state without a library, all else through cli.py.
+"""The command ``vmplace``: a fast path for JSON of the agent's state, and cli.py for all else.
 
-Scripts ask for ``status --json`` again and again, and most of its time went to imports.  The agent sends the
-lines as they are to be printed; whatever is not just that, errors too, is done by cli.py from the start.
+Scripts call ``status --json`` often, and most of its time went to imports.  Here the agent sends the lines
+that are printed, and no library is imported.  Every other command, and every error, is left to cli.py.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What does the agent answer to ``fit`` and ``advise``?"""
+"""The agent's answers to ``fit`` and ``advise``."""
 
 from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop import Agent

@@ -1,8 +1,8 @@
-"""How does the agent hear of what libvirt does?  A datagram socket, and a process that watches events.
+"""Receive news from libvirt: a datagram socket, and a process that watches libvirt's events.
 
-Only root may send, by the kernel's word (SCM_CREDENTIALS): libvirt's hook and the watching process.  What
-comes is read by a thread of its own, so that neither a storm nor a loop that is busy holds the senders up:
-they never wait.
+Only root may send, as the kernel confirms (SCM_CREDENTIALS): libvirt's hook and the watching process.  A
+thread of its own reads the datagrams, so that senders never wait, even during a storm or while the loop is
+busy.
 """
 
 import contextlib

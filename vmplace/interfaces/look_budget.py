@@ -1,9 +1,9 @@
-"""What may answers cost that are worked out when they are asked for (``fit``, ``advise``, parts of ``show``)?
+"""Limit what the answers to ``fit``, ``advise`` and parts of ``show`` cost.
 
-They go through all pages that the agent knows, on the agent's CPU time and beside its loop.  So
+To answer, the agent goes through all pages that it knows, beside its loop.  So
 
-1. one that was given is given again, until something changed that it follows from;
-2. each user but root has a share of a CPU: who used it up learns when to ask again.
+1. an answer is kept and given again, until the state that it follows from has changed;
+2. each user but root has a share of a CPU.  A user without any left is asked to wait, and for how long.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,4 +1,4 @@
-"""Where do results go?  Into a file that is opened before the work and appears when it is done, whole."""
+"""Write results to a file that is opened before the work, and appears whole when the work is done."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What holds for a guest, and who said so: for ``vmplace policy explain`` and the control socket."""
+"""A guest's policy, and where each key comes from: for ``vmplace policy explain`` and the control socket."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is said on the control socket?  One line of JSON each way, then the connection ends.
+"""The protocol of the control socket: one line of JSON each way, then the connection ends.
 
 Request:   ``{"version": 1, "command": "show", "guest": "db1"}``
 Response:  ``{"version": 1, "ok": true, "data": ...}``, or ``ok`` false with ``error``, ``hint`` and ``kind``.

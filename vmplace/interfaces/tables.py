@@ -1,4 +1,4 @@
-"""How does the agent's JSON look to a person?  rich, imported only by commands that print tables."""
+"""Tables of the agent's state for people, by rich.  Only commands that print tables import this."""
 
 import shlex
 import shutil

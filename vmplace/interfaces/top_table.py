@@ -1,4 +1,4 @@
-"""How does one picture of ``vmplace top`` look on paper?  80 columns; names that are longer are cut."""
+"""One picture of ``vmplace top`` as text of 80 columns; longer names are cut."""
 
 from rich.console import Console
 from rich.table import Table

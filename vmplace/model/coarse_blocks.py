@@ -1,4 +1,4 @@
-"""What is known of a 2 MiB block whose small pages differ, if they are not to be asked for one by one?
+"""Statistics of a whole 2 MiB block whose small pages differ, for blocks beyond the limit of single pages.
 
 1. The busiest blocks are looked at page by page, as many as the limit allows.  They are ordered by heat in
    powers of two, then by address, so that plan after plan chooses the same ones.

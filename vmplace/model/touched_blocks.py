@@ -1,8 +1,8 @@
-"""Which blocks of a range was anything seen of, and what do its page statistics tell of the pages there?
+"""Find the blocks of a range that were touched, and make the entries of touched_pages.py from them.
 
-What is asked for one by one is limited by ``most``: of blocks beyond it, the least busy ones, all pages are
-one entry.  Of these some are looked at, evenly taken: by whom and how often pages are touched on average, and
-which node most are on.  Whether anybody touched or wrote any is known of all.
+``most`` limits how many pages get an entry of their own.  Beyond it, in the least busy blocks, all pages of a
+block are one entry.  Some of these pages, evenly taken, say who touches them and how often, on average, and
+on which node most of them are.  Whether anybody touched or wrote a page is known of all.
 """
 
 from collections.abc import Sequence

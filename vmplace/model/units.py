@@ -1,7 +1,7 @@
-"""What of a range can move, each as a whole, in runs of what is alike?
+"""The units of a range that can move, in runs of units that are alike.
 
-A unit is a small page or a huge one.  Of memory that one node holds and that is touched as a whole there are
-few runs, so what is asked of all units of a guest costs what differs.
+A unit is a small page or a huge page.  Memory on one node that is touched as a whole makes few runs, so the
+cost of going through all units of a guest follows how much they differ.
 """
 
 from dataclasses import dataclass, replace

@@ -1,12 +1,12 @@
-"""Where did a source last see the pages of a range?  So that not each window asks for all of them.
+"""Where a source last saw the pages of a range, so that a window need not look up all of them.
 
-A page that nobody touches stays where it is, as a rule.  So a window looks up
+A page that nobody touches usually stays where it is.  So a window looks up
 
 1. the 2 MiB blocks that were touched in it;
-2. those whose pages were moved, if whoever moves them tells (``moved``);
-3. a sixteenth of all others, in turn: what the kernel or somebody else did to them is known that late.
+2. blocks whose pages were moved, as the actuator reports them (``moved``);
+3. a sixteenth of all others, in turn: moves by the kernel or by others are seen up to 16 windows late.
 
-What a window costs then follows what was touched, not what a guest has.
+So the cost of a window follows what was touched, not how much memory a guest has.
 """
 
 from dataclasses import dataclass, field

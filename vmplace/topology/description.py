@@ -1,4 +1,4 @@
-"""What a guest was ordered to be: as the domain XML or the VMM's command line tells it."""
+"""The description of a guest, as in its domain XML or on the VMM's command line."""
 
 from dataclasses import dataclass
 

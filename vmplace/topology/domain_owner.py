@@ -1,6 +1,6 @@
-"""Which process did libvirt start for a domain?  What a process says of itself is no answer.
+"""Which process did libvirt start for a domain?  The process' own command line does not prove it.
 
-Anybody reads a guest's UUID off its command line and may start a process with the same.  Asked, in turn:
+Any user can read a guest's UUID and start a process with the same one.  So these are asked, in turn:
 
 1. /run/libvirt/qemu/NAME.pid, which libvirtd writes and nobody but root can;
 2. where there is no such file, the cgroup that libvirt put the process into: only root moves a process there.

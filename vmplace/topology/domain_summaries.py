@@ -1,9 +1,10 @@
-"""How do placement summaries get into domains' metadata?  By processes that libvirt may hold up.
+"""Write placement summaries into domains' metadata, by processes of their own, as libvirt may hang.
 
 1. Texts go in parts of PART_BYTES, a process for each, one after the other: a worker reads no more than
    16 MiB, and has 30 s.
-2. A domain that libvirt does not answer for, as its QEMU hangs, holds up nobody else (libvirt_worker.py).  It
-   is left out the next time, twice as often each time that it hangs again, and comes last then.
+2. If libvirt does not answer for a domain, as its QEMU hangs, the others are written all the same
+   (libvirt_worker.py).  That domain is left out once, then twice as often each time it hangs again, and then
+   comes last.
 """
 
 import json

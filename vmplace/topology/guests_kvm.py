@@ -1,12 +1,12 @@
 """Which processes run KVM guests, whoever started them?
 
-Those that hold a VM and at least one vCPU of KVM, seen by the names of their descriptors.  A look at
-every descriptor of every process is dear on a busy host, so a process without a VM is looked at again
-after 1, 2, 4 … 60 seconds.  Anybody can make processes that are dear to look at, and thousands of them: once
-a look has lasted too long, those that are left are as they were, and come first in the next look.
+A guest's process holds a VM and at least one vCPU of KVM, which the names of its descriptors show.  To read
+every descriptor of every process takes long on a busy host, so a process without a VM is looked at again
+after 1, 2, 4 … 60 seconds.  Any user can start thousands of processes that take long to read.  So a look ends
+after a while; processes that it did not reach keep their last result, and come first in the next look.
 
-Limits: a user is who a process acts for (its effective uid).  So programs that anybody may run as root count
-as root's, and can make root's own guests wait that libvirt did not start.
+Limits: a user is the effective uid of a process.  So setuid programs count as root's, and can delay guests of
+root that libvirt did not start.
 """
 
 import contextlib

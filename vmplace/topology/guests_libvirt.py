@@ -1,7 +1,7 @@
 """What does libvirt know of the guests: names, vNUMA cells, memory devices.
 
-libvirt is optional, may be down, restart, or hang.  It is asked by a process of its own (``libvirt_worker``),
-only when guests came or went and every now and then, and the agent waits for it only a moment: then the
+libvirt is optional, may be down, restart, or hang.  So a process of its own asks it (``libvirt_worker``),
+when guests came or went and every now and then.  The agent waits for the answer only a moment; after that the
 last answer counts, with the reason in a note.
 """
 

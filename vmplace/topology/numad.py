@@ -1,8 +1,8 @@
 """Does numad run here, and whom may it move?
 
-numad(8) moves every process that is large and busy, guests among them, whatever others decided: two that
-place the same guest move its memory to and fro.  Its command line says whom it leaves alone; what it was
-ordered later (``numad -x PID``) is in its log since it began.
+numad(8) moves every process that is large and busy, guests among them.  If numad and vmplace place the same
+guest, its memory moves to and fro.  numad's command line says which processes it leaves alone; later orders
+(``numad -x PID``) are in its log.
 
 Source: numad.c 0.5: MEMORY_THRESHOLD, the options, the words of the log.
 Limits: a log that was rotated or cannot be read tells nothing; then its command line counts.

@@ -1,7 +1,7 @@
-"""What does KVM's placement fd tell of a guest?  Kernels built with kvm-patches/ have one; no VMM need know.
+"""The placement fd of a guest's VM, on kernels built with kvm-patches/; VMMs need no change.
 
-The descriptor of the VM is borrowed from the VMM by pidfd_getfd(2) for the one ioctl that KVM allows to
-foreigners.  Interface: kvm-patches/kvm_placement.h.
+pidfd_getfd(2) borrows the VM's descriptor from the VMM, for the one ioctl that KVM allows to other processes.
+Interface: kvm-patches/kvm_placement.h.
 """
 
 import contextlib

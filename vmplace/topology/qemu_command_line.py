@@ -1,4 +1,4 @@
-"""What was a QEMU process ordered to be, when nobody else (libvirt) can say?
+"""Read a guest's description from QEMU's command line, if libvirt does not know the guest.
 
 Source: qemu-options.hx of QEMU 10.0 (-name, -uuid, -machine, -m, -object, -numa).  A command line is
 an order, not the truth: sizes count only where a mapping of that size exists (ram.py).  Any process may have

@@ -1,4 +1,4 @@
-"""Which part of a guest's RAM is there?  What a guest may cost follows from that, not from what it mapped.
+"""Which part of a guest's RAM is resident?  What a guest may cost follows from that, not from what it mapped.
 
 1. A guest with more than WHOLE_BYTES of which less than a quarter is resident is an exception: a process may
    map 32 TiB (MAP_NORESERVE) that it never touches, and an entry for each page of that would take the agent's

@@ -1,9 +1,9 @@
-"""What does an orchestrator say of guests that no libvirt of this host knows?  A file that root writes.
+"""Read a file in which an orchestrator describes guests that this host's libvirt does not know.
 
-`vmplace kube agent` writes it for the QEMU processes of KubeVirt's pods (cloud/kubernetes), by process:
-pid and start time are shared with no other until reboot.  What it said last holds until it says something
-else, also when its writer is gone.  The file is read again only when it changed; one that others than root
-may write to is refused, as words in it decide what the agent does.
+`vmplace kube agent` writes it for the QEMU processes of KubeVirt's pods (cloud/kubernetes).  Each entry is of
+one process, by pid and start time, which no other process has until reboot.  An entry holds until the file
+changes, even when its writer is gone.  The file is read again only when it changed.  One that others than
+root may write to is refused, as it decides what the agent does.
 """
 
 import logging

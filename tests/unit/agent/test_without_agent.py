@@ -83,7 +83,7 @@ def test_ctrl_c_ends_it_and_the_next_one_goes_on(
 
     kernel.before_call = interrupted
     stopped = CliRunner().invoke(undo, words)
-    assert "stopped before all" in str(stopped.exception) and len(kernel.calls) == moved + 5
+    assert "stopped before everything" in str(stopped.exception) and len(kernel.calls) == moved + 5
     assert set(kernel.nid_of.values()) == {0, 1}
     assert "moved back" in CliRunner().invoke(undo, words, catch_exceptions=False).output
     assert set(kernel.nid_of.values()) == {0}

@@ -1,8 +1,8 @@
 """KubeVirt's node hooks: virt-handler says before it starts, stops or migrates an instance on this node.
 
 KubeVirt 1.9 (alpha, feature gate Plugins) calls ``NodeHookService.ExecuteNodeHook`` on a UNIX socket with
-the hook's name and the instance as JSON.  What is heard so is heard sooner than by the watch, which has the
-last word.  The answer is always empty and comes at once: no hook may hold up or stop a guest.
+the hook's name and the instance as JSON.  Hooks report sooner than the watch; if they differ, the watch is
+right.  The answer is always empty and comes at once: no hook may delay or stop a guest.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""What is known of this node's instances, by watch and by hooks, and what the agent gets to know of it.
+"""What watch and hooks report of this node's instances, and the file in which the agent reads it.
 
-Threads bring what they hear; one writes the file that the agent reads (topology/stated_guests.py).
-While nobody brings anything the file stays as it is: what was said last holds.  So it does after a start:
-until each watch had its first list, what an earlier process wrote of guests that still run is kept.
+Several threads report; one writes the file (topology/stated_guests.py).  Without news the file stays as it
+is, so the last report holds.  After a start, entries of an earlier process are kept for guests that still
+run, until each watch had its first list.
 """
 
 import logging

@@ -1,11 +1,11 @@
-"""How does Placement keep up with the agent?  A process of its own asks the one and tells the other.
+"""Publish the agent's state to Placement, from a process of its own.
 
-1. Every ``interval_s`` the agent tells what guests take of each node; with hysteresis (slow_state.py) that
-   becomes traits.  Placement is written to only when something changed, or every ``REFRESH_S``, in case
-   that somebody else did.
-2. Whatever fails is logged once, and again only when it changes.  After each failure the wait doubles, up to
-   ``SLOWEST_S``; the connection is made anew from clouds.yaml, so a new password needs no restart.
-3. Nothing of this reaches the agent: it answers one question a minute, whoever else is gone.
+1. Every ``interval_s`` the process asks the agent what guests take of each node, and turns that into traits,
+   with hysteresis (slow_state.py).  It writes to Placement only when something changed, or every
+   ``REFRESH_S``, in case somebody else changed Placement.
+2. A failure is logged once, and again only when it differs.  After each failure the wait doubles, up to
+   ``SLOWEST_S``.  The connection is made anew from clouds.yaml, so a new password needs no restart.
+3. The agent notices none of this: it answers one question a minute.
 """
 
 import logging

@@ -40,9 +40,9 @@ Hvas = npt.NDArray[np.uint64]
 Status = npt.NDArray[np.int32]
 START_S = 30.0
 GONE_S = 2.0
-"""Within so long a process that waits for no guest ends after its agent, on a busy machine, too."""
+"""A process that waits for no guest ends this soon after its agent, even on a busy machine."""
 DAMON_KEY = -1
-"""What waits for DAMON counts as held up by no process: nobody knows by which."""
+"""Stands for a pid: nobody knows which process blocks a write to DAMON."""
 PARENT, START_TIME = 1, 19
 SCRIPT = Path(__file__).with_name("apart_worker.py")
 
@@ -54,13 +54,13 @@ class Process:
         try:
             self._socket, self._process = _started()
         except OSError as err:
-            # As an OSError it would pass for the answer of a call: for one, "the node is full".
+            # Not as OSError, which callers take for the result of the call, such as "the node is full".
             raise VmplaceError(
                 f"the process that moves pages does not start: {err.strerror}",
                 hint="free some memory, or raise TasksMax and LimitNOFILE of the agent",
             ) from err
         self._stat = Path(f"/proc/{self._process.pid}/stat")
-        # Until then it waits for files and memory, which is nobody's fault.
+        # While it starts, it may wait for files and memory; no guest is to blame for that.
         if not self._answers_within(START_S) or not self._socket.recv(1):
             self.end()
             raise VmplaceError("the process that moves pages does not start", hint="see the log")
@@ -84,7 +84,7 @@ class Process:
         """Have it end; nobody waits for that."""
         self._socket.close()
         self._process.kill()
-        # What is not dead yet is reaped by who looks whether it is (_has_ended), or by init.
+        # If it is not dead yet, a later call of _has_ended reaps it, or init does.
         self._process.poll()
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ _IDLE: list[Process] = []
 _LOCK = threading.Lock()
 
 
-# A child must not talk to those of its parent.
+# A forked child must not use its parent's processes.
 os.register_at_fork(after_in_child=_IDLE.clear)
 
 
@@ -187,9 +187,9 @@ def raise_error(error: int, ns: int, cpu_ns: int) -> int:
 
 
 def note_left_behind(proc: Path = Path("/proc"), *, patience_s: float = GONE_S) -> None:
-    """Begin nothing for guests at which a process of an agent that was killed still waits.
+    """Begin nothing for guests for which a killed agent's process still waits.
 
-    One that waits for no guest ends with its agent, a moment later: that is waited for first.
+    Processes that wait for no guest end a moment after their agent; first of all, wait for these.
     """
     left = list(_iter_left_behind(proc))
     end = time.monotonic() + patience_s
@@ -213,11 +213,11 @@ def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
 
 
 def _began(path: Path) -> int | None:
-    """Return when a process began that is an agent's, but not this one's; None of another one.
+    """Return when a process began that belongs to another agent; None for any other process.
 
-    It is of this user in all that counts, and runs what the agent is run by: anybody may start su(1) or
-    sudo(8) under any name and let it wait for a password.  Both then act as root, and sudo is root's
-    altogether.  One of an agent that ran by another version of Python is not known.
+    Such a process belongs to this user by all its ids, and runs the same Python.  Its name proves nothing:
+    anybody may start su(1) or sudo(8) under any name and let it wait for a password, and both then act as
+    root.  The process of an agent under another version of Python is not recognised.
     """
     if not is_nobody_but(os.geteuid(), path):
         return None
@@ -239,7 +239,7 @@ def _stat(path: Path, number: int) -> int:
 def _ended(path: Path, start_time: int) -> Callable[[], bool]:
     def has_ended() -> bool:
         try:
-            # The pid may be another process' now: nothing is read of that which waits for it.
+            # Another process may have the pid now: nothing of it is read that may block.
             if not _name(path).startswith(NAME) or not is_nobody_but(os.geteuid(), path):
                 return True
             # Not by inode: a process' directory gets another one whenever the kernel frees its cache.
@@ -249,7 +249,7 @@ def _ended(path: Path, start_time: int) -> Callable[[], bool]:
         except (FileNotFoundError, ProcessLookupError):
             return True
         except Exception:
-            # Who asks is another guest's: it must not fail, and what cannot be read may still be there.
+            # The caller works for another guest and must not fail; a process that cannot be read may run.
             LOG.debug("%s cannot be read", path, exc_info=True)
             return False
 

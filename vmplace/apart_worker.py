@@ -21,7 +21,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # To load it takes longer than all the rest.
+    # Loading typing takes longer than all the rest.
     from typing import Any
 
 HEAD = struct.Struct("=Bqq")
@@ -42,7 +42,7 @@ EIO = 5
 def main(native_path: str) -> None:
     """Answer until nobody asks any more."""
     native = _loaded(native_path)
-    # Who reads what the agent says must not wait for one that is left behind.
+    # A process that is left behind must not keep the agent's stderr open: its reader would wait.
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
     os.write(STDIN, b"r")
     counters = Counters(native)
@@ -63,7 +63,7 @@ def main(native_path: str) -> None:
             continue
         hvas = memoryview(_read(8 * count)).cast("Q")
         nids = [memoryview(_read(4 * count)).cast("i")] if kind == MOVE else []
-        # What the kernel does not fill in stays what it was.
+        # The caller's values are sent along: the kernel does not fill in all of them.
         status = memoryview(_read(4 * count)).cast("i")
         call = native.move_pages if kind == MOVE else native.page_nids
         _answer(_timed(call, pid, hvas, *nids, status), status)
@@ -166,7 +166,7 @@ def _call_itself(worked_on: str) -> None:
 if __name__ == "__main__":
     import signal
 
-    # Whoever started it ends it, after the batch that is under way.
+    # These signals reach the agent, too, which ends this process after the present batch.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     main(sys.argv[1])

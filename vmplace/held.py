@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAIT_S = 1.0
-"""How long one step may wait; what a large munmap(2) takes is less."""
+"""How long one step may wait; a large munmap(2) holds the lock for less."""
 LEAST_WAIT_S = 0.1
 RENEW_S = 10.0
 LONGEST_BACKOFF_S = 256.0
@@ -77,9 +77,10 @@ class HeldError(UnsupportedHostError):
 
 @dataclass
 class _Process:
-    """What is remembered of a process that held steps up; ``stuck`` tell whether they have ended.
+    """What is remembered of a process that has blocked steps.
 
-    ``waits``: of late, those that were looked at.
+    ``stuck``: one function for each step that was given up, which tells whether it has ended.  ``waits``: the
+    recent waits that were seen.
     """
 
     user: int
@@ -115,7 +116,7 @@ class _Waits:
 
 
 class Held:
-    """Who holds up steps, and the threads that these are done by.  For all threads."""
+    """Which processes block steps, and the threads that do the steps.  May be used by all threads."""
 
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc, self._clock = proc, clock
@@ -174,7 +175,7 @@ class Held:
         return self.bounded(pid, on_own, even_if_held=True)
 
     def holds(self, pid: int) -> bool:
-        """Tell whether the process has held up a step and may do so again; waits for nothing."""
+        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing."""
         with self._lock:
             process, is_known = self._processes.get(pid), pid in self._read
             if process is not None and (process.stuck_count() or self._clock() < process.until_s):
@@ -182,7 +183,7 @@ class Held:
             # Processes, not steps: to close a held guest's descriptor is a second step for the same.
             stuck = Counter(one.user for one in self._processes.values() if one.stuck_count())
         if not stuck.total() or pid < 0:
-            # Below zero is what the agent does for no process.
+            # A pid below zero stands for steps that concern no process.
             return False
         of_user = stuck[_user_of(pid, self._proc)]
         reserved = 0 if is_known and not of_user else RESERVED
@@ -194,7 +195,7 @@ class Held:
         def read() -> None:
             with (self._proc / f"{pid}/cmdline").open("rb", buffering=0) as file:
                 file.read(1)
-            # The other lock, which execve(2) keeps while it closes files: to open is enough.
+            # To open maps takes the other lock, which execve(2) holds while it closes files.
             (self._proc / f"{pid}/maps").open("rb", buffering=0).close()
 
         try:
@@ -205,7 +206,7 @@ class Held:
             # It ended: whoever reads it next gets that error.
             return False
         except Exception:
-            # For want of a thread, say: what cannot be asked may hold up whoever reads it.
+            # There may be no thread for the step.  A process that cannot be asked may block its readers.
             LOG.warning("process %d is left alone: it cannot be asked", pid, exc_info=True)
             return True
         return False
@@ -230,7 +231,7 @@ class Held:
             }
 
     def _is_there(self, pid: int, process: _Process, pids: set[int]) -> bool:
-        # No other user answers for who had the pid before him.
+        # Another user's process may have got the pid since: it does not answer for the earlier one.
         return pid in pids or (pid >= 0 and _user_of(pid, self._proc) == process.user)
 
     def close(self) -> None:
@@ -275,7 +276,7 @@ class Held:
             self._note(pid, waited_s, None)
 
     def note_stuck(self, pid: int, has_ended: Callable[[], bool]) -> None:
-        """Begin nothing for a process until a step, begun by somebody else, has ended."""
+        """Begin nothing for a process until a step that another process does has ended."""
         self._note(pid, 0.0, has_ended)
 
     def note_waits(self, pid: int, waited_s: float) -> None:

@@ -48,7 +48,7 @@ class ActStage:
         state = self._state
         if made_room := state.rooms.settle(result):
             for guest in filter(None, map(state.roster.get, made_room)):
-                # It was not for its own good: what it costs from now on is what later moves are held against.
+                # These moves were for another guest.  Later moves are compared with its cost from now on.
                 guest.trial = Trial(kept=True)
             return
         verdicts: Mapping[str, Verdict] = {}

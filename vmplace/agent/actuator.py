@@ -25,7 +25,7 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
 LOG = logging.getLogger(__name__)
 UNDO_S = 240.0
-"""The longest undo in one go: whoever ordered it waits for 300 s (control.py)."""
+"""The longest undo in one go: less than the 300 s that the client waits (control.py)."""
 AGAIN = "the agent tries again at each window, and once it ends KVM drops them"
 
 
@@ -183,7 +183,7 @@ class HostActuator:
     def close(self) -> None:
         """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""
         with contextlib.ExitStack() as steps:
-            # Each is done whatever became of those before it; the last that is named here is the first.
+            # Each step is done even if one before it failed.  The last callback below is the first to run.
             steps.callback(apart.close)
             steps.callback(self._journal.close)
             steps.callback(self._give_balancing_back)

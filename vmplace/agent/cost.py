@@ -27,14 +27,14 @@ def rss_bytes(proc: Path = Path("/proc")) -> int | None:
 
 
 LEAST_BYTES, BYTES_A_PAGE = 256 << 20, 16
-"""More than the guests that are taken up may need (topology/memory_budget.py): a net under that estimate."""
+"""More than memory_budget.py plans for: the limit that holds if that estimate is wrong."""
 
 
 def limit_memory() -> int:
-    """Keep this process to what the host's memory is worth; return the limit in bytes.
+    """Limit the memory of this process by the host's memory; return the limit in bytes.
 
-    Who asks for more gets a MemoryError, which costs one guest its window; the kernel's OOM killer would cost
-    all guests their agent.  RLIMIT_DATA counts private memory that may be written, touched or not.
+    Beyond it an allocation fails with a MemoryError, which costs one guest its window.  The kernel's OOM killer
+    would end the agent for all guests.  RLIMIT_DATA counts private writable memory, touched or not.
     """
     limit = LEAST_BYTES + BYTES_A_PAGE * os.sysconf("SC_PHYS_PAGES")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

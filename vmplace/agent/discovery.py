@@ -13,10 +13,10 @@ from vmplace.topology.host import HostTopology
 HOST_S = 60.0
 GUESTS_S = 3.0
 LOOK_SHARE = 0.2
-"""Of the time, what looks at guests may take: hundreds of guests, or processes that somebody made dear to
-read, are looked at more seldom."""
+"""The share of time that looks for guests may take.  Hundreds of guests, or processes that take long to read,
+are looked at less often."""
 SHORT_S = 0.05
-"""A look may be made again at once, as a guest ended, if the last one took no longer."""
+"""After a look that took no longer, the next one may follow at once if a guest ended."""
 
 
 class Discovery:

@@ -32,7 +32,7 @@ class AgentLock:
         """
         self._open()
         try:
-            # An agent that was killed before it took over what an earlier one left tells of that one.
+            # If that agent was killed before it took over what an earlier one left, report the earlier one.
             self._killed = next(reversed(self._pids()), None)
             self._write(os.getpid(), self._killed)
         except BaseException:
@@ -41,7 +41,7 @@ class AgentLock:
         return self._killed
 
     def settled(self) -> None:
-        """Say that what a killed agent left is known: the next one need not report it again."""
+        """Note that what a killed agent left was reported: the next agent need not do so again."""
         self._killed = None
         self._write(os.getpid())
 

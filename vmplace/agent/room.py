@@ -20,10 +20,10 @@ from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
 Identity = tuple[int, int]
-"""Of a guest's process."""
+"""The identity of a guest's process: pid and start time."""
 KEPT_S = 300.0
 LONGEST_S = 240.0
-"""Whoever ordered it waits for 300 s (control.py)."""
+"""Less than the 300 s that the client waits (control.py)."""
 MOST_IN_VAIN = 5
 """Windows in a row in which nothing could be moved."""
 
@@ -34,7 +34,7 @@ class NoRoomError(VmplaceError):
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes of a node that are kept free until ``until_s``, or until a guest is there that was not."""
+    """Bytes of a node that are kept free until ``until_s``, or until a new guest is there."""
 
     nid: int
     size_bytes: int

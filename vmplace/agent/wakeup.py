@@ -37,14 +37,14 @@ class Wakeup:
         self.stop()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until rung or for ``seconds``; return True if rung."""
+        """Sleep until woken, or for ``seconds``; return True if woken."""
         readable, _, _ = select.select([self._fd], [], [], max(0.0, seconds))
         if readable:
             os.eventfd_read(self._fd)
         return bool(readable)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep ``seconds`` whole, whatever rings, unless asked to stop."""
+        """Sleep for all of ``seconds``, even if woken, unless asked to stop."""
         end = time.monotonic() + seconds
         while not self.stopping and (left := end - time.monotonic()) > 0:
             self.wait(left)
@@ -52,8 +52,8 @@ class Wakeup:
     def reload_on_hangup(self) -> None:
         """Ask on SIGHUP for the configuration to be read again: ``take_reload``.
 
-        The hang-up of the terminal that this process was started from asks it to end, as it does any program;
-        nohup(1) keeps it from that.
+        If the process has a controlling terminal, the hang-up asks it to end, as with any program; nohup(1)
+        prevents that.
         """
         ends_with_it = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 

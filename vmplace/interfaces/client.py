@@ -50,7 +50,7 @@ def ask(
     request = msgspec.json.encode(Request(command, guest, size)) + b"\n"
     try:
         with connected(path, timeout_s) as sock:
-            # An agent with too many clients says so before it is asked, and hangs up.
+            # An agent with too many clients answers at once and closes, perhaps before the request is sent.
             with contextlib.suppress(BrokenPipeError):
                 sock.sendall(request)
             line = _read_line(sock)

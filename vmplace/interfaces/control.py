@@ -44,16 +44,16 @@ REQUEST_S = 5.0
 ANSWER_S = 300.0
 RESPONSE_S = 10.0
 LOOK_S = 10.0
-"""How often it is seen whether the socket is still there."""
+"""How often to check that the socket is still there."""
 REQUESTS_PER_S, MOST_REQUESTS = 20.0, 60.0
-"""Of one user but root, in the long run and at once; who asks more often is sent away."""
+"""For each user but root: in the long run, and at once.  Connections beyond that are refused."""
 SENT_AWAY_S = 0.005
-"""Time out for each who is sent away: a flood of them may take a percent of a CPU, not all of it."""
+"""The server pauses this long for each that it refuses, so that a flood takes a percent of a CPU, not all."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end, by the kernel's word."""
+    """The process at the other end, as the kernel reports it."""
 
     pid: int
     uid: int
@@ -61,7 +61,7 @@ class Peer:
 
     @property
     def user(self) -> int:
-        """Return the id of who answers for it: one that was lent keeps its owner's groups, and is his."""
+        """Return the user that it counts for: the owner of a subordinate id, else the id itself."""
         return owner_of(self.uid) if self.uid else 0
 
 
@@ -138,7 +138,7 @@ class ControlServer:
                 os.close(fd)
 
     def _wake(self) -> None:
-        """Wake the server's thread; an answer may come late, when the descriptor's number is another's."""
+        """Wake the server's thread; after ``close`` the descriptor's number may be another file's."""
         with self._lock:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)
@@ -176,7 +176,7 @@ class ControlServer:
             try:
                 self._serve(key)
             except Exception as err:
-                # Whatever one connection can do costs that connection.
+                # An error costs this connection alone.
                 LOG.error("a connection failed", exc_info=err)
                 if connection := self._connections.get(key.fd):
                     self._drop(connection)
@@ -263,7 +263,7 @@ class ControlServer:
             return
         connection.is_answered = True
         connection.deadline = time.monotonic() + ANSWER_S
-        # Not heard meanwhile: `socat -` closes its half, and has a right to the answer all the same.
+        # Its end of file is ignored meanwhile: `socat -` closes its half at once, and still gets the answer.
         self._selector.unregister(connection.sock)
         answer.add_done_callback(lambda done: self._finish(connection, done))
 

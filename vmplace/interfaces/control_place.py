@@ -49,7 +49,7 @@ class SocketPlace:
             raise
 
     def is_ours(self) -> bool:
-        """Tell whether who connects to the path still gets here."""
+        """Tell whether a connection to the path still reaches this socket."""
         try:
             return self.path.stat().st_ino == self._inode
         except OSError:
@@ -79,7 +79,7 @@ class SocketPlace:
             except BlockingIOError as err:
                 os.close(fd)
                 raise _taken(self.path) from err
-            # Who ends removes the file: another may have been made since it was opened.
+            # The last agent removes the file as it ends, so this one may be another than that at the path.
             if self._is_locked(fd):
                 return fd
             os.close(fd)
@@ -100,11 +100,11 @@ class SocketPlace:
         kind = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         sock = socket.socket(socket.AF_UNIX, kind)
         try:
-            # Nobody has files to send here; before 6.16, closing.py sees to them.
+            # No client needs to send files.  Before 6.16 they cannot be refused: closing.py closes them.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
                 self.takes_files = False
-            # No umask games: a process has one umask for all threads.  Nobody can connect before listen().
+            # By chmod, as the umask is one for all threads.  Nobody can connect before listen().
             sock.bind(str(path))
             path.chmod(0o600)
             if self._group is not None:
@@ -121,7 +121,7 @@ class SocketPlace:
 def is_served(path: Path) -> bool:
     """Tell whether somebody listens at ``path``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        # EAGAIN: somebody does, and is so busy that no more fits into the queue.
+        # EAGAIN: somebody listens, and its queue is full.
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
 
 

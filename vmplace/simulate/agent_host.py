@@ -101,7 +101,7 @@ class VirtualClock:
 
 
 class VirtualWakeup(Wakeup):
-    """Nobody rings but the end of the last guest."""
+    """Only the end of the last guest wakes the loop."""
 
     def __init__(self, clock: VirtualClock, simulation: Simulation) -> None:
         self._clock, self._simulation = clock, simulation

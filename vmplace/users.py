@@ -42,7 +42,7 @@ class Users:
         self._due = float("-inf")
 
     def owner_of(self, uid: int) -> int:
-        """Return the id of the user who answers for ``uid``: most often itself."""
+        """Return the id of the user whom ``uid`` belongs to: usually itself."""
         if self._clock() >= self._due:
             self._due, self._ranges, self._owners = self._clock() + RENEW_S, _read_ranges(self._etc), {}
         owners = self._owners
@@ -98,7 +98,7 @@ def _iter_numbers(path: Path, fields: list[int]) -> Iterator[tuple[Any, ...]]:
         return
     for line in lines(text):
         name, *rest = line.split(":")
-        # Lines may be comments, of NIS ("+::::::"), or wrong: they lend nobody anything.
+        # Lines may be comments, of NIS ("+::::::"), or wrong: these are skipped.
         with contextlib.suppress(OutsideError, IndexError):
             yield name, *(whole(rest[field - 1].strip(), most=MOST_UID, what="id") for field in fields)
 

@@ -113,7 +113,7 @@ class JournalContents:
         """Yield the fewest records that say the same."""
         yield from self.sysctls.values()
         for guest in self.guests.values():
-            # Under its present name: what comes last is what it goes by.
+            # Under its present name: the name in the last record counts.
             of = _guest_id(guest.identity)
             for affinity in guest.affinities.values():
                 yield msgspec.structs.replace(affinity, guest=of)
@@ -246,7 +246,7 @@ class Journal:
         """Return the sum of all that was written."""
         if self._file is None:
             return read_journal(self.path)
-        # By the descriptor: somebody may have put another file in its place.
+        # By the descriptor: the path may have another file by now.
         return parse_journal(self._file.read())
 
     def origins(self, identity: GuestIdentity) -> OriginMap:
@@ -284,7 +284,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _reading_proc(self) -> Iterator[None]:
-        """Which boot this is and who is alive stands in /proc, which needs descriptors."""
+        """Turn errors of /proc into JournalError: the boot id and living processes are read there."""
         try:
             yield
         except OSError as err:

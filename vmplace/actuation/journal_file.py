@@ -32,7 +32,7 @@ class JournalFile:
         self._fd = -1
         self.end = 0
         self._is_torn = False
-        # Whoever gave it this name may have been killed before the directory was synced.
+        # The process that renamed it may have been killed before it synced the directory.
         self._is_unsynced = True
         with self._guarded():
             self._directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -74,7 +74,7 @@ class JournalFile:
         self.end, self._is_torn = end, True
         with self._guarded():
             self._cut_back()
-        # A disk that fails must not keep an undo from reading; no record is taken until this has come off.
+        # A failing disk must not keep an undo from reading.  No record is written until this cut succeeded.
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
             self._sync_name()

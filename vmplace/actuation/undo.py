@@ -192,11 +192,11 @@ class _GuestUndoing:
     def _restore(self, pages: PageOrigins) -> PageOrigins | None:
         """Move the pages of one block home; return those that did not go."""
         if self._stop():
-            # Even to ask where they are takes minutes with a guest of a TiB.
+            # Finding out where the pages of a guest of a TiB are takes minutes by itself.
             self._stuck["stopped"] += len(pages.hva)
             return pages
         self._check()
-        # For each block anew: all of a large guest may take long on a busy host.
+        # Checked for each block: a large guest may take long on a busy host.
         self._waits = CallWaits(self._origins.identity.pid)
         pages = self._ours(pages)
         reasons: dict[int, str] = {}

@@ -46,7 +46,7 @@ class KernelBalancing:
         is_known = state.parts.source.coverage.accessor_nid or state.parts.policy_name != AUTO
         if is_known or state.config.numa_balancing != "auto" or state.host is None:
             return ()
-        # What an order or an undo brought to its place stays there; any guest may be moved by an order.
+        # Memory that an order or an undo placed must stay; an order may move any guest.
         if state.commands.waits_for_window or any(guest.held for guest in state.roster):
             return ()
         return left_to_kernel(state.host, [guest.view for guest in state.roster])

@@ -52,7 +52,7 @@ class CommandQueue:
             try:
                 answer = self._obeyed(order)
             except Exception as err:
-                # Whoever asked gets the error; nobody's order ends the loop.
+                # The error goes to the client; no order ends the loop.
                 order.answer.set_exception(err)
             else:
                 if answer is not None:

@@ -14,7 +14,7 @@ from vmplace.agent.look_interval import SHARE
 
 LONGEST_CHEAP_MS = 2000
 LONGEST_DEAR_MS = 10_000
-"""Who begins to do something else is seen after so long at the latest."""
+"""The longest rests: a guest that changes is noticed after that time at the latest."""
 
 QUIET_WINDOWS = 2
 """Windows without a move before the first rest: a phase change often shows one window late."""

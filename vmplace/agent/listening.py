@@ -46,8 +46,8 @@ class Listener:
         return self.is_stopping()
 
     def is_interrupted(self) -> bool:
-        """Tell whether moves have to end early: for the end, an order or news."""
-        # A migration tells of each of its rounds, for minutes: it must not hold up all other guests.
+        """Tell whether moves have to end early: the agent is stopped, or an order or news came."""
+        # libvirt reports each round of a migration, for minutes: that must not delay all other guests.
         inbox, roster = self._state.inbox, self._state.roster
         heard = any(not roster.is_known(news) for news in inbox.news)
         return self.is_stopping() or inbox.waiting or heard

@@ -172,7 +172,7 @@ class Agent:
             inbox,
             rooms,
             CommandQueue(inbox, roster, parts.actuator, self._held, self._is_undo_over, rooms),
-            # Who sets a shorter window wants an answer sooner; windows that shrink do not count.
+            # A shorter configured window asks for verdicts sooner; windows that shrink by themselves do not.
             Trials(parts.counters, self._is_judged, min(SAMPLE_S, config.window_ms / 1000)),
             Readings(_reader(parts), config.readings, config.window_ms, clock),
             CpuBudget(config.decisions.share, clock),

@@ -10,7 +10,7 @@ def may_move(state: LoopState, name: str) -> bool:
     if guest is None or guest.settings.mode is Mode.MANUAL or guest.is_migrating:
         return False
     if guest.is_awaited:
-        # Its policy may say hands off, which counts whoever asks.
+        # libvirt has yet to report its policy.  That may forbid moves even on root's order (mode manual).
         return False
     if state.parts.holds(guest.topology):
         return False

@@ -90,7 +90,7 @@ class RoomMaker:
             try:
                 plan = self._step(self._making[0], snapshot, movable)
             except Exception as err:
-                # Whoever asked gets the error, and the others go on.
+                # The error goes to the client that asked; the other orders go on.
                 self._making[0].order.answer.set_exception(err)
                 plan = None
             if plan is not None:

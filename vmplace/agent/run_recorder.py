@@ -58,7 +58,7 @@ class RunRecorder:
         try:
             recorder.close()
         except OSError as err:
-            # What could not be written is tried again at the end.
+            # The file tries to write again as it is closed.
             self._give_up(RecordingError(f"its file cannot be closed: {err.strerror}"))
 
     def _keep(self, recorder: Recorder, snapshot: Snapshot, plan: PlacementPlan) -> None:

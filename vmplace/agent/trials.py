@@ -13,10 +13,9 @@ from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 STIRRED = 0.05
-"""A cost that changed by this share since the last window is another phase of the program."""
+"""A cost that changes by this share from one window to the next shows another phase of the program."""
 LEAST_SHARE = 0.001
-"""Of a guest's pages: moves of fewer since the last trial change nothing that could be measured, and begin
-none."""
+"""The share of a guest's pages that must move to begin a trial: fewer have no effect that can be measured."""
 
 
 class Trials:

@@ -1,4 +1,4 @@
-"""Who does the tasks of a sweep, and what when a worker dies?
+"""Run the tasks of a sweep, even if workers die.
 
 1. So many tasks are given out at a time as keep all workers busy: a sweep of a million is no queue of a
    million futures.

@@ -105,7 +105,7 @@ def _run_for_program(command: click.Command) -> int:
         click.echo(msgspec.json.encode(line).decode(), err=True)
         return line.exit_code
     except BrokenPipeError:
-        # Whoever read has read enough: nothing may be written at the end, either.
+        # The reader closed the pipe: nothing may be written at exit, either.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         return EXIT_FAILED
     return status if isinstance(status, int) else 0

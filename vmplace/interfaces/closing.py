@@ -33,7 +33,7 @@ class Closers:
         self._working: set[int] = set()
 
     def close(self, uid: int, *fds: int) -> None:
-        """Have a user's descriptors closed; waits for nobody."""
+        """Have a user's descriptors closed, without waiting."""
         if not self._apart:
             _close(*fds)
             return
@@ -47,7 +47,7 @@ class Closers:
                 self._working.add(uid)
 
     def are_clogged(self, uid: int) -> bool:
-        """Tell whether what is to be closed of a user's does not close."""
+        """Tell whether too many descriptors of a user wait to be closed."""
         with self._lock:
             return len(self._waiting.get(uid, ())) >= MOST_UNCLOSED
 

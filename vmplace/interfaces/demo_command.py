@@ -51,5 +51,5 @@ def demo(out: Path, no_open: bool, as_json: bool) -> None:
 
 
 def has_screen() -> bool:
-    """Return whether a browser would have a window: one in the terminal would block it."""
+    """Tell whether a browser can open a window: a browser in the terminal would block the command."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

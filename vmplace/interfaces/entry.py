@@ -28,7 +28,7 @@ def main() -> None:
             sys.stdout.flush()
             return
         except BrokenPipeError:
-            # Whoever read is gone; cli.py ends as it does then.
+            # The reader closed the pipe; cli.py ends as it does then.
             pass
     from vmplace.interfaces.cli import main as run_command_line
 
@@ -45,7 +45,7 @@ def quick_answer(words: Sequence[str]) -> str | None:
     try:
         reported = answered(path or socket_path(), json.dumps(asked, ensure_ascii=False).encode() + b"\n")
         lines: str = reported["text"]
-        # No guests is an error of its own.
+        # An answer without guests is an error, with its own exit code.
         is_state = bool(json.loads(lines)["guests" if command == "status" else "name"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -25,7 +25,7 @@ def families(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def families_without_agent() -> Iterator[Metric]:
-    """Yield what is said while no agent answers: that it is down."""
+    """Yield the one metric while no agent answers: that it is down."""
     yield _gauge("vmplace_up", "Whether the agent answers (1) or not (0).", 0)
 
 

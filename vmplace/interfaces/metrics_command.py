@@ -110,7 +110,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file that readers see whole: the old one, or the new one.  Raises OSError."""
+    """Replace a file in one step: readers see the old content or the new one.  Raises OSError."""
     fd, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(fd, "wb") as out:

@@ -25,7 +25,7 @@ ACTS = frozenset({"apply", "undo", "pause", "resume", "make-room"})
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How large a guest is that is to come."""
+    """The size of a guest that is to be placed."""
 
     vcpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_VCPU_ID + 1)]
     memory_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 0

@@ -103,7 +103,7 @@ def _watched(  # noqa: PLR0913 - what the agent is made of, and for how long
         counts.update(windows=max(seen.values()), batches=seen.total(), guests=len(seen))
         report(counts)
 
-    # Whoever asks for a recording wants all guests, and all windows.
+    # A recording has all guests and all windows, whatever the configuration says.
     config = with_values(settings, longest_rest_ms=0, defaults=NOTHING)
     ended = threading.Timer(duration_s, wakeup.stop)
     ended.start()

@@ -50,7 +50,7 @@ class TopApp(App[None]):
         self._show()
 
     def _begin_look(self) -> None:
-        # The agent may take its time; a second look then waits for the next beat.
+        # While the agent has not answered, the next question is skipped.
         if not self._is_looking:
             self._is_looking = True
             self.run_worker(self._ask, thread=True)
@@ -72,7 +72,7 @@ class TopApp(App[None]):
 
     def _show(self) -> None:
         if not self.query("#head"):
-            # An answer that comes while the view is taken down.
+            # The answer came while the view was being closed.
             return
         picture = frame(self._status, self._before, self._seconds, self._order)
         self.query_one("#head", Static).update("\n".join(filter(None, (*picture.head, self._problem))))

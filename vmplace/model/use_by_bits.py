@@ -99,7 +99,7 @@ def seen_of(pages: TouchedPages) -> Seen:
         touched = (row > 0).view(np.uint8)
         users += touched
         node += touched * np.uint8(index)
-    # Who is not known may be several.
+    # Touches from unknown nodes may be from several nodes.
     alone = _either((users == 1) & (node < pages.nodes), node.view(np.int8), np.int8(-1))
     return Seen(alone, BITS[pages.seen], seen_written(pages))
 

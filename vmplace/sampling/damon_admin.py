@@ -148,7 +148,7 @@ class DamonAdmin:
             # A kdamond of an agent that was killed goes on: it is taken over.
             self.stop()
         except DamonHeldError:
-            # Nobody else's, and it worked: once it answers, ``start`` sets it up anew.
+            # It is the killed agent's, and it worked: once it answers, ``start`` sets it up anew.
             LOG.warning("%s", STUCK)
             return
         if (state := foreign_user(self._sysfs, self._owned, self._proc)) is not None:

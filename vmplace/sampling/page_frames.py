@@ -130,7 +130,7 @@ class FrameReader:
         except (FileNotFoundError, ProcessLookupError) as err:
             raise GuestGoneError(f"guest {guest.name}: process {guest.pid} ended") from err
         try:
-            # Opened first, compared then: the descriptor belongs to the process that is compared.
+            # Open first, then compare: so the descriptor belongs to the process that was compared.
             if read_start_time(guest.pid, self._proc) != guest.start_time:
                 raise GuestGoneError(f"guest {guest.name}: pid {guest.pid} is another process now")
             self._pids[fd] = guest.pid
@@ -159,7 +159,7 @@ class FrameReader:
         try:
             count = held.bounded_on(pid, pagemap_fd, lambda fd: native.read_pagemap(fd, hva, entries))
         except HeldError:
-            # Whoever waits may fill it in at any time.
+            # A read that was given up may still write into the array.
             self._entries = np.zeros(CHUNK_PAGES, np.uint64)
             raise
         if count < npages:

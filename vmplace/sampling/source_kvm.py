@@ -269,5 +269,5 @@ def _stop(placement: Placement) -> None:
         with contextlib.suppress(OSError):
             placement.call(lambda fd: native.placement_roots(fd, 0, True))
     finally:
-        # If it is held up, KVM takes them off with the descriptor, once it can.
+        # If the VMM blocks this, KVM removes them when the descriptor is closed.
         placement.close()

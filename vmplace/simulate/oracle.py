@@ -205,7 +205,7 @@ def best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
     for window in range(len(known.uses) - 1, -1, -1):
         use, move = known.uses[window], _move_ns(known.uses[window], costs)
         value = served(known, use, prices[window]) + to_go[use.pages]
-        # Whoever moves goes to the one best place: the way there costs the same from everywhere.
+        # A page that moves goes to the best place: a move costs the same from every node.
         rows, node = np.arange(len(value)), value[:, :states].argmin(axis=1)
         elsewhere, copies = value[rows, node] + move, value[:, states] + move * known.copies
         target = np.where(copies < elsewhere, states, node)

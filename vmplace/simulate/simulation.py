@@ -114,7 +114,7 @@ class Simulation:
                 if not self._end_window(guest):
                     self.finished[guest.spec.name] = self.now
                     active.remove(guest)
-                    # Whoever is done leaves its CPUs to the others.
+                    # A guest that is done leaves its CPUs to the others.
                     share_cpus(active, self.host)
             if self.watched and active and self.now >= self.clock.next_wake_ns:
                 self._wake(active)

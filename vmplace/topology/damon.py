@@ -1,4 +1,4 @@
-"""Who uses DAMON?  Its settings are one for the host: there are kdamonds, or none."""
+"""Find out who uses DAMON, whose settings are one for the whole host."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -10,13 +10,13 @@ from vmplace.topology.procfs import PROC, read_start_time
 
 ADMIN = "kernel/mm/damon/admin/kdamonds"
 MARK = "damon-kdamond-pid"
-"""In the agent's folder: the pid of the kdamond that is its own and when that began, empty as long as it has
-none, and how it is set or about to be, a line each in this order."""
+"""A file in the agent's folder.  Its first line has the pid of the agent's kdamond and when that began, or is
+empty while there is none.  Then follow the settings that it has, or is about to get, one a line."""
 TARGETS = "targets/nr_targets"
 
 
 def foreign_user(sysfs: Path, mark: Path, proc: Path = PROC) -> str | None:
-    """Return what somebody else has DAMON do ("on", "off"); None if nobody has, or ``mark`` says it is ours.
+    """Return the state of DAMON ("on", "off") if somebody else uses it, else None; ``mark`` notes our own.
 
     Raises OSError where DAMON's files cannot be read, OutsideError where they are not understood.
     """
@@ -47,14 +47,14 @@ def is_marked(root: Path, mark: Path, proc: Path = PROC) -> bool:
         return not begun or begun == begun_at(now, proc)
     if now == "-1" and not pid:
         return _is_begun(root, settings)
-    # One that ended has no pid any more, one that just began has none yet: the settings tell whose it is.
+    # A kdamond that ended, or has just begun, has no pid: the settings show whose it is.
     return "-1" in (now, pid or "-1") and bool(settings) and all(_is_set(root, one) for one in settings)
 
 
 def _is_begun(root: Path, settings: Sequence[str]) -> bool:
-    """Tell whether one that never ran is the one that an agent was setting up when it was killed.
+    """Tell whether a kdamond that never ran is one that an agent was setting up when it was killed.
 
-    Else it is at least nobody's who has said what to watch.
+    It also counts as such if nobody has set what it is to watch.
     """
     if any(one.startswith(f"{TARGETS}=") for one in takewhile(lambda one: _is_set(root, one), settings)):
         return True

@@ -41,10 +41,10 @@ from vmplace.topology.resident import ResidentRam
 from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 LOOK_S = 5.0
-"""Of CPU time: how long guests are read in one look, but for the one that it ends with.  The loop waits.
+"""CPU time that one look may take to read guests, except the one that it ends with.  The loop waits.
 
-Half as long before that, each: known guests and what libvirt started, and other processes, are looked at for
-files of KVM; command lines are read, which is part of it.
+Before that, two searches for files of KVM may take half as long each, with the command lines that they read:
+one of known guests and of what libvirt started, one of all other processes.
 """
 BUSY = 4.0
 """On a busy host, a look may take this many times its CPU time by the clock."""
@@ -116,7 +116,7 @@ class GuestFinder:
 
     def find(self) -> GuestScan:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
-        # Limits of their own: who has no KVM must not keep guests from being read.
+        # With limits of their own: processes without KVM must not keep guests from being read.
         self._started = reported_pids(self._run)
         processes, skipped = self._processes.find(lambda: self._limit(LOOK_S / 2), self._started)
         is_over = self._limit(LOOK_S)
@@ -134,14 +134,14 @@ class GuestFinder:
             except UnsupportedHostError as err:
                 skipped.append(Skipped(process.pid, str(err)))
             except Exception as err:
-                # Names, arguments and mappings are the guest's own to choose: they spoil no other's.
+                # A guest chooses its names, arguments and mappings: an error in them is that guest's alone.
                 skipped.append(unread(process.pid, err))
         skipped += [Skipped(None, f"domain {name}: {reason}") for name, reason in answer.rejected.items()]
         skipped += _missing_vcpus(guests) + _missing_processes(guests, answer.descriptions)
         guests.sort(key=lambda guest: guest.pid)
         identities = {guest.identity for guest in guests}
         self._read = {key: read for key, read in self._read.items() if key in identities}
-        # Of those that are left alone, too: else their page tables would be walked again each time.
+        # Also of guests that are left alone: else their page tables would be walked again each time.
         there = {process.identity for process in processes}
         self._layouts = {key: layout for key, layout in self._layouts.items() if key in there}
         self._resident.keep(identities)
@@ -193,7 +193,7 @@ class GuestFinder:
             except GuestGoneError:
                 continue
             except Exception as err:
-                # For want of memory or files, say: a domain of libvirt's must not pass for another guest.
+                # Memory or files may be short for a moment: a domain must not pass for another guest.
                 unread_now = unread(identity[0], err)
             if identity in self._orders:
                 ordered[identity[0]] = self._orders[identity][1]
@@ -233,7 +233,7 @@ class GuestFinder:
         except HeldError:
             if identity not in self._read:
                 raise
-            # It is there, as what it was: nothing is done to it until it can be read.
+            # It keeps its last result, and nothing is done to it until it can be read.
             return self._read[identity][1]
         self._read[identity] = next(self._reads), guest
         return guest
@@ -243,7 +243,7 @@ class GuestFinder:
         self._resident.spare()
 
     def holds(self, guest: GuestTopology) -> bool:
-        """Tell whether a guest holds up, now, whoever reads its memory map."""
+        """Tell whether a guest blocks the readers of its memory map now."""
         return held.probe(guest.pid)
 
     def ask_again(self) -> None:
@@ -257,7 +257,7 @@ class GuestFinder:
         return self._libvirt is not None and self._libvirt.has_answered
 
     def _is_awaited(self, pid: int, order: GuestDescription, answer: LibvirtAnswer) -> bool:
-        """Tell whether libvirt may have a word on a guest that it does not tell now."""
+        """Tell whether libvirt may have a policy for a guest that it does not report now."""
         if answer.problem is None:
             return False
         # A daemon that is down goes on having the domains that it started.
@@ -269,7 +269,7 @@ class GuestFinder:
         try:
             return parse_qemu(words)
         except Exception:
-            # Arguments that are not understood order nothing.
+            # Arguments that cannot be parsed describe nothing.
             return None
 
     def _read_guest(
@@ -280,10 +280,10 @@ class GuestFinder:
     ) -> GuestTopology:
         uuid = ordered.uuid if ordered is not None and ordered.uuid else ""
         domain = answer.descriptions.get(uuid)
-        # A domain whose XML cannot be read has a policy and a process all the same.
+        # A domain whose XML cannot be read still has a policy and a process.
         claimed = domain.name if domain is not None else answer.names.get(uuid)
         if claimed is not None and not is_of_domain(process.pid, claimed, run=self._run, proc=self._proc):
-            # The real one goes on as it is; this one is neither that nor to be believed in anything else.
+            # The domain's real process is not affected.  Nothing that this one claims is trusted.
             name = printable(claimed)
             raise UnsupportedHostError(
                 f"it claims to be domain {name}, but libvirt did not start it as that domain: left alone"
@@ -342,7 +342,7 @@ class GuestFinder:
         *,
         is_domain: bool,
     ) -> tuple[RamRange, ...]:
-        # Not the mappings themselves: anybody has thousands, and they are kept for each guest.
+        # Not the mappings themselves: a process may have thousands, and this is kept for each guest.
         cheap = hash(tuple(select_candidates(read_maps(process.pid, self._proc))))
         # Everything that the ranges follow from; VmLck changes when a mapping is mlocked.
         key = (
@@ -422,8 +422,8 @@ def with_unique_names(
 ) -> tuple[GuestTopology, ...]:
     """Return the guests, each with a name of its own.
 
-    Those that libvirt knows have theirs.  Another one keeps the name in ``known``, whatever it says of itself
-    later; of several newcomers that ask for a name, the oldest gets it.  Who comes late has its pid added.
+    Guests of libvirt have its name.  Another guest keeps its name in ``known``, even if it claims a different
+    one later.  If several new guests claim one name, the oldest gets it; the others get their pid added.
     """
     guests = tuple(guests)
     taken = {guest.name for guest in guests if guest.origin == "libvirt"}

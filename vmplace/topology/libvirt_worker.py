@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 LIFE_S = 30
-"""Nobody waits longer for libvirt; a worker whose agent was killed ends then, too."""
+"""The longest that a worker waits for libvirt; one whose agent was killed ends then, too."""
 MOST_BYTES = MOST_XML_BYTES = 16 << 20
 """Of what is read; and of all domains' XML together, which JSON makes three times as long at the most."""
 DOMAIN_S = 1.5

@@ -91,8 +91,8 @@ def _kept_bytes(guest: GuestTopology) -> int:
 def _in_turn(guests: Iterable[GuestTopology], owner_of: Callable[[int], int]) -> list[GuestTopology]:
     """Order guests: those of libvirt, smaller ones first; then by what their user has with them, least first.
 
-    libvirt runs all guests as one user, so that does not distinguish them.  Who has many guests of his own
-    comes behind a user who has as much in one.
+    libvirt runs all guests as one user, so that does not distinguish them.  A user with many guests comes
+    after a user who has as much in one guest.
     """
     share: Counter[int | None] = Counter()
     turns = []

@@ -23,7 +23,7 @@ from vmplace.users import is_nobody_but
 
 PID_FILE, LOG_FILE = Path("run/numad.pid"), Path("var/log/numad.log")
 LEAST_BYTES = 300 * 10**6
-"""Of a process that numad looks at."""
+"""numad ignores processes with less."""
 LOOK_S = 30.0
 MOST_LOG_BYTES = 4 << 20
 WORD = re.compile(

@@ -66,12 +66,12 @@ class Placement:
     """A placement fd; KVM undoes what was set up through it when its last user closes it."""
 
     def __init__(self, fd: int, close: Callable[[], None] | None = None, pid: int = 0) -> None:
-        """``pid`` is the VMM's, which may hold up whoever asks (held.py)."""
+        """``pid`` is the VMM's, which may block the ioctls (held.py)."""
         self.fd, self.pid = fd, pid
         self._close = close or (lambda: _closed(fd, pid))
 
     def call(self, step: Callable[[int], T]) -> T:
-        """Return what ``step`` returns of the descriptor; HeldError if the VMM holds it up."""
+        """Return what ``step`` returns of the descriptor; HeldError if the VMM blocks it."""
         return held.bounded_on(self.pid, self.fd, step)
 
     def info(self) -> PlacementInfo:
@@ -208,5 +208,5 @@ def _opened(pid: int, vm_fd: int) -> Placement:
             raise UnsupportedHostError(
                 "the placement fd is refused", hint="run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE"
             ) from err
-        # A stock KVM answers a foreigner with EIO whatever is asked.
+        # A stock KVM answers every ioctl of another process with EIO.
         raise UnsupportedHostError(f"KVM has no placement fd ({err.strerror})", hint=CURE) from err

@@ -73,7 +73,7 @@ class NodeHooks:
         try:
             self._take(request.point, json.loads(request.vmi))
         except Exception as err:
-            # Whatever it was, virt-handler goes on.
+            # The answer is empty in any case: virt-handler must go on.
             LOG.error("a hook was not understood: %s: %s", type(err).__name__, err)
         return b""
 

@@ -71,7 +71,7 @@ def stated(
     for vmi in vmis:
         until_s = max(now_s + MIGRATING_S if vmi.migrates else 0.0, leaving.get(vmi.key, 0.0))
         for uid in vmi.pods:
-            # Whose a pod is that two instances name, nobody knows: neither may speak for it.
+            # If two instances name a pod, it is not known which one has it: neither sets its policy.
             if uid in qemu and named[uid] == 1:
                 by = f"VirtualMachineInstance {vmi.namespace}/{vmi.name}"
                 found.append(

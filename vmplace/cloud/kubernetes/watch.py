@@ -140,7 +140,7 @@ class Watch:
         """Go on until stopped."""
         while not self.stop.is_set():
             self.step()
-            # Not all nodes at once, when the server is there again.
+            # A random wait: else all nodes would ask at once when the server returns.
             self.stop.wait(self._wait_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     def step(self) -> None:
@@ -150,7 +150,7 @@ class Watch:
         except VmplaceError as err:
             self._fail(err)
         except Exception as err:
-            # A library's surprise may not end the thread.
+            # An unexpected exception of a library must not end the thread.
             self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
         else:
             self._wait_s = 0.0

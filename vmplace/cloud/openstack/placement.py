@@ -4,7 +4,7 @@
    alone what is not its own, as Neutron's providers for bandwidth show.  Its id follows from the parent's.
 2. It has CLASS, more units of it than anybody asks for: Placement looks at traits of providers that give
    resources.  A flavour asks for one unit and forbids TIGHT.  Nothing of Nova's own classes is touched.
-3. Each change carries the provider's generation.  Who lost a race reads again and tries once more.
+3. Each change carries the provider's generation.  After a lost race the change is read and tried once more.
 """
 
 import uuid

@@ -113,7 +113,7 @@ class Publisher:
         except VmplaceError as err:
             self._fail(err)
         except Exception as err:
-            # Libraries of libraries: none of it may end the process.
+            # Errors of any library below: none may end the process.
             self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
         else:
             if self._problem:

@@ -33,8 +33,8 @@ LEAST_BYTES, BYTES_A_PAGE = 256 << 20, 16
 def limit_memory() -> int:
     """Limit the memory of this process by the host's memory; return the limit in bytes.
 
-    Beyond it an allocation fails with a MemoryError, which costs one guest its window.  The kernel's OOM killer
-    would end the agent for all guests.  RLIMIT_DATA counts private writable memory, touched or not.
+    Beyond it an allocation fails with a MemoryError, which costs one guest its window.  The kernel's OOM
+    killer would end the agent for all guests.  RLIMIT_DATA counts private writable memory, touched or not.
     """
     limit = LEAST_BYTES + BYTES_A_PAGE * os.sysconf("SC_PHYS_PAGES")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -19,12 +19,12 @@ TECHNIQUES: tuple[Technique, ...] = ("move", "interleave", "replicate")
 
 
 class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The operator's word on a guest; None = nothing is said."""
+    """What one place states about a guest; None: that key is not stated."""
 
     mode: (
         Annotated[
             Literal["manual", "advise", "auto"],
-            msgspec.Meta(description='"manual" (hands off), "advise" (plan only) or "auto" (plan and act)'),
+            msgspec.Meta(description='"manual" (leave alone), "advise" (plan only) or "auto" (plan and act)'),
         ]
         | None
     ) = None
@@ -98,7 +98,7 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ) = None
 
     def stated(self) -> dict[str, object]:
-        """Return what is said, by key."""
+        """Return the keys that are stated."""
         values = ((key, getattr(self, key)) for key in KEYS)
         return {key: value for key, value in values if value is not None}
 

@@ -36,8 +36,8 @@ RANGES = {"replica_mb": (0, 1 << 30), "move_mb_per_s": (1, 100_000)}
 EXAMPLES: Mapping[str, tuple[object, str]] = {
     "mode": (
         "advise",
-        "manual: not sampled, nothing planned. advise: `vmplace plan` and `why` show what would be done, "
-        "`vmplace apply GUEST` does it once.",
+        "manual: neither sampled nor planned. advise: `vmplace plan` and `why` show what would be done, "
+        "and `vmplace apply GUEST` does it once.",
     ),
     "priority": (
         "protected",
@@ -45,13 +45,13 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "allowed_nids": (
         (0, 1),
-        "No page is moved or copied anywhere else, and vCPUs are tied to no other node. "
-        "A node that the host lacks is a mistake.",
+        "No page is moved or copied to another node, and vCPUs are tied to no other node. "
+        "A node that the host does not have is a mistake.",
     ),
     "preferred_nids": (
         (0,),
-        "While these nodes have room for all of the guest's memory beside their reserve of 3 %, they are "
-        "the nodes that are allowed; else `allowed_nids` is, and `why` says so.",
+        "While these nodes have room for all of the guest's memory, beside a reserve of 3 %, only they are "
+        "allowed. Otherwise `allowed_nids` applies, and `why` says so.",
     ),
     "techniques": (
         ("move", "replicate"),
@@ -61,22 +61,22 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "replica_mb": (
         512,
-        "Beside `replica_ratio` in [budget], which is for the host. Copies that are there stay until they "
-        "are written to, or `vmplace undo`.",
+        "`replica_ratio` in [budget] limits copies, too, for the whole host. Existing copies stay until they "
+        "are written to, or until `vmplace undo`.",
     ),
     "move_mb_per_s": (
         64,
-        "What is not used is saved up for 2 s. The rest of a plan waits, and `why` says so. "
-        "`vmplace apply` keeps to it, `vmplace undo` does not.",
+        "Up to 2 s of unused rate is saved up. The rest of a plan waits, and `why` says so. "
+        "`vmplace apply` keeps to this limit, `vmplace undo` does not.",
     ),
     "huge_pages": (
         "leave",
-        "A huge page moves whole, or not at all; while it moves the guest waits for 512 times as much.",
+        "A huge page moves as a whole: 512 times as much memory for which the guest may wait.",
     ),
     "schedule": (
         ("Mon-Fri 22:00-06:00", "Sat,Sun 00:00-24:00"),
         "At other times the guest is sampled and planned for, but not changed. "
-        "A stretch that goes past midnight has the day on which it begins.",
+        "A time that goes past midnight belongs to the day on which it begins.",
     ),
 }
 
@@ -129,10 +129,10 @@ def _filled(text: str, width: int = 100) -> list[str]:
 
 _HEAD = f"""# Policy reference
 
-What can be said about a guest. This page and the schema for XML editors,
+The policy of a guest says what vmplace may do with it. This page and the schema for XML editors,
 `vmplace/agent/policy.rng`, are generated (`python -m vmplace.agent.policy_reference`).
 
-The same words stand in the domain's XML, in `/etc/vmplace/vmplace.toml` and in extra specs of an
+The same keys can stand in the domain's XML, in `/etc/vmplace/vmplace.toml` and in extra specs of an
 OpenStack flavour, which Nova writes into the domain's XML:
 
     <metadata>
@@ -146,7 +146,7 @@ OpenStack flavour, which Nova writes into the domain's XML:
     mode = "auto"
     allowed_nids = [0, 1]
 
-Nothing has to be said. Key by key, the first that says something counts:
+Every key is optional. Each key has the value of the first of these places that states it:
 
 1. `<vmplace:policy>` in the domain's XML;
 2. extra specs `vmplace:KEY` of the flavour, in the domain's XML;
@@ -156,17 +156,17 @@ Nothing has to be said. Key by key, the first that says something counts:
 5. `[defaults]` of vmplace.toml;
 6. the defaults below.
 
-`vmplace policy explain GUEST` shows what holds, and who said so. Whatever is said, memory that
-`<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.
+`vmplace policy explain GUEST` shows each key's value, and which place states it. In any case,
+memory that `<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.
 
 `vmplace policy set GUEST KEY=VALUE` and `virsh metadata` change the XML of a running guest. The
-agent follows within a window, and within 30 s where libvirt's events do not reach it.
-vmplace.toml is read again on SIGHUP (`systemctl reload vmplace`); the log and `vmplace status`
-name what changed. While a new guest's policy is not known because libvirt does not answer, nothing
-of it is changed.
+agent follows within a window, or within 30 s if libvirt's events do not reach it. It reads
+vmplace.toml again on SIGHUP (`systemctl reload vmplace`); the log and `vmplace status` name what
+changed. If libvirt does not answer, the policy of a new guest is not known: until it is, vmplace
+changes nothing of that guest.
 
-A mistake (`vmplace policy validate FILE` finds them) leaves the guest alone, with line, cause and
-cure in `vmplace status` and `why`. Other guests are not touched by it. An element, extra spec or
+A mistake leaves the guest alone; `vmplace status` and `why` name line, cause and cure. Other guests
+are not affected. `vmplace policy validate FILE` finds mistakes. An element, extra spec or
 annotation that this version does not know is reported and ignored, unless it looks like a misspelt
 key.
 """
@@ -175,14 +175,14 @@ key.
 def _tail() -> str:
     return f"""## Limits
 
-The policy in a domain's XML with a document type, more than {MAX_DEPTH} levels or more than
-{MAX_BYTES >> 20} MiB is refused. Its guest is left alone.
+A domain's XML with a document type, more than {MAX_DEPTH} levels or more than {MAX_BYTES >> 20} MiB
+is refused. Its guest is left alone.
 
 The libvirt hook may rewrite `<numatune>` from strict to restrictive when a guest arrives by
 migration or is restored. It does so if the domain's XML holds a policy (1 or 2 above) of mode
-"auto" with the technique "move". A guest that is in mode "auto" by vmplace.toml or by default is
-not rewritten. `vmplace policy apply --config GUEST` does it for the next start. The nodes stay the
-same.
+"auto" with the technique "move". It does not rewrite a guest that is in mode "auto" by vmplace.toml
+or by default. `vmplace policy apply --config GUEST` rewrites it for the next start. The nodes stay
+the same.
 """
 
 

@@ -176,9 +176,14 @@ class HostActuator:
             for guest in contents.guests.values()
         ]
         taken = [f"{name.replace('/', '.')} was {record.before}" for name, record in contents.sysctls.items()]
-        found = "; ".join((*moved, *taken, *self._journal.damage)) or "nothing"
+        found = "; ".join((*moved, *taken, *self._journal.damage))
         self._settled()
-        return f"the agent with pid {self._killed_pid} was killed; its journal holds {found}"
+        if not found:
+            return f"the agent with pid {self._killed_pid} was killed; it left nothing to restore"
+        return (
+            f"the agent with pid {self._killed_pid} was killed; its journal holds {found}; "
+            "`vmplace undo` restores it"
+        )
 
     def close(self) -> None:
         """Drop replicas, give kernel NUMA balancing back, let go of the journal, which stays for ``undo``."""

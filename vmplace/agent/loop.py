@@ -102,7 +102,7 @@ class Agent:
         if left is None:
             return
         LOG.warning("%s", left)
-        self._kept = (f"{left}; `vmplace undo` restores it",)
+        self._kept = (left,)
         if state.config.on_leftover == "undo":
             with state.notes.fenced("what a killed agent left is not undone"):
                 self._kept = state.parts.actuator.undo(None, self.listener.is_undo_over)

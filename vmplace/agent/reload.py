@@ -51,7 +51,7 @@ def _iter_keys(name: str, before: GuestPolicy, now: GuestPolicy) -> Iterator[str
 
 
 def _said(value: object) -> str:
-    return "not said" if value is None else text_of(value)
+    return "not set" if value is None else text_of(value)
 
 
 def _iter_globals(before: msgspec.Struct, now: msgspec.Struct, prefix: str) -> Iterator[str]:

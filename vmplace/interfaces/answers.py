@@ -153,7 +153,8 @@ class AgentAnswers:
 def _flavour(request: Request) -> Flavour:
     """Return the size that a request names; raises VmplaceError for one that names none."""
     if request.size is None:
-        raise VmplaceError(f"{request.command} needs a size", hint=f"vmplace {request.command} VCPUS:MIB")
+        words = "fit --make-room" if request.command == "make-room" else request.command
+        raise VmplaceError(f"{request.command} needs a size", hint=f"vmplace {words} VCPUS:MIB")
     return Flavour(request.size.vcpus, request.size.memory_bytes)
 
 

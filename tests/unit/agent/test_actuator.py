@@ -47,6 +47,20 @@ def test_an_undo_keeps_to_the_budget_of_moves_and_ends_in_time(tmp_path: Path):
         actuator.close()
 
 
+def test_what_a_killed_agent_left_is_reported_with_the_cure_if_there_is_something(tmp_path: Path):
+    me = read_identity(guest_of(os.getpid(), BASE, 512))
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), killed_pid=7)
+    try:
+        assert actuator.leftover() == "the agent with pid 7 was killed; it left nothing to restore"
+        homes = np.array([BASE + i * PAGE for i in range(512)], np.uint64)
+        runs = encode_pages(homes, np.ones(512, np.int32), np.ones(512, np.int16))
+        actuator._journal.record_pages(me, runs)
+        reported = str(actuator.leftover())
+    finally:
+        actuator.close()
+    assert "was killed; its journal holds " in reported and ": 2 MiB; `vmplace undo` restores it" in reported
+
+
 def test_an_undo_that_is_not_complete_is_no_success(tmp_path: Path):
     clock, me = SlowClock(), read_identity(guest_of(os.getpid(), BASE, 8))
     kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(8)})
@@ -89,7 +103,9 @@ def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_
         result = actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
         assert result.replicated_pages
         kvm.error = OSError(errno.ENOMEM, "no memory")
-        with pytest.raises(VmplaceError, match=r"not everything .* db1: its copies are not dropped yet") as raised:
+        with pytest.raises(
+            VmplaceError, match=r"not everything .* db1: its copies are not dropped yet"
+        ) as raised:
             actuator.undo("db1", lambda: False)
         assert "tries again" in str(raised.value.hint)
         with pytest.raises(VmplaceError, match="its copies are not dropped yet"):

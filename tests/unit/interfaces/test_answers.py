@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from tests.unit.agent.agent_world import HVA, World, guest
+from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_command import _PriorityFormatter
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.control import Peer
@@ -26,3 +27,11 @@ def test_a_line_of_the_log_stays_a_line_and_moves_no_cursor():
     )
     reported = _PriorityFormatter().format(record)
     assert reported == "<6>guest=\\x1b]0;pwned\\x07\\r\\x85\\u2028 ok\n<6>next"
+
+
+def test_an_order_without_a_size_names_the_command_that_has_one():
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    with pytest.raises(VmplaceError, match="make-room needs a size") as raised:
+        AgentAnswers(agent)(Peer(1, 0, 0), Request("make-room"))
+    assert raised.value.hint == "vmplace fit --make-room VCPUS:MIB"

@@ -6,49 +6,100 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from vmplace import thread_waits
 from vmplace.held import LEAST_WAIT_S, LOOK_S, MOST_S, WAIT_S, Held, HeldError
+from vmplace.thread_waits import ThreadTimes
 
-SLEEP_S = 0.015
+NOTHING_S = 1e-6
 
 
+class Declared(ThreadTimes):
+    """A thread that sleeps, works and waits for a CPU by declaration: ``now`` and ``busy`` are in ns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.close()
+        self._fd, self.now, self.busy = -1, 1_000, 1_000
+        monkeypatch.setattr(thread_waits, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
+
+    def _read(self) -> bytes:
+        # Kernel's Documentation/scheduler/sched-stats.rst: ns on a CPU, ns in its queue, timeslices.
+        return f"{self.busy // 2} {self.busy - self.busy // 2} 9\n".encode()
+
+    def slept_s_of(self, *, sleeps_s: float, works_s: float = 0.0, queued_s: float = 0.0) -> float:
+        """Return what counts of a step."""
+        self.begin()
+        self.now += int((sleeps_s + works_s + queued_s) * 1e9)
+        self.busy += int((works_s + queued_s) * 1e9)
+        return self.slept_s(int(works_s * 1e9))
+
+
+def test_of_a_step_counts_what_it_sleeps_beyond_a_millisecond_and_thrice_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    times = Declared(monkeypatch)
+    assert times.slept_s_of(sleeps_s=0.015) == pytest.approx(0.014)
+    assert times.slept_s_of(sleeps_s=0.015, works_s=0.001) == pytest.approx(0.011)
+    assert times.slept_s_of(sleeps_s=0.004, works_s=0.004) == 0
+    assert times.slept_s_of(sleeps_s=0.0009) == 0
+    # A CPU that others have for ten times as long: it works little, but does not sleep.
+    assert times.slept_s_of(sleeps_s=0.004, works_s=0.004, queued_s=0.04) == 0
+    assert times.slept_s_of(sleeps_s=0.0, works_s=0.001, queued_s=3.0) == 0
+
+
+@pytest.mark.parametrize("slept_s, held_after", [(0.014, 43), (0.125, 5), (0.0, None)])
 def test_many_waits_that_are_too_short_to_be_looked_at_add_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slept_s: float, held_after: int | None
 ):
     """A large guest is read in thousands of steps: 15 ms in each of them would be minutes in each window."""
     monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.6)
-    reads, steps = Held(tmp_path), 0
-    until = time.monotonic() + 20
-    while not reads.holds(7) and time.monotonic() < until:
-        reads.bounded(7, lambda: time.sleep(SLEEP_S))
-        steps += 1
-    assert reads.holds(7) and not reads.holds(8)
-    # Each counts but for a millisecond, and for what it works; a busy machine has it sleep longer.
-    assert 0.6 / (4 * SLEEP_S) < steps < 2 * 0.6 / SLEEP_S
+    monkeypatch.setattr("vmplace.held.LOOK_S", 60.0)
+    monkeypatch.setattr(ThreadTimes, "slept_s", lambda *_: slept_s)
+    now_s = 1e6
+    reads = Held(tmp_path, lambda: now_s)
+    for _ in range(held_after or 100):
+        assert not reads.holds(7)
+        reads.bounded(7, lambda: None)
+        now_s += NOTHING_S
+    assert reads.holds(7) == (held_after is not None) and not reads.holds(8)
     reads.close()
 
 
-def test_steps_that_sleep_as_long_as_they_work_or_wait_for_a_cpu_are_nobodys_fault(
+def test_a_thread_that_sleeps_is_seen_to_by_the_kernels_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """For long enough to be told from a wait for a CPU that others have."""
+    monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.2)
+    monkeypatch.setattr("vmplace.held.LOOK_S", 60.0)
+    reads = Held(tmp_path)
+    for _ in range(100):
+        if not reads.holds(7):
+            reads.bounded(7, lambda: time.sleep(0.15))
+    assert reads.holds(7) and not reads.holds(8)
+    reads.close()
+
+
+def test_a_thread_that_waits_for_a_cpu_is_nobodys_fault_by_the_kernels_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """One that gets a CPU only when nobody wants it: it waits for far longer than it works."""
     monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.05)
     reads = Held(tmp_path)
 
     def work() -> None:
-        until = time.thread_time() + 0.004
-        while time.thread_time() < until:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
             pass
-        time.sleep(0.004)
 
     cpus = os.sched_getaffinity(0)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
-            # All on one CPU: that of the step is taken half of the time.
             os.sched_setaffinity(busy.pid, {min(cpus)})
             os.sched_setaffinity(0, {min(cpus)})
-            for _ in range(100):
+            for _ in range(5):
                 reads.bounded(7, work)
         finally:
             os.sched_setaffinity(0, cpus)

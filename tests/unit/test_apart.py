@@ -7,10 +7,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 from tests.unit.descriptors import descriptors
 from vmplace import apart, held
 from vmplace.actuation.batch import NativeKernel, move_batch
+from vmplace.apart import GONE_S
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 
@@ -40,25 +42,41 @@ def put(proc: Path, start_time: int, name: str = f"vmpmove {GUEST}") -> None:
     (path / "stat").write_text(f"77 ({name}) D 1 {' '.join(['0'] * 17)} {start_time} 0\n")
 
 
-def holds_for(seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if not held.holds(GUEST):
-            return False
-        time.sleep(0.05)
-    return True
+class Clock:
+    """The machine's, and what a test skips of it."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.skipped_s
+
+    def skip(self, seconds: float) -> None:
+        self.skipped_s += seconds
 
 
-def test_what_is_left_behind_counts_until_it_ends_though_its_inode_changes(tmp_path: Path):
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    """Forget what other tests left: who holds up again is left alone for longer each time."""
+    clock = Clock()
+    own = held.Held(clock=clock)
+    for name in ("bounded", "holds", "probe", "await_end", "note_stuck"):
+        monkeypatch.setattr(held, name, getattr(own, name))
+    yield clock
+    own.close()
+
+
+def test_what_is_left_behind_counts_until_it_ends_though_its_inode_changes(tmp_path: Path, clock: Clock):
     put(tmp_path, 500)
     inode = (tmp_path / "77").stat().st_ino
-    apart.note_left_behind(tmp_path)
+    apart.note_left_behind(tmp_path, patience_s=0.0)
     put(tmp_path, 500)
     assert (tmp_path / "77").stat().st_ino != inode
     # A guest that let go is left alone for a second more.
-    assert holds_for(1.5)
+    clock.skip(1.5)
+    assert held.holds(GUEST)
     put(tmp_path, 501)
-    assert not holds_for(5.0)
+    assert not held.holds(GUEST)
 
 
 def test_another_process_or_one_of_this_agents_own_is_not_left_behind(tmp_path: Path):
@@ -102,7 +120,7 @@ def test_a_users_su_that_waits_under_the_name_holds_up_nobody():
         assert shell.stdout and shell.stdin
         pid = int(shell.stdout.readline())
         try:
-            until = time.monotonic() + 5
+            until = time.monotonic() + 60
             comm = Path(f"/proc/{pid}/comm")
             while comm.read_text() != f"{su.name[:15]}\n" and time.monotonic() < until:
                 time.sleep(0.01)
@@ -115,14 +133,23 @@ def test_a_users_su_that_waits_under_the_name_holds_up_nobody():
     shutil.rmtree(folder)
 
 
-def test_one_that_ends_a_moment_after_its_agent_was_killed_holds_up_nothing(tmp_path: Path):
+@pytest.mark.parametrize(("ends_s", "is_left"), [(0.3, False), (GONE_S - 0.1, False), (GONE_S + 0.1, True)])
+def test_one_that_ends_a_moment_after_its_agent_was_killed_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_s: float, is_left: bool
+):
     """It waits for no guest, but has not yet seen that its agent is gone."""
     put(tmp_path, 500)
-    ends = threading.Timer(0.3, lambda: shutil.rmtree(tmp_path / "77"))
-    ends.start()
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        if now_s >= ends_s:
+            shutil.rmtree(tmp_path / "77")
+
+    monkeypatch.setattr(apart, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
     apart.note_left_behind(tmp_path)
-    assert not held.holds(GUEST)
-    ends.join()
+    assert held.holds(GUEST) == is_left
 
 
 def test_one_that_nobody_reaped_has_ended(tmp_path: Path):
@@ -133,16 +160,16 @@ def test_one_that_nobody_reaped_has_ended(tmp_path: Path):
     assert not held.holds(GUEST)
 
 
-def test_a_write_to_damon_that_was_left_behind_keeps_the_next_agent_from_another(tmp_path: Path):
+def test_a_write_to_damon_that_was_left_behind_keeps_the_next_agent_from_another(
+    tmp_path: Path, clock: Clock
+):
     put(tmp_path, 500, "vmpmove damon")
-    apart.note_left_behind(tmp_path)
+    apart.note_left_behind(tmp_path, patience_s=0.0)
     with pytest.raises(HeldError):
         apart.write(tmp_path / "state", "off", patience_s=1.0)
     (tmp_path / "77/comm").unlink()
     shutil.rmtree(tmp_path / "77")
-    until = time.monotonic() + 5
-    while held.holds(apart.DAMON_KEY) and time.monotonic() < until:
-        time.sleep(0.05)
+    clock.skip(1.5)
     assert not held.holds(apart.DAMON_KEY)
 
 
@@ -156,19 +183,23 @@ def names_of_children() -> list[str]:
     return names
 
 
-def test_a_write_to_damon_that_waits_is_known_by_its_name(tmp_path: Path):
+def test_a_write_to_damon_that_waits_is_known_by_its_name(tmp_path: Path, clock: Clock):
     """A FIFO that nobody reads stands for a file of DAMON while its thread waits."""
     os.mkfifo(tmp_path / "state")
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(apart.write, tmp_path / "state", "off", patience_s=1.0)
+        writing = pool.submit(apart.write, tmp_path / "state", "off", patience_s=600.0)
         # It is killed once the patience is over: its name is there before that.
         while "vmpmove damon\n" not in (names := names_of_children()) and not writing.done():
+            time.sleep(0.01)
+        while not writing.done():
+            clock.skip(600.0)
             time.sleep(0.01)
         with pytest.raises(HeldError):
             writing.result()
     assert held.holds(apart.DAMON_KEY)
     os.close(os.open(tmp_path / "state", os.O_RDONLY | os.O_NONBLOCK))
-    until = time.monotonic() + 5
+    clock.skip(1.5)
+    until = time.monotonic() + 60
     while held.holds(apart.DAMON_KEY) and time.monotonic() < until:
         time.sleep(0.05)
     assert "vmpmove damon\n" in names
@@ -177,7 +208,7 @@ def test_a_write_to_damon_that_waits_is_known_by_its_name(tmp_path: Path):
 
 
 def test_a_process_that_gets_its_pid_and_a_name_that_is_no_text_keeps_no_guest_from_being_asked(
-    tmp_path: Path,
+    tmp_path: Path, clock: Clock
 ):
     put(tmp_path, 500)
     apart.note_left_behind(tmp_path, patience_s=0.0)
@@ -185,17 +216,19 @@ def test_a_process_that_gets_its_pid_and_a_name_that_is_no_text_keeps_no_guest_f
     stat = tmp_path / "77/stat"
     stat.write_bytes(stat.read_bytes().replace(b"(vmpmove", b"(\xff").replace(b" 500 0", b" 501 0"))
     assert not held.holds(os.getpid()) and not held.probe(os.getpid())
-    assert not holds_for(5.0)
+    clock.skip(1.5)
+    assert not held.holds(GUEST)
 
 
-def test_one_whose_stat_cannot_be_read_is_still_there(tmp_path: Path):
+def test_one_whose_stat_cannot_be_read_is_still_there(tmp_path: Path, clock: Clock):
     put(tmp_path, 500)
     apart.note_left_behind(tmp_path, patience_s=0.0)
     for said in (b"", b"77", b"77 (vmpmove 1) D 1 0", b"77 (vmpmove 1) D 1 " + b"x " * 40):
         (tmp_path / "77/stat").write_bytes(said)
         assert held.holds(GUEST) and not held.holds(os.getpid())
     shutil.rmtree(tmp_path / "77")
-    assert not holds_for(5.0)
+    clock.skip(1.5)
+    assert not held.holds(GUEST)
 
 
 @pytest.mark.parametrize("number", [errno.ENOMEM, errno.EACCES, errno.EAGAIN])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import socket
 import subprocess
 import time
@@ -56,7 +57,7 @@ def asked_by_me(path: Path) -> Path:
 
 def connected(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(5)
+    sock.settimeout(60)
     sock.connect(str(path))
     return sock
 
@@ -93,17 +94,28 @@ def test_a_failing_answer_is_reported_and_the_server_goes_on(serve: Callable[...
         assert caught.value.hint == "look elsewhere"
 
 
-def test_clients_that_say_nothing_hold_up_nobody(serve: Callable[..., Path]):
+@pytest.fixture
+def nobody_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that hardly runs may take longer than REQUEST_S to connect a crowd."""
+    monkeypatch.setattr(control, "REQUEST_S", 600.0)
+
+
+def is_connected(sock: socket.socket) -> bool:
+    """Tell whether the other end is open still."""
+    return not select.select([sock], [], [], 0)[0]
+
+
+def test_clients_that_say_nothing_hold_up_nobody(serve: Callable[..., Path], nobody_is_dropped: None):
     path = serve()
     silent = [connected(path) for _ in range(control.MAX_CONNECTIONS_PER_UID - 1)]
-    started = time.monotonic()
     assert ask("status", path=path)
-    assert time.monotonic() - started < 1
+    # It was not answered because they are gone.
+    assert all(is_connected(sock) for sock in silent)
     for sock in silent:
         sock.close()
 
 
-def test_a_crowd_is_asked_to_come_again(serve: Callable[..., Path]):
+def test_a_crowd_is_asked_to_come_again(serve: Callable[..., Path], nobody_is_dropped: None):
     path = serve()
     crowd = [connected(asked_by_me(path)) for _ in range(control.MAX_CONNECTIONS_PER_UID)]
     with pytest.raises(RefusedError, match="too many"):
@@ -113,7 +125,7 @@ def test_a_crowd_is_asked_to_come_again(serve: Callable[..., Path]):
 
 
 def test_what_is_said_to_a_crowd_is_heard_by_who_asks_late(
-    serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, nobody_is_dropped: None
 ):
     class Late(socket.socket):
         def sendall(self, *args: Any) -> None:
@@ -143,7 +155,10 @@ def test_a_client_that_does_not_listen_is_dropped(
     path = serve(lambda _peer, _request: Response(True, data="x" * (8 << 20)))
     with connected(path) as deaf:
         deaf.sendall(b'{"command": "status"}\n')
-        time.sleep(0.5)
+        # What was sent before is there to be read, and would otherwise be followed by the rest.
+        hangs_up = select.poll()
+        hangs_up.register(deaf, select.POLLRDHUP)
+        assert hangs_up.poll(60_000)
         with pytest.raises(json.JSONDecodeError):
             json.loads(deaf.makefile("rb").read())
 
@@ -219,7 +234,7 @@ def test_another_user_may_look_but_not_act(tmp_path: Path, command: str):
     request = json.dumps({"command": command})
     argv = ["/usr/bin/env", "python3", "-c", child, str(path), request]
     try:
-        said = subprocess.run(argv, check=False, user=NOBODY, capture_output=True, timeout=10).stdout
+        said = subprocess.run(argv, check=False, user=NOBODY, capture_output=True, timeout=120).stdout
     finally:
         server.close()
     reported = json.loads(said)

@@ -58,12 +58,12 @@ def test_a_name_that_is_no_unicode_is_reported_with_question_marks(
 
 @contextlib.contextmanager
 def lingering() -> Iterator[socket.socket]:
-    """Give a socket whose last close(2) waits for 60 s, or until the end of this."""
+    """Give a socket whose last close(2) waits for 600 s, or until the end of this."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname())
         peer, _ = server.accept()
         with peer:
-            sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
             sender.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -98,7 +98,7 @@ def test_a_file_that_never_closes_and_is_sent_along_silences_nobody(
         for _ in range(3):
             assert talk(path, STATUS)["ok"]
         server.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
 
 
 def test_what_does_not_close_keeps_nothing_of_others_open():
@@ -111,8 +111,8 @@ def test_what_does_not_close_keeps_nothing_of_others_open():
         reader, writer = os.pipe()
         closers.close(2, writer)
         with os.fdopen(reader, "rb") as end:
-            assert select.select([end], [], [], 5)[0] and not end.read()
-    until = time.monotonic() + 5
+            assert select.select([end], [], [], 60)[0] and not end.read()
+    until = time.monotonic() + 60
     while closers.are_clogged(1):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -199,7 +199,7 @@ def test_a_socket_that_was_removed_comes_back(
         file.unlink()
     if whole:
         path.parent.rmdir()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not path.is_socket() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert ask("status", path=path)
@@ -220,8 +220,22 @@ print(busy)
 """
 
 
+def test_a_user_may_ask_so_often_at_once_and_so_often_in_the_long_run():
+    allowance = control._Allowance()
+    assert [allowance.take(1e6) for _ in range(100)] == [True] * 60 + [False] * 40
+    # For an hour, every 10 ms.
+    asked = [allowance.take(1e6 + at / 100) for at in range(360_000)]
+    assert sum(asked) == pytest.approx(20 * 3600, abs=1)
+
+
+@pytest.fixture
+def nobody_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who is slow to ask, on a machine that hardly runs, may ask the more often."""
+    monkeypatch.setattr(control, "REQUESTS_PER_S", 0.0)
+
+
 @needs_nobody
-def test_a_user_who_asks_all_the_time_is_sent_away_and_root_is_answered():
+def test_a_user_who_asks_all_the_time_is_sent_away_and_root_is_answered(nobody_may_ask_again: None):
     path = Path(f"/tmp/vmplace-flood-{os.getpid()}.sock")
 
     def tell(peer: Peer, _request: Request) -> Response:
@@ -235,11 +249,10 @@ def test_a_user_who_asks_all_the_time_is_sent_away_and_root_is_answered():
         with subprocess.Popen(argv, user=NOBODY, stdout=subprocess.PIPE) as flood:
             for _ in range(20):
                 assert ask("status", path=path, timeout_s=20) == 0
-            busy = int(flood.communicate(timeout=60)[0])
+            busy = int(flood.communicate(timeout=120)[0])
     finally:
         server.close()
-    # At first 60, then 20 a second: the 300 take longer than 2 s only on a machine that hardly runs.
-    assert busy > 100
+    assert busy == 240
 
 
 CROWD = """
@@ -305,7 +318,10 @@ def test_an_agent_without_a_socket_for_root_is_asked_by_the_common_one(
 
 
 def test_who_asks_under_many_ids_that_he_was_lent_is_one_user(
-    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    serve: Callable[..., ControlServer],
+    monkeypatch: pytest.MonkeyPatch,
+    nobody_may_ask_again: None,
 ):
     """In a user namespace of his own he changes his id and keeps his groups."""
     uids = iter(range(100_000, 200_000))

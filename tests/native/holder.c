@@ -3,12 +3,12 @@
  * FUSE file whose server never answers, another waits in mmap(2) behind it, and so does everybody who comes later.
  *
  * Prints its pid, the address of 64 MiB of its memory, and its server's pid; "h" on stdin: hold the lock; "l": let go;
- * end of file: end.  It dies with its parent, and after two minutes, for ps(1) waits for it, too.
+ * end of file: end.  It dies with its parent, and after five minutes, for ps(1) waits for it, too.
  *
  * "p": hold the lock of its main thread's perf events, with an ioctl that reads its argument from that file.
  *
- * With an argument it lives for 15 s, and its server answers no flush either: "e" on stdin has it exec with a FUSE file
- * that is closed on exec.  The kernel waits for the flush with exec_update_lock held, and mmap_lock free.
+ * With an argument it lives for a minute, and its server answers no flush either: "e" on stdin has it exec with a FUSE
+ * file that is closed on exec.  The kernel waits for the flush with exec_update_lock held, and mmap_lock free.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -33,13 +33,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LIFE_S 120
-#define EXEC_LIFE_S 15
+#define LIFE_S 300
+#define EXEC_LIFE_S 60
 #define RAM_BYTES (64UL << 20)
 #define FILE_PAGES 4096
 
 static char *pages;
 static bool will_exec;
+/* Of the server and of who asks it: a page was asked for. */
+static volatile bool *is_asked;
+static volatile pid_t waiter_tid;
 
 static void write_file(const char *path, const char *text)
 {
@@ -113,6 +116,8 @@ static void serve_one(int fd, const struct fuse_in_header *in)
 			reply(fd, in, 0, NULL, 0);
 		break;
 	case FUSE_READ:
+		*is_asked = true;
+		break;
 	case FUSE_FORGET:
 	case FUSE_INTERRUPT:
 		break;
@@ -180,6 +185,7 @@ static void *read_page(void *at)
 
 static void *wait_behind(void *unused)
 {
+	waiter_tid = gettid();
 	sem_wait(&may_wait);
 	mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	return unused;
@@ -203,7 +209,38 @@ static void hold_events(void)
 	if (event < 0)
 		err(1, "perf_event_open");
 	pthread_create(&setter, NULL, set_period, &event);
-	usleep(200000);
+	/* Whose argument is asked for has the lock. */
+	while (!*is_asked)
+		usleep(1000);
+}
+
+/* Does the other thread wait in mmap, not for the semaphore?  Without a call that takes the lock. */
+static bool is_waited_behind(void)
+{
+	char path[64], stat[512], *state;
+	ssize_t size;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", waiter_tid);
+	fd = open(path, O_RDONLY);
+	size = read(fd, stat, sizeof(stat) - 1);
+	close(fd);
+	if (size < 0)
+		return false;
+	stat[size] = 0;
+	state = strrchr(stat, ')');
+	return state && state[1] && state[2] == 'D';
+}
+
+static void hold(void)
+{
+	sem_post(&may_read);
+	/* Who asks for a page has the lock; and what comes next has its stack then. */
+	while (!*is_asked || !waiter_tid || is_waited_behind())
+		usleep(1000);
+	sem_post(&may_wait);
+	while (!is_waited_behind())
+		usleep(1000);
 }
 
 static void exec_with(int fd, const char *directory)
@@ -227,6 +264,9 @@ int main(int argc, char **argv)
 	(void)argv;
 	will_exec = argc > 1;
 	alarm(will_exec ? EXEC_LIFE_S : LIFE_S);
+	is_asked = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (is_asked == MAP_FAILED)
+		err(1, "mmap");
 	become_root_of_nothing();
 	/* Only now: the kernel forgets it when capabilities change. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -249,10 +289,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (read(STDIN_FILENO, &command, 1) == 1) {
 		if (command == 'h') {
-			sem_post(&may_read);
-			usleep(200000);
-			sem_post(&may_wait);
-			usleep(200000);
+			hold();
 		} else if (command == 'p') {
 			hold_events();
 		} else if (command == 'e') {

@@ -85,19 +85,23 @@ def test_a_page_of_two_processes_moves_only_with_all_owners() -> None:
     with mmap.mmap(-1, 4096) as shared:
         shared[0] = 1
         hva = np.frombuffer(shared, np.uint8).ctypes.data
+        told, tells = os.pipe()
         forked = os.fork()
         if not forked:
-            assert shared[0]
-            time.sleep(30)
+            os.write(tells, bytes([shared[0]]))
+            time.sleep(300)
             os._exit(0)
         try:
             status, nid = np.full(1, -999, np.int32), home_nid(os.getpid(), hva)
-            time.sleep(0.2)
+            # It is mapped there, too, by then.
+            assert os.read(told, 1) == b"\x01"
             native.move_pages(os.getpid(), pages(hva, 1), np.full(1, nid, np.int32), status, True)
             assert status[0] == nid
         finally:
             os.kill(forked, 9)
             os.waitpid(forked, 0)
+            os.close(told)
+            os.close(tells)
 
 
 def test_pagemap_tells_which_pages_are_present(child: tuple[int, int]) -> None:
@@ -129,19 +133,21 @@ def test_other_threads_run_while_pagemap_is_read() -> None:
 
     def count() -> None:
         while not stop.wait(0.001):
-            turns.append(time.monotonic())
+            turns.append(1)
 
     thread = threading.Thread(target=count)
     thread.start()
     entries = np.zeros(8 << 20, np.uint64)
-    started = time.monotonic()
-    for _ in range(3):
+    most, until = 0, time.monotonic() + 60
+    # A thread that waits for a CPU meanwhile gets its turns in another read.
+    while most <= 3 and time.monotonic() < until:
+        before = len(turns)
         native.read_pagemap(fd, 1 << 32, entries)
-    ended = time.monotonic()
+        most = max(most, len(turns) - before)
     stop.set()
     thread.join()
     os.close(fd)
-    assert sum(started < turn < ended for turn in turns) > 3
+    assert most > 3
 
 
 U8, I32, I64 = np.zeros(4, np.uint8), np.zeros(4, np.int32), np.zeros(4, np.int64)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "lab/payload"
-pytestmark = pytest.mark.timeout(60)
 
 ONE_VCPU = ("arena=8", "vcpus=1", "verify=0")
 
@@ -128,10 +127,11 @@ def test_speed_multiplies_the_declared_rates(program: Path) -> None:
         run.stdin.write("speed 50\n")
         run.stdin.flush()
         lines = map(json.loads, run.stdout)
-        first = next(line for line in lines if line["event"] == "status" and line["t"] > 1)
+        statuses = (line for line in lines if line["event"] == "status")
+        # However few ticks a slow machine makes: the declared rate allows less, even in a second more.
+        fast = next((one for one in statuses if one["touches"] > 10 * 1000 * (one["t"] + 1)), None)
         run.stdin.close()
-    # One tick of 5000 is more than all that the declared rate allows in a second or so of slow machine.
-    assert first["touches"] >= 10 * 1000 * first["t"]
+    assert fast is not None
 
 
 def test_calls_come_at_the_declared_rate_and_return_what_they_ought_to(program: Path) -> None:

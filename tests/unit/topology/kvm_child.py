@@ -7,6 +7,7 @@ The guest halts at once, so its vCPU threads sleep inside KVM_RUN; with ``busy``
 Nothing of vmplace is used here: this is the truth that the tests compare with.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -14,6 +15,7 @@ import os
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 RAM_BYTES = 96 << 20
@@ -80,16 +82,30 @@ def map_many() -> list[object]:
 
 def run_vcpu(fd: int, vcpu_id: int, tids: dict[int, int], names: str | None) -> None:
     """Start the vCPU at address 0 in real mode and stay in it."""
-    tids[vcpu_id] = threading.get_native_id()
     if names:
-        Path(f"/proc/self/task/{tids[vcpu_id]}/comm").write_text(names.format(vcpu_id))
+        Path("/proc/thread-self/comm").write_text(names.format(vcpu_id))
     sregs = bytearray(312)
     fcntl.ioctl(fd, KVM_GET_SREGS, sregs)
     struct.pack_into("<QIH", sregs, 0, 0, 0xFFFF, 0)
     fcntl.ioctl(fd, KVM_SET_SREGS, bytes(sregs))
     fcntl.ioctl(fd, KVM_SET_REGS, struct.pack("<18Q", *[0] * 17, 2))
+    # Only now: who waits for all of them finds them named.
+    tids[vcpu_id] = threading.get_native_id()
     while True:
-        fcntl.ioctl(fd, KVM_RUN, 0)
+        # A process that is stopped and goes on leaves KVM_RUN.
+        with contextlib.suppress(InterruptedError):
+            fcntl.ioctl(fd, KVM_RUN, 0)
+
+
+def runs_guest(tid: int) -> bool:
+    """Tell whether a vCPU's thread is in KVM_RUN, as far as the kernel tells: not of one that is on a CPU."""
+    if not tid:
+        return False
+    try:
+        fields = Path(f"/proc/self/task/{tid}/syscall").read_text().split()
+    except OSError:
+        return True
+    return fields[0] == "running" or (len(fields) > 2 and int(fields[2], 16) == KVM_RUN)
 
 
 def main(kind: str, vcpus: int, names: str | None = None) -> None:
@@ -105,8 +121,8 @@ def main(kind: str, vcpus: int, names: str | None = None) -> None:
     for vcpu_id in range(vcpus):
         fd = fcntl.ioctl(vm, KVM_CREATE_VCPU, vcpu_id)
         threading.Thread(target=run_vcpu, args=(fd, vcpu_id, tids, names), daemon=True).start()
-    while len(tids) < vcpus:
-        pass
+    while not all(runs_guest(tids.get(vcpu_id, 0)) for vcpu_id in range(vcpus)):
+        time.sleep(0.001)
     print(address_of(ram), *(tids[vcpu_id] for vcpu_id in range(vcpus)), flush=True)
     threading.Event().wait()
     del kept

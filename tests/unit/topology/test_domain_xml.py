@@ -32,10 +32,10 @@ def test_one_backend_without_cells():
 
 
 def test_an_entity_bomb_is_refused_at_once():
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(VmplaceError, match="document type"):
         parse_domain((DOMAINS / "entity-bomb.xml").read_text())
-    assert time.monotonic() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 @pytest.mark.parametrize(

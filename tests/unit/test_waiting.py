@@ -6,21 +6,41 @@ import sys
 from pathlib import Path
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
+CLOCK = """
+NOW_S, LOOKS = [0.0], []
+class Clock:
+    @staticmethod
+    def monotonic():
+        if threading.current_thread() is not threading.main_thread():
+            LOOKS.append(NOW_S[0])
+        return NOW_S[0]
+"""
+"""A clock that goes on when a test says so, and notes when somebody looks whether it takes long."""
 TESTS = """
-import time
-def test_quick(): pass
-def test_slow(): print("captured"); time.sleep(1.5)
+import sys, time
+def pass_s(seconds):
+    from_outside = next(one for one in sys.modules.values() if hasattr(one, "LOOKS"))
+    from_outside.NOW_S[0] += seconds
+    looks, until = len(from_outside.LOOKS), time.monotonic() + 60
+    # The first of them may have begun before.
+    while len(from_outside.LOOKS) < looks + 3 and time.monotonic() < until:
+        time.sleep(0.01)
+def test_quick(): pass_s(29)
+def test_slow(): print("captured"); pass_s(31)
 def test_lab():
     from lab.progress import Progress
-    with Progress().step("n2: boot"): time.sleep(1.5)
+    with Progress().step("n2: boot"): pass_s(61)
 """
 
 
 def test_a_slow_test_is_named_while_it_runs(tmp_path: Path):
-    (tmp_path / "conftest.py").write_text(CONFTEST.read_text().replace("EVERY_S = 30.0", "EVERY_S = 0.5"))
+    conftest = CONFTEST.read_text()
+    assert "self._over.wait(self._every_s)" in conftest and "time.monotonic()" in conftest
+    conftest = conftest.replace("self._over.wait(self._every_s)", "self._over.wait(0.05)")
+    (tmp_path / "conftest.py").write_text(conftest.replace("time.monotonic()", "Clock.monotonic()") + CLOCK)
     (tmp_path / "test_made.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=120)
-    assert "1 of 3 done; test_made.py::test_slow: " in done.stderr
-    assert re.search(r"2 of 3 done; test_made.py::test_lab: \d s; n2: boot: \d s\n", done.stderr)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=240)
+    assert "[    60 s] 1 of 3 done; test_made.py::test_slow: 31 s\n" in done.stderr
+    assert re.search(r"2 of 3 done; test_made.py::test_lab: 61 s; n2: boot: \d+ s\n", done.stderr)
     assert "test_quick" not in done.stderr and "captured" not in done.stderr

@@ -169,7 +169,7 @@ class Running:
 
     def __enter__(self) -> "Running":
         self.thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self.agent.status.guests and time.monotonic() < deadline:
             time.sleep(0.005)
         return self
@@ -177,7 +177,7 @@ class Running:
     def order(self, *words: str) -> tuple[str, ...]:
         order = Order(*words)  # type: ignore[arg-type]
         self.agent.inbox.submit(order)
-        return order.answer.result(10)
+        return order.answer.result(60)
 
     def pass_windows(self, count: int = 2) -> None:
         until = self.agent.status.windows + count
@@ -186,7 +186,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.world.wakeup.stop()
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -227,13 +227,12 @@ def test_undo_of_all_pauses_and_gives_the_kernel_its_balancing_back():
 
 def test_stop_ends_a_long_window_at_once_and_closes_everything():
     world = World([])
-    running = Running(world, window_ms=60_000)
+    running = Running(world, window_ms=3_600_000)
     running.thread.start()
     time.sleep(0.05)
-    started = time.monotonic()
     world.wakeup.stop()
-    running.thread.join(5)
-    assert time.monotonic() - started < 1
+    running.thread.join(60)
+    assert not running.thread.is_alive()
     assert world.closed == 2
 
 

@@ -123,7 +123,7 @@ def test_while_all_is_paused_no_room_is_made(verb: str, cure: str | None):
 
 def test_a_stop_answers_who_waits():
     world = Crowded([guest("db1")], stuck=True)
-    agent, order = world.agent(window_ms=10_000), Order("make-room", flavour=SIZE)
+    agent, order = world.agent(window_ms=3_600_000), Order("make-room", flavour=SIZE)
     agent.inbox.submit(order)
     threading.Timer(0.2, world.wakeup.stop).start()
     agent.run()

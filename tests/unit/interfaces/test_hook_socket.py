@@ -34,7 +34,7 @@ def heard(tmp_path: Path) -> Iterator[list[News]]:
     assert not (tmp_path / "hook.sock").exists()
 
 
-def until(is_so: Callable[[], bool], seconds: float = 10) -> bool:
+def until(is_so: Callable[[], bool], seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
     while not is_so() and time.monotonic() < end:
         time.sleep(0.005)
@@ -155,8 +155,8 @@ def test_news_end_a_rest_but_not_a_window():
     agent = world.agent(window_ms=200)
     agent.inbox.tell(News("started", "db1"))
     started = time.monotonic()
-    agent.waits.rest(30, until_asked=True)
-    assert time.monotonic() - started < 10
+    agent.waits.rest(3600, until_asked=True)
+    assert time.monotonic() - started < 60
     agent.run(windows=1)
     assert min(world.windows_s) >= 0.2
 

@@ -46,7 +46,7 @@ def test_the_file_is_taken_away_with_its_writer(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert "vmplace.io/present=true" in file.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert not file.exists()
 
 

@@ -68,7 +68,7 @@ def test_an_undo_leaves_no_thread_behind(journal: Journal):
     before = set(threading.enumerate())
     undo(journal, kernel=kernel)
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(60)
     assert set(threading.enumerate()) <= before
 
 

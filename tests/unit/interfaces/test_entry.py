@@ -130,7 +130,7 @@ def test_an_answer_of_another_form_is_left_to_the_command_line(
             with listener.accept()[0] as client:
                 client.recv(4096)
                 if answer is None:
-                    done.wait(10)
+                    done.wait(60)
                 else:
                     client.sendall(answer)
 

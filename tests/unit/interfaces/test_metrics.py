@@ -156,10 +156,10 @@ def test_serve_answers_scrapes_until_sigterm(agent_socket: Path) -> None:
     )
     assert process.stderr
     url = process.stderr.readline().split()[-1]
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
         text = answer.read().decode()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert "vmplace_up 1.0" in text
 
 

@@ -23,7 +23,7 @@ TRACE = """\
 def longest(tmp_path: Path, trace: str) -> tuple[float | None, str]:
     (tmp_path / "trace").write_text(trace)
     script = LONGEST.replace(TRACING, str(tmp_path))
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=120)
     return parse_longest(done.stdout)
 
 

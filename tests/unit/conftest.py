@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import tests.any_machine  # noqa: F401
 from tests.unit.agent.agent_world import WAKEUPS
 from tests.unit.descriptors import descriptors
 

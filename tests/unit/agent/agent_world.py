@@ -97,10 +97,12 @@ class World:
         """Remember what is to be closed (tests/unit/conftest.py)."""
         WAKEUPS.append(self.wakeup)
 
-    def agent(self, *rules: GuestRule, window_ms: int = 20, **settings: object) -> Agent:
+    def agent(
+        self, *rules: GuestRule, window_ms: int = 20, clock: HostClock | None = None, **settings: object
+    ) -> Agent:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
-        clock = HostClock() if "decisions" in settings else ClockOfFreeDecisions()
+        clock = clock or ClockOfFreeDecisions()
         parts = Parts(self, self, self.policy, "auto", self, counters=self.counters, clock=clock)
         return Agent(LoadedConfig(config, rules), parts, self.wakeup)
 

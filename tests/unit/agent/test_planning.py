@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
+from vmplace.agent.clock import HostClock
 from vmplace.agent.config import DecisionsSection, GuestRule
 from vmplace.agent.orders import Order
 from vmplace.agent.planning import CpuBudget
@@ -102,15 +103,24 @@ def test_what_is_done_now_and_then_is_paid_for_but_raises_no_price():
     assert decided_at == [*range(1, 11), *range(21, 41)]
 
 
-def slow(snapshot: Snapshot) -> PlacementPlan:
-    """Take some 20 ms of CPU."""
-    sum(i * i for i in range(400_000))
-    return home.plan(snapshot)
+class CostlyPlans(HostClock):
+    """Each plan takes 100 s of CPU; time passes as it does, which earns none of the tests' agents so much."""
+
+    def __init__(self) -> None:
+        self.cpu_ns = 0
+
+    def thread_cpu_ns(self) -> int:
+        return self.cpu_ns
+
+    def plan(self, snapshot: Snapshot) -> PlacementPlan:
+        self.cpu_ns += 100 * 10**9
+        return home.plan(snapshot)
 
 
 def test_status_says_that_the_budget_bites_and_guests_are_placed_all_the_same():
-    world = World([guest("db1")], policy=slow)
-    agent = world.agent(decisions=DecisionsSection(share=0.05))
+    clock = CostlyPlans()
+    world = World([guest("db1")], policy=clock.plan)
+    agent = world.agent(clock=clock, decisions=DecisionsSection(share=0.05))
     agent.run(windows=6)
     assert agent.status.windows == 6 and world.applied == ["db1"]
     assert any("keeps within 5% of a CPU" in note for note in agent.status.notes)
@@ -118,8 +128,9 @@ def test_status_says_that_the_budget_bites_and_guests_are_placed_all_the_same():
 
 
 def test_an_order_to_apply_is_never_left_to_the_budget():
-    world = World([guest("db1")], policy=slow)
-    agent = world.agent(GuestRule("*", GuestSettings(Mode.ADVISE)), decisions=DecisionsSection(share=0.01))
+    clock = CostlyPlans()
+    world, rule = World([guest("db1")], policy=clock.plan), GuestRule("*", GuestSettings(Mode.ADVISE))
+    agent = world.agent(rule, clock=clock, decisions=DecisionsSection(share=0.01))
     agent.run(windows=2)
     order = Order("apply", "db1")
     agent.inbox.submit(order)

@@ -139,8 +139,9 @@ def test_samples_of_the_kernel_name_the_frames_that_pagemap_names(one_cpu: int) 
         fd = native.perf_open(SOFTWARE, PAGE_FAULTS, 1, one_cpu)
     except PermissionError:
         pytest.skip("perf events are not permitted here")
-    table = Table(room=4096)
-    with mmap.mmap(fd, 65 * PAGE) as ring, mmap.mmap(-1, 64 * PAGE, flags=mmap.MAP_PRIVATE) as memory:
+    # Of all that runs on the CPU meanwhile: a compiler has a million faults a second.
+    table = Table(room=1 << 17)
+    with mmap.mmap(fd, (1 + 1024) * PAGE) as ring, mmap.mmap(-1, 64 * PAGE, flags=mmap.MAP_PRIVATE) as memory:
         memory[:] = bytes([1]) * len(memory)
         frames = frames_of(memory, 64)
         fcntl.ioctl(fd, ENABLE, 0)

@@ -4,7 +4,6 @@ They are real processes of another user (a real setuid), with real VMs, beside t
 """
 
 import contextlib
-import itertools
 import os
 import re
 import shutil
@@ -98,7 +97,7 @@ def hostile(
 def is_answered(socket: Path) -> bool:
     """Tell whether the agent has begun to listen; its socket has a name a moment earlier."""
     with contextlib.suppress(NoAgentError):
-        ask("status", path=socket, timeout_s=20)
+        ask("status", path=socket, timeout_s=60)
         return True
     return False
 
@@ -120,16 +119,17 @@ def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], f
     with log.open("wb") as stderr:
         agent = run([sys.executable, "-m", "tests.unit.interfaces.found_agent", str(config)],
                     cwd=ROOT, stderr=stderr)  # fmt: skip
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not is_answered(socket):
         assert agent.poll() is None and time.monotonic() < until, log.read_text(errors="replace")[-3000:]
         time.sleep(0.05)
     answers: list[dict[str, Any]] = []
+    until = time.monotonic() + 120
     # Guests are looked up every 3 s.
-    while len(answers) < 2 or (answers[-1]["windows"] < 5 or time.monotonic() < until - 50):
+    while len(answers) < 2 or (answers[-1]["windows"] < 5 or time.monotonic() < until - 110):
         assert agent.poll() is None, log.read_text(errors="replace")[-3000:]
-        answers.append(ask("status", path=socket, timeout_s=20))
-        assert time.monotonic() < until + 60
+        answers.append(ask("status", path=socket, timeout_s=60))
+        assert time.monotonic() < until
         time.sleep(0.1)
 
     guests = {guest["pid"]: (name, guest) for name, guest in answers[-1]["guests"].items()}
@@ -163,7 +163,7 @@ def configured(tmp_path: Path) -> tuple[Path, Path]:
 def timed(verb: str, socket: Path, **words: Any) -> tuple[dict[str, Any], float]:
     """Return the agent's answer, and the seconds that it took."""
     began = time.monotonic()
-    answer = ask(verb, path=socket, timeout_s=60, **words)
+    answer = ask(verb, path=socket, timeout_s=120, **words)
     return answer, time.monotonic() - began
 
 
@@ -172,7 +172,7 @@ class Lockers:
 
     def __init__(self, run: Callable[..., Any], folder: Path, tmp_path: Path, does: str) -> None:
         source = ROOT / "tests/native/holder.c"
-        subprocess.run(["gcc", "-O1", "-pthread", "-o", folder / "holder", source], check=True, timeout=60)
+        subprocess.run(["gcc", "-O1", "-pthread", "-o", folder / "holder", source], check=True, timeout=120)
         self.holder = run(
             [folder / "holder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY,
             extra_groups=[os.stat("/dev/kvm").st_gid],  # noqa: PTH116
@@ -190,12 +190,14 @@ class Lockers:
         comms = ((self.holder, "holder"), (self.victim, Path(sys.executable).name))
         self.name_of = {one: f"{comm}-{one.pid}" for one, comm in comms}
         self.wait_for(lambda: all(f"guest={name} pid=" in self.said() for name in self.name_of.values()))
+        self.usual_s = max(timed("status", self.socket)[1] for _ in range(10))
+        self.heard = 0
 
     def status(self) -> dict[str, Any]:
-        return dict(ask("status", path=self.socket, timeout_s=20))
+        return dict(ask("status", path=self.socket, timeout_s=60))
 
     def wait_for(self, happens: Callable[[], object]) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not happens():
             assert self.agent.poll() is None and time.monotonic() < until, self.said()[-3000:]
             time.sleep(0.1)
@@ -207,16 +209,35 @@ class Lockers:
         self.holder.stdin.write(b"h")
         self.holder.stdin.flush()
         assert self.holder.stdout.read(1) == b"h"
+        self.heard = len(self.manager.beats)
 
-    def is_answered_for(self, seconds: float) -> list[dict[str, Any]]:
-        """Ask all the time; return the answers, each of which came within a second."""
-        answers, until = [], time.monotonic() + seconds
-        while time.monotonic() < until:
+    def answers_until(self, happens: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
+        """Ask all the time until an answer tells so; return the answers, each of which came within a second.
+
+        Or within ten times what they take on a machine that is busy.
+        """
+        answers: list[dict[str, Any]] = []
+
+        def is_over() -> object:
             answer, took = timed("status", self.socket)
-            assert took < 1
+            assert took < max(1.0, 10 * self.usual_s)
             answers.append(answer)
-            time.sleep(0.1)
+            return happens(answer)
+
+        self.wait_for(is_over)
         return answers
+
+    def beats_on(self) -> bool:
+        """Tell whether the loop was heard of again and again since the lock is held."""
+        return len(self.manager.beats) >= self.heard + 3
+
+    def waiting_threads(self) -> int:
+        """Count the agent's threads that wait for a lock of the kernel, or for a disk."""
+        states = []
+        for path in Path(f"/proc/{self.agent.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                states.append(path.read_text(errors="replace").rpartition(")")[2].split()[0])
+        return states.count("D")
 
     def left_behind(self) -> list[str]:
         """Return the states of the processes that wait with a call for the holder, as the kernel tells."""
@@ -229,7 +250,7 @@ class Lockers:
 
 
 class ServiceManager:
-    """Hears the agent's beats, as systemd does; ``longest_s`` without one."""
+    """Hears the agent's beats, as systemd does."""
 
     WATCHDOG_S = 12
 
@@ -237,17 +258,13 @@ class ServiceManager:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
         self.environ = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": str(self.WATCHDOG_S * 10**6)}
-        self.beats: list[float] = []
+        self.beats: list[bytes] = []
         threading.Thread(target=self._hear, daemon=True).start()
 
     def _hear(self) -> None:
-        while self._socket.recv(100) != b"STOPPING=1":
-            self.beats.append(time.monotonic())
+        while (word := self._socket.recv(100)) != b"STOPPING=1":
+            self.beats += [word] if word == b"WATCHDOG=1" else []
         self._socket.close()
-
-    @property
-    def longest_s(self) -> float:
-        return max(b - a for a, b in itertools.pairwise([*self.beats, time.monotonic()]))
 
 
 def test_a_guest_that_takes_the_lock_of_its_mappings_stops_nobody_but_itself(
@@ -258,15 +275,15 @@ def test_a_guest_that_takes_the_lock_of_its_mappings_stops_nobody_but_itself(
     world.wait_for(lambda: world.status()["windows"] >= 3)
     world.hold()
     began = world.status()["windows"]
-    answers = world.is_answered_for(10)
+    answers = world.answers_until(lambda answer: answer["windows"] - began > 20 and world.beats_on())
     assert HELD in {answer["guests"][world.name_of[world.holder]]["problem"] for answer in answers}
-    # A window has 0.1 s, and one of them waited for a second.
-    assert answers[-1]["windows"] - began > 20
+    # One window waited for a second, and left a step behind, perhaps another for its descriptor; not each.
+    assert 1 <= world.waiting_threads() <= 4
     assert answers[-1]["guests"][world.name_of[world.victim]]["problem"] is None
-    _, took = timed("undo", world.socket, guest=world.name_of[world.victim])
-    assert took < 3
+    # It holds the lock all the time: who waits for it has no answer.
+    timed("undo", world.socket, guest=world.name_of[world.victim])
     world.agent.terminate()
-    assert world.agent.wait(10) == 0
+    assert world.agent.wait(60) == 0
 
 
 @pytest.mark.parametrize("does", ["moves", "undoes"])
@@ -283,28 +300,29 @@ def test_a_guest_that_takes_the_lock_while_its_pages_move_stops_nobody_but_itsel
     world.wait_for(lambda: f"pid={world.holder.pid} long call" in world.said())
     before = len(world.said())
     world.hold()
-    answers = world.is_answered_for(10)
-    # The other guest is planned for and looked up in each; an agent that waits has none.
-    assert answers[-1]["windows"] - answers[0]["windows"] >= 5
+    began = world.status()["windows"]
+    # The other guest is planned for and looked up in each window; an agent that waits has none, nor beats.
+    answers = world.answers_until(
+        lambda one: one["windows"] - began >= 5 and one["guests"][evil]["problem"] and world.beats_on()
+    )
     # It was in the middle of a call: one process waits with it, in a way that no kill ends.
     assert world.left_behind() == ["D"]
     assert HELD in world.said()[before:]
     problems = {name: one["problem"] for name, one in answers[-1]["guests"].items()}
     assert problems[good] is None and problems[evil] == HELD
     if does == "undoes":
+        world.wait_for(lambda: orders)
         (refusal,) = orders
         assert HELD in refusal
-    undone, took = timed("undo", world.socket, guest=good)
-    # The time is that of a busy machine.
-    assert took < 20 and "96.0 MiB moved back" in str(undone)
-    assert world.manager.longest_s < world.manager.WATCHDOG_S / 2
+    undone, _ = timed("undo", world.socket, guest=good)
+    assert "96.0 MiB moved back" in str(undone)
     world.agent.terminate()
-    assert world.agent.wait(10) == 0
+    assert world.agent.wait(60) == 0
 
 
 def outcome_of(socket: Path, guest: str) -> str:
     """Order an undo; return the answer, or why there is none."""
     try:
-        return str(ask("undo", path=socket, timeout_s=60, guest=guest))
+        return str(ask("undo", path=socket, timeout_s=120, guest=guest))
     except Exception as err:
         return str(err)

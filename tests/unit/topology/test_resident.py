@@ -169,6 +169,14 @@ def test_where_memory_is_short_an_idle_process_of_a_gibibyte_costs_what_it_has_t
         process.communicate()
 
 
+def plain_s(pid: int) -> float:
+    """Return the CPU time that it takes, on this machine and now, to read what is told of its mappings."""
+    began = thread_cpu_ns()
+    lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    assert len(lines) > 9000
+    return (thread_cpu_ns() - began) / 1e9
+
+
 @needs_kvm
 @pytest.mark.parametrize(("mappings", "is_read"), [(9_000, True), (32_000, False)])
 def test_a_process_with_many_mappings_costs_a_look_little_or_is_left_alone(mappings: int, is_read: bool):
@@ -190,7 +198,8 @@ def test_a_process_with_many_mappings_costs_a_look_little_or_is_left_alone(mappi
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         # Text of 32 MiB at the most is read, and only when a mapping changed.
-        assert first_s < 1 and second_s < 0.5 and peak < 80 * MIB
+        slow = max(1.0, 30 * plain_s(process.pid))
+        assert first_s < slow and second_s < slow / 2 and peak < 80 * MIB
         assert (process.pid in {guest.pid for guest in scan.guests}) == is_read
         if not is_read:
             (reason,) = (skip.reason for skip in scan.skipped if skip.pid == process.pid)
@@ -231,11 +240,12 @@ def test_ram_in_thousands_of_pieces_is_left_alone_and_nothing_of_it_is_kept():
             again_s = (thread_cpu_ns() - began) / 1e9
         finally:
             tracemalloc.stop()
+        slow = max(1.0, 30 * plain_s(process.pid))
         process.kill()
     (reason,) = (skip.reason for skip in scan.skipped if skip.pid == process.pid)
     assert "left alone" in reason and "more than 1024 pieces" in reason
     # It was 5 MiB for each such process, and 0.3 s each time once nothing was kept.
-    assert kept < 2 * MIB and again_s < 1
+    assert kept < 2 * MIB and again_s < slow
 
 
 def test_thousands_of_guests_without_memory_count_with_what_the_agent_keeps_of_them():

@@ -54,7 +54,7 @@ def test_a_beat_that_follows_another_at_once_is_not_sent(manager: socket.socket)
     assert heard(manager) == ["WATCHDOG=1"] * 3
 
 
-@pytest.mark.parametrize("pid", [1, None, os.getpid()])
+@pytest.mark.parametrize("pid", [1, None, os.getpid()], ids=["another", "any", "own"])
 def test_only_the_process_that_is_watched_beats(manager: socket.socket, pid: int | None):
     heart = heartbeat(manager, 1_000_000, pid)
     heart.beat()

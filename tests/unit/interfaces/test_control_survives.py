@@ -125,7 +125,7 @@ def deep() -> Any:
     return nested
 
 
-@pytest.mark.parametrize("data", [object(), {(1, 2): 3}, "deep"], ids=str)
+@pytest.mark.parametrize("data", [object(), {(1, 2): 3}, "deep"], ids=["object", "key", "deep"])
 def test_an_answer_that_cannot_be_encoded_is_refused_and_the_next_is_given(
     path: Path, serve: Callable[..., ControlServer], data: Any
 ):

@@ -20,7 +20,7 @@ from tests.unit.descriptors import descriptors
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 # pytest-timeout sets SIGALRM, and takes it back as soon as a test fails.
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
-CLOSED_WITHIN_S = 2.0
+CLOSED_WITHIN_S = 30.0
 LASTING = re.compile(r"^anon_inode:(?!\[eventpoll\])|^/(proc|sys|dev)/(?!.*/schedstat$)")
 """What is held by its number: no object gives it back once nobody has it any more, as sockets and files do.
 

@@ -1,4 +1,4 @@
-"""What do guests ask of a node's memory, and what does a node give?  A table, fitted to the agent's loop.
+"""A table of what guests take of a node's bandwidth, and what the node gives, fitted to the agent's loop.
 
 1. ``demand[program][vcpus]``: what a guest takes of one node's bandwidth alone on a host with an agent.
 2. ``saturation``: points (asked, pressure) between which lines run: guests that share a node wait for each

@@ -1,4 +1,4 @@
-"""Which guests should go to which host?  Pure; what the Watcher strategy and the fleet's model decide by.
+"""Which guests should go to which host?  Pure; the Watcher strategy and the model of a fleet both use it.
 
 1. The host with the most pressed node at or above ``threshold`` gives a guest away: the one that takes most
    off the load above ``target``, of all its nodes.  A guest that presses another node is of no help.

@@ -1,4 +1,4 @@
-"""Where are the rows of a sweep kept?  In one Parquet file, and beside it while the sweep runs.
+"""Keep the rows of a sweep in one Parquet file, and beside it while the sweep runs.
 
 ``OUT.parts/`` takes rows as lines of JSON, a new file every few seconds: object storage knows no append.
 At the end all rows become OUT, and the parts go.  A sweep that was killed is taken up from OUT and parts.

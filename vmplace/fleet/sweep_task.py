@@ -1,4 +1,4 @@
-"""What is to be done in a sweep, and the doing of one part of it; runs in workers, on any machine.
+"""Plan the tasks of a sweep, and carry out one of them; this runs in workers, on any machine.
 
 A trace (NAME.npz) is one guest, which is simulated on each host under each policy (docs/simulate.md).  A
 recording (NAME.vmptrace, docs/recording.md) has its host and guests in it; a policy of the agent is

@@ -1,4 +1,4 @@
-"""What memory system is it that a description of a host means: distances, bandwidths, links?
+"""The memory system of a host that is described by distances, bandwidths and links.
 
 One set of constants for the simulator and for the lab's emulated time, so that one can predict the other.
 """

@@ -1,12 +1,12 @@
-"""What does a host that a guest leaves tell the next one: which vCPUs use which guest frames, and how hotly?
+"""The summary that migrates with a guest: which vCPUs use which guest frames, and how hot these are.
 
 1. vCPUs that run on one node are a group; nodes are another host's, groups are the guest's own.
 2. Frames in use are listed in runs: by which groups, whether they are written, how often they are touched.
 3. It is small: runs of alike frames; where these are too many, 2 MiB blocks, in which what one group uses
    cannot be distinguished from what others do; the hottest where that is too much.
 
-It comes from another host by the domain's XML, and anybody who may define domains may write one: what is
-read of it is checked, and it is a hint as to where memory belongs, within what the guest's policy allows.
+It comes from another host in the domain's XML, and everybody who may define domains may write one.  So it is
+checked when it is read, and is only a hint where memory belongs, within what the guest's policy allows.
 Limits: what nobody touched in the last windows is left out, nor what vCPUs do that run on several nodes.
 """
 

@@ -1,4 +1,4 @@
-"""What memory system is this host, by what is known of it?
+"""The memory system of this host, as far as its bandwidths and distances are known.
 
 1. Bandwidths between nodes are those that were measured (``vmplace calibrate``) or that firmware tells
    (HMAT); the rest is scaled by distance (topology/bandwidth.py).

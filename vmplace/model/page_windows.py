@@ -1,4 +1,4 @@
-"""What becomes of a guest's page statistics when a window of a source comes in?"""
+"""Add a window of a source to a guest's page statistics."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""What does a guest's handover let its new host take for granted, before anything was seen here?
+"""Page statistics of a guest that has just arrived, from the summary of its last host.
 
-Page statistics in which the frames of the handover were touched in the last windows, by the nodes on which
-their vCPUs run here.  They are replaced like any others: after as many windows of our own, nothing of them is
-left (HISTORY_WINDOWS), and what is touched by somebody else from the first window on counts at once.
+They are as if the summary's frames had been touched in the last windows, by the nodes on which their vCPUs
+run here.  New windows replace them as they replace any others: after HISTORY_WINDOWS nothing of them is left,
+and touches by other nodes count from the first window on.
 """
 
 from collections.abc import Iterator

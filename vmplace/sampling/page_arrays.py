@@ -1,4 +1,4 @@
-"""What do arrays with an entry per page, or a bit per page, hold?"""
+"""Types of arrays that have an entry for each page, or a bit."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""Which sources are there, and which is the best one this host offers?"""
+"""The sources, and the choice of the best one that this host offers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

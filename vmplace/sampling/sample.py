@@ -1,4 +1,4 @@
-"""What does a source tell: which pages of a guest were touched in one window."""
+"""The result of a source: which pages of a guest were touched in one window."""
 
 from dataclasses import dataclass
 

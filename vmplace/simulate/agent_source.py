@@ -1,4 +1,4 @@
-"""What the agent's sources would have shown of a simulated guest: node bits with early readings, samples.
+"""What the agent's sources would show of a simulated guest: bits by node with early readings, and samples.
 
 1. Bits are cleared when a guest is armed.  Each reading sets those that were touched since the last one:
    with n touches expected, a bit is set with chance 1 - exp(-n), whatever was before.

@@ -1,4 +1,4 @@
-"""What was there to be seen of a guest since the last look?  The truth that sources dim (source_views.py)."""
+"""All accesses of a guest since the last look; source_views.py shows what a source would see of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What would a source have shown of a while?  The truth of a trace, dimmed as the real sensor dims it.
+"""What a source would show of a trace: all accesses, reduced to what the real sensor sees.
 
 full: every DRAM access.  ad: node-rooted accessed and dirty bits, read some times before they are cleared
 (model/touch_rates.py).  hints: one page in ``HINT_PAGES`` is unmapped per look; the first access tells its

@@ -1,9 +1,9 @@
 """Read what one process is made of from procfs: identity, threads, descriptors, mappings.
 
-Processes end while they are read: every reader raises GuestGoneError then, and UnsupportedHostError
-where the kernel refuses to show the file, so that a caller skips this one process.  What is read is the
-process's own to choose (file names, thread names, arguments): it is bounded, and OutsideError says what is
-out of bounds.
+Processes end while they are read: then every reader raises GuestGoneError.  If the kernel refuses to show the
+file, it raises UnsupportedHostError.  Either way the caller skips this one process.  A process chooses what
+is read of it (file names, thread names, arguments): sizes are bounded, and OutsideError says what is out of
+bounds.
 """
 
 import os

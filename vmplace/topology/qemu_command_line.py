@@ -2,7 +2,7 @@
 
 Source: qemu-options.hx of QEMU 10.0 (-name, -uuid, -machine, -m, -object, -numa).  A command line is
 an order, not the truth: sizes count only where a mapping of that size exists (ram.py).  Any process may have
-one that QEMU would refuse: what is out of bounds is not understood.
+a command line that QEMU would refuse: one that is out of bounds is ignored.
 """
 
 import re

@@ -6,9 +6,9 @@
 3. By what a thread does: a halted vCPU waits in ioctl(vCPU descriptor, KVM_RUN); a busy one has guest
    time in its stat (field 43), and VMMs make these threads in the order of the vCPUs.
 
-Names are complete or absent; 2 and 3 count only when they explain every vCPU, for a guest whose
-vCPUs are half known would be placed for this half.  Anybody may name threads: more names than KVM has
-vCPUs for this process are no answer.
+Names count only if they are complete, and 2 and 3 only if they explain every vCPU: a guest of which half
+the vCPUs are known would be placed for that half.  Any process may name its threads so: if more threads have
+such names than KVM has vCPUs for the process, the names do not count.
 """
 
 import re

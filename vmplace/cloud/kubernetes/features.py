@@ -1,4 +1,4 @@
-"""What does Kubernetes see of a node?  A feature file for Node Feature Discovery, which makes labels of it.
+"""Write a feature file for Node Feature Discovery, which turns it into labels of the node.
 
 NFD's local source reads files in features.d: a line NAME=VALUE each, those with a prefix as they are.
 ``# +expiry-time`` makes them void once nobody writes the file any more (NFD 0.17, "Local feature

@@ -1,4 +1,4 @@
-"""Which QEMU process is whose pod's?  By its cgroup, whose path has the pod's uid; /proc alone is read.
+"""Find the QEMU process of each pod by its cgroup, whose path has the pod's uid.  Only /proc is read.
 
 Kubelet names a pod's cgroup ``podUID`` (cgroupfs driver) or ``kubepods-…podUID.slice`` with underscores
 (systemd driver); container runtimes add folders below it.  A group of that name in a user's slice does not

@@ -1,4 +1,4 @@
-"""What does Placement hold of a host's NUMA nodes?  Child providers of Nova's own, and their traits.
+"""Providers for a host's NUMA nodes in Placement, as children of Nova's own provider, and their traits.
 
 1. Each node is a provider ``HOST_vmplace_nodeN`` below the one that nova-compute made for HOST: Nova leaves
    alone what is not its own, as Neutron's providers for bandwidth show.  Its id follows from the parent's.

@@ -1,4 +1,4 @@
-"""What does Nova read of vmplace when nova-compute starts?  A provider.yaml with its traits.
+"""Write a provider.yaml with vmplace's traits, which Nova reads when nova-compute starts.
 
 Nova takes custom traits and resource classes only, once, at the start of nova-compute; it gives them to
 the compute node's own provider (docs.openstack.org/nova, "Managing Resource Providers Using Config Files").

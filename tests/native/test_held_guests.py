@@ -51,7 +51,7 @@ SOFTWARE, TASK_CLOCK = 1, 1
 PATIENCE_S = 30.0
 """Within so long a step ends that waits for a second, on a busy machine; holders hold for longer.
 
-How long each may wait is told by declared times in tests/unit/test_thread_waits.py."""
+How long each may wait is tested with declared times in tests/unit/test_thread_waits.py."""
 
 
 @dataclass

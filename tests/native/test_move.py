@@ -85,23 +85,23 @@ def test_a_page_of_two_processes_moves_only_with_all_owners() -> None:
     with mmap.mmap(-1, 4096) as shared:
         shared[0] = 1
         hva = np.frombuffer(shared, np.uint8).ctypes.data
-        told, tells = os.pipe()
+        reader, writer = os.pipe()
         forked = os.fork()
         if not forked:
-            os.write(tells, bytes([shared[0]]))
+            os.write(writer, bytes([shared[0]]))
             time.sleep(300)
             os._exit(0)
         try:
             status, nid = np.full(1, -999, np.int32), home_nid(os.getpid(), hva)
             # It is mapped there, too, by then.
-            assert os.read(told, 1) == b"\x01"
+            assert os.read(reader, 1) == b"\x01"
             native.move_pages(os.getpid(), pages(hva, 1), np.full(1, nid, np.int32), status, True)
             assert status[0] == nid
         finally:
             os.kill(forked, 9)
             os.waitpid(forked, 0)
-            os.close(told)
-            os.close(tells)
+            os.close(reader)
+            os.close(writer)
 
 
 def test_pagemap_tells_which_pages_are_present(child: tuple[int, int]) -> None:

@@ -345,7 +345,7 @@ def test_a_step_that_works_may_take_long_and_its_cpu_time_is_the_callers(
 
 
 def test_who_lets_go_each_time_just_before_is_left_alone_too(tmp_path: Path):
-    """After how many is told by a declared clock, above: a machine that is busy sees less of each wait."""
+    """A declared clock shows above after how many: a machine that is busy sees less of each wait."""
     reads = Held(tmp_path)
     for _ in range(60):
         if not reads.holds(7):

@@ -70,7 +70,7 @@ def test_many_waits_that_are_too_short_to_be_looked_at_add_up(
 
 
 def test_a_thread_that_sleeps_is_seen_to_by_the_kernels_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """For long enough to be told from a wait for a CPU that others have."""
+    """For long enough to differ from a wait for a CPU that others have."""
     monkeypatch.setattr("vmplace.held.SHORT_WAITS_S", 0.2)
     monkeypatch.setattr("vmplace.held.LOOK_S", 60.0)
     reads = Held(tmp_path)

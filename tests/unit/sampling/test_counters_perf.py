@@ -33,14 +33,14 @@ def test_counts_are_of_the_thread_and_since_the_last_look(counters: PerfCounters
             pass
         spells.append((counters.counts()["task_clock"], time.thread_time_ns() - started))
         spells.append((counters.counts()["task_clock"], 0))
-        if is_told(spells[-2:]):
+        if counts_cpu_time(spells[-2:]):
             break
     # This clock does not stop while a hypervisor has the CPU, as the other may; it has it in some spells.
-    assert is_told(spells[-2:]), spells
+    assert counts_cpu_time(spells[-2:]), spells
     counters.close()
 
 
-def is_told(spells: list[tuple[float | None, int]]) -> bool:
+def counts_cpu_time(spells: list[tuple[float | None, int]]) -> bool:
     """Tell whether each count is the CPU time beside it, within 20%, or 10 ms."""
     return all(count == pytest.approx(cpu_ns, rel=0.2, abs=10_000_000) for count, cpu_ns in spells)
 

@@ -170,7 +170,7 @@ def test_where_memory_is_short_an_idle_process_of_a_gibibyte_costs_what_it_has_t
 
 
 def plain_s(pid: int) -> float:
-    """Return the CPU time that it takes, on this machine and now, to read what is told of its mappings."""
+    """Return the CPU time that it takes, on this machine and now, to read its mappings in /proc."""
     began = thread_cpu_ns()
     lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
     assert len(lines) > 9000

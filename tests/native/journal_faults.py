@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tests.unit.actuation.child_guest import guest_of, plan_of
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import GuestIdentity, read_identity
-from vmplace.actuation.journal import Journal, read_journal
+from vmplace.actuation.journal import Journal, Pin, read_journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.undo import undo
 from vmplace.errors import VmplaceError
@@ -40,6 +40,7 @@ ONCE, FOR_GOOD, SHORT, KILL_BEFORE, KILL_HALFWAY, KILL_AFTER = range(6)
 LOSES_BOTH, LOSES_BYTES, LOSES_NAMES, LOSES_HALF = range(4)
 SHIM = ctypes.CDLL(None)
 GUEST = guest_of(os.getpid(), BASE, NPAGES)
+OTHERS = 1000
 
 
 class SharedKernel:
@@ -97,11 +98,11 @@ def work(
         tried(partial(mover.apply, plan, {GUEST.name: GUEST}))
 
         def pin(tid: int = first_tid + step) -> None:
-            journal.record_affinity(
-                me, vcpu_id=tid, tid=tid, thread_start_time=1, cpus=(tid,), by_libvirt=False
-            )
+            # Two at once, as of a guest with several vCPUs.
+            pins = [Pin(one, one, 1, (one,)) for one in (tid, tid + OTHERS)]
+            journal.record_affinities(me, pins, by_libvirt=False)
             # Only what the journal acknowledged is acted upon.
-            kernel.acted[tid] = 1
+            kernel.acted[[pin.tid for pin in pins]] = 1
 
         tried(pin)
         if step % 2:
@@ -141,7 +142,7 @@ def failed(
     SHIM.fault_disarm()
     if journal is not None:
         # The disk has room again: the same journal takes records, and none is behind half a one.
-        journal.record_affinity(me, vcpu_id=9, tid=9, thread_start_time=1, cpus=(9,), by_libvirt=False)
+        journal.record_affinities(me, [Pin(9, 9, 1, (9,))], by_libvirt=False)
         kernel.acted[9] = 1
         if damage := journal.contents().damage:
             broken.append(f"damage after a failure: {damage}")

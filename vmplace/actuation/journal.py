@@ -134,6 +134,17 @@ def _guest_id(identity: GuestIdentity) -> GuestId:
     return GuestId(identity.name, identity.pid, identity.start_time, identity.boot_id)
 
 
+@dataclass(frozen=True)
+class Pin:
+    """A vCPU thread, the CPUs that it may use, and those that it is pinned to."""
+
+    vcpu_id: int
+    tid: int
+    start_time: int
+    cpus: tuple[int, ...]
+    set_to: tuple[int, ...] | None = None
+
+
 def parse_journal(data: bytes) -> JournalContents:
     """Return the sum of a journal file's bytes; damaged parts are skipped and reported."""
     contents = JournalContents(end=len(MAGIC))
@@ -206,20 +217,15 @@ class Journal:
         """Note the present nodes of pages that are about to be moved, and to which."""
         self._append(PagesRecord(_guest_id(identity), runs.encoded(), to.encoded() if to else b""))
 
-    def record_affinity(  # noqa: PLR0913 - one line of the record
-        self,
-        identity: GuestIdentity,
-        *,
-        vcpu_id: int,
-        tid: int,
-        thread_start_time: int,
-        cpus: tuple[int, ...],
-        by_libvirt: bool,
-        set_to: tuple[int, ...] | None = None,
-    ) -> None:
-        """Note the CPUs of a vCPU thread that is about to be pinned, and to which."""
+    def record_affinities(self, identity: GuestIdentity, pins: Iterable[Pin], *, by_libvirt: bool) -> None:
+        """Note the CPUs of vCPU threads of a guest that are about to be pinned, and to which: all at once."""
         guest = _guest_id(identity)
-        self._append(AffinityRecord(guest, vcpu_id, tid, thread_start_time, cpus, by_libvirt, set_to))
+        self._append(
+            *(
+                AffinityRecord(guest, pin.vcpu_id, pin.tid, pin.start_time, pin.cpus, by_libvirt, pin.set_to)
+                for pin in pins
+            )
+        )
 
     def record_sysctl(self, name: str, before: str, after: str) -> None:
         """Note the value of a sysctl that is about to be set."""
@@ -260,10 +266,10 @@ class Journal:
             pruned = contents.pruned(self._proc)
         self._rewrite(pruned)
 
-    def _append(self, record: Record) -> None:
+    def _append(self, *records: Record) -> None:
         if self._file is None:
             raise JournalError("the journal is closed")
-        self._file.append(frame(record))
+        self._file.append(b"".join(map(frame, records)))
         if self._file.is_lost():
             LOG.warning("the journal %s was removed: it is written anew", self.path)
             self._rewrite(self.contents())

@@ -18,7 +18,7 @@ from tests.unit.actuation.child_guest import child_guest, guest_of
 from tests.unit.actuation.fake_kernel import FakeKernel
 from vmplace.actuation import journal as journal_module
 from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
-from vmplace.actuation.journal import Journal, parse_journal, read_journal
+from vmplace.actuation.journal import Journal, Pin, parse_journal, read_journal
 from vmplace.actuation.journal_records import GuestId, PagesRecord
 from vmplace.actuation.page_runs import NOWHERE, OriginMap, PageRuns, encode_pages
 from vmplace.actuation.undo import undo
@@ -208,9 +208,7 @@ def test_a_guest_keeps_its_present_name_when_only_pins_of_an_earlier_one_are_lef
 ):
     path, now = tmp_path / "journal", replace(me, name="db1")
     with Journal(path) as journal:
-        journal.record_affinity(
-            replace(me, name="db1-77"), vcpu_id=0, tid=1, thread_start_time=1, cpus=(0,), by_libvirt=False
-        )
+        journal.record_affinities(replace(me, name="db1-77"), [Pin(0, 1, 1, (0,))], by_libvirt=False)
         journal.record_undone(now, (), tuple(journal.contents().guest(now).affinities.values()))
         journal.compact()
     (found,) = read_journal(path).guests.values()

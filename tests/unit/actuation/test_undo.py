@@ -12,7 +12,7 @@ from tests.unit.actuation.fake_kernel import HUGE, PAGE, FakeKernel
 from vmplace.actuation.affinity import read_thread_start
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_identity
-from vmplace.actuation.journal import Journal, read_journal
+from vmplace.actuation.journal import Journal, Pin, read_journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.pinner import Pinner, pin_all
@@ -171,6 +171,28 @@ def test_vcpus_that_belong_together_are_pinned_all_or_none(journal: Journal):
         assert os.sched_getaffinity(first.tid) == before
 
 
+def test_the_pins_of_a_guest_are_on_disk_by_one_write(journal: Journal, monkeypatch: pytest.MonkeyPatch):
+    """It may have a thousand vCPUs, and untie them as often as it likes; each write takes milliseconds."""
+    writes: list[int] = []
+    real = os.fdatasync
+
+    def sync(fd: int) -> None:
+        real(fd)
+        writes.append(fd)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with child_guest(8) as child:
+        first = child.guest.vcpus[0]
+        before = os.sched_getaffinity(first.tid)
+        vcpus = (first, replace(first, vcpu_id=1, tid=child.guest.pid))
+        guest = replace(child.guest, vcpus=tuple(replace(one, cpus=tuple(before)) for one in vcpus))
+        move = VcpuMove(guest.name, {0: (0,), 1: (0,)}, (0,), 0, "test")
+        assert pin_all(Pinner(journal), [move], {guest.name: guest}).vcpus == 2
+        assert len(writes) == 1
+        assert undo(journal).guests[0].vcpus == 2
+        assert [os.sched_getaffinity(one.tid) for one in vcpus] == [before, before]
+
+
 def test_only_the_named_guest_is_undone(journal: Journal, tmp_path: Path):
     kernel = FakeKernel({BASE + i * PAGE: 0 for i in range(8)})
     scatter(journal, kernel, 8)
@@ -218,11 +240,8 @@ def test_a_pin_that_was_journaled_but_not_carried_out_is_no_ones(journal: Journa
 def test_a_journal_of_an_earlier_version_gives_all_pins_back(journal: Journal):
     with child_guest(8) as child:
         vcpu, before = child.guest.vcpus[0], os.sched_getaffinity(child.guest.vcpus[0].tid)
-        journal.record_affinity(
-            read_identity(child.guest), vcpu_id=0, tid=vcpu.tid,
-            thread_start_time=read_thread_start(child.guest.pid, vcpu.tid),
-            cpus=tuple(before), by_libvirt=False,
-        )  # fmt: skip
+        pin = Pin(0, vcpu.tid, read_thread_start(child.guest.pid, vcpu.tid), tuple(before))
+        journal.record_affinities(read_identity(child.guest), [pin], by_libvirt=False)
         os.sched_setaffinity(vcpu.tid, {0})
         assert undo(journal).guests[0].vcpus == 1
         assert os.sched_getaffinity(vcpu.tid) == before

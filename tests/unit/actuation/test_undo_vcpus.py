@@ -16,7 +16,7 @@ from tests.unit.actuation.child_guest import Child, child_guest
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
 from vmplace.actuation.affinity import read_thread_start
 from vmplace.actuation.identity import read_identity
-from vmplace.actuation.journal import Journal
+from vmplace.actuation.journal import Journal, Pin
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.undo import undo
 from vmplace.agent.undo_lines import undo_lines
@@ -40,11 +40,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def tied(journal: Journal, child: Child, before: tuple[int, ...], to: tuple[int, ...] | None) -> int:
     """Journal a tie of the child's vCPU thread, and return its id."""
     vcpu = child.guest.vcpus[0]
-    journal.record_affinity(
-        read_identity(child.guest), vcpu_id=0, tid=vcpu.tid,
-        thread_start_time=read_thread_start(child.guest.pid, vcpu.tid),
-        cpus=before, by_libvirt=False, set_to=to,
-    )  # fmt: skip
+    pin = Pin(0, vcpu.tid, read_thread_start(child.guest.pid, vcpu.tid), before, to)
+    journal.record_affinities(read_identity(child.guest), [pin], by_libvirt=False)
     return vcpu.tid
 
 

@@ -1,5 +1,6 @@
 """How is the table of policies shown in docs/results.md?"""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,13 +18,31 @@ def kind_of(row: Row) -> str:
     return "mix" if len(row["guests"]) > 1 else "single"
 
 
+def _worst(row: Mapping[str, Any]) -> str:
+    return f"{row['worst_guest_slowdown']:+.1%}"
+
+
+def _beside_balancing(rows: list[Row], bad: Mapping[str, Any]) -> str:
+    """Return what kernel balancing alone does in that row: without nodes to see, the agent leaves it on."""
+    for one in rows:
+        if one["policy"] == "kernel-balancing-model" and (one["host"], one["mix"]) == (
+            bad["host"],
+            bad["mix"],
+        ):
+            return f"; kernel balancing alone: {_worst(one)}"
+    return ""
+
+
 def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     """Yield the section's lines."""
     rows: list[Row] = kept["rows"]
     yield "## All policies on recorded traces\n"
     yield "*modelled*, by `make bench-policy` ([how](simulate.md)). A share is of the oracle's gain over"
     yield "doing nothing; *of the mean gain*: of the oracle's mean gain. No row counts for more than 1."
-    yield f"{kept['sampled'][0].upper()}{kept['sampled'][1:]}.\n"
+    yield (
+        textwrap.fill(f"{kept['sampled'][0].upper()}{kept['sampled'][1:]}.", 98, break_on_hyphens=False)
+        + "\n"
+    )
     for kind, words in KINDS.items():
         some = [one for one in rows if kind_of(one) == kind]
         if some:
@@ -36,7 +55,7 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     yield f"{held}: in {len(bad)} of {len(ours)} rows of `{SHIPS}` a guest is more than {HARM:.0%} slower"
     yield "than with its memory untouched" + ("." if not bad else ":\n")
     for one in bad:
-        yield f"* {one['host']}, {one['mix']}, `{one['source']}`: {one['worst_guest_slowdown']:+.1%}"
+        yield f"* {one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}{_beside_balancing(rows, one)}"
     yield ""
 
 

@@ -73,3 +73,13 @@ def test_the_page_tells_singles_from_mixes_and_names_who_was_harmed() -> None:
     page = "\n".join(rendered({"rows": rows, "sampled": "the first 14 windows of each trace"}))
     assert "Traces alone" in page and "Mixes of guests" in page and "mislead on purpose" in page
     assert "**The gate does not hold**" in page and "* carrefour-a, lulesh, `ad`: +2.0%" in page
+
+
+def test_a_harmed_row_stands_beside_what_kernel_balancing_alone_does_there() -> None:
+    rows = [
+        row("agent:auto", 0.02),
+        row("kernel-balancing-model", 0.019),
+        row("kernel-balancing-model", 0.5, "a+b", 2),
+    ]
+    page = "\n".join(rendered({"rows": rows, "sampled": "two"}))
+    assert "* carrefour-a, lulesh, `ad`: +2.0%; kernel balancing alone: +1.9%" in page

@@ -136,7 +136,7 @@ demo-consolidated: venv ## the second story: guests of several owners that queue
 	$(BIN)/vmplace-lab demo --consolidated --out build/demo
 
 demo-full: venv ## both with all rivals, numad among them, and vmplace on a stock kernel (builds that, too): build/demo-full
-	@mkdir -p build/demo-full && $(BIN)/python -m bench.record > build/demo-full/record.json
+	@rm -rf build/demo-full && mkdir -p build/demo-full && $(BIN)/python -m bench.record > build/demo-full/record.json
 	$(BIN)/vmplace-lab demo --full --out build/demo-full
 
 .PHONY: demo-recording

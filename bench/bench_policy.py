@@ -218,7 +218,7 @@ def sampled(options: argparse.Namespace, left: Sequence[str], first: int) -> str
     words = [f"the first {options.windows} windows of each trace"]
     words += [f"programs {first} to {first + options.hostile - 1} made up"] if options.hostile else []
     words += [f"scenarios with {options.only!r} in their names alone"] if options.only else []
-    words += [f"left out after {options.minutes:.0f} minutes of CPU: {', '.join(left)}"] if left else []
+    words += [f"left out after {options.minutes:g} minutes of CPU: {', '.join(left)}"] if left else []
     return "; ".join(words)
 
 

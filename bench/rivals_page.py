@@ -35,11 +35,13 @@ Result = Mapping[str, Any]
 def rendered(kept: Result) -> Iterator[str]:
     """Yield the section's lines."""
     yield "## The demo with all rivals\n"
-    yield "*counted* by the emulator's meter, times and costs *modelled*; by `make demo-full`, one run.\n"
+    yield "*counted* by the emulator's meter; times *modelled*, costs *measured* in the emulated host.\n"
+    yield "One run, by `make demo-full`.\n"
     for name, result in kept["scenarios"].items():
         yield f"### Scenario {name}\n\n{STORIES[name]}.\n"
         yield from _table(result)
         yield from _verdict(result)
+        yield f"The claims are in `lab/scenarios/{name}.toml`.\n"
 
 
 def _table(result: Result) -> Iterator[str]:
@@ -81,13 +83,20 @@ def _verdict(result: Result) -> Iterator[str]:
 
 
 def keep(folder: Path, kept: Path = KEPT) -> None:
-    """Keep a run.  Raises ValueError where a scenario is missing, or the tree was not a commit."""
+    """Keep a run.
+
+    Raises ValueError where a scenario is missing or came to no verdict, or the tree was not a commit.
+    """
     files = {name: folder / ("result.json" if name == "restart" else f"{name}.json") for name in STORIES}
     record = json.loads((folder / "record.json").read_text())
     missing = [name for name, path in files.items() if not path.exists()]
     if missing or not record["commit"] or record["commit"].endswith("-dirty"):
         raise ValueError(f"{folder}: not a whole run of a commit: {', '.join(missing) or record['commit']}")
     scenarios = {name: json.loads(path.read_text()) for name, path in files.items()}
+    if slow := [name for name, one in scenarios.items() if one["too_slow"]]:
+        raise ValueError(
+            f"{folder}: the machine was too slow for {', '.join(slow)}: run make demo-full again"
+        )
     write_atomically(kept, {"record": record | {"command": ["make", "demo-full"]}, "scenarios": scenarios})
 
 

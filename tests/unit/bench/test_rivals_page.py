@@ -55,11 +55,20 @@ def test_part_of_a_run_or_one_of_a_changed_tree_is_not_kept(tmp_path: Path, miss
     assert not (tmp_path / "rivals.json").exists()
 
 
+def test_a_run_without_a_verdict_is_not_kept(tmp_path: Path):
+    (tmp_path / "record.json").write_text(json.dumps({"commit": "abc"}))
+    for name in STORIES:
+        file = tmp_path / ("result.json" if name == "restart" else f"{name}.json")
+        file.write_text(json.dumps({"too_slow": "others use it" if name == "busy" else None}))
+    with pytest.raises(ValueError, match="too slow for busy"):
+        keep(tmp_path, tmp_path / "rivals.json")
+
+
 def test_a_whole_run_is_kept_with_its_failures(tmp_path: Path):
     (tmp_path / "record.json").write_text(json.dumps({"commit": "abc", "command": ["bench/record.py"]}))
     for name in STORIES:
         file = tmp_path / ("result.json" if name == "restart" else f"{name}.json")
-        file.write_text(json.dumps({"failed_expectations": [name]}))
+        file.write_text(json.dumps({"failed_expectations": [name], "too_slow": None}))
     keep(tmp_path, tmp_path / "rivals.json")
     kept = json.loads((tmp_path / "rivals.json").read_text())
     assert kept["record"]["command"] == ["make", "demo-full"]

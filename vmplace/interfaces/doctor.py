@@ -1,6 +1,9 @@
 """``vmplace doctor``: what the host can do, what it cannot, why, and the cure."""
 
 import sys
+import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +14,7 @@ from vmplace.topology.capability import Capability
 from vmplace.topology.guests_libvirt import SYSTEM_URI
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 EXAMPLES = """\b
 Exit code: 0 the agent can work, 1 it cannot (the needed lines say why).
@@ -52,27 +55,26 @@ def print_capabilities(capabilities: list[Capability]) -> None:
     for title, group in groups.items():
         if group:
             console.print(f"[bold]{title}[/]")
-            console.print(_table(group))
+            for one in group:
+                # A path that is too long for its line is not cut: a terminal goes on in the next one.
+                console.print(*_lines(one, console.width), sep="\n", soft_wrap=True)
             console.print()
     console.print(_verdict(capabilities))
 
 
-def _table(group: list[Capability]) -> "Table":
-    """Return a line for each capability: mark, name, and what was seen; the cure below it."""
-    from rich.table import Table
+def _lines(one: Capability, width: int) -> Iterator["Text"]:
+    """Yield its lines of so many columns: mark, name, and what was seen; the cure below it."""
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=3)
-    table.add_column(width=NAME_WIDTH)
-    table.add_column(overflow="fold", ratio=1)
-    for one in group:
-        mark, colour = MARKS[one.answer]
-        style = colour if one.needed or one.answer else "yellow"
-        table.add_row(Text(mark, style), one.name, Text(one.why))
-        if one.cure and not one.answer:
-            table.add_row("", "", Text(f"-> {one.cure}", "dim"))
-    return table
+    mark, colour = MARKS[one.answer]
+    colour = colour if one.needed or one.answer else "yellow"
+    column = textwrap.TextWrapper(width - NAME_WIDTH - 5, break_long_words=False, break_on_hyphens=False)
+    seen = [(text, "") for text in column.wrap(one.why)]
+    if one.cure and not one.answer:
+        seen += [(text, "dim") for text in column.wrap(f"-> {one.cure}")]
+    left = zip_longest([mark], textwrap.wrap(one.name, NAME_WIDTH), fillvalue="")
+    for (mark, name), (text, style) in zip_longest(left, seen, fillvalue=("", "")):
+        yield Text.assemble((f"{mark:3} ", colour), f"{name:{NAME_WIDTH}} ", (text, style))
 
 
 def _verdict(capabilities: list[Capability]) -> str:

@@ -21,6 +21,13 @@ def probe(name: str, roots: Roots) -> Capability:
     return next(found for found in probe_host(roots, libvirt_uri=NOWHERE) if found.name == name)
 
 
+def test_no_path_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = "/opt/vmplace/lib/python3.13/site-packages/vmplace/native/_native.abi3.so"
+    print_capabilities([Capability("C core", True, f"loaded from {path}", needed=True)])
+    assert path in capsys.readouterr().out.split()
+
+
 def test_four_nodes_can_be_placed_on_and_one_with_memory_cannot():
     assert probe("NUMA nodes", Roots(sys=HOSTS / "16amd64-4n8c")).answer is True
     lone = probe("NUMA nodes", Roots(sys=HOSTS / "8amd64-2n4c-memoryless"))

@@ -99,9 +99,9 @@ def test_the_demo_reads_as_it_was_looked_through(tmp_path: Path, monkeypatch: py
 def test_doctor_reads_as_it_was_looked_through(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/status").write_text(STATUS)
-    roots = Roots(tmp_path, HOSTS / host, tmp_path, tmp_path, tmp_path)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text(STATUS)
+    roots = Roots(tmp_path / "proc", HOSTS / host, tmp_path / "dev", tmp_path / "run", tmp_path)
     # These ask the machine that runs the test, wherever the trees are.
     here = [capabilities.probe_native, capabilities.probe_move_permission, probe_cycle_counters]
     probes = [probe for probe in capabilities.PROBES if probe not in here]
@@ -119,6 +119,6 @@ def at_home(one: Capability, host: str, folder: Path) -> Capability:
     """Return what a probe said, of the paths that a host has."""
 
     def put(text: str) -> str:
-        return text.replace(str(HOSTS / host), "/sys").replace(str(folder), "/dev")
+        return text.replace(str(HOSTS / host), "/sys").replace(str(folder), "")
 
     return replace(one, why=put(one.why), cure=one.cure and put(one.cure))

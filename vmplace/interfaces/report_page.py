@@ -70,7 +70,8 @@ def new_figure(width: float, height: float) -> "Figure":
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as err:
-        raise VmplaceError("pictures need matplotlib", hint="pip install 'vmplace[report]'") from err
+        hint = "apt install python3-matplotlib, or pip install 'vmplace[report]'"
+        raise VmplaceError("pictures need matplotlib", hint=hint) from err
     # Text stays text: it can be searched, and takes a tenth of the bytes.
     mpl.rcParams["svg.fonttype"] = "none"
     # Names of guests and managers are no formulas, whatever signs they have.

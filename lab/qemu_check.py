@@ -68,7 +68,7 @@ def _run_qtests(toolbox: Path, work: Path, names: list[str], progress: Progress)
 def _run_tcg_tests(toolbox: Path, work: Path, names: list[str], progress: Progress) -> None:
     tests = [f"run-{match[1]}" for name in names if (match := _TCG_TEST.fullmatch(name))]
     firmware = " ".join(f"-L {folder}" for folder in FIRMWARE)
-    # The machine that QEMU takes without being told is not built.
+    # The machine that QEMU takes by default is not built.
     emulator = f"QEMU=/build/build/{BINARY} -machine q35 -nodefaults {firmware}"
     # -rR as QEMU's own Makefile has it: a rule that make knows would come before the tests'.
     argv = ["make", "-rR", "-C", "tests/tcg/x86_64-softmmu", f"SRC_PATH=/build/{TREE}", emulator, *tests]

@@ -95,7 +95,7 @@ class Acting:
         """Tell whether it has had its time: all get the least, and nobody more than the most.
 
         But one that comes to rest is waited for: where it puts memory is judged once it is done, and how long
-        that took is told.  Those that do not come to rest get as long.
+        that took is reported.  Those that do not come to rest get as long.
         """
         if self.had_s >= self.timing.least_s and self.is_at_rest:
             return True

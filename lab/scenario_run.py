@@ -96,7 +96,7 @@ class _ScenarioRun:
 
 
 def _no_figures(failures: Sequence[str], too_slow: TooSlowError | None) -> LabError:
-    """Return the error of a run without figures: one that broke is told, though others were too slow."""
+    """Return the error of a run without figures: one that broke is named, though others were too slow."""
     if too_slow and not failures:
         return too_slow
     reasons = (*failures, str(too_slow)) if too_slow else tuple(failures)

@@ -86,7 +86,7 @@ class _Open:
 
 
 def verdict(scenario: Scenario, results: dict[ManagerName, ManagerResult]) -> Verdict:
-    """Return what failed, and what cannot be told; managers that did not run are not judged."""
+    """Return what failed, and what is undecided; managers that did not run are not judged."""
     failed: list[str] = []
     left = _Open()
     for claim in _claims(scenario, results):

@@ -136,11 +136,16 @@ def comments(path: Path) -> Iterator[str]:
             yield str(node.value.value)
 
 
-@pytest.mark.parametrize("folder", ["vmplace", "bench", "tests"])
+def sources_in_c(folder: str) -> list[Path]:
+    """Return its C files; not the lab's, whose text is part of its images: to change it builds them anew."""
+    return [] if folder == "lab" else list((ROOT / folder).rglob("*.[ch]"))
+
+
+@pytest.mark.parametrize("folder", ["vmplace", "bench", "tests", "lab"])
 def test_comments_use_the_words_of_the_field(folder: str) -> None:
     files = list((ROOT / folder).rglob("*.py"))
     words = {name(path): [one for text in comments(path) for one in COINED.findall(text)] for path in files}
-    words |= {name(path): COINED.findall(path.read_text()) for path in (ROOT / folder).rglob("*.[ch]")}
+    words |= {name(path): COINED.findall(path.read_text()) for path in sources_in_c(folder)}
     assert len(words) > 10
     assert {path: found for path, found in words.items() if found} == {}
 

@@ -174,7 +174,7 @@ def packaging(progress: Progress) -> Path:
 
 def kernel_packaging(progress: Progress) -> Path:
     """Return the toolbox with Debian's kernel configuration, and what the kernel's own bindeb-pkg wants."""
-    packages = "linux-config-6.12 debhelper rsync kmod openssl"
+    packages = "linux-config-6.12 build-essential debhelper rsync kmod openssl"
     return _grown("kernel-packaging", packages, progress, [], onto=toolbox(progress))
 
 

@@ -1,14 +1,17 @@
 """Build vmplace with its C core, against the stable ABI so that one wheel fits every Python from 3.11."""
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 NATIVE = Path("vmplace/native")
 KVM_PATCHES = "kvm-patches"
+HOOK = "libvirt-hooks/qemu.d/vmplace"
 CAPTURED = Path("tests/data/hosts")
 
 
@@ -23,8 +26,18 @@ class SdistWithLinks(sdist):  # type: ignore[misc]
                 (Path(base_dir) / link).symlink_to(link.readlink())
 
 
+class BuildWithHook(build_py):  # type: ignore[misc]
+    """libvirt's hook comes along for ``vmplace install``; a checkout has it in its own folder."""
+
+    def run(self) -> None:
+        """Copy the packages, and the hook."""
+        super().run()
+        if not self.editable_mode:
+            shutil.copy(HOOK, Path(self.build_lib) / "vmplace/interfaces/qemu-hook")
+
+
 setup(
-    cmdclass={"sdist": SdistWithLinks},
+    cmdclass={"build_py": BuildWithHook, "sdist": SdistWithLinks},
     ext_modules=[
         Extension(
             "vmplace.native._native",

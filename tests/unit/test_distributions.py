@@ -42,6 +42,15 @@ def test_the_product_is_installed_without_the_lab(tmp_path: Path):
     assert {path for path in committed("vmplace") if path.endswith((".py", ".vmptrace"))} <= files
 
 
+def test_the_product_is_installed_with_the_hook(tmp_path: Path):
+    pytest.importorskip("setuptools")
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    hook = tmp_path / "vmplace/interfaces/qemu-hook"
+    assert hook.read_bytes() == (ROOT / "libvirt-hooks/qemu.d/vmplace").read_bytes()
+
+
 def test_the_lab_is_installed_with_its_sources(tmp_path: Path):
     files = built(ROOT / "lab", tmp_path)
     assert {path.split("/")[0] for path in files} == {"lab"}

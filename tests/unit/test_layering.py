@@ -167,8 +167,9 @@ def test_only_actuation_changes_placement():
 
 def test_only_actuation_and_who_asks_a_tool_start_processes():
     starting = {p.relative_to(PACKAGE) for p in MODULES if "subprocess" in set(iter_imports(p))}
-    # libvirt's library and the perf tool are asked in processes of their own.
+    # libvirt's library, the perf tool and systemctl are asked in processes of their own.
     asking = {Path("apart.py"), Path("topology/guests_libvirt.py"), Path("sampling/perf_script.py")}
+    asking |= {Path("interfaces/install_command.py")}
     assert {path.parts[0] for path in starting - asking} <= {"actuation"}
 
 

@@ -41,6 +41,8 @@ COMMANDS = {
     "metrics": "vmplace.interfaces.metrics_command:metrics",
     "completion": "vmplace.interfaces.completion_command:completion",
     "doctor": "vmplace.interfaces.doctor:doctor",
+    "install": "vmplace.interfaces.install_command:install",
+    "uninstall": "vmplace.interfaces.install_command:uninstall",
     "simulate": "vmplace.simulate.commands:simulate_command",
     "sweep": "vmplace.fleet.commands:sweep",
     "fleet-model": "vmplace.fleet.model_command:fleet_model",

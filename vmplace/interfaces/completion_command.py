@@ -13,9 +13,14 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the code that completes vmplace's commands and options in SHELL."""
+    click.echo(completion_code(shell))
+
+
+def completion_code(shell: str) -> str:
+    """Return that code; raises VmplaceError for a shell that click does not know."""
     from vmplace.interfaces.cli import cli
 
     found = get_completion_class(shell)
     if found is None:
         raise VmplaceError(f"this click knows no {shell}", hint=f"try one of {', '.join(SHELLS)}")
-    click.echo(found(cli, {}, "vmplace", "_VMPLACE_COMPLETE").source())
+    return found(cli, {}, "vmplace", "_VMPLACE_COMPLETE").source()

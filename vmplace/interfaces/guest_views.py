@@ -98,3 +98,18 @@ class RelaxedPolicy(msgspec.Struct, frozen=True):
     name: str
     changed: bool
     dry_run: bool
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """``install``: files that were written, and those that were there and stay as they are."""
+
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class Uninstalled(msgspec.Struct, frozen=True):
+    """``uninstall``: what was undone, in words; files removed, and files left as somebody changed them."""
+
+    undone: tuple[str, ...]
+    removed: tuple[str, ...]
+    left: tuple[str, ...]

@@ -26,6 +26,8 @@ TYPES = {
     "why": views.WhyView,
     "fit": Fit,
     "advise": Advice,
+    "install": views.Installed,
+    "uninstall": views.Uninstalled,
     "policy get": views.XmlPolicy,
     "policy set": views.SetPolicy,
     "policy validate": views.CheckedPolicy,

@@ -40,6 +40,7 @@ ALONE = {
 ELSEWHERE = {
     "demo": "unit/interfaces/test_demo.py",
     "doctor": "unit/interfaces/test_golden.py",
+    "install": "unit/interfaces/test_install.py",
     "kube agent": "kube/test_node_agent.py",
     "kube features": "unit/test_kube_features.py",
     "metrics dashboard": "unit/interfaces/test_metrics.py",
@@ -58,6 +59,7 @@ ELSEWHERE = {
     "simulate": "unit/simulate/test_commands.py",
     "sweep": "fleet/test_sweep.py",
     "sweep-report": "fleet/test_sweep.py",
+    "uninstall": "unit/interfaces/test_install.py",
 }
 """What these print is read by other tests: of files, of libvirt, of the cloud's services."""
 VARYING = re.compile(r"(_s|_ms|_ns|_seconds|pid|unix|at|socket)$")

@@ -54,6 +54,8 @@ VERBS = {
     "pause": "guest0",
     "resume": "",
     "fit": "2:1024 --make-room",
+    "install": "--start",
+    "uninstall": "--purge",
     "advise": "2:1024",
     "policy apply": "guest0 --config --agent-config {}/vmplace.toml",
     "policy explain": "guest0 --config {}/vmplace.toml",

@@ -1,0 +1,196 @@
+"""``vmplace install`` writes what the manual lists, over nobody's files; ``uninstall`` leaves no trace."""
+
+import json
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from vmplace.interfaces import install_command, installation
+from vmplace.interfaces.cli import cli
+from vmplace.interfaces.installation import Installation, Manifest, Piece
+
+CHECKOUT = Path(__file__).parents[3]
+UNIT = "etc/systemd/system/vmplace.service"
+SETTINGS = "etc/vmplace/vmplace.toml"
+HOOK = "etc/libvirt/hooks/qemu.d/vmplace"
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a root file system with libvirt, and a vmplace that its systemd could run."""
+    monkeypatch.setattr(install_command, "HIDDEN", ())
+    scripts = tmp_path / "opt/vmplace/bin"
+    scripts.mkdir(parents=True)
+    (scripts / "vmplace").touch()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(scripts))
+    root = tmp_path / "image"
+    for folder in ("etc/libvirt", "etc/systemd/system", "usr/local/bin"):
+        (root / folder).mkdir(parents=True)
+    (root / "etc/hostname").write_text("host1\n")
+    return root
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, words, standalone_mode=False)
+
+
+def tree(root: Path) -> dict[str, tuple[str, bytes]]:
+    """Return all that is below a folder: kind and mode, and content."""
+    found = {}
+    for path in root.rglob("*"):
+        content = str(path.readlink()).encode() if path.is_symlink() else b""
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+        found[str(path.relative_to(root))] = stat.filemode(path.lstat().st_mode), content
+    return found
+
+
+def installed(image: Path) -> dict[str, list[str]]:
+    result = run("install", "--root", str(image), "--json")
+    assert result.exception is None, result.exception
+    reported: dict[str, list[str]] = json.loads(result.output)
+    return reported
+
+
+def test_an_image_gets_units_that_run_this_vmplace_settings_completion_and_the_hook(image: Path):
+    reported = installed(image)
+    unit = (image / UNIT).read_text()
+    assert f"ExecStart={image.parent}/opt/vmplace/bin/vmplace agent\n" in unit
+    assert (
+        "/opt/vmplace/bin/vmplace metrics serve"
+        in (image / "etc/systemd/system/vmplace-metrics.service").read_text()
+    )
+    example = CHECKOUT / "vmplace/agent/vmplace.toml.example"
+    assert (image / SETTINGS).read_text() == example.read_text()
+    assert (image / HOOK).read_bytes() == (CHECKOUT / "libvirt-hooks/qemu.d/vmplace").read_bytes()
+    assert stat.S_IMODE((image / HOOK).stat().st_mode) == 0o755
+    link = image / "usr/local/bin/vmplace"
+    assert link.readlink() == image.parent / "opt/vmplace/bin/vmplace"
+    code = image / "usr/local/share/bash-completion/completions/vmplace"
+    assert subprocess.run(["bash", "-n", str(code)], check=False).returncode == 0
+    assert f"/{UNIT}" in reported["written"]
+
+
+def test_what_is_removed_leaves_the_tree_as_it_was(image: Path):
+    before = tree(image)
+    installed(image)
+    assert tree(image) != before
+    result = run("uninstall", "--root", str(image))
+    assert result.exception is None, result.exception
+    assert tree(image) == before
+
+
+def test_a_host_without_libvirt_gets_no_hook(image: Path):
+    (image / "etc/libvirt").rmdir()
+    installed(image)
+    assert not (image / "etc/libvirt").exists()
+
+
+def test_a_second_time_nothing_changes(image: Path):
+    installed(image)
+    once = tree(image)
+    assert installed(image)["written"] == []
+    assert tree(image) == once
+
+
+def test_after_an_upgrade_the_units_are_written_anew_and_settings_stay(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+):
+    installed(image)
+    (image / SETTINGS).write_text('source = "idle"\n')
+    (image / "opt2").mkdir()
+    (image / "opt2/vmplace").touch()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(image / "opt2"))
+    reported = installed(image)
+    assert f"ExecStart={image}/opt2/vmplace agent\n" in (image / UNIT).read_text()
+    assert f"/{UNIT}" in reported["written"] and f"/{SETTINGS}" in reported["kept"]
+    assert (image / "usr/local/bin/vmplace").readlink() == image / "opt2/vmplace"
+
+
+@pytest.mark.parametrize("name", [UNIT, HOOK, "usr/local/bin/vmplace"])
+def test_what_somebody_else_put_there_stops_it_before_it_begins(image: Path, name: str):
+    (image / name).parent.mkdir(parents=True, exist_ok=True)
+    (image / name).write_text("mine\n")
+    before = tree(image)
+    result = run("install", "--root", str(image))
+    assert f"/{name}" in str(result.exception) and "move them away" in (result.exception.hint or "")  # type: ignore[union-attr]
+    assert tree(image) == before
+
+
+def test_what_was_changed_since_is_not_written_over_and_stays_when_the_rest_goes(image: Path):
+    installed(image)
+    (image / UNIT).write_text("[Unit]\nDescription=mine\n")
+    assert f"/{UNIT}" in str(run("install", "--root", str(image)).exception)
+    result = run("uninstall", "--root", str(image), "--json")
+    assert json.loads(result.output)["left"] == [f"/{UNIT}"]
+    assert (image / UNIT).exists() and not (image / HOOK).exists()
+
+
+def test_settings_are_a_persons(image: Path):
+    (image / SETTINGS).parent.mkdir()
+    (image / SETTINGS).write_text('source = "idle"\n')
+    assert f"/{SETTINGS}" in installed(image)["kept"]
+    run("uninstall", "--root", str(image), "--purge")
+    assert (image / SETTINGS).read_text() == 'source = "idle"\n'
+
+
+def test_purge_removes_what_was_changed_since(image: Path):
+    before = tree(image)
+    installed(image)
+    (image / SETTINGS).write_text('source = "idle"\n')
+    run("uninstall", "--root", str(image), "--purge")
+    assert tree(image) == before
+
+
+def test_an_installation_that_was_cut_short_is_removed_whole(image: Path, monkeypatch: pytest.MonkeyPatch):
+    before = tree(image)
+    put = installation._put
+
+    def cut(piece: Piece, path: Path) -> None:
+        if path.name == "vmplace-metrics.service":
+            raise KeyboardInterrupt
+        put(piece, path)
+
+    monkeypatch.setattr(installation, "_put", cut)
+    with pytest.raises(KeyboardInterrupt):
+        Installation(image).put(
+            Installation(image).changes(install_command.pieces(Path("/opt/vmplace/bin/vmplace"), True), {}),
+            Manifest(),
+            lambda: False,
+        )
+    monkeypatch.undo()
+    assert (image / UNIT).exists()
+    assert run("uninstall", "--root", str(image)).exception is None
+    assert tree(image) == before
+
+
+def test_nothing_is_installed_over_a_package(image: Path):
+    unit = image / "usr/lib/systemd/system/vmplace.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    for verb in ("install", "uninstall"):
+        result = run(verb, "--root", str(image))
+        assert "a package of vmplace is installed" in str(result.exception)
+
+
+def test_where_nothing_was_installed_there_is_nothing_to_remove(image: Path):
+    result = run("uninstall", "--root", str(image))
+    assert getattr(result.exception, "exit_code", None) == 3
+
+
+@pytest.mark.parametrize("folder", ["/home/me/venv", "/root/venv", "/tmp/venv"])
+def test_a_vmplace_that_the_sandbox_hides_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: f"{folder}/bin")
+    result = run("install", "--root", str(tmp_path))
+    assert "hides" in str(result.exception) and "/opt/vmplace" in (result.exception.hint or "")  # type: ignore[union-attr]
+
+
+def test_only_root_installs_on_the_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for verb in ("install", "uninstall"):
+        assert "only root may" in str(run(verb).exception)

@@ -1,0 +1,209 @@
+"""``vmplace install`` and ``vmplace uninstall``, for hosts without the Debian package."""
+
+import os
+import re
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+import vmplace
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.completion_command import completion_code
+from vmplace.interfaces.guest_views import Installed, Uninstalled
+from vmplace.interfaces.installation import Changes, Installation, Manifest, Piece
+from vmplace.interfaces.options import NothingError, examples, json_option, print_json
+
+PACKAGE = Path(vmplace.__file__).parent
+HOOKS = (PACKAGE / "interfaces/qemu-hook", PACKAGE.parent / "libvirt-hooks/qemu.d/vmplace")
+"""In an installed package, and in a checkout."""
+UNITS = ("vmplace.service", "vmplace-metrics.service")
+IN_UNIT = "/opt/vmplace/bin/vmplace"
+LINK = Path("/usr/local/bin/vmplace")
+HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108
+"""The unit's sandbox does not see these folders (ProtectHome, PrivateTmp)."""
+STOP_S = 300.0
+root_option = click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("/"),
+    help="Work on the files below this folder, as for an image; start and stop nothing.",
+)
+
+
+@click.command(epilog=examples("vmplace install\nvmplace install --start\nvmplace install --root ./image"))
+@click.option("--start", is_flag=True, help="Start the agent now, and at each boot.")
+@root_option
+@json_option
+def install(start: bool, root: Path, as_json: bool) -> None:
+    """Install systemd units, libvirt's hook, settings, and completion of this vmplace on this host.
+
+    The Debian package brings all of it; this is for other hosts, where vmplace was installed by pip.  Nothing
+    is started without --start.  Files that others made or changed are not written over.  Run it again after
+    an upgrade.  Only root may.
+    """
+    if start and root != Path("/"):
+        raise click.UsageError("--start works on this host, not on an image")
+    installation = Installation(root)
+    _check(installation)
+    before = installation.manifest() or Manifest()
+    changes = installation.changes(pieces(_command(), (root / "etc/libvirt").is_dir()), before.files)
+    _refuse(changes)
+    installation.put(changes, before, lambda: root == Path("/") and _group_made())
+    _systemctl(root, "daemon-reload")
+    if start:
+        _systemctl(root, "enable", "--now", "vmplace")
+    _report_installed(changes, as_json=as_json, started=start)
+
+
+@click.command(epilog=examples("vmplace uninstall\nvmplace uninstall --keep-placement"))
+@click.option("--keep-placement", is_flag=True, help="Leave memory and vCPUs where vmplace put them.")
+@click.option("--purge", is_flag=True, help="Remove files that were changed since, too, such as settings.")
+@root_option
+@json_option
+def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> None:
+    """Stop the agent, undo what it did to guests, and remove what `vmplace install` installed.
+
+    Guests run on.  If not all can be undone, nothing is removed: run it again.  Only root may.
+    """
+    installation = Installation(root)
+    _check(installation)
+    manifest = installation.manifest()
+    if manifest is None:
+        raise NothingError(
+            "`vmplace install` installed nothing here", hint="a package is removed by apt-get purge vmplace"
+        )
+    _stop(root, manifest)
+    undone = [] if keep_placement or root != Path("/") else _undone()
+    removed = installation.remove(manifest, even_if_changed=purge)
+    installation.remove_state()
+    if manifest.group_made:
+        _run("groupdel", "vmplace")
+    _systemctl(root, "daemon-reload")
+    found = Uninstalled(tuple(undone), tuple(map(str, removed.removed)), tuple(map(str, removed.left)))
+    if as_json:
+        print_json(found)
+        return
+    for line in (*undone, *(f"removed {path}" for path in found.removed)):
+        click.echo(line)
+    for path in found.left:
+        click.echo(f"left, as it was changed: {path}")
+    click.echo(f"vmplace itself is still in {PACKAGE}; pip uninstall vmplace, or remove its environment.")
+
+
+def pieces(command: Path, has_libvirt: bool) -> tuple[Piece, ...]:
+    """Return what belongs on a host whose vmplace is ``command``."""
+    return tuple(_iter_pieces(command, has_libvirt))
+
+
+def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[Piece]:
+    for name in UNITS:
+        text = (PACKAGE / "interfaces" / name).read_text().replace(IN_UNIT, str(command))
+        yield Piece(Path("/etc/systemd/system", name), text.encode())
+    example = (PACKAGE / "agent/vmplace.toml.example").read_bytes()
+    yield Piece(Path("/etc/vmplace/vmplace.toml"), example, is_settings=True)
+    completion = Path("/usr/local/share/bash-completion/completions/vmplace")
+    yield Piece(completion, completion_code("bash").encode())
+    if command != LINK:
+        yield Piece(LINK, target=str(command))
+    hook = next((path for path in HOOKS if path.exists()), None)
+    if has_libvirt and hook is not None:
+        yield Piece(Path("/etc/libvirt/hooks/qemu.d/vmplace"), hook.read_bytes(), 0o755)
+
+
+def _check(installation: Installation) -> None:
+    if os.geteuid() != 0 and installation.root == Path("/"):
+        raise VmplaceError("only root may do that", hint="sudo, or --root FOLDER for an image")
+    if (unit := installation.packaged()) is not None:
+        raise VmplaceError(
+            f"a package of vmplace is installed ({unit})", hint="use that, or first: apt-get purge vmplace"
+        )
+
+
+def _command() -> Path:
+    """Return the program that runs; raises VmplaceError for one that the unit could not run."""
+    command = Path(sysconfig.get_path("scripts"), "vmplace")
+    hint = "install it in an environment of its own: python3 -m venv /opt/vmplace"
+    if not re.fullmatch(r"[\w./+-]+", str(command)):
+        raise VmplaceError(f"{command} cannot be named in a unit of systemd", hint=hint)
+    if str(command.resolve()).startswith(HIDDEN) or str(command).startswith(HIDDEN):
+        raise VmplaceError(f"systemd's sandbox for the agent hides {command}", hint=hint)
+    if not command.exists():
+        raise VmplaceError(f"{command} is not there", hint=hint)
+    return command
+
+
+def _refuse(changes: Changes) -> None:
+    if changes.in_the_way:
+        names = ", ".join(map(str, changes.in_the_way))
+        raise VmplaceError(
+            f"there already, and not by `vmplace install`: {names}", hint="compare and move them away"
+        )
+
+
+def _group_made() -> bool:
+    """Make the group whose members may look, unless it is there."""
+    if subprocess.run(["getent", "group", "vmplace"], capture_output=True, check=False).returncode == 0:
+        return False
+    _run("groupadd", "--system", "vmplace")
+    return True
+
+
+def _stop(root: Path, manifest: Manifest) -> None:
+    units = [name for name in UNITS if f"/etc/systemd/system/{name}" in manifest.files]
+    if units:
+        _systemctl(root, "disable", "--now", *units)
+
+
+def _systemctl(root: Path, *words: str) -> None:
+    """Ask systemd, where it runs: sd_booted(3)."""
+    if root == Path("/") and Path("/run/systemd/system").is_dir():
+        _run("systemctl", *words)
+
+
+def _run(*words: str) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=STOP_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as err:
+        raise VmplaceError(f"{' '.join(words)}: {err}", hint="run it by hand, then this again") from err
+    if done.returncode:
+        reported = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        raise VmplaceError(f"{' '.join(words)}: {reported[0]}", hint="run it by hand, then this again")
+
+
+def _undone() -> list[str]:
+    """Undo all; raises VmplaceError if something is left to do."""
+    from vmplace.agent.config import read_config
+    from vmplace.agent.undo_lines import undo_lines
+    from vmplace.agent.wakeup import Wakeup
+    from vmplace.agent.without_agent import undo_without_agent
+    from vmplace.interfaces.progress import undo_progress
+
+    with closing(Wakeup()) as wakeup, undo_progress() as progress:
+        wakeup.stop_on_signals()
+        result = undo_without_agent(read_config(None).config, None, lambda: wakeup.stopping, progress)
+    if not result.is_complete:
+        for line in undo_lines(result):
+            click.echo(line, err=True)
+        raise VmplaceError(
+            "not all could be undone; nothing was removed", hint="run it again, or with --keep-placement"
+        )
+    return list(undo_lines(result))
+
+
+def _report_installed(changes: Changes, *, as_json: bool, started: bool) -> None:
+    written = tuple(str(piece.path) for piece in changes.to_write)
+    if as_json:
+        print_json(Installed(written, tuple(map(str, changes.kept))))
+        return
+    for path in written:
+        click.echo(f"written {path}")
+    for kept in changes.kept:
+        click.echo(f"kept as it is: {kept}")
+    if "/etc/libvirt/hooks/qemu.d/vmplace" in written:
+        click.echo("libvirt looks for hooks when it starts: systemctl restart libvirtd (guests run on)")
+    if not started:
+        click.echo("next: vmplace doctor; vmplace plan; then systemctl enable --now vmplace")

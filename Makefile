@@ -238,6 +238,11 @@ sdist-check: venv ## the source distribution builds, and its unit tests pass in 
 dashboard: venv ## write the Grafana dashboard anew from vmplace/interfaces/prometheus/dashboard.py
 	$(BIN)/python -m vmplace.interfaces.prometheus.dashboard
 
+.PHONY: dashboard-types
+dashboard-types: PACKAGES += nodejs npm
+dashboard-types: setup ## the shipped dashboards have the types of Grafana's own schema (TypeScript)
+	tests/dashboards/check_types.sh build/dashboard-types
+
 # Unpacked: the package would start a server of its own.
 promtool: $(TOOLS)/prometheus ## unpack Prometheus and its checker of metrics and rules, for the unit tests
 $(TOOLS)/prometheus: | setup

@@ -4,17 +4,20 @@ Run ``make dashboard`` after a change: it writes *.dashboard.json, which are wha
 that needs grafana-foundation-sdk.
 """
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 HEIGHT, WIDTH = 8, 12
 HOST = 'instance=~"$instance"'
+INTERVAL_KEYS = ("auto", "auto_count", "auto_min", "id")
+"""The SDK gives them to each variable; Grafana's schema has them of intervals alone, or no more."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,9 @@ def panel(view: View) -> timeseries.Panel:
     """Return the builder of one panel."""
     query = prometheus.Dataquery().expr(view.query).legend_format(view.legend).ref_id("A")
     found = timeseries.Panel().title(view.title).description(view.meaning).datasource(SOURCE)
-    return found.unit(view.unit).height(HEIGHT).span(WIDTH).with_target(query)
+    legend = common.VizLegendOptions().show_legend(True)
+    # Without options of its own a panel would have "null" there, which Grafana's schema does not allow.
+    return found.unit(view.unit).height(HEIGHT).span(WIDTH).legend(legend).with_target(query)
 
 
 def one_host() -> str:
@@ -232,7 +237,13 @@ def _begun(name: str) -> dashboard.Dashboard:
 def _finished(builder: dashboard.Dashboard, views: tuple[View, ...]) -> str:
     for view in views:
         builder = builder.with_panel(panel(view))
-    return JSONEncoder(sort_keys=True, indent=2).encode(builder.build()) + "\n"
+    made = json.loads(JSONEncoder().encode(builder.build()))
+    # Grafana has had no styles since version 10.
+    made.pop("style", None)
+    for variable in made["templating"]["list"]:
+        for key in INTERVAL_KEYS:
+            variable.pop(key, None)
+    return json.dumps(made, sort_keys=True, indent=2) + "\n"
 
 
 OUT = Path(__file__).parent

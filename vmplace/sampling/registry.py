@@ -27,7 +27,7 @@ SOURCES: dict[str, Callable[[SourceSetup], Source]] = {
 EXACT, ADDED = "kvm", ("ibs", "hints")
 """What can be had together ("kvm+ibs+hints"), and the one that must be among them."""
 
-SENSORS = ("kvm", "idle", "damon", "ibs", "hints")
+SENSORS = tuple(name for name in SOURCES if name != "replay")
 """What "auto" tries in turn; where there are hint faults, "kvm" works, too."""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
-from vmplace.sampling.registry import best_source, is_source
+from vmplace.sampling.registry import SOURCES, best_source, is_source
 from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import ServedAccesses
 from vmplace.sampling.source import SourceSetup
@@ -152,3 +152,7 @@ def test_what_moved_is_reported_to_the_one_whose_places_count() -> None:
     other.moved(GUEST, np.array([1 << 30], np.uint64))
     other.look_again()
     assert len(keeper.kept) == 2
+
+
+def test_each_sensor_of_the_table_can_be_chosen() -> None:
+    assert [name for name in SOURCES if not is_source(name)] == ["replay"]

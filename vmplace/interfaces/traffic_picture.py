@@ -67,7 +67,8 @@ def draw_traffic(axes: "Axes", picture: TrafficPicture, largest: float) -> None:
     """Draw one picture; ``largest`` is the share that gets the widest arrow, the same in all pictures."""
     places, shares = _positions(len(picture.nids)), picture.shares
     served = shares.sum(axis=0)
-    radii = 0.30 + 0.20 * np.sqrt(served)
+    # The smallest has room for its label.
+    radii = 0.42 + 0.12 * np.sqrt(served)
     for i, j in np.argwhere(shares > SEEN):
         if i != j:
             ends = _shortened(places[i], places[j], radii[[i, j]])
@@ -123,5 +124,5 @@ def _draw_node(axes: "Axes", place: Matrix, label: str, radius: float, local: fl
     parts = ((90.0, 450.0, FAINT),) if local is None else ((turn, 90.0, LOCAL), (90.0, turn + 360, REMOTE))
     for start, end, colour in parts:
         axes.add_patch(Wedge(centre, radius, start, end, facecolor=colour, linewidth=0, zorder=2))
-    axes.add_patch(Circle(centre, radius * 0.72, facecolor="white", edgecolor="white", zorder=3))
+    axes.add_patch(Circle(centre, radius * 0.75, facecolor="white", edgecolor="white", zorder=3))
     axes.text(*centre, label, ha="center", va="center", fontsize=LABEL_PT, color=INK, zorder=4)

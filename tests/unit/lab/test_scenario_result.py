@@ -103,6 +103,20 @@ def test_the_picture_is_read_at_the_width_at_which_forges_show_it(figure: "Figur
     assert [one.get_text() for one in texts if float(one.get_fontsize()) * 96 / 72 * scale < 11] == []
 
 
+def test_a_nodes_label_stands_within_its_ring(figure: "Figure") -> None:
+    from matplotlib.patches import Circle
+
+    rooms = [
+        (text.get_window_extent(), next(one for one in circles if one.center == text.get_position()))
+        for axes in figure.subfigs[0].axes
+        for circles in [[one for one in axes.patches if isinstance(one, Circle)]]
+        for text in axes.texts
+    ]
+    assert len(rooms) >= 12
+    wide = [(label.width, room.get_window_extent().width) for label, room in rooms]
+    assert [one for one in wide if one[0] > one[1]] == []
+
+
 def test_each_manager_has_a_colour() -> None:
     pytest.importorskip("matplotlib")
     from lab.scenario_picture import COLOURS

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import closing
@@ -126,11 +127,13 @@ def _check(installation: Installation) -> None:
 def _command() -> Path:
     """Return the program that runs; raises VmplaceError for one that the unit could not run."""
     command = Path(sysconfig.get_path("scripts"), "vmplace")
-    hint = "install it in an environment of its own: python3 -m venv /opt/vmplace"
+    hint = "install it in an environment of its own: /usr/bin/python3 -m venv /opt/vmplace"
     if not re.fullmatch(r"[\w./+-]+", str(command)):
         raise VmplaceError(f"{command} cannot be named in a unit of systemd", hint=hint)
-    if str(command.resolve()).startswith(HIDDEN) or str(command).startswith(HIDDEN):
-        raise VmplaceError(f"systemd's sandbox for the agent hides {command}", hint=hint)
+    # The interpreter, too: an environment links to one that may be somebody's own.
+    for path in (command, PACKAGE, Path(sys.executable).resolve()):
+        if str(path).startswith(HIDDEN):
+            raise VmplaceError(f"systemd's sandbox for the agent hides {path}", hint=hint)
     if not command.exists():
         raise VmplaceError(f"{command} is not there", hint=hint)
     return command

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -87,7 +87,10 @@ class Installation:
         """Return what an earlier installation noted, None without one; raises VmplaceError if damaged."""
         path = self.at(MANIFEST)
         try:
-            return msgspec.json.decode(read_bytes(path, MOST_BYTES), type=Manifest)
+            noted = msgspec.json.decode(read_bytes(path, MOST_BYTES), type=Manifest)
+            if not all(name.startswith("/") for name in (*noted.files, *noted.folders)):
+                raise ValueError("a path in it is not absolute")
+            return noted
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as err:
@@ -118,7 +121,8 @@ class Installation:
             {**before.files, **digests}, (*before.folders, *map(str, folders)), before.group_made
         )
         for folder in folders:
-            self.at(folder).mkdir(mode=0o755, exist_ok=True)
+            with _reported(self.at(folder)):
+                self.at(folder).mkdir(mode=0o755, exist_ok=True)
         self._write_manifest(manifest)
         for piece in changes.to_write:
             _put(piece, self.at(piece.path))
@@ -133,7 +137,8 @@ class Installation:
         for name, digest in sorted(manifest.files.items()):
             there = digest_of(self.at(Path(name)))
             if there == digest or (there is not None and even_if_changed):
-                self.at(Path(name)).unlink()
+                with _reported(self.at(Path(name))):
+                    self.at(Path(name)).unlink()
                 removed.append(Path(name))
             elif there is not None:
                 left.append(Path(name))
@@ -174,7 +179,7 @@ def _link_digest(target: str) -> str:
 
 def _put(piece: Piece, path: Path) -> None:
     """Write a file whole, or not at all."""
-    try:
+    with _reported(path):
         if piece.target:
             path.unlink(missing_ok=True)
             path.symlink_to(piece.target)
@@ -189,5 +194,12 @@ def _put(piece: Piece, path: Path) -> None:
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
+
+
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Name the file in an error: the manifest is there, so what was begun can be run again."""
+    try:
+        yield
     except OSError as err:
-        raise VmplaceError(f"{path} cannot be written: {err.strerror}", hint="free some space") from err
+        raise VmplaceError(f"{path}: {err.strerror}", hint="mend that, and run it again") from err

@@ -1,5 +1,6 @@
 """``vmplace install`` writes what the manual lists, over nobody's files; ``uninstall`` leaves no trace."""
 
+import errno
 import json
 import stat
 import subprocess
@@ -188,6 +189,52 @@ def test_a_vmplace_that_the_sandbox_hides_is_refused(
     monkeypatch.setattr("sysconfig.get_path", lambda name: f"{folder}/bin")
     result = run("install", "--root", str(tmp_path))
     assert "hides" in str(result.exception) and "/opt/vmplace" in (result.exception.hint or "")  # type: ignore[union-attr]
+
+
+def test_a_python_that_the_sandbox_hides_is_refused(image: Path, monkeypatch: pytest.MonkeyPatch):
+    python = image / "home/me/python3"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    monkeypatch.setattr(install_command, "HIDDEN", (f"{image}/home/",))
+    monkeypatch.setattr("sys.executable", str(python))
+    assert f"hides {python}" in str(run("install", "--root", str(image)).exception)
+
+
+def test_a_full_disk_is_reported_and_what_was_begun_can_be_run_again(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = tree(image)
+    replace = Path.replace
+
+    def full(path: Path, target: Path) -> Path:
+        if target.name == "vmplace-metrics.service":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        result = run("install", "--root", str(image))
+    assert "vmplace-metrics.service: No space left" in str(result.exception)
+    assert "run it again" in (result.exception.hint or "")  # type: ignore[union-attr]
+    installed(image)
+    assert run("uninstall", "--root", str(image)).exception is None
+    assert tree(image) == before
+
+
+def test_a_file_where_a_folder_belongs_stops_it_before_it_begins(image: Path):
+    (image / "usr/local/share").touch()
+    before = tree(image)
+    assert "usr/local/share" in str(run("install", "--root", str(image)).exception)
+    assert tree(image) == before
+
+
+@pytest.mark.parametrize("text", ["{", '{"files": {"etc/passwd": "x"}}', '{"files": 3}', "\xff"])
+def test_a_damaged_manifest_removes_nothing(image: Path, text: str):
+    installed(image)
+    (image / "etc/vmplace/installed.json").write_text(text)
+    before = tree(image)
+    assert "installed.json" in str(run("uninstall", "--root", str(image)).exception)
+    assert tree(image) == before
 
 
 def test_only_root_installs_on_the_host(monkeypatch: pytest.MonkeyPatch):

@@ -70,7 +70,9 @@ class Process:
         try:
             for part in parts:
                 self._socket.sendall(part)
-            held.await_end(pid, self._answers_within, self._stat, self._has_ended, patience_s)
+            held.await_end(
+                pid, self._answers_within, self._stat, self._has_ended, patience_s, by_process=True
+            )
             answer = bytearray()
             while len(answer) < answer_bytes and (part := self._socket.recv(answer_bytes - len(answer))):
                 answer += part
@@ -169,7 +171,7 @@ def close() -> None:
 
 
 def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
-    if held.holds(pid):
+    if held.holds(pid, by_process=True):
         raise HeldError
     parts = [HEAD.pack(kind, pid, len(hvas)), hvas.tobytes(), nids, status.tobytes()]
     with _taken() as process:

@@ -42,7 +42,7 @@ def count(pid: int, key: int, events: Iterable[Event]) -> tuple[int, list[Counte
 
     ``key`` (KEYS) stands for the events.  Raises HeldError, VmplaceError.
     """
-    if held.holds(pid):
+    if held.holds(pid, by_process=True):
         raise HeldError
     asked = b"".join(EVENT.pack(*event) for event in events)
     answer_bytes = ANSWER.size + len(asked) // EVENT.size * COUNTED.size

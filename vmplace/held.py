@@ -19,12 +19,10 @@ A kill ends most such waits, and nothing ends the last one.  So a thread of its 
 A call that not even a kill ends is made by a process (apart.py), and noted here by ``await_end``.
 
 Limits: all processes together may cause waits of WAIT_S in each RENEW_S, and of LEAST_WAIT_S each after that.
-Waits that end before they are looked at may take SHORT_WAITS_S for each process, in LONGEST_BACKOFF_S.  A
-step that was given up takes memory until it ends, up to 4 MB.  There may be one for each of MOST_STUCK
-processes, MOST_OF_USER of them of one user (users.py), and one more for each whose descriptor is closed.
-Beyond these limits nothing is begun for a process, known or not.  So users can have all of their own
-processes left alone.  RESERVED of MOST_STUCK are for processes that were read before, of users none of whose
-processes block anybody.
+Waits that end before they are looked at may take SHORT_WAITS_S for each process, in LONGEST_BACKOFF_S.  Steps
+that were given up, and all waits together, have the limits of held_limits.py.  Beyond these nothing is begun
+for a process, known or not.  So users can have all of their own processes left alone, but not those that
+libvirt started (``vouch``).
 """
 
 import contextlib
@@ -33,13 +31,23 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from vmplace.errors import UnsupportedHostError
+from vmplace.held_limits import (
+    LEAST_LEFT_BEHIND,
+    LONGEST_BACKOFF_S,
+    PROCESSES,
+    SHORT_WAITS_S,
+    STEPS,
+    Blocking,
+    CommonWaits,
+    Stuck,
+    Waits,
+)
 from vmplace.thread_waits import Look, ThreadTimes, waited_s_between, waiting_since
 from vmplace.users import owner_of
 
@@ -50,10 +58,6 @@ WAIT_S = 1.0
 """How long one step may wait; a large munmap(2) holds the lock for less."""
 LEAST_WAIT_S = 0.1
 RENEW_S = 10.0
-LONGEST_BACKOFF_S = 256.0
-MOST_STUCK = 16
-MOST_OF_USER = 8
-RESERVED = 4
 LOOK_S, LONGEST_LOOK_S = 0.02, 0.16
 """How often a step that has not ended at once is looked at: does it work or wait?
 
@@ -61,8 +65,6 @@ After a quarter of the time that it has taken, within these bounds: looks take C
 and what was waited after the last one is not counted."""
 MOST_S = 30.0
 """How long one step may take, whatever it does; the largest guest is read in a few seconds."""
-SHORT_WAITS_S = 10.0
-"""Steps that end before they are looked at may have slept so long in LONGEST_BACKOFF_S, for each process."""
 STACK_BYTES = 256 << 10
 HELD = "left alone: this process, or too many others, block the readers of their memory maps"
 PROC = Path("/proc")
@@ -75,54 +77,17 @@ class HeldError(UnsupportedHostError):
         super().__init__(HELD)
 
 
-@dataclass
-class _Process:
-    """What is remembered of a process that has blocked steps.
-
-    ``stuck``: one function for each step that was given up, which tells whether it has ended.  ``waits``: the
-    recent waits that were seen.
-    """
-
-    user: int
-    waits: "_Waits"
-    stuck: list[Callable[[], bool]] = field(default_factory=list)
-    times: int = 0
-    until_s: float = 0.0
-
-    def stuck_count(self) -> int:
-        """Return how many steps for it still wait."""
-        self.stuck = [has_ended for has_ended in self.stuck if not has_ended()]
-        return len(self.stuck)
-
-    def leave_alone(self, now_s: float) -> None:
-        """Begin nothing for it, for longer each time."""
-        self.waits.sum_s, self.times = 0.0, self.times + 1
-        self.until_s = now_s + min(2.0 ** (self.times - 1), LONGEST_BACKOFF_S)
-
-
-@dataclass
-class _Waits:
-    """A sum of waits as of ``noted_s``; ``most_s`` of it are forgotten in LONGEST_BACKOFF_S."""
-
-    most_s: float
-    noted_s: float
-    sum_s: float = 0.0
-
-    def add(self, now_s: float, seconds: float) -> bool:
-        """Note a wait that ends now; tell whether they are too many."""
-        forgotten = self.most_s * (now_s - self.noted_s) / LONGEST_BACKOFF_S
-        self.sum_s, self.noted_s = max(self.sum_s - forgotten, 0.0) + seconds, now_s
-        return self.sum_s >= self.most_s
-
-
 class Held:
     """Which processes block steps, and the threads that do the steps.  May be used by all threads."""
 
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc, self._clock = proc, clock
         self._lock = threading.Lock()
-        self._processes: dict[int, _Process] = {}
-        self._short: dict[int, _Waits] = {}
+        self._processes: dict[int, Blocking] = {}
+        self._short: dict[int, Waits] = {}
+        self._common = CommonWaits(clock())
+        self._vouched: frozenset[int] = frozenset()
+        self._most_left_behind = LEAST_LEFT_BEHIND
         self._read: set[int] = set()
         self._idle: list[_Worker] = []
         self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
@@ -174,20 +139,46 @@ class Held:
 
         return self.bounded(pid, on_own, even_if_held=True)
 
-    def holds(self, pid: int) -> bool:
-        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing."""
+    def holds(self, pid: int, *, by_process: bool = False) -> bool:
+        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing.
+
+        ``by_process``: a process is to make the step, which takes more memory if it is left behind.
+        """
         with self._lock:
             process, is_known = self._processes.get(pid), pid in self._read
             if process is not None and (process.stuck_count() or self._clock() < process.until_s):
                 return True
-            # Processes, not steps: to close a held guest's descriptor is a second step for the same.
-            stuck = Counter(one.user for one in self._processes.values() if one.stuck_count())
-        if not stuck.total() or pid < 0:
+            if pid in self._vouched:
+                return by_process and self._left_behind() >= self._most_left_behind
+            steps, processes = self._stuck_by_user(by_process=False), self._stuck_by_user(by_process=True)
+        if not steps.total() or pid < 0:
             # A pid below zero stands for steps that concern no process.
             return False
-        of_user = stuck[_user_of(pid, self._proc)]
-        reserved = 0 if is_known and not of_user else RESERVED
-        return stuck.total() >= MOST_STUCK - reserved or of_user >= MOST_OF_USER
+        user = _user_of(pid, self._proc)
+        if STEPS.is_full(steps[user], steps.total(), is_known=is_known):
+            return True
+        return by_process and PROCESSES.is_full(processes[user], processes.total(), is_known=is_known)
+
+    def _stuck_by_user(self, *, by_process: bool) -> "Counter[int]":
+        # Processes, not steps: to close a held guest's descriptor is a second step for the same.
+        return Counter(
+            one.user
+            for pid, one in self._processes.items()
+            if one.stuck and pid not in self._vouched and one.stuck_count(by_process=by_process)
+        )
+
+    def _left_behind(self) -> int:
+        stuck = (self._processes[pid] for pid in self._vouched if pid in self._processes)
+        return sum(one.stuck_count(by_process=True) > 0 for one in stuck)
+
+    def vouch(self, pids: Collection[int]) -> None:
+        """Note which processes libvirt started: no process of the same user takes room from these."""
+        with self._lock:
+            self._vouched = frozenset(pids)
+
+    def leave_behind(self, most: int) -> None:
+        """Bound how many processes of the agent those that libvirt started may keep."""
+        self._most_left_behind = most
 
     def probe(self, pid: int) -> bool:
         """Read a byte of the process; tell whether it holds that up."""
@@ -230,7 +221,7 @@ class Held:
                 or one.stuck_count()
             }
 
-    def _is_there(self, pid: int, process: _Process, pids: set[int]) -> bool:
+    def _is_there(self, pid: int, process: Blocking, pids: set[int]) -> bool:
         # Another user's process may have got the pid since: it does not answer for the earlier one.
         return pid in pids or (pid >= 0 and _user_of(pid, self._proc) == process.user)
 
@@ -245,13 +236,15 @@ class Held:
         """Begin anew in a child that was forked: threads stay with the parent."""
         self._lock, self._idle, self._processes = threading.Lock(), [], {}
 
-    def await_end(
+    def await_end(  # noqa: PLR0913 - the step, and what is known of it
         self,
         pid: int,
         ends_within: Callable[[float], bool],
         stat: Path,
         has_ended: Callable[[], bool],
         patience_s: float | None = None,
+        *,
+        by_process: bool = False,
     ) -> None:
         """Wait until a step ends; raise HeldError if process ``pid`` has it wait too long.
 
@@ -269,15 +262,15 @@ class Held:
             waited_s += waited_s_between(before, look, now - began)
             before, began = look, now
             if waited_s >= patience_s or now - first >= max(MOST_S, patience_s):
-                self._note(pid, waited_s, has_ended)
+                self._note(pid, waited_s, Stuck(has_ended, by_process))
                 raise HeldError
             look_s = max(LOOK_S, min((now - first) / 4, LONGEST_LOOK_S, patience_s - waited_s))
         if waited_s > LOOK_S and not is_usual:
             self._note(pid, waited_s, None)
 
-    def note_stuck(self, pid: int, has_ended: Callable[[], bool]) -> None:
-        """Begin nothing for a process until a step that another process does has ended."""
-        self._note(pid, 0.0, has_ended)
+    def note_stuck(self, pid: int, has_ended: Callable[[], bool], *, by_process: bool = True) -> None:
+        """Begin nothing for a process until a step has ended, which another process of the agent does."""
+        self._note(pid, 0.0, Stuck(has_ended, by_process))
 
     def note_waits(self, pid: int, waited_s: float) -> None:
         """Note that many steps for a process, each too short to be given up, waited so long together."""
@@ -287,15 +280,16 @@ class Held:
             if process.waits.add(now, waited_s):
                 process.leave_alone(now)
 
-    def _note(self, pid: int, waited_s: float, has_ended: Callable[[], bool] | None) -> None:
+    def _note(self, pid: int, waited_s: float, stuck: Stuck | None) -> None:
         with self._lock:
             self._left_s -= waited_s
             now = self._clock()
             process = self._known(pid, now)
             is_too_much = process.waits.add(now, waited_s)
-            if has_ended is not None:
-                process.stuck.append(has_ended)
-            if has_ended is not None or is_too_much:
+            is_too_much |= pid > 0 and self._common.add(pid, now, waited_s)
+            if stuck is not None:
+                process.stuck.append(stuck)
+            if stuck is not None or is_too_much:
                 # A process that unblocks each time just before the limit would else cost a wait each time.
                 process.leave_alone(now)
 
@@ -303,14 +297,16 @@ class Held:
         """Note what a step waited for that ended before it was looked at."""
         with self._lock:
             now = self._clock()
-            waits = self._short.setdefault(pid, _Waits(SHORT_WAITS_S, now))
-            if pid > 0 and waits.add(now, slept_s):
+            if pid <= 0:
+                return
+            waits = self._short.setdefault(pid, Waits(SHORT_WAITS_S, now))
+            if waits.add(now, slept_s) | self._common.add(pid, now, slept_s):
                 waits.sum_s = 0.0
                 self._known(pid, now).leave_alone(now)
 
-    def _known(self, pid: int, now_s: float) -> _Process:
+    def _known(self, pid: int, now_s: float) -> Blocking:
         if pid not in self._processes:
-            self._processes[pid] = _Process(_user_of(pid, self._proc), _Waits(WAIT_S, now_s))
+            self._processes[pid] = Blocking(_user_of(pid, self._proc), Waits(WAIT_S, now_s))
         return self._processes[pid]
 
     def _patience_s(self, now: float) -> float:
@@ -444,4 +440,5 @@ _HELD = Held()
 os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
 await_end, note_stuck, note_waits, keep = _HELD.await_end, _HELD.note_stuck, _HELD.note_waits, _HELD.keep
+vouch, leave_behind = _HELD.vouch, _HELD.leave_behind
 """Of this process: all its parts wait for the same guests."""

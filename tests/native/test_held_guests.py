@@ -35,9 +35,11 @@ from vmplace.actuation.undo import undo
 from vmplace.apart_worker import NAME
 from vmplace.errors import VmplaceError
 from vmplace.held import HELD, Held, HeldError
+from vmplace.held_limits import PROCESS_BYTES, STEP_BYTES, STEPS
 from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.counters_perf import PerfCounters
-from vmplace.sampling.page_frames import FrameReader
+from vmplace.sampling.page_frames import CHUNK_PAGES, FrameReader
+from vmplace.topology.domain_owner import reported_pids
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guests_kvm import KvmProcesses
 from vmplace.topology.numad import find_numad
@@ -224,6 +226,83 @@ def test_a_read_that_is_held_up_ends_and_other_guests_are_read(holder: Holder):
             time.sleep(0.05)
         with frames.opened(holder.guest) as pagemap:
             assert np.count_nonzero(frames.read(pagemap, holder.guest.ram[0], 0, NPAGES).pfns) == NPAGES
+
+
+def test_guests_of_libvirt_that_all_hold_readers_up_leave_the_others_of_their_user_to_be_read(
+    program: Path, tmp_path: Path
+):
+    """By default libvirt runs all guests as one user."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(held.vouch, ())
+        guests = [stack.enter_context(run_holder([program])) for _ in range(STEPS.most_of_one + 2)]
+        *evil, good = [guest.pid for guest in guests]
+        for pid in (*evil, good):
+            (tmp_path / f"{pid}.pid").write_text(f"{pid}\n")
+        held.vouch(reported_pids(tmp_path))
+        for guest in guests[:-1]:
+            guest.hold()
+        with within(PATIENCE_S * len(evil)):
+            for pid in evil:
+                with pytest.raises(HeldError):
+                    read_smaps(pid)
+        assert read_smaps(good) and not held.probe(good)
+        assert all(held.holds(pid) for pid in evil)
+        for guest in guests:
+            guest.let_go()
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+
+
+@pytest.mark.parametrize("kind", ["cmdline", "smaps", "pagemap"])
+def test_a_step_that_is_left_behind_takes_no_more_memory_than_is_counted_for_it(
+    holder: Holder, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(held, "WAIT_S", 0.1)
+    count, kernel_bytes = 8, 64 << 10
+    with contextlib.closing(FrameReader()) as frames, frames.opened(holder.guest) as pagemap:
+        # As if a large guest had been read with it: all of it is there.
+        arrays = iter([np.ones(CHUNK_PAGES, np.uint64) for _ in range(count)])
+        steps: dict[str, Callable[[], object]] = {
+            "cmdline": Path(f"/proc/{holder.pid}/cmdline").read_bytes,
+            "smaps": Path(f"/proc/{holder.pid}/smaps").read_bytes,
+            "pagemap": lambda: native.read_pagemap(pagemap, holder.guest.ram[0].hva, next(arrays)),
+        }
+        readers = [Held() for _ in range(count)]
+        holder.hold()
+        before = resident_bytes()
+        for reader in readers:
+            with pytest.raises(HeldError):
+                reader.bounded(holder.pid, steps[kind])
+        array_bytes = 8 * CHUNK_PAGES if kind == "pagemap" else 0
+        taken_bytes = (resident_bytes() - before) / count + array_bytes + kernel_bytes
+        assert all(reader.holds(holder.pid) for reader in readers)
+        assert taken_bytes <= STEP_BYTES
+        holder.let_go()
+        # The descriptor that they read is still theirs.
+        until = time.monotonic() + 60
+        while any(one.stuck_count() for reader in readers for one in reader._processes.values()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def test_a_process_that_is_left_behind_takes_no_more_memory_than_is_counted_for_it(holder: Holder):
+    holder.hold()
+    with pytest.raises(HeldError):
+        apart.page_nids(holder.pid, holder.hvas, np.zeros(NPAGES, np.int32))
+    (left,) = held._HELD._processes[holder.pid].stuck
+    names = Path("/proc").glob("[0-9]*/comm")
+    (pid,) = (int(name.parent.name) for name in names if is_left_for(name, holder))
+    # What it shares with the agent, its libraries, is there once.
+    shared = int(Path(f"/proc/{pid}/statm").read_text().split()[2]) * PAGE
+    assert left.by_process and 0 < resident_bytes(pid) - shared <= PROCESS_BYTES
+
+
+def is_left_for(comm: Path, holder: Holder) -> bool:
+    with contextlib.suppress(OSError):
+        return comm.read_text() == f"{NAME}{holder.pid}\n"
+    return False
 
 
 @pytest.mark.parametrize("when", [{"asks": 1}, {"moves": 1}], ids=["asked where it is", "moved"])

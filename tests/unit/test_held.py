@@ -9,6 +9,8 @@ import errno
 import os
 import threading
 import time
+import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,17 +26,26 @@ from vmplace.agent.parts import Parts
 from vmplace.held import (
     HELD,
     LOOK_S,
-    MOST_OF_USER,
-    MOST_STUCK,
     RENEW_S,
-    RESERVED,
     WAIT_S,
     Held,
     HeldError,
     bounded,
     thread_cpu_ns,
 )
+from vmplace.held_limits import (
+    PROCESS_BYTES,
+    PROCESSES,
+    STEP_BYTES,
+    STEPS,
+    most_left_behind,
+)
+from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
+from vmplace.topology.procfs import read_smaps
 from vmplace.users import Users as SubordinateIds
+
+MOST_OF_USER = 8
+"""Of a user, where no other user's processes hold readers up."""
 
 
 def put(proc: Path, pid: int, *, held: bool) -> Path:
@@ -117,8 +128,8 @@ def test_many_that_hold_readers_up_cost_one_wait_and_then_a_tenth_of_one_each(tm
 class Users:
     """Processes of several users below a made-up /proc; each was read before."""
 
-    def __init__(self, proc: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.proc, self.held, self.go_on, self.last = proc, Held(proc, clock), threading.Event(), 0
+    def __init__(self, proc: Path) -> None:
+        self.proc, self.held, self.go_on, self.last = proc, Held(proc), threading.Event(), 0
 
     def process(self, uid: int, *, read: bool = True) -> int:
         self.last += 1
@@ -126,9 +137,18 @@ class Users:
         assert not (read and self.held.probe(self.last))
         return self.last
 
-    def holders(self, uid: int, count: int) -> None:
-        for pid in [self.process(uid) for _ in range(count)]:
-            self.held.note_stuck(pid, self.go_on.is_set)
+    def holders(self, uid: int, count: int) -> list[int]:
+        pids = [self.process(uid) for _ in range(count)]
+        for pid in pids:
+            self.hold(pid)
+        return pids
+
+    def hold(self, pid: int, *, by_process: bool = False) -> None:
+        self.held.note_stuck(pid, self.go_on.is_set, by_process=by_process)
+
+    def end(self) -> None:
+        self.go_on.set()
+        self.held.close()
 
 
 @needs_nobody
@@ -175,11 +195,11 @@ def test_a_process_that_holds_two_steps_up_counts_once(tmp_path: Path):
     his, others = users.process(7), users.process(8)
     stuck = [users.process(7) for _ in range(MOST_OF_USER)]
     for pid in stuck[:-1]:
-        users.held.note_stuck(pid, users.go_on.is_set)
-        users.held.note_stuck(pid, users.go_on.is_set)
+        users.hold(pid)
+        users.hold(pid)
     assert not users.held.holds(his)
     for _ in range(2):
-        users.held.note_stuck(stuck[-1], users.go_on.is_set)
+        users.hold(stuck[-1])
     assert users.held.holds(his)
     # One user's are no reason to stop those of others.
     assert not users.held.holds(others)
@@ -190,20 +210,104 @@ def test_a_process_that_holds_two_steps_up_counts_once(tmp_path: Path):
 @needs_nobody
 def test_what_all_users_have_left_behind_has_a_limit_with_room_for_those_who_hold_nobody_up(tmp_path: Path):
     users = Users(tmp_path)
-    good, slow, late = users.process(1), users.process(2), users.process(3)
-    users.holders(2, 1)
-    for uid in range(10, 10 + MOST_STUCK - RESERVED - 1):
-        assert not users.held.holds(slow)
+    good, late = users.process(1), users.process(3)
+    for uid in range(100, 100 + STEPS.most - STEPS.reserved):
+        assert not users.held.holds(users.process(uid, read=False))
         users.holders(uid, 1)
     unread = users.process(4, read=False)
-    assert users.held.holds(slow) and users.held.holds(unread)
+    assert users.held.holds(unread)
     assert not users.held.holds(good)
-    for pid in [users.process(uid, read=False) for uid in range(100, 100 + RESERVED)]:
-        users.held.note_stuck(pid, users.go_on.is_set)
+    for pid in [users.process(uid, read=False) for uid in range(200, 200 + STEPS.reserved)]:
+        users.hold(pid)
     assert users.held.holds(good) and users.held.holds(late)
     users.go_on.set()
     assert not users.held.holds(good)
     users.held.close()
+
+
+@needs_nobody
+@pytest.mark.parametrize("count", [2, 8, 19])
+def test_users_whose_processes_all_hold_readers_up_keep_nobody_elses_new_guests_from_being_read(
+    tmp_path: Path, count: int
+):
+    users = Users(tmp_path)
+    hostile, cost = range(100, 100 + count), 0
+    for uid in hostile:
+        while not users.held.holds(users.process(uid, read=False)):
+            users.holders(uid, 1)
+            cost += 1
+    new = [users.process(uid, read=False) for uid in range(1, 20)]
+    assert not any(map(users.held.holds, new))
+    assert all(users.held.holds(users.process(uid, read=False)) for uid in hostile)
+    assert count <= cost < STEPS.most - STEPS.reserved
+    users.end()
+
+
+@needs_nobody
+def test_guests_of_libvirt_that_hold_readers_up_cost_no_other_guest_of_the_same_user_anything(tmp_path: Path):
+    users = Users(tmp_path)
+    guests = [users.process(7, read=False) for _ in range(200)]
+    users.held.vouch(guests)
+    for pid in guests[:50]:
+        assert not users.held.holds(pid)
+        users.hold(pid)
+    assert all(users.held.holds(pid) for pid in guests[:50])
+    assert not any(users.held.holds(pid) for pid in guests[50:])
+    # Nor do they take the room of processes that libvirt did not start, of this user or others.
+    assert not users.held.holds(users.process(7, read=False))
+    assert not users.held.holds(users.process(8, read=False))
+    users.end()
+
+
+@needs_nobody
+def test_children_that_a_guest_of_libvirt_starts_have_the_limits_of_their_user(tmp_path: Path):
+    users = Users(tmp_path)
+    guests = [users.process(7) for _ in range(3)]
+    users.held.vouch(guests)
+    users.holders(7, MOST_OF_USER)
+    assert users.held.holds(users.process(7, read=False))
+    assert not any(users.held.holds(pid) for pid in guests)
+    # Once libvirt runs them no more, what they hold up counts as well.
+    users.hold(guests[0])
+    users.held.vouch(guests[1:])
+    assert users.held.holds(guests[0]) and not users.held.holds(guests[1])
+    users.end()
+
+
+@needs_nobody
+def test_of_guests_of_libvirt_so_many_keep_a_process_of_the_agent_as_the_host_has_memory_for(tmp_path: Path):
+    users = Users(tmp_path)
+    guests = [users.process(7) for _ in range(40)]
+    users.held.vouch(guests)
+    users.held.leave_behind(30)
+    for pid in guests[:30]:
+        assert not users.held.holds(pid, by_process=True)
+        users.hold(pid, by_process=True)
+    assert all(users.held.holds(pid, by_process=True) for pid in guests)
+    # They are read all the same.
+    assert not any(users.held.holds(pid) for pid in guests[30:])
+    users.end()
+
+
+@needs_nobody
+def test_users_who_keep_processes_of_the_agent_have_fewer_of_them_and_are_still_read(tmp_path: Path):
+    users = Users(tmp_path)
+    his, others = users.process(7), users.process(8)
+    for _ in range(PROCESSES.most_of_one):
+        assert not users.held.holds(his, by_process=True)
+        users.hold(users.process(7), by_process=True)
+    assert users.held.holds(his, by_process=True) and not users.held.holds(his)
+    assert not users.held.holds(others, by_process=True)
+    users.end()
+
+
+def test_what_may_be_left_behind_at_once_fits_in_the_memory_that_is_spared_for_it():
+    assert STEPS.most * STEP_BYTES + PROCESSES.most * PROCESS_BYTES <= SPARE_BYTES
+    assert STEPS.most_of_one == MOST_OF_USER and PROCESSES.most_of_one < PROCESSES.most // 2
+    for gib in (8, 64, 1024):
+        # The unit's MemoryHigh, 4 % of the host, has room for it beside what the agent itself may take.
+        own, left = host_limit_bytes(gib << 30), most_left_behind(gib << 30) * PROCESS_BYTES
+        assert own + left <= 0.04 * (gib << 30)
 
 
 class Waits:
@@ -297,6 +401,92 @@ def test_a_step_that_is_given_up_hands_over_what_it_returns(tmp_path: Path):
     go_on.set()
     wait_for(handed)
     reads.close()
+
+
+def test_a_read_that_is_given_up_keeps_nothing_of_what_it_has_read(tmp_path: Path):
+    """A process may let megabytes of its smaps be read before it takes the lock."""
+    path, whole = tmp_path / "7/smaps", b"x" * (1 << 20)
+    path.parent.mkdir()
+    os.mkfifo(path)
+    opened: list[int] = []
+
+    def feed() -> None:
+        opened.append(os.open(path, os.O_WRONLY))
+        for _ in range(8):
+            os.write(opened[0], whole)
+
+    writer = threading.Thread(target=feed, daemon=True)
+    writer.start()
+    tracemalloc.start()
+    try:
+        with pytest.raises(HeldError):
+            read_smaps(7, tmp_path)
+        writer.join(60)
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < len(whole) and most >= 8 * len(whole)
+    os.close(opened[0])
+
+
+class Loop:
+    """A loop that asks each guest in turn by Held, by a declared clock; windows have a second besides."""
+
+    def __init__(self, folder: Path, guests: int, hostile: int) -> None:
+        self.now_s, self.waited_s = 1e6, 0.0
+        self.held = Held(folder, lambda: self.now_s)
+        self.guests, self.hostile = range(1, guests + 1), frozenset(range(1, hostile + 1))
+        self.held.vouch(self.guests)
+        self.asked: Counter[int] = Counter()
+        self._stat = folder / "stat"
+        self._stat.write_text("1 (step) S" + " 0" * 20)
+
+    def window(self, waits: Callable[["Loop", int], None]) -> None:
+        for pid in self.guests:
+            if not self.held.holds(pid):
+                self.asked[pid] += 1
+                began = self.now_s
+                with contextlib.suppress(HeldError):
+                    waits(self, pid) if pid in self.hostile else self.sleeps(pid, 1e-5)
+                self.waited_s += self.now_s - began
+        self.now_s += 1.0
+
+    def sleeps(self, pid: int, seconds: float) -> None:
+        """A step that ends before it is looked at."""
+        self.now_s += seconds
+        self.held._note_short(pid, seconds)
+
+    def waits(self, pid: int, seconds: float) -> None:
+        """A step that is seen to wait, for so long at most."""
+        until = self.now_s + seconds
+
+        def ends_within(look_s: float) -> bool:
+            self.now_s += min(look_s, until - self.now_s)
+            return self.now_s >= until
+
+        self.held.await_end(pid, ends_within, self._stat, lambda: self.now_s >= until)
+
+
+@pytest.mark.parametrize("guests, hostile", [(200, 50), (200, 150), (20, 3)])
+@pytest.mark.parametrize("how", ["shortly", "seen", "given up"])
+def test_guests_that_have_readers_wait_slow_the_loop_little_however_many_they_are(
+    tmp_path: Path, guests: int, hostile: int, how: str
+):
+    def waits(loop: Loop, pid: int) -> None:
+        for _ in range(10):
+            if not loop.held.holds(pid):
+                if how == "shortly":
+                    loop.sleeps(pid, 0.019)
+                else:
+                    loop.waits(pid, 0.09 if how == "seen" else 2.0)
+
+    loop, began_s, windows = Loop(tmp_path, guests, hostile), 1e6, 0
+    while loop.now_s < began_s + 3600:
+        loop.window(waits)
+        windows += 1
+    print(guests, hostile, how, "windows", windows, "waited", loop.waited_s)
+    assert all(loop.asked[pid] == windows for pid in loop.guests if pid not in loop.hostile)
+    assert loop.waited_s < 0.25 * 3600
 
 
 def test_a_step_on_a_descriptor_leaks_none(tmp_path: Path):

@@ -6,7 +6,7 @@ the command line has to say.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -107,6 +107,7 @@ class GuestFinder:
         self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
         self._names: Mapping[Identity, str] = {}
         self._started: frozenset[int] = frozenset()
+        self._verified: frozenset[int] = frozenset()
         self._resident = ResidentRam(proc)
 
     @property
@@ -118,6 +119,7 @@ class GuestFinder:
         """Return all guests; one that ends or cannot be read meanwhile never spoils the others."""
         # With limits of their own: processes without KVM must not keep guests from being read.
         self._started = reported_pids(self._run)
+        held.vouch(self._started | self._verified)
         processes, skipped = self._processes.find(lambda: self._limit(LOOK_S / 2), self._started)
         is_over = self._limit(LOOK_S)
         ordered = self._read_orders(processes, skipped, self._limit(LOOK_S / 2))
@@ -203,16 +205,26 @@ class GuestFinder:
 
     def _in_turn(
         self,
-        processes: Iterable[KvmProcess],
+        processes: Collection[KvmProcess],
         ordered: Mapping[int, GuestDescription | None],
         answer: LibvirtAnswer,
     ) -> list[KvmProcess]:
-        def turn(process: KvmProcess) -> tuple[bool, int]:
+        domains: dict[str, list[KvmProcess]] = {}
+        for process in processes:
             order = ordered[process.pid]
             name = answer.names.get(order.uuid) if order and order.uuid else None
-            is_others = name is None or not is_of_domain(process.pid, name, run=self._run, proc=self._proc)
+            if name is not None and is_of_domain(process.pid, name, run=self._run, proc=self._proc):
+                domains.setdefault(name, []).append(process)
+        # By its control group, a child of QEMU may pass for the domain, too: it began later.
+        self._verified = frozenset(
+            min(found, key=lambda one: one.start_time).pid for found in domains.values()
+        )
+        held.vouch(self._started | self._verified)
+        pids = {process.pid for found in domains.values() for process in found}
+
+        def turn(process: KvmProcess) -> tuple[bool, int]:
             read_at, _ = self._read.get((process.pid, process.start_time), (0, None))
-            return is_others, read_at
+            return process.pid not in pids, read_at
 
         return sorted(processes, key=turn)
 

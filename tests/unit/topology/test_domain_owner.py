@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from vmplace import held
 from vmplace.errors import GuestGoneError, UnsupportedHostError
+from vmplace.held import Held
 from vmplace.topology import guest_finder, guests_kvm, procfs
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import is_of_domain
@@ -119,6 +121,40 @@ def test_a_domain_whose_command_line_cannot_be_read_for_a_while_stays_that_domai
     # One that was never read is no other guest either.
     scan = later.find()
     assert found(scan, pid) == {} and any(str(error) in skip.reason for skip in scan.skipped)
+
+
+@needs_kvm
+def test_a_domain_is_found_though_its_users_other_processes_hold_readers_up(
+    tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+):
+    """As do other guests of libvirt, which are all of one user."""
+    mine = Held()
+    for name in ("bounded", "holds", "probe", "keep", "vouch"):
+        monkeypatch.setattr(held, name, getattr(mine, name))
+    real, other = claim(), claim()
+    (tmp_path / "db1.pid").write_text(f"{real}\n")
+    for pid in range(99_999_000, 99_999_100):
+        monkeypatch.setattr("vmplace.held._user_of", lambda *_: os.geteuid())
+        mine.note_stuck(pid, lambda: False, by_process=False)
+    scan = GuestFinder(Reporting(), run=tmp_path).find()
+    assert found(scan, real, other) == {real: ("db1", "libvirt")}
+    assert other in {skip.pid for skip in scan.skipped if skip.reason == held.HELD}
+    mine.close()
+
+
+@needs_kvm
+def test_of_those_in_a_domains_control_group_one_has_room_of_its_own(
+    tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+):
+    """A guest that took over its QEMU starts children, which are in that group, too."""
+    vouched: list[frozenset[int]] = []
+    monkeypatch.setattr(held, "vouch", vouched.append)
+    monkeypatch.setattr("vmplace.topology.domain_owner._in_cgroup_of", lambda *_: True)
+    answer = LibvirtAnswer({UUID: GuestDescription("db1", uuid=UUID)}, names={UUID: "db1"})
+    monkeypatch.setattr(Reporting, "read", lambda *_: answer)
+    first, _, _ = claim(), claim(), claim()
+    GuestFinder(Reporting(), run=tmp_path).find()
+    assert vouched[-1] == {first}
 
 
 @needs_kvm

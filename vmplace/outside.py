@@ -33,17 +33,33 @@ MOST_ID = (1 << 16) - 1
 MOST_BITS = (1 << 63) - 1
 
 
+class Reading:
+    """A file that a thread reads; another thread may give it up, and what was read is let go of."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most, self._content, self._is_wanted = most, bytearray(), True
+
+    def read(self, path: Path) -> bytes:
+        """Return what the file holds; raises OutsideError for one of more than ``most`` bytes, OSError."""
+        there = self._most + 1
+        # /proc and sysfs tell no size, and a read of all that is allowed would take as much memory first.
+        with path.open("rb", buffering=0) as file:
+            while self._is_wanted and there > 0 and (part := file.read(min(there, CHUNK_BYTES))):
+                self._content += part
+                there -= len(part)
+        if len(self._content) > self._most:
+            raise OutsideError(f"{printable(str(path), 200)} holds more than {self._most} bytes")
+        return bytes(self._content)
+
+    def give_up(self) -> None:
+        """Keep nothing, and read no more once the read that waits has ended."""
+        self._is_wanted = False
+        self._content.clear()
+
+
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return what the file holds; raises OutsideError for one of more than ``most`` bytes, OSError."""
-    content, there = bytearray(), most + 1
-    # /proc and sysfs tell no size, and a read of all that is allowed would take as much memory first.
-    with path.open("rb", buffering=0) as file:
-        while there > 0 and (part := file.read(min(there, CHUNK_BYTES))):
-            content += part
-            there -= len(part)
-    if len(content) > most:
-        raise OutsideError(f"{printable(str(path), 200)} holds more than {most} bytes")
-    return bytes(content)
+    return Reading(most).read(path)
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

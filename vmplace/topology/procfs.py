@@ -6,8 +6,10 @@ is read of it (file names, thread names, arguments): sizes are bounded, and Outs
 bounds.
 """
 
+import contextlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,7 +18,8 @@ from typing import TypeVar
 
 from vmplace import held
 from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError
-from vmplace.outside import MOST_BYTES, lines, read_text, whole
+from vmplace.held import HeldError
+from vmplace.outside import MOST_BYTES, Reading, lines, read_text, whole
 
 T = TypeVar("T")
 
@@ -155,26 +158,27 @@ def read_thread_names(pid: int, proc: Path = PROC) -> dict[int, str]:
 
 def read_descriptors(pid: int, proc: Path = PROC) -> dict[int, str]:
     """Return what each open descriptor is, e.g. ``anon_inode:kvm-vm``; the first MOST_DESCRIPTORS."""
-    return held.bounded(pid, lambda: _read_descriptors(pid, proc))
-
-
-def _read_descriptors(pid: int, proc: Path) -> dict[int, str]:
-    root = proc / f"{pid}/fd"
-    targets = {}
-    for name in _guarded(pid, lambda: _first_names(root, MOST_DESCRIPTORS)):
-        try:
-            targets[int(name)] = os.readlink(f"{root}/{name}")  # noqa: PTH115
-        except FileNotFoundError:
-            continue
-        except OSError as err:
-            raise _translate(pid, err) from err
+    targets: dict[int, str] = {}
+    given_up = threading.Event()
+    try:
+        held.bounded(pid, lambda: _guarded(pid, lambda: _read_descriptors(pid, proc, targets, given_up)))
+    except HeldError:
+        # The step that waits keeps nothing of them.
+        given_up.set()
+        targets.clear()
+        raise
     return targets
 
 
-def _first_names(root: Path, most: int) -> list[str]:
+def _read_descriptors(pid: int, proc: Path, targets: dict[int, str], given_up: threading.Event) -> None:
+    root = f"{proc}/{pid}/fd"
     # Not listdir: a process may have half a million descriptors, and a Path for each is slow.
     with os.scandir(root) as entries:
-        return [entry.name for entry in islice(entries, most)]
+        for entry in islice(entries, MOST_DESCRIPTORS):
+            if given_up.is_set():
+                return
+            with contextlib.suppress(FileNotFoundError):
+                targets[int(entry.name)] = os.readlink(f"{root}/{entry.name}")  # noqa: PTH115
 
 
 def read_maps(pid: int, proc: Path = PROC) -> list[Vma]:
@@ -248,10 +252,17 @@ def _stat_field(text: str, number: int) -> int:
 def _read(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
     """Read a file of a process; HeldError if it holds that up (held.py)."""
 
-    def read() -> str:
-        return read_text(proc / f"{pid}/{name}", most)
+    reading = Reading(most)
 
-    return _guarded(pid, read if name in WAITS_FOR_NOBODY else lambda: held.bounded(pid, read))
+    def read() -> str:
+        return reading.read(proc / f"{pid}/{name}").decode(errors="replace")
+
+    try:
+        return _guarded(pid, read if name in WAITS_FOR_NOBODY else lambda: held.bounded(pid, read))
+    except HeldError:
+        # The step that waits keeps nothing of what it has read: that may be tens of megabytes.
+        reading.give_up()
+        raise
 
 
 def _guarded(pid: int, read: Callable[[], T]) -> T:

@@ -37,48 +37,56 @@ class Pinner:
         return self.pin_together(guest, {vcpu: cpus})
 
     def pin_together(self, guest: GuestTopology, wanted: Mapping[Vcpu, Iterable[int]]) -> bool:
-        """Let vCPUs run on these CPUs only; False if that was so of all.
+        """Let vCPUs run on these CPUs only, all or none; False if that was so of all.
 
-        Once one fails the others are tried all the same; raises what the first of them raised.
+        Raises what the first that failed raised; the others have the CPUs that they had just before.
         """
-        return self._carry_out(guest, [self._pin(guest, vcpu, cpus) for vcpu, cpus in wanted.items()])
-
-    def give_back(self, guest: GuestTopology, vcpus: Iterable[Vcpu]) -> None:
-        """Let vCPUs run where they did when they were looked up, as far as that goes."""
-        pins = []
-        for vcpu in vcpus:
+        pins = [self._pin(guest, vcpu, cpus) for vcpu, cpus in wanted.items()]
+        pins = [pin for pin in pins if pin.cpus != pin.set_to]
+        done, errors = self._carry_out(guest, pins)
+        if errors:
             with contextlib.suppress(Exception):
-                pins.append(self._pin(guest, vcpu, vcpu.cpus))
-        with contextlib.suppress(Exception):
-            self._carry_out(guest, pins)
+                self._give_back(guest, done)
+            raise errors[0]
+        return bool(pins)
+
+    def _give_back(self, guest: GuestTopology, done: Iterable[Pin]) -> None:
+        """Let threads run where they did before they were pinned; not those that others have pinned since."""
+        back = []
+        for pin in done:
+            with contextlib.suppress(Exception):
+                if read_cpus(pin.tid) == set(pin.set_to or ()):
+                    back.append(replace(pin, cpus=pin.set_to or (), set_to=pin.cpus))
+        self._carry_out(guest, back)
 
     def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)
         before = tuple(sorted(read_cpus(vcpu.tid)))
         return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(set(cpus))))
 
-    def _carry_out(self, guest: GuestTopology, pins: Iterable[Pin]) -> bool:
-        pins = [pin for pin in pins if pin.cpus != pin.set_to]
+    def _carry_out(self, guest: GuestTopology, pins: list[Pin]) -> tuple[list[Pin], list[Exception]]:
+        """Pin each thread; return those that were pinned, with what they got, and what the others raised."""
+        done: list[Pin] = []
+        errors: list[Exception] = []
         if not pins:
-            return False
+            return done, errors
         # On disk together: a guest may have a thousand vCPUs, and each write takes milliseconds.
         self._record(guest, pins)
-        errors, narrowed = [], []
         for pin in pins:
             try:
                 self._set(guest, pin)
-                became = tuple(sorted(read_cpus(pin.tid)))
+                done.append(replace(pin, set_to=tuple(sorted(read_cpus(pin.tid)))))
             except Exception as err:
                 errors.append(err)
-                continue
-            if became != pin.set_to:
-                # A cpuset, or CPUs that are offline: undo must know what vmplace's doing looks like.
-                narrowed.append(replace(pin, cpus=pin.set_to or (), set_to=became))
+        # A cpuset, or CPUs that are offline: undo must know what vmplace's doing looks like.
+        wanted = {pin.tid: pin.set_to for pin in pins}
+        narrowed = [replace(pin, cpus=wanted[pin.tid] or ()) for pin in done if pin.set_to != wanted[pin.tid]]
         if narrowed:
-            self._record(guest, narrowed)
-        if errors:
-            raise errors[0]
-        return True
+            try:
+                self._record(guest, narrowed)
+            except Exception as err:
+                errors.append(err)
+        return done, errors
 
     def _record(self, guest: GuestTopology, pins: Iterable[Pin]) -> None:
         identity = read_identity(guest, self._proc)
@@ -124,10 +132,6 @@ def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, Gues
 
 
 def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> None:
-    """Pin vCPUs that belong together; gives those that were pinned their CPUs back if one cannot be."""
+    """Pin the vCPUs of a move, all or none."""
     mine = {vcpu: move.cpus[vcpu.vcpu_id] for vcpu in guest.vcpus if vcpu.vcpu_id in move.cpus}
-    try:
-        pinner.pin_together(guest, mine)
-    except Exception:
-        pinner.give_back(guest, mine)
-        raise
+    pinner.pin_together(guest, mine)

@@ -19,6 +19,7 @@ from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.undo import undo
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
+from vmplace.topology.guest import GuestTopology
 
 BASE = 1 << 32
 
@@ -169,6 +170,28 @@ def test_vcpus_that_belong_together_are_pinned_all_or_none(journal: Journal):
         outcome = pin_all(Pinner(journal), [move], {guest.name: guest})
         assert (outcome.vcpus, outcome.refused) == (0, frozenset({guest.name}))
         assert os.sched_getaffinity(first.tid) == before
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two CPUs")
+@pytest.mark.parametrize("when", ["since the last look", "since it was pinned"])
+def test_pins_that_fail_leave_what_somebody_else_set_meanwhile(journal: Journal, when: str):
+    class Interrupted(Pinner):
+        def _set(self, guest: GuestTopology, pin: Pin) -> None:
+            if pin.set_to == (1000,) and when == "since it was pinned":
+                os.sched_setaffinity(first.tid, {1})
+            super()._set(guest, pin)
+
+    with child_guest(8) as child:
+        first = replace(child.guest.vcpus[0], cpus=tuple(os.sched_getaffinity(0)))
+        guest = replace(child.guest, vcpus=(first, replace(first, vcpu_id=1, tid=child.guest.pid)))
+        if when == "since the last look":
+            os.sched_setaffinity(first.tid, {1})
+        move = VcpuMove(guest.name, {0: (0,), 1: (1000,)}, (0,), 0, "test")
+        outcome = pin_all(Interrupted(journal), [move], {guest.name: guest})
+        assert outcome.refused == {guest.name}
+        assert os.sched_getaffinity(first.tid) == {1}
+        undo(journal)
+        assert os.sched_getaffinity(first.tid) == {1}
 
 
 def test_the_pins_of_a_guest_are_on_disk_by_one_write(journal: Journal, monkeypatch: pytest.MonkeyPatch):

@@ -155,9 +155,6 @@ def test_a_guest_whose_vcpus_cannot_be_pinned_stops_no_other(tmp_path: Path):
                 raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte")
             return True
 
-        def give_back(self, guest: GuestTopology, *_: object) -> None:
-            """Nothing was done."""
-
     moves = [VcpuMove(name, {0: (0,)}, (0,), 0, "test") for name in ("bad", "good")]
     guests: Mapping[str, GuestTopology] = {name: guest(name) for name in ("bad", "good")}
     with Journal(tmp_path / "journal") as journal:

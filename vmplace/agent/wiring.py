@@ -22,7 +22,7 @@ from vmplace.sampling.source import SourceSetup, nothing
 from vmplace.topology.calibration import DEFAULT_PATH, read_calibrated_host
 from vmplace.topology.domain_summaries import DomainSummaries
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
-from vmplace.topology.guests_libvirt import Libvirt, find_libvirt
+from vmplace.topology.guests_libvirt import ANSWER_S, Libvirt, find_libvirt
 from vmplace.topology.memory_budget import affordable, guests_budget_bytes, needed_bytes
 from vmplace.topology.numad import NumadWatch
 from vmplace.topology.stated_guests import NAME as STATED_GUESTS
@@ -34,10 +34,12 @@ MOST_NOTES = 100
 """Each is asked for with every status, and kept twice."""
 
 
-def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = nothing) -> Parts:
+def open_parts(
+    config: Config, actuator: Actuator, beat: Callable[[], None] = nothing, *, libvirt_s: float = ANSWER_S
+) -> Parts:
     """Return the parts for this host; raises UnsupportedHostError where nothing can be sampled.
 
-    ``beat`` is called while a look at guests goes on.
+    ``beat`` is called while a look at guests goes on; ``libvirt_s`` is how long libvirt may take to answer.
     """
     bandwidth_file = Path(config.state_dir) / DEFAULT_PATH.name
     host, uncalibrated = read_calibrated_host(bandwidth_file)
@@ -47,7 +49,7 @@ def open_parts(config: Config, actuator: Actuator, beat: Callable[[], None] = no
     source = choice.source
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
     held.leave_behind(most_left_behind(memory_bytes))
-    finder, notes = guest_finder(config, beat)
+    finder, notes = guest_finder(config, beat, libvirt_s)
     stated = StatedGuests(Path(config.socket).parent / STATED_GUESTS)
     numad = NumadWatch()
     budget_bytes = guests_budget_bytes(memory_bytes, with_libvirt=finder.asks_libvirt)
@@ -90,13 +92,15 @@ def has_libvirt() -> bool:
     return True
 
 
-def guest_finder(config: Config, beat: Callable[[], None] = nothing) -> tuple[GuestFinder, tuple[str, ...]]:
+def guest_finder(
+    config: Config, beat: Callable[[], None] = nothing, libvirt_s: float = ANSWER_S
+) -> tuple[GuestFinder, tuple[str, ...]]:
     """Return what finds guests, and why libvirt is not asked if it is not."""
     libvirt: Libvirt | None = None
     notes: tuple[str, ...] = ()
     if config.libvirt:
         try:
-            libvirt = Libvirt()
+            libvirt = Libvirt(answer_s=libvirt_s)
         except UnsupportedHostError as err:
             notes = (f"guests are found without libvirt: {err}",)
     return GuestFinder(libvirt, beat=beat), notes

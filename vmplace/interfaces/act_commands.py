@@ -1,9 +1,9 @@
 """``vmplace plan|apply|undo|pause|resume``: see what would be done, and give orders."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,11 @@ from vmplace.interfaces.options import (
     socket_option,
 )
 
+if TYPE_CHECKING:
+    from vmplace.agent.state import AgentStatus, PlanSummary
+
+LIBVIRT_S = 10.0
+"""How long to wait for libvirt where a plan is made of one look."""
 ORDER_S = 300.0
 """How long to wait for an answer: an undo of a large guest takes minutes."""
 
@@ -35,7 +40,7 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
     try:
         data = ask("plan", guest, path=socket)
     except NoAgentError:
-        data = _plan_without_agent(guest, config)
+        data = _plan_without_agent(guest, config, quiet=as_json)
     if as_json:
         print_json(data)
     else:
@@ -46,7 +51,8 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
         raise NothingError("nothing to move")
 
 
-def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
+def _plan_without_agent(guest: str | None, config: Path | None, *, quiet: bool) -> Any:
+    """Sample one window; unless ``quiet``, say on standard error what kept guests out of the plan."""
     import msgspec
 
     from vmplace.agent.config import read_config
@@ -62,12 +68,25 @@ def _plan_without_agent(guest: str | None, config: Path | None) -> Any:
     # ``borrowed`` keeps the note on what a killed agent left.
     with lock.borrowed(), closing(Wakeup()) as wakeup:
         wakeup.stop_on_signals()
-        dry = Agent(loaded, open_parts(loaded.config, NoActuator()), wakeup)
+        # There is no second window in which an answer that comes late would count.
+        dry = Agent(loaded, open_parts(loaded.config, NoActuator(), libvirt_s=LIBVIRT_S), wakeup)
         dry.run(windows=1)
+    for line in () if quiet else _hindrances(dry.status, dry.last_plan, guest):
+        click.echo(line, err=True)
     if guest is not None and dry.roster.get(guest) is None:
         known = ", ".join(dry.roster.names()) or "none"
         raise NothingError(f"no guest {guest!r}", hint=f"known guests: {known}")
     return msgspec.to_builtins(dry.last_plan.of(guest) if guest else dry.last_plan, str_keys=True)
+
+
+def _hindrances(status: "AgentStatus", plan: "PlanSummary", guest: str | None) -> Iterator[str]:
+    """Yield what a person should know of the host, and of guests (or one) beside what the plan says."""
+    yield from (f"note: {note}" for note in status.notes)
+    for name, one in status.guests.items():
+        planned = plan.reasons(name)
+        for reason in filter(None, (one.problem, *one.reasons)):
+            if guest in (None, name) and reason not in planned:
+                yield f"{name}: {reason}"
 
 
 @click.command(epilog=examples("vmplace apply\nvmplace apply db1"))

@@ -45,19 +45,19 @@ class Pinner:
         pins = [pin for pin in pins if pin.cpus != pin.set_to]
         done, errors = self._carry_out(guest, pins)
         if errors:
-            with contextlib.suppress(Exception):
-                self._give_back(guest, done)
+            self._give_back(guest, done)
             raise errors[0]
         return bool(pins)
 
     def _give_back(self, guest: GuestTopology, done: Iterable[Pin]) -> None:
-        """Let threads run where they did before they were pinned; not those that others have pinned since."""
-        back = []
+        """Let threads run where they did before they were pinned; not those that others have pinned since.
+
+        Their records stay: a thread that has its CPUs is nothing to undo, and undo tries the others again.
+        """
         for pin in done:
             with contextlib.suppress(Exception):
                 if read_cpus(pin.tid) == set(pin.set_to or ()):
-                    back.append(replace(pin, cpus=pin.set_to or (), set_to=pin.cpus))
-        self._carry_out(guest, back)
+                    self._set(guest, replace(pin, set_to=pin.cpus))
 
     def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)

@@ -19,7 +19,7 @@ from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.undo import undo
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Vcpu
 
 BASE = 1 << 32
 
@@ -258,6 +258,68 @@ def test_a_pin_that_was_journaled_but_not_carried_out_is_no_ones(journal: Journa
         (undone,) = undo(journal).guests
         assert (undone.vcpus, undone.others_vcpus) == (0, 0)
         assert os.sched_getaffinity(vcpu.tid) == before
+
+
+class Operator(Pinner):
+    """Somebody else pins a vCPU just before vmplace pins the last one."""
+
+    def __init__(self, journal: Journal, tid: int, cpus: set[int]) -> None:
+        super().__init__(journal)
+        self.tid, self.cpus = tid, cpus
+
+    def _set(self, guest: GuestTopology, pin: Pin) -> None:
+        if pin.vcpu_id == 1:
+            os.sched_setaffinity(self.tid, self.cpus)
+        super()._set(guest, pin)
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("before, meanwhile", [({1}, {0}), ({0, 1}, {1})], ids=["nobody", "an operator"])
+def test_vcpus_get_back_what_they_had_just_before_a_pin_that_fails_half_way(
+    journal: Journal, before: set[int], meanwhile: set[int]
+):
+    """Those that an operator pins meanwhile keep what they were given."""
+    with child_guest(8) as child:
+        vcpus = (replace(child.guest.vcpus[0], cpus=(0, 1)), Vcpu(1, child.guest.pid, (0, 1)))
+        guest = replace(child.guest, vcpus=vcpus)
+        # At the last look it had both.
+        os.sched_setaffinity(vcpus[0].tid, before)
+        move = VcpuMove("db1", {0: (0,), 1: (1000,)}, (0,), 0, "test")
+        outcome = pin_all(Operator(journal, vcpus[0].tid, meanwhile), [move], {"db1": guest})
+        assert outcome.refused == {"db1"}
+        assert os.sched_getaffinity(vcpus[0].tid) == {1}
+        (undone,) = undo(journal).guests
+        assert undone.vcpus == 0 and os.sched_getaffinity(vcpus[0].tid) == {1}
+
+
+@needs_two_cpus
+def test_undo_gives_back_what_a_pin_that_failed_half_way_could_not(journal: Journal):
+    class Refusing(Pinner):
+        def _set(self, guest: GuestTopology, pin: Pin) -> None:
+            if pin.vcpu_id == 0 and pin.set_to == (0, 1):
+                raise VmplaceError("libvirt does not answer")
+            super()._set(guest, pin)
+
+    with child_guest(8) as child:
+        vcpus = (child.guest.vcpus[0], Vcpu(1, child.guest.pid, (0, 1)))
+        move = VcpuMove("db1", {0: (0,), 1: (1000,)}, (0,), 0, "test")
+        pin_all(Refusing(journal), [move], {"db1": replace(child.guest, vcpus=vcpus)})
+        assert os.sched_getaffinity(vcpus[0].tid) == {0}
+        assert undo(journal).guests[0].vcpus == 1
+        assert os.sched_getaffinity(vcpus[0].tid) == {0, 1}
+
+
+@needs_two_cpus
+def test_a_vcpu_that_got_other_cpus_than_it_was_to_have_gets_its_own_back(journal: Journal):
+    """A CPU that is offline, here number 1000, is taken and left out."""
+    with child_guest(8) as child:
+        vcpus = (child.guest.vcpus[0], Vcpu(1, child.guest.pid, (0, 1)))
+        os.sched_setaffinity(vcpus[0].tid, {1})
+        move = VcpuMove("db1", {0: (0, 1000), 1: (1000,)}, (0,), 0, "test")
+        pin_all(Pinner(journal), [move], {"db1": replace(child.guest, vcpus=vcpus)})
+        assert os.sched_getaffinity(vcpus[0].tid) == {1}
+        assert undo(journal).guests[0].vcpus == 0
+        assert os.sched_getaffinity(vcpus[0].tid) == {1}
 
 
 def test_a_journal_of_an_earlier_version_gives_all_pins_back(journal: Journal):

@@ -51,7 +51,7 @@ def frame(status: Status, before: Status | None = None, seconds: float = 0.0, or
     guests = sorted(status["guests"].items(), key=of)
     columns = tuple(f"node {nid}" for nid in nids) if len(nids) <= MOST_COLUMNS else ("most on, GiB",)
     return Frame(
-        (_agent_line(status), _moves_line(status, before, seconds)),
+        (_agent_line(status), _moves_line(status, before, seconds), *_notes_line(status)),
         ("GiB", *(f"node {nid}" for nid in nids)),
         tuple(_node_rows(status)),
         ("guest", "state", "LAR", *columns, "moved", "refused"),
@@ -67,10 +67,9 @@ def refused(guest: Mapping[str, Any]) -> int:
 def _agent_line(status: Status) -> str:
     guests = len(status["guests"])
     paused = ", paused" if status["paused"] else ""
-    notes = f", {len(status['notes'])} notes: vmplace status" if status["notes"] else ""
     return (
         f"vmplace {status['version']}, policy {status['policy']}, source {status['source']}: "
-        f"{guests} guest{'s' if guests != 1 else ''}, window {status['windows']}{paused}{notes}"
+        f"{guests} guest{'s' if guests != 1 else ''}, window {status['windows']}{paused}"
     )
 
 
@@ -84,6 +83,12 @@ def _moves_line(status: Status, before: Status | None, seconds: float) -> str:
     else:
         moved = f"moving {_rate(status, before, seconds):,.1f} of {budget:,.0f} MB/s"
     return f"mean LAR {mean}, MC imbalance {ratio(status['mc_imbalance_estimate'])}, {moved}"
+
+
+def _notes_line(status: Status) -> Iterable[str]:
+    count = len(status["notes"])
+    if count:
+        yield f"{count} note{'s' if count != 1 else ''}, shown by vmplace status"
 
 
 def _rate(status: Status, before: Status, seconds: float) -> float:

@@ -56,6 +56,13 @@ def test_a_rate_is_what_moved_between_two_looks(status: Any):
     assert "moved 112 MiB in all" in frame(status).head[1]
 
 
+def test_notes_are_counted_in_a_line_that_is_whole_at_80_columns(status: Any):
+    noted = {**status, "notes": ["one", "two", "three"], "source": "kvm+ibs+hints", "windows": 123456}
+    assert "3 notes, shown by vmplace status" in frame(noted).head
+    assert max(map(len, frame(noted).head)) <= 80
+    assert len(frame(status).head) == 2
+
+
 @pytest.mark.parametrize(
     ("order", "first"),
     [("name", "build-agent-with-a-long-name-07"), ("lar", "db1"), ("memory", "db1"), ("moved", "db1")],

@@ -84,8 +84,10 @@ def busy_machine(kind: str) -> Iterator[None]:
     """Keep each CPU of this machine busy for the length of the block, if the kind asks for it."""
     count = 0 if kind == "idle" else len(os.sched_getaffinity(0))
     spin = f"import time; time.sleep({LATE_S if kind == 'late' else 0})\nwhile True: pass"
-    loops = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+    loops: list[subprocess.Popen[bytes]] = []
     try:
+        with _term_waits():
+            loops += [_started([sys.executable, "-c", spin]) for _ in range(count)]
         yield
     finally:
         for loop in loops:
@@ -126,15 +128,36 @@ def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]
 
 def _exit_code(command: Sequence[str], log: IO[bytes]) -> int:
     """Run the command to its end, but no longer than LONGEST_S: then it and its emulators are killed."""
-    demo = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    demo: subprocess.Popen[bytes] | None = None
     try:
+        with _term_waits():
+            demo = _started(command, stdout=log, stderr=log, start_new_session=True)
         return demo.wait(LONGEST_S)
     except subprocess.TimeoutExpired:
         return HUNG
     finally:
         # Whatever ends this: a demo that is left alone would use the machine of the next one.
-        if demo.poll() is None:
+        if demo is not None and demo.poll() is None:
             _end(demo)
+
+
+@contextlib.contextmanager
+def _term_waits() -> Iterator[None]:
+    """Within the block SIGTERM waits: what is started there is known, and so ended, once it comes."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process in which SIGTERM does not wait."""
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    return subprocess.Popen(command, preexec_fn=unblock, **options)  # noqa: PLW1509 - no threads here
 
 
 def _end(demo: subprocess.Popen[bytes]) -> None:

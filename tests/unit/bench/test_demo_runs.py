@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -145,6 +146,36 @@ def test_a_series_that_is_undecided_with_nothing_beside_it_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str, script: str, code: int
 ):
     assert run_log(tmp_path, monkeypatch, script, "--runs", "2", "--beside", beside)[0] == code
+
+
+@pytest.mark.parametrize("last", [1, 1 + len(os.sched_getaffinity(0))], ids=["a loop", "the demo"])
+def test_who_ends_the_log_while_it_starts_something_leaves_nothing_behind(tmp_path: Path, last: int):
+    script = f"""
+import os, signal, subprocess, sys
+from pathlib import Path
+from bench import demo_runs
+real, pids = subprocess.Popen, Path("{tmp_path}/pids")
+record = {{"date": "now", "commit": "one", "load": [0]}}
+def start(*words, **options):
+    process = real(*words, **options)
+    with pids.open("a") as file:
+        print(process.pid, file=file)
+    if len(pids.read_text().split()) == {last}:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return process
+demo_runs.subprocess.Popen, demo_runs.provenance = start, lambda: record
+run = demo_runs.run_once
+demo_runs.run_once = lambda kind, out: run(kind, out, ("sh", "-c", "exec sleep 60", "demo"))
+where = "--log {tmp_path}/log --out {tmp_path}/out"
+sys.argv = ["demo_runs", "--runs", "1", "--beside", "busy", *where.split()]
+demo_runs.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=120)
+    started = (tmp_path / "pids").read_text().split()
+    left = [pid for pid in started if is_alive(pid)]
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert done.returncode == 128 + signal.SIGTERM and len(started) >= last and left == []
 
 
 def test_who_ends_the_log_leaves_no_demo_and_no_loop_behind(tmp_path: Path):

@@ -27,7 +27,7 @@ def print_fit(data: Mapping[str, Any]) -> None:
         )
     out.print(table)
     if data["nids"]:
-        out.print(f"{size}: fits on node {', '.join(map(str, data['nids']))}")
+        out.print(f"{size}: fits on node {' or '.join(map(str, data['nids']))}")
         return
     if data["evictions"]:
         out.print(f"{size}: fits on node {data['room_nid']} once these have moved:")

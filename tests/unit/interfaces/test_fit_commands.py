@@ -37,6 +37,11 @@ def test_it_fits_says_where(agent: Agent, tmp_path: Path):
     assert reported["nids"] == [1] and [node["free_cores"] for node in reported["nodes"]] == [2.0, 1.0]
 
 
+def test_it_fits_on_either_of_two_nodes(agent: Agent, tmp_path: Path):
+    with served(agent, tmp_path / "s") as path:
+        assert "fits on node 0 or 1\n" in asked(path, "fit", "1:1").output
+
+
 def test_it_does_not_fit_says_which_moves_would_make_room(agent: Agent, tmp_path: Path):
     with served(agent, tmp_path / "s") as path:
         result = asked(path, "fit", "2:6")

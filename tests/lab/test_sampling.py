@@ -15,7 +15,7 @@ from lab.machine import LabHost, boot_host
 
 pytestmark = pytest.mark.lab
 
-INSIDE = "/root/sampling_inside.py"
+INSIDE, DEAR = "/root/sampling_inside.py", "/root/dear_pages_inside.py"
 TOUCHED = [[100, 101], [4096, 4196], [16383, 16384]]
 CODE_PAGE = [0, 1]
 PERF_DATA = Path(__file__).parents[1] / "data/perf/two-vcpus.perf.data.xz"
@@ -24,7 +24,8 @@ KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds"
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[LabHost]:
-    with boot_host("n4-full", files={INSIDE: Path(__file__).with_name("sampling_inside.py")}) as booted:
+    files = {at: Path(__file__).with_name(Path(at).name) for at in (INSIDE, DEAR)}
+    with boot_host("n4-full", files=files) as booted:
         yield booted
 
 
@@ -61,6 +62,26 @@ def test_huge_pages_are_seen_whole(host: LabHost, source: str, kind: str, code: 
     assert seen["windows"] == [wanted, wanted, []]
     # In the last window nothing was touched.
     assert seen["huge"] == 32
+
+
+def test_a_guest_whose_pages_are_mapped_too_often_is_left_alone_and_another_one_is_read(
+    host: LabHost,
+) -> None:
+    """By 60,000 mappings; any process may have 65,530.  Each page takes thousands of times as long."""
+    reported = json.loads(host.run(["python3", DEAR, "watch", "1", "60000", "2048"], timeout=300).stdout)
+    assert [error for _, error in reported["plain"]] == [None, None, None]
+    assert all(error and "mapped too often" in error for _, error in reported["dear"])
+    (first_s, *later_s), cost = (took for took, _ in reported["dear"]), per_page(host)
+    # Marked and read back in full, it takes this, in the same emulated time.
+    assert first_s < 2048 * (cost["mark"] + cost["collect"]) / 1e9 / 2
+    assert max(later_s) < first_s / 10
+
+
+def per_page(host: LabHost) -> dict[str, float]:
+    reported = json.loads(host.run(["python3", DEAR, "cost", "1", "60000", "2048"], timeout=300).stdout)
+    cost: dict[str, float] = reported["dear"]
+    assert cost["mark"] > 100 * reported["plain"]["mark"]
+    return cost
 
 
 def test_the_node_of_each_page_is_the_kernels(small_pages: dict[str, Any]) -> None:

@@ -66,6 +66,7 @@ PLACES = {
     "sampling/page_frames.py:FrameReader._frame_of": OWN,
     "sampling/page_frames.py:FrameReader._probe_pfns": OWN,
     "sampling/page_frames.py:FrameReader.opened": PASSED,
+    "sampling/page_frames.py:FrameReader.own_frames": OWN,
     "sampling/page_frames.py:FrameReader.read": PASSED,
     "sampling/page_frames.py:_open_kpageflags": HOST,
     "sampling/perf_rings.py:PerfRings.control": "events of CPUs",

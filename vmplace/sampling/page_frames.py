@@ -194,6 +194,16 @@ class FrameReader:
         native.folio_heads(self._kpageflags, pfns, found)
         blocks[likely], heads[likely] = pfns.reshape(-1, PAGES_PER_HUGE), found.reshape(-1, PAGES_PER_HUGE)
 
+    def own_frames(self, hva: int, npages: int) -> Frames:
+        """Return the frames of this process' own pages."""
+        entries = np.zeros(npages, np.uint64)
+        fd = os.open(self._proc / "self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            native.read_pagemap(fd, hva, entries)
+        finally:
+            os.close(fd)
+        return entries & PFN_MASK
+
     def _probe_pfns(self) -> None:
         """Find the zero page's frame; one that was never written has it.
 

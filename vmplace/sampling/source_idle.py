@@ -14,6 +14,7 @@ for a whole window looks idle.  A page touched first and marked last within one 
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from vmplace import native
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.frame_nodes import Frames
+from vmplace.sampling.idle_pieces import IdlePieces, usual_frame_ns
 from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import PAGES_PER_HUGE, FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
@@ -43,39 +45,48 @@ class IdleSource:
         """Probe; raises UnsupportedHostError where tracking or frame numbers are missing."""
         self._nids = setup.host.nids
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat, resolves=False)
+        self._bitmap = -1
         try:
             self._bitmap = _open_bitmap(setup.sysfs)
+            usual_ns = usual_frame_ns(self._bitmap, self._walk.frames.own_frames)
         except BaseException:
-            self._walk.close()
+            self.close()
             raise
+        self._pieces = IdlePieces(self._bitmap, usual_ns)
         self._armed_ns: dict[tuple[int, int], int] = {}
         self._drained_ns = -DRAIN_EVERY_NS
 
     def arm(self, guest: GuestTopology) -> None:
-        """Mark all present pages of the guest idle."""
+        """Mark all present pages of the guest idle; raises DearGuestError where that takes too long."""
+        self._pieces.begin(guest)
         with self._walk.frames.opened(guest) as pagemap:
             self._drain()
             for ram in guest.ram:
                 for chunk in self._walk.frames.chunks(pagemap, ram):
-                    self._mark_head(chunk)
+                    self._mark_head(guest, chunk)
                     # Marks of tails are ignored: no need to know the folios here.
                     pfns = np.sort(chunk.pfns) if _is_scattered(chunk.pfns) else chunk.pfns
-                    native.idle_mark(self._bitmap, pfns)
+                    self._pieces.mark(guest, pfns)
         self._armed_ns[guest.identity] = time.monotonic_ns()
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
-        """Return the pages touched since ``arm``; raises ValueError for a guest that was not armed."""
+        """Return the pages touched since ``arm``; raises ValueError for a guest that was not armed.
+
+        Raises DearGuestError where that takes too long.
+        """
         started_ns = self._armed_ns.pop(guest.identity, None)
         if started_ns is None:
             raise ValueError(f"guest {guest.name} was not armed")
         with self._walk.frames.opened(guest) as pagemap:
-            ranges = tuple(self._walk.sample(guest, pagemap, ram, self._touched) for ram in guest.ram)
+            touched = partial(self._touched, guest)
+            ranges = tuple(self._walk.sample(guest, pagemap, ram, touched) for ram in guest.ram)
         ended_ns = time.monotonic_ns()
         return SampleBatch(guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges)
 
     def forget(self, guest: GuestTopology) -> None:
         """Drop the guest's window; marks that are left harm nobody."""
         self._armed_ns.pop(guest.identity, None)
+        self._pieces.forget(guest)
 
     def close(self) -> None:
         """Close the files."""
@@ -84,33 +95,33 @@ class IdleSource:
             os.close(self._bitmap)
         self._bitmap = -1
 
-    def _mark_head(self, chunk: FrameChunk) -> None:
+    def _mark_head(self, guest: GuestTopology, chunk: FrameChunk) -> None:
         """Mark the folio that a range begins in the middle of: its head is in no chunk."""
         if not chunk.first and chunk.pfns[0] % PAGES_PER_HUGE:
             self._walk.frames.resolve(chunk.pfns[:1], chunk.heads[:1], np.ones(1, np.uint8))
-            native.idle_mark(self._bitmap, chunk.heads[:1])
+            self._pieces.mark(guest, chunk.heads[:1])
 
-    def _touched(self, chunk: FrameChunk, accessed: Bytes) -> None:
+    def _touched(self, guest: GuestTopology, chunk: FrameChunk, accessed: Bytes) -> None:
         if not _is_scattered(chunk.pfns):
-            self._collect(chunk.pfns, chunk.heads, accessed)
+            self._collect(guest, chunk.pfns, chunk.heads, accessed)
             return
         order = np.argsort(chunk.pfns)
         pfns, heads, answers = chunk.pfns[order], chunk.heads[order], accessed[order]
-        self._collect(pfns, heads, answers)
+        self._collect(guest, pfns, heads, answers)
         chunk.pfns[order], chunk.heads[order], accessed[order] = pfns, heads, answers
 
-    def _collect(self, pfns: Frames, heads: Frames, accessed: Bytes) -> None:
-        native.idle_collect(self._bitmap, pfns, accessed)
+    def _collect(self, guest: GuestTopology, pfns: Frames, heads: Frames, accessed: Bytes) -> None:
+        self._pieces.collect(guest, pfns, accessed)
         # A frame that is idle is a head, for tails never are: only the others must be looked up.
         self._walk.frames.resolve(pfns, heads, accessed)
         accessed[heads == 0] = 0
         is_tail = heads != pfns
         if is_tail.any():
             answers = np.zeros(len(heads), np.uint8)
-            native.idle_collect(self._bitmap, heads * is_tail, answers)
+            self._pieces.collect(guest, heads * is_tail, answers)
             np.copyto(accessed, answers, where=is_tail)
             # A head that the guest gave back (balloon) is in no range, so ``arm`` never meets it.
-            native.idle_mark(self._bitmap, heads * (is_tail & (answers != 0)))
+            self._pieces.mark(guest, heads * (is_tail & (answers != 0)))
 
     def _drain(self) -> None:
         now_ns = time.monotonic_ns()

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from vmplace import held, native
 from vmplace.apart_worker import ANSWER, ASK, DAMON, HEAD, MOVE, NAME, WRITE
+from vmplace.cpu_time import charge_apart
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 from vmplace.outside import SMALL_BYTES, read_text
@@ -182,7 +183,7 @@ def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
 
 def raise_error(error: int, ns: int, cpu_ns: int) -> int:
     """Return how long a call took, by its ANSWER; raises OSError."""
-    held.charge_cpu(cpu_ns)
+    charge_apart(cpu_ns)
     if error:
         raise OSError(error, os.strerror(error))
     return ns

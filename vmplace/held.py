@@ -11,9 +11,10 @@ for the I/O of that map (exit_aio).
 A kill ends most such waits, and nothing ends the last one.  So a thread of its own does the step and waits:
 
 1. ``bounded`` runs a step in a thread and waits for it.  Waiting is limited; a step that works, or waits
-   for a CPU, may take MOST_S.
+   for a CPU, may take MOST_S.  The thread has a file table of its own (step_thread.py): a killed agent's
+   files are closed even if one of its threads waits on.
 2. A step that waits too long is given up with HeldError.  Its thread waits on; what it returns at last is
-   given to ``late``, and it must change nothing that others use.
+   dropped, and a descriptor is closed.  It must change nothing that others use.
 3. As long as that thread is there, and a while longer each time, nothing is begun for that process.
 
 A call that not even a kill ends is made by a process (apart.py), and noted here by ``await_end``.
@@ -33,10 +34,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import TypeVar
 
+from vmplace.cpu_time import charge_thread
 from vmplace.errors import UnsupportedHostError
+from vmplace.garbage import COLLECTION
 from vmplace.held_limits import (
     LEAST_LEFT_BEHIND,
     LONGEST_BACKOFF_S,
@@ -48,7 +50,8 @@ from vmplace.held_limits import (
     Stuck,
     Waits,
 )
-from vmplace.thread_waits import Look, ThreadTimes, waited_s_between, waiting_since
+from vmplace.step_thread import Job, Worker
+from vmplace.thread_waits import Look, waited_s_between, waiting_since
 from vmplace.users import owner_of
 
 LOG = logging.getLogger(__name__)
@@ -65,7 +68,6 @@ After a quarter of the time that it has taken, within these bounds: looks take C
 and what was waited after the last one is not counted."""
 MOST_S = 30.0
 """How long one step may take, whatever it does; the largest guest is read in a few seconds."""
-STACK_BYTES = 256 << 10
 HELD = "left alone: this process, or too many others, block the readers of their memory maps"
 PROC = Path("/proc")
 
@@ -89,55 +91,74 @@ class Held:
         self._vouched: frozenset[int] = frozenset()
         self._most_left_behind = LEAST_LEFT_BEHIND
         self._read: set[int] = set()
-        self._idle: list[_Worker] = []
+        self._idle: list[Worker] = []
         self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
 
-    def bounded(
-        self,
-        pid: int,
-        step: Callable[[], T],
-        *,
-        late: Callable[[T], object] = lambda _: None,
-        even_if_held: bool = False,
-    ) -> T:
+    def bounded(self, pid: int, step: Callable[[], T]) -> T:
         """Return what ``step`` returns, or raise what it raises; HeldError if process ``pid`` holds it up.
 
-        ``even_if_held`` begins what must be done at last, such as to close a descriptor.
+        The step closes what it opens, and returns nothing that has a descriptor (step_thread.py).
         """
-        if isinstance(threading.current_thread(), _Worker):
+        if _is_step():
             return step()
-        if not even_if_held and self.holds(pid):
+        self._refuse_if_held(pid)
+        return self._done(pid, Job(step))
+
+    def opened(self, pid: int, opener: Callable[[], int]) -> int:
+        """Return the descriptor that ``opener`` opens; raises as ``bounded`` does."""
+        if _is_step():
+            return opener()
+        self._refuse_if_held(pid)
+        return self._done(pid, Job(opener, gives=True))
+
+    def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
+        """Do ``step`` with a copy of the descriptor: the caller's may be closed while the step waits."""
+        if _is_step():
+            return step(fd)
+        self._refuse_if_held(pid)
+        return self._done(pid, Job(step, takes=True), fd)
+
+    def closed(self, pid: int, fd: int) -> None:
+        """Close a descriptor, even if process ``pid`` holds that up; raises HeldError if it does."""
+        if _is_step():
+            os.close(fd)
+        else:
+            self._done(pid, Job(lambda _: None, takes=True), fd, closes=True)
+
+    def _refuse_if_held(self, pid: int) -> None:
+        if self.holds(pid):
             raise HeldError
-        worker, job = self._taken(), _Job(step, late)
-        worker.begin(job)
+
+    def _done(self, pid: int, job: Job[T], fd: int = -1, *, closes: bool = False) -> T:
+        worker = self._taken()
         try:
+            if fd >= 0:
+                worker.send(fd)
+            if closes:
+                # The thread has the last one, whose closing may take long.
+                os.close(fd)
+            worker.begin(job)
             self.await_end(pid, job.ended.wait, Path(f"/proc/self/task/{worker.native_id}/stat"), job.is_over)
+            worker.receive(job)
         except BaseException:
-            worker.begin(None)
-            # Between the last look and now it may have ended after all.
-            job.leave()
+            self._leave(pid, worker, job)
             raise
         with self._lock:
             self._idle.append(worker)
             self._read.add(pid)
-        _CPU.ns = getattr(_CPU, "ns", 0) + job.cpu_ns
+        charge_thread(job.cpu_ns)
         if job.slept_s:
             self._note_short(pid, job.slept_s)
         return job.outcome()
 
-    def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
-        """Do ``step`` with a copy of the descriptor: the caller's may be closed while the step waits."""
-        if self.holds(pid):
-            raise HeldError
-        own = os.dup(fd)
-
-        def on_own() -> T:
-            try:
-                return step(own)
-            finally:
-                os.close(own)
-
-        return self.bounded(pid, on_own, even_if_held=True)
+    def _leave(self, pid: int, worker: Worker, job: Job[T]) -> None:
+        # Between the last look and now it may have ended after all.
+        if job.leave():
+            with contextlib.suppress(OSError, HeldError):
+                worker.receive(job)
+                for fd in job.given():
+                    self.closed(pid, fd)
+        worker.end()
 
     def holds(self, pid: int, *, by_process: bool = False) -> bool:
         """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing.
@@ -230,10 +251,13 @@ class Held:
         with self._lock:
             idle, self._idle = self._idle, []
         for worker in idle:
-            worker.begin(None)
+            worker.end()
 
     def forget_threads(self) -> None:
         """Begin anew in a child that was forked: threads stay with the parent."""
+        COLLECTION.begin_anew()
+        for worker in self._idle:
+            worker.forget()
         self._lock, self._idle, self._processes = threading.Lock(), [], {}
 
     def await_end(  # noqa: PLR0913 - the step, and what is known of it
@@ -315,117 +339,13 @@ class Held:
                 self._left_s, self._renew_at = WAIT_S, now + RENEW_S
             return max(self._left_s, LEAST_WAIT_S)
 
-    def _taken(self) -> "_Worker":
+    def _taken(self) -> Worker:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            before = threading.stack_size(STACK_BYTES)
-            try:
-                worker = _Worker()
-                worker.start()
-            finally:
-                threading.stack_size(before)
-        return worker
+            return self._idle.pop() if self._idle else Worker()
 
 
-class _Job(Generic[T]):
-    """One step, and what became of it."""
-
-    def __init__(self, step: Callable[[], T], late: Callable[[T], object]) -> None:
-        self.ended = threading.Event()
-        self.cpu_ns, self.slept_s = 0, 0.0
-        self._steps: tuple[Callable[[], T], ...] = (step,)
-        self._late = late
-        self._lock = threading.Lock()
-        self._is_left = False
-        self._value: list[T] = []
-        self._error: BaseException | None = None
-
-    def is_over(self) -> bool:
-        """Tell whether the thread is done with it."""
-        return self.ended.is_set()
-
-    def run(self, times: "ThreadTimes") -> None:
-        """Do the step; called by the thread."""
-        before = time.thread_time_ns()
-        times.begin()
-        try:
-            for step in self._steps:
-                self._value.append(step())
-        except BaseException as err:  # whoever waits for it gets it
-            self._error = err
-        self._steps, self.cpu_ns = (), time.thread_time_ns() - before
-        self.slept_s = times.slept_s(self.cpu_ns)
-        with self._lock:
-            self.ended.set()
-            is_left = self._is_left
-        if is_left:
-            self._hand_over()
-
-    def leave(self) -> None:
-        """Wait for it no more: what it returns is not wanted."""
-        with self._lock:
-            self._is_left = True
-            has_ended = self.ended.is_set()
-        if has_ended:
-            self._hand_over()
-
-    def outcome(self) -> T:
-        """Return what the step returned, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._value.pop()
-
-    def _hand_over(self) -> None:
-        for value in self._value:
-            # Nobody waits for it any more.
-            with contextlib.suppress(Exception):
-                self._late(value)
-
-
-class _Worker(threading.Thread):
-    """A thread that does steps in turn, until it is given None."""
-
-    def __init__(self) -> None:
-        super().__init__(name="step", daemon=True)
-        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
-
-    def begin(self, job: "_Job[T] | None") -> None:
-        """Do a job once those before it are done; None ends the thread then."""
-        self._jobs.put(job)  # type: ignore[arg-type]
-
-    def run(self) -> None:
-        """Do jobs."""
-        times = ThreadTimes()
-        while (job := self._jobs.get()) is not None:
-            job.run(times)
-            # An idle thread must not keep what a step returned.
-            del job
-        times.close()
-
-
-_CPU = threading.local()
-
-
-def thread_cpu_ns() -> int:
-    """Return the CPU time of the calling thread and of all that was done in its stead."""
-    return time.thread_time_ns() + int(getattr(_CPU, "ns", 0))
-
-
-_APART_NS = [0]
-_APART_LOCK = threading.Lock()
-
-
-def charge_cpu(ns: int) -> None:
-    """Count CPU time of another process that worked in the calling thread's stead."""
-    _CPU.ns = getattr(_CPU, "ns", 0) + ns
-    with _APART_LOCK:
-        _APART_NS[0] += ns
-
-
-def apart_cpu_s() -> float:
-    """Return the CPU seconds of other processes that worked for this one."""
-    return _APART_NS[0] / 1e9
+def _is_step() -> bool:
+    return isinstance(threading.current_thread(), Worker)
 
 
 def _user_of(pid: int, proc: Path) -> int:
@@ -439,6 +359,7 @@ def _user_of(pid: int, proc: Path) -> int:
 _HELD = Held()
 os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
+opened, closed = _HELD.opened, _HELD.closed
 await_end, note_stuck, note_waits, keep = _HELD.await_end, _HELD.note_stuck, _HELD.note_waits, _HELD.keep
 vouch, leave_behind = _HELD.vouch, _HELD.leave_behind
 """Of this process: all its parts wait for the same guests."""

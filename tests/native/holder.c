@@ -7,13 +7,17 @@
  *
  * "p": hold the lock of its main thread's perf events, with an ioctl that reads its argument from that file.
  *
- * With an argument it lives for a minute, and its server answers no flush either: "e" on stdin has it exec with a FUSE
- * file that is closed on exec.  The kernel waits for the flush with exec_update_lock held, and mmap_lock free.
+ * With the argument "exec" it lives for a minute, and its server answers no flush either: "e" on stdin has it exec with
+ * a FUSE file that is closed on exec.  The kernel waits for the flush with exec_update_lock held, and mmap_lock free.
+ *
+ * With the argument "aio" it has I/O to that file, which never ends.  Whoever reads its memory while it is killed is the
+ * last user of its memory map, and waits for the I/O in a way that no kill ends.  The server lives on for two minutes.
  */
 #define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/fuse.h>
 #include <linux/kvm.h>
 #include <linux/perf_event.h>
@@ -35,11 +39,12 @@
 
 #define LIFE_S 300
 #define EXEC_LIFE_S 60
+#define AIO_LIFE_S 120
 #define RAM_BYTES (64UL << 20)
 #define FILE_PAGES 4096
 
 static char *pages;
-static bool will_exec;
+static bool will_exec, does_aio;
 /* Of the server and of who asks it: a page was asked for. */
 static volatile bool *is_asked;
 static volatile pid_t waiter_tid;
@@ -99,6 +104,8 @@ static void serve_one(int fd, const struct fuse_in_header *in)
 	switch (in->opcode) {
 	case FUSE_INIT:
 		begun.minor = init->minor < 31 ? init->minor : 31;
+		/* Else io_submit(2) itself waits. */
+		begun.flags = FUSE_ASYNC_DIO;
 		reply(fd, in, 0, &begun, sizeof(begun));
 		break;
 	case FUSE_LOOKUP:
@@ -131,8 +138,9 @@ static void serve(int fd)
 	static char buffer[1 << 17];
 	ssize_t size;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	alarm(will_exec ? EXEC_LIFE_S : LIFE_S);
+	if (!does_aio)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(does_aio ? AIO_LIFE_S : will_exec ? EXEC_LIFE_S : LIFE_S);
 	while ((size = read(fd, buffer, sizeof(buffer))) >= 0 || errno != ENODEV)
 		if (size > 0)
 			serve_one(fd, (const void *)buffer);
@@ -243,6 +251,19 @@ static void hold(void)
 		usleep(1000);
 }
 
+static void begin_io(const char *file)
+{
+	static char at[4096] __attribute__((aligned(4096)));
+	struct iocb request = { .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (uintptr_t)at, .aio_nbytes = sizeof(at) };
+	struct iocb *requests[] = { &request };
+	aio_context_t context = 0;
+
+	request.aio_fildes = open(file, O_RDONLY | O_DIRECT);
+	if ((int)request.aio_fildes < 0 || syscall(SYS_io_setup, 1, &context) ||
+	    syscall(SYS_io_submit, context, 1, requests) != 1)
+		err(1, "io_submit");
+}
+
 static void exec_with(int fd, const char *directory)
 {
 	umount2(directory, MNT_DETACH);
@@ -261,9 +282,9 @@ int main(int argc, char **argv)
 	char *ram;
 	int fd;
 
-	(void)argv;
-	will_exec = argc > 1;
-	alarm(will_exec ? EXEC_LIFE_S : LIFE_S);
+	will_exec = argc > 1 && !strcmp(argv[1], "exec");
+	does_aio = argc > 1 && !strcmp(argv[1], "aio");
+	alarm(does_aio ? AIO_LIFE_S : will_exec ? EXEC_LIFE_S : LIFE_S);
 	is_asked = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (is_asked == MAP_FAILED)
 		err(1, "mmap");
@@ -281,6 +302,8 @@ int main(int argc, char **argv)
 		err(1, "mmap");
 	memset(ram, 1, RAM_BYTES);
 	become_a_guest(ram);
+	if (does_aio)
+		begin_io(file);
 	/* Before the lock is held: to make a thread takes it. */
 	pthread_create(&reader, NULL, read_page, pages);
 	pthread_setname_np(reader, "CPU 0/KVM");

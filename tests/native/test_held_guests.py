@@ -6,14 +6,12 @@ It takes the lock in the middle of a step: while pages are read, moved, moved ba
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
-from tests.unit.nobody import NOBODY, needs_nobody
+from tests.native.holders import NPAGES, PAGE, Holder, run_holder
+from tests.unit.actuation.child_guest import child_guest, plan_of
+from tests.unit.nobody import needs_nobody
 from tests.unit.process_accesses import NEVER_WAITS
 from vmplace import apart, counting, held, native
 from vmplace.actuation.batch import NativeKernel, Status, read_nids
@@ -40,59 +39,18 @@ from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.page_frames import CHUNK_PAGES, FrameReader
 from vmplace.topology.domain_owner import reported_pids
-from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guests_kvm import KvmProcesses
 from vmplace.topology.numad import find_numad
 from vmplace.topology.procfs import read_command_line, read_smaps, read_thread_names
 from vmplace.topology.vcpus import find_vcpu_tids
 
 pytestmark = needs_nobody
-NPAGES, PAGE = 2048, 4096
 SOFTWARE, TASK_CLOCK = 1, 1
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK."""
 PATIENCE_S = 30.0
 """Within so long a step ends that waits for a second, on a busy machine; holders hold for longer.
 
 How long each may wait is tested with declared times in tests/unit/test_thread_waits.py."""
-
-
-@dataclass
-class Holder:
-    """The process, and the memory that stands for a guest's."""
-
-    process: "subprocess.Popen[bytes]"
-    guest: GuestTopology
-
-    @property
-    def pid(self) -> int:
-        return self.guest.pid
-
-    @property
-    def hvas(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
-        return self.guest.ram[0].hva + np.arange(NPAGES, dtype=np.uint64) * np.uint64(PAGE)
-
-    def tell(self, command: bytes) -> None:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(command)
-        self.process.stdin.flush()
-        assert self.process.stdout.read(1) == command
-
-    def hold(self) -> None:
-        self.tell(b"h")
-
-    def let_go(self) -> None:
-        self.tell(b"l")
-
-
-@pytest.fixture(scope="module")
-def program() -> Iterator[Path]:
-    # Not below pytest's own folder, which is root's alone.
-    with tempfile.TemporaryDirectory() as folder:
-        built, source = Path(folder) / "holder", Path(__file__).with_name("holder.c")
-        flags = ["-Wall", "-Werror", "-O1", "-pthread"]
-        subprocess.run(["gcc", *flags, "-o", built, source], check=True, timeout=120)
-        Path(folder).chmod(0o755)
-        yield built
 
 
 @pytest.fixture
@@ -117,40 +75,6 @@ def begin_exec(holder: Holder) -> None:
     while int(Path(f"/proc/{holder.pid}/statm").read_text().split()[0]) * PAGE > 32 << 20:
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-@contextlib.contextmanager
-def run_holder(command: "list[Path | str]") -> Iterator[Holder]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-    )
-    server = None
-    try:
-        assert process.stdout
-        fields = process.stdout.readline().split()
-        if not fields:
-            pytest.skip("nobody may not mount FUSE in a user namespace here")
-        pid, hva, server = map(int, fields)
-        yield Holder(process, guest_of(pid, hva, NPAGES))
-    finally:
-        # First: no signal ends what waits for it.
-        if server is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server, signal.SIGKILL)
-        process.kill()
-        process.wait()
-        # What waited for it ends now.
-        until = time.monotonic() + 60
-        while held.holds(process.pid) and time.monotonic() < until:
-            time.sleep(0.05)
-        held.keep(set())
-        apart.close()
-        counting.close()
 
 
 @contextlib.contextmanager

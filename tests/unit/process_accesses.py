@@ -144,7 +144,7 @@ def _reading(
     accesses: Accesses, real: Callable[..., Any], readlink: Callable[[str], str]
 ) -> Callable[..., Any]:
     def call(fd: int, *arguments: Any) -> Any:
-        path = readlink(f"/proc/self/fd/{fd}")
+        path = readlink(f"/proc/thread-self/fd/{fd}")
         accesses.note_path("read_pagemap", path)
         return real(fd, *arguments)
 

@@ -7,6 +7,8 @@ real thing is in tests/native/test_held_guests.py.
 import contextlib
 import errno
 import os
+import select
+import signal
 import threading
 import time
 import tracemalloc
@@ -18,11 +20,14 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
+from tests.unit.descriptors import descriptors
 from tests.unit.nobody import needs_nobody
 from tests.unit.test_thread_waits import StepOfSeconds
+from vmplace import step_thread
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
+from vmplace.cpu_time import thread_cpu_ns
 from vmplace.held import (
     HELD,
     LOOK_S,
@@ -31,7 +36,6 @@ from vmplace.held import (
     Held,
     HeldError,
     bounded,
-    thread_cpu_ns,
 )
 from vmplace.held_limits import (
     PROCESS_BYTES,
@@ -40,6 +44,7 @@ from vmplace.held_limits import (
     STEPS,
     most_left_behind,
 )
+from vmplace.step_thread import Job
 from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
 from vmplace.topology.procfs import read_smaps
 from vmplace.users import Users as SubordinateIds
@@ -69,8 +74,40 @@ def let_go(path: Path) -> bool:
 
 
 def descriptors_of(path: Path) -> int:
-    """Count this process's descriptors of one file: others close some of theirs meanwhile."""
-    return sum(os.path.realpath(fd) == str(path) for fd in Path("/proc/self/fd").iterdir())
+    """Count this process's descriptors of one file, in the tables of all threads."""
+    # A thread may end, and others close some of theirs, meanwhile.
+    tables = {thread.native_id: thread for thread in threading.enumerate() if thread.name == "step"}
+    found = 0
+    for tid in (os.getpid(), *tables):
+        with contextlib.suppress(FileNotFoundError):
+            found += sum(
+                os.path.realpath(fd) == str(path) for fd in Path(f"/proc/self/task/{tid}/fd").iterdir()
+            )
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def link_of(whose: str, fd: int) -> str:
+    return str(Path(f"/proc/{whose}/fd/{fd}").readlink())
+
+
+def is_at_end(read_end: int) -> bool:
+    """Tell whether nobody has the pipe's other end open."""
+    return bool(select.select([read_end], [], [], 0)[0])
 
 
 def wait_for(what: threading.Event) -> None:
@@ -388,18 +425,34 @@ def test_short_waits_that_come_seldom_are_nobodys_fault(tmp_path: Path):
         assert not waits.held.holds(7)
 
 
-def test_a_step_that_is_given_up_hands_over_what_it_returns(tmp_path: Path):
-    reads, go_on, handed = Held(tmp_path), threading.Event(), threading.Event()
+def test_what_a_step_opens_is_the_callers_and_nobody_elses(tmp_path: Path):
+    reads, path = Held(tmp_path), tmp_path / "file"
+    path.write_text("own")
+    fd = reads.opened(7, lambda: os.open(path, os.O_RDONLY))
+    assert os.read(fd, 3) == b"own" and descriptors_of(path) == 1
+    os.lseek(fd, 0, os.SEEK_SET)
+    assert reads.bounded_on(7, fd, lambda own: os.read(own, 3)) == b"own" and descriptors_of(path) == 1
+    reads.closed(7, fd)
+    assert descriptors_of(path) == 0
+    with pytest.raises(FileNotFoundError):
+        reads.opened(7, lambda: os.open(tmp_path / "absent", os.O_RDONLY))
+    reads.close()
+
+
+def test_what_a_step_opens_that_is_given_up_is_closed(tmp_path: Path):
+    reads, go_on, path = Held(tmp_path), threading.Event(), tmp_path / "file"
+    path.touch()
 
     def step() -> int:
+        fd = os.open(path, os.O_RDONLY)
         wait_for(go_on)
-        return 5
+        return fd
 
     with pytest.raises(HeldError):
-        reads.bounded(7, step, late=lambda value: handed.set() if value == 5 else None)
-    assert reads.holds(7)
+        reads.opened(7, step)
+    assert reads.holds(7) and descriptors_of(path) == 1
     go_on.set()
-    wait_for(handed)
+    until(lambda: descriptors_of(path) == 0)
     reads.close()
 
 
@@ -489,6 +542,91 @@ def test_guests_that_have_readers_wait_slow_the_loop_little_however_many_they_ar
     assert loop.waited_s < 0.25 * 3600
 
 
+def test_what_a_step_opens_that_ends_as_it_is_given_up_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    reads, path = Held(tmp_path), tmp_path / "file"
+    path.touch()
+    await_end = reads.await_end
+
+    def give_up_late(pid: int, ends_within: Callable[[float], bool], *rest: Any) -> None:
+        monkeypatch.setattr(reads, "await_end", await_end)
+        assert ends_within(60)
+        raise HeldError
+
+    monkeypatch.setattr(reads, "await_end", give_up_late)
+    with pytest.raises(HeldError):
+        reads.opened(7, lambda: os.open(path, os.O_RDONLY))
+    assert descriptors_of(path) == 0
+    reads.close()
+
+
+def test_what_is_closed_is_closed_by_the_thread_alone(tmp_path: Path):
+    """It may take long: the last one that is closed must not be the caller's."""
+    reads, (read_end, write_end) = Held(tmp_path), os.pipe()
+    go_on = threading.Event()
+    reads.bounded(7, lambda: None)
+    (worker,) = reads._idle
+    worker.begin(Job(lambda: wait_for(go_on)))
+    with pytest.raises(HeldError):
+        reads.closed(7, write_end)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(write_end)
+    assert not is_at_end(read_end)
+    go_on.set()
+    until(lambda: is_at_end(read_end))
+    os.close(read_end)
+    reads.close()
+
+
+def test_a_thread_for_steps_has_none_of_the_agents_files(tmp_path: Path):
+    reads, read_end = Held(tmp_path), os.open(os.devnull, os.O_RDONLY)
+    mine = {fd: link_of("self", fd) for fd in (0, 1, 2, read_end)}
+
+    def step() -> dict[int, str]:
+        return {fd: link_of("thread-self", fd) for fd in range(64) if is_open(fd)}
+
+    for _ in range(2):
+        found = reads.bounded(7, step)
+        others = {target for number, target in found.items() if number > 2}
+        assert [found[number] for number in range(3)] == [os.devnull] * 3
+        assert sorted(target.rpartition("/")[2].partition(":")[0] for target in others) == [
+            "schedstat",
+            "socket",
+        ]
+    assert {fd: link_of("self", fd) for fd in mine} == mine
+    os.close(read_end)
+    reads.close()
+
+
+def test_signals_go_to_the_agents_other_threads(tmp_path: Path):
+    """Their handlers write to descriptors of its table."""
+    reads = Held(tmp_path)
+    blocked = reads.bounded(7, lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    assert {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD} <= blocked
+    reads.close()
+
+
+def test_without_a_table_of_their_own_threads_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Before Linux 5.9, and where a filter of system calls knows no close_range(2)."""
+    monkeypatch.setattr(step_thread, "CLOSE_RANGE", 100_000)
+    before, reads, path = descriptors(), Held(tmp_path), tmp_path / "file"
+    path.write_text("own")
+    fd = reads.opened(7, lambda: os.open(path, os.O_RDONLY))
+    assert reads.bounded_on(7, fd, lambda own: os.read(own, 3)) == b"own"
+    reads.closed(7, fd)
+    reads.close()
+    until(lambda: descriptors() == before)
+
+
+def test_workers_leave_no_descriptor_behind(tmp_path: Path):
+    before, reads = descriptors(), Held(tmp_path)
+    for _ in range(3):
+        reads.bounded(7, lambda: None)
+        reads.close()
+    assert descriptors() == before
+
+
 def test_a_step_on_a_descriptor_leaks_none(tmp_path: Path):
     reads, go_on, path = Held(tmp_path), threading.Event(), tmp_path / "file"
     path.touch()
@@ -506,10 +644,7 @@ def test_a_step_on_a_descriptor_leaks_none(tmp_path: Path):
     assert len(copies) == 1 and copies[0] != fd
     assert descriptors_of(path) == 2
     go_on.set()
-    until = time.monotonic() + 60
-    while descriptors_of(path) > 1 and time.monotonic() < until:
-        time.sleep(0.01)
-    assert descriptors_of(path) == 1
+    until(lambda: descriptors_of(path) == 1)
     os.close(fd)
     reads.close()
 

@@ -5,11 +5,19 @@ one fails a test), and a pass comes by them, in which each access is seen, and b
 """
 
 import contextlib
+import io
+import logging
+import mmap
 import os
 import shutil
+import socket
+import subprocess
 import threading
+import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +33,7 @@ from vmplace.errors import VmplaceError
 from vmplace.held import Held
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.page_frames import FrameReader
+from vmplace.step_thread import Job
 from vmplace.topology.capabilities import probe_numad
 from vmplace.topology.capability import Roots
 from vmplace.topology.damon import begun_at
@@ -56,7 +65,7 @@ PLACES = {
     "apart.py:_iter_left_behind": PASSED,
     "apart_worker.py:_call_itself": OWN,
     "apart_worker.py:main": APART,
-    "held.py:Held.bounded": OWN,
+    "held.py:Held._done": OWN,
     "held.py:Held.probe.read": PASSED,
     "held.py:_user_of": PASSED,
     "interfaces/calibrate_command.py:calibrate": OWN,
@@ -264,10 +273,71 @@ def test_what_is_called_on_a_placement_is_bounded():
     placement.close()
 
 
+OWNERS = (io.IOBase, socket.socket, mmap.mmap, subprocess.Popen, type(os.scandir("/")))
+"""What closes a descriptor when it is freed."""
+
+
+def held_objects(step: object) -> Iterator[object]:
+    """Yield what goes with a step: in its closure, its arguments, and what those hold in turn."""
+    todo, seen = [step], set[int]()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or isinstance(one, type | types.ModuleType | threading.Thread | logging.Logger):
+            continue
+        seen.add(id(one))
+        yield one
+        match one:
+            case types.FunctionType():
+                todo += [cell.cell_contents for cell in one.__closure__ or ()]
+            case partial():
+                todo += [one.func, *one.args, *one.keywords.values()]
+            case types.MethodType():
+                todo += [one.__self__, one.__func__]
+            case dict():
+                todo += [*one.keys(), *one.values()]
+            case list() | tuple() | set() | frozenset():
+                todo += one
+            case _:
+                todo += getattr(one, "__dict__", {}).values()
+
+
+def numbers() -> set[int]:
+    """Return which descriptors the calling thread has open."""
+    found = set()
+    for fd in range(64):
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            found.add(fd)
+    return found
+
+
+def test_no_step_leaves_a_descriptor_open_nor_goes_with_what_closes_one(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its thread has a file table of its own (step_thread.py): a number there is another file elsewhere."""
+    wrong: list[str] = []
+    begun: list[object] = []
+    run = Job.run
+
+    def watched(job: "Job[Any]", *rest: Any) -> None:
+        (step,) = job._steps
+        begun.append(step)
+        wrong.extend(f"{step} holds {one}" for one in held_objects(step) if isinstance(one, OWNERS))
+        before = numbers()
+        run(job, *rest)
+        if numbers() != before:
+            wrong.append(f"{step} leaves {numbers() ^ before}")
+
+    monkeypatch.setattr(Job, "run", watched)
+    do_all(proc)
+    assert wrong == [] and len(begun) > 20
+
+
 def test_without_bounds_all_that_may_wait_is_found(
     proc: Path, accesses: Accesses, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(held, "bounded", lambda _pid, step, **_: step())
+    for name in ("bounded", "opened"):
+        monkeypatch.setattr(held, name, lambda _pid, step: step())
     monkeypatch.setattr(held, "bounded_on", lambda _pid, fd, step: step(fd))
     do_all(proc)
     files = {"cmdline", "exe", "maps", "pagemap", "smaps", "stat", "status", "task/*/stat", "task/*/status"}

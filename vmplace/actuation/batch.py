@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import apart, held
+from vmplace.cpu_time import thread_cpu_ns
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.held import HeldError
 
@@ -100,7 +101,7 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
     """Move pages of ``pid`` to ``nid`` by one call and find out what became of each."""
     status = np.full(len(hva), UNTRIED, np.int32)
     error = 0
-    started, started_cpu = time.monotonic_ns(), held.thread_cpu_ns()
+    started, started_cpu = time.monotonic_ns(), thread_cpu_ns()
     try:
         duration = kernel.move_pages(pid, hva, np.full(len(hva), nid, np.int32), status)
     except OSError as err:
@@ -108,7 +109,7 @@ def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcom
         if err.errno not in (errno.ENOMEM, errno.ENODEV, errno.EACCES):
             raise _whole_call_error(pid, err) from err
         error = err.errno
-    cpu = held.thread_cpu_ns() - started_cpu
+    cpu = thread_cpu_ns() - started_cpu
     # A call that failed whole says nothing against its pages: they count as untried.
     _ask_for_stuck(kernel, pid, hva, nid, status, UNTRIED if error else BUSY)
     return BatchOutcome(status, duration, cpu, error)

@@ -6,7 +6,7 @@ A simulated host has a clock of its own (simulate/agent_host.py): the same loop 
 import time
 from typing import Protocol
 
-from vmplace import held
+from vmplace import cpu_time
 
 
 class Clock(Protocol):
@@ -38,8 +38,8 @@ class HostClock:
 
     def cpu_s(self) -> float:
         """Return CLOCK_PROCESS_CPUTIME_ID, and what worked in the process' stead (held.py)."""
-        return time.process_time() + held.apart_cpu_s()
+        return time.process_time() + cpu_time.apart_cpu_s()
 
     def thread_cpu_ns(self) -> int:
         """Return CLOCK_THREAD_CPUTIME_ID, and what worked in the thread's stead (held.py)."""
-        return held.thread_cpu_ns()
+        return cpu_time.thread_cpu_ns()

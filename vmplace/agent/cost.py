@@ -6,7 +6,7 @@ import re
 import resource
 from pathlib import Path
 
-from vmplace.held import apart_cpu_s
+from vmplace.cpu_time import apart_cpu_s
 from vmplace.outside import SMALL_BYTES, read_text
 
 

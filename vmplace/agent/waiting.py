@@ -2,6 +2,7 @@
 
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
+from vmplace.garbage import collect_due
 
 
 class Waits:
@@ -17,6 +18,7 @@ class Waits:
         end = state.clock.monotonic() + seconds
         while not state.wakeup.stopping and (left := end - state.clock.monotonic()) > 0:
             state.heartbeat.beat()
+            collect_due()
             longest_s = min(state.heartbeat.interval_s, state.config.window_ms / 1000)
             if state.wakeup.wait(min(left, longest_s)):
                 state.commands.serve()

@@ -126,7 +126,7 @@ class FrameReader:
         """Give a descriptor of the guest's pagemap; raises GuestGoneError if that process ended."""
         try:
             path = self._proc / f"{guest.pid}/pagemap"
-            fd = held.bounded(guest.pid, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC), late=os.close)
+            fd = held.opened(guest.pid, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except (FileNotFoundError, ProcessLookupError) as err:
             raise GuestGoneError(f"guest {guest.name}: process {guest.pid} ended") from err
         try:

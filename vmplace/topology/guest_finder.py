@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vmplace import held
+from vmplace.cpu_time import thread_cpu_ns
 from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError
 from vmplace.held import HELD, HeldError
 from vmplace.outside import printable
@@ -90,7 +91,7 @@ class GuestFinder:
         run: Path = RUN,
         exact: bool = False,
         beat: Callable[[], None] = lambda: None,
-        cpu: Callable[[], float] = lambda: held.thread_cpu_ns() / 1e9,
+        cpu: Callable[[], float] = lambda: thread_cpu_ns() / 1e9,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``beat`` is called for each process that is looked at."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from vmplace import held
+from vmplace.cpu_time import thread_cpu_ns
 from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.outside import error_text
@@ -90,7 +90,7 @@ class KvmProcesses:
         proc: Path = PROC,
         clock: Callable[[], float] = time.monotonic,
         *,
-        cpu: Callable[[], float] = lambda: held.thread_cpu_ns() / 1e9,
+        cpu: Callable[[], float] = lambda: thread_cpu_ns() / 1e9,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """``cpu`` tells the CPU seconds used; ``beat`` is called for each process that is looked at."""

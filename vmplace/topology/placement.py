@@ -102,7 +102,7 @@ def _statistics(fd: int) -> dict[str, int]:
 def _closed(fd: int, pid: int) -> None:
     """Close a descriptor with which KVM may have much to give back: whoever waits for that waits apart."""
     with contextlib.suppress(HeldError):
-        held.bounded(pid, lambda: os.close(fd), even_if_held=True)
+        held.closed(pid, fd)
 
 
 @dataclass
@@ -199,7 +199,7 @@ def _opened_of(guest: GuestTopology, proc: Path) -> Placement:
 
 def _opened(pid: int, vm_fd: int) -> Placement:
     try:
-        fd = held.bounded(pid, lambda: native.placement_open(pid, vm_fd), late=os.close)
+        fd = held.opened(pid, lambda: native.placement_open(pid, vm_fd))
         return Placement(fd, pid=pid)
     except OSError as err:
         if err.errno in {errno.ESRCH, errno.EBADF}:

@@ -284,7 +284,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     own = held.Held(clock=lambda: now[0])
     for name in ("bounded", "holds", "probe", "await_end", "note_stuck", "note_waits", "keep"):
         monkeypatch.setattr(held, name, getattr(own, name))
-    monkeypatch.setattr(held, "thread_cpu_ns", lambda: 0)
+    monkeypatch.setattr("vmplace.actuation.batch.thread_cpu_ns", lambda: 0)
     yield now
     own.close()
 

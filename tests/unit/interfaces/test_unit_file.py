@@ -46,3 +46,16 @@ def test_the_sandbox_is_as_tight_as_the_manual_says(tmp_path: Path, name: str, m
     assert rated.returncode == 0, rated.stdout[-200:]
     said = " ".join((ROOT / "docs/install.md").read_text().split())
     assert f"`{name}.service` {most}" in said
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_the_sandbox_lets_threads_have_file_tables_of_their_own():
+    """Without the call a killed agent could keep its lock (step_thread.py)."""
+    assert "SystemCallFilter=@system-service\n" in UNIT.read_text()
+    todo, allowed = ["@system-service"], set[str]()
+    while todo:
+        argv = ["systemd-analyze", "syscall-filter", todo.pop()]
+        listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+        allowed |= set(listed)
+        todo += [one for one in listed[1:] if one.startswith("@")]
+    assert "close_range" in allowed

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmplace.held import thread_cpu_ns
+from vmplace.cpu_time import thread_cpu_ns
 from vmplace.topology.guest import GuestTopology, Movability, RamRange
 from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.memory_budget import (

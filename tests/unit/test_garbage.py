@@ -1,0 +1,147 @@
+"""No step frees garbage that is in cycles: it would close descriptors by their number in the wrong table."""
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import current_thread
+
+import pytest
+
+from tests.unit.agent.agent_world import World, guest
+from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.loop import Agent
+from vmplace.agent.parts import Parts
+from vmplace.garbage import COLLECTION, collect_due
+from vmplace.held import Held, HeldError
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.own = self
+
+
+@contextmanager
+def collectors() -> Iterator[set[str]]:
+    """Note which threads collect."""
+    names: set[str] = set()
+
+    def note(_phase: str, _about: object) -> None:
+        names.add(current_thread().name)
+
+    gc.callbacks.append(note)
+    try:
+        yield names
+    finally:
+        gc.callbacks.remove(note)
+
+
+@pytest.fixture
+def paused() -> Iterator[None]:
+    COLLECTION.pause()
+    yield
+    COLLECTION.resume()
+
+
+def make_garbage() -> None:
+    for _ in range(20 * gc.get_threshold()[0]):
+        Cycle()
+
+
+def test_a_step_collects_nothing_and_who_comes_after_it_does(tmp_path: Path):
+    reads = Held(tmp_path)
+    with collectors() as names:
+        for _ in range(20):
+            reads.bounded(7, make_garbage)
+        make_garbage()
+        assert names == {current_thread().name}
+    reads.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_step_closes_no_file_among_the_garbage(tmp_path: Path):
+    """Its number is that of something else in the table of the step's thread, such as its socket."""
+    reads = Held(tmp_path)
+    for _ in range(20):
+        files = [os.fdopen(os.open(os.devnull, os.O_RDONLY), "rb") for _ in range(32)]
+        numbers = [file.fileno() for file in files]
+        for file in files:
+            cycle: list[object] = [file]
+            cycle.append(cycle)
+        del cycle, file, files
+        reads.bounded(7, make_garbage)
+        os.close(reads.opened(7, lambda: os.open(os.devnull, os.O_RDONLY)))
+        gc.collect()
+        assert not any(is_open(number) for number in numbers)
+    reads.close()
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_step_that_was_given_up_keeps_it_paused_until_it_ends(tmp_path: Path):
+    reads, go_on = Held(tmp_path), threading.Event()
+    with pytest.raises(HeldError):
+        reads.bounded(7, go_on.wait)
+    assert not gc.isenabled()
+    go_on.set()
+    while not gc.isenabled():
+        pass
+    reads.close()
+
+
+def test_who_has_it_off_keeps_it_off(tmp_path: Path):
+    reads = Held(tmp_path)
+    gc.disable()
+    try:
+        reads.bounded(7, lambda: None)
+        reads.close()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_forked_child_collects_though_a_step_is_done_by_its_parent(paused: None):
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if gc.isenabled() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_what_is_due_is_collected_by_who_asks_and_no_more_than_that(paused: None):
+    gc.collect()
+    with collectors() as names:
+        collect_due()
+        assert names == set()
+        one = weakref.ref(Cycle())
+        make_garbage()
+        assert one() is not None
+        collect_due()
+        assert one() is None and names == {current_thread().name}
+        # Each generation in its turn.
+        old = weakref.ref(kept := Cycle())
+        for _ in range(3):
+            gc.collect(1)
+        del kept
+        for _ in range(200):
+            make_garbage()
+            collect_due()
+        assert old() is None
+
+
+def test_the_loop_collects_what_is_due(paused: None):
+    world = World([guest("db1")])
+    parts = Parts(world, world, world.policy, "auto", world)
+    agent = Agent(LoadedConfig(Config(window_ms=20, longest_rest_ms=0)), parts, world.wakeup)
+    one = weakref.ref(Cycle())
+    make_garbage()
+    agent.run(windows=2)
+    assert one() is None

@@ -79,6 +79,7 @@ def run_agent(
     ``record``: keep the run in this file.
     """
     from vmplace.agent.actuator import HostActuator
+    from vmplace.agent.core_dumps import no_core_dumps
     from vmplace.agent.cost import limit_heap
     from vmplace.agent.heartbeat import Heartbeat
     from vmplace.agent.lock import AgentLock
@@ -100,6 +101,7 @@ def run_agent(
     killed_pid = lock.take()
     try:
         with (
+            no_core_dumps(),
             # First: it fails if another agent serves this socket.
             contextlib.closing(ControlServer(Path(config.socket), lambda *asked: answers(*asked))) as server,
             contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,

@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,9 +30,13 @@ from tests.native.perf_records import (
     tail_of,
 )
 from vmplace import native
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling import perf_rings
+from vmplace.sampling.perf_rings import PerfRings
 
 CORPUS = Path(__file__).parents[1] / "data/perf_records"
 SOFTWARE, PAGE_FAULTS, ENABLE = 1, 2, 0x2400
+CPU_CLOCK, MILLISECOND_NS = 0, 1_000_000
 SAMPLES = [Sample(phys_addr=i << 12, weight=i, data_src=i << 40, tid=100 + i, cpu=i % 4) for i in range(9)]
 
 
@@ -152,3 +157,32 @@ def test_samples_of_the_kernel_name_the_frames_that_pagemap_names(one_cpu: int) 
     sampled = {s.phys_addr // PAGE for s in table.samples(count) if s.tid == child}
     assert lost == 0
     assert frames <= sampled
+
+
+def busy_samples(rings: PerfRings, at_most_s: float) -> int:
+    """Keep this CPU busy until there are samples; return how many."""
+    until, count = time.monotonic() + at_most_s, 0
+    while not count and time.monotonic() < until:
+        count = sum(len(part.tids) for part in rings.drain())
+    return count
+
+
+def test_an_event_ends_with_its_descriptor_though_its_ring_is_mapped() -> None:
+    """As when an agent is killed that cannot end: its memory stays, its descriptors do not."""
+    cpus = os.sched_getaffinity(0)
+    cpu = min(cpus)
+    try:
+        rings = PerfRings(SOFTWARE, CPU_CLOCK, MILLISECOND_NS, [cpu])
+    except UnsupportedHostError as err:
+        pytest.skip(str(err))
+    os.sched_setaffinity(0, {cpu})
+    try:
+        rings.control(perf_rings.ENABLE)
+        assert busy_samples(rings, 60.0)
+        for fd in rings._rings:
+            os.close(fd)
+        rings.drain()
+        assert not busy_samples(rings, 0.5)
+    finally:
+        os.sched_setaffinity(0, cpus)
+        rings.close()

@@ -78,6 +78,7 @@ PLACES = {
     "sampling/page_frames.py:FrameReader.own_frames": OWN,
     "sampling/page_frames.py:FrameReader.read": PASSED,
     "sampling/page_frames.py:_open_kpageflags": HOST,
+    "sampling/perf_rings.py:PerfRings._add": "events of CPUs",
     "sampling/perf_rings.py:PerfRings.control": "events of CPUs",
     "sampling/source_ibs.py:IbsSource.__init__": HOST,
     "sampling/source_kvm.py:KvmSource._give_roots": CALLED,

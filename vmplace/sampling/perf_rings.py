@@ -19,8 +19,9 @@ from vmplace import native
 from vmplace.errors import UnsupportedHostError
 from vmplace.topology.guest import PAGE_BYTES
 
-# linux/perf_event.h: _IO('$', 0), _IO('$', 1), _IOW('$', 4, __u64)
-ENABLE, DISABLE, PERIOD = 0x2400, 0x2401, 0x40082404
+# linux/perf_event.h: _IO('$', 0), _IO('$', 1), _IOW('$', 4, __u64), _IO('$', 5)
+ENABLE, DISABLE, PERIOD, SET_OUTPUT = 0x2400, 0x2401, 0x40082404, 0x2405
+SOFTWARE, DUMMY = 1, 9
 RING_PAGES = 16
 """64 KiB a CPU: 1,170 samples, five seconds of the high rate at one op a nanosecond and 1/50 busy."""
 ROOM = 4096
@@ -79,12 +80,16 @@ class PerfRings:
         self._rings.clear()
 
     def _add(self, pmu_type: int, config: int, period: int, cpu: int) -> None:
-        fd = native.perf_open(pmu_type, config, period, cpu)
+        # What is mapped outlives the descriptors of a killed agent that cannot end (step_thread.py).  So the
+        # ring is that of an event that never counts: the samples stop with the descriptor of the other one.
+        mapped = native.perf_open(SOFTWARE, DUMMY, 0, cpu)
         try:
-            self._rings[fd] = mmap.mmap(fd, (1 + RING_PAGES) * PAGE_BYTES)
-        except OSError:
-            os.close(fd)
-            raise
+            ring = mmap.mmap(mapped, (1 + RING_PAGES) * PAGE_BYTES)
+            fd = native.perf_open(pmu_type, config, period, cpu)
+            self._rings[fd] = ring
+            fcntl.ioctl(fd, SET_OUTPUT, mapped)
+        finally:
+            os.close(mapped)
 
     def _iter_parts(self, ring: mmap.mmap) -> Iterator[PerfSamples]:
         count = ROOM

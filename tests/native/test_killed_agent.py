@@ -118,7 +118,7 @@ def waiting(program: Path, config: Path) -> Iterator[Waiting]:
                 break
             process.kill()
             process.wait()
-        assert "exit_aio" in stacks_of(process.pid)
+        until(lambda: "exit_aio" in stacks_of(process.pid))
         yield Waiting(process, config, kept)
 
 

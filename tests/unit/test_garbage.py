@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,8 +94,10 @@ def test_a_step_that_was_given_up_keeps_it_paused_until_it_ends(tmp_path: Path):
         reads.bounded(7, go_on.wait)
     assert not gc.isenabled()
     go_on.set()
-    while not gc.isenabled():
-        pass
+    until = time.monotonic() + 60
+    while not gc.isenabled() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert gc.isenabled()
     reads.close()
 
 

@@ -188,17 +188,17 @@ def test_a_step_that_is_left_behind_takes_no_more_memory_than_is_counted_for_it(
     with contextlib.closing(FrameReader()) as frames, frames.opened(holder.guest) as pagemap:
         # As if a large guest had been read with it: all of it is there.
         arrays = iter([np.ones(CHUNK_PAGES, np.uint64) for _ in range(count)])
-        steps: dict[str, Callable[[], object]] = {
-            "cmdline": Path(f"/proc/{holder.pid}/cmdline").read_bytes,
-            "smaps": Path(f"/proc/{holder.pid}/smaps").read_bytes,
-            "pagemap": lambda: native.read_pagemap(pagemap, holder.guest.ram[0].hva, next(arrays)),
+        steps: dict[str, Callable[[int], object]] = {
+            "cmdline": lambda _: Path(f"/proc/{holder.pid}/cmdline").read_bytes(),
+            "smaps": lambda _: Path(f"/proc/{holder.pid}/smaps").read_bytes(),
+            "pagemap": lambda own: native.read_pagemap(own, holder.guest.ram[0].hva, next(arrays)),
         }
         readers = [Held() for _ in range(count)]
         holder.hold()
         before = resident_bytes()
         for reader in readers:
             with pytest.raises(HeldError):
-                reader.bounded(holder.pid, steps[kind])
+                reader.bounded_on(holder.pid, pagemap, steps[kind])
         array_bytes = 8 * CHUNK_PAGES if kind == "pagemap" else 0
         taken_bytes = (resident_bytes() - before) / count + array_bytes + kernel_bytes
         assert all(reader.holds(holder.pid) for reader in readers)

@@ -22,6 +22,7 @@ FOR_ALL = {
     "extras",
     "garbage",
     "held",
+    "held_limits",
     "native",
     "outside",
     "step_thread",

@@ -54,6 +54,18 @@ def test_an_honest_guest_is_read_whole_however_large(world: World):
     assert world.calls == 3 * 2 * (1 << 20) // PIECE and world.longest == PIECE
 
 
+def test_no_word_of_the_bitmap_is_asked_for_twice(world: World, monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+    mark = SimpleNamespace(idle_mark=lambda _fd, pfns: asked.extend(set((pfns // 64).tolist())))
+    monkeypatch.setattr(idle_pieces, "native", mark)
+    world.pieces.begin(EVIL)
+    world.pieces.mark(EVIL, np.arange(31, 31 + 10 * PIECE, dtype=np.uint64))
+    world.pieces.mark(EVIL, np.arange(1 << 20, (1 << 20) + PIECE + 1, dtype=np.uint64))
+    assert len(asked) == len(set(asked)) == 46
+    # Those that are absent have no frame.
+    world.pieces.mark(EVIL, np.zeros(10 * PIECE, np.uint64))
+
+
 def test_a_guest_whose_pages_are_dear_takes_little_more_than_the_least(world: World):
     """650,000 mappings of each page take 20 to 60 ms (docs/design/hostile-guests.md)."""
     world.dear_from, world.dear_ns = 0, 50e6

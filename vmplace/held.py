@@ -88,6 +88,7 @@ class Held:
         self._processes: dict[int, Blocking] = {}
         self._short: dict[int, Waits] = {}
         self._common = CommonWaits(clock())
+        self._slow: dict[int, float] = {}
         self._vouched: frozenset[int] = frozenset()
         self._most_left_behind = LEAST_LEFT_BEHIND
         self._read: set[int] = set()
@@ -301,8 +302,16 @@ class Held:
         with self._lock:
             now = self._clock()
             process = self._known(pid, now)
+            self._slow[pid] = now
             if process.waits.add(now, waited_s):
                 process.leave_alone(now)
+
+    def calls_may_wait_s(self, pid: int) -> float:
+        """Return how long all calls for a process may wait: less where others had theirs wait so long."""
+        with self._lock:
+            since_s = self._clock() - LONGEST_BACKOFF_S
+            self._slow = {one: at_s for one, at_s in self._slow.items() if at_s >= since_s}
+            return max(MOST_S / (1 + len(self._slow.keys() - {pid})), WAIT_S)
 
     def _note(self, pid: int, waited_s: float, stuck: Stuck | None) -> None:
         with self._lock:
@@ -361,5 +370,6 @@ os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
 opened, closed = _HELD.opened, _HELD.closed
 await_end, note_stuck, note_waits, keep = _HELD.await_end, _HELD.note_stuck, _HELD.note_waits, _HELD.keep
+calls_may_wait_s = _HELD.calls_may_wait_s
 vouch, leave_behind = _HELD.vouch, _HELD.leave_behind
 """Of this process: all its parts wait for the same guests."""

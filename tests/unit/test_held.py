@@ -31,6 +31,7 @@ from vmplace.cpu_time import thread_cpu_ns
 from vmplace.held import (
     HELD,
     LOOK_S,
+    MOST_S,
     RENEW_S,
     WAIT_S,
     Held,
@@ -38,6 +39,7 @@ from vmplace.held import (
     bounded,
 )
 from vmplace.held_limits import (
+    LONGEST_BACKOFF_S,
     PROCESS_BYTES,
     PROCESSES,
     STEP_BYTES,
@@ -540,6 +542,24 @@ def test_guests_that_have_readers_wait_slow_the_loop_little_however_many_they_ar
     print(guests, hostile, how, "windows", windows, "waited", loop.waited_s)
     assert all(loop.asked[pid] == windows for pid in loop.guests if pid not in loop.hostile)
     assert loop.waited_s < 0.25 * 3600
+
+
+def test_guests_that_have_calls_wait_slow_the_loop_little_however_many_they_are(tmp_path: Path):
+    """Calls that move pages wait a little each; 50 guests take all that they may, whenever they may."""
+    loop = Loop(tmp_path, 50, 50)
+
+    def waits(loop: Loop, pid: int) -> None:
+        # Of the call that goes beyond it, too.
+        took_s = loop.held.calls_may_wait_s(pid) + 0.055
+        loop.now_s += took_s
+        loop.held.note_waits(pid, took_s)
+
+    while loop.now_s < 1e6 + 3600:
+        loop.window(waits)
+    assert loop.waited_s < 3600 / 3
+    # Whoever comes when that is over may wait as long as one alone.
+    loop.now_s += LONGEST_BACKOFF_S + 1
+    assert loop.held.calls_may_wait_s(99) == MOST_S
 
 
 def test_what_a_step_opens_that_ends_as_it_is_given_up_is_closed(

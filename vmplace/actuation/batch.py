@@ -77,11 +77,12 @@ class CallWaits:
 
     def __init__(self, pid: int) -> None:
         self._pid, self._ns = pid, 0
+        self._most_s = held.calls_may_wait_s(pid)
 
     def add(self, outcome: BatchOutcome) -> None:
-        """Count a call; raises HeldError once they waited for more than MOST_S."""
+        """Count a call; raises HeldError once they waited for too long."""
         self._ns += max(outcome.duration_ns - outcome.cpu_ns, 0)
-        if self._ns > held.MOST_S * 1e9:
+        if self._ns > self._most_s * 1e9:
             held.note_waits(self._pid, self._ns / 1e9)
             raise HeldError
 

@@ -17,6 +17,7 @@ from vmplace.interfaces.completion_command import completion_code
 from vmplace.interfaces.guest_views import Installed, Uninstalled
 from vmplace.interfaces.installation import Changes, Installation, Manifest, Piece
 from vmplace.interfaces.options import NothingError, examples, json_option, print_json
+from vmplace.outside import read_text
 
 PACKAGE = Path(vmplace.__file__).parent
 HOOKS = (PACKAGE / "interfaces/qemu-hook", PACKAGE.parent / "libvirt-hooks/qemu.d/vmplace")
@@ -102,7 +103,7 @@ def pieces(command: Path, has_libvirt: bool) -> tuple[Piece, ...]:
 
 def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[Piece]:
     for name in UNITS:
-        text = (PACKAGE / "interfaces" / name).read_text().replace(IN_UNIT, str(command))
+        text = read_text(PACKAGE / "interfaces" / name).replace(IN_UNIT, str(command))
         yield Piece(Path("/etc/systemd/system", name), text.encode())
     example = (PACKAGE / "agent/vmplace.toml.example").read_bytes()
     yield Piece(Path("/etc/vmplace/vmplace.toml"), example, is_settings=True)

@@ -44,7 +44,7 @@ def build_kernel_package(
 ) -> tuple[Path, ...]:
     """Return the packages in ``out``, or the configuration alone.  Raises LabError.
 
-    The build takes an hour on two cores, and some 15 GB.
+    The build takes hours on two cores (not run to its end so far), and some 15 GB.
     """
     tree, log = trees.kernel_packaging(progress), log_path("kernel-package")
     work = cache.artifact_dir("kernel-package-tree", {"toolbox": tree.parent.name})

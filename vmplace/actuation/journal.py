@@ -87,9 +87,11 @@ class JournalContents:
         first = pins.setdefault(record.tid, record)
         if first is record or record.set_to is None:
             return
-        if first.thread_start_time == record.thread_start_time and first.set_to in (None, record.cpus):
+        known = (first.set_to, first.or_set_to, first.cpus)
+        is_known = first.set_to is None or record.cpus in known
+        if first.thread_start_time == record.thread_start_time and is_known:
             # From what vmplace had set: undo still leads to what was before that.
-            pins[record.tid] = msgspec.structs.replace(first, set_to=record.set_to)
+            pins[record.tid] = msgspec.structs.replace(first, set_to=record.set_to, or_set_to=record.cpus)
         else:
             # From what somebody else has set meanwhile.
             pins[record.tid] = record

@@ -42,7 +42,8 @@ class PagesRecord(msgspec.Struct, frozen=True, tag="pages"):
 class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
     """The CPUs a vCPU thread may use before it is pinned to ``set_to``; ``by_libvirt`` = through libvirt.
 
-    ``set_to`` is None in what an earlier version wrote.
+    ``or_set_to`` is what vmplace had set before that: a tie that fails leaves it so.  Earlier versions
+    wrote None for both.
     """
 
     guest: GuestId
@@ -52,6 +53,7 @@ class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
     cpus: tuple[int, ...]
     by_libvirt: bool
     set_to: tuple[int, ...] | None = None
+    or_set_to: tuple[int, ...] | None = None
 
 
 class SysctlRecord(msgspec.Struct, frozen=True, tag="sysctl"):

@@ -52,7 +52,7 @@ class Pinner:
     def _give_back(self, guest: GuestTopology, done: Iterable[Pin]) -> None:
         """Let threads run where they did before they were pinned; not those that others have pinned since.
 
-        Their records stay: a thread that has its CPUs is nothing to undo, and undo tries the others again.
+        Their records stay: they tell undo what a thread had just before, and it tries the others again.
         """
         for pin in done:
             with contextlib.suppress(Exception):
@@ -80,7 +80,7 @@ class Pinner:
                 errors.append(err)
         # A cpuset, or CPUs that are offline: undo must know what vmplace's doing looks like.
         wanted = {pin.tid: pin.set_to for pin in pins}
-        narrowed = [replace(pin, cpus=wanted[pin.tid] or ()) for pin in done if pin.set_to != wanted[pin.tid]]
+        narrowed = [pin for pin in done if pin.set_to != wanted[pin.tid]]
         if narrowed:
             try:
                 self._record(guest, narrowed)

@@ -67,8 +67,10 @@ class VcpusUndoing:
         if now in (was, set(record.cpus)):
             # What sched_getaffinity leaves out may still be missing.
             return was != set(record.cpus)
-        ours = online.intersection(record.set_to or ())
-        if now in (ours, set(record.set_to or ())) or (not ours and now >= was):
+        for cpus in (record.set_to, record.or_set_to):
+            if cpus is not None and now in (online.intersection(cpus), set(cpus)):
+                return True
+        if online.isdisjoint(record.set_to or ()) and now >= was:
             return True
         self.counts["others_vcpus"] += 1
         return False

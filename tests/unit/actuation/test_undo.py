@@ -476,3 +476,19 @@ def test_an_undo_moves_nothing_of_a_process_that_got_the_pid_meanwhile(journal: 
     result = undo(journal, proc, kernel=kernel, allowance=Reusing())
     assert len(kernel.calls) == calls + 1
     assert result.ended == ("db1",)
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("cpus", [{0: (0,), 1: (1000,)}, {0: (1000,)}, {0: (0, 1000), 1: (1000,)}], ids=str)
+def test_undo_leads_past_a_second_pin_that_failed(journal: Journal, cpus: dict[int, tuple[int, ...]]):
+    """What the first one set, it has still, or has it back: that is vmplace's own doing."""
+    with child_guest(8) as child:
+        first, second = child.guest.vcpus[0], Vcpu(1, child.guest.pid, (0, 1))
+        guest = replace(child.guest, vcpus=(first, second))
+        os.sched_setaffinity(first.tid, {0, 1})
+        Pinner(journal).pin(guest, first, (1,))
+        outcome = pin_all(Pinner(journal), [VcpuMove("db1", cpus, (0,), 0, "test")], {"db1": guest})
+        assert outcome.refused == {"db1"}
+        assert os.sched_getaffinity(first.tid) == {1}
+        undone = undo(journal).guests[0]
+        assert os.sched_getaffinity(first.tid) == {0, 1} and undone.vcpus == 1

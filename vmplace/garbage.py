@@ -25,11 +25,15 @@ class Collection:
             self._pauses += 1
 
     def resume(self) -> None:
-        """Undo one ``pause``."""
-        with self._lock:
+        """Undo one ``pause``; makes no object once Python may collect, as its caller may do steps."""
+        self._lock.acquire()
+        try:
             self._pauses -= 1
             if not self._pauses and self._was_enabled:
                 gc.enable()
+        finally:
+            # Not by "with", which makes a tuple to leave.
+            self._lock.release()
 
     def begin_anew(self) -> None:
         """Undo all pauses, in a child that was forked: threads stay with the parent."""
@@ -40,6 +44,14 @@ class Collection:
 
 
 COLLECTION = Collection()
+
+
+class Pause:
+    """Undoes one ``pause`` when it is freed.  Of a thread's own, that is after all that Python does in it."""
+
+    def __del__(self) -> None:
+        """Resume."""
+        COLLECTION.resume()
 
 
 def collect_due() -> None:

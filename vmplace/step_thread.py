@@ -27,7 +27,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from vmplace.garbage import COLLECTION
+from vmplace.garbage import COLLECTION, Pause
 from vmplace.thread_waits import ThreadTimes
 
 T = TypeVar("T")
@@ -37,6 +37,8 @@ CLOSE_RANGE, CLOSE_RANGE_UNSHARE, MOST_FD = 436, 2, (1 << 32) - 1
 STDERR = 2
 BYTE = b"1"
 """A descriptor is not sent without any."""
+_OF_THREAD = threading.local()
+"""Freed as the thread ends."""
 
 
 class Job(Generic[T]):
@@ -177,7 +179,8 @@ class Worker(threading.Thread):
                 # An idle thread must not keep what a step returned.
                 del job
         times.close()
-        COLLECTION.resume()
+        # Not yet resumed: threading goes on in this thread for a while, and makes objects.
+        _OF_THREAD.pause = Pause()
 
     def _next(self) -> Job[Any] | None:
         # Paused by who starts it, gives it a job or ends it.

@@ -2,10 +2,11 @@
 
 import gc
 import os
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread
@@ -19,6 +20,7 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.garbage import COLLECTION, collect_due
 from vmplace.held import Held, HeldError
+from vmplace.step_thread import Job, Worker
 
 
 class Cycle:
@@ -27,16 +29,16 @@ class Cycle:
 
 
 @contextmanager
-def collectors() -> Iterator[set[str]]:
-    """Note which threads collect."""
-    names: set[str] = set()
+def collectors(who: Callable[[], object] = lambda: current_thread().name) -> Iterator[set[object]]:
+    """Note which threads collect, by their names or by what ``who`` returns."""
+    found: set[object] = set()
 
     def note(_phase: str, _about: object) -> None:
-        names.add(current_thread().name)
+        found.add(who())
 
     gc.callbacks.append(note)
     try:
-        yield names
+        yield found
     finally:
         gc.callbacks.remove(note)
 
@@ -103,6 +105,36 @@ def test_a_step_that_was_given_up_keeps_it_paused_until_it_ends(tmp_path: Path):
     go_on.set()
     until_enabled()
     reads.close()
+
+
+def test_a_thread_that_was_given_up_collects_nothing_as_it_ends():
+    """What threading does in it once its steps are done makes objects, too."""
+    workers, given_up = [Worker() for _ in range(10)], threading.Event()
+
+    def make_garbage_late() -> None:
+        given_up.wait()
+        make_garbage()
+
+    with collectors(threading.get_native_id) as ids:
+        for worker in workers:
+            worker.begin(Job(make_garbage_late))
+            worker.end()
+        given_up.set()
+        for worker in workers:
+            worker.join()
+        make_garbage()
+    assert ids == {threading.get_native_id()}
+
+
+def test_who_resumes_collects_nothing_though_no_free_object_is_left():
+    """Python keeps tuples that were freed: with none of them, to leave a "with" makes a new one."""
+    COLLECTION.pause()
+    make_garbage()
+    with collectors(lambda: sys._getframe(2).f_code.co_name) as functions:
+        kept = [(number, number, number) for number in range(1 << 14)]
+        COLLECTION.resume()
+        make_garbage()
+    assert functions and "resume" not in functions and kept
 
 
 def test_who_has_it_off_keeps_it_off(tmp_path: Path):

@@ -8,16 +8,21 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 import vmplace
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.completion_command import completion_code
 from vmplace.interfaces.guest_views import Installed, Uninstalled
-from vmplace.interfaces.installation import Changes, Installation, Manifest, Piece
+from vmplace.interfaces.installation import STATE, Changes, Installation, Manifest, Piece
 from vmplace.interfaces.options import NothingError, examples, json_option, print_json
 from vmplace.outside import read_text
+
+if TYPE_CHECKING:
+    from vmplace.agent.config import Config
 
 PACKAGE = Path(vmplace.__file__).parent
 HOOKS = (PACKAGE / "interfaces/qemu-hook", PACKAGE.parent / "libvirt-hooks/qemu.d/vmplace")
@@ -28,9 +33,17 @@ LINK = Path("/usr/local/bin/vmplace")
 HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108
 """The unit's sandbox does not see these folders (ProtectHome, PrivateTmp)."""
 STOP_S = 300.0
+
+
+def _host_or_image(_context: click.Context, _option: click.Parameter, root: Path) -> Path:
+    """Return "/" whatever it is called, such as "//": only there is anything undone before it is removed."""
+    return Path("/") if root.samefile("/") else root
+
+
 root_option = click.option(
     "--root",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
+    callback=_host_or_image,
     default=Path("/"),
     help="Work on the files below this folder, as for an image; start and stop nothing.",
 )
@@ -78,7 +91,7 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
         raise NothingError(
             "`vmplace install` installed nothing here", hint="a package is removed by apt-get purge vmplace"
         )
-    _stop(root, manifest)
+    _stop(installation, manifest)
     undone = [] if keep_placement or root != Path("/") else _undone()
     removed = installation.remove(manifest, even_if_changed=purge)
     installation.remove_state()
@@ -156,10 +169,12 @@ def _group_made() -> bool:
     return True
 
 
-def _stop(root: Path, manifest: Manifest) -> None:
-    units = [name for name in UNITS if f"/etc/systemd/system/{name}" in manifest.files]
+def _stop(installation: Installation, manifest: Manifest) -> None:
+    paths = [Path("/etc/systemd/system", name) for name in UNITS]
+    # Of a unit that somebody has removed, systemctl disables nothing and says so.
+    units = [path.name for path in paths if str(path) in manifest.files and installation.at(path).exists()]
     if units:
-        _systemctl(root, "disable", "--now", *units)
+        _systemctl(installation.root, "disable", "--now", *units)
 
 
 def _systemctl(root: Path, *words: str) -> None:
@@ -186,16 +201,27 @@ def _undone() -> list[str]:
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
-    with closing(Wakeup()) as wakeup, undo_progress() as progress:
-        wakeup.stop_on_signals()
-        result = undo_without_agent(read_config(None).config, None, lambda: wakeup.stopping, progress)
-    if not result.is_complete:
-        for line in undo_lines(result):
-            click.echo(line, err=True)
-        raise VmplaceError(
-            "not all could be undone; nothing was removed", hint="run it again, or with --keep-placement"
-        )
-    return list(undo_lines(result))
+    done: list[str] = []
+    for config in _with_usual_journal(read_config(None).config):
+        with closing(Wakeup()) as wakeup, undo_progress() as progress:
+            wakeup.stop_on_signals()
+            result = undo_without_agent(config, None, lambda: wakeup.stopping, progress)
+        if not result.is_complete:
+            for line in undo_lines(result):
+                click.echo(line, err=True)
+            raise VmplaceError(
+                "not all could be undone; nothing was removed", hint="run it again, or with --keep-placement"
+            )
+        done += undo_lines(result)
+    return done
+
+
+def _with_usual_journal(config: "Config") -> "tuple[Config, ...]":
+    """Return also the settings of a journal where it usually is: it is removed, whatever settings say now."""
+    usual = STATE / "journal"
+    if config.journal_path == usual:
+        return (config,)
+    return config, msgspec.structs.replace(config, journal=str(usual))
 
 
 def _report_installed(changes: Changes, *, as_json: bool, started: bool) -> None:

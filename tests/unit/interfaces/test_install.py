@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import stat
 import subprocess
 from pathlib import Path
@@ -9,6 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.unit.actuation.child_guest import child_guest
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.pinner import Pinner
+from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.wakeup import Wakeup
 from vmplace.interfaces import install_command, installation
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.installation import Installation, Manifest, Piece
@@ -237,7 +243,34 @@ def test_a_damaged_manifest_removes_nothing(image: Path, text: str):
     assert tree(image) == before
 
 
-def test_only_root_installs_on_the_host(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("root", ["/", "//", "/proc/self/root"])
+def test_only_root_installs_on_the_host(monkeypatch: pytest.MonkeyPatch, root: str):
+    """Whatever it is called: an image has no guests, so nothing is undone before its journal goes."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    for verb in ("install", "uninstall"):
-        assert "only root may" in str(run(verb).exception)
+    for verb in ("uninstall", "install"):
+        assert "only root may" in str(run(verb, "--root", root).exception)
+
+
+def test_what_an_earlier_journal_holds_is_undone_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Settings name another place for it now."""
+    monkeypatch.setattr(install_command, "STATE", tmp_path / "lib")
+    config = LoadedConfig(Config(state_dir=str(tmp_path / "elsewhere")))
+    monkeypatch.setattr("vmplace.agent.config.read_config", lambda _path: config)
+    monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
+    with child_guest(8) as child:
+        vcpu, before = child.guest.vcpus[0], os.sched_getaffinity(child.guest.vcpus[0].tid)
+        with Journal(tmp_path / "lib/journal") as journal:
+            Pinner(journal).pin(child.guest, vcpu, (min(before),))
+        install_command._undone()
+        assert os.sched_getaffinity(vcpu.tid) == before
+
+
+def test_a_unit_that_somebody_removed_is_not_asked_for(image: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(install_command, "_systemctl", lambda _root, *words: asked.append(words))
+    installed(image)
+    (image / UNIT).unlink()
+    assert run("uninstall", "--root", str(image)).exception is None
+    assert ("disable", "--now", "vmplace-metrics.service") in asked

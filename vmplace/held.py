@@ -93,6 +93,7 @@ class Held:
         self._most_left_behind = LEAST_LEFT_BEHIND
         self._read: set[int] = set()
         self._idle: list[Worker] = []
+        self._unclosed: list[tuple[int, int]] = []
         self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
 
     def bounded(self, pid: int, step: Callable[[], T]) -> T:
@@ -120,22 +121,32 @@ class Held:
         return self._done(pid, Job(step, takes=True), fd)
 
     def closed(self, pid: int, fd: int) -> None:
-        """Close a descriptor, even if process ``pid`` holds that up; raises HeldError if it does."""
+        """Close a descriptor, even if process ``pid`` holds that up; raises HeldError if it does.
+
+        Where there is no room for a thread, ``keep`` closes it later.
+        """
         if _is_step():
             os.close(fd)
+            return
+        try:
+            worker = self._taken()
+        except (OSError, RuntimeError):
+            LOG.warning("process %d: there is no thread that closes descriptor %d", pid, fd, exc_info=True)
+            with self._lock:
+                self._unclosed.append((pid, fd))
         else:
-            self._done(pid, Job(lambda _: None, takes=True), fd, closes=True)
+            self._done(pid, Job(lambda _: None, takes=True), fd, closes_by=worker)
 
     def _refuse_if_held(self, pid: int) -> None:
         if self.holds(pid):
             raise HeldError
 
-    def _done(self, pid: int, job: Job[T], fd: int = -1, *, closes: bool = False) -> T:
-        worker = self._taken()
+    def _done(self, pid: int, job: Job[T], fd: int = -1, *, closes_by: Worker | None = None) -> T:
+        worker = closes_by or self._taken()
         try:
             if fd >= 0:
                 worker.send(fd)
-            if closes:
+            if closes_by is not None:
                 # The thread has the last one, whose closing may take long.
                 os.close(fd)
             worker.begin(job)
@@ -229,6 +240,11 @@ class Held:
 
         Of others those that held up a step are remembered: whoever looks for guests reads them again.
         """
+        with self._lock:
+            unclosed, self._unclosed = self._unclosed, []
+        for pid, fd in unclosed:
+            with contextlib.suppress(HeldError):
+                self.closed(pid, fd)
         with self._lock:
             self._read &= pids
             self._short = {pid: waits for pid, waits in self._short.items() if pid in pids}

@@ -184,3 +184,12 @@ def test_the_loop_collects_what_is_due(paused: None):
     make_garbage()
     agent.run(windows=2)
     assert one() is None
+
+
+def test_the_loop_collects_what_is_due_where_no_time_is_left_for_a_rest(paused: None):
+    world = World([guest("db1")])
+    agent = Agent(LoadedConfig(Config()), Parts(world, world, world.policy, "auto", world), world.wakeup)
+    one = weakref.ref(Cycle())
+    make_garbage()
+    agent.waits.rest(-1.0, until_asked=False)
+    assert one() is None

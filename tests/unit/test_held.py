@@ -46,7 +46,7 @@ from vmplace.held_limits import (
     STEPS,
     most_left_behind,
 )
-from vmplace.step_thread import Job
+from vmplace.step_thread import Job, Worker
 from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
 from vmplace.topology.procfs import read_smaps
 from vmplace.users import Users as SubordinateIds
@@ -637,6 +637,26 @@ def test_without_a_table_of_their_own_threads_do_the_same(tmp_path: Path, monkey
     reads.closed(7, fd)
     reads.close()
     until(lambda: descriptors() == before)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "many")])
+def test_what_cannot_be_closed_for_want_of_a_thread_is_closed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def start(_worker: Worker) -> None:
+        raise error
+
+    reads, path = Held(tmp_path), tmp_path / "file"
+    path.touch()
+    fd = os.open(path, os.O_RDONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "start", start)
+        reads.closed(7, fd)
+        reads.keep(set())
+        assert descriptors_of(path) == 1
+    reads.keep(set())
+    assert descriptors_of(path) == 0
+    reads.close()
 
 
 def test_workers_leave_no_descriptor_behind(tmp_path: Path):

@@ -16,6 +16,8 @@ class Waits:
         """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
         state = self._state
         end = state.clock.monotonic() + seconds
+        # Also where the windows leave no time for a rest.
+        collect_due()
         while not state.wakeup.stopping and (left := end - state.clock.monotonic()) > 0:
             state.heartbeat.beat()
             collect_due()

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from vmplace import held, native
 from vmplace.apart_worker import ANSWER, ASK, DAMON, HEAD, MOVE, NAME, WRITE
-from vmplace.cpu_time import charge_apart
+from vmplace.cpu_time import charge_apart, note_delay
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 from vmplace.outside import SMALL_BYTES, read_text
@@ -181,9 +181,10 @@ def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
     return raise_error(*ANSWER.unpack_from(answer))
 
 
-def raise_error(error: int, ns: int, cpu_ns: int) -> int:
+def raise_error(error: int, ns: int, cpu_ns: int, delay_ns: int) -> int:
     """Return how long a call took, by its ANSWER; raises OSError."""
     charge_apart(cpu_ns)
+    note_delay(delay_ns)
     if error:
         raise OSError(error, os.strerror(error))
     return ns

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 HEAD = struct.Struct("=Bqq")
-ANSWER = struct.Struct("=iqq")
-"""errno, ns by the clock, ns of CPU."""
+ANSWER = struct.Struct("=iqqq")
+"""errno, ns by the clock, ns of CPU, ns that it waited for a CPU."""
 EVENT, COUNTED = struct.Struct("=IQi"), struct.Struct("=iQQQ")
 """Type, config and thread; errno, value, ns that it was wanted and ns that it was counted."""
 KEY = struct.Struct("=q")
@@ -77,7 +77,7 @@ class Counters:
         self._native = native
         self._opened: dict[int, tuple[int, list[int]]] = {}
 
-    def counted(self, pid: int, key: bytearray, asked: bytearray) -> tuple[tuple[int, int, int], bytes]:
+    def counted(self, pid: int, key: bytearray, asked: bytearray) -> tuple[tuple[int, ...], bytes]:
         """Return what each event counts, and before that what this took."""
         found: list[bytes] = []
         return _timed(self._count, pid, *KEY.unpack(key), asked, found), b"".join(found)
@@ -126,14 +126,30 @@ def _loaded(path: str) -> Any:
     return module
 
 
-def _timed(call: Any, *arguments: Any) -> tuple[int, int, int]:
+def _timed(call: Any, *arguments: Any) -> tuple[int, ...]:
     """Return errno, and what the call took; it may return its own ns."""
+    before = _waited_for_cpu_ns()
     began, began_cpu, error, ns = time.monotonic_ns(), time.process_time_ns(), 0, None
     try:
         ns = call(*arguments)
     except OSError as err:
         error = err.errno or EIO
-    return error, time.monotonic_ns() - began if ns is None else ns, time.process_time_ns() - began_cpu
+    took = time.monotonic_ns() - began if ns is None else ns
+    return error, took, time.process_time_ns() - began_cpu, _waited_for_cpu_ns() - before
+
+
+def _waited_for_cpu_ns() -> int:
+    """Return how long this process could have run and had no CPU; 0 where the kernel does not say."""
+    try:
+        fd = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(fd, 128).split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    finally:
+        os.close(fd)
 
 
 def _written(path: bytes, text: bytes) -> None:
@@ -152,7 +168,7 @@ def _read(size: int) -> bytearray:
     return content
 
 
-def _answer(outcome: tuple[int, int, int], status: Any) -> None:
+def _answer(outcome: tuple[int, ...], status: Any) -> None:
     answer = memoryview(ANSWER.pack(*outcome) + bytes(status))
     while answer:
         answer = answer[os.write(STDIN, answer) :]

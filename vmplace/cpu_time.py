@@ -25,6 +25,16 @@ def charge_apart(ns: int) -> None:
         _APART_NS[0] += ns
 
 
+def note_delay(ns: int) -> None:
+    """Note how long what worked in the calling thread's stead waited for a CPU."""
+    _OF_THREAD.delay_ns = thread_delay_ns() + ns
+
+
+def thread_delay_ns() -> int:
+    """Return how long all that worked in the calling thread's stead waited for a CPU."""
+    return int(getattr(_OF_THREAD, "delay_ns", 0))
+
+
 def apart_cpu_s() -> float:
     """Return the CPU seconds of other processes that worked for this one."""
     return _APART_NS[0] / 1e9

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.unit.descriptors import descriptors
 from vmplace import apart, held
 from vmplace.actuation.batch import NativeKernel, move_batch
 from vmplace.apart import GONE_S
+from vmplace.cpu_time import thread_delay_ns
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 
@@ -249,3 +251,24 @@ def test_that_the_process_does_not_start_is_no_word_of_the_kernels_on_a_node(
     with pytest.raises(VmplaceError, match="does not start: ") as reported:
         move_batch(NativeKernel(), os.getpid(), np.zeros(1, np.uint64), 0)
     assert reported.value.hint and descriptors() - before == set()
+
+
+def test_what_a_call_waits_for_a_cpu_is_known():
+    """Here another process keeps the one CPU that both may use."""
+    cpus = os.sched_getaffinity(0)
+    hva = np.zeros(1 << 14, np.uint64)
+    hva[:] = hva.ctypes.data + np.arange(len(hva), dtype=np.uint64) * 8
+    status = np.zeros(len(hva), np.int32)
+    apart.close()
+    os.sched_setaffinity(0, {min(cpus)})
+    busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        before, end = thread_delay_ns(), time.monotonic() + 60
+        while thread_delay_ns() < before + 20_000_000 and time.monotonic() < end:
+            apart.page_nids(os.getpid(), hva, status)
+        assert thread_delay_ns() >= before + 20_000_000
+    finally:
+        busy.kill()
+        busy.wait()
+        os.sched_setaffinity(0, cpus)
+        apart.close()

@@ -64,6 +64,7 @@ PLACES = {
     "apart.py:_began": PASSED,
     "apart.py:_iter_left_behind": PASSED,
     "apart_worker.py:_call_itself": OWN,
+    "apart_worker.py:_waited_for_cpu_ns": OWN,
     "apart_worker.py:main": APART,
     "held.py:Held._done": OWN,
     "held.py:Held.probe.read": PASSED,

@@ -308,6 +308,16 @@ def test_a_guest_that_holds_up_each_call_a_little_is_left_alone_and_others_move(
     assert held.MOST_S < two.kernel.waited_s < held.MOST_S + 0.2
 
 
+def test_a_guest_whose_calls_wait_for_a_cpu_is_not_to_blame(
+    journal: Journal, two: Two, monkeypatch: pytest.MonkeyPatch
+):
+    two.kernel.evil = two.evil.pid
+    monkeypatch.setattr("vmplace.actuation.batch.thread_delay_ns", lambda: round(two.kernel.waited_s * 1e9))
+    result = two.apply(journal)
+    assert result.failures == () and not held.holds(two.evil.pid)
+    assert two.kernel.waited_s > held.MOST_S
+
+
 def test_a_guest_that_holds_up_each_call_a_little_keeps_no_other_from_being_undone(
     journal: Journal, two: Two, now: list[float]
 ):

@@ -58,13 +58,15 @@ class GuestUndo:
 class UndoResult:
     """The undo of all guests that still run; ``failures`` in words, ``sysctls`` what was done to each.
 
-    ``ended``: guests that do not run any more; the journal forgets them.
+    ``ended``: guests that do not run any more; the journal forgets them.  ``damage``: parts of the journal
+    that could not be read, in words.
     """
 
     guests: tuple[GuestUndo, ...] = ()
     sysctls: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -124,7 +126,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
             sysctls.append(restore_sysctl(journal, taken, proc))
         except VmplaceError as err:
             failures.append(str(err))
-    return UndoResult(tuple(done), tuple(sysctls), tuple(failures), tuple(ended))
+    return UndoResult(tuple(done), tuple(sysctls), tuple(failures), tuple(ended), journal.damage)
 
 
 def _forget(journal: Journal, origins: GuestOrigins, failures: list[str]) -> None:

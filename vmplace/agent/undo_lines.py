@@ -8,7 +8,9 @@ def undo_lines(result: UndoResult) -> tuple[str, ...]:
     """Return what an undo did, in words."""
     guests = tuple(_undone_line(guest) for guest in result.guests)
     ended = tuple(f"{name}: it ended, there is nothing left of it to undo" for name in result.ended)
-    return (*guests, *ended, *result.sysctls, *result.failures) or ("nothing to undo",)
+    damage = tuple(f"in the journal, {part}" for part in result.damage)
+    done = (*guests, *ended, *result.sysctls, *result.failures) or ("nothing to undo",)
+    return *done, *damage
 
 
 def _undone_line(guest: GuestUndo) -> str:

@@ -17,6 +17,7 @@ from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.undo import undo
+from vmplace.agent.undo_lines import undo_lines
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
@@ -330,6 +331,21 @@ def test_a_journal_of_an_earlier_version_gives_all_pins_back(journal: Journal):
         os.sched_setaffinity(vcpu.tid, {0})
         assert undo(journal).guests[0].vcpus == 1
         assert os.sched_getaffinity(vcpu.tid) == before
+
+
+def test_an_undo_tells_of_what_the_journal_does_not_say_any_more(tmp_path: Path):
+    path, kernel = tmp_path / "damaged", mixed_ram(1024)
+    with Journal(path) as journal:
+        scatter(journal, kernel, 1024)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with Journal(path) as journal:
+        lines = undo_lines(undo(journal, kernel=kernel))
+    assert any("in the journal, bytes" in line and "damaged" in line for line in lines)
+    with Journal(tmp_path / "sound") as journal:
+        scatter(journal, kernel, 1024)
+        assert not any("journal" in line for line in undo_lines(undo(journal, kernel=kernel)))
 
 
 def test_an_undo_that_is_stopped_goes_on_the_next_time(journal: Journal):

@@ -10,7 +10,8 @@ times as long as usual, and no signal ends the call.  So:
 3. Beyond that the guest is left alone by this source, for longer each time.
 
 Limits: a word of the bitmap has 64 frames.  Where small pages of several guests lie in one, each of these
-guests pays for the dear pages of the others.
+guests pays for the dear pages of the others.  KSM lets up to 256 pages share one (max_page_sharing), and the
+kernel walks all of them: a guest that shares much with many others may be left alone, too.
 """
 
 import mmap
@@ -93,8 +94,12 @@ class IdlePieces:
     def _in_pieces(self, guest: GuestTopology, pfns: Frames, call: Callable[[int, slice], object]) -> None:
         spent = self._spent.setdefault(guest.identity, _Spent())
         if not held.bounded_on(guest.pid, self._bitmap, lambda fd: self._is_cheap(fd, pfns, call, spent)):
-            backoff_s = min(FIRST_BACKOFF_S * 2.0**spent.times, LONGEST_BACKOFF_S)
-            spent.times, spent.until_s = spent.times + 1, self._clock() + backoff_s
+            now_s = self._clock()
+            # Each LONGEST_BACKOFF_S that it was read without that counts for one time less.
+            forgotten = int((now_s - spent.until_s) // LONGEST_BACKOFF_S)
+            times = max(spent.times - forgotten, 0)
+            spent.until_s = now_s + min(FIRST_BACKOFF_S * 2.0**times, LONGEST_BACKOFF_S)
+            spent.times = times + 1
             self.begin(guest)
 
     def _is_cheap(self, fd: int, pfns: Frames, call: Callable[[int, slice], object], spent: _Spent) -> bool:

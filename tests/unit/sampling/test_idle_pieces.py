@@ -101,6 +101,26 @@ def test_a_guest_that_is_dear_is_left_alone_longer_each_time_and_costs_little_in
     assert world.cpu_ns / 1e9 < 0.01 * sum(rests)
 
 
+def test_a_guest_that_was_read_for_hours_since_is_left_alone_shortly_again(world: World):
+    def rest_s() -> float:
+        world.dear_from, world.dear_ns = 0, 50e6
+        with pytest.raises(DearGuestError):
+            world.window(0, PIECE)
+        began_s = world.now_s
+        world.dear_from = 1 << 30
+        while True:
+            try:
+                world.window(0, PIECE)
+            except DearGuestError:
+                world.now_s += 1.0
+            else:
+                return world.now_s - began_s
+
+    assert [rest_s() for _ in range(4)] == [4.0, 8.0, 16.0, 32.0]
+    world.now_s += 3 * LONGEST_BACKOFF_S
+    assert rest_s() == 8.0
+
+
 def test_others_are_read_while_a_guest_is_left_alone(world: World):
     world.dear_from, world.dear_ns = 0, 50e6
     with pytest.raises(DearGuestError):

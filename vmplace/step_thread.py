@@ -17,6 +17,7 @@ Limits: before Linux 5.9 the table stays shared.  What is mapped belongs to the 
 memory of a killed agent, and the rings of source "hints", stay until the thread ends.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -62,14 +63,16 @@ class Job(Generic[T]):
     def run(self, times: ThreadTimes, channel: socket.socket) -> None:
         """Do the step; called by the thread."""
         before = time.thread_time_ns()
-        times.begin()
         try:
+            times.begin()
             for step in self._steps:
                 self._value.append(_on_own(channel, step) if self._takes else step())
         except BaseException as err:  # whoever waits for it gets it
             self._error = err
         self._steps, self.cpu_ns = (), time.thread_time_ns() - before
-        self.slept_s = times.slept_s(self.cpu_ns)
+        # Whoever waits must be told that it is over, whatever becomes of that.
+        with contextlib.suppress(OSError, MemoryError):
+            self.slept_s = times.slept_s(self.cpu_ns)
         opened = self.given()
         with self._lock:
             if opened and not self._is_left and self._is_sent(channel, opened):

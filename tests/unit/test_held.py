@@ -47,6 +47,7 @@ from vmplace.held_limits import (
     most_left_behind,
 )
 from vmplace.step_thread import Job, Worker
+from vmplace.thread_waits import ThreadTimes
 from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
 from vmplace.topology.procfs import read_smaps
 from vmplace.users import Users as SubordinateIds
@@ -769,3 +770,20 @@ def test_a_process_that_no_thread_can_ask_counts_as_one_that_holds_up(
     assert "can't start new thread" in caplog.text
     assert not reported.probe(1)
     reported.close()
+
+
+def test_a_step_whose_thread_cannot_be_watched_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadTimes, "begin", fails)
+        reads = Held(tmp_path)
+        with pytest.raises(MemoryError):
+            reads.bounded(7, lambda: 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadTimes, "slept_s", fails)
+        assert reads.bounded(7, lambda: 1) == 1
+    reads.close()

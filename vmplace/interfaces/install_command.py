@@ -95,8 +95,7 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
     undone = [] if keep_placement or root != Path("/") else _undone()
     removed = installation.remove(manifest, even_if_changed=purge)
     installation.remove_state()
-    if manifest.group_made:
-        _run("groupdel", "vmplace")
+    failed = _group_removed(manifest)
     _systemctl(root, "daemon-reload")
     found = Uninstalled(tuple(undone), tuple(map(str, removed.removed)), tuple(map(str, removed.left)))
     if as_json:
@@ -106,6 +105,8 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
         click.echo(line)
     for path in found.left:
         click.echo(f"left, as it was changed: {path}")
+    if failed:
+        click.echo(f"left, as it could not be removed: group vmplace ({failed})")
     click.echo(f"vmplace itself is still in {PACKAGE}; pip uninstall vmplace, or remove its environment.")
 
 
@@ -145,7 +146,7 @@ def _command() -> Path:
     if not re.fullmatch(r"[\w./+-]+", str(command)):
         raise VmplaceError(f"{command} cannot be named in a unit of systemd", hint=hint)
     # The interpreter, too: an environment links to one that may be somebody's own.
-    for path in (command, PACKAGE, Path(sys.executable).resolve()):
+    for path in (command, command.resolve(), PACKAGE.resolve(), Path(sys.executable).resolve()):
         if str(path).startswith(HIDDEN):
             raise VmplaceError(f"systemd's sandbox for the agent hides {path}", hint=hint)
     if not command.exists():
@@ -167,6 +168,17 @@ def _group_made() -> bool:
         return False
     _run("groupadd", "--system", "vmplace")
     return True
+
+
+def _group_removed(manifest: Manifest) -> str:
+    """Remove the group that was made; return what failed, empty if nothing did: all else is removed."""
+    if not manifest.group_made:
+        return ""
+    try:
+        _run("groupdel", "vmplace")
+    except VmplaceError as err:
+        return str(err)
+    return ""
 
 
 def _stop(installation: Installation, manifest: Manifest) -> None:

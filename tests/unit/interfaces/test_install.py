@@ -15,6 +15,7 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.wakeup import Wakeup
+from vmplace.errors import VmplaceError
 from vmplace.interfaces import install_command, installation
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.installation import Installation, Manifest, Piece
@@ -274,3 +275,29 @@ def test_a_unit_that_somebody_removed_is_not_asked_for(image: Path, monkeypatch:
     (image / UNIT).unlink()
     assert run("uninstall", "--root", str(image)).exception is None
     assert ("disable", "--now", "vmplace-metrics.service") in asked
+
+
+def test_a_link_to_a_hidden_folder_is_refused(image: Path, monkeypatch: pytest.MonkeyPatch):
+    (image / "home/me").mkdir(parents=True)
+    (image / "home/me/vmplace").touch()
+    link = image / "opt-vmplace"
+    link.symlink_to(image / "home/me")
+    monkeypatch.setattr(install_command, "HIDDEN", (f"{image}/home/",))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(link))
+    assert "hides" in str(run("install", "--root", str(image)).exception)
+
+
+def test_a_group_that_cannot_be_removed_is_reported_and_all_else_is_removed(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+):
+    installed(image)
+    manifest = image / "etc/vmplace/installed.json"
+    manifest.write_text(manifest.read_text().replace('"group_made":false', '"group_made":true'))
+
+    def refused(*words: str) -> None:
+        raise VmplaceError(f"{words[0]}: it is somebody's primary group")
+
+    monkeypatch.setattr(install_command, "_run", refused)
+    result = run("uninstall", "--root", str(image))
+    assert result.exception is None
+    assert "somebody's primary group" in result.output and not (image / UNIT).exists()

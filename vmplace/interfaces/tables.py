@@ -123,9 +123,11 @@ def print_guest(shown: Mapping[str, Any]) -> None:
     status = shown["status"]
     out.print(
         f"[bold]{escape(shown['name'])}[/] pid {status['pid']} ({status['origin']}), mode {status['mode']}, "
-        f"{_state(status['state'])}; estimated LAR {ratio(status['estimated_lar'])}, "
-        f"{mib(status['moved_bytes'])} MiB moved, {mib(status['replica_bytes'])} MiB of copies, "
-        f"{shown['windows']} windows"
+        f"{_state(status['state'])}; {shown['windows']} windows"
+    )
+    out.print(
+        f"estimated LAR {ratio(status['estimated_lar'])}, {mib(status['moved_bytes'])} MiB moved, "
+        f"{mib(status['replica_bytes'])} MiB of copies"
     )
     for reason in filter(None, [status["problem"], *status["reasons"]]):
         out.print(f"  {escape(reason)}")

@@ -70,7 +70,7 @@ class Job(Generic[T]):
         except BaseException as err:  # whoever waits for it gets it
             self._error = err
         self._steps, self.cpu_ns = (), time.thread_time_ns() - before
-        # Whoever waits must be told that it is over, whatever becomes of that.
+        # Whoever waits must learn that it is over, whatever becomes of that.
         with contextlib.suppress(OSError, MemoryError):
             self.slept_s = times.slept_s(self.cpu_ns)
         opened = self.given()

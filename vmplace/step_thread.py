@@ -83,6 +83,11 @@ class Job(Generic[T]):
             # Nobody gets it: the last one, whose closing may take long.
             os.close(fd)
 
+    def fail(self, error: BaseException) -> None:
+        """End with an error, and give nothing: who waits would else blame the guest for good."""
+        self._error, self._value = error, []
+        self.ended.set()
+
     def leave(self) -> bool:
         """Wait for it no more; return whether it has ended after all, else it gives nothing any more."""
         with self._lock:
@@ -178,7 +183,10 @@ class Worker(threading.Thread):
         times = ThreadTimes()
         with socket.socket(fileno=self._theirs) as channel:
             while (job := self._next()) is not None:
-                job.run(times, channel)
+                try:
+                    job.run(times, channel)
+                except BaseException as err:  # not of the step: of what measures it, and hands over
+                    job.fail(err)
                 # An idle thread must not keep what a step returned.
                 del job
         times.close()

@@ -786,4 +786,9 @@ def test_a_step_whose_thread_cannot_be_watched_ends_all_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(ThreadTimes, "slept_s", fails)
         assert reads.bounded(7, lambda: 1) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "_is_sent", fails)
+        with pytest.raises(MemoryError):
+            reads.opened(7, lambda: os.open(os.devnull, os.O_RDONLY))
+    assert reads.bounded(7, lambda: 1) == 1
     reads.close()

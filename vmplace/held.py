@@ -151,6 +151,7 @@ class Held:
                 os.close(fd)
             worker.begin(job)
             self.await_end(pid, job.ended.wait, Path(f"/proc/self/task/{worker.native_id}/stat"), job.is_over)
+            job.check()
             worker.receive(job)
         except BaseException:
             self._leave(pid, worker, job)

@@ -17,7 +17,6 @@ Limits: before Linux 5.9 the table stays shared.  What is mapped belongs to the 
 memory of a killed agent, and the rings of source "hints", stay until the thread ends.
 """
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -55,6 +54,7 @@ class Job(Generic[T]):
         self._is_left = False
         self._value: list[Any] = []
         self._error: BaseException | None = None
+        self._failure: BaseException | None = None
 
     def is_over(self) -> bool:
         """Tell whether the thread is done with it."""
@@ -63,16 +63,17 @@ class Job(Generic[T]):
     def run(self, times: ThreadTimes, channel: socket.socket) -> None:
         """Do the step; called by the thread."""
         before = time.thread_time_ns()
+        times.begin()
+        own = [_received(channel)] if self._takes else []
         try:
-            times.begin()
             for step in self._steps:
-                self._value.append(_on_own(channel, step) if self._takes else step())
+                self._value.append(step(*own))
         except BaseException as err:  # whoever waits for it gets it
             self._error = err
+        for fd in own:
+            os.close(fd)
         self._steps, self.cpu_ns = (), time.thread_time_ns() - before
-        # Whoever waits must learn that it is over, whatever becomes of that.
-        with contextlib.suppress(OSError, MemoryError):
-            self.slept_s = times.slept_s(self.cpu_ns)
+        self.slept_s = times.slept_s(self.cpu_ns)
         opened = self.given()
         with self._lock:
             if opened and not self._is_left and self._is_sent(channel, opened):
@@ -84,9 +85,17 @@ class Job(Generic[T]):
             os.close(fd)
 
     def fail(self, error: BaseException) -> None:
-        """End with an error, and give nothing: who waits would else blame the guest for good."""
-        self._error, self._value = error, []
+        """End with an error, and give nothing: who waits would else blame the guest for good.
+
+        The thread is to do no other job: a descriptor of this one may still be on its way, either way.
+        """
+        self._failure, self._value = error, []
         self.ended.set()
+
+    def check(self) -> None:
+        """Raise what failed of the thread itself, if anything did."""
+        if self._failure is not None:
+            raise self._failure
 
     def leave(self) -> bool:
         """Wait for it no more; return whether it has ended after all, else it gives nothing any more."""
@@ -211,14 +220,6 @@ def _close_all_but(keep: int) -> None:
     while (null := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= STDERR:
         pass
     os.close(null)
-
-
-def _on_own(channel: socket.socket, step: Callable[[int], T]) -> T:
-    own = _received(channel)
-    try:
-        return step(own)
-    finally:
-        os.close(own)
 
 
 def _received(sock: socket.socket) -> int:

@@ -772,23 +772,28 @@ def test_a_process_that_no_thread_can_ask_counts_as_one_that_holds_up(
     reported.close()
 
 
-def test_a_step_whose_thread_cannot_be_watched_ends_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ThreadTimes, "begin"), (ThreadTimes, "slept_s"), (Job, "_is_sent")]
+)
+def test_a_thread_that_fails_at_a_step_ends_it_and_does_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, name: str
 ):
+    """What it has not received, or has sent, would be the descriptor of a later step, for another guest."""
+
     def fails(*_: object) -> None:
         raise MemoryError
 
+    reads, files = Held(tmp_path), [os.memfd_create(one) for one in "ab"]
     with monkeypatch.context() as patch:
-        patch.setattr(ThreadTimes, "begin", fails)
-        reads = Held(tmp_path)
+        patch.setattr(kind, name, fails)
         with pytest.raises(MemoryError):
-            reads.bounded(7, lambda: 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(ThreadTimes, "slept_s", fails)
-        assert reads.bounded(7, lambda: 1) == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(Job, "_is_sent", fails)
-        with pytest.raises(MemoryError):
-            reads.opened(7, lambda: os.open(os.devnull, os.O_RDONLY))
-    assert reads.bounded(7, lambda: 1) == 1
+            reads.closed(7, reads.opened(7, lambda: os.memfd_create("c")))
+        if kind is ThreadTimes:
+            with pytest.raises(MemoryError):
+                reads.bounded_on(7, files[0], os.fstat)
+    assert reads.bounded_on(8, files[1], lambda fd: os.fstat(fd).st_ino) == os.fstat(files[1]).st_ino
+    made = reads.opened(8, lambda: os.memfd_create("d"))
+    assert Path(f"/proc/self/fd/{made}").readlink().name.startswith("memfd:d")
     reads.close()
+    for fd in (made, *files):
+        os.close(fd)

@@ -150,7 +150,7 @@ class Held:
                 # The thread has the last one, whose closing may take long.
                 os.close(fd)
             worker.begin(job)
-            self.await_end(pid, job.ended.wait, Path(f"/proc/self/task/{worker.native_id}/stat"), job.is_over)
+            self.await_end(pid, job.ended.wait, worker.stat, job.is_over)
             job.check()
             worker.receive(job)
         except BaseException:

@@ -18,7 +18,7 @@ from tests.unit.descriptors import descriptors
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
-from vmplace.garbage import COLLECTION, collect_due
+from vmplace.garbage import COLLECTION, FULL_SHARE, Collector, passing_over_what_is_there
 from vmplace.held import Held, HeldError
 from vmplace.step_thread import Job, Worker
 
@@ -156,6 +156,7 @@ def test_a_forked_child_collects_though_a_step_is_done_by_its_parent(paused: Non
 
 
 def test_what_is_due_is_collected_by_who_asks_and_no_more_than_that(paused: None):
+    collect_due = Collector(clock=lambda: 0).collect_due
     gc.collect()
     with collectors() as names:
         collect_due()
@@ -174,6 +175,42 @@ def test_what_is_due_is_collected_by_who_asks_and_no_more_than_that(paused: None
             make_garbage()
             collect_due()
         assert old() is None
+
+
+def test_looking_through_all_objects_takes_a_bounded_share_of_the_time(paused: None):
+    full_ns, step_ns, now_ns, full = 50_000_000, 1_000_000, [0], [0]
+
+    def count(phase: str, about: dict[str, int]) -> None:
+        if phase == "stop" and about["generation"] == 2:
+            full[0] += 1
+            now_ns[0] += full_ns
+
+    collector = Collector(clock=lambda: now_ns[0])
+    gc.callbacks.append(count)
+    try:
+        for _ in range(20_000):
+            for _ in range(gc.get_threshold()[1] + 1):
+                gc.collect(1)
+            collector.collect_due()
+            now_ns[0] += step_ns
+    finally:
+        gc.callbacks.remove(count)
+    assert full[0] > 1
+    assert full[0] * full_ns <= 2 * FULL_SHARE * now_ns[0]
+
+
+def test_what_was_there_before_is_not_looked_through_until_the_end(paused: None):
+    before = weakref.ref(Cycle())
+    kept = Cycle()
+    still = weakref.ref(kept)
+    with passing_over_what_is_there():
+        assert before() is None
+        del kept
+        later = weakref.ref(Cycle())
+        gc.collect()
+        assert later() is None and still() is not None
+    gc.collect()
+    assert still() is None
 
 
 def test_the_loop_collects_what_is_due(paused: None):

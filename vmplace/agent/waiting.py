@@ -2,7 +2,7 @@
 
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
-from vmplace.garbage import collect_due
+from vmplace.garbage import Collector
 
 
 class Waits:
@@ -11,16 +11,17 @@ class Waits:
     def __init__(self, state: LoopState, listener: Listener) -> None:
         self._state = state
         self._listener = listener
+        self._collector = Collector()
 
     def rest(self, seconds: float, *, until_asked: bool) -> None:
         """Serve orders for ``seconds``; an order that needs a window ends a rest, but not a window."""
         state = self._state
         end = state.clock.monotonic() + seconds
         # Also where the windows leave no time for a rest.
-        collect_due()
+        self._collector.collect_due()
         while not state.wakeup.stopping and (left := end - state.clock.monotonic()) > 0:
             state.heartbeat.beat()
-            collect_due()
+            self._collector.collect_due()
             longest_s = min(state.heartbeat.interval_s, state.config.window_ms / 1000)
             if state.wakeup.wait(min(left, longest_s)):
                 state.commands.serve()

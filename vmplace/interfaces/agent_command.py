@@ -86,6 +86,7 @@ def run_agent(
     from vmplace.agent.loop import Agent
     from vmplace.agent.run_recorder import recording_run
     from vmplace.agent.wakeup import Wakeup
+    from vmplace.garbage import passing_over_what_is_there
     from vmplace.interfaces.answers import AgentAnswers
     from vmplace.interfaces.control import ControlServer
 
@@ -116,7 +117,10 @@ def run_agent(
             running = Agent(loaded, parts, wakeup, heartbeat)
             answers = AgentAnswers(running)
             server.start()
-            with contextlib.closing(hook_socket(config, running.inbox.tell)) as hook:
+            with (
+                contextlib.closing(hook_socket(config, running.inbox.tell)) as hook,
+                passing_over_what_is_there(),
+            ):
                 hook.start()
                 running.run(windows=windows)
     finally:

@@ -225,8 +225,8 @@ test-package: deb lab ## a new user's path in the emulated host: package, first 
 	$(BIN)/pytest tests/lab/test_new_user.py
 
 .PHONY: deb-kernel
-deb-kernel: venv ## the patched kernel as Debian packages, beside the stock kernel, never the default unasked (hours): build/deb-kernel
-	$(BIN)/vmplace-lab kernel-deb --out build/deb-kernel
+deb-kernel: venv ## the patched kernel as Debian packages, beside the stock kernel, never the default unasked (hours; CONFIG=file): build/deb-kernel
+	$(BIN)/vmplace-lab kernel-deb $(if $(CONFIG),--config $(CONFIG)) --out build/deb-kernel
 
 .PHONY: sdist-check
 sdist-check: venv ## the source distribution builds, and its unit tests pass in an environment of its own

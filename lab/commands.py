@@ -68,13 +68,23 @@ def deb_command(out: Path) -> None:
 
 @lab.command("kernel-deb")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/deb-kernel"), show_default=True)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="configure the kernel as in this file (.config, .xz or .gz); default: as Debian configures its own",
+)
 @click.option("--config-only", is_flag=True, help="only configure, and keep the configuration")
-def kernel_deb_command(out: Path, config_only: bool) -> None:
-    """Build the patched kernel as Debian packages, to be installed beside the stock kernel; takes an hour."""
+def kernel_deb_command(out: Path, config: Path | None, config_only: bool) -> None:
+    """Build the patched kernel as Debian packages, to be installed beside the stock kernel.
+
+    That takes hours with Debian's configuration, which has all drivers.  `make localmodconfig`, in a kernel's
+    source on the host in question, writes one with that host's drivers only.
+    """
     from lab.kernel_package import build_kernel_package
 
     patches = patches_folder("kvm-patches")
-    for path in build_kernel_package(Progress(), out, patches=patches, config_only=config_only):
+    made = build_kernel_package(Progress(), out, patches=patches, given=config, config_only=config_only)
+    for path in made:
         click.echo(path)
 
 

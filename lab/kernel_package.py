@@ -1,16 +1,19 @@
 """How is the patched kernel made a Debian package, to be installed beside the stock kernel?
 
 1. Debian's source with the series, configured as Debian configures its own kernel, so that it runs wherever
-   that does; and what the series and the agent want besides.
+   that does, or by a file of yours; and what the series and the agent want besides.
 2. The kernel's own target ``bindeb-pkg``.  Its release ends in ``-vmplace``: it replaces no other kernel.
 3. GRUB would boot whichever kernel has the highest version.  So the package gets a setting for GRUB by which
    the newest *other* kernel stays first (GRUB_TOP_LEVEL, since GRUB 2.12, Debian 13); the administrator who
    wants the patched one chooses it in the menu, or sets GRUB_DEFAULT.
 """
 
+import gzip
+import lzma
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from lab import cache, trees
@@ -40,17 +43,17 @@ others=$(find "${VMPLACE_BOOT:-/boot}" -maxdepth 1 -name 'vmlinuz-*' ! -name '*-
 
 
 def build_kernel_package(
-    progress: Progress, out: Path, *, patches: Path, config_only: bool = False
+    progress: Progress, out: Path, *, patches: Path, given: Path | None = None, config_only: bool = False
 ) -> tuple[Path, ...]:
     """Return the packages in ``out``, or the configuration alone.  Raises LabError.
 
-    The build takes hours on two cores (not run to its end so far), and some 15 GB.
+    ``given``: a configuration, in place of Debian's, with which the build takes hours and some 15 GB.
     """
     tree, log = trees.kernel_packaging(progress), log_path("kernel-package")
     work = cache.artifact_dir("kernel-package-tree", {"toolbox": tree.parent.name})
     with cache.locked(work.name):
         prepare_source(tree, work, series(patches), progress, log)
-        configure(tree, work, progress, log)
+        configure(tree, work, progress, log, given)
         out.mkdir(parents=True, exist_ok=True)
         if config_only:
             return (Path(shutil.copy(work / SOURCE / ".config", out / "config")),)
@@ -64,11 +67,17 @@ def build_kernel_package(
         )
 
 
-def configure(tree: Path, work: Path, progress: Progress, log: Path) -> None:
-    """Configure the source as Debian does, with what is wanted besides; raises LabError where refused."""
+def configure(tree: Path, work: Path, progress: Progress, log: Path, given: Path | None = None) -> None:
+    """Configure the source as ``given`` or as Debian does, with what is wanted besides.
+
+    Raises LabError where kconfig refuses an option, or ``given`` cannot be read.
+    """
     (work / "wanted").write_text(WANTED)
+    begin = f"xz -dc {DEBIAN_CONFIG}" if given is None else "cat /build/given"
+    if given is not None:
+        (work / "given").write_text(read_config(given))
     command = (
-        f"xz -dc {DEBIAN_CONFIG} >.config && cat /build/wanted >>.config"
+        f"{begin} >.config && cat /build/wanted >>.config"
         f" && ./scripts/config --set-str LOCALVERSION '{RELEASE}' --disable LOCALVERSION_AUTO"
         " --set-str SYSTEM_TRUSTED_KEYS ''"
         " && make olddefconfig"
@@ -80,6 +89,23 @@ def configure(tree: Path, work: Path, progress: Progress, log: Path) -> None:
     refused = refused_options(wanted_options(WANTED), (work / SOURCE / ".config").read_text())
     if refused:
         raise LabError(f"kconfig refused {', '.join(refused)}", hint=f"see {log}")
+
+
+def read_config(path: Path) -> str:
+    """Return a kernel's configuration, which may be compressed by xz or gzip as Debian and /proc have it."""
+    unpackers: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.decompress, ".gz": gzip.decompress}
+    unpack = unpackers.get(path.suffix, bytes)
+    try:
+        text = unpack(path.read_bytes()).decode()
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as err:
+        raise LabError(
+            f"{path} cannot be read: {err}", hint="give a kernel's .config, .config.xz or .config.gz"
+        ) from err
+    if not wanted_options(text):
+        raise LabError(
+            f"{path} is no configuration of a kernel", hint="it has no line that begins with CONFIG_"
+        )
+    return text
 
 
 def _kept(made: Path, out: Path) -> Path:

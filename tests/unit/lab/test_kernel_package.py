@@ -1,5 +1,7 @@
 """The kernel's package boots nothing unasked: its setting for GRUB names the newest other kernel."""
 
+import gzip
+import lzma
 import os
 import shutil
 import subprocess
@@ -7,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.kernel_package import GRUB_FILE, GRUB_SETTING, beside_stock
+from lab.errors import LabError
+from lab.kernel_package import GRUB_FILE, GRUB_SETTING, beside_stock, read_config
 
 KERNELS = (
     "6.1.0-30-amd64",
@@ -57,3 +60,23 @@ def test_the_setting_is_in_the_package_and_can_be_changed(tmp_path: Path):
     assert (root / GRUB_FILE).read_text() == GRUB_SETTING
     assert (root / "DEBIAN/conffiles").read_text() == f"/{GRUB_FILE}\n"
     assert (root / "boot/vmlinuz-6.12.107-vmplace").read_text() == "kernel"
+
+
+CONFIG = "# Linux/x86 6.12\nCONFIG_KVM=y\n# CONFIG_NUMA is not set\n"
+
+
+def test_a_configuration_is_read_as_debian_proc_and_the_kernel_write_it(tmp_path: Path):
+    plain, xz, gz = tmp_path / ".config", tmp_path / "config.amd64.xz", tmp_path / "config.gz"
+    plain.write_text(CONFIG)
+    xz.write_bytes(lzma.compress(CONFIG.encode()))
+    gz.write_bytes(gzip.compress(CONFIG.encode()))
+    assert [read_config(path) for path in (plain, xz, gz)] == [CONFIG] * 3
+
+
+@pytest.mark.parametrize("content", [b"", b"a letter\n", b"\xff\xfe", b"\xfd7zXZ"], ids=repr)
+@pytest.mark.parametrize("name", ["config", "config.xz", "config.gz"])
+def test_what_is_no_configuration_is_refused(tmp_path: Path, name: str, content: bytes):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(LabError, match="config"):
+        read_config(path)

@@ -104,51 +104,47 @@ class Held:
         if _is_step():
             return step()
         self._refuse_if_held(pid)
-        return self._done(pid, Job(step))
+        return self._done(pid, Job(step), self._taken())
 
     def opened(self, pid: int, opener: Callable[[], int]) -> int:
         """Return the descriptor that ``opener`` opens; raises as ``bounded`` does."""
         if _is_step():
             return opener()
         self._refuse_if_held(pid)
-        return self._done(pid, Job(opener, gives=True))
+        return self._done(pid, Job(opener, gives=True), self._taken())
 
     def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
         """Do ``step`` with a copy of the descriptor: the caller's may be closed while the step waits."""
         if _is_step():
             return step(fd)
         self._refuse_if_held(pid)
-        return self._done(pid, Job(step, takes=True), fd)
+        return self._done(pid, Job(step, takes=True), self._taken_with(fd))
 
     def closed(self, pid: int, fd: int) -> None:
         """Close a descriptor, even if process ``pid`` holds that up; raises HeldError if it does.
 
-        Where there is no room for a thread, ``keep`` closes it later.
+        Where no thread can be had, or sent to, ``keep`` closes it later.
         """
         if _is_step():
             os.close(fd)
             return
         try:
-            worker = self._taken()
+            worker = self._taken_with(fd)
         except (OSError, RuntimeError):
             LOG.warning("process %d: there is no thread that closes descriptor %d", pid, fd, exc_info=True)
             with self._lock:
                 self._unclosed.append((pid, fd))
         else:
-            self._done(pid, Job(lambda _: None, takes=True), fd, closes_by=worker)
+            # The thread has the last one, whose closing may take long.
+            os.close(fd)
+            self._done(pid, Job(lambda _: None, takes=True), worker)
 
     def _refuse_if_held(self, pid: int) -> None:
         if self.holds(pid):
             raise HeldError
 
-    def _done(self, pid: int, job: Job[T], fd: int = -1, *, closes_by: Worker | None = None) -> T:
-        worker = closes_by or self._taken()
+    def _done(self, pid: int, job: Job[T], worker: Worker) -> T:
         try:
-            if fd >= 0:
-                worker.send(fd)
-            if closes_by is not None:
-                # The thread has the last one, whose closing may take long.
-                os.close(fd)
             worker.begin(job)
             self.await_end(pid, job.ended.wait, worker.stat, job.is_over)
             job.check()
@@ -368,6 +364,16 @@ class Held:
     def _taken(self) -> Worker:
         with self._lock:
             return self._idle.pop() if self._idle else Worker()
+
+    def _taken_with(self, fd: int) -> Worker:
+        """Return a thread whose next step takes a copy of the descriptor; raises OSError, RuntimeError."""
+        worker = self._taken()
+        try:
+            worker.send(fd)
+        except BaseException:
+            worker.end()
+            raise
+        return worker
 
 
 def _is_step() -> bool:

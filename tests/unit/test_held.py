@@ -640,6 +640,22 @@ def test_without_a_table_of_their_own_threads_do_the_same(tmp_path: Path, monkey
     until(lambda: descriptors() == before)
 
 
+def test_what_cannot_be_sent_to_a_thread_is_closed_later(tmp_path: Path):
+    reads, path = Held(tmp_path), tmp_path / "file"
+    path.touch()
+    fd = os.open(path, os.O_RDONLY)
+    reads.bounded(7, lambda: None)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            reads._idle[0]._ours.send(b"1")
+    reads.closed(7, fd)
+    assert descriptors_of(path) == 1
+    reads.keep(set())
+    assert descriptors_of(path) == 0
+    assert reads.bounded(7, lambda: 3) == 3
+    reads.close()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "many")])
 def test_what_cannot_be_closed_for_want_of_a_thread_is_closed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

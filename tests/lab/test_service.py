@@ -93,12 +93,12 @@ def test_an_agent_comes_back_and_takes_over_whatever_ended_it(service: LabHost, 
 
 
 def test_the_service_is_limited_by_the_hosts_size(service: LabHost):
-    start(service, "idle")
+    agent = start(service, "idle")
     shown = service.run("systemctl show vmplace -p MemoryMax -p MemoryHigh -p WatchdogUSec").stdout
     limits = dict(line.split("=") for line in shown.splitlines())
     memory = int(service.run("awk '/MemTotal/ {print $2 * 1024}' /proc/meminfo").stdout)
     assert abs(int(limits["MemoryMax"]) / memory - 0.05) < 0.01
-    limit = service.run("grep 'Max data size' /proc/$(pidof -x vmplace | cut -d' ' -f1)/limits").stdout
+    limit = service.run(f"grep 'Max data size' /proc/{agent}/limits").stdout
     # 256 MiB and 16 bytes for each page of 4 KiB.
     assert 256 << 20 < int(limit.split()[3]) <= (256 << 20) + memory / 256
     assert json.loads(service.run("vmplace status --json").stdout)["windows"] >= 1

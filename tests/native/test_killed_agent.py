@@ -30,24 +30,32 @@ PATIENCE_S = 60.0
 TRIES = 5
 """It may have ended between two reads."""
 WAITS, REAL = "tests.native.agent_that_waits", "tests.unit.interfaces.agent_process"
+SUPERVISED = (
+    "from vmplace.interfaces.supervisor import supervised; supervised();"
+    f"import runpy; runpy.run_module('{WAITS}', run_name='__main__', alter_sys=True)"
+)
 
 
 @dataclass
 class Waiting:
-    """An agent, one thread of which waits in exit_aio; ``kept``: the read end of a pipe that it has open."""
+    """An agent, one thread of which waits in exit_aio; ``kept``: the read end of a pipe that it has open.
+
+    ``process`` may be its supervisor.
+    """
 
     process: "subprocess.Popen[str]"
+    pid: int
     config: Path
     kept: int
 
     def end(self, number: signal.Signals) -> None:
         """Have it end as far as it can."""
-        self.process.send_signal(number)
+        os.kill(self.pid, number)
         until(lambda: self.states() == ["D", "Z"])
 
     def states(self) -> list[str]:
         """Return what its threads do."""
-        return sorted(state_of(path) for path in Path(f"/proc/{self.process.pid}/task").glob("*/stat"))
+        return sorted(state_of(path) for path in Path(f"/proc/{self.pid}/task").glob("*/stat"))
 
     def has_closed_all(self) -> bool:
         """Tell whether nobody has the pipe's other end open."""
@@ -68,18 +76,22 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def socket_of(config: Path) -> Path:
+    return config.parent / "run/control.sock"
+
+
 def serves(config: Path) -> bool:
     try:
-        return bool(ask("status", path=config.parent / "run/control.sock"))
+        return bool(ask("status", path=socket_of(config)))
     except NoAgentError:
         return False
 
 
 @contextlib.contextmanager
-def agent(config: Path, script: str, *words: object, fds: tuple[int, ...] = ()) -> Iterator[Any]:
+def agent(config: Path, script: list[str], *words: object, fds: tuple[int, ...] = ()) -> Iterator[Any]:
     with child_guest(256) as child:
         about = [config, 1, 1, child.process.pid, child.hva]
-        argv = [sys.executable, "-m", script, *map(str, (*words, *about))]
+        argv = [sys.executable, *script, *map(str, (*words, *about))]
         with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, pass_fds=fds) as process:
             try:
                 yield process
@@ -99,6 +111,12 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def waiting(program: Path, config: Path) -> Iterator[Waiting]:
+    with agent_that_waits(program, config, ["-m", WAITS]) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def agent_that_waits(program: Path, config: Path, script: list[str]) -> Iterator[Waiting]:
     with contextlib.ExitStack() as stack:
         for _ in range(TRIES):
             holder = stack.enter_context(run_holder([program, "aio"]))
@@ -106,7 +124,7 @@ def waiting(program: Path, config: Path) -> Iterator[Waiting]:
             stack.callback(os.close, kept)
             try:
                 asked = (holder.pid, holder.hva, NPAGES * PAGE)
-                process = stack.enter_context(agent(config, WAITS, *asked, fds=(write_end,)))
+                process = stack.enter_context(agent(config, script, *asked, fds=(write_end,)))
             finally:
                 os.close(write_end)
             # The first to be done at the end: nothing else ends what waits for the server.
@@ -118,8 +136,9 @@ def waiting(program: Path, config: Path) -> Iterator[Waiting]:
                 break
             process.kill()
             process.wait()
-        until(lambda: "exit_aio" in stacks_of(process.pid))
-        yield Waiting(process, config, kept)
+        pid = int(ask("status", path=socket_of(config))["pid"])
+        until(lambda: "exit_aio" in stacks_of(pid))
+        yield Waiting(process, pid, config, kept)
 
 
 def stacks_of(pid: int) -> str:
@@ -137,8 +156,8 @@ def test_the_next_agent_takes_over_from_one_that_was_killed_and_cannot_end(
     assert waiting.has_closed_all()
     assert not serves(waiting.config)
     # Its pid is there all the time.
-    os.kill(waiting.process.pid, 0)
-    with agent(waiting.config, REAL):
+    os.kill(waiting.pid, 0)
+    with agent(waiting.config, ["-m", REAL]):
         until(lambda: serves(waiting.config))
         assert waiting.states() == ["D", "Z"]
 
@@ -146,5 +165,17 @@ def test_the_next_agent_takes_over_from_one_that_was_killed_and_cannot_end(
 def test_an_agent_that_was_killed_and_cannot_end_has_no_lock(waiting: Waiting):
     waiting.end(signal.SIGKILL)
     lock = AgentLock(waiting.config.parent / "state/agent.lock")
-    assert lock.take() == waiting.process.pid
+    assert lock.take() == waiting.pid
     lock.release()
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)], ids=["killed", "stopped"]
+)
+def test_systemd_learns_at_once_that_an_agent_has_ended_that_cannot_end(
+    program: Path, config: Path, number: signal.Signals, status: int
+):
+    with agent_that_waits(program, config, ["-c", SUPERVISED]) as waiting:
+        os.kill(waiting.pid if number == signal.SIGKILL else waiting.process.pid, number)
+        assert waiting.process.wait(PATIENCE_S) == status
+        assert waiting.states() == ["D", "Z"]

@@ -34,8 +34,19 @@ Beat = Callable[[], None]
 @click.option("--windows", type=click.IntRange(min=1), help="End after this many windows.")
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Keep the run in this file.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option(
+    "--supervised",
+    is_flag=True,
+    help="For service managers: end even where the kernel cannot end each thread of the agent.",
+)
 def agent(  # noqa: PLR0913 - an option each
-    config: Path | None, check: bool, once: bool, windows: int | None, record: Path | None, verbose: bool
+    config: Path | None,
+    check: bool,
+    once: bool,
+    windows: int | None,
+    record: Path | None,
+    verbose: bool,
+    supervised: bool,
 ) -> None:
     """Run the agent in the foreground: place the guests of this host until it is stopped.
 
@@ -44,6 +55,11 @@ def agent(  # noqa: PLR0913 - an option each
 
     --record keeps what the agent sees and decides, and `vmplace replay` repeats its decisions.
     """
+    if supervised:
+        from vmplace.interfaces import supervisor
+
+        # Before all else, for which the first process would need memory, too.
+        supervisor.supervised()
     # numpy's linear algebra starts a thread with buffers of its own for each CPU; nothing here needs it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from vmplace.agent.config import read_config

@@ -66,7 +66,7 @@ def installed(image: Path) -> dict[str, list[str]]:
 def test_an_image_gets_units_that_run_this_vmplace_settings_completion_and_the_hook(image: Path):
     reported = installed(image)
     unit = (image / UNIT).read_text()
-    assert f"ExecStart={image.parent}/opt/vmplace/bin/vmplace agent\n" in unit
+    assert f"ExecStart={image.parent}/opt/vmplace/bin/vmplace agent --supervised\n" in unit
     assert (
         "/opt/vmplace/bin/vmplace metrics serve"
         in (image / "etc/systemd/system/vmplace-metrics.service").read_text()
@@ -113,7 +113,7 @@ def test_after_an_upgrade_the_units_are_written_anew_and_settings_stay(
     (image / "opt2/vmplace").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(image / "opt2"))
     reported = installed(image)
-    assert f"ExecStart={image}/opt2/vmplace agent\n" in (image / UNIT).read_text()
+    assert f"ExecStart={image}/opt2/vmplace agent --supervised\n" in (image / UNIT).read_text()
     assert f"/{UNIT}" in reported["written"] and f"/{SETTINGS}" in reported["kept"]
     assert (image / "usr/local/bin/vmplace").readlink() == image / "opt2/vmplace"
 

@@ -108,9 +108,9 @@ def read_comm(pid: int, proc: Path = PROC) -> str:
     return _read(pid, "comm", proc).rstrip("\n")
 
 
-def read_cgroup(pid: int, proc: Path = PROC) -> str:
-    """Return the control groups of the process, a line for each hierarchy."""
-    return _read(pid, "cgroup", proc)
+def read_cgroup(pid: int, proc: Path = PROC, *, tid: int | None = None) -> str:
+    """Return the control groups of the process, or of one thread, a line for each hierarchy."""
+    return _read(pid, "cgroup" if tid is None else f"task/{tid}/cgroup", proc)
 
 
 def read_status(pid: int, proc: Path = PROC, *, tid: int | None = None) -> dict[str, str]:
@@ -258,7 +258,9 @@ def _read(pid: int, name: str, proc: Path, most: int = MOST_BYTES) -> str:
         return reading.read(proc / f"{pid}/{name}").decode(errors="replace")
 
     try:
-        return _guarded(pid, read if name in WAITS_FOR_NOBODY else lambda: held.bounded(pid, read))
+        return _guarded(
+            pid, read if name.rpartition("/")[2] in WAITS_FOR_NOBODY else lambda: held.bounded(pid, read)
+        )
     except HeldError:
         # The step that waits keeps nothing of what it has read: that may be tens of megabytes.
         reading.give_up()

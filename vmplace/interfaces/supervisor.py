@@ -32,6 +32,8 @@ LEFT = "vmplace: the agent has ended but for a thread that waits in the kernel; 
 
 def supervised() -> None:
     """Return in a child that is to be the agent; the caller's process waits for it, and ends as it does."""
+    # Where it is ignored, as a parent may have left it, nobody can wait for a child.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     parent, before = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
     pid = os.fork()
     if pid:

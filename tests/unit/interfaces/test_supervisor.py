@@ -92,3 +92,19 @@ def test_an_agent_that_is_stopped_for_a_while_has_not_ended():
             process.wait(5)
         os.kill(agent, signal.SIGKILL)
         assert process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_it_waits_where_its_own_parent_ignores_children():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        argv = [sys.executable, "-c", BEGIN + "sys.exit(7)"]
+        process = os.posix_spawn(
+            sys.executable, argv, os.environ | {"PYTHONPATH": str(ROOT)}, file_actions=[]
+        )
+        read_end = os.pidfd_open(process)
+        signal.signal(signal.SIGCHLD, before)
+        assert select.select([read_end], [], [], PATIENCE_S)[0]
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
+        os.close(read_end)
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -89,6 +89,10 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	  tests/native/fuzz_perf_records.c vmplace/native/perf_records.c -o build/fuzz/perf_records
 	cd build/fuzz && ./perf_records -runs=$(RUNS) -max_len=300 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
 	  found/perf_records ../../tests/data/perf_records
+	@mkdir -p build/fuzz/found/apart_requests
+	clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Ivmplace/native \
+	  tests/native/fuzz_apart_requests.c vmplace/native/apart_requests.c vmplace/native/apart_events.c -o build/fuzz/apart_requests
+	cd build/fuzz && ./apart_requests -runs=$(RUNS) -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 found/apart_requests
 
 test: lint lint-ansible venv promtool lab ## lint, fuzzers, and tests: unit, native, lab, cloud (needs root; builds the lab first)
 	@$(MAKE) --no-print-directory fuzz
@@ -251,4 +255,4 @@ $(TOOLS)/prometheus: | setup
 	@mv $(TOOLS)/deb/usr/bin/promtool $(TOOLS)/deb/usr/bin/prometheus $(TOOLS) && rm -rf $(TOOLS)/deb && touch $@
 
 clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
-	rm -rf build lab/build .venv vmplace/native/*.so *.egg-info lab/*.egg-info
+	rm -rf build lab/build .venv vmplace/native/*.so vmplace/native/vmplace-apart *.egg-info lab/*.egg-info

@@ -3,9 +3,9 @@
 move_pages(2) waits for the lock of a process' mappings, and not even a kill ends that wait (6.18:
 do_pages_move and do_pages_stat take mmap_read_lock; readers of /proc take mmap_read_lock_killable).  A
 process can hold that lock for ever (held.py).  A thread of the agent that waited there would keep the agent
-from ending, and systemd from starting the next one.  So a process of its own, apart_worker.py, makes these
-calls.  If a guest blocks it, it is left behind, and another one takes its place.  Writes to DAMON are made
-there, too, as DAMON's thread in the kernel takes that lock.
+from ending, and systemd from starting the next one.  So a process of its own, native/apart_worker.c, makes
+these calls.  If a guest blocks it, it is left behind, and another one takes its place.  Writes to DAMON are
+made there, too, as DAMON's thread in the kernel takes that lock.
 
 Nobody knows what becomes of such a call: its pages may move once the guest unlocks its mappings.  Their
 record in the journal was written before and stays.  Nothing is begun for that guest until the process has
@@ -17,8 +17,9 @@ import logging
 import os
 import select
 import socket
+import stat
+import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import held, native
-from vmplace.apart_worker import ANSWER, ASK, DAMON, HEAD, MOVE, NAME, WRITE
 from vmplace.cpu_time import charge_apart, note_delay
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
@@ -45,7 +45,18 @@ GONE_S = 2.0
 DAMON_KEY = -1
 """Stands for a pid: nobody knows which process blocks a write to DAMON."""
 PARENT, START_TIME = 1, 19
-SCRIPT = Path(__file__).with_name("apart_worker.py")
+HEAD = struct.Struct("=IiIIQ")
+"""Kind, pid, count, bytes of text, key (native/apart_requests.h, as all that is sent and answered)."""
+ANSWER = struct.Struct("=qqqq")
+"""errno, ns by the clock, ns of CPU since the last answer, ns that it waited for a CPU."""
+READY = b"1"
+"""What is sent first, by a program with these formats."""
+MOVE, ASK, WRITE, COUNT, DROP = 1, 2, 3, 4, 5
+MOST_PAGES = 4096
+"""Of one request: what a process that is left behind keeps of it is memory of the agent."""
+NAME = "vmpmove "
+"""Before the pid of the process that is worked on, in a process' own name; DAMON has no pid."""
+DAMON = "damon"
 
 
 class Process:
@@ -61,27 +72,31 @@ class Process:
                 hint="free some memory, or raise TasksMax and LimitNOFILE of the agent",
             ) from err
         self._stat = Path(f"/proc/{self._process.pid}/stat")
+        self._answers = select.poll()
+        self._answers.register(self._socket, select.POLLIN)
         # While it starts, it may wait for files and memory; no guest is to blame for that.
-        if not self._answers_within(START_S) or not self._socket.recv(1):
+        if not self._answers_within(START_S) or self._socket.recv(1) != READY:
             self.end()
-            raise VmplaceError("the process that moves pages does not start", hint="see the log")
+            raise VmplaceError(
+                "the process that moves pages does not start",
+                hint="restart the agent if vmplace was upgraded since, or see the log",
+            )
 
-    def call(self, pid: int, parts: list[bytes], answer_bytes: int, patience_s: float | None = None) -> bytes:
+    def call(self, pid: int, request: bytes, answer_bytes: int, patience_s: float | None = None) -> bytes:
         """Return the answer; raises HeldError, and VmplaceError if the process ended by itself."""
         try:
-            for part in parts:
-                self._socket.sendall(part)
+            self._socket.sendall(request)
             held.await_end(
                 pid, self._answers_within, self._stat, self._has_ended, patience_s, by_process=True
             )
-            answer = bytearray()
+            answer = self._socket.recv(answer_bytes)
             while len(answer) < answer_bytes and (part := self._socket.recv(answer_bytes - len(answer))):
                 answer += part
         except OSError as err:
             raise VmplaceError(f"the process that moves pages ended: {err.strerror}") from err
         if len(answer) < answer_bytes:
             raise VmplaceError("the process that moves pages ended")
-        return bytes(answer)
+        return answer
 
     def end(self) -> None:
         """Have it end; nobody waits for that."""
@@ -100,20 +115,16 @@ class Process:
         return self._process.poll() is not None
 
     def _answers_within(self, seconds: float) -> bool:
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(seconds * 1000))
+        return bool(self._answers.poll(seconds * 1000))
 
 
 def _started() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     """Start the process; return our end of its socket, and it; raises OSError."""
-    command = [sys.executable, "-I", "-S", str(SCRIPT), str(native.PATH)]
-    environ = {"LC_ALL": "C.UTF-8"}
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             return ours, subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environ
+                [native.APART], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env={}
             )
         except BaseException:
             ours.close()
@@ -143,23 +154,28 @@ def _taken() -> Iterator[Process]:
 
 
 def move_pages(pid: int, hvas: Hvas, nids: Status, status: Status) -> int:
-    """See ``native.move_pages``; raises HeldError, too: what became of the pages is not known then."""
+    """See ``native.move_pages``; at most MOST_PAGES.
+
+    Raises HeldError, too: what became of the pages is not known then.
+    """
     return _call(MOVE, pid, hvas, status, nids.tobytes())
 
 
 def page_nids(pid: int, hvas: Hvas, status: Status) -> None:
     """See ``native.page_nids``; raises HeldError, too."""
-    _call(ASK, pid, hvas, status, b"")
+    for first in range(0, max(len(hvas), 1), MOST_PAGES):
+        some = slice(first, first + MOST_PAGES)
+        _call(ASK, pid, hvas[some], status[some], b"")
 
 
 def write(path: Path, text: str, *, patience_s: float) -> None:
     """Write to a file of DAMON; raises OSError, and HeldError until an earlier write has ended."""
     if held.holds(DAMON_KEY):
         raise HeldError
-    name, content = os.fsencode(path), text.encode()
+    name, content = os.fsencode(path) + b"\0", text.encode()
+    request = HEAD.pack(WRITE, 0, len(name), len(content), 0) + name + content
     with _taken() as process:
-        parts = [HEAD.pack(WRITE, len(name), len(content)), name, content]
-        answer = process.call(DAMON_KEY, parts, ANSWER.size, patience_s)
+        answer = process.call(DAMON_KEY, request, ANSWER.size, patience_s)
     raise_error(*ANSWER.unpack(answer))
 
 
@@ -174,9 +190,9 @@ def close() -> None:
 def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
     if held.holds(pid, by_process=True):
         raise HeldError
-    parts = [HEAD.pack(kind, pid, len(hvas)), hvas.tobytes(), nids, status.tobytes()]
+    request = b"".join((HEAD.pack(kind, pid, len(hvas), 0, 0), hvas.tobytes(), nids, status.tobytes()))
     with _taken() as process:
-        answer = process.call(pid, parts, ANSWER.size + 4 * len(hvas))
+        answer = process.call(pid, request, ANSWER.size + 4 * len(hvas))
     status[:] = np.frombuffer(answer, np.int32, offset=ANSWER.size)
     return raise_error(*ANSWER.unpack_from(answer))
 
@@ -219,16 +235,34 @@ def _iter_left_behind(proc: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
 def _began(path: Path) -> int | None:
     """Return when a process began that belongs to another agent; None for any other process.
 
-    Such a process belongs to this user by all its ids, and runs the same Python.  Its name proves nothing:
-    anybody may start su(1) or sudo(8) under any name and let it wait for a password, and both then act as
-    root.  The process of an agent under another version of Python is not recognised.
+    Such a process belongs to this user by all its ids, and runs the agent's program.  Its name proves
+    nothing: anybody may start su(1) or sudo(8) under any name and let it wait for a password, and both then
+    act as root.
     """
-    if not is_nobody_but(os.geteuid(), path):
+    if not is_nobody_but(os.geteuid(), path) or not _runs_program(path):
         return None
-    runs = str((path / "exe").readlink()).removesuffix(" (deleted)")
-    if runs != str(Path("/proc/self/exe").readlink()) or _stat(path, PARENT) == os.getpid():
-        return None
-    return _stat(path, START_TIME)
+    return None if _stat(path, PARENT) == os.getpid() else _stat(path, START_TIME)
+
+
+def _runs_program(path: Path) -> bool:
+    """Tell whether a process, this user's by all its ids, runs this agent's program or an earlier one's.
+
+    The agent may have been upgraded since: the earlier one's file is deleted, or in another folder.  Then it
+    is known by its name and by its control group, which a unit keeps.  No user gets into that group, nor does
+    root of a container.  A user's own file does not pass for it, nor does a link to a program like sudo(8).
+    A process that is not recognised keeps nobody from work for its guest, who finds then that it blocks.
+    """
+    runs, own = (path / "exe").stat(), native.APART.stat()
+    if os.path.samestat(runs, own):
+        return True
+    name = os.fspath((path / "exe").readlink()).removesuffix(" (deleted)")
+    others = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
+    return (
+        Path(name).name == native.APART.name
+        and runs.st_uid == own.st_uid
+        and not runs.st_mode & others
+        and read_text(path / "cgroup", SMALL_BYTES) == read_text(Path("/proc/self/cgroup"), SMALL_BYTES)
+    )
 
 
 def _name(path: Path) -> str:

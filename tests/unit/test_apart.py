@@ -5,12 +5,14 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,8 @@ import numpy as np
 import pytest
 
 from tests.unit.descriptors import descriptors
-from vmplace import apart, held
+from tests.unit.nobody import NOBODY
+from vmplace import apart, held, native
 from vmplace.actuation.batch import NativeKernel, move_batch
 from vmplace.apart import GONE_S
 from vmplace.cpu_time import thread_delay_ns
@@ -40,7 +43,7 @@ def put(proc: Path, start_time: int, name: str = f"vmpmove {GUEST}") -> None:
         path.mkdir()
     (path / "comm").write_text(f"{name}\n")
     (path / "status").write_text(f"Name:\t{name}\nUid:\t{' '.join([str(os.geteuid())] * 4)}\n")
-    (path / "exe").symlink_to(Path("/proc/self/exe").readlink())
+    (path / "exe").symlink_to(native.APART)
     (path / "stat").write_text(f"77 ({name}) D 1 {' '.join(['0'] * 17)} {start_time} 0\n")
 
 
@@ -105,6 +108,69 @@ def test_one_that_acts_as_root_but_is_no_agents_is_not_left_behind(
         (tmp_path / "77/exe").symlink_to(runs)
     apart.note_left_behind(tmp_path, patience_s=0.0)
     assert not held.holds(GUEST)
+
+
+@dataclass
+class Earlier:
+    """What the process of an agent runs that was upgraded since."""
+
+    mode: int = 0o755
+    uid: int = -1
+    group: str = Path("/proc/self/cgroup").read_text()
+    name: str = native.APART.name
+    is_left: bool = False
+
+
+EARLIER = {
+    "in another folder": Earlier(is_left=True),
+    "deleted": Earlier(name=f"{native.APART.name} (deleted)", is_left=True),
+    "another program": Earlier(name="sudo"),
+    "setuid": Earlier(mode=0o4755),
+    "a group writes it": Earlier(mode=0o775),
+    "all write it": Earlier(mode=0o757),
+    "a user's": Earlier(uid=NOBODY),
+    "of a container": Earlier(group="0::/kubepods.slice/kubepods-pod1.slice\n"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("earlier", EARLIER.values(), ids=EARLIER)
+def test_the_program_of_an_agent_before_an_upgrade_is_known_by_what_no_user_can_have(
+    tmp_path: Path, earlier: Earlier
+):
+    put(tmp_path, 500)
+    program = tmp_path / earlier.name
+    shutil.copy(native.APART, program)
+    os.chown(program, earlier.uid, -1)
+    program.chmod(earlier.mode)
+    (tmp_path / "77/exe").unlink()
+    (tmp_path / "77/exe").symlink_to(program)
+    (tmp_path / "77/cgroup").write_text(earlier.group)
+    apart.note_left_behind(tmp_path, patience_s=0.0)
+    assert held.holds(GUEST) == earlier.is_left
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what must not be dumped")
+def test_a_process_whose_program_was_replaced_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It really runs, as the child of a process that is gone; the package's file is replaced."""
+    program = tmp_path / native.APART.name
+    shutil.copy(native.APART, program)
+    monkeypatch.setattr(native, "APART", program)
+    ours, theirs = socket.socketpair()
+    # Without "<&3", a shell gives what it starts in the background no stdin.
+    script = 'exec 3<&0; "$1" <&3 >/dev/null & echo $!'
+    with ours, theirs:
+        command = ["sh", "-c", script, "sh", str(program)]
+        pid = int(subprocess.run(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, check=True).stdout)
+        theirs.close()
+        assert ours.recv(1) == apart.READY
+        ours.sendall(apart.HEAD.pack(apart.DROP, GUEST % 10**7, 0, 0, 1))
+        assert len(ours.recv(apart.ANSWER.size)) == apart.ANSWER.size
+        shutil.copy(program, tmp_path / "new")
+        (tmp_path / "new").replace(program)
+        assert str(Path(f"/proc/{pid}/exe").readlink()).endswith(" (deleted)")
+        apart.note_left_behind(patience_s=0.0)
+        assert held.holds(GUEST % 10**7)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/su").exists(), reason="needs root, and su(1)")
@@ -251,6 +317,18 @@ def test_that_the_process_does_not_start_is_no_word_of_the_kernels_on_a_node(
     with pytest.raises(VmplaceError, match="does not start: ") as reported:
         move_batch(NativeKernel(), os.getpid(), np.zeros(1, np.uint64), 0)
     assert reported.value.hint and descriptors() - before == set()
+
+
+def test_a_program_with_other_formats_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The package was upgraded, and the agent was not started again."""
+    program = tmp_path / native.APART.name
+    program.write_text("#!/bin/sh\nprintf r >&0\nexec cat >/dev/null\n")
+    program.chmod(0o755)
+    apart.close()
+    monkeypatch.setattr(native, "APART", program)
+    with pytest.raises(VmplaceError, match="does not start") as reported:
+        apart.page_nids(os.getpid(), np.zeros(1, np.uint64), np.zeros(1, np.int32))
+    assert reported.value.hint and "upgraded" in reported.value.hint
 
 
 def test_what_a_call_waits_for_a_cpu_is_known():

@@ -14,7 +14,6 @@ LAB = PACKAGE.parent / "lab"
 STAGES = ["topology", "sampling", "model", "policy", "actuation", "agent", "interfaces"]
 FOR_ALL = {
     "apart",
-    "apart_worker",
     "counting",
     "cpu_time",
     "errors",

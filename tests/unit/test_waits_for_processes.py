@@ -27,7 +27,7 @@ from tests.unit.process_accesses import NEVER_WAITS, OF_HOST, OF_PROCESS, Access
 from vmplace import apart, counting, held, native
 from vmplace.actuation.affinity import read_cpus, read_thread_start, set_cpus
 from vmplace.actuation.identity import has_ended, read_identity
-from vmplace.apart_worker import NAME
+from vmplace.apart import NAME
 from vmplace.cloud.kubernetes.pods import qemu_by_pod
 from vmplace.errors import VmplaceError
 from vmplace.held import Held
@@ -48,7 +48,6 @@ PASSED = "the pass comes by"
 CALLED = "given to Placement.call, which is bounded"
 OWN = "of this process, or a child of its own"
 HOST = "of the host"
-APART = "in a process that can be left behind"
 PLACES = {
     "actuation/affinity.py:read_cpus": PASSED,
     "actuation/affinity.py:set_cpus": PASSED,
@@ -61,11 +60,8 @@ PLACES = {
     "actuation/replicator.py:ask_kvm": CALLED,
     "agent/cost.py:rss_bytes": OWN,
     "apart.py:Process.__init__": OWN,
-    "apart.py:_began": PASSED,
     "apart.py:_iter_left_behind": PASSED,
-    "apart_worker.py:_call_itself": OWN,
-    "apart_worker.py:_waited_for_cpu_ns": OWN,
-    "apart_worker.py:main": APART,
+    "apart.py:_runs_program": PASSED,
     "held.py:Held.probe.read": PASSED,
     "held.py:_user_of": PASSED,
     "interfaces/calibrate_command.py:calibrate": OWN,
@@ -175,11 +171,10 @@ def put_guest(proc: Path) -> None:
 def proc(tmp_path: Path) -> Iterator[Path]:
     proc = tmp_path / "proc"
     put_guest(proc)
-    python = str(Path("/proc/self/exe").readlink())
     put(proc, NUMAD, "numad", "/usr/bin/numad")
     put(proc, USERS_NUMAD, "numad", "/usr/bin/numad", NOBODY)
-    put(proc, LEFT, f"{NAME}{HELD_UP}", python)
-    put(proc, USERS_LEFT, f"{NAME}1", python, NOBODY)
+    put(proc, LEFT, f"{NAME}{HELD_UP}", str(native.APART))
+    put(proc, USERS_LEFT, f"{NAME}1", str(native.APART), NOBODY)
     put(proc, IDLE, "bash", "/bin/bash", NOBODY)
     (proc / "self").symlink_to("/proc/self")
     (proc / "kpageflags").touch()
@@ -268,7 +263,7 @@ def test_each_place_that_reads_of_a_process_or_calls_for_it_is_listed():
 
 def test_each_call_of_the_c_core_that_could_wait_is_known():
     computing = {name for name in native.__all__ if name.startswith(("place_", "rows_", "touch_rate_"))}
-    computing |= {"PATH", "learn_shares", "queue_length", "windows_marks"}
+    computing |= {"APART", "learn_shares", "queue_length", "windows_marks"}
     assert set(native.__all__) == computing | OF_HOST | OF_PROCESS
 
 
@@ -349,6 +344,7 @@ def test_without_bounds_all_that_may_wait_is_found(
     assert unbounded(accesses) == {
         *(("open", name) for name in files | {"task/*/syscall"} if name != "exe"),
         ("readlink", "exe"),
+        ("stat", "exe"),
         ("readlink", "fd/*"),
         ("scandir", "fd"),
         ("read_pagemap", "pagemap"),

@@ -36,11 +36,11 @@ from vmplace.native._native import (
     windows_marks,
 )
 
-PATH = Path(_native.__file__)
-"""Where the core itself is, for processes that load nothing else."""
+APART = Path(_native.__file__).with_name("vmplace-apart")
+"""The program that makes calls in a process of its own (apart.py)."""
 
 __all__ = [
-    "PATH",
+    "APART",
     "drain_lru",
     "folio_heads",
     "idle_collect",

@@ -1,4 +1,5 @@
-/* Where are pages, and put them elsewhere: move_pages(2), called once, never retried. */
+/* Where are pages, and put them elsewhere: move_pages(2) (calls.c). */
+#include "calls.h"
 #include "core.h"
 
 #include <errno.h>
@@ -6,31 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
-
-/* The arrays of uint64 are handed to the kernel as arrays of pointers. */
-_Static_assert(sizeof(void *) == sizeof(uint64_t), "vmplace needs a 64-bit host");
-
-static int64_t vmp_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-/* @nids NULL asks only.  A positive return counts pages left behind: @status has them, so it is no error. */
-static int64_t vmp_call_move_pages(int pid, const struct vmp_buffer *hvas, const int32_t *nids,
-				   int32_t *status, int flags)
-{
-	int64_t started = vmp_now_ns();
-	long ret;
-
-	/* The kernel takes a count of 0 to mean no work, but still looks the process up. */
-	ret = syscall(SYS_move_pages, pid, hvas->count, hvas->u64, nids, status, flags);
-	return ret < 0 ? -errno : vmp_now_ns() - started;
-}
 
 PyObject *vmp_move_pages(PyObject *module, PyObject *args)
 {
@@ -49,7 +26,8 @@ PyObject *vmp_move_pages(PyObject *module, PyObject *args)
 		return NULL;
 
 	Py_BEGIN_ALLOW_THREADS
-	ret = vmp_call_move_pages(pid, &hvas, nids.i32, status.i32, all_owners ? MPOL_MF_MOVE_ALL : MPOL_MF_MOVE);
+	ret = vmp_call_move_pages(pid, hvas.count, hvas.u64, nids.i32, status.i32,
+				  all_owners ? MPOL_MF_MOVE_ALL : MPOL_MF_MOVE);
 	Py_END_ALLOW_THREADS
 	return vmp_result(ret);
 }
@@ -68,7 +46,7 @@ PyObject *vmp_page_nids(PyObject *module, PyObject *args)
 		return NULL;
 
 	Py_BEGIN_ALLOW_THREADS
-	ret = vmp_call_move_pages(pid, &hvas, NULL, status.i32, 0);
+	ret = vmp_call_move_pages(pid, hvas.count, hvas.u64, NULL, status.i32, 0);
 	Py_END_ALLOW_THREADS
 	if (ret < 0)
 		return vmp_result(ret);

@@ -1,4 +1,5 @@
 /* How do samples and counts of hardware come here?  perf_event_open(2) and its ring, without a perf process. */
+#include "calls.h"
 #include "core.h"
 #include "perf_records.h"
 
@@ -69,18 +70,6 @@ PyObject *vmp_perf_drain(PyObject *module, PyObject *args)
 			     (unsigned long long)counts.throttled);
 }
 
-/* Without the GIL: of a thread it waits for exec_update_lock, which the thread's process can keep (held.py). */
-static int vmp_open_event(struct perf_event_attr *attr, int tid, int cpu)
-{
-	long ret;
-
-	Py_BEGIN_ALLOW_THREADS
-	ret = syscall(SYS_perf_event_open, attr, tid, cpu, -1, PERF_FLAG_FD_CLOEXEC);
-	ret = ret < 0 ? -errno : ret;
-	Py_END_ALLOW_THREADS
-	return (int)ret;
-}
-
 PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 {
 	struct perf_event_attr attr = {
@@ -91,28 +80,33 @@ PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 	unsigned int type;
 	unsigned long long config, period;
 	int cpu;
+	long ret;
 
 	if (!PyArg_ParseTuple(args, "IKKi:perf_open", &type, &config, &period, &cpu))
 		return NULL;
 	attr.type = type;
 	attr.config = config;
 	attr.sample_period = period;
-	return vmp_result(vmp_open_event(&attr, -1, cpu));
+
+	Py_BEGIN_ALLOW_THREADS
+	ret = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+	ret = ret < 0 ? -errno : ret;
+	Py_END_ALLOW_THREADS
+	return vmp_result(ret);
 }
 
+/* Without the GIL: it waits for exec_update_lock, which the thread's process can keep (held.py). */
 PyObject *vmp_perf_count(PyObject *module, PyObject *args)
 {
-	struct perf_event_attr attr = {
-		.size = sizeof(attr),
-		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
-	};
-	unsigned int type;
 	unsigned long long config;
-	int tid;
+	unsigned int type;
+	int tid, ret;
 
 	if (!PyArg_ParseTuple(args, "IKi:perf_count", &type, &config, &tid))
 		return NULL;
-	attr.type = type;
-	attr.config = config;
-	return vmp_result(vmp_open_event(&attr, tid, -1));
+
+	Py_BEGIN_ALLOW_THREADS
+	ret = vmp_open_count(type, config, tid);
+	Py_END_ALLOW_THREADS
+	return vmp_result(ret);
 }

@@ -61,7 +61,7 @@ def test_an_event_that_the_machine_lacks_has_no_answer(counters: PerfCounters) -
 
 
 def test_once_the_process_that_counted_is_dead_another_one_counts_anew(counters: PerfCounters) -> None:
-    ((_, process),) = counting._PROCESS
+    (process,) = [one.process for one in counting._PROCESSES.values()]
     process._process.kill()
     with pytest.raises(VmplaceError, match="ended"):
         counters.counts()
@@ -71,6 +71,31 @@ def test_once_the_process_that_counted_is_dead_another_one_counts_anew(counters:
         pass
     assert (counters.counts()["task_clock"] or 0) >= 20_000_000
     counters.close()
+    counting.close()
+
+
+def test_no_process_counts_more_than_it_may_have_but_for_one_guest_and_none_stays_without_work(
+    counters: PerfCounters,
+) -> None:
+    def opened(count: int) -> PerfCounters:
+        return PerfCounters([os.getpid()], {str(n): (1, 1) for n in range(count)}, pid=os.getpid())
+
+    def had() -> list[int]:
+        return sorted(sum(one.events.values()) for one in counting._PROCESSES.values())
+
+    counters.close()
+    half = counting.TOGETHER // 2
+    several = [opened(half) for _ in range(3)]
+    assert had() == [half, 2 * half]
+    large = opened(2 * half + 1)
+    assert had() == [half, 2 * half, 2 * half + 1]
+    # All are those of the process that counts them.
+    assert all(None not in one.counts().values() for one in (*several, large))
+    for one in (*several, large):
+        one.close()
+    assert had() == [0]
+    with pytest.raises(OSError, match="Too many open files"):
+        opened(counting.MOST_EVENTS + 1)
     counting.close()
 
 

@@ -86,9 +86,7 @@ class Process:
         """Return the answer; raises HeldError, and VmplaceError if the process ended by itself."""
         try:
             self._socket.sendall(request)
-            held.await_end(
-                pid, self._answers_within, self._stat, self._has_ended, patience_s, by_process=True
-            )
+            held.await_end(pid, self._answers_within, self._stat, self._has_ended, patience_s)
             answer = self._socket.recv(answer_bytes)
             while len(answer) < answer_bytes and (part := self._socket.recv(answer_bytes - len(answer))):
                 answer += part
@@ -188,7 +186,7 @@ def close() -> None:
 
 
 def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
-    if held.holds(pid, by_process=True):
+    if held.holds(pid):
         raise HeldError
     request = b"".join((HEAD.pack(kind, pid, len(hvas), 0, 0), hvas.tobytes(), nids, status.tobytes()))
     with _taken() as process:

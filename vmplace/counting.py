@@ -63,7 +63,7 @@ def count(pid: int, key: int, events: Iterable[Event]) -> tuple[int, list[Counte
 
     ``key`` (KEYS) stands for the events.  Raises HeldError, VmplaceError; OSError if they are too many.
     """
-    if held.holds(pid, by_process=True):
+    if held.holds(pid):
         raise HeldError
     asked = b"".join(EVENT.pack(kind, tid, config) for kind, config, tid in events)
     number_of_events = len(asked) // EVENT.size

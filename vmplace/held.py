@@ -40,14 +40,11 @@ from vmplace.cpu_time import charge_thread
 from vmplace.errors import UnsupportedHostError
 from vmplace.garbage import COLLECTION
 from vmplace.held_limits import (
-    LEAST_LEFT_BEHIND,
     LONGEST_BACKOFF_S,
-    PROCESSES,
     SHORT_WAITS_S,
     STEPS,
     Blocking,
     CommonWaits,
-    Stuck,
     Waits,
 )
 from vmplace.step_thread import Job, Worker
@@ -90,7 +87,6 @@ class Held:
         self._common = CommonWaits(clock())
         self._slow: dict[int, float] = {}
         self._vouched: frozenset[int] = frozenset()
-        self._most_left_behind = LEAST_LEFT_BEHIND
         self._read: set[int] = set()
         self._idle: list[Worker] = []
         self._unclosed: list[tuple[int, int]] = []
@@ -169,46 +165,33 @@ class Held:
                     self.closed(pid, fd)
         worker.end()
 
-    def holds(self, pid: int, *, by_process: bool = False) -> bool:
-        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing.
-
-        ``by_process``: a process is to make the step, which takes more memory if it is left behind.
-        """
+    def holds(self, pid: int) -> bool:
+        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing."""
         with self._lock:
             process, is_known = self._processes.get(pid), pid in self._read
             if process is not None and (process.stuck_count() or self._clock() < process.until_s):
                 return True
             if pid in self._vouched:
-                return by_process and self._left_behind() >= self._most_left_behind
-            steps, processes = self._stuck_by_user(by_process=False), self._stuck_by_user(by_process=True)
+                return False
+            steps = self._stuck_by_user()
+        # A pid below zero stands for steps that concern no process.
         if not steps.total() or pid < 0:
-            # A pid below zero stands for steps that concern no process.
             return False
         user = _user_of(pid, self._proc)
-        if STEPS.is_full(steps[user], steps.total(), is_known=is_known):
-            return True
-        return by_process and PROCESSES.is_full(processes[user], processes.total(), is_known=is_known)
+        return STEPS.is_full(steps[user], steps.total(), is_known=is_known)
 
-    def _stuck_by_user(self, *, by_process: bool) -> "Counter[int]":
+    def _stuck_by_user(self) -> "Counter[int]":
         # Processes, not steps: to close a held guest's descriptor is a second step for the same.
         return Counter(
             one.user
             for pid, one in self._processes.items()
-            if one.stuck and pid not in self._vouched and one.stuck_count(by_process=by_process)
+            if one.stuck and pid not in self._vouched and one.stuck_count()
         )
-
-    def _left_behind(self) -> int:
-        stuck = (self._processes[pid] for pid in self._vouched if pid in self._processes)
-        return sum(one.stuck_count(by_process=True) > 0 for one in stuck)
 
     def vouch(self, pids: Collection[int]) -> None:
         """Note which processes libvirt started: no process of the same user takes room from these."""
         with self._lock:
             self._vouched = frozenset(pids)
-
-    def leave_behind(self, most: int) -> None:
-        """Bound how many processes of the agent those that libvirt started may keep."""
-        self._most_left_behind = most
 
     def probe(self, pid: int) -> bool:
         """Read a byte of the process; tell whether it holds that up."""
@@ -274,15 +257,13 @@ class Held:
             worker.forget()
         self._lock, self._idle, self._processes = threading.Lock(), [], {}
 
-    def await_end(  # noqa: PLR0913 - the step, and what is known of it
+    def await_end(
         self,
         pid: int,
         ends_within: Callable[[float], bool],
         stat: Path,
         has_ended: Callable[[], bool],
         patience_s: float | None = None,
-        *,
-        by_process: bool = False,
     ) -> None:
         """Wait until a step ends; raise HeldError if process ``pid`` has it wait too long.
 
@@ -300,15 +281,15 @@ class Held:
             waited_s += waited_s_between(before, look, now - began)
             before, began = look, now
             if waited_s >= patience_s or now - first >= max(MOST_S, patience_s):
-                self._note(pid, waited_s, Stuck(has_ended, by_process))
+                self._note(pid, waited_s, has_ended)
                 raise HeldError
             look_s = max(LOOK_S, min((now - first) / 4, LONGEST_LOOK_S, patience_s - waited_s))
         if waited_s > LOOK_S and not is_usual:
             self._note(pid, waited_s, None)
 
-    def note_stuck(self, pid: int, has_ended: Callable[[], bool], *, by_process: bool = True) -> None:
+    def note_stuck(self, pid: int, has_ended: Callable[[], bool]) -> None:
         """Begin nothing for a process until a step has ended, which another process of the agent does."""
-        self._note(pid, 0.0, Stuck(has_ended, by_process))
+        self._note(pid, 0.0, has_ended)
 
     def note_waits(self, pid: int, waited_s: float) -> None:
         """Note that many steps for a process, each too short to be given up, waited so long together."""
@@ -326,7 +307,7 @@ class Held:
             self._slow = {one: at_s for one, at_s in self._slow.items() if at_s >= since_s}
             return max(MOST_S / (1 + len(self._slow.keys() - {pid})), WAIT_S)
 
-    def _note(self, pid: int, waited_s: float, stuck: Stuck | None) -> None:
+    def _note(self, pid: int, waited_s: float, stuck: Callable[[], bool] | None) -> None:
         with self._lock:
             self._left_s -= waited_s
             now = self._clock()
@@ -394,5 +375,5 @@ bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds
 opened, closed = _HELD.opened, _HELD.closed
 await_end, note_stuck, note_waits, keep = _HELD.await_end, _HELD.note_stuck, _HELD.note_waits, _HELD.keep
 calls_may_wait_s = _HELD.calls_may_wait_s
-vouch, leave_behind = _HELD.vouch, _HELD.leave_behind
+vouch = _HELD.vouch
 """Of this process: all its parts wait for the same guests."""

@@ -1,11 +1,10 @@
 """How much may processes that block their readers cost together (held.py)?  In memory, and in time.
 
 1. A step that was given up takes memory until it ends: one that waits in a thread at most STEP_BYTES, with
-   another one that closes its descriptor; one that a process makes (apart.py) at most PROCESS_BYTES.
-   docs/design/hostile-guests.md has what was measured.
-2. A process that libvirt started has an account of its own: one step, and one that closes its descriptor.  So
-   there are no more of these than guests.  Of these, ``most_left_behind`` may keep a process of the agent.
-3. All others are bounded by user (users.py): ``STEPS`` and ``PROCESSES``.
+   another one that closes its descriptor; one that a process makes (apart.py) at most PROCESS_BYTES.  Each
+   process that blocks them may keep both.  docs/design/hostile-guests.md has what was measured.
+2. A process that libvirt started has an account of its own.  So there are no more of these than guests.
+3. All others are bounded by user (users.py): ``STEPS``.
 4. Waits of all processes together may take COMMON_S in LONGEST_BACKOFF_S.  Beyond that, a process that waits
    and has had half an equal share of them, or more, is left alone.
 """
@@ -18,9 +17,7 @@ LONGEST_BACKOFF_S = 256.0
 SHORT_WAITS_S = 10.0
 """Steps that end before they are looked at may have slept so long in LONGEST_BACKOFF_S, for each process."""
 COMMON_S = 2 * SHORT_WAITS_S
-STEP_BYTES, PROCESS_BYTES = 512 << 10, 5 << 20
-LEAST_LEFT_BEHIND = 8
-GIB = 1 << 30
+STEP_BYTES, PROCESS_BYTES = 512 << 10, 512 << 10
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,6 @@ class Room:
 
 
 STEPS = Room(most=64, share=7, reserved=4)
-PROCESSES = Room(most=12, share=2, reserved=3)
-
-
-def most_left_behind(memory_bytes: int) -> int:
-    """Return how many processes guests of libvirt may keep of the agent on a host with so much memory.
-
-    One for each GiB: PROCESS_BYTES are 0.5 % of that, and the unit's MemoryHigh is 4 % of the host.
-    """
-    return max(memory_bytes // GIB, LEAST_LEFT_BEHIND)
 
 
 @dataclass
@@ -97,27 +85,22 @@ class CommonWaits:
 
 
 @dataclass
-class Stuck:
-    """A step that was given up: ``has_ended`` tells if it is over; ``by_process``: a process makes it."""
-
-    has_ended: Callable[[], bool]
-    by_process: bool
-
-
-@dataclass
 class Blocking:
-    """What is remembered of a process that has blocked steps; ``waits``: the recent ones that were seen."""
+    """What is remembered of a process that has blocked steps; ``waits``: the recent ones that were seen.
+
+    ``stuck``: of each step that was given up, how to ask whether it is over.
+    """
 
     user: int
     waits: Waits
-    stuck: list[Stuck] = field(default_factory=list)
+    stuck: list[Callable[[], bool]] = field(default_factory=list)
     times: int = 0
     until_s: float = 0.0
 
-    def stuck_count(self, *, by_process: bool = False) -> int:
-        """Return how many steps for it still wait: all, or those that processes make."""
-        self.stuck = [one for one in self.stuck if not one.has_ended()]
-        return sum(one.by_process or not by_process for one in self.stuck)
+    def stuck_count(self) -> int:
+        """Return how many steps for it still wait."""
+        self.stuck = [has_ended for has_ended in self.stuck if not has_ended()]
+        return len(self.stuck)
 
     def leave_alone(self, now_s: float) -> None:
         """Begin nothing for it, for longer each time."""

@@ -152,26 +152,37 @@ def test_a_read_that_is_held_up_ends_and_other_guests_are_read(holder: Holder):
             assert np.count_nonzero(frames.read(pagemap, holder.guest.ram[0], 0, NPAGES).pfns) == NPAGES
 
 
+def ask_where(holder: Holder) -> Status:
+    status = np.full(1, 99, np.int32)
+    apart.page_nids(holder.pid, holder.hvas[:1], status)
+    return status
+
+
+@pytest.mark.parametrize("step", [lambda holder: read_smaps(holder.pid), ask_where], ids=["read", "asked"])
 def test_guests_of_libvirt_that_all_hold_readers_up_leave_the_others_of_their_user_to_be_read(
-    program: Path, tmp_path: Path
+    program: Path, tmp_path: Path, step: Callable[[Holder], object]
 ):
     """By default libvirt runs all guests as one user."""
     with contextlib.ExitStack() as stack:
         stack.callback(held.vouch, ())
-        guests = [stack.enter_context(run_holder([program])) for _ in range(STEPS.most_of_one + 2)]
-        *evil, good = [guest.pid for guest in guests]
-        for pid in (*evil, good):
-            (tmp_path / f"{pid}.pid").write_text(f"{pid}\n")
+        guests = [stack.enter_context(run_holder([program])) for _ in range(STEPS.most_of_one + 3)]
+        *evil, good, others = guests
+        for guest in (*evil, good):
+            (tmp_path / f"{guest.pid}.pid").write_text(f"{guest.pid}\n")
         held.vouch(reported_pids(tmp_path))
-        for guest in guests[:-1]:
+        for guest in evil:
             guest.hold()
         with within(PATIENCE_S * len(evil)):
-            for pid in evil:
+            for guest in evil:
                 with pytest.raises(HeldError):
-                    read_smaps(pid)
-        assert read_smaps(good) and not held.probe(good)
-        assert all(held.holds(pid) for pid in evil)
-        for guest in guests:
+                    step(guest)
+        assert step(good) is not None and step(others) is not None and not held.probe(good.pid)
+        assert all(held.holds(guest.pid) for guest in evil)
+        # Without libvirt's word, the user has no more than his share.
+        held.vouch(())
+        with pytest.raises(HeldError):
+            step(others)
+        for guest in evil:
             guest.let_go()
 
 

@@ -38,14 +38,7 @@ from vmplace.held import (
     HeldError,
     bounded,
 )
-from vmplace.held_limits import (
-    LONGEST_BACKOFF_S,
-    PROCESS_BYTES,
-    PROCESSES,
-    STEP_BYTES,
-    STEPS,
-    most_left_behind,
-)
+from vmplace.held_limits import LONGEST_BACKOFF_S, PROCESS_BYTES, STEP_BYTES, STEPS
 from vmplace.step_thread import Job, Worker
 from vmplace.thread_waits import ThreadTimes
 from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
@@ -54,6 +47,7 @@ from vmplace.users import Users as SubordinateIds
 
 MOST_OF_USER = 8
 """Of a user, where no other user's processes hold readers up."""
+SMALL_GUEST_BYTES = 128 << 20
 
 
 def put(proc: Path, pid: int, *, held: bool) -> Path:
@@ -183,8 +177,8 @@ class Users:
             self.hold(pid)
         return pids
 
-    def hold(self, pid: int, *, by_process: bool = False) -> None:
-        self.held.note_stuck(pid, self.go_on.is_set, by_process=by_process)
+    def hold(self, pid: int) -> None:
+        self.held.note_stuck(pid, self.go_on.is_set)
 
     def end(self) -> None:
         self.go_on.set()
@@ -314,39 +308,14 @@ def test_children_that_a_guest_of_libvirt_starts_have_the_limits_of_their_user(t
     users.end()
 
 
-@needs_nobody
-def test_of_guests_of_libvirt_so_many_keep_a_process_of_the_agent_as_the_host_has_memory_for(tmp_path: Path):
-    users = Users(tmp_path)
-    guests = [users.process(7) for _ in range(40)]
-    users.held.vouch(guests)
-    users.held.leave_behind(30)
-    for pid in guests[:30]:
-        assert not users.held.holds(pid, by_process=True)
-        users.hold(pid, by_process=True)
-    assert all(users.held.holds(pid, by_process=True) for pid in guests)
-    # They are read all the same.
-    assert not any(users.held.holds(pid) for pid in guests[30:])
-    users.end()
-
-
-@needs_nobody
-def test_users_who_keep_processes_of_the_agent_have_fewer_of_them_and_are_still_read(tmp_path: Path):
-    users = Users(tmp_path)
-    his, others = users.process(7), users.process(8)
-    for _ in range(PROCESSES.most_of_one):
-        assert not users.held.holds(his, by_process=True)
-        users.hold(users.process(7), by_process=True)
-    assert users.held.holds(his, by_process=True) and not users.held.holds(his)
-    assert not users.held.holds(others, by_process=True)
-    users.end()
-
-
 def test_what_may_be_left_behind_at_once_fits_in_the_memory_that_is_spared_for_it():
-    assert STEPS.most * STEP_BYTES + PROCESSES.most * PROCESS_BYTES <= SPARE_BYTES
-    assert STEPS.most_of_one == MOST_OF_USER and PROCESSES.most_of_one < PROCESSES.most // 2
+    each_bytes = STEP_BYTES + PROCESS_BYTES
+    assert STEPS.most * each_bytes <= SPARE_BYTES
+    assert STEPS.most_of_one == MOST_OF_USER
     for gib in (8, 64, 1024):
-        # The unit's MemoryHigh, 4 % of the host, has room for it beside what the agent itself may take.
-        own, left = host_limit_bytes(gib << 30), most_left_behind(gib << 30) * PROCESS_BYTES
+        # The unit's MemoryHigh, 4 % of the host, has room for it beside what the agent itself may take, if
+        # the host is full of small guests of libvirt, and each keeps both.
+        own, left = host_limit_bytes(gib << 30), (gib << 30) // SMALL_GUEST_BYTES * each_bytes
         assert own + left <= 0.04 * (gib << 30)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from vmplace import held
 from vmplace.actuation.replicator import can_replicate
 from vmplace.agent.config import Config
 from vmplace.agent.discovered import Discovered
@@ -14,7 +13,6 @@ from vmplace.agent.notifying_actuator import notifying
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.errors import UnsupportedHostError
 from vmplace.extensions import extension
-from vmplace.held_limits import most_left_behind
 from vmplace.policy.registry import begun
 from vmplace.sampling.guest_cost import GuestCost, PerfCost
 from vmplace.sampling.registry import best_source
@@ -48,7 +46,6 @@ def open_parts(
     choice = best_source(setup, config.source)
     source = choice.source
     memory_bytes = sum(node.memory_bytes for node in host.nodes)
-    held.leave_behind(most_left_behind(memory_bytes))
     finder, notes = guest_finder(config, beat, libvirt_s)
     stated = StatedGuests(Path(config.socket).parent / STATED_GUESTS)
     numad = NumadWatch()

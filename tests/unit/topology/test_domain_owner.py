@@ -135,7 +135,7 @@ def test_a_domain_is_found_though_its_users_other_processes_hold_readers_up(
     (tmp_path / "db1.pid").write_text(f"{real}\n")
     for pid in range(99_999_000, 99_999_100):
         monkeypatch.setattr("vmplace.held._user_of", lambda *_: os.geteuid())
-        mine.note_stuck(pid, lambda: False, by_process=False)
+        mine.note_stuck(pid, lambda: False)
     scan = GuestFinder(Reporting(), run=tmp_path).find()
     assert found(scan, real, other) == {real: ("db1", "libvirt")}
     assert other in {skip.pid for skip in scan.skipped if skip.reason == held.HELD}

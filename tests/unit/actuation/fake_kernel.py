@@ -44,17 +44,19 @@ class FakeKernel:
         self.before_call(len(self.calls))
         self._check_alive()
         queue: list[int] = []
+        blocks: set[int] = set()
         for i, (hva, nid) in enumerate(zip(hvas.tolist(), nids.tolist(), strict=True)):
             if error := self.whole_call_errors.get(nid):
                 raise OSError(error, os.strerror(error))
-            found = self._queued(hva, nid, [hvas[q] for q in queue])
+            found = self._queued(hva, nid, blocks)
             if found is None:
                 queue.append(i)
+                blocks.add(hva // HUGE * HUGE)
                 continue
             status[i] = found
             if not self._migrated(queue, hvas, nid, status):
                 return self.duration_ns(len(hvas))
-            queue = []
+            queue, blocks = [], set()
         if queue:
             self._migrated(queue, hvas, int(nids[-1]), status)
         return self.duration_ns(len(hvas))
@@ -63,8 +65,8 @@ class FakeKernel:
         if self.dead:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
 
-    def _queued(self, hva: int, nid: int, queue: list[np.uint64]) -> int | None:
-        """Return the status that the page gets at once, None if it is queued."""
+    def _queued(self, hva: int, nid: int, blocks: set[int]) -> int | None:
+        """Return the status that the page gets at once, None if it is queued; ``blocks`` has queued pages."""
         present = self.nid_of.get(hva)
         if present is None:
             return -errno.ENOENT
@@ -73,7 +75,7 @@ class FakeKernel:
         if hva in self.shared:
             return -errno.EACCES
         block = hva // HUGE * HUGE
-        if block in self.huge and any(int(q) // HUGE * HUGE == block for q in queue):
+        if block in self.huge and block in blocks:
             return -errno.EBUSY
         return None
 

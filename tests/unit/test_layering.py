@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -59,11 +60,20 @@ def stage_of(module: str) -> str | None:
     return parts[1] if parts[0] == "vmplace" and len(parts) > 1 else None
 
 
+@cache
+def nodes_of(path: Path) -> tuple[list[ast.Import | ast.ImportFrom], frozenset[str]]:
+    """Return a file's imports, and the names of what it calls."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    names = (one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in called)
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)], frozenset(names)
+
+
 def iter_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path)[0]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             yield from (
                 f"{node.module}.{alias.name}" if node.module == "vmplace" else node.module
                 for alias in node.names
@@ -72,23 +82,16 @@ def iter_imports(path: Path) -> Iterator[str]:
 
 def iter_names(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports, also as names out of their package, wherever it does so."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path)[0]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(LAB.parent).with_suffix("").parts).removesuffix(".__init__")
-
-
-def iter_calls(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            called = node.func
-            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -160,11 +163,11 @@ def test_the_agent_loads_nothing_of_the_extras():
 @pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_model_and_policy_do_no_io_and_read_no_clock(path: Path):
     assert not {name.split(".")[0] for name in iter_imports(path)} & IMPURE_MODULES
-    assert "open" not in set(iter_calls(path))
+    assert "open" not in nodes_of(path)[1]
 
 
 def test_only_actuation_changes_placement():
-    changing = {p.relative_to(PACKAGE).parts[0] for p in MODULES if set(iter_calls(p)) & CHANGES_PLACEMENT}
+    changing = {p.relative_to(PACKAGE).parts[0] for p in MODULES if nodes_of(p)[1] & CHANGES_PLACEMENT}
     assert changing == {"actuation"}
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.topology.test_guests_kvm import needs_kvm
 from vmplace import held, native
 from vmplace.topology.placement import KVM_CREATE_VM
 
@@ -18,7 +17,7 @@ def test_a_descriptor_that_is_no_vm_has_no_placement_fd() -> None:
     assert caught.value.errno == errno.EBADF
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_a_vm_is_known_as_one_by_a_thread_that_does_steps() -> None:
     """Its file table is not that of /proc/self, which is the main thread's."""
     kvm = os.open("/dev/kvm", os.O_RDWR)

@@ -1,9 +1,15 @@
 """Whoever runs the tests sees what they wait for, although pytest captures what tests print."""
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.conftest import KVM, Waiting
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 CLOCK = """
@@ -44,3 +50,24 @@ def test_a_slow_test_is_named_while_it_runs(tmp_path: Path):
     assert "[    60 s] 1 of 3 done; test_made.py::test_slow: 31 s\n" in done.stderr
     assert re.search(r"2 of 3 done; test_made.py::test_lab: 61 s; n2: boot: \d+ s\n", done.stderr)
     assert "test_quick" not in done.stderr and "captured" not in done.stderr
+
+
+def test_of_tests_that_run_beside_each_other_the_one_that_takes_longest_is_named():
+    """As pytest-xdist reports them to its first process."""
+    reading, writing = os.pipe()
+    waiting = Waiting(writing, every_s=0.01)
+    waiting.pytest_xdist_node_collection_finished(["slow", "quick", "late"])
+    for begun in ("slow", "quick", "late"):
+        waiting.pytest_runtest_logstart(begun)
+    waiting.pytest_runtest_logfinish("quick")
+    with os.fdopen(reading) as lines:
+        said = [next(line for line in lines if "1 of 3 done" in line)]
+        waiting.pytest_unconfigure()
+        said += [line for line in lines if line.strip()]
+    assert {re.sub(r".*; (\w+): \d+ s\n", r"\1", line) for line in said} == {"slow"}
+
+
+@pytest.mark.kvm
+def test_one_that_looks_for_guests_is_alone_with_kvm():
+    with KVM.open("rb") as another, pytest.raises(BlockingIOError):
+        fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)

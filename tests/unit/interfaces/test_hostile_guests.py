@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from tests.unit.nobody import NOBODY, needs_nobody
-from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from tests.unit.topology.test_guests_kvm import CHILD
 from vmplace.held import HELD
 from vmplace.interfaces.client import NoAgentError, ask
 
-pytestmark = [needs_nobody, needs_kvm]
+pytestmark = [needs_nobody, pytest.mark.kvm]
 ROOT = Path(__file__).parents[3]
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin") or "python3"
 FORGED = b"\x0b100000000000-500000000000 rw-p 00000000 00:00 0 "

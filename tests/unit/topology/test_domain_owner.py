@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.topology.test_guests_kvm import CHILD, needs_kvm
+from tests.unit.topology.test_guests_kvm import CHILD
 from vmplace import held
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.held import Held
@@ -59,7 +59,7 @@ def found(scan: GuestScan, *pids: int) -> dict[int, tuple[str, str]]:
     return {guest.pid: (guest.name, guest.origin) for guest in scan.guests if guest.pid in pids}
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_a_second_process_with_the_uuid_is_reported_and_left_alone(tmp_path: Path, claim: Callable[[], int]):
     real, other = claim(), claim()
     (tmp_path / "db1.pid").write_text(f"{real}\n")
@@ -69,7 +69,7 @@ def test_a_second_process_with_the_uuid_is_reported_and_left_alone(tmp_path: Pat
     assert "claims to be domain db1" in reported and "left alone" in reported
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_policy(
     tmp_path: Path, claim: Callable[[], int]
 ):
@@ -85,7 +85,7 @@ def test_who_says_that_it_is_a_domain_that_cannot_be_read_gets_none_of_its_polic
     assert "claims to be domain db1" in reported and "left alone" in reported
 
 
-@needs_kvm
+@pytest.mark.kvm
 @pytest.mark.parametrize(
     "said", [("-name", "guest=other"), ("-uuid", UUID.replace("4", "5"), "-name", "guest=db1")]
 )
@@ -102,7 +102,7 @@ def test_who_was_started_as_a_domain_and_does_not_say_so_is_reported_and_left_al
     assert found(GuestFinder(run=tmp_path).find(), pid).keys() == {pid}
 
 
-@needs_kvm
+@pytest.mark.kvm
 @pytest.mark.parametrize(
     "error", [RuntimeError("can't start new thread"), UnsupportedHostError("Too many open files")]
 )
@@ -123,7 +123,7 @@ def test_a_domain_whose_command_line_cannot_be_read_for_a_while_stays_that_domai
     assert found(scan, pid) == {} and any(str(error) in skip.reason for skip in scan.skipped)
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_a_domain_is_found_though_its_users_other_processes_hold_readers_up(
     tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -142,7 +142,7 @@ def test_a_domain_is_found_though_its_users_other_processes_hold_readers_up(
     mine.close()
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_of_those_in_a_domains_control_group_one_has_room_of_its_own(
     tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -157,14 +157,14 @@ def test_of_those_in_a_domains_control_group_one_has_room_of_its_own(
     assert vouched[-1] == {first}
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_nobody_is_the_domain_whose_process_libvirt_does_not_tell(tmp_path: Path, claim: Callable[[], int]):
     pid = claim()
     scan = GuestFinder(Reporting(), run=tmp_path).find()
     assert found(scan, pid) == {}
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_what_a_domain_says_is_waited_for_while_libvirtd_is_down(tmp_path: Path, claim: Callable[[], int]):
     class Down(Libvirt):
         def __init__(self) -> None: ...
@@ -180,7 +180,7 @@ def test_what_a_domain_says_is_waited_for_while_libvirtd_is_down(tmp_path: Path,
     assert finder.find().awaited == {UUID}
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_without_libvirt_the_name_is_the_first_ones(tmp_path: Path, claim: Callable[[], int]):
     finder = GuestFinder(run=tmp_path)
     first = claim()
@@ -230,7 +230,7 @@ def test_a_name_leads_out_of_the_folder_nowhere(tmp_path: Path):
     assert not is_of_domain(os.getpid(), "../db1", run=tmp_path / "run", proc=tmp_path)
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_runs(
     tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -266,7 +266,7 @@ def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_
     assert read[4:] == [real, others[2]]
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_a_look_ends_by_the_clock_too_where_others_have_the_cpus(
     claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -407,7 +407,7 @@ def test_a_pid_that_another_process_has_now_is_looked_at_at_once(
     assert dear.find() == {12}
 
 
-@needs_kvm
+@pytest.mark.kvm
 @pytest.mark.parametrize("cpu_s", [0.0, 1.01 * LOOK_S])
 def test_processes_without_kvm_that_use_up_their_part_of_the_look_keep_no_guest_from_being_read(
     tmp_path: Path, claim: Callable[[], int], monkeypatch: pytest.MonkeyPatch, cpu_s: float

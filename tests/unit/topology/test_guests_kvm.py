@@ -21,8 +21,6 @@ from vmplace.topology.vcpus import find_vcpu_tids
 CHILD = Path(__file__).with_name("kvm_child.py")
 RAM_BYTES = 96 << 20
 
-needs_kvm = pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="no usable /dev/kvm")
-
 
 @dataclass(frozen=True)
 class Child:
@@ -59,7 +57,7 @@ def guest_of(child: Child, scan: GuestScan) -> GuestTopology:
     return next(guest for guest in scan.guests if guest.pid == child.process.pid)
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_vcpus_and_ram_of_a_guest_that_names_nothing(start_guest: Callable[..., Child]):
     child = start_guest("private", "2")
     guest = guest_of(child, GuestFinder().find())
@@ -71,14 +69,14 @@ def test_vcpus_and_ram_of_a_guest_that_names_nothing(start_guest: Callable[..., 
     assert (guest.origin, guest.ram[0].base_gfn) == ("kvm", None)
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_vcpus_by_the_names_that_qemu_gives_its_threads(start_guest: Callable[..., Child]):
     child = start_guest("private", "2", "CPU {}/KVM")
     guest = guest_of(child, GuestFinder().find())
     assert {vcpu.vcpu_id: vcpu.tid for vcpu in guest.vcpus} == dict(enumerate(child.tids))
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_a_busy_vcpu_is_known_by_its_guest_time(start_guest: Callable[..., Child]):
     child = start_guest("busy", "2")
     finder = GuestFinder(debugfs=Path("/nonexistent"))
@@ -93,7 +91,7 @@ def test_a_busy_vcpu_is_known_by_its_guest_time(start_guest: Callable[..., Child
     assert [vcpu.tid for vcpu in guest.vcpus] == child.tids
 
 
-@needs_kvm
+@pytest.mark.kvm
 @pytest.mark.parametrize(
     ("memory", "movability"),
     [("mlocked", Movability.PINNED), ("memfd", Movability.SHARED), ("hugetlb", Movability.HUGETLB)],
@@ -105,7 +103,7 @@ def test_memory_that_must_stay(start_guest: Callable[..., Child], memory: str, m
     assert ram[0].reason
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_a_guest_that_ends_is_gone(start_guest: Callable[..., Child]):
     finder = GuestFinder()
     child = start_guest("private", "1")
@@ -124,7 +122,7 @@ def test_a_pid_that_was_used_again_is_gone():
         check_identity(mine)
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_page_tables_are_walked_once_while_mappings_stay(
     start_guest: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ):
@@ -135,7 +133,7 @@ def test_page_tables_are_walked_once_while_mappings_stay(
     assert guest_of(child, finder.find()).ram == before.ram
 
 
-@needs_kvm
+@pytest.mark.kvm
 @needs_nobody
 def test_a_guest_that_may_not_be_read_is_skipped_with_the_reason(start_guest: Callable[..., Child]):
     child = start_guest("private", "1")

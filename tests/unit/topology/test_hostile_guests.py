@@ -23,7 +23,6 @@ CHILD = Path(__file__).with_name("kvm_child.py")
 FORGED_LINE = "x\v100000000000-500000000000 rw-p 00000000 00:00 0 "
 FORGED_SIZE = "x\vKernelPageSize: evil"
 NOT_UTF8 = b"\xff\x1b]0;owned\x07"
-needs_kvm = pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="no usable /dev/kvm")
 
 
 def mapped(path: bytes) -> mmap.mmap:
@@ -173,7 +172,7 @@ def touches_of(scan: GuestScan) -> str:
     )
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_hostile_processes_spoil_neither_a_look_nor_what_it_tells(hostile: list[int]):
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     scan = GuestFinder().find()
@@ -184,7 +183,7 @@ def test_hostile_processes_spoil_neither_a_look_nor_what_it_tells(hostile: list[
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 64 << 10
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_what_no_rule_foresaw_is_that_guests_note(hostile: list[int], monkeypatch: pytest.MonkeyPatch):
     def fail(pid: int, *_: object) -> object:
         if pid == hostile[0]:

@@ -30,7 +30,6 @@ from vmplace.users import Users
 CHILD = Path(__file__).with_name("kvm_child.py")
 MAP_NORESERVE = 0x4000
 TIB = 1 << 40
-needs_kvm = pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="no usable /dev/kvm")
 
 
 def ram(npages: int, hva: int = 0, base_gfn: int | None = None) -> RamRange:
@@ -111,7 +110,7 @@ def test_scattered_pages_make_no_more_than_so_many_ranges():
     assert all(any(first <= piece < end for first, end in held) for piece in chosen[::50].tolist())
 
 
-@needs_kvm
+@pytest.mark.kvm
 @pytest.mark.parametrize("tib", [1, 32])
 def test_a_process_with_tebibytes_mapped_costs_next_to_nothing(tib: int):
     process = subprocess.Popen(
@@ -141,7 +140,7 @@ def test_a_process_with_tebibytes_mapped_costs_next_to_nothing(tib: int):
         process.communicate()
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_where_memory_is_short_an_idle_process_of_a_gibibyte_costs_what_it_has_touched():
     process = subprocess.Popen(
         [sys.executable, str(CHILD), "private", "1", "CPU {}/KVM"],
@@ -177,7 +176,7 @@ def plain_s(pid: int) -> float:
     return (thread_cpu_ns() - began) / 1e9
 
 
-@needs_kvm
+@pytest.mark.kvm
 @pytest.mark.parametrize(("mappings", "is_read"), [(9_000, True), (32_000, False)])
 def test_a_process_with_many_mappings_costs_a_look_little_or_is_left_alone(mappings: int, is_read: bool):
     process = subprocess.Popen(
@@ -225,7 +224,7 @@ sys.stdin.read()
 """
 
 
-@needs_kvm
+@pytest.mark.kvm
 def test_ram_in_thousands_of_pieces_is_left_alone_and_nothing_of_it_is_kept():
     command = [sys.executable, "-c", PIECES, "4900"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -76,6 +76,12 @@ def left_open(before: Set[tuple[int, str]]) -> Set[tuple[int, str]]:
         time.sleep(0.01)
 
 
+def pytest_collection_finish() -> None:
+    """Spare each collection of garbage what lasts as long as the process: the tests themselves."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def closed_worlds() -> Iterator[None]:
     """Close what wakes the agents of the worlds that were made since."""

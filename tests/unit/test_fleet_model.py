@@ -1,6 +1,7 @@
 """The model of a fleet: the same each time, nobody lost, no host oversold, and pressed hosts are relieved."""
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -76,6 +77,7 @@ def test_earlier_moves_of_a_plan_take_room() -> None:
     assert not fleet.has_room("c", "host001", before)
 
 
+@cache
 def modelled(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what comes of a fleet that Nova packs, without and with the strategy, by the command."""
     argv = ["fleet-model", "--hosts", "60", "--days", "1.5", "--packs", "--seed", str(seed), "--json"]

@@ -59,7 +59,7 @@ def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.fixture(params=["as kept", "all rivals"])
+@pytest.fixture(params=["as kept", "all rivals"], scope="module")
 def figure(request: pytest.FixtureRequest) -> Iterator["Figure"]:
     """Return the picture of the demo that is kept, or of ``make demo-full`` with the same figures for all."""
     pytest.importorskip("matplotlib")

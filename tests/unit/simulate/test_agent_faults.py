@@ -28,8 +28,9 @@ def test_things_do_go_wrong_and_pages_do_move(monkeypatch: pytest.MonkeyPatch) -
         carry_out(self, guest, pages, target)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SimulatedMachine, "_move", counted)
-    assert sum(agent_faults.check(seed) for seed in SEEDS) > 4 * len(SEEDS)
-    assert moved > 10 * len(SEEDS)
+    seeds = SEEDS[:12]
+    assert sum(agent_faults.check(seed) for seed in seeds) > 4 * len(seeds)
+    assert moved > 10 * len(seeds)
 
 
 def failures(seeds: range) -> list[str]:

@@ -108,7 +108,9 @@ def test_a_write_collapses_copies_for_good():
     assert guest.replicated_bytes == 3 * 400 * 4096
 
 
-@pytest.mark.parametrize("arrays", [private_pages(), shared_pages(), shared_pages(stores=100)])
+@pytest.mark.parametrize(
+    "arrays", [private_pages(windows=4), shared_pages(windows=4), shared_pages(windows=4, stores=100)]
+)
 def test_no_policy_is_faster_than_the_oracle(arrays):
     least = run(arrays, "oracle").run_time_s
     for policy in POLICIES:

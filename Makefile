@@ -5,11 +5,14 @@
 	qemu-patches-check promtool results
 QUICK ?=
 TRACES ?= ../shared/traces
+# The tests start hundreds of processes that would each compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 RUNS ?= 10000
 BENCH = bench/run $(BIN)/python
 
 VENV := .venv
 BIN := $(VENV)/bin
+CPUS := $(shell nproc)
 TOOLS := build/tools
 STAMP := $(VENV)/.stamp
 CLOUD := .venv-cloud
@@ -42,15 +45,29 @@ $(STAMP): pyproject.toml lab/pyproject.toml setup.py $(NATIVE) | setup
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,libvirt,report]' --editable ./lab
 	@touch $@
 
-lint: venv ## format, lint, types, shell scripts, prose and its links
+lint: lint-files ## format, lint, types, shell scripts, prose and its links
+	$(BIN)/pytest -q tests/unit/test_prose.py
+
+# The unit tests have test_prose.py, too: what runs both asks for this.
+LINTS := lint-format lint-types lint-shell lint-spelling lint-markdown lint-site
+.PHONY: lint-files $(LINTS)
+lint-files: venv
+	@$(MAKE) --no-print-directory -j $(CPUS) $(LINTS)
+
+$(LINTS): venv
+lint-format:
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/ruff check $(PYTHON_FILES)
+lint-types:
 	$(BIN)/mypy
+lint-shell:
 	git grep -lE '^#!.*\b(ba|da)?sh$$' | xargs -r shellcheck
+lint-spelling:
 	$(BIN)/codespell $(PROSE) vmplace lab bench debian libvirt-hooks kvm-patches/README qemu-patches/README
+lint-markdown:
 	$(BIN)/pymarkdown --config .pymarkdown.json scan --recurse $(PROSE)
+lint-site:
 	$(DOCS) --site-dir build/lint-site
-	$(BIN)/pytest -q tests/unit/test_prose.py
 
 .PHONY: docs pictures
 docs: venv ## the documentation as a site that needs no server: build/site/index.html
@@ -60,11 +77,11 @@ docs: venv ## the documentation as a site that needs no server: build/site/index
 pictures: venv ## draw the pictures of docs/how-it-works.md anew
 	$(BIN)/python docs/pictures/draw.py
 
-test-unit: venv promtool ## unit tests: no root, no lab
-	$(BIN)/pytest tests/unit
+test-unit: venv promtool ## unit tests, on all CPUs: no root, no lab
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal tests/unit
 
 test-native: venv ## tests of the C core, the meter and the payload
-	$(BIN)/pytest tests/native
+	$(BIN)/pytest tests/native --durations 10
 
 FAULTS ?= 1000
 .PHONY: faults
@@ -76,9 +93,9 @@ agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in v
 	$(BIN)/python -m tests.fuzz.agent_faults
 
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
-	$(BIN)/pytest tests/lab
+	$(BIN)/pytest tests/lab --durations 20
 
-check: lint test-unit ## everything that is quick
+check: lint-files test-unit ## everything that is quick: lint and unit tests
 
 fuzz: PACKAGES += clang libclang-rt-14-dev
 fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with limits of time and memory (RUNS=1000000)
@@ -94,10 +111,18 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	  tests/native/fuzz_apart_requests.c vmplace/native/apart_requests.c vmplace/native/apart_events.c -o build/fuzz/apart_requests
 	cd build/fuzz && ./apart_requests -runs=$(RUNS) -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 found/apart_requests
 
-test: lint lint-ansible venv promtool lab ## lint, fuzzers, and tests: unit, native, lab, cloud (needs root; builds the lab first)
-	@$(MAKE) --no-print-directory fuzz
-	$(BIN)/pytest tests --durations 20 --ignore tests/fleet --ignore tests/cloud --ignore tests/kube
-	@$(MAKE) --no-print-directory test-cloud
+# One after the other, as native and lab tests measure time; those that are quick come before the lab is built.
+PARTS := lint-files environments lint-ansible test-unit test-native fuzz lab test-lab test-cloud
+test: ## lint, tests (unit, native, lab, cloud), fuzzers (needs root; builds the lab first)
+	@+began=$$(date +%s); number=0; for part in $(PARTS); do number=$$((number + 1)); \
+	  echo "test: [$$(($$(date +%s) - began)) s] $$number of $(words $(PARTS)): make $$part"; \
+	  $(MAKE) --no-print-directory $$part || exit; done; \
+	echo "test: [$$(($$(date +%s) - began)) s] all $(words $(PARTS)) parts are well"
+
+# Mostly downloads, so beside each other; but not .venv, which builds the C core in the same place as .venv-cloud.
+.PHONY: environments
+environments: venv
+	@$(MAKE) --no-print-directory -j 3 $(ANSIBLE)/.stamp $(CLOUD)/.stamp promtool
 
 lab: venv ## build the emulated NUMA host (kernel, trees, images; cached)
 	$(BIN)/vmplace-lab build

@@ -46,3 +46,14 @@ def ring_of(records: bytes, *, data_bytes: int = PAGE, at: int = 0) -> npt.NDArr
 
 def tail_of(ring: npt.NDArray[np.uint8]) -> int:
     return int(ring.view(np.uint64)[TAIL_AT // 8])
+
+
+def backward_ring_of(records: list[bytes], *, data_bytes: int = PAGE) -> npt.NDArray[np.uint8]:
+    """Return a ring that the records were written to in turn, from its end to its front, over the oldest."""
+    ring, head = np.zeros(PAGE + data_bytes, np.uint8), 1 << 64
+    for written in records:
+        head -= len(written)
+        for offset, byte in enumerate(written):
+            ring[PAGE + (head + offset) % data_bytes] = byte
+    ring.view(np.uint64)[HEAD_AT // 8] = head % (1 << 64)
+    return ring

@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ from tests.native.perf_records import (
     TAIL_AT,
     THROTTLE,
     Sample,
+    backward_ring_of,
     record,
     ring_of,
     sample_record,
@@ -186,3 +188,64 @@ def test_an_event_ends_with_its_descriptor_though_its_ring_is_mapped() -> None:
     finally:
         os.sched_setaffinity(0, cpus)
         rings.close()
+
+
+def newest(ring: npt.NDArray[np.uint8], data_bytes: int = 4 * PAGE) -> bytes:
+    content = np.zeros(data_bytes, np.uint8)
+    return content[: native.perf_newest(ring, content)].tobytes()
+
+
+BACKWARD = [record(SAMPLE, bytes([i]) * 64) for i in range(40)]
+
+
+def test_of_a_ring_that_is_written_over_the_newest_records_come_first() -> None:
+    ring = backward_ring_of(BACKWARD, data_bytes=4 * PAGE)
+    assert newest(ring) == b"".join(reversed(BACKWARD))
+    assert newest(ring) == b"".join(reversed(BACKWARD)), "nothing is taken out"
+    assert newest(backward_ring_of([], data_bytes=4 * PAGE)) == b""
+
+
+def test_where_the_kernel_may_just_write_nothing_is_read() -> None:
+    written = [record(SAMPLE, i.to_bytes(8, "little") * 8) for i in range(1000)]
+    found = newest(backward_ring_of(written, data_bytes=4 * PAGE))
+    # It has gone round many times; a page in front of the newest record may be half written.
+    assert len(found) == 3 * PAGE
+    assert b"".join(reversed(written)).startswith(found)
+
+
+def test_a_ring_and_what_it_is_copied_to_must_fit() -> None:
+    ring = backward_ring_of([], data_bytes=4 * PAGE)
+    with pytest.raises(ValueError, match="as many bytes"):
+        native.perf_newest(ring, np.zeros(PAGE, np.uint8))
+    with pytest.raises(TypeError):
+        native.perf_newest(ring, b"read only" * PAGE)  # type: ignore[arg-type]
+
+
+RAW_SYSCALLS = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/id"
+GETPPID = 110
+
+
+def test_what_a_thread_passes_is_reported_by_the_kernel() -> None:
+    """By the trace point of system calls: its number is reported with the time, the newest one first."""
+    mounted = ["unshare", "-m", "sh", "-c", f"mount -t tracefs t /sys/kernel/tracing && cat {RAW_SYSCALLS}"]
+    found = subprocess.run(mounted, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"no trace points here: {found.stderr.strip()}")
+    fd = native.perf_trace(int(found.stdout), os.getpid())
+    with mmap.mmap(fd, 5 * PAGE, prot=mmap.PROT_READ) as ring:
+        began = time.monotonic_ns()
+        os.getppid()
+        os.getppid()
+        ended = time.monotonic_ns()
+        # It goes on to be reported until the ring is written over.
+        content = newest(np.frombuffer(ring, np.uint8).copy())
+    os.close(fd)
+    calls = []
+    while content:
+        kind, _, size, at_ns, _, number = struct.unpack_from("<IHHQI8xQ", content)
+        calls.append((kind, at_ns, number))
+        content = content[size:]
+    assert {kind for kind, *_ in calls} == {SAMPLE}
+    times = [at_ns for _, at_ns, _ in calls]
+    assert times == sorted(times, reverse=True)
+    assert [number for _, at_ns, number in calls if began <= at_ns <= ended].count(GETPPID) == 2

@@ -26,12 +26,14 @@ OF_PATHS = ("stat", "lstat", "readlink", "access")
 OF_THREADS = ("sched_getaffinity", "sched_setaffinity", "sched_getscheduler", "getpriority", "pidfd_open")
 OF_FILES = {"open", "os.listdir", "os.scandir"}
 OF_PROCESS = frozenset({
-    "move_pages", "page_nids", "perf_count", "placement_harvest", "placement_hints", "placement_info",
-    "placement_move", "placement_open", "placement_replicate", "placement_roots", "read_pagemap",
+    "move_pages", "page_nids", "perf_count", "perf_trace", "placement_harvest", "placement_hints",
+    "placement_info", "placement_move", "placement_open", "placement_replicate", "placement_roots",
+    "read_pagemap",
 })  # fmt: skip
 """Of the C core: what calls the kernel for another process, by its pid or a descriptor of it."""
 OF_HOST = frozenset({
-    "drain_lru", "folio_heads", "idle_collect", "idle_mark", "measure_streams", "perf_drain", "perf_open",
+    "drain_lru", "folio_heads", "idle_collect", "idle_mark", "measure_streams", "perf_drain", "perf_newest",
+    "perf_open",
     "placement_drain",
 })  # fmt: skip
 """What calls it for the host, or reads memory that is shared with it; all others only compute."""

@@ -207,3 +207,17 @@ def perf_drain(ring: mmap.mmap | U8, table: U64) -> tuple[int, int, int]:
     drop for want of place, and how often it throttled the event.  EBADMSG: a record that cannot be; the ring
     is empty then.
     """
+
+def perf_trace(config: int, tid: int) -> int:
+    """Open an event that records each time a thread passes trace point ``config``; see perf_event_open(2).
+
+    A record has the time (CLOCK_MONOTONIC) and what the trace point tells.  It goes to a ring that the kernel
+    writes over, from its end to its front.  Map that to be read only; returns the descriptor.
+    """
+
+def perf_newest(ring: mmap.mmap | U8, content: U8) -> int:
+    """Copy records out of the ring of an event of ``perf_trace``, the newest first; nothing is taken out.
+
+    ``content`` is as long as the ring's data.  Returns how many bytes of it are good; the last record of them
+    may be cut short.
+    """

@@ -39,6 +39,8 @@ static PyMethodDef vmp_methods[] = {
 	  "placement_drain(ring, table) -> records, lost, armed" },
 	{ "perf_open", vmp_perf_open, METH_VARARGS, "perf_open(type, config, period, cpu) -> fd" },
 	{ "perf_drain", vmp_perf_drain, METH_VARARGS, "perf_drain(ring, table) -> (samples, lost, throttled)" },
+	{ "perf_newest", vmp_perf_newest, METH_VARARGS, "perf_newest(ring, content) -> bytes" },
+	{ "perf_trace", vmp_perf_trace, METH_VARARGS, "perf_trace(config, tid) -> fd" },
 	{ "perf_count", vmp_perf_count, METH_VARARGS, "perf_count(type, config, tid) -> fd" },
 	{ NULL, NULL, 0, NULL },
 };

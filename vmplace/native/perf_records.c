@@ -89,3 +89,19 @@ bad:
 	*tail = head;
 	return -EBADMSG;
 }
+
+size_t vmp_perf_copy_newest(const uint8_t *data, size_t size, const uint64_t *head, uint8_t *to)
+{
+	/* Pairs with the kernel's barrier: what is behind a visible head is written. */
+	uint64_t before = __atomic_load_n(head, __ATOMIC_ACQUIRE), overwritten;
+	/* It counts down from 0. */
+	size_t count = -before < size ? -before : size;
+
+	vmp_perf_copy(data, size, before, to, count);
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	/* One more record may be half written, in front of the head that is visible. */
+	overwritten = before - __atomic_load_n(head, __ATOMIC_RELAXED) + VMP_PERF_LONGEST;
+	if (overwritten >= size)
+		return 0;
+	return count < size - overwritten ? count : size - overwritten;
+}

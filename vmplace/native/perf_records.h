@@ -42,4 +42,15 @@ struct vmp_perf_counts {
 int vmp_perf_parse(const uint8_t *data, size_t size, uint64_t head, uint64_t *tail,
 		   const struct vmp_perf_table *table, struct vmp_perf_counts *counts);
 
+/* Of a trace event whose fields have fixed sizes; the one that is read has 72 bytes. */
+#define VMP_PERF_LONGEST 4096UL
+
+/*
+ * Copy out the newest records of a ring that the kernel writes from its end to its front and never waits
+ * in (attr.write_backward, mapped to be read), the newest first.  @head is read before and after, as data is
+ * overwritten meanwhile.  @to has room for @size bytes.  Returns how many bytes of it are good: the last
+ * record of them may be cut short.
+ */
+size_t vmp_perf_copy_newest(const uint8_t *data, size_t size, const uint64_t *head, uint8_t *to);
+
 #endif

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The ring's control page lies before its data, which is whole pages, a power of two. */
@@ -70,6 +71,43 @@ PyObject *vmp_perf_drain(PyObject *module, PyObject *args)
 			     (unsigned long long)counts.throttled);
 }
 
+PyObject *vmp_perf_newest(PyObject *module, PyObject *args)
+{
+	_cleanup_buffer_ struct vmp_buffer ring_buffer = { 0 }, content = { 0 };
+	struct vmp_perf_ring ring;
+	PyObject *ring_object, *content_object;
+	const uint64_t *head;
+	size_t count;
+
+	if (!PyArg_ParseTuple(args, "OO:perf_newest", &ring_object, &content_object) ||
+	    !vmp_buffer_get(ring_object, "ring", VMP_UINT8, false, &ring_buffer) ||
+	    !vmp_perf_ring_of(&ring_buffer, &ring) ||
+	    !vmp_buffer_get(content_object, "content", VMP_UINT8, true, &content))
+		return NULL;
+	if (content.count < ring.size) {
+		PyErr_SetString(PyExc_ValueError, "content: need as many bytes as the ring has data");
+		return NULL;
+	}
+	head = (const uint64_t *)&ring.control->data_head;
+
+	Py_BEGIN_ALLOW_THREADS
+	count = vmp_perf_copy_newest(ring.data, ring.size, head, content.u8);
+	Py_END_ALLOW_THREADS
+	return PyLong_FromSize_t(count);
+}
+
+/* Without the GIL: of a thread it waits for exec_update_lock, which the thread's process can keep (held.py). */
+static int vmp_open_event(struct perf_event_attr *attr, int tid, int cpu)
+{
+	long ret;
+
+	Py_BEGIN_ALLOW_THREADS
+	ret = syscall(SYS_perf_event_open, attr, tid, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+	ret = ret < 0 ? -errno : ret;
+	Py_END_ALLOW_THREADS
+	return (int)ret;
+}
+
 PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 {
 	struct perf_event_attr attr = {
@@ -80,19 +118,13 @@ PyObject *vmp_perf_open(PyObject *module, PyObject *args)
 	unsigned int type;
 	unsigned long long config, period;
 	int cpu;
-	long ret;
 
 	if (!PyArg_ParseTuple(args, "IKKi:perf_open", &type, &config, &period, &cpu))
 		return NULL;
 	attr.type = type;
 	attr.config = config;
 	attr.sample_period = period;
-
-	Py_BEGIN_ALLOW_THREADS
-	ret = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
-	ret = ret < 0 ? -errno : ret;
-	Py_END_ALLOW_THREADS
-	return vmp_result(ret);
+	return vmp_result(vmp_open_event(&attr, -1, cpu));
 }
 
 /* Without the GIL: it waits for exec_update_lock, which the thread's process can keep (held.py). */
@@ -109,4 +141,24 @@ PyObject *vmp_perf_count(PyObject *module, PyObject *args)
 	ret = vmp_open_count(type, config, tid);
 	Py_END_ALLOW_THREADS
 	return vmp_result(ret);
+}
+
+PyObject *vmp_perf_trace(PyObject *module, PyObject *args)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_TRACEPOINT,
+		.sample_period = 1,
+		.sample_type = PERF_SAMPLE_TIME | PERF_SAMPLE_RAW,
+		.use_clockid = 1,
+		.clockid = CLOCK_MONOTONIC,
+		.write_backward = 1,
+	};
+	unsigned long long config;
+	int tid;
+
+	if (!PyArg_ParseTuple(args, "Ki:perf_trace", &config, &tid))
+		return NULL;
+	attr.config = config;
+	return vmp_result(vmp_open_event(&attr, tid, -1));
 }

@@ -205,7 +205,10 @@ def test_a_table_of_policies_with_a_bad_byte_is_reported():
         parse_policy_table(b'{"rows": "\xff"}', Path("x"))
 
 
-@pytest.mark.parametrize(("mark", "answer"), [(None, False), ("77", False), ("4711", True)])
+@pytest.mark.parametrize(
+    ("mark", "answer"),
+    [(None, False), ("1\n0 12 77", False), ("2\n0 12 4711", False), ("1\n0 12 4711", True)],
+)
 def test_doctor_tells_of_damon_what_the_agent_will_find(tmp_path: Path, mark: str | None, answer: bool):
     root = tmp_path / "kernel/mm/damon/admin/kdamonds/0"
     root.mkdir(parents=True)
@@ -214,9 +217,14 @@ def test_doctor_tells_of_damon_what_the_agent_will_find(tmp_path: Path, mark: st
     (root / "pid").write_text("4711\n")
     (tmp_path / "run").mkdir()
     if mark:
-        (tmp_path / "run/damon-kdamond-pid").write_text(mark)
+        (tmp_path / "run/damon-kdamonds").write_text(mark)
+    trace_point = tmp_path / "kernel/tracing/events/damon/damon_aggregated/format"
+    trace_point.parent.mkdir(parents=True)
+    trace_point.touch()
     roots = Roots(sys=tmp_path, dev=tmp_path, run=tmp_path / "run")
     found = probe_damon(roots)
     assert found.answer is answer
     assert answer or "in use by somebody else (on)" in found.why
     assert probe_access_sampling(roots).answer is answer
+    trace_point.unlink()
+    assert not probe_damon(roots).answer

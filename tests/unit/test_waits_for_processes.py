@@ -48,6 +48,7 @@ PASSED = "the pass comes by"
 CALLED = "given to Placement.call, which is bounded"
 OWN = "of this process, or a child of its own"
 HOST = "of the host"
+KDAMOND = "of a thread of the kernel; bounded, as another process may have its pid by now"
 PLACES = {
     "actuation/affinity.py:read_cpus": PASSED,
     "actuation/affinity.py:set_cpus": PASSED,
@@ -68,6 +69,8 @@ PLACES = {
     "interfaces/supervisor.py:_end_as": OWN,
     "interfaces/supervisor.py:_leader": OWN,
     "interfaces/supervisor.py:_wait_status": OWN,
+    "sampling/damon_admin.py:DamonAdmin.is_held_up": KDAMOND,
+    "sampling/damon_trace.py:RegionTrace.__init__": KDAMOND,
     "sampling/dram_events.py:dram_events": HOST,
     "sampling/hint_ring.py:HintRing.__init__": CALLED,
     "sampling/hint_ring.py:HintRing._switch_off": CALLED,

@@ -1,61 +1,66 @@
 """How does DAMON learn what to watch?  Through sysfs (Documentation/admin-guide/mm/damon/usage.rst).
 
-One kdamond watches all guests: the number of kdamonds cannot change while one runs.  Each guest is one
-target of operations set fvaddr (fixed ranges), and one scheme of action "stat" with a filter on that target,
-because the regions that a scheme reports do not say whose they are.
+1. Before the first guest, KDAMONDS kdamonds are prepared: their number cannot change while one runs.
+2. Each guest has a kdamond of its own, with operations "fvaddr" (fixed ranges) and no scheme.  A process that
+   lets nobody read its memory map (held.py) keeps that one waiting, and no other.
+3. A kdamond is asked nothing; it tells by its trace point (damon_trace.py).  It ends with its process.
+4. Whoever turns a kdamond off waits until it has looked at its process once more.  Meanwhile nobody else can
+   begin one (damon_sysfs_lock).  So one that waits for its process is never turned off.
 
-Limits: a process that lets nobody read its memory map ends the answers for all (held.py).  A kdamond of its
-own for each guest would not help: a question waits for the kdamond that it asks, and until it is answered
-the kernel takes no question to another one (mm/damon/sysfs.c: damon_sysfs_handle_cmd has one request for
-the host in 6.12; from 6.14 on damon_sysfs_lock is kept meanwhile).
+Read in Linux 6.12 (mm/damon/sysfs.c, core.c); later releases take that lock for as long or longer.
+
+Limits: a process may lock its map in the moment after it was looked whether it does (``stop``).  Until it
+unlocks it, no kdamond begins or is turned off; those that run go on.
 """
 
+import contextlib
+import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from vmplace import apart
+from vmplace import apart, held
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
-from vmplace.outside import SMALL_BYTES, read_text, read_whole
-from vmplace.topology.damon import ADMIN, MARK, begun_at, foreign_user, is_marked
+from vmplace.outside import SMALL_BYTES, read_text
+from vmplace.sampling.damon_settings import Range, most_regions, settings_of
+from vmplace.topology.damon import (
+    ADMIN,
+    BUSY_S,
+    BUSY_STEP_S,
+    MARK,
+    Begun,
+    begun_at,
+    foreign_user,
+    is_marked,
+    read_mark,
+    read_patiently,
+)
 from vmplace.topology.procfs import PROC
 
 LOG = logging.getLogger(__name__)
-UNLIMITED = 2**63 - 1
-MIN_REGIONS, MAX_REGIONS = 200, 1000
-UPDATES = 4
-"""An update gives up after two aggregations by the clock (damon_sysfs_schemes_update_regions_start, 6.8 to
-6.13) and then shows no region; a kdamond that is late, on a busy host, needs another try."""
-
+KDAMONDS = 512
+"""More than a host has guests; each that is prepared takes some KiB of the kernel's memory."""
 PATIENCE_S = 5.0
-"""An update usually waits for an aggregation or two.  All questions of a window have it once."""
-LEAST_S = 0.5
-"""No question is begun to be given up sooner: two aggregations."""
+"""To turn a kdamond off usually takes less than a sample."""
+BUSY_AGAIN_S = 10.0
+LOOKS, LOOK_S = 10, 0.01
 STUCK = "DAMON does not answer: a process that it watches blocks its own memory map"
 
 
 class DamonHeldError(VmplaceError):
-    """A watched process holds DAMON up; nothing but that process, or its end, changes that."""
+    """A process holds up whoever sets DAMON up; nothing but that process, or its end, changes that."""
 
-    def __init__(self) -> None:
-        super().__init__(STUCK, hint="it goes on once that process lets go, or ends")
-
-
-@dataclass(frozen=True)
-class Region:
-    """Addresses ``[start, end)`` and in how many samples of the last aggregation they were touched."""
-
-    start: int
-    end: int
-    nr_accesses: int
+    def __init__(self, *pids: int) -> None:
+        named = f" (pid {', '.join(map(str, pids))})" if pids else ""
+        super().__init__(STUCK + named, hint="it goes on once that process unlocks it, or ends")
 
 
 class DamonAdmin:
-    """The one kdamond of this agent."""
+    """The kdamonds of this agent."""
 
     def __init__(  # noqa: PLR0913 - seams but for the first two
         self,
@@ -66,19 +71,24 @@ class DamonAdmin:
         aggregation_us: int = 250_000,
         proc: Path = PROC,
         beat: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
     ):
         """Probe; raises UnsupportedHostError where DAMON is missing or in somebody else's hands.
 
-        ``beat`` is called before each question.
-        One that a killed agent left, and that a process holds up, is taken: DamonHeldError comes later.
+        ``beat`` is called before each kdamond is turned off.
+        Kdamonds of a killed agent are turned off.  Those that wait for a process are kept.
         """
-        self._sysfs, self._root, self._proc = sysfs, sysfs / ADMIN, proc
-        self._owned = state_dir / MARK
-        self._beat, self._clock = beat, clock
+        self._begin(sysfs, state_dir, proc, beat)
         self._sample_us = sample_us
         self.aggregation_us = aggregation_us
         self._probe()
+
+    def _begin(self, sysfs: Path, state_dir: Path, proc: Path, beat: Callable[[], None]) -> None:
+        self._sysfs, self._root, self._proc = sysfs, sysfs / ADMIN, proc
+        self._mark, self._beat = state_dir / MARK, beat
+        self._begun: dict[int, Begun] = {}
+        self._is_prepared, self._kdamonds, self._not_before = False, KDAMONDS, 0.0
+        # Whose kdamond was to be turned off, until it is.
+        self._held_by: tuple[int, ...] = ()
 
     @classmethod
     def give_back(cls, sysfs: Path, state_dir: Path, proc: Path = PROC) -> bool:
@@ -87,55 +97,91 @@ class DamonAdmin:
         Raises DamonHeldError, OSError.
         """
         left = cls.__new__(cls)
-        left._root, left._owned, left._proc = sysfs / ADMIN, state_dir / MARK, proc
-        if not left._root.is_dir() or not left._owned.exists():
+        left._begin(sysfs, state_dir, proc, lambda: None)
+        if not left._root.is_dir() or not left._mark.exists():
             return False
-        left.stop()
+        left._take_over()
+        left._raise_if_begun()
         return True
 
-    def start(self, targets: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Watch processes (pid, ranges of addresses); replaces what was watched.
+    @property
+    def begun(self) -> tuple[Begun, ...]:
+        """Return the kdamonds that run; raises OSError."""
+        running = (one if one.pid else self._running(one) for one in self._begun.values())
+        self._begun = {one.slot: one for one in running if one.runs(self._proc)}
+        return tuple(self._begun.values())
+
+    def start(self, target_pid: int, ranges: Sequence[Range]) -> Begun:
+        """Watch a process; raises OSError, DamonHeldError."""
+        self._prepare()
+        used = {one.slot for one in self.begun}
+        if (slot := next((slot for slot in range(self._kdamonds) if slot not in used), None)) is None:
+            raise VmplaceError(f"DAMON watches {len(used)} processes, and no more", hint="use another source")
+        # Before there is anything: an agent may be killed at any moment, and nobody else would clean up.
+        self._note(Begun(slot, target_pid))
+        self._write(f"{slot}/contexts/nr_contexts", 1)
+        most = most_regions(len(used) + 1)
+        for path, value in settings_of(target_pid, ranges, most, self._sample_us, self.aggregation_us):
+            self._write(f"{slot}/contexts/0/{path}", value)
+        self._write(f"{slot}/state", "on")
+        pid = self._read(f"{slot}/pid")
+        begun = Begun(slot, target_pid, pid, begun_at(pid, self._proc))
+        self._note(begun)
+        return begun
+
+    def stop(self, begun: Begun, looks: int = 1) -> bool:
+        """Turn a kdamond off, unless its process keeps it waiting; tell whether it has ended.
 
         Raises OSError, DamonHeldError.
         """
-        self.stop()
-        settings = _settings(targets, self._sample_us, self.aggregation_us)
-        self._create_context(settings)
-        for path, value in settings:
-            self._write(f"0/contexts/0/{path}", value)
-        self._write("0/state", "on")
-        self._note(self._read("0/pid").strip(), settings)
+        self._beat()
+        if begun.runs(self._proc):
+            # It sleeps most of the time: the process may have locked its map since.
+            if self.is_held_up(begun, looks) or held.probe(begun.target_pid):
+                return False
+            try:
+                self._write(f"{begun.slot}/state", "off")
+            except DamonHeldError:
+                self._held_by = self._held_by or (begun.target_pid,)
+                raise DamonHeldError(*self._held_by) from None
+            except PermissionError:
+                # What the kernel says of one that has just ended (__damon_stop).
+                LOG.debug("kdamond %s ended by itself", begun.pid)
+        self._begun.pop(begun.slot, None)
+        return True
 
-    def regions(self, count: int) -> tuple[tuple[Region, ...], ...]:
-        """Return the touched regions of each of the ``count`` targets, in the order of ``start``.
+    def is_held_up(self, begun: Begun, looks: int = 1) -> bool:
+        """Tell whether a kdamond waits, each time that it is looked at, for another thing than time."""
+        for look in range(looks):
+            if look:
+                time.sleep(LOOK_S)
+            stat = self._proc / begun.pid / "stat"
+            try:
+                if held.bounded(int(begun.pid), partial(_state, stat)) != "D":
+                    return False
+            except HeldError:
+                # The kdamond has ended, and a process that holds readers up has its pid.
+                return False
+        return True
 
-        Waits for an aggregation to end, and for PATIENCE_S + LEAST_S at most.  Raises OSError (EINVAL: the
-        kdamond ended, as all processes did), DamonHeldError.
-        """
-        until = self._clock() + PATIENCE_S
-        for _ in range(UPDATES):
-            tried_before = self._tried_regions(until)
-            self._ask("update_schemes_tried_regions", until)
-            found = tuple(self._scheme_regions(index) for index in range(count))
-            if any(found) or self._tried_regions(until) == tried_before:
-                return found
-        return found
-
-    def _tried_regions(self, until: float) -> int:
-        """Return how many touched regions the kernel has met since the start."""
-        self._ask("update_schemes_stats", until)
-        schemes = self._root / "0/contexts/0/schemes"
-        return sum(read_whole(path) for path in schemes.glob("[0-9]*/stats/nr_tried"))
-
-    def stop(self) -> None:
-        """Watch nothing; gives DAMON back.  Leaves alone what is not this agent's."""
-        if not self._owned.exists():
+    def close(self) -> None:
+        """Watch nothing; gives DAMON back.  Raises DamonHeldError if a process prevents that, OSError."""
+        if not self._is_prepared:
             return
-        if self._is_owned():
-            if self._read("0/state").strip() == "on":
-                self._write("0/state", "off")
+        self._stop_all()
+        self._raise_if_begun()
+
+    def _raise_if_begun(self) -> None:
+        if self._begun:
+            raise DamonHeldError(*(one.target_pid for one in self._begun.values()))
+
+    def _stop_all(self) -> None:
+        for begun in self.begun:
+            self.stop(begun, LOOKS)
+        if not self._begun:
             self._write("nr_kdamonds", 0)
-        self._owned.unlink(missing_ok=True)
+            self._mark.unlink(missing_ok=True)
+        self._is_prepared = bool(self._begun)
 
     def _probe(self) -> None:
         if not self._root.is_dir():
@@ -145,108 +191,105 @@ class DamonAdmin:
         if not os.access(self._root / "nr_kdamonds", os.W_OK):
             raise UnsupportedHostError("DAMON cannot be configured", hint="run as root")
         try:
-            # A kdamond of an agent that was killed goes on: it is taken over.
-            self.stop()
+            self._take_over()
         except DamonHeldError:
-            # It is the killed agent's, and it worked: once it answers, ``start`` sets it up anew.
+            # It is the killed agent's, and it worked: ``start`` tries again.
             LOG.warning("%s", STUCK)
             return
-        if (state := foreign_user(self._sysfs, self._owned, self._proc)) is not None:
+        if self._is_prepared:
+            LOG.warning("%d kdamonds of a killed agent wait for their processes", len(self._begun))
+            return
+        if (state := foreign_user(self._sysfs, self._mark, self._proc)) is not None:
             raise UnsupportedHostError(
                 f"DAMON is in use by somebody else ({state})",
                 hint=f"stop its owner, then: echo 0 > {self._root}/nr_kdamonds",
             )
-        self._create_context(())
+        self._probe_operations()
+
+    def _probe_operations(self) -> None:
+        self._prepare()
+        self._write("0/contexts/nr_contexts", 1)
         known = self._read("0/contexts/0/avail_operations").split()
-        self._write("nr_kdamonds", 0)
-        self._owned.unlink()
+        self._stop_all()
         if "fvaddr" not in known:
             raise UnsupportedHostError(
                 f"DAMON cannot watch processes (only {' '.join(known)})",
                 hint="boot a kernel with CONFIG_DAMON_VADDR",
             )
 
-    def _is_owned(self) -> bool:
-        return bool(int(self._read("nr_kdamonds"))) and is_marked(self._root, self._owned, self._proc)
+    def _take_over(self) -> None:
+        """Stop what a killed agent left; raises OSError, DamonHeldError."""
+        noted = read_mark(self._mark)
+        if noted is None:
+            return
+        try:
+            if not is_marked(self._root, self._mark, self._proc):
+                self._mark.unlink()
+                return
+            self._kdamonds, self._begun = noted.kdamonds, {one.slot: one for one in noted.begun}
+        except OSError as err:
+            if err.errno == errno.EBUSY:
+                raise DamonHeldError from err
+            raise
+        self._stop_all()
 
-    def _note(self, pid: str, settings: Sequence[tuple[str, object]]) -> None:
-        reported = [f"{path}={value}" for path, value in settings]
-        self._owned.parent.mkdir(parents=True, exist_ok=True)
-        begun = begun_at(pid, self._proc)
-        self._owned.write_text("\n".join([f"{pid} {begun}".strip(), *reported]) + "\n")
+    def _running(self, noted: Begun) -> Begun:
+        pid = noted.pid or self._read(f"{noted.slot}/pid")
+        return Begun(noted.slot, noted.target_pid, pid, noted.began or begun_at(pid, self._proc))
 
-    def _create_context(self, settings: Sequence[tuple[str, object]]) -> None:
-        # Before there is anything: an agent may be killed at any moment, and nobody else would clean up.
-        self._note("", settings)
-        self._write("nr_kdamonds", 1)
-        self._write("0/contexts/nr_contexts", 1)
+    def _prepare(self) -> None:
+        if not self._is_prepared:
+            self._take_over()
+        if not self._is_prepared:
+            self._kdamonds = KDAMONDS
+            self._note()
+            self._write("nr_kdamonds", KDAMONDS)
+            self._is_prepared = True
 
-    def _scheme_regions(self, index: int) -> tuple[Region, ...]:
-        root = self._root / f"0/contexts/0/schemes/{index}/tried_regions"
-        return tuple(_read_region(path) for path in root.glob("[0-9]*"))
+    def _note(self, *changed: Begun) -> None:
+        self._begun |= {one.slot: one for one in changed}
+        self._mark.parent.mkdir(parents=True, exist_ok=True)
+        # An agent that is killed as it writes leaves the mark that there was.
+        fresh = self._mark.with_suffix(".new")
+        fresh.write_text(
+            "\n".join([str(self._kdamonds), *(one.line() for one in self._begun.values())]) + "\n"
+        )
+        fresh.replace(self._mark)
 
     def _read(self, path: str) -> str:
-        return read_text(self._root / path, SMALL_BYTES)
+        return read_patiently(self._root / path)
 
-    def _ask(self, question: str, until: float) -> None:
-        """Have the kdamond bring something up to date; a process may have each question wait."""
-        self._beat()
-        left_s = until - self._clock()
-        if left_s <= 0:
-            raise DamonHeldError
-        self._write("0/state", question, max(left_s, LEAST_S))
+    def _write(self, path: str, value: object) -> None:
+        end = (began := time.monotonic()) + BUSY_S
+        if began < self._not_before:
+            raise DamonHeldError(*self._held_by)
+        while True:
+            try:
+                apart.write(self._root / path, str(value), patience_s=PATIENCE_S)
+            except HeldError as err:
+                raise DamonHeldError(*self._held_by) from err
+            except OSError as err:
+                if err.errno != errno.EBUSY or time.monotonic() >= end:
+                    raise self._explained(err) from err
+            else:
+                self._held_by = ()
+                return
+            time.sleep(BUSY_STEP_S)
 
-    def _write(self, path: str, value: object, patience_s: float = PATIENCE_S) -> None:
+    def _explained(self, err: OSError) -> Exception:
+        """Return DamonHeldError if somebody keeps DAMON's lock, who is then left alone for a while."""
+        if err.errno != errno.EBUSY:
+            return err
         try:
-            apart.write(self._root / path, str(value), patience_s=patience_s)
-        except HeldError as err:
-            raise DamonHeldError from err
+            self._read("0/state")
+        except OSError:
+            self._not_before = time.monotonic() + BUSY_AGAIN_S
+            return DamonHeldError()
+        return err
 
 
-def _read_region(path: Path) -> Region:
-    return Region(*(read_whole(path / name) for name in ("start", "end", "nr_accesses")))
-
-
-def _settings(
-    targets: Sequence[tuple[int, Sequence[tuple[int, int]]]], sample_us: int, aggregation_us: int
-) -> list[tuple[str, object]]:
-    """Return the files under a context and what to write, in order."""
-    attributes: Mapping[str, object] = {
-        "operations": "fvaddr",
-        "monitoring_attrs/intervals/sample_us": sample_us,
-        "monitoring_attrs/intervals/aggr_us": aggregation_us,
-        # Maximum first: the kernel refuses a minimum above it.
-        "monitoring_attrs/nr_regions/max": MAX_REGIONS * len(targets),
-        "monitoring_attrs/nr_regions/min": MIN_REGIONS * len(targets),
-        "targets/nr_targets": len(targets),
-        "schemes/nr_schemes": len(targets),
-    }
-    settings = list(attributes.items())
-    for index, (pid, ranges) in enumerate(targets):
-        settings += _target(f"targets/{index}", pid, ranges) + _scheme(f"schemes/{index}", index)
-    return settings
-
-
-def _target(root: str, pid: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[str, object]]:
-    settings: list[tuple[str, object]] = [
-        (f"{root}/pid_target", pid),
-        (f"{root}/regions/nr_regions", len(ranges)),
-    ]
-    for index, (start, end) in enumerate(sorted(ranges)):
-        settings += [(f"{root}/regions/{index}/start", start), (f"{root}/regions/{index}/end", end)]
-    return settings
-
-
-def _scheme(root: str, target_index: int) -> list[tuple[str, object]]:
-    return [
-        (f"{root}/action", "stat"),
-        (f"{root}/access_pattern/sz/max", UNLIMITED),
-        (f"{root}/access_pattern/nr_accesses/min", 1),
-        (f"{root}/access_pattern/nr_accesses/max", 2**31 - 1),
-        (f"{root}/access_pattern/age/max", 2**31 - 1),
-        (f"{root}/filters/nr_filters", 1),
-        (f"{root}/filters/0/type", "target"),
-        # A filter takes out what "matches": all that is not this target.
-        (f"{root}/filters/0/matching", "N"),
-        (f"{root}/filters/0/damon_target_idx", target_index),
-    ]
+def _state(stat: Path) -> str:
+    """Return the state of a thread by its /proc/PID/stat; "" of one that is gone."""
+    with contextlib.suppress(OSError, IndexError):
+        return read_text(stat, SMALL_BYTES).rpartition(")")[2].split()[0]
+    return ""

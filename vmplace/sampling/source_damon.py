@@ -7,72 +7,99 @@ MMU notifier it honours the guest's nested page tables, too.
 Source: SeongJae Park et al., "DAOS: Data Access-aware Operating System" (HPDC'22); mm/damon (6.12).
 
 Limits: the batch tells the last aggregation (250 ms) of a window, not all of it, and says so by its times.
-One user a host: DAMON that somebody else configured is refused.  One process ends the answers for all as long
-as it lets nobody read its memory map (damon_admin.py).  RAM that a guest has had for less than CHANGE_S, or
-LONGEST_CHANGE_S if it changes all the time, may not be watched yet, and looks untouched.
+One user a host: DAMON that somebody else configured is refused.  With many guests DAMON divides each of them
+into fewer regions (damon_admin.py).  RAM that a guest has had for less than CHANGE_S, or LONGEST_CHANGE_S if
+it changes all the time, may not be watched yet, and looks untouched.
 """
 
+import logging
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from vmplace import held
-from vmplace.errors import GuestGoneError, VmplaceError
-from vmplace.held import HeldError
-from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError, Region
+from vmplace.errors import VmplaceError
+from vmplace.held_limits import Room
+from vmplace.sampling.damon_admin import KDAMONDS, DamonAdmin, DamonHeldError
+from vmplace.sampling.damon_trace import Aggregation, RegionTrace, read_trace_layout
 from vmplace.sampling.page_arrays import Bytes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
+from vmplace.topology.damon import Begun, begun_at
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+from vmplace.users import owner_of
 
+LOG = logging.getLogger(__name__)
 Identity = tuple[int, int]
-SLOW_S = 1.0
-"""A window's regions usually are there within two aggregations (0.5 s)."""
-SHARE = 0.2
-"""Of the time, what may be waited for DAMON: after a slow answer it is asked nothing for a while."""
+LATE_S, LOOK_S = 0.75, 0.02
+"""A kdamond tells of a guest in less than three aggregations after the guest was armed."""
+PATIENCE_S = 5.0
+"""So long one is waited for that is late on a busy host, once."""
+HELD_LOOKS = 5
+"""One that so many looks find waiting for its process is waited for no longer."""
 CHANGE_S, LONGEST_CHANGE_S = 30.0, 240.0
-"""How often DAMON is set up anew as the RAM of guests changed; for each guest more and more seldom."""
+"""How often the RAM that DAMON watches is changed; for each guest more and more seldom."""
+LIBVIRT = "libvirt"
+LATE = "DAMON did not look at it in time: this process blocks its own memory map, or the host is busy"
+OTHERS = Room(most=KDAMONDS // 2, share=1, reserved=0)
+"""Kdamonds for guests that libvirt did not start: a user may have one more while half of the rest is free."""
+
+
+class DamonLateError(VmplaceError):
+    """A kdamond did not tell of its guest in time; the others do."""
+
+    def __init__(self) -> None:
+        super().__init__(LATE, hint="see docs/operate.md")
+
+
+@dataclass
+class Watch:
+    """A guest as DAMON watches it; ``account``: whose kdamonds that one counts with."""
+
+    guest: GuestTopology
+    account: int | str
+    kdamond: Begun
+    trace: RegionTrace | None = None
 
 
 class DamonSource:
-    """Accessed regions by one kdamond for all guests."""
+    """Accessed regions, by a kdamond for each guest."""
 
     name = "damon"
     coverage = SourceCoverage(accessed=True)
 
-    def __init__(self, setup: SourceSetup) -> None:
-        """Probe; raises UnsupportedHostError where DAMON or frame numbers are missing."""
+    def __init__(
+        self, setup: SourceSetup, clock: Callable[[], float] = time.monotonic, traced: type = RegionTrace
+    ) -> None:
+        """Probe; raises UnsupportedHostError where DAMON, its trace point or frame numbers are missing."""
         self._nids = setup.host.nids
         self._walk = RangeWalk(self._nids, setup.sysfs, setup.proc, setup.beat)
         try:
             self._admin = DamonAdmin(setup.sysfs, setup.state_dir, proc=setup.proc, beat=setup.beat)
+            self._layout = read_trace_layout(setup.sysfs)
         except BaseException:
             self._walk.close()
             raise
-        self._watched: dict[Identity, GuestTopology] = {}
-        self._running: tuple[Identity, ...] = ()
+        self._proc, self._clock, self._traced = setup.proc, clock, traced
+        self._watched: dict[Identity, Watch] = {}
         self._armed_ns: dict[Identity, int] = {}
-        self._regions: dict[Identity, tuple[Region, ...]] = {}
-        self._regions_ns = 0
-        self._clock, self._beat = time.monotonic, setup.beat
-        self._not_before = 0.0
-        # When DAMON may be set up again for the changed RAM of any guest; of each, and how long to wait then.
-        self._change_due = 0.0
+        # Kdamonds that may run though nobody reads them any more; guests that were not reported in time.
+        self._left: dict[Begun, Watch] = {}
+        self._late: set[Identity] = set()
+        # When the RAM that is watched may be changed again, and how long to wait then.
         self._changes: dict[Identity, tuple[float, float]] = {}
 
     def arm(self, guest: GuestTopology) -> None:
         """Begin to watch a guest that is not watched yet; or, now and then, one whose RAM changed."""
         with self._walk.frames.opened(guest):
-            known = self._watched.get(guest.identity)
-            if known is None or (known.ram != guest.ram and self._may_change(guest)):
-                self._watched[guest.identity] = guest
-                self._running = ()
+            watch = self._watched.get(guest.identity)
+            if watch is None or self._has_stopped(watch) or self._may_change(watch, guest.ram):
+                self._watch(guest)
         self._armed_ns[guest.identity] = time.monotonic_ns()
-        if not self._running:
-            self._check_pause()
-            self._start()
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the pages of the regions touched in the last aggregation of this window."""
@@ -80,95 +107,120 @@ class DamonSource:
         if armed_ns is None:
             raise ValueError(f"guest {guest.name} was not armed")
         with self._walk.frames.opened(guest) as pagemap:
-            if self._regions_ns <= armed_ns:
-                self._update()
-            regions = self._regions.get(guest.identity, ())
-            ranges = tuple(self._sample(guest, pagemap, ram, regions) for ram in guest.ram)
-        ended_ns = self._regions_ns
-        started_ns = max(armed_ns, ended_ns - self._admin.aggregation_us * 1000)
-        return SampleBatch(guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges)
+            found = self._newest(self._watched[guest.identity], armed_ns)
+            ranges = tuple(self._sample(guest, pagemap, ram, found) for ram in guest.ram)
+        started_ns = max(armed_ns, found.ended_ns - self._admin.aggregation_us * 1000)
+        return SampleBatch(
+            guest.name, self.name, self.coverage, started_ns, found.ended_ns, self._nids, ranges
+        )
 
     def forget(self, guest: GuestTopology) -> None:
-        """Watch the guest no more from the next start on."""
-        self._watched.pop(guest.identity, None)
+        """Watch the guest no more; one that ended ends its kdamond."""
+        self._leave(guest.identity)
         self._armed_ns.pop(guest.identity, None)
         self._changes.pop(guest.identity, None)
+        self._late.discard(guest.identity)
 
     def close(self) -> None:
         """Give DAMON back."""
-        self._admin.stop()
-        self._walk.close()
-
-    def _start(self) -> None:
-        self._watched = {key: guest for key, guest in self._watched.items() if self._is_readable(guest)}
-        targets = [(guest.pid, [_span(ram) for ram in guest.ram]) for guest in self._watched.values()]
+        for watch in self._watched.values():
+            if watch.trace is not None:
+                watch.trace.close()
+        self._watched.clear()
         try:
-            self._admin.start(targets)
+            self._admin.close()
+        finally:
+            self._walk.close()
+
+    def _watch(self, guest: GuestTopology) -> None:
+        """Begin to watch a guest, or its changed RAM; raises VmplaceError."""
+        self._leave(guest.identity)
+        account = self._account(guest)
+        try:
+            kdamond = self._admin.start(guest.pid, [_span(ram) for ram in guest.ram])
         except OSError as err:
             raise VmplaceError(f"DAMON refused its settings: {err}", hint="see docs/operate.md") from err
-        self._running = tuple(self._watched)
+        # What it finds is read as soon as it begins: else the first window would be reported late.
+        watch = self._watched[guest.identity] = Watch(guest, account, kdamond)
+        self._reported(watch)
 
-    def _update(self) -> None:
-        self._check_pause()
-        running, began = self._running, self._clock()
-        try:
-            found = self._admin.regions(len(running))
-        except OSError:
-            # The kdamond ends with the last of its processes; nothing was learnt then.
-            found, self._running = (), ()
-        except DamonHeldError:
-            if any(held.holds(guest.pid) for guest in self._watched.values()):
-                # Once it answers, it is set up anew without these.  If it is only late, it goes on as it is.
-                self._running = ()
-            raise
-        finally:
-            self._note_slow(self._clock() - began)
-        self._regions = dict(zip(running, found, strict=False))
-        self._regions_ns = time.monotonic_ns()
+    def _leave(self, identity: Identity) -> None:
+        """Watch a guest no more, and look after all that are not watched any more."""
+        if (watch := self._watched.pop(identity, None)) is not None:
+            if watch.trace is not None:
+                watch.trace.close()
+            self._left[watch.kdamond] = watch
+        for kdamond, left in list(self._left.items()):
+            if self._has_ended(left):
+                del self._left[kdamond]
 
-    def _may_change(self, guest: GuestTopology) -> bool:
-        """Tell whether DAMON may be set up for the changed RAM of a guest: what it learnt of all is lost."""
-        now = self._clock()
-        due, wait_s = self._changes.get(guest.identity, (0.0, CHANGE_S))
-        if not self._running:
+    def _has_ended(self, left: Watch) -> bool:
+        """Tell whether a kdamond has ended; turn it off if its process goes on and does not hold it up."""
+        if not left.kdamond.runs(self._proc):
             return True
-        if now < max(due, self._change_due):
+        if begun_at(str(left.guest.pid), self._proc) != str(left.guest.start_time):
+            return False
+        try:
+            return self._admin.stop(left.kdamond)
+        except (OSError, DamonHeldError):
+            LOG.warning("kdamond %s is not turned off", left.kdamond.pid, exc_info=True)
+        return False
+
+    def _has_stopped(self, watch: Watch) -> bool:
+        """Tell whether somebody else turned the kdamond off; one that reports is not asked."""
+        return watch.guest.identity in self._late and not watch.kdamond.runs(self._proc)
+
+    def _account(self, guest: GuestTopology) -> int | str:
+        """Return whose kdamonds a guest's counts with; raises VmplaceError if these are too many."""
+        used = Counter(watch.account for watch in (*self._watched.values(), *self._left.values()))
+        account: int | str = LIBVIRT
+        is_full = used[LIBVIRT] >= KDAMONDS - OTHERS.most
+        if guest.origin != LIBVIRT:
+            account = -1 if guest.uid is None else owner_of(guest.uid)
+            is_full = OTHERS.is_full(used[account], used.total() - used[LIBVIRT], is_known=True)
+        if is_full:
+            raise VmplaceError("DAMON watches too many guests of this user", hint="use another source")
+        return account
+
+    def _newest(self, watch: Watch, armed_ns: int) -> Aggregation:
+        """Return what was reported after the guest was armed; waits for that, but for none that was late."""
+        late_ns, given_up_ns = armed_ns + round(LATE_S * 1e9), armed_ns + round(PATIENCE_S * 1e9)
+        if watch.guest.identity in self._late:
+            late_ns = given_up_ns = 0
+        held_looks = 0
+        while (found := self._reported(watch)) is None or found.ended_ns <= armed_ns:
+            held_looks += self._admin.is_held_up(watch.kdamond)
+            now_ns = time.monotonic_ns()
+            if now_ns >= (late_ns if held_looks >= HELD_LOOKS else given_up_ns):
+                self._late.add(watch.guest.identity)
+                raise DamonLateError
+            time.sleep(LOOK_S)
+        self._late.discard(watch.guest.identity)
+        return found
+
+    def _reported(self, watch: Watch) -> Aggregation | None:
+        if watch.trace is None:
+            watch.trace = self._traced(self._layout, watch.guest.pid, int(watch.kdamond.pid))
+        return watch.trace.newest()
+
+    def _may_change(self, watch: Watch, ram: tuple[RamRange, ...]) -> bool:
+        """Tell whether to watch changed RAM: what DAMON learnt of the guest is lost."""
+        if watch.guest.ram == ram:
+            return False
+        now, identity = self._clock(), watch.guest.identity
+        due, wait_s = self._changes.get(identity, (0.0, CHANGE_S))
+        if now < due or self._admin.is_held_up(watch.kdamond):
             return False
         if now >= due + LONGEST_CHANGE_S:
             wait_s = CHANGE_S
-        self._change_due = now + CHANGE_S
-        self._changes[guest.identity] = now + wait_s, min(2 * wait_s, LONGEST_CHANGE_S)
+        self._changes[identity] = now + wait_s, min(2 * wait_s, LONGEST_CHANGE_S)
         return True
 
-    def _check_pause(self) -> None:
-        if self._clock() < self._not_before:
-            raise DamonHeldError
-
-    def _note_slow(self, took_s: float) -> None:
-        """After a slow answer, ask nothing for a while, and watch nobody who holds up readers now."""
-        if took_s < SLOW_S:
-            return
-        self._not_before = self._clock() + took_s * (1 / SHARE - 1)
-        for guest in self._watched.values():
-            self._beat()
-            if held.probe(guest.pid):
-                self._running = ()
-
-    def _is_readable(self, guest: GuestTopology) -> bool:
-        """Tell whether a guest is there, and lets others read its memory map: else it is watched no more."""
-        try:
-            with self._walk.frames.opened(guest):
-                return True
-        except (GuestGoneError, HeldError):
-            return False
-
-    def _sample(
-        self, guest: GuestTopology, pagemap: int, ram: RamRange, regions: tuple[Region, ...]
-    ) -> RangeSample:
+    def _sample(self, guest: GuestTopology, pagemap: int, ram: RamRange, found: Aggregation) -> RangeSample:
         touched = np.zeros(ram.npages, np.uint8)
-        for region in regions:
-            first, end = ((hva - ram.hva) // PAGE_BYTES for hva in (region.start, region.end))
-            touched[max(first, 0) : max(end, 0)] = 1
+        for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
+            first, last = ((hva - ram.hva) // PAGE_BYTES for hva in (start, end))
+            touched[max(first, 0) : max(last, 0)] = 1
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
             # A region spans pages that are not there: those were touched by nobody.

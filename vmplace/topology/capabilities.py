@@ -12,7 +12,7 @@ from vmplace.errors import OutsideError, UnsupportedHostError, VmplaceError
 from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
-from vmplace.topology.damon import ADMIN, MARK, foreign_user
+from vmplace.topology.damon import ADMIN, MARK, TRACE_POINT, TRACE_POINT_CURE, foreign_user
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
 from vmplace.topology.numad import find_numad
 from vmplace.topology.placement import FEATURES, probe_features
@@ -102,7 +102,8 @@ def probe_damon(roots: Roots) -> Capability:
     except (OSError, OutsideError) as err:
         return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
     if state is None:
-        return found
+        traced = _probe_open("DAMON", roots.sys / TRACE_POINT, os.O_RDONLY, TRACE_POINT_CURE)
+        return found if traced.answer else traced
     return Capability(
         "DAMON", False, f"it is in use by somebody else ({state})", f"stop its owner, then: echo 0 > {path}"
     )

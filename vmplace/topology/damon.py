@@ -1,18 +1,65 @@
 """Find out who uses DAMON, whose settings are one for the whole host."""
 
-from collections.abc import Sequence
-from itertools import takewhile
+import errno
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import VmplaceError
-from vmplace.outside import lines, printable, read_text, read_whole
+from vmplace.outside import SMALL_BYTES, lines, printable, read_text, read_whole
 from vmplace.topology.procfs import PROC, read_start_time
 
 ADMIN = "kernel/mm/damon/admin/kdamonds"
-MARK = "damon-kdamond-pid"
-"""A file in the agent's folder.  Its first line has the pid of the agent's kdamond and when that began, or is
-empty while there is none.  Then follow the settings that it has, or is about to get, one a line."""
-TARGETS = "targets/nr_targets"
+TRACE_POINT = "kernel/tracing/events/damon/damon_aggregated/format"
+TRACE_POINT_CURE = "mount -t tracefs tracefs /sys/kernel/tracing, as root"
+BUSY_S, BUSY_STEP_S = 1.0, 0.002
+"""How long to try again: each kdamond takes DAMON's lock for a moment in each sample, and whoever meets it
+gets EBUSY (mm/damon/sysfs.c, damon_sysfs_cmd_request_callback)."""
+MARK = "damon-kdamonds"
+"""A file in the agent's folder.  Its first line has how many kdamonds the agent has prepared.  Then follows a
+line for each that it began, or is about to: its number, the pid of the process that it watches, and once it
+runs its own pid and when it began."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A kdamond that an agent began, or was about to: ``pid`` is "" until it is known to run."""
+
+    slot: int
+    target_pid: int
+    pid: str = ""
+    began: str = ""
+
+    def line(self) -> str:
+        """Return its line in the mark."""
+        return f"{self.slot} {self.target_pid} {self.pid} {self.began}".rstrip()
+
+    def runs(self, proc: Path = PROC) -> bool:
+        """Tell whether it runs; another one may have that pid later on."""
+        return bool(self.pid) and bool(now := begun_at(self.pid, proc)) and self.began in ("", now)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the file MARK says; ``kdamonds`` are how many there are."""
+
+    kdamonds: int
+    begun: tuple[Begun, ...]
+
+
+def read_mark(path: Path) -> Mark | None:
+    """Return what an agent noted, or None where there is nothing that can be understood."""
+    try:
+        count, *rest = lines(read_text(path))
+        begun = tuple(_begun(line) for line in rest)
+        return Mark(int(count), begun)
+    except (OSError, ValueError, IndexError, TypeError):
+        return None
+
+
+def _begun(line: str) -> Begun:
+    slot, target_pid, *running = line.split()
+    return Begun(int(slot), int(target_pid), *running[:2])
 
 
 def foreign_user(sysfs: Path, mark: Path, proc: Path = PROC) -> str | None:
@@ -21,9 +68,22 @@ def foreign_user(sysfs: Path, mark: Path, proc: Path = PROC) -> str | None:
     Raises OSError where DAMON's files cannot be read, OutsideError where they are not understood.
     """
     root = sysfs / ADMIN
-    if not read_whole(root / "nr_kdamonds") or is_marked(root, mark, proc):
+    if not (count := read_whole(root / "nr_kdamonds")) or is_marked(root, mark, proc):
         return None
-    return printable(read_text(root / "0/state").strip())
+    states = [printable(read_patiently(root / f"{slot}/state")) for slot in range(count)]
+    return "on" if "on" in states else states[0]
+
+
+def read_patiently(path: Path) -> str:
+    """Return what a file of DAMON says; raises OSError, with EBUSY if somebody keeps DAMON's lock."""
+    end = time.monotonic() + BUSY_S
+    while True:
+        try:
+            return read_text(path, SMALL_BYTES).strip()
+        except OSError as err:
+            if err.errno != errno.EBUSY or time.monotonic() >= end:
+                raise
+        time.sleep(BUSY_STEP_S)
 
 
 def begun_at(pid: str, proc: Path) -> str:
@@ -35,35 +95,23 @@ def begun_at(pid: str, proc: Path) -> str:
 
 
 def is_marked(root: Path, mark: Path, proc: Path = PROC) -> bool:
-    """Return whether the first kdamond is the one that ``mark`` tells of."""
-    try:
-        noted, *settings = lines(read_text(mark)) or [""]
-    except OSError:
-        return False
-    pid, _, begun = noted.partition(" ")
-    now = read_text(root / "0/pid").strip()
-    if "-1" != now == pid:
-        # Another one may have that pid later on.
-        return not begun or begun == begun_at(now, proc)
-    if now == "-1" and not pid:
-        return _is_begun(root, settings)
-    # A kdamond that ended, or has just begun, has no pid: the settings show whose it is.
-    return "-1" in (now, pid or "-1") and bool(settings) and all(_is_set(root, one) for one in settings)
+    """Return whether the kdamonds are those that ``mark`` tells of: as many, and none runs that it lacks.
 
-
-def _is_begun(root: Path, settings: Sequence[str]) -> bool:
-    """Tell whether a kdamond that never ran is one that an agent was setting up when it was killed.
-
-    It also counts as such if nobody has set what it is to watch.
+    Raises OSError.
     """
-    if any(one.startswith(f"{TARGETS}=") for one in takewhile(lambda one: _is_set(root, one), settings)):
-        return True
-    return _is_set(root, f"{TARGETS}=0") or not (root / "0/contexts/0" / TARGETS).exists()
-
-
-def _is_set(root: Path, setting: str) -> bool:
-    path, _, value = setting.partition("=")
-    try:
-        return read_text(root / "0/contexts/0" / path).strip() == value
-    except OSError:
+    noted = read_mark(mark)
+    if noted is None or read_whole(root / "nr_kdamonds") != noted.kdamonds:
         return False
+    known = {one.slot: one for one in noted.begun}
+    running = ((slot, read_patiently(root / f"{slot}/pid")) for slot in range(noted.kdamonds))
+    return all(pid == "-1" or _is_ours(root, known.get(slot), pid, proc) for slot, pid in running)
+
+
+def _is_ours(root: Path, noted: Begun | None, pid: str, proc: Path) -> bool:
+    if noted is None:
+        return False
+    if noted.pid:
+        return noted.pid == pid and noted.began in ("", begun_at(pid, proc))
+    # The agent was killed as it began this one: what it watches shows whose it is.
+    watched = root / f"{noted.slot}/contexts/0/targets/0/pid_target"
+    return read_text(watched).strip() == str(noted.target_pid)

@@ -113,12 +113,13 @@ def test_what_a_killed_agent_took_of_the_kernel_is_given_back_without_its_guests
 
 def left_by_a_killed_agent(tmp_path: Path) -> Path:
     """Make DAMON's files as a killed agent leaves them, and its mark; return where they are."""
-    kdamonds, mark = tmp_path / "sys/kernel/mm/damon/admin/kdamonds", tmp_path / "run/damon-kdamond-pid"
+    kdamonds, mark = tmp_path / "sys/kernel/mm/damon/admin/kdamonds", tmp_path / "run/damon-kdamonds"
     (kdamonds / "0").mkdir(parents=True)
     mark.parent.mkdir()
-    for name, value in {"nr_kdamonds": "1", "0/pid": "77", "0/state": "on"}.items():
+    running = os.getpid()
+    for name, value in {"nr_kdamonds": "1", "0/pid": str(running), "0/state": "on"}.items():
         (kdamonds / name).write_text(value)
-    mark.write_text("77\n")
+    mark.write_text(f"1\n0 12 {running}\n")
     return kdamonds
 
 

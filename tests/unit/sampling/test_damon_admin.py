@@ -1,144 +1,136 @@
-"""Whose is the kdamond?  In a copy of its files; the lab has the real one (tests/lab/test_sampling.py)."""
+"""Whose are the kdamonds?  In a copy of their files; the lab has real ones (tests/lab/test_sampling.py)."""
 
-import itertools
+import errno
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from vmplace import apart
+from tests.unit.sampling.damon_files import KDAMONDS, let_go, put, put_damon, sleeping, waiting
+from vmplace import apart, held
 from vmplace.errors import UnsupportedHostError
 from vmplace.held import HeldError
-from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError, _settings
-from vmplace.topology.damon import ADMIN, MARK
+from vmplace.sampling import damon_admin, damon_settings
+from vmplace.sampling.damon_admin import DamonAdmin, DamonHeldError
+from vmplace.sampling.damon_settings import settings_of
+from vmplace.topology.damon import ADMIN, MARK, begun_at
+from vmplace.topology.procfs import PROC
 
-TARGETS = [(12, [(0x1000, 0x3000)])]
+RANGES = [(0x1000, 0x3000)]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damon_admin, "KDAMONDS", KDAMONDS)
 
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
-    """A tree like the kernel's with one kdamond that runs as an agent has set it."""
-    root = tmp_path / "sys" / ADMIN
-    for name, text in [("nr_kdamonds", "1"), ("0/state", "on"), ("0/pid", "77")]:
-        put(root / name, text)
-    put(root / "0/contexts/nr_contexts", "1")
-    put(root / "0/contexts/0/avail_operations", "vaddr\nfvaddr\npaddr\n")
-    for path, value in _settings(TARGETS, 25_000, 250_000):
-        put(root / f"0/contexts/0/{path}", str(value))
     return tmp_path / "sys"
 
 
-def put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+@pytest.fixture
+def kdamonds() -> Iterator[list[int]]:
+    """Give pids that kdamonds have."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(sleeping()).pid for _ in range(3)]
 
 
-def noted(sysfs: Path, tmp_path: Path, pid: str) -> Path:
-    """Leave the mark of a killed agent whose kdamond had ``pid``."""
-    reported = [f"{path}={value}" for path, value in _settings(TARGETS, 25_000, 250_000)]
-    put(tmp_path / "run" / MARK, "\n".join([pid, *reported]) + "\n")
+def mark(tmp_path: Path, *lines: str, count: int = KDAMONDS) -> Path:
+    """Leave what a killed agent noted."""
+    put(tmp_path / "run" / MARK, "\n".join([str(count), *lines]) + "\n")
     return tmp_path / "run"
 
 
-def kdamonds(sysfs: Path) -> str:
+def line(slot: int, pid: int, target: int = 1) -> str:
+    return f"{slot} {target} {pid} {begun_at(str(pid), PROC)}"
+
+
+def count(sysfs: Path) -> str:
     return (sysfs / ADMIN / "nr_kdamonds").read_text()
 
 
-@pytest.mark.parametrize(("noted_pid", "pid"), [("77", "77"), ("77", "-1"), ("", "77"), ("", "-1")])
-def test_what_a_killed_agent_left_is_taken_over(sysfs: Path, tmp_path: Path, noted_pid: str, pid: str):
-    put(sysfs / ADMIN / "0/pid", pid)
-    DamonAdmin(sysfs, noted(sysfs, tmp_path, noted_pid))
-    assert kdamonds(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
+def state(sysfs: Path, slot: int) -> str:
+    return (sysfs / ADMIN / f"{slot}/state").read_text()
 
 
-@pytest.mark.parametrize("pid", ["78", "-1"], ids=["runs", "stopped"])
-def test_what_somebody_else_set_up_since_is_left_alone(sysfs: Path, tmp_path: Path, pid: str):
-    put(sysfs / ADMIN / "0/pid", pid)
-    put(sysfs / ADMIN / "0/contexts/0/targets/0/pid_target", "999")
-    with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
-        DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"))
-    assert kdamonds(sysfs) == "1"
+def test_each_process_is_watched_by_a_kdamond_of_its_own(sysfs: Path, tmp_path: Path, kdamonds: list[int]):
+    root = put_damon(sysfs, kdamonds)
+    admin = DamonAdmin(sysfs, tmp_path / "run")
+    begun = [admin.start(target, RANGES) for target in (12, 13)]
+    assert [(one.slot, one.pid) for one in begun] == [(0, str(kdamonds[0])), (1, str(kdamonds[1]))]
+    targets = [root / f"{slot}/contexts/0/targets" for slot in (0, 1)]
+    assert [(at / "0/pid_target").read_text() for at in targets] == ["12", "13"]
+    assert [(at / "nr_targets").read_text() for at in targets] == ["1", "1"]
+    admin.close()
+    assert count(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
 
 
-def test_after_a_crash_it_is_stopped_once(sysfs: Path, tmp_path: Path):
-    state = noted(sysfs, tmp_path, "77")
-    assert DamonAdmin.give_back(sysfs, state) and kdamonds(sysfs) == "0"
-    assert not DamonAdmin.give_back(sysfs, state)
-
-
-def test_a_mark_of_an_earlier_version_tells_by_its_pid_alone(sysfs: Path, tmp_path: Path):
-    put(tmp_path / "run" / MARK, "77\n")
-    put(sysfs / ADMIN / "0/pid", "-1")
-    assert DamonAdmin.give_back(sysfs, tmp_path / "run") and kdamonds(sysfs) == "1"
-
-
-def started_at(proc: Path, pid: int, ticks: int) -> None:
-    put(proc / f"{pid}/stat", f"{pid} (kdamond.0) S{' 0' * 18} {ticks} 0\n")
-
-
-@pytest.mark.parametrize(("ticks", "is_ours"), [(500, True), (501, False)])
-def test_a_pid_that_was_given_again_is_somebody_elses(
-    sysfs: Path, tmp_path: Path, ticks: int, *, is_ours: bool
+def test_all_guests_together_have_not_many_more_regions_than_few_have(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(damon_settings, "ALL_REGIONS", 1600)
+    root = put_damon(sysfs, kdamonds)
+    admin = DamonAdmin(sysfs, tmp_path / "run")
+    for target in (12, 13, 14):
+        admin.start(target, RANGES)
+    most = [root / f"{slot}/contexts/0/monitoring_attrs/nr_regions/max" for slot in range(3)]
+    assert [path.read_text() for path in most] == ["1000", "800", "533"]
+
+
+def test_what_a_killed_agent_left_is_taken_over(sysfs: Path, tmp_path: Path, kdamonds: list[int]):
+    put_damon(sysfs, kdamonds, kdamonds=KDAMONDS)
+    left = [line(slot, pid) for slot, pid in enumerate(kdamonds)]
+    DamonAdmin(sysfs, mark(tmp_path, *left))
+    assert count(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
+    assert {state(sysfs, slot) for slot in range(3)} == {"off"}
+
+
+def test_what_somebody_else_set_up_since_is_left_alone(sysfs: Path, tmp_path: Path, kdamonds: list[int]):
+    put_damon(sysfs, kdamonds, kdamonds=KDAMONDS)
+    with pytest.raises(UnsupportedHostError, match=r"in use by somebody else \(on\)"):
+        DamonAdmin(sysfs, mark(tmp_path, line(0, kdamonds[0])))
+    assert count(sysfs) == str(KDAMONDS) and state(sysfs, 0) == "on"
+
+
+def test_a_number_of_kdamonds_that_no_agent_prepares_is_somebody_elses(sysfs: Path, tmp_path: Path):
+    put_damon(sysfs, kdamonds=1)
+    with pytest.raises(UnsupportedHostError, match=r"in use by somebody else \(off\)"):
+        DamonAdmin(sysfs, mark(tmp_path))
+    assert count(sysfs) == "1"
+
+
+def test_a_pid_that_was_given_again_is_somebody_elses(sysfs: Path, tmp_path: Path, kdamonds: list[int]):
     """A mark may be hours old, and pids come round."""
-    proc, state = tmp_path / "proc", tmp_path / "run"
-    started_at(proc, 77, 500)
-    mine = DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"), proc=proc)
-    mine.start(TARGETS)
-    assert (state / MARK).read_text().startswith("77 500\n")
-    started_at(proc, 77, ticks)
-    put(sysfs / ADMIN / "0/contexts/0/targets/0/pid_target", "999")
-    assert DamonAdmin.give_back(sysfs, state, proc) and kdamonds(sysfs) == ("0" if is_ours else "1")
-
-
-@pytest.mark.parametrize("pid", ["78", "-1"], ids=["runs", "stopped"])
-def test_a_mark_without_settings_claims_nothing_that_somebody_else_watches(
-    sysfs: Path, tmp_path: Path, pid: str
-):
-    """An agent that is killed as it begins leaves such a mark; then somebody sets DAMON up."""
-    put(tmp_path / "run" / MARK, "\n")
-    put(sysfs / ADMIN / "0/pid", pid)
+    put_damon(sysfs, kdamonds[:1], kdamonds=KDAMONDS)
     with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
-        DamonAdmin(sysfs, tmp_path / "run")
-    assert kdamonds(sysfs) == "1"
+        DamonAdmin(sysfs, mark(tmp_path, f"0 1 {kdamonds[0]} 1"))
 
 
-def held_up(path: Path, text: str, *, patience_s: float) -> None:
-    """Stand for a write that waits for a watched process, which lets go of it never."""
-    raise HeldError
-
-
-def test_an_agent_starts_though_the_one_before_it_left_damon_waiting_for_a_process(
-    sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    state = noted(sysfs, tmp_path, "77")
-    with monkeypatch.context() as patched:
-        patched.setattr(apart, "write", held_up)
-        admin = DamonAdmin(sysfs, state)
-        with pytest.raises(DamonHeldError, match="does not answer"):
-            admin.start(TARGETS)
-    # Until it answers it is this agent's, and so it is for whoever comes next.
-    assert (sysfs / ADMIN / "0/state").read_text() == "on" and (state / MARK).exists()
-    admin.start(TARGETS)
-    assert (sysfs / ADMIN / "0/contexts/0/targets/0/pid_target").read_text() == "12"
-    admin.stop()
-    assert kdamonds(sysfs) == "0" and not (state / MARK).exists()
+def test_after_a_crash_it_is_stopped_once(sysfs: Path, tmp_path: Path, kdamonds: list[int]):
+    put_damon(sysfs, kdamonds[:1], kdamonds=KDAMONDS)
+    left = mark(tmp_path, line(0, kdamonds[0]))
+    assert DamonAdmin.give_back(sysfs, left) and count(sysfs) == "0"
+    assert not DamonAdmin.give_back(sysfs, left)
 
 
 class KilledError(BaseException):
     """The agent is killed here: what would clean up is not run."""
 
 
-@pytest.mark.parametrize("at", range(len(_settings(TARGETS, 25_000, 250_000)) + 4))
-def test_an_agent_that_is_killed_while_it_sets_up_is_taken_over(
-    sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+WRITES = len(settings_of(1, RANGES, 1000, 1, 1)) + 3
+
+
+@pytest.mark.parametrize("at", range(WRITES + 1))
+def test_an_agent_that_is_killed_while_it_begins_to_watch_is_taken_over(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int], monkeypatch: pytest.MonkeyPatch, at: int
 ):
-    root, fresh = sysfs / ADMIN, DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"))
-    # As the kernel makes it: nothing is set.
-    put(root / "0/pid", "-1")
-    put(root / "0/state", "off")
-    for path, value in _settings(TARGETS, 25_000, 250_000):
-        put(root / f"0/contexts/0/{path}", "0" if str(value) != "0" else "7")
-    left, plain = at, fresh._write
+    """Its settings are written in turn, then "on"; at last its pid is noted."""
+    root = put_damon(sysfs)
+    admin = DamonAdmin(sysfs, tmp_path / "run")
+    left, plain = at, admin._write
 
     def write(path: str, value: object) -> None:
         nonlocal left
@@ -146,46 +138,139 @@ def test_an_agent_that_is_killed_while_it_sets_up_is_taken_over(
             raise KilledError
         left -= 1
         plain(path, value)
+        if value == "on":
+            put(root / "0/pid", str(kdamonds[0]))
 
-    monkeypatch.setattr(fresh, "_write", write)
-    try:
-        fresh.start(TARGETS)
-    except KilledError:
-        assert kdamonds(sysfs) == ("1" if at else "0")
+    monkeypatch.setattr(admin, "_write", write)
+    monkeypatch.setattr(damon_admin, "begun_at", lambda pid, proc: fail(at, begun_at(pid, proc)))
+    with pytest.raises(KilledError):
+        admin.start(12, RANGES)
+    monkeypatch.setattr(damon_admin, "begun_at", begun_at)
+    assert count(sysfs) == (str(KDAMONDS) if at else "0")
     DamonAdmin(sysfs, tmp_path / "run")
-    assert kdamonds(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
+    assert count(sysfs) == "0" and state(sysfs, 0) == "off"
 
 
-def test_an_agent_that_is_killed_while_it_probes_is_taken_over(sysfs: Path, tmp_path: Path):
-    root = sysfs / ADMIN
-    for path, text in (("0/pid", "-1"), ("0/state", "off"), ("0/contexts/0/targets/nr_targets", "0")):
-        put(root / path, text)
-    put(tmp_path / "run" / MARK, "\n")
-    DamonAdmin(sysfs, tmp_path / "run")
-    assert kdamonds(sysfs) == "0"
+def fail(at: int, began: str) -> str:
+    if at == WRITES:
+        raise KilledError
+    return began
 
 
-def test_what_somebody_else_set_up_since_an_agent_was_killed_so_is_left_alone(sysfs: Path, tmp_path: Path):
-    put(sysfs / ADMIN / "0/pid", "-1")
-    put(sysfs / ADMIN / "0/contexts/0/operations", "vaddr")
-    with pytest.raises(UnsupportedHostError, match="in use by somebody else"):
-        DamonAdmin(sysfs, noted(sysfs, tmp_path, ""))
-    assert kdamonds(sysfs) == "1"
+def held_up(path: Path, text: str, *, patience_s: float) -> None:
+    """Stand for a write that waits for a watched process, which lets go of it never."""
+    raise HeldError
 
 
-def test_a_process_that_has_each_question_wait_a_little_less_than_is_given_up_has_them_all_wait_once(
-    sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_kdamond_that_waits_for_its_process_is_never_turned_off(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int]
 ):
-    now, beats, tried = 1000.0, list[float](), itertools.count(1)
-    admin = DamonAdmin(sysfs, noted(sysfs, tmp_path, "77"), beat=lambda: beats.append(now), clock=lambda: now)
-    admin.start(TARGETS)
+    with waiting(tmp_path / "fifo") as process:
+        put_damon(sysfs, [process.pid, kdamonds[0]])
+        admin = DamonAdmin(sysfs, tmp_path / "run")
+        evil, good = admin.start(12, RANGES), admin.start(13, RANGES)
+        assert not admin.stop(evil) and state(sysfs, 0) == "on"
+        with pytest.raises(DamonHeldError, match=r"blocks its own memory map \(pid 12\)"):
+            admin.close()
+        assert state(sysfs, 1) == "off" and good not in admin.begun
+        # What is left is this agent's, also for whoever comes next.
+        assert count(sysfs) == str(KDAMONDS) and (tmp_path / "run" / MARK).exists()
+        let_go(tmp_path / "fifo")
+        process.wait()
+        admin.close()
+    assert count(sysfs) == "0" and not (tmp_path / "run" / MARK).exists()
 
-    def just_in_time(path: Path, text: str, *, patience_s: float) -> None:
-        nonlocal now
-        now += patience_s - 0.1
-        put(sysfs / ADMIN / "0/contexts/0/schemes/0/stats/nr_tried", str(next(tried)))
 
-    monkeypatch.setattr(apart, "write", just_in_time)
-    with pytest.raises(DamonHeldError):
-        admin.regions(1)
-    assert now - 1000 < 6 and len(beats) >= 2
+def test_a_kdamond_that_sleeps_is_not_turned_off_while_its_process_holds_readers_up(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int]
+):
+    put_damon(sysfs, kdamonds)
+    admin, is_over = DamonAdmin(sysfs, tmp_path / "run"), list[bool]()
+    with sleeping() as process:
+        begun = admin.start(process.pid, RANGES)
+        held.note_stuck(process.pid, lambda: bool(is_over))
+        assert not admin.stop(begun) and state(sysfs, 0) == "on"
+        is_over.append(True)
+        while held.holds(process.pid):
+            time.sleep(0.1)
+        assert admin.stop(begun) and state(sysfs, 0) == "off"
+
+
+def test_who_locked_its_map_in_the_moment_in_which_its_kdamond_is_turned_off_is_named(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    put_damon(sysfs, kdamonds[:2])
+    admin = DamonAdmin(sysfs, tmp_path / "run")
+    evil, good = admin.start(12, RANGES), admin.start(13, RANGES)
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "write", held_up)
+        for begun in (evil, good):
+            with pytest.raises(DamonHeldError, match=r"\(pid 12\)"):
+                admin.stop(begun)
+        with pytest.raises(DamonHeldError, match=r"\(pid 12\)"):
+            admin.start(14, RANGES)
+    assert admin.start(14, RANGES).slot == 2
+    admin.close()
+    assert count(sysfs) == "0"
+
+
+def test_the_next_agent_uses_the_kdamonds_that_do_not_wait(sysfs: Path, tmp_path: Path, kdamonds: list[int]):
+    with waiting(tmp_path / "fifo") as process:
+        root = put_damon(sysfs, [process.pid, kdamonds[0]], kdamonds=KDAMONDS)
+        put(root / "1/pid", "-1")
+        left = mark(tmp_path, line(0, process.pid), line(1, 1 << 22))
+        admin = DamonAdmin(sysfs, left)
+        put(root / "1/pid", str(kdamonds[0]))
+        assert admin.start(13, RANGES).slot == 1 and state(sysfs, 0) == "on"
+        with pytest.raises(DamonHeldError):
+            DamonAdmin.give_back(sysfs, left)
+
+
+def test_while_somebody_waits_for_a_kdamond_the_next_agent_starts_and_tries_again(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    put_damon(sysfs, kdamonds[:1], kdamonds=KDAMONDS)
+    left = mark(tmp_path, line(0, kdamonds[0]))
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "write", held_up)
+        admin = DamonAdmin(sysfs, left)
+        with pytest.raises(DamonHeldError, match="does not answer"):
+            admin.start(12, RANGES)
+    assert state(sysfs, 0) == "on" and (left / MARK).exists()
+    assert admin.start(12, RANGES).slot == 0
+    admin.close()
+    assert count(sysfs) == "0" and not (left / MARK).exists()
+
+
+def test_a_lock_of_damon_that_is_taken_for_a_moment_is_waited_for(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    put_damon(sysfs, kdamonds)
+    admin, plain, tries = DamonAdmin(sysfs, tmp_path / "run"), apart.write, list[Path]()
+
+    def busy(path: Path, text: str, *, patience_s: float) -> None:
+        tries.append(path)
+        if tries.count(path) < 4:
+            raise OSError(errno.EBUSY, "busy")
+        plain(path, text, patience_s=patience_s)
+
+    monkeypatch.setattr(apart, "write", busy)
+    assert admin.start(12, RANGES).pid == str(kdamonds[0])
+
+
+def test_a_lock_of_damon_that_somebody_keeps_costs_the_others_a_second_in_ten(
+    sysfs: Path, tmp_path: Path, kdamonds: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    put_damon(sysfs, kdamonds)
+    admin = DamonAdmin(sysfs, tmp_path / "run")
+
+    def busy(*_: object, **__: object) -> str:
+        raise OSError(errno.EBUSY, "busy")
+
+    monkeypatch.setattr(apart, "write", busy)
+    monkeypatch.setattr(damon_admin, "read_patiently", busy)
+    began = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(DamonHeldError):
+            admin.start(12, RANGES)
+    assert time.monotonic() - began < 2

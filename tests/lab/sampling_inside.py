@@ -155,6 +155,13 @@ def runs(pages: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> list[tuple[int,
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
+def stay_busy(seconds: float) -> None:
+    """Wake up all the time, which has processes on this CPU switched out."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def window(source_name: str, kind: str, page_kib: str, *texts: str) -> None:
     """Print what the source saw in three windows."""
     # All on one CPU: the child is switched out each time it waits, and its TLB entries are gone then.  An
@@ -174,7 +181,8 @@ def window(source_name: str, kind: str, page_kib: str, *texts: str) -> None:
         source.arm(topology)
         orders.send(touched)
         orders.recv()
-        time.sleep(3 if source_name in SLOW else 0)
+        if source_name in SLOW:
+            stay_busy(3)
         batch = source.harvest(topology)
         seen.append(runs(batch.ranges[0].accessed))
     sample = batch.ranges[0]

@@ -68,8 +68,8 @@ def _wait_status(pid: int) -> int:
 
 def _leader(pid: int) -> tuple[bool, int]:
     """Tell whether a child's first thread has ended, and how."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return fields[STATE] == "Z", int(fields[EXIT_CODE])
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return fields[STATE] == b"Z", int(fields[EXIT_CODE])
 
 
 def _end_as(status: int) -> NoReturn:

@@ -15,7 +15,7 @@ CODE = re.compile(r"^ {4,}([^\n]*)$|`([^`]+)`", re.M)
 COMMAND = re.compile(r"(?:^|[\s|;/(])(vmplace(?:-lab)? [a-z][^#|;>`\n]*)")
 MAKE = re.compile(r"(?:^|[\s(])make ([a-z][a-z-]*)")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
-OTHERS = {"oldconfig", "olddefconfig", "install"}
+OTHERS = {"localmodconfig", "oldconfig", "olddefconfig", "install"}
 """Targets of other Makefiles, the kernel's among them."""
 WORD = re.compile(r"[a-z][a-z-]*")
 

@@ -174,7 +174,7 @@ def packaging(progress: Progress) -> Path:
 
 def kernel_packaging(progress: Progress) -> Path:
     """Return the toolbox with Debian's kernel configuration, and what the kernel's own bindeb-pkg wants."""
-    packages = "linux-config-6.12 build-essential debhelper rsync kmod openssl"
+    packages = "linux-config-6.12 build-essential cpio debhelper kmod openssl rsync xz-utils zstd"
     return _grown("kernel-packaging", packages, progress, [], onto=toolbox(progress))
 
 

@@ -88,6 +88,8 @@ class Held:
         self._slow: dict[int, float] = {}
         self._vouched: frozenset[int] = frozenset()
         self._read: set[int] = set()
+        # Of whom a descriptor was opened: a process may be gone as it is closed.
+        self._owners: dict[int, int] = {}
         self._idle: list[Worker] = []
         self._unclosed: list[tuple[int, int]] = []
         self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
@@ -99,22 +101,22 @@ class Held:
         """
         if _is_step():
             return step()
-        self._refuse_if_held(pid)
-        return self._done(pid, Job(step), self._taken())
+        user = self.admit(pid)
+        return self._done(pid, user, Job(step), self._taken())
 
     def opened(self, pid: int, opener: Callable[[], int]) -> int:
         """Return the descriptor that ``opener`` opens; raises as ``bounded`` does."""
         if _is_step():
             return opener()
-        self._refuse_if_held(pid)
-        return self._done(pid, Job(opener, gives=True), self._taken())
+        user = self._owners[pid] = self.admit(pid)
+        return self._done(pid, user, Job(opener, gives=True), self._taken())
 
     def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
         """Do ``step`` with a copy of the descriptor: the caller's may be closed while the step waits."""
         if _is_step():
             return step(fd)
-        self._refuse_if_held(pid)
-        return self._done(pid, Job(step, takes=True), self._taken_with(fd))
+        user = self.admit(pid)
+        return self._done(pid, user, Job(step, takes=True), self._taken_with(fd))
 
     def closed(self, pid: int, fd: int) -> None:
         """Close a descriptor, even if process ``pid`` holds that up; raises HeldError if it does.
@@ -133,16 +135,23 @@ class Held:
         else:
             # The thread has the last one, whose closing may take long.
             os.close(fd)
-            self._done(pid, Job(lambda _: None, takes=True), worker)
+            user = self._owners.get(pid, _user_of(pid, self._proc))
+            self._done(pid, user, Job(lambda _: None, takes=True), worker)
 
-    def _refuse_if_held(self, pid: int) -> None:
-        if self.holds(pid):
+    def admit(self, pid: int) -> int:
+        """Return who answers for a process for which a step is to begin; raises HeldError if none may.
+
+        Before the step: the process may be gone by the time that the step is given up.
+        """
+        user = _user_of(pid, self._proc)
+        if self.holds(pid, user):
             raise HeldError
+        return user
 
-    def _done(self, pid: int, job: Job[T], worker: Worker) -> T:
+    def _done(self, pid: int, user: int, job: Job[T], worker: Worker) -> T:
         try:
             worker.begin(job)
-            self.await_end(pid, job.ended.wait, worker.stat, job.is_over)
+            self.await_end(pid, job.ended.wait, worker.stat, job.is_over, user=user)
             job.check()
             worker.receive(job)
         except BaseException:
@@ -153,7 +162,7 @@ class Held:
             self._read.add(pid)
         charge_thread(job.cpu_ns)
         if job.slept_s:
-            self._note_short(pid, job.slept_s)
+            self._note_short(pid, job.slept_s, user)
         return job.outcome()
 
     def _leave(self, pid: int, worker: Worker, job: Job[T]) -> None:
@@ -165,8 +174,11 @@ class Held:
                     self.closed(pid, fd)
         worker.end()
 
-    def holds(self, pid: int) -> bool:
-        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing."""
+    def holds(self, pid: int, user: int | None = None) -> bool:
+        """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing.
+
+        ``user`` answers for it, if that is known.
+        """
         with self._lock:
             process, is_known = self._processes.get(pid), pid in self._read
             if process is not None and (process.stuck_count() or self._clock() < process.until_s):
@@ -177,7 +189,7 @@ class Held:
         # A pid below zero stands for steps that concern no process.
         if not steps.total() or pid < 0:
             return False
-        user = _user_of(pid, self._proc)
+        user = _user_of(pid, self._proc) if user is None else user
         return STEPS.is_full(steps[user], steps.total(), is_known=is_known)
 
     def _stuck_by_user(self) -> "Counter[int]":
@@ -227,6 +239,7 @@ class Held:
                 self.closed(pid, fd)
         with self._lock:
             self._read &= pids
+            self._owners = {pid: user for pid, user in self._owners.items() if pid in pids}
             self._short = {pid: waits for pid, waits in self._short.items() if pid in pids}
             now = self._clock()
             self._processes = {
@@ -257,19 +270,21 @@ class Held:
             worker.forget()
         self._lock, self._idle, self._processes = threading.Lock(), [], {}
 
-    def await_end(
+    def await_end(  # noqa: PLR0913 - the step, and what is known of it
         self,
         pid: int,
         ends_within: Callable[[float], bool],
         stat: Path,
         has_ended: Callable[[], bool],
         patience_s: float | None = None,
+        *,
+        user: int | None = None,
     ) -> None:
         """Wait until a step ends; raise HeldError if process ``pid`` has it wait too long.
 
         ``ends_within`` waits for some seconds; ``stat`` is the file of /proc of the thread that the step is
         done by; ``has_ended`` tells, from then on, whether it is over at last.
-        ``patience_s`` is for waits that are usual.
+        ``patience_s`` is for waits that are usual; ``user`` answers for the process (``admit``).
         """
         before: Look | None = None
         waited_s, began = 0.0, self._clock()
@@ -281,11 +296,11 @@ class Held:
             waited_s += waited_s_between(before, look, now - began)
             before, began = look, now
             if waited_s >= patience_s or now - first >= max(MOST_S, patience_s):
-                self._note(pid, waited_s, has_ended)
+                self._note(pid, waited_s, has_ended, user)
                 raise HeldError
             look_s = max(LOOK_S, min((now - first) / 4, LONGEST_LOOK_S, patience_s - waited_s))
         if waited_s > LOOK_S and not is_usual:
-            self._note(pid, waited_s, None)
+            self._note(pid, waited_s, None, user)
 
     def note_stuck(self, pid: int, has_ended: Callable[[], bool]) -> None:
         """Begin nothing for a process until a step has ended, which another process of the agent does."""
@@ -307,11 +322,13 @@ class Held:
             self._slow = {one: at_s for one, at_s in self._slow.items() if at_s >= since_s}
             return max(MOST_S / (1 + len(self._slow.keys() - {pid})), WAIT_S)
 
-    def _note(self, pid: int, waited_s: float, stuck: Callable[[], bool] | None) -> None:
+    def _note(
+        self, pid: int, waited_s: float, stuck: Callable[[], bool] | None, user: int | None = None
+    ) -> None:
         with self._lock:
             self._left_s -= waited_s
             now = self._clock()
-            process = self._known(pid, now)
+            process = self._known(pid, now, user)
             is_too_much = process.waits.add(now, waited_s)
             is_too_much |= pid > 0 and self._common.add(pid, now, waited_s)
             if stuck is not None:
@@ -320,7 +337,7 @@ class Held:
                 # A process that unblocks each time just before the limit would else cost a wait each time.
                 process.leave_alone(now)
 
-    def _note_short(self, pid: int, slept_s: float) -> None:
+    def _note_short(self, pid: int, slept_s: float, user: int | None = None) -> None:
         """Note what a step waited for that ended before it was looked at."""
         with self._lock:
             now = self._clock()
@@ -329,11 +346,12 @@ class Held:
             waits = self._short.setdefault(pid, Waits(SHORT_WAITS_S, now))
             if waits.add(now, slept_s) | self._common.add(pid, now, slept_s):
                 waits.sum_s = 0.0
-                self._known(pid, now).leave_alone(now)
+                self._known(pid, now, user).leave_alone(now)
 
-    def _known(self, pid: int, now_s: float) -> Blocking:
+    def _known(self, pid: int, now_s: float, user: int | None = None) -> Blocking:
         if pid not in self._processes:
-            self._processes[pid] = Blocking(_user_of(pid, self._proc), Waits(WAIT_S, now_s))
+            user = _user_of(pid, self._proc) if user is None else user
+            self._processes[pid] = Blocking(user, Waits(WAIT_S, now_s))
         return self._processes[pid]
 
     def _patience_s(self, now: float) -> float:
@@ -373,7 +391,7 @@ _HELD = Held()
 os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
 opened, closed = _HELD.opened, _HELD.closed
-await_end, note_stuck, note_waits, keep = _HELD.await_end, _HELD.note_stuck, _HELD.note_waits, _HELD.keep
-calls_may_wait_s = _HELD.calls_may_wait_s
+admit, await_end, note_stuck, note_waits = _HELD.admit, _HELD.await_end, _HELD.note_stuck, _HELD.note_waits
+calls_may_wait_s, keep = _HELD.calls_may_wait_s, _HELD.keep
 vouch = _HELD.vouch
 """Of this process: all its parts wait for the same guests."""

@@ -95,7 +95,7 @@ def test_what_a_step_opens_that_ends_as_it_is_given_up_is_closed(
     path.touch()
     await_end = reads.await_end
 
-    def give_up_late(pid: int, ends_within: Callable[[float], bool], *rest: Any) -> None:
+    def give_up_late(pid: int, ends_within: Callable[[float], bool], *rest: Any, **more: Any) -> None:
         monkeypatch.setattr(reads, "await_end", await_end)
         assert ends_within(60)
         raise HeldError

@@ -1,6 +1,7 @@
 """How many processes may block readers, by user, until that user is left alone (held_limits.py)."""
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from vmplace.held import (
     HeldError,
 )
 from vmplace.held_limits import PROCESS_BYTES, STEP_BYTES, STEPS
+from vmplace.step_thread import Job
 from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
 from vmplace.users import Users as SubordinateIds
 
@@ -60,6 +62,39 @@ def test_a_user_whose_processes_hold_readers_up_has_no_more_of_his_left_behind_k
     users.go_on.set()
     assert not users.held.holds(his)
     users.held.close()
+
+
+@needs_nobody
+@pytest.mark.parametrize("how", ["asked", "closed"])
+def test_processes_that_are_gone_as_their_steps_are_given_up_count_with_their_user(tmp_path: Path, how: str):
+    """Their memory maps may live on, and have whoever was the last to read them wait."""
+    users = Users(tmp_path)
+    his, others = users.process(7), users.process(8)
+    give_up = {"asked": gone_as_it_is_asked, "closed": gone_before_it_is_closed}[how]
+    for _ in range(MOST_OF_USER):
+        assert not users.held.holds(his)
+        give_up(users, users.process(7))
+    assert users.held.holds(his)
+    assert not users.held.holds(others)
+    users.end()
+
+
+def gone_as_it_is_asked(users: Users, pid: int) -> None:
+    def ask() -> None:
+        shutil.rmtree(users.proc / str(pid))
+        users.go_on.wait()
+
+    with pytest.raises(HeldError):
+        users.held.bounded(pid, ask)
+
+
+def gone_before_it_is_closed(users: Users, pid: int) -> None:
+    fd = users.held.opened(pid, lambda: os.open(os.devnull, os.O_RDONLY))
+    shutil.rmtree(users.proc / str(pid))
+    # The thread that is to close it stands for one that closing has wait.
+    users.held._idle[-1].begin(Job(users.go_on.wait))
+    with pytest.raises(HeldError):
+        users.held.closed(pid, fd)
 
 
 @needs_nobody

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vmplace.actuation.affinity import LibvirtConnection, read_cpus, set_cpus, set_cpus_by_libvirt
-from vmplace.actuation.cpusets import read_cpuset
 from vmplace.actuation.identity import PROC, read_start_time
 from vmplace.actuation.journal_records import AffinityRecord
 from vmplace.errors import GuestGoneError, VmplaceError
@@ -68,15 +67,10 @@ class VcpusUndoing:
         if now in (was, set(record.cpus)):
             # What sched_getaffinity leaves out may still be missing.
             return was != set(record.cpus)
-        # Its cpuset may have narrowed what it got, or may have become smaller since.
-        left = online if (cpuset := self._cpuset(record)) is None else online & cpuset
         for cpus in (record.set_to, record.or_set_to):
-            if cpus is not None and now in (online.intersection(cpus), left.intersection(cpus), set(cpus)):
+            if cpus is not None and now in (online.intersection(cpus), set(cpus)):
                 return True
         if online.isdisjoint(record.set_to or ()) and now >= was:
             return True
         self.counts["others_vcpus"] += 1
         return False
-
-    def _cpuset(self, record: AffinityRecord) -> frozenset[int] | None:
-        return read_cpuset(record.guest.pid, record.tid, self.proc, self.sysfs)

@@ -16,21 +16,29 @@ from vmplace.actuation.affinity import (
     set_cpus,
     set_cpus_by_libvirt,
 )
+from vmplace.actuation.cpusets import read_cpuset
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal, Pin
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
+
+SYSFS = Path("/sys")
 
 
 class Pinner:
     """Pins vCPUs; ``libvirt`` is used for guests that libvirt runs, where it is connected."""
 
     def __init__(
-        self, journal: Journal, *, libvirt: LibvirtConnection | None = None, proc: Path = PROC
+        self,
+        journal: Journal,
+        *,
+        libvirt: LibvirtConnection | None = None,
+        proc: Path = PROC,
+        sysfs: Path = SYSFS,
     ) -> None:
         self._journal = journal
         self._libvirt = libvirt
-        self._proc = proc
+        self._proc, self._sysfs = proc, sysfs
 
     def pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> bool:
         """Let ``vcpu`` run on ``cpus`` only; False if that was so already."""
@@ -62,7 +70,10 @@ class Pinner:
     def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)
         before = tuple(sorted(read_cpus(vcpu.tid)))
-        return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(set(cpus))))
+        # What its cpuset leaves of them: undo must know what vmplace's doing looks like, even if this
+        # process is killed before it has looked.
+        left = set(cpus) & (read_cpuset(guest.pid, vcpu.tid, self._proc, self._sysfs) or set(cpus))
+        return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(left or set(cpus))))
 
     def _carry_out(self, guest: GuestTopology, pins: list[Pin]) -> tuple[list[Pin], list[Exception]]:
         """Pin each thread; return those that were pinned, with what they got, and what the others raised."""
@@ -78,7 +89,7 @@ class Pinner:
                 done.append(replace(pin, set_to=tuple(sorted(read_cpus(pin.tid)))))
             except Exception as err:
                 errors.append(err)
-        # A cpuset, or CPUs that are offline: undo must know what vmplace's doing looks like.
+        # CPUs that are offline, or a cpuset that became smaller meanwhile.
         wanted = {pin.tid: pin.set_to for pin in pins}
         narrowed = [pin for pin in done if pin.set_to != wanted[pin.tid]]
         if narrowed:

@@ -3,16 +3,16 @@
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from tests.unit.actuation.child_guest import Child, child_guest
-from vmplace.actuation.affinity import read_thread_start
+from vmplace.actuation import pinner
 from vmplace.actuation.cpusets import read_cpuset
-from vmplace.actuation.identity import read_identity
-from vmplace.actuation.journal_records import AffinityRecord, GuestId
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.pinner import Pinner
+from vmplace.actuation.undo import undo
 from vmplace.actuation.undo_vcpus import VcpusUndoing
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
@@ -90,36 +90,77 @@ def test_a_thread_that_is_gone_has_none():
     assert read_cpuset(FIRST, FIRST, PROC, SYSFS) is None
 
 
+class KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
-@pytest.mark.parametrize(("cpuset_cpus", "is_ours"), [("0-1", True), ("0-7", False)])
-def test_a_pin_that_a_cpuset_narrowed_is_vmplaces(
-    tmp_path: Path, child: Child, cpuset_cpus: str, is_ours: bool
+def test_undo_knows_a_pin_that_a_cpuset_narrowed_from_an_agent_that_was_killed_just_then(
+    tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nobody may have noted what the thread got: the agent was killed just after it pinned it."""
-    tid, pid = child.guest.vcpus[0].tid, child.guest.pid
-    group = next(
-        line.split(":", 2)[2]
-        for line in Path(f"/proc/{tid}/cgroup").read_text().splitlines()
-        if "0::" in line
-    )
-    folder = tmp_path / "fs/cgroup" / group.lstrip("/")
-    folder.mkdir(parents=True)
-    (folder / "cpuset.cpus.effective").write_text(cpuset_cpus)
-    online = tmp_path / "devices/system/cpu/online"
+    vcpu = child.guest.vcpus[0]
+    sysfs = of_thread(tmp_path, vcpu.tid, "0-1")
+
+    def killed(tid: int, _cpus: object) -> None:
+        # What the kernel makes of CPUs 1 and 5 in that cpuset.
+        os.sched_setaffinity(tid, {1})
+        raise KilledError
+
+    with Journal(tmp_path / "journal") as journal:
+        with monkeypatch.context() as patch, pytest.raises(KilledError):
+            patch.setattr(pinner, "set_cpus", killed)
+            Pinner(journal, sysfs=sysfs).pin(child.guest, vcpu, {1, 5})
+        (guest,) = journal.contents().guests.values()
+        undoing = VcpusUndoing(sysfs=with_cpus(sysfs, "0-7"))
+        failures: list[str] = []
+        assert not undoing.restore(guest.affinities.values(), failures) and not failures
+    assert undoing.counts["vcpus"] == 1
+    assert os.sched_getaffinity(vcpu.tid) == {0, 1}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
+def test_undo_leaves_what_an_operator_narrowed_since(tmp_path: Path, cpuset: Path, child: Child):
+    """As virsh vcpupin does: the thread's cpuset, and its affinity."""
+    vcpu = child.guest.vcpus[0]
+    os.sched_setaffinity(vcpu.tid, {1})
+    with Journal(tmp_path / "journal") as journal:
+        assert Pinner(journal).pin(child.guest, vcpu, {0, 1})
+        (cpuset / "tasks").write_text(str(vcpu.tid))
+        os.sched_setaffinity(vcpu.tid, {0})
+        try:
+            assert undo(journal).guests[0].others_vcpus == 1
+        finally:
+            (V1 / "tasks").write_text(str(vcpu.tid))
+    assert os.sched_getaffinity(vcpu.tid) == {0}
+
+
+def test_cpus_that_a_cpuset_does_not_leave_are_no_reason_to_pin_again(tmp_path: Path, child: Child):
+    vcpu = child.guest.vcpus[0]
+    os.sched_setaffinity(vcpu.tid, {0})
+    sysfs = of_thread(tmp_path, vcpu.tid, "0")
+    with Journal(tmp_path / "journal") as journal:
+        assert not Pinner(journal, sysfs=sysfs).pin(child.guest, vcpu, {0, 5})
+
+
+def with_cpus(sysfs: Path, cpus: str) -> Path:
+    """Have so many CPUs online there, which this machine need not have."""
+    online = sysfs / "devices/system/cpu/online"
     online.parent.mkdir(parents=True)
-    online.write_text("0-7")
-    os.sched_setaffinity(tid, {1})
-    record = AffinityRecord(
-        GuestId(*astuple(read_identity(child.guest))),
-        0,
-        tid,
-        read_thread_start(pid, tid),
-        (0, 1),
-        by_libvirt=False,
-        set_to=(1, 5),
-    )
-    undoing = VcpusUndoing(sysfs=tmp_path)
-    failures: list[str] = []
-    assert undoing.restore([record], failures) == [] and not failures
-    assert os.sched_getaffinity(tid) == ({0, 1} if is_ours else {1})
-    assert undoing.counts["others_vcpus"] == (not is_ours)
+    online.write_text(cpus)
+    return sysfs
+
+
+def of_thread(root: Path, tid: int, cpus: str) -> Path:
+    """Write what a real thread's cpuset has, below a /sys of its own."""
+    reported = Path(f"/proc/{tid}/cgroup").read_text().splitlines()
+    group = next(line.split(":", 2)[2] for line in reported if line.startswith("0::"))
+    folder = root / "sys/fs/cgroup" / group.lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpuset.cpus.effective").write_text(cpus)
+    for line in reported:
+        _, controllers, path = line.split(":", 2)
+        if "cpuset" in controllers.split(","):
+            first = root / "sys/fs/cgroup/cpuset" / path.lstrip("/")
+            first.mkdir(parents=True, exist_ok=True)
+            (first / "cpuset.effective_cpus").write_text(cpus)
+    return root / "sys"

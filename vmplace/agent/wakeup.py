@@ -1,10 +1,14 @@
 """Wake the loop from its waits, by signals and by orders."""
 
+import math
 import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
+
+REPEAT_S = 1.0
 
 
 class Wakeup:
@@ -76,11 +80,20 @@ class Wakeup:
         asked, self._reload = self._reload, False
         return asked
 
-    def stop_on_signals(self) -> None:
-        """Stop on SIGTERM and SIGINT; a second one does what it does by default."""
+    def stop_on_signals(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Stop on SIGTERM and SIGINT; one that comes REPEAT_S after the first does what it does by default.
+
+        Sooner ones are the same order once more: a terminal, or `systemctl kill`, sends it to all processes,
+        and the agent's supervisor passes it on.
+        """
+        stopped_s = math.inf
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
-            signal.signal(number, signal.SIG_DFL)
+            nonlocal stopped_s
+            if clock() >= stopped_s + REPEAT_S:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            stopped_s = min(stopped_s, clock())
             self.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""A hang-up means two things: the terminal is gone, or the administrator wants the file read again."""
+"""What signals mean.  A hang-up: the terminal is gone, or the file is to be read again."""
 
 import os
 import pty
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from vmplace.agent.wakeup import REPEAT_S, Wakeup
 
 CODE = """
 import signal, sys
@@ -55,3 +57,18 @@ def test_the_terminals_hangup_ends_it_and_any_other_has_the_file_read(tmp_path: 
     if how == "nohup":
         os.kill(pid, signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if how == "plain" else -signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("after_s", "ends"), [(0.0, False), (0.9 * REPEAT_S, False), (REPEAT_S, True)])
+def test_an_order_to_stop_that_comes_twice_at_once_is_one_order(after_s: float, ends: bool):
+    """A terminal, or systemctl kill, sends it to the agent and to its supervisor, which passes it on."""
+    pid = os.fork()
+    if not pid:
+        now = [100.0]
+        Wakeup().stop_on_signals(lambda: now[0])
+        os.kill(os.getpid(), signal.SIGTERM)
+        now[0] += after_s
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert ended == (-signal.SIGTERM if ends else 0)

@@ -179,13 +179,16 @@ def read_journal(path: Path = DEFAULT_PATH) -> JournalContents:
 
 
 class Journal:
-    """The one journal of the running agent; a second agent on the same path is turned away."""
+    """The one journal of the running agent; a second agent on the same path is turned away.
 
-    def __init__(self, path: Path = DEFAULT_PATH, *, proc: Path = PROC) -> None:
+    It is waited for ``patience_s`` until the first one has ended.
+    """
+
+    def __init__(self, path: Path = DEFAULT_PATH, *, proc: Path = PROC, patience_s: float = 0.0) -> None:
         self.path = path
         self._proc = proc
         self._file: JournalFile | None = None
-        self._lock = locked(path)
+        self._lock = locked(path, patience_s)
         try:
             self._file = JournalFile(path)
             found = _opened(self._file)

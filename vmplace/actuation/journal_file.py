@@ -16,11 +16,13 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vmplace.errors import JournalError
 
+LOOK_S = 0.05
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -152,8 +154,8 @@ class JournalFile:
             raise unusable(self._path, err, verb) from err
 
 
-def locked(path: Path) -> int:
-    """Return the descriptor of a lock beside the journal; raises JournalError while another has it."""
+def locked(path: Path, patience_s: float = 0.0) -> int:
+    """Return the descriptor of a lock beside the journal; raises JournalError if another keeps it so long."""
     # A file of its own: compaction replaces the journal's inode.  The kernel drops the lock on kill -9.
     lock = path.with_name(path.name + ".lock")
     try:
@@ -162,7 +164,7 @@ def locked(path: Path) -> int:
     except OSError as err:
         raise unusable(path, err) from err
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_within(fd, patience_s)
     except BlockingIOError as err:
         os.close(fd)
         raise JournalError(
@@ -173,6 +175,20 @@ def locked(path: Path) -> int:
         os.close(fd)
         raise unusable(path, err) from err
     return fd
+
+
+def _lock_within(fd: int, seconds: float) -> None:
+    """Lock a file; raises BlockingIOError, OSError."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return
 
 
 def unusable(path: Path, err: OSError, verb: str = "write") -> JournalError:

@@ -13,6 +13,9 @@ from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.errors import VmplaceError
 from vmplace.sampling.damon_admin import DamonAdmin
 
+DYING_S = 15.0
+"""An agent that was killed lets go of its lock once the kernel has freed its memory: 0.2 s per GiB."""
+
 
 def undo_without_agent(
     config: Config,
@@ -46,12 +49,12 @@ def give_back_without_agent(
     """Give the kernel what a killed agent had taken of it; no guest is touched.
 
     Returns what was done and what failed, in words: one that fails keeps nothing else from being given back.
-    Raises JournalError if an agent runs.
+    Raises JournalError if an agent runs, and does not end within DYING_S.
     """
     reported: list[str] = []
     failures: list[str] = []
     if config.journal_path.exists():
-        with Journal(config.journal_path, proc=proc) as journal:
+        with Journal(config.journal_path, proc=proc, patience_s=DYING_S) as journal:
             for taken in journal.contents().sysctls.values():
                 try:
                     reported.append(restore_sysctl(journal, taken, proc))

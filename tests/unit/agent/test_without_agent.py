@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from vmplace.agent import without_agent
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
+from vmplace.errors import JournalError
 from vmplace.held import HeldError
 from vmplace.interfaces.act_commands import undo
 
@@ -121,6 +123,20 @@ def left_by_a_killed_agent(tmp_path: Path) -> Path:
         (kdamonds / name).write_text(value)
     mark.write_text(f"1\n0 12 {running}\n")
     return kdamonds
+
+
+def test_settings_are_given_back_once_a_killed_agent_has_let_go_of_its_lock(config: Config, tmp_path: Path):
+    """The kernel frees its memory first, and systemd does not wait for that."""
+    Journal(config.journal_path).close()
+    keeps = subprocess.Popen(
+        ["flock", "--no-fork", f"{config.journal_path}.lock", "sh", "-c", "echo; sleep 1"],
+        stdout=subprocess.PIPE,
+    )
+    with keeps:
+        assert keeps.stdout is not None and keeps.stdout.read(1)
+        with pytest.raises(JournalError):
+            Journal(config.journal_path)
+        assert give_back_without_agent(config, Path("/proc"), tmp_path / "sys") == ((), ())
 
 
 def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, taken: Path, tmp_path: Path):

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -77,16 +77,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Waiting(os.dup(2)), "waiting")
 
 
-@pytest.fixture(autouse=True)
-def kvm_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let a test that is marked with ``kvm`` see no guests but its own: others wait, in any process."""
-    if not request.node.get_closest_marker("kvm"):
-        yield
-        return
-    if not os.access(KVM, os.R_OK | os.W_OK):
-        pytest.skip("no usable /dev/kvm")
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test that is marked with ``kvm`` see no guests but its own: others wait, in any process.
+
+    Outside of the time that a test has, as others may take minutes.
+    """
+    if not item.get_closest_marker("kvm") or not os.access(KVM, os.R_OK | os.W_OK):
+        return (yield)
     with KVM.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-        # Closing it would not do where a process that was forked meanwhile has it, too.
-        fcntl.flock(file, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            # Closing it would not do where a process that was forked meanwhile has it, too.
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip such a test where there is no KVM."""
+    if item.get_closest_marker("kvm") and not os.access(KVM, os.R_OK | os.W_OK):
+        pytest.skip("no usable /dev/kvm")

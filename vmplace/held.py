@@ -67,6 +67,8 @@ MOST_S = 30.0
 """How long one step may take, whatever it does; the largest guest is read in a few seconds."""
 HELD = "left alone: this process, or too many others, block the readers of their memory maps"
 PROC = Path("/proc")
+GONE = -1
+"""Whose a process is that is gone."""
 
 
 class HeldError(UnsupportedHostError):
@@ -88,8 +90,8 @@ class Held:
         self._slow: dict[int, float] = {}
         self._vouched: frozenset[int] = frozenset()
         self._read: set[int] = set()
-        # Of whom a descriptor was opened: a process may be gone as it is closed.
-        self._owners: dict[int, int] = {}
+        # Whose a process is of which a descriptor was opened: it may be gone as that is closed.
+        self._uids: dict[int, int] = {}
         self._idle: list[Worker] = []
         self._unclosed: list[tuple[int, int]] = []
         self._left_s, self._renew_at = WAIT_S, clock() + RENEW_S
@@ -101,22 +103,22 @@ class Held:
         """
         if _is_step():
             return step()
-        user = self.admit(pid)
-        return self._done(pid, user, Job(step), self._taken())
+        uid = self.admit(pid)
+        return self._done(pid, uid, Job(step), self._taken())
 
     def opened(self, pid: int, opener: Callable[[], int]) -> int:
         """Return the descriptor that ``opener`` opens; raises as ``bounded`` does."""
         if _is_step():
             return opener()
-        user = self._owners[pid] = self.admit(pid)
-        return self._done(pid, user, Job(opener, gives=True), self._taken())
+        uid = self._uids[pid] = self.admit(pid)
+        return self._done(pid, uid, Job(opener, gives=True), self._taken())
 
     def bounded_on(self, pid: int, fd: int, step: Callable[[int], T]) -> T:
         """Do ``step`` with a copy of the descriptor: the caller's may be closed while the step waits."""
         if _is_step():
             return step(fd)
-        user = self.admit(pid)
-        return self._done(pid, user, Job(step, takes=True), self._taken_with(fd))
+        uid = self.admit(pid)
+        return self._done(pid, uid, Job(step, takes=True), self._taken_with(fd))
 
     def closed(self, pid: int, fd: int) -> None:
         """Close a descriptor, even if process ``pid`` holds that up; raises HeldError if it does.
@@ -135,23 +137,24 @@ class Held:
         else:
             # The thread has the last one, whose closing may take long.
             os.close(fd)
-            user = self._owners.get(pid, _user_of(pid, self._proc))
-            self._done(pid, user, Job(lambda _: None, takes=True), worker)
+            uid = self._uids.get(pid, GONE)
+            uid = _uid_of(pid, self._proc) if uid == GONE else uid
+            self._done(pid, uid, Job(lambda _: None, takes=True), worker)
 
     def admit(self, pid: int) -> int:
-        """Return who answers for a process for which a step is to begin; raises HeldError if none may.
+        """Return whose a process is for which a step is to begin; raises HeldError if none may.
 
         Before the step: the process may be gone by the time that the step is given up.
         """
-        user = _user_of(pid, self._proc)
-        if self.holds(pid, user):
+        uid = _uid_of(pid, self._proc)
+        if self.holds(pid, uid):
             raise HeldError
-        return user
+        return uid
 
-    def _done(self, pid: int, user: int, job: Job[T], worker: Worker) -> T:
+    def _done(self, pid: int, uid: int, job: Job[T], worker: Worker) -> T:
         try:
             worker.begin(job)
-            self.await_end(pid, job.ended.wait, worker.stat, job.is_over, user=user)
+            self.await_end(pid, job.ended.wait, worker.stat, job.is_over, uid=uid)
             job.check()
             worker.receive(job)
         except BaseException:
@@ -162,7 +165,7 @@ class Held:
             self._read.add(pid)
         charge_thread(job.cpu_ns)
         if job.slept_s:
-            self._note_short(pid, job.slept_s, user)
+            self._note_short(pid, job.slept_s, uid)
         return job.outcome()
 
     def _leave(self, pid: int, worker: Worker, job: Job[T]) -> None:
@@ -174,10 +177,10 @@ class Held:
                     self.closed(pid, fd)
         worker.end()
 
-    def holds(self, pid: int, user: int | None = None) -> bool:
+    def holds(self, pid: int, uid: int | None = None) -> bool:
         """Tell whether nothing is to be begun for the process, as it or others block; waits for nothing.
 
-        ``user`` answers for it, if that is known.
+        ``uid``: whose it is, if that is known.
         """
         with self._lock:
             process, is_known = self._processes.get(pid), pid in self._read
@@ -189,7 +192,7 @@ class Held:
         # A pid below zero stands for steps that concern no process.
         if not steps.total() or pid < 0:
             return False
-        user = _user_of(pid, self._proc) if user is None else user
+        user = _user_of(_uid_of(pid, self._proc) if uid is None else uid)
         return STEPS.is_full(steps[user], steps.total(), is_known=is_known)
 
     def _stuck_by_user(self) -> "Counter[int]":
@@ -239,7 +242,7 @@ class Held:
                 self.closed(pid, fd)
         with self._lock:
             self._read &= pids
-            self._owners = {pid: user for pid, user in self._owners.items() if pid in pids}
+            self._uids = {pid: uid for pid, uid in self._uids.items() if pid in pids}
             self._short = {pid: waits for pid, waits in self._short.items() if pid in pids}
             now = self._clock()
             self._processes = {
@@ -254,7 +257,7 @@ class Held:
 
     def _is_there(self, pid: int, process: Blocking, pids: set[int]) -> bool:
         # Another user's process may have got the pid since: it does not answer for the earlier one.
-        return pid in pids or (pid >= 0 and _user_of(pid, self._proc) == process.user)
+        return pid in pids or (pid >= 0 and _user_of(_uid_of(pid, self._proc)) == process.user)
 
     def close(self) -> None:
         """End the threads that wait for nobody."""
@@ -278,13 +281,13 @@ class Held:
         has_ended: Callable[[], bool],
         patience_s: float | None = None,
         *,
-        user: int | None = None,
+        uid: int | None = None,
     ) -> None:
         """Wait until a step ends; raise HeldError if process ``pid`` has it wait too long.
 
         ``ends_within`` waits for some seconds; ``stat`` is the file of /proc of the thread that the step is
         done by; ``has_ended`` tells, from then on, whether it is over at last.
-        ``patience_s`` is for waits that are usual; ``user`` answers for the process (``admit``).
+        ``patience_s`` is for waits that are usual; ``uid``: whose the process is (``admit``).
         """
         before: Look | None = None
         waited_s, began = 0.0, self._clock()
@@ -296,11 +299,11 @@ class Held:
             waited_s += waited_s_between(before, look, now - began)
             before, began = look, now
             if waited_s >= patience_s or now - first >= max(MOST_S, patience_s):
-                self._note(pid, waited_s, has_ended, user)
+                self._note(pid, waited_s, has_ended, uid)
                 raise HeldError
             look_s = max(LOOK_S, min((now - first) / 4, LONGEST_LOOK_S, patience_s - waited_s))
         if waited_s > LOOK_S and not is_usual:
-            self._note(pid, waited_s, None, user)
+            self._note(pid, waited_s, None, uid)
 
     def note_stuck(self, pid: int, has_ended: Callable[[], bool]) -> None:
         """Begin nothing for a process until a step has ended, which another process of the agent does."""
@@ -323,12 +326,12 @@ class Held:
             return max(MOST_S / (1 + len(self._slow.keys() - {pid})), WAIT_S)
 
     def _note(
-        self, pid: int, waited_s: float, stuck: Callable[[], bool] | None, user: int | None = None
+        self, pid: int, waited_s: float, stuck: Callable[[], bool] | None, uid: int | None = None
     ) -> None:
         with self._lock:
             self._left_s -= waited_s
             now = self._clock()
-            process = self._known(pid, now, user)
+            process = self._known(pid, now, uid)
             is_too_much = process.waits.add(now, waited_s)
             is_too_much |= pid > 0 and self._common.add(pid, now, waited_s)
             if stuck is not None:
@@ -337,7 +340,7 @@ class Held:
                 # A process that unblocks each time just before the limit would else cost a wait each time.
                 process.leave_alone(now)
 
-    def _note_short(self, pid: int, slept_s: float, user: int | None = None) -> None:
+    def _note_short(self, pid: int, slept_s: float, uid: int | None = None) -> None:
         """Note what a step waited for that ended before it was looked at."""
         with self._lock:
             now = self._clock()
@@ -346,12 +349,12 @@ class Held:
             waits = self._short.setdefault(pid, Waits(SHORT_WAITS_S, now))
             if waits.add(now, slept_s) | self._common.add(pid, now, slept_s):
                 waits.sum_s = 0.0
-                self._known(pid, now, user).leave_alone(now)
+                self._known(pid, now, uid).leave_alone(now)
 
-    def _known(self, pid: int, now_s: float, user: int | None = None) -> Blocking:
+    def _known(self, pid: int, now_s: float, uid: int | None = None) -> Blocking:
         if pid not in self._processes:
-            user = _user_of(pid, self._proc) if user is None else user
-            self._processes[pid] = Blocking(user, Waits(WAIT_S, now_s))
+            uid = _uid_of(pid, self._proc) if uid is None else uid
+            self._processes[pid] = Blocking(_user_of(uid), Waits(WAIT_S, now_s))
         return self._processes[pid]
 
     def _patience_s(self, now: float) -> float:
@@ -379,12 +382,18 @@ def _is_step() -> bool:
     return isinstance(threading.current_thread(), Worker)
 
 
-def _user_of(pid: int, proc: Path) -> int:
-    """Return who answers for a process, -1 for one that is gone."""
+def _uid_of(pid: int, proc: Path) -> int:
+    """Return whose a process is, GONE for one that is gone."""
     try:
-        return owner_of((proc / str(pid)).stat().st_uid)
+        # By a string: each step comes by here, and a Path takes four times as long.
+        return os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116
     except OSError:
-        return -1
+        return GONE
+
+
+def _user_of(uid: int) -> int:
+    """Return who answers for that user's processes."""
+    return uid if uid == GONE else owner_of(uid)
 
 
 _HELD = Held()

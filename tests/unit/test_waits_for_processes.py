@@ -64,7 +64,7 @@ PLACES = {
     "apart.py:_iter_left_behind": PASSED,
     "apart.py:_runs_program": PASSED,
     "held.py:Held.probe.read": PASSED,
-    "held.py:_user_of": PASSED,
+    "held.py:_uid_of": PASSED,
     "interfaces/calibrate_command.py:calibrate": OWN,
     "interfaces/supervisor.py:_end_as": OWN,
     "interfaces/supervisor.py:_leader": OWN,

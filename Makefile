@@ -108,7 +108,7 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	  found/perf_records ../../tests/data/perf_records
 	@mkdir -p build/fuzz/found/apart_requests
 	clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Ivmplace/native \
-	  tests/native/fuzz_apart_requests.c vmplace/native/apart_requests.c vmplace/native/apart_events.c -o build/fuzz/apart_requests
+	  tests/native/fuzz_apart_requests.c vmplace/native/apart_requests.c -o build/fuzz/apart_requests
 	cd build/fuzz && ./apart_requests -runs=$(RUNS) -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 found/apart_requests
 
 # One after the other, as native and lab tests measure time; those that are quick come before the lab is built.

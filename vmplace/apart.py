@@ -22,7 +22,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -39,19 +39,19 @@ from vmplace.users import is_nobody_but
 LOG = logging.getLogger(__name__)
 Hvas = npt.NDArray[np.uint64]
 Status = npt.NDArray[np.int32]
-START_S = 30.0
+START_S, END_S = 30.0, 1.0
 GONE_S = 2.0
 """A process that waits for no guest ends this soon after its agent, even on a busy machine."""
 DAMON_KEY = -1
 """Stands for a pid: nobody knows which process blocks a write to DAMON."""
 PARENT, START_TIME = 1, 19
-HEAD = struct.Struct("=IiIIQ")
-"""Kind, pid, count, bytes of text, key (native/apart_requests.h, as all that is sent and answered)."""
+HEAD = struct.Struct("=IiII")
+"""Kind, pid, count, bytes of text (native/apart_requests.h, as all that is sent and answered)."""
 ANSWER = struct.Struct("=qqqq")
 """errno, ns by the clock, ns of CPU since the last answer, ns that it waited for a CPU."""
-READY = b"1"
+READY = b"2"
 """What is sent first, by a program with these formats."""
-MOVE, ASK, WRITE, COUNT, DROP = 1, 2, 3, 4, 5
+MOVE, ASK, WRITE, COUNT = 1, 2, 3, 4
 MOST_PAGES = 4096
 """Of one request: what a process that is left behind keeps of it is memory of the agent."""
 NAME = "vmpmove "
@@ -103,11 +103,24 @@ class Process:
         # If it is not dead yet, a later call of _has_ended reaps it, or init does.
         self._process.poll()
 
-    def close(self) -> None:
-        """End it when it is idle, and wait for that."""
+    def finish(self, pid: int) -> None:
+        """Have it close what it counts, and end; raises HeldError if process ``pid`` holds that up."""
+        try:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            # It closes its socket last.
+            held.await_end(pid, self._answers_within, self._stat, self._has_ended)
+        finally:
+            self.end()
+
+    def let_go(self) -> None:
+        """Have it end by itself, once it is idle."""
         self._socket.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, for so long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+            self._process.wait(seconds)
 
     def _has_ended(self) -> bool:
         return self._process.poll() is not None
@@ -171,7 +184,7 @@ def write(path: Path, text: str, *, patience_s: float) -> None:
     if held.holds(DAMON_KEY):
         raise HeldError
     name, content = os.fsencode(path) + b"\0", text.encode()
-    request = HEAD.pack(WRITE, 0, len(name), len(content), 0) + name + content
+    request = HEAD.pack(WRITE, 0, len(name), len(content)) + name + content
     with _taken() as process:
         answer = process.call(DAMON_KEY, request, ANSWER.size, patience_s)
     raise_error(*ANSWER.unpack(answer))
@@ -181,14 +194,22 @@ def close() -> None:
     """End the processes that wait for nobody."""
     with _LOCK:
         idle, _IDLE[:] = list(_IDLE), []
-    for process in idle:
-        process.close()
+    end_all(idle)
+
+
+def end_all(processes: Collection[Process]) -> None:
+    """Have idle processes end, and wait for that, END_S for all of them together."""
+    for process in processes:
+        process.let_go()
+    end = time.monotonic() + END_S
+    for process in processes:
+        process.wait(max(end - time.monotonic(), 0.0))
 
 
 def _call(kind: int, pid: int, hvas: Hvas, status: Status, nids: bytes) -> int:
     if held.holds(pid):
         raise HeldError
-    request = b"".join((HEAD.pack(kind, pid, len(hvas), 0, 0), hvas.tobytes(), nids, status.tobytes()))
+    request = b"".join((HEAD.pack(kind, pid, len(hvas), 0), hvas.tobytes(), nids, status.tobytes()))
     with _taken() as process:
         answer = process.call(pid, request, ANSWER.size + 4 * len(hvas))
     status[:] = np.frombuffer(answer, np.int32, offset=ANSWER.size)

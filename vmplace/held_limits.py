@@ -1,8 +1,9 @@
 """How much may processes that block their readers cost together (held.py)?  In memory, and in time.
 
 1. A step that was given up takes memory until it ends: one that waits in a thread at most STEP_BYTES, with
-   another one that closes its descriptor; one that a process makes (apart.py) at most PROCESS_BYTES.  Each
-   process that blocks them may keep both.  docs/design/hostile-guests.md has what was measured.
+   another one that closes its descriptor; one that a process makes (apart.py) at most PROCESS_BYTES; a
+   process that counts (counting.py), which is to end even then, at most COUNTING_BYTES.  Each process that
+   blocks them may keep all three.  docs/design/hostile-guests.md has what was measured.
 2. A process that libvirt started has an account of its own.  So there are no more of these than guests.
 3. All others are bounded by user (users.py): ``STEPS``.
 4. Waits of all processes together may take COMMON_S in LONGEST_BACKOFF_S.  Beyond that, a process that waits
@@ -17,7 +18,7 @@ LONGEST_BACKOFF_S = 256.0
 SHORT_WAITS_S = 10.0
 """Steps that end before they are looked at may have slept so long in LONGEST_BACKOFF_S, for each process."""
 COMMON_S = 2 * SHORT_WAITS_S
-STEP_BYTES, PROCESS_BYTES = 512 << 10, 512 << 10
+STEP_BYTES, PROCESS_BYTES, COUNTING_BYTES = 512 << 10, 512 << 10, 512 << 10
 
 
 @dataclass(frozen=True)

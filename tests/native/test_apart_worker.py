@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -18,7 +17,7 @@ import pytest
 
 from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace import native
-from vmplace.apart import ANSWER, ASK, COUNT, DROP, HEAD, MOST_PAGES, MOVE, READY, WRITE
+from vmplace.apart import ANSWER, ASK, COUNT, HEAD, MOST_PAGES, MOVE, READY, WRITE
 from vmplace.counting import COUNTED, EVENT, MOST_EVENTS
 
 SOURCES = Path(native.__file__).parent
@@ -26,7 +25,7 @@ TASK_CLOCK = (1, 1)
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK."""
 NOBODYS_PID = 1 << 22
 """The kernel gives no pid from here on (PID_MAX_LIMIT)."""
-MOST_TEXT, MOST_KEYS = 4096, 1024
+MOST_TEXT = 4096
 PATIENCE_S = 60.0
 
 
@@ -45,15 +44,12 @@ class Worker:
             answer += part
         return ANSWER.unpack_from(answer)[0], answer[ANSWER.size :]
 
-    def count(self, key: int, events: int, kind: "tuple[int, int]" = TASK_CLOCK) -> "list[tuple[int, ...]]":
+    def count(self, events: int, kind: "tuple[int, int]" = TASK_CLOCK) -> "list[tuple[int, ...]]":
         asked = EVENT.pack(kind[0], os.getpid(), kind[1]) * events
-        request = HEAD.pack(COUNT, os.getpid(), events, 0, key) + asked
+        request = HEAD.pack(COUNT, os.getpid(), events, 0) + asked
         error, values = self.ask(request, COUNTED.size * events)
         assert error == 0
         return list(COUNTED.iter_unpack(values))
-
-    def drop(self, key: int) -> None:
-        assert self.ask(HEAD.pack(DROP, os.getpid(), 0, 0, key)) == (0, b"")
 
     def links(self) -> "dict[int, str]":
         found = Path(f"/proc/{self.process.pid}/fd")
@@ -106,13 +102,13 @@ def asked(request: pytest.FixtureRequest, checked: Path) -> Iterator[Worker]:
 
 
 def head(kind: int, pid: int = 1, count: int = 0, text: int = 0) -> bytes:
-    return HEAD.pack(kind, pid, count, text, 7)
+    return HEAD.pack(kind, pid, count, text)
 
 
 MALFORMED = {
     "no such kind": head(0),
     "nor one of the largest number": head(2**32 - 1),
-    "a kind after the last": head(DROP + 1),
+    "a kind after the last": head(COUNT + 1),
     "pages of itself": head(MOVE, 0, 1) + bytes(16),
     "pages of no process": head(ASK, -1, 1) + bytes(12),
     "a page too many to move": head(MOVE, NOBODYS_PID, MOST_PAGES + 1) + bytes(16 * (MOST_PAGES + 1)),
@@ -128,7 +124,6 @@ MALFORMED = {
     "an event too many": head(COUNT, 1, MOST_EVENTS + 1),
     "as many events as there are numbers": head(COUNT, 1, 2**32 - 1),
     "a negative pid for events": head(COUNT, -1, 0),
-    "what is dropped has no events": head(DROP, 1, 1),
 }
 
 
@@ -154,7 +149,7 @@ def test_a_request_that_the_agent_ends_in_the_middle_of_ends_it(asked: Worker, r
 def test_a_request_may_come_byte_by_byte(asked: Worker):
     hva = np.zeros(1, np.uint64)
     hva[0] = hva.ctypes.data
-    request = HEAD.pack(ASK, os.getpid(), 1, 0, 0) + hva.tobytes() + bytes([255] * 4)
+    request = HEAD.pack(ASK, os.getpid(), 1, 0) + hva.tobytes() + bytes([255] * 4)
     for byte in request[:-1]:
         asked.socket.sendall(bytes([byte]))
     error, values = asked.ask(request[-1:], 4)
@@ -167,7 +162,7 @@ def test_of_each_page_the_answer_is_the_kernels_whatever_came_before(asked: Work
     hvas = memory.ctypes.data + np.arange(MOST_PAGES, dtype=np.uint64) * np.uint64(4096)
     for npages in (MOST_PAGES, count):
         status, own = np.full(npages, 77, np.int32), np.full(npages, 77, np.int32)
-        request = HEAD.pack(ASK, os.getpid(), npages, 0, 0) + hvas[:npages].tobytes() + status.tobytes()
+        request = HEAD.pack(ASK, os.getpid(), npages, 0) + hvas[:npages].tobytes() + status.tobytes()
         error, values = asked.ask(request, 4 * npages)
         native.page_nids(os.getpid(), hvas[:npages], own)
         assert error == 0 and values == own.tobytes()
@@ -178,48 +173,32 @@ def test_what_is_written_is_whole_and_errors_are_the_kernels(asked: Worker, tmp_
     path.write_text("before" * 1000)
     for name, text, error in ((path, b"x" * MOST_TEXT, 0), (path, b"", 0), (tmp_path / "absent", b"x", 2)):
         place = os.fsencode(name) + b"\0"
-        request = HEAD.pack(WRITE, 0, len(place), len(text), 0) + place + text
+        request = HEAD.pack(WRITE, 0, len(place), len(text)) + place + text
         assert asked.ask(request) == (error, b"")
         assert error or path.read_bytes() == text
 
 
-def test_events_come_and_go_in_any_order_and_no_descriptor_is_lost(asked: Worker):
-    """Beside a dictionary that says what there is to be; the seed is any."""
-    rng, there = random.Random(1), dict[int, int]()  # noqa: S311 - the same each time
-    for _ in range(400):
-        key = rng.randrange(8)
-        if rng.random() < 0.4:
-            asked.drop(key)
-            there.pop(key, None)
-        else:
-            count = there.setdefault(key, rng.randrange(12))
-            assert [error for error, *_ in asked.count(key, count)] == [0] * count
-        assert asked.events() == sum(there.values())
+def test_events_are_open_from_the_first_request_on_and_no_descriptor_is_lost(asked: Worker):
+    """Those of a request are as many as at first: of others there is no more to be read."""
+    for count, errors in ((3, [0] * 3), (MOST_EVENTS, [0] * 3 + [24] * (MOST_EVENTS - 3)), (1, [0])):
+        assert [error for error, *_ in asked.count(count)] == errors
+        assert asked.events() == 3
+
+
+def test_as_many_events_are_opened_as_it_may_have(asked: Worker):
+    assert [error for error, *_ in asked.count(MOST_EVENTS)] == [0] * MOST_EVENTS
+    assert asked.events() == MOST_EVENTS
 
 
 def test_an_event_that_does_not_open_is_an_error_of_its_own(asked: Worker):
-    assert {error for error, *_ in asked.count(1, 3, kind=(2**32 - 1, 0))} <= {2, 22}
-    # Those of a key are as many as at first.
-    asked.count(2, 2)
-    assert [error != 0 for error, *_ in asked.count(2, 4)] == [False, False, True, True]
-
-
-def test_there_is_no_room_for_more_keys_or_events_than_it_may_have(asked: Worker):
-    for key in range(MOST_KEYS):
-        assert asked.count(key, 0) == []
-    assert {error for error, *_ in asked.count(MOST_KEYS, 1)} == {24}
-    asked.drop(5)
-    assert {error for error, *_ in asked.count(MOST_KEYS, MOST_EVENTS, kind=(2**32 - 1, 0))} <= {2, 22}
-    asked.drop(6)
-    assert {error for error, *_ in asked.count(MOST_KEYS + 1, 1)} == {24}
+    assert {error for error, *_ in asked.count(3, kind=(2**32 - 1, 0))} <= {2, 22}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_reach_the_agent_do_not_end_it_and_its_socket_does(number: signal.Signals):
     with worker(native.APART) as asked:
         asked.process.send_signal(number)
-        asked.drop(1)
-        asked.count(1, 1)
+        asked.count(1)
         asked.socket.close()
         assert asked.process.wait(PATIENCE_S) == 0
 
@@ -255,7 +234,5 @@ def test_a_large_request_takes_memory_only_while_it_lasts():
         small()
         before = anonymous_bytes(asked.process.pid)
         asked.ask(head(ASK, NOBODYS_PID, MOST_PAGES) + bytes(12 * MOST_PAGES), 4 * MOST_PAGES)
-        asked.count(1, 500)
-        asked.drop(1)
         small()
         assert anonymous_bytes(asked.process.pid) - before <= 48 << 10

@@ -164,7 +164,7 @@ def test_a_process_whose_program_was_replaced_is_known(tmp_path: Path, monkeypat
         pid = int(subprocess.run(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, check=True).stdout)
         theirs.close()
         assert ours.recv(1) == apart.READY
-        ours.sendall(apart.HEAD.pack(apart.DROP, GUEST % 10**7, 0, 0, 1))
+        ours.sendall(apart.HEAD.pack(apart.COUNT, GUEST % 10**7, 0, 0))
         assert len(ours.recv(apart.ANSWER.size)) == apart.ANSWER.size
         shutil.copy(program, tmp_path / "new")
         (tmp_path / "new").replace(program)

@@ -13,7 +13,7 @@ from vmplace.held import (
     Held,
     HeldError,
 )
-from vmplace.held_limits import PROCESS_BYTES, STEP_BYTES, STEPS
+from vmplace.held_limits import COUNTING_BYTES, PROCESS_BYTES, STEP_BYTES, STEPS
 from vmplace.step_thread import Job
 from vmplace.topology.memory_budget import SPARE_BYTES, host_limit_bytes
 from vmplace.users import Users as SubordinateIds
@@ -204,11 +204,11 @@ def test_children_that_a_guest_of_libvirt_starts_have_the_limits_of_their_user(t
 
 
 def test_what_may_be_left_behind_at_once_fits_in_the_memory_that_is_spared_for_it():
-    each_bytes = STEP_BYTES + PROCESS_BYTES
+    each_bytes = STEP_BYTES + PROCESS_BYTES + COUNTING_BYTES
     assert STEPS.most * each_bytes <= SPARE_BYTES
     assert STEPS.most_of_one == MOST_OF_USER
     for gib in (8, 64, 1024):
         # The unit's MemoryHigh, 4 % of the host, has room for it beside what the agent itself may take, if
-        # the host is full of small guests of libvirt, and each keeps both.
+        # the host is full of small guests of libvirt, and each keeps all three.
         own, left = host_limit_bytes(gib << 30), (gib << 30) // SMALL_GUEST_BYTES * each_bytes
         assert own + left <= 0.04 * (gib << 30)

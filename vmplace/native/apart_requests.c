@@ -27,8 +27,6 @@ int64_t vmp_apart_body_bytes(const struct vmp_apart_head *head)
 		return head->pid >= 0 && count <= VMP_APART_MOST_EVENTS ?
 			       count * (int64_t)sizeof(struct vmp_apart_event) :
 			       -1;
-	case VMP_APART_DROP:
-		return head->pid >= 0 && !count ? 0 : -1;
 	}
 	return -1;
 }

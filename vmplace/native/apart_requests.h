@@ -6,8 +6,7 @@
  *   ASK    hvas (u64), states (i32)                answer: states
  *   WRITE  a path with its 0, the text             answer: nothing more
  *   COUNT  events, opened by the first such        answer: a vmp_apart_counted for each
- *          request with this key
- *   DROP   nothing; no more of that key            answer: nothing more
+ *          request and closed with the socket
  */
 #ifndef VMP_APART_REQUESTS_H
 #define VMP_APART_REQUESTS_H
@@ -15,13 +14,12 @@
 #include "calls.h"
 
 /* Another one for each change of what is below: an agent may run that is older than this program. */
-#define VMP_APART_READY "1"
+#define VMP_APART_READY "2"
 
-enum vmp_apart_kind { VMP_APART_MOVE = 1, VMP_APART_ASK, VMP_APART_WRITE, VMP_APART_COUNT, VMP_APART_DROP };
+enum vmp_apart_kind { VMP_APART_MOVE = 1, VMP_APART_ASK, VMP_APART_WRITE, VMP_APART_COUNT };
 
 #define VMP_APART_MOST_PAGES 4096
-#define VMP_APART_MOST_EVENTS 8192
-#define VMP_APART_MOST_KEYS 1024
+#define VMP_APART_MOST_EVENTS 128
 #define VMP_APART_MOST_TEXT 4096
 
 /* @pid is whom the process works on; @count is of pages, events, or bytes of the path; @text is in bytes. */
@@ -30,7 +28,6 @@ struct vmp_apart_head {
 	int32_t pid;
 	uint32_t count;
 	uint32_t text;
-	uint64_t key;
 };
 
 struct vmp_apart_event {

@@ -2,10 +2,11 @@
  * Calls that not even a kill ends, made in a process that can be left behind (apart.py).
  *
  * Its stdin is a socket, its stdout /dev/null.  It ends with its socket, and at a request that cannot be.  Its
- * name in ps(1) is that of its work: "vmpmove PID", "vmpmove damon" for WRITE.  One that is left behind takes
- * memory until its call ends, so it has no heap, and keeps little of its buffer between requests.
+ * name in ps(1) is that of its work: "vmpmove PID", "vmpmove damon" for WRITE.  One that counts events does that
+ * for one process, whose name it has until all are closed.  One that is left behind takes memory until its call
+ * ends, so it has no heap, and keeps little of its buffer between requests.
  */
-#include "apart_events.h"
+#include "apart_requests.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,10 @@ _Static_assert(sizeof(struct vmp_apart_head) + KEPT_COUNT * sizeof(struct vmp_ap
 	       "room for these");
 
 static struct vmp_apart_request request __attribute__((aligned(PAGE_BYTES)));
-static struct vmp_apart_events events;
+/* Of the events that it counts; below 0 is the -errno with which one did not open. */
+static int32_t counts[VMP_APART_MOST_EVENTS];
+static uint32_t opened;
+static bool is_counting;
 static int schedstat = -1;
 
 static void call_itself(int32_t pid, bool is_damon)
@@ -149,31 +153,16 @@ static struct vmp_apart_counted counted(int fd)
 static void count_all(void)
 {
 	uint32_t count = request.head.count;
-	int place = vmp_apart_key_find(&events, request.head.key);
-	const int32_t *fds;
 
-	if (place < 0) {
-		place = vmp_apart_key_add(&events, request.head.key, request.head.pid, count);
-		for (uint32_t i = 0; place >= 0 && i < count; i++) {
-			const struct vmp_apart_event *event = &request.events[i];
+	for (; opened < count && !is_counting; opened++) {
+		const struct vmp_apart_event *event = &request.events[opened];
 
-			events.fds[events.key[place].first + i] =
-				vmp_open_count(event->type, event->config, event->tid);
-		}
+		counts[opened] = vmp_open_count(event->type, event->config, event->tid);
 	}
-	fds = place < 0 ? NULL : events.fds + events.key[place].first;
-	/* All have as many as at first; there is no more to be read of others. */
+	is_counting = true;
+	/* There are as many as at first; there is no more to be read of others. */
 	for (uint32_t i = 0; i < count; i++)
-		request.counted[i] = counted(fds && i < events.key[place].count ? fds[i] : -EMFILE);
-}
-
-static int64_t drop(void)
-{
-	int place = vmp_apart_key_find(&events, request.head.key);
-
-	if (place >= 0)
-		vmp_apart_key_drop(&events, place);
-	return 0;
+		request.counted[i] = counted(i < opened ? counts[i] : -EMFILE);
 }
 
 /* Do what is asked.  Return how long that took, or -errno, and what is to be sent of the buffer. */
@@ -193,13 +182,11 @@ static int64_t make_call(struct iovec *values)
 					   values->iov_base, moves ? MPOL_MF_MOVE : 0);
 	case VMP_APART_WRITE:
 		return write_text();
-	case VMP_APART_COUNT:
+	default:
 		count_all();
 		values->iov_base = request.counted;
 		values->iov_len = head->count * sizeof(*request.counted);
 		return 0;
-	default:
-		return drop();
 	}
 }
 
@@ -255,10 +242,9 @@ int main(void)
 			break;
 		free_buffer();
 	}
-	/* Whoever holds this process up then is whom it is named by. */
-	while (events.keys) {
-		call_itself(events.key[events.keys - 1].pid, false);
-		vmp_apart_key_drop(&events, (int)events.keys - 1);
-	}
+	/* Before the socket: the agent waits for its end. */
+	while (opened)
+		if (counts[--opened] >= 0)
+			close(counts[opened]);
 	return EXIT_SUCCESS;
 }

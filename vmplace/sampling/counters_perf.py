@@ -1,22 +1,25 @@
 """How well do a guest's vCPUs run: instructions, stalls, DRAM reads?  Perf events count their threads.
 
 1. One event of each kind counts each thread.  What the CPU cannot count is absent, which is no error.
-2. There are fewer counters than events, so the kernel takes turns: a count is scaled by the time it was
+2. A guest has MOST_EVENTS at the most (counting.py).  Of one with more vCPUs some are counted, at equal
+   distances, and each stands for as many as it is one of: right where vCPUs do much the same.
+3. There are fewer counters than events, so the kernel takes turns: a count is scaled by the time it was
    wanted over the time it ran.
-3. With resctrl the memory bandwidth of a guest's group is read, too (``resctrl_bandwidth``).
+4. With resctrl the memory bandwidth of a guest's group is read, too (``resctrl_bandwidth``).
 
 Source: perf_event_open(2); Documentation/arch/x86/resctrl.rst (6.12).
 """
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
 from vmplace import counting
+from vmplace.counting import MOST_EVENTS
 from vmplace.errors import UnsupportedHostError
 from vmplace.outside import read_whole
 
@@ -101,8 +104,11 @@ class PerfCounters:
         """
         self._pid, self._key = pid, next(counting.KEYS)
         self._names = tuple(events)
-        self._events = [(*event, tid) for tid in tids for event in events.values()]
-        self._process, counted = counting.count(pid, self._key, self._events)
+        threads = tuple(tids)
+        some = _spread(threads, max(MOST_EVENTS // max(len(events), 1), 1))
+        self._threads_of_one = len(threads) / max(len(some), 1)
+        self._events = [(*event, tid) for tid in some for event in events.values()]
+        _, counted = counting.count(pid, self._key, self._events)
         errors = {error for error, *_ in counted}.difference(ABSENT, {0, ENDED})
         if errors:
             self.close()
@@ -115,20 +121,20 @@ class PerfCounters:
     def counts(self) -> dict[str, float | None]:
         """Return each event's growth since the last call, all threads together, scaled.
 
-        None of all where another process counts since: the one before was left behind, for whatever guest.
+        None of all where another process counts since: the one before ended, or was left behind.
         Raises HeldError.
         """
-        process, counted = counting.count(self._pid, self._key, self._events)
+        is_new, counted = counting.count(self._pid, self._key, self._events)
         now = [Count(*count) for _, *count in counted]
         before, self._last = self._last, now
         grown: dict[str, list[float | None]] = {name: [] for name in self._names}
-        if process != self._process:
-            self._process, self._counted = process, [error == 0 for error, *_ in counted]
+        if is_new:
+            self._counted = [error == 0 for error, *_ in counted]
             return dict.fromkeys(grown)
         for name, is_counted, count, earlier in zip(cycle(self._names), self._counted, now, before):
             if is_counted:
                 grown[name].append(_growth(count, earlier))
-        return {name: _sum(growths) for name, growths in grown.items()}
+        return {name: _sum(growths, self._threads_of_one) for name, growths in grown.items()}
 
     def window(self) -> CpuUse:
         """Return what the threads did since the last call."""
@@ -161,9 +167,17 @@ def resctrl_bandwidth(
     return {name: (now[name] - earlier[name]) / seconds for name in now.keys() & earlier.keys()}, now
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def _sum(values: Iterable[float | None], each_stands_for: float) -> float | None:
     known = list(values)
-    return None if not known or None in known else sum(value for value in known if value is not None)
+    if not known or None in known:
+        return None
+    return sum(value for value in known if value is not None) * each_stands_for
+
+
+def _spread(threads: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return at most so many of the threads, at equal distances."""
+    count = min(len(threads), most)
+    return tuple(threads[one * len(threads) // count] for one in range(count))
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

@@ -3,7 +3,6 @@
 A cost: it rises where memory gets slower, and hardly depends on how much a guest has to do.
 """
 
-import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,7 +72,6 @@ class PerfCost:
         self._events = {**events, **CLOCK_EVENT, **self._dram}
         self._rates: dict[object, MemoryRate] = {}
         self._counted_ns: dict[object, int] = {}
-        self._most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         probe = PerfCounters((0,), events)
         missing = [event for event, count in probe.counts().items() if count is None]
         probe.close()
@@ -88,7 +86,6 @@ class PerfCost:
         tids = tuple(vcpu.tid for vcpu in guest.vcpus)
         if self._tids.get(guest.identity) != tids:
             self.forget(guest)
-            self._check_room(len(tids) * len(self._events))
             self._counters[tids] = PerfCounters(tids, self._events, guest.pid)
             self._tids[guest.identity] = tids
             self._counted_ns[guest.identity] = time.monotonic_ns()
@@ -100,16 +97,6 @@ class PerfCost:
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
         """Return how busy the vCPU threads were, None before the second call of ``cost``."""
         return self._rates.get(guest.identity)
-
-    def _check_room(self, wanted: int) -> None:
-        """Raise UnsupportedHostError if a guest's counters would take the descriptors that others need."""
-        most = self._most // 2
-        open_now = sum(len(tids) for tids in self._counters) * len(self._events)
-        if wanted > most // 4 or open_now + wanted > most:
-            raise UnsupportedHostError(
-                f"its vCPUs are not counted: it needs {wanted} descriptors, there are {most} for all guests",
-                hint="raise LimitNOFILE of the unit",
-            )
 
     def _note_rate(self, guest: GuestTopology, counts: Mapping[str, float | None]) -> None:
         now = time.monotonic_ns()

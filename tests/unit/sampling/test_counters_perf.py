@@ -14,6 +14,8 @@ from vmplace.sampling.counters_perf import Count, CpuUse, PerfCounters, resctrl_
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK and PERF_COUNT_SW_PAGE_FAULTS
 SOFTWARE = {"task_clock": (1, 1), "page_faults": (1, 2), "absent": (1, 999)}
+NO_THREAD = 1 << 22
+"""The kernel gives no id from here on (PID_MAX_LIMIT)."""
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_an_event_that_the_machine_lacks_has_no_answer(counters: PerfCounters) -
 
 
 def test_once_the_process_that_counted_is_dead_another_one_counts_anew(counters: PerfCounters) -> None:
-    (process,) = [one.process for one in counting._PROCESSES.values()]
+    (process,) = counting._PROCESSES.values()
     process._process.kill()
     with pytest.raises(VmplaceError, match="ended"):
         counters.counts()
@@ -74,29 +76,53 @@ def test_once_the_process_that_counted_is_dead_another_one_counts_anew(counters:
     counting.close()
 
 
-def test_no_process_counts_more_than_it_may_have_but_for_one_guest_and_none_stays_without_work(
+def test_each_guest_is_counted_by_a_process_of_its_own_and_none_stays_without_work(
     counters: PerfCounters,
 ) -> None:
-    def opened(count: int) -> PerfCounters:
-        return PerfCounters([os.getpid()], {str(n): (1, 1) for n in range(count)}, pid=os.getpid())
-
-    def had() -> list[int]:
-        return sorted(sum(one.events.values()) for one in counting._PROCESSES.values())
-
-    counters.close()
-    half = counting.TOGETHER // 2
-    several = [opened(half) for _ in range(3)]
-    assert had() == [half, 2 * half]
-    large = opened(2 * half + 1)
-    assert had() == [half, 2 * half, 2 * half + 1]
-    # All are those of the process that counts them.
-    assert all(None not in one.counts().values() for one in (*several, large))
-    for one in (*several, large):
+    several = [PerfCounters([os.getpid()], {"clock": (1, 1)}, pid=os.getpid()) for _ in range(3)]
+    assert len({process._process.pid for process in counting._PROCESSES.values()}) == 4
+    processes = [process._process for process in counting._PROCESSES.values()]
+    assert all(None not in one.counts().values() for one in several)
+    for one in (counters, *several):
         one.close()
-    assert had() == [0]
+    assert not counting._PROCESSES
+    # They end by themselves, with what they counted closed.
+    assert {process.wait(60) for process in processes} == {0}
+
+
+def test_of_a_guest_with_very_many_threads_some_are_counted_and_stand_for_all() -> None:
+    """Here all of them are this thread; the machine says how long it ran."""
+    threads = 10 * counting.MOST_EVENTS
+    try:
+        counters = PerfCounters([threading.get_native_id()] * threads, {"task_clock": (1, 1)})
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    counters.counts()
+    started = time.thread_time_ns()
+    while (ran_ns := time.thread_time_ns() - started) < 50_000_000:
+        pass
+    assert counters.counts()["task_clock"] == pytest.approx(threads * ran_ns, rel=0.3)
+    counters.close()
+
+
+def test_of_a_guest_with_too_many_threads_those_at_equal_distances_are_counted() -> None:
+    try:
+        ours = threading.get_native_id()
+        # Threads that are gone are left out of a sum: of four, the first and the third are asked for.
+        most = counting.MOST_EVENTS // 2
+        events = {str(n): (1, 1) for n in range(most)}
+        counters = PerfCounters([ours, NO_THREAD, ours, NO_THREAD], events)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    assert all(count is not None for count in counters.counts().values())
+    assert [tid for _, _, tid in counters._events] == [ours] * 2 * most
+    counters.close()
+
+
+def test_more_events_than_may_be_counted_are_too_many_even_for_one_thread() -> None:
+    events = {str(n): (1, 1) for n in range(counting.MOST_EVENTS + 1)}
     with pytest.raises(OSError, match="Too many open files"):
-        opened(counting.MOST_EVENTS + 1)
-    counting.close()
+        PerfCounters([threading.get_native_id()], events)
 
 
 def test_a_thread_that_has_ended_is_left_out() -> None:

@@ -251,7 +251,7 @@ def test_thousands_of_guests_without_memory_count_with_what_the_agent_keeps_of_t
     tiny = [replace(guest("tiny", 1 / 4096), pid=pid, uid=1000) for pid in range(10_000)]
     large = replace(guest("large", 16), pid=20_000, uid=1001)
     kept, left = affordable([*tiny, large], 200 * MIB, owner_of=lambda uid: uid)
-    assert large in kept and 1000 < len(kept) < 3500 and len(kept) + len(left) == 10_001
+    assert large in kept and 300 < len(kept) < 700 and len(kept) + len(left) == 10_001
     pieces = replace(guest("pieces", 1), ram=tuple(ram(256, hva=i << 30) for i in range(1024)))
     assert needed_bytes([pieces]) > 4 * MIB
 
@@ -291,7 +291,7 @@ def test_many_small_guests_of_one_user_do_not_push_out_anothers():
     assert theirs in kept
     assert {one.uid for one, _ in left} == {1001}
     # What nobody else wants is theirs all the same.
-    assert len(kept) > 150
+    assert len(kept) > 120
 
 
 def test_a_user_with_subordinate_ids_has_one_share(tmp_path: Path):
@@ -303,7 +303,7 @@ def test_a_user_with_subordinate_ids_has_one_share(tmp_path: Path):
     theirs = replace(guest("theirs", 16), uid=1002)
     kept, left = affordable([*idle, theirs], BUDGET_OF_64_GIB, Users(tmp_path).owner_of)
     assert theirs in kept
-    assert len(kept) > 150 and all(one.uid != 1002 for one, _ in left)
+    assert len(kept) > 120 and all(one.uid != 1002 for one, _ in left)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vmplace import held
 from vmplace.errors import VmplaceError
 from vmplace.held_limits import Room
 from vmplace.sampling.damon_admin import KDAMONDS, DamonAdmin, DamonHeldError
@@ -40,7 +41,7 @@ LATE_S, LOOK_S = 0.75, 0.02
 PATIENCE_S = 5.0
 """So long one is waited for that is late on a busy host, once."""
 HELD_LOOKS = 5
-"""One that so many looks find waiting for its process is waited for no longer."""
+"""One that so many looks find waiting for its process is waited for no longer; that is noted (held.py)."""
 CHANGE_S, LONGEST_CHANGE_S = 30.0, 240.0
 """How often the RAM that DAMON watches is changed; for each guest more and more seldom."""
 LIBVIRT = "libvirt"
@@ -188,13 +189,18 @@ class DamonSource:
         if watch.guest.identity in self._late:
             late_ns = given_up_ns = 0
         held_looks = 0
-        while (found := self._reported(watch)) is None or found.ended_ns <= armed_ns:
-            held_looks += self._admin.is_held_up(watch.kdamond)
-            now_ns = time.monotonic_ns()
-            if now_ns >= (late_ns if held_looks >= HELD_LOOKS else given_up_ns):
-                self._late.add(watch.guest.identity)
-                raise DamonLateError
-            time.sleep(LOOK_S)
+        try:
+            while (found := self._reported(watch)) is None or found.ended_ns <= armed_ns:
+                held_looks += self._admin.is_held_up(watch.kdamond)
+                now_ns = time.monotonic_ns()
+                if now_ns >= (late_ns if held_looks >= HELD_LOOKS else given_up_ns):
+                    self._late.add(watch.guest.identity)
+                    raise DamonLateError
+                time.sleep(LOOK_S)
+        finally:
+            if held_looks >= HELD_LOOKS:
+                # Not what a busy host took: a guest would be left alone for that.
+                held.note_waits(watch.guest.pid, held_looks * LOOK_S)
         self._late.discard(watch.guest.identity)
         return found
 

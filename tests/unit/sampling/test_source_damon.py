@@ -138,6 +138,43 @@ def test_a_kdamond_that_waits_for_its_process_is_given_up_and_not_waited_for_aga
         put(sysfs / ADMIN / "0/pid", "-1")
 
 
+def test_a_guest_that_keeps_its_kdamond_waiting_again_and_again_is_left_alone(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, tmp_path: Path
+):
+    evil, good, _ = guests
+    with waiting(tmp_path / "fifo") as process:
+        put(sysfs / ADMIN / "0/pid", str(process.pid))
+        source.arm(evil)
+        source.arm(good)
+        until = time.monotonic() + 60
+        while not held.holds(evil.pid) and time.monotonic() < until:
+            # It lets the kdamond go on in between: so it is waited for anew.
+            Reported.silent.clear()
+            source.arm(evil)
+            assert source.harvest(evil).ranges
+            Reported.silent.add(evil.pid)
+            source.arm(evil)
+            harvested_late(source, evil)
+        assert held.holds(evil.pid)
+        with pytest.raises(HeldError):
+            source.arm(evil)
+        assert source.harvest(good).ranges and not held.holds(good.pid)
+        put(sysfs / ADMIN / "0/pid", "-1")
+
+
+def test_a_guest_whose_kdamond_had_no_cpu_is_not_left_alone(
+    source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source_damon, "PATIENCE_S", 1.5)
+    with sleeping() as process:
+        put(sysfs / ADMIN / "0/pid", str(process.pid))
+        source.arm(guests[0])
+        Reported.silent.add(guests[0].pid)
+        assert harvested_late(source, guests[0]) >= 1
+        assert not held.holds(guests[0].pid)
+        put(sysfs / ADMIN / "0/pid", "-1")
+
+
 def harvested_late(source: DamonSource, guest: GuestTopology) -> float:
     """Return how long a harvest took that found nothing, in seconds."""
     began = time.monotonic()

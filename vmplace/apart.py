@@ -15,6 +15,7 @@ ended, even if it is of an agent that was killed (``note_left_behind``).
 import contextlib
 import logging
 import os
+import re
 import select
 import socket
 import stat
@@ -54,6 +55,8 @@ READY = b"2"
 MOVE, ASK, WRITE, COUNT = 1, 2, 3, 4
 MOST_PAGES = 4096
 """Of one request: what a process that is left behind keeps of it is memory of the agent."""
+UNIFIED, ONE_PID = re.compile(r"^0::.*$", re.MULTILINE), re.compile(r"^NSpid:\s*\d+$", re.MULTILINE)
+"""In /proc/PID/cgroup, and in its status."""
 NAME = "vmpmove "
 """Before the pid of the process that is worked on, in a process' own name; DAMON has no pid."""
 DAMON = "damon"
@@ -269,9 +272,14 @@ def _runs_program(path: Path) -> bool:
     The agent may have been upgraded since: the earlier one's file is deleted, or in another folder.  Then it
     is known by its name and by its control group, which a unit keeps.  No user gets into that group, nor does
     root of a container.  A user's own file does not pass for it, nor does a link to a program like sudo(8).
+    One that was killed and waits in its exit has no program any more (``_may_have_run_program``).
     A process that is not recognised keeps nobody from work for its guest, who finds then that it blocks.
     """
-    runs, own = (path / "exe").stat(), native.APART.stat()
+    own = native.APART.stat()
+    try:
+        runs = (path / "exe").stat()
+    except FileNotFoundError:
+        return _may_have_run_program(path)
     if os.path.samestat(runs, own):
         return True
     name = os.fspath((path / "exe").readlink()).removesuffix(" (deleted)")
@@ -282,6 +290,17 @@ def _runs_program(path: Path) -> bool:
         and not runs.st_mode & others
         and read_text(path / "cgroup", SMALL_BYTES) == read_text(Path("/proc/self/cgroup"), SMALL_BYTES)
     )
+
+
+def _may_have_run_program(path: Path) -> bool:
+    """Tell whether a process that exits is of the agent's control group, and of no container.
+
+    The kernel tells only its group of the unified hierarchy (6.18, kernel/cgroup: proc_cgroup_show).  Where
+    that has no groups, its pids have to do: a process of a container has one more there.
+    """
+    own, its = (UNIFIED.search(read_text(one / "cgroup", SMALL_BYTES)) for one in (Path("/proc/self"), path))
+    is_of_group = own is not None and its is not None and own[0] == its[0]
+    return is_of_group and ONE_PID.search(read_text(path / "status", SMALL_BYTES)) is not None
 
 
 def _name(path: Path) -> str:

@@ -509,6 +509,25 @@ def test_a_process_that_counts_and_cannot_end_is_named_by_who_holds_it_up(holder
         assert good.wait(PATIENCE_S) == 0
 
 
+def test_one_that_counts_and_was_killed_with_all_of_its_agent_is_known_to_the_next_one(holder: Holder):
+    """It does not wait until it ends: its exit closes the events, when it has no program any more."""
+    script = (
+        "from vmplace import apart, held\n"
+        "apart.note_left_behind()\n"
+        f"print(held.holds({holder.pid}), held.holds({os.getpid()}))\n"
+    )
+    PerfCounters([holder.pid], {"task_clock": (SOFTWARE, TASK_CLOCK)}, pid=holder.pid)
+    (process,) = (process._process for process in counting._PROCESSES.values())
+    holder.tell(b"p")
+    process.kill()
+    until, exe = time.monotonic() + 60, Path(f"/proc/{process.pid}/exe")
+    while exe.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert process.poll() is None
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
+
+
 def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):
     with child_guest(16, touched=8) as child:
         hvas = child.hva + np.arange(16, dtype=np.uint64) * np.uint64(PAGE)

@@ -42,7 +42,7 @@ def put(proc: Path, start_time: int, name: str = f"vmpmove {GUEST}") -> None:
     else:
         path.mkdir()
     (path / "comm").write_text(f"{name}\n")
-    (path / "status").write_text(f"Name:\t{name}\nUid:\t{' '.join([str(os.geteuid())] * 4)}\n")
+    (path / "status").write_text(f"Uid:\t{' '.join([str(os.geteuid())] * 4)}\nNSpid:\t77\n")
     (path / "exe").symlink_to(native.APART)
     (path / "stat").write_text(f"77 ({name}) D 1 {' '.join(['0'] * 17)} {start_time} 0\n")
 
@@ -148,6 +148,23 @@ def test_the_program_of_an_agent_before_an_upgrade_is_known_by_what_no_user_can_
     (tmp_path / "77/cgroup").write_text(earlier.group)
     apart.note_left_behind(tmp_path, patience_s=0.0)
     assert held.holds(GUEST) == earlier.is_left
+
+
+@pytest.mark.parametrize(
+    ("group", "pids", "is_left"),
+    [(None, "77", True), (None, "77\t1", False), ("0::/kubepods.slice/kubepods-pod1.slice\n", "77", False)],
+    ids=["of the agent", "of a container", "of another group"],
+)
+def test_one_that_waits_in_its_exit_and_has_no_program_any_more_is_known_by_its_group(
+    tmp_path: Path, group: str | None, pids: str, is_left: bool
+):
+    put(tmp_path, 500)
+    (tmp_path / "77/exe").unlink()
+    (tmp_path / "77/cgroup").write_text(group or Path("/proc/self/cgroup").read_text())
+    status = tmp_path / "77/status"
+    status.write_text(status.read_text().replace("NSpid:\t77", f"NSpid:\t{pids}"))
+    apart.note_left_behind(tmp_path, patience_s=0.0)
+    assert held.holds(GUEST) == is_left
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what must not be dumped")

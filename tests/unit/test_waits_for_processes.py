@@ -62,6 +62,7 @@ PLACES = {
     "agent/cost.py:rss_bytes": OWN,
     "apart.py:Process.__init__": OWN,
     "apart.py:_iter_left_behind": PASSED,
+    "apart.py:_may_have_run_program": PASSED,
     "apart.py:_runs_program": PASSED,
     "held.py:Held.probe.read": PASSED,
     "held.py:_uid_of": PASSED,
@@ -130,7 +131,7 @@ class OneDomain(Libvirt):
 UUID = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0"
 FIRST = 1 << 22
 """The kernel gives no pid from here on (PID_MAX_LIMIT)."""
-GUEST, NUMAD, USERS_NUMAD, LEFT, USERS_LEFT, IDLE, HELD_UP = range(FIRST, FIRST + 7)
+GUEST, NUMAD, USERS_NUMAD, LEFT, USERS_LEFT, IDLE, HELD_UP, EXITS = range(FIRST, FIRST + 8)
 POD = "0b1c2d3e-0000-1111-2222-333344445555"
 CGROUP = f"0::/machine.slice/machine-qemu\\x2d7\\x2ddb1.scope/kubepods-pod{POD.replace('-', '_')}.slice\n"
 
@@ -178,6 +179,7 @@ def proc(tmp_path: Path) -> Iterator[Path]:
     put(proc, USERS_NUMAD, "numad", "/usr/bin/numad", NOBODY)
     put(proc, LEFT, f"{NAME}{HELD_UP}", str(native.APART))
     put(proc, USERS_LEFT, f"{NAME}1", str(native.APART), NOBODY)
+    (put(proc, EXITS, f"{NAME}1", str(native.APART)) / "exe").unlink()
     put(proc, IDLE, "bash", "/bin/bash", NOBODY)
     (proc / "self").symlink_to("/proc/self")
     (proc / "kpageflags").touch()

@@ -67,7 +67,13 @@ class BuildWithProgram(build_ext):  # type: ignore[misc]
 
     def get_outputs(self) -> list[str]:
         """Return what is built, for those that install it."""
-        return [*super().get_outputs(), str(self._program())]
+        # In place, it is among those of the mapping.
+        return list(super().get_outputs()) if self.inplace else [*super().get_outputs(), str(self._program())]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Return files that are built in place, by where they would be: a strict editable links to them."""
+        built = {str(Path(self.build_lib) / PROGRAM): str(PROGRAM)} if self.inplace else {}
+        return {**super().get_output_mapping(), **built}
 
     def _program(self) -> Path:
         return PROGRAM if self.inplace else Path(self.build_lib) / PROGRAM

@@ -1,5 +1,6 @@
 """Does what hosts install hold nothing of the instrument, and each distribution all that it needs?"""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,23 @@ def test_the_source_distribution_has_all_that_is_committed(tmp_path: Path):
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         packed = {one.name.partition("/")[2] for one in archive if not one.isdir()}
     assert {path for path in files if path.split("/")[-1] != ".gitignore"} <= packed
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler")
+def test_a_strict_editable_installation_has_the_program_beside_the_core(tmp_path: Path):
+    pytest.importorskip("setuptools")
+    copy = tmp_path / "copy"
+    for path in committed("."):
+        if path.startswith(
+            ("vmplace/", "kvm-patches/", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+        ):
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / path, copy / path, follow_symlinks=False)
+    command = [sys.executable, "setup.py", "-q", "editable_wheel", "-d", str(tmp_path), "--mode", "strict"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (core,) = copy.glob("build/__editable__*/vmplace/native/_native*.so")
+    assert os.access(core.with_name("vmplace-apart"), os.X_OK)
 
 
 def test_vmplace_finds_the_lab_by_its_entry_points():

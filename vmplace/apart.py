@@ -75,6 +75,8 @@ class Process:
                 hint="free some memory, or raise TasksMax and LimitNOFILE of the agent",
             ) from err
         self._stat = Path(f"/proc/{self._process.pid}/stat")
+        # Whose the guest is for which the last call was made; it may be gone as the process ends.
+        self._uid: int | None = None
         self._answers = select.poll()
         self._answers.register(self._socket, select.POLLIN)
         # While it starts, it may wait for files and memory; no guest is to blame for that.
@@ -87,9 +89,11 @@ class Process:
 
     def call(self, pid: int, request: bytes, answer_bytes: int, patience_s: float | None = None) -> bytes:
         """Return the answer; raises HeldError, and VmplaceError if the process ended by itself."""
+        # Before the call: the guest may be gone by the time that it is given up.
+        uid = self._uid = held.whose(pid)
         try:
             self._socket.sendall(request)
-            held.await_end(pid, self._answers_within, self._stat, self._has_ended, patience_s)
+            held.await_end(pid, self._answers_within, self._stat, self._has_ended, patience_s, uid=uid)
             answer = self._socket.recv(answer_bytes)
             while len(answer) < answer_bytes and (part := self._socket.recv(answer_bytes - len(answer))):
                 answer += part
@@ -112,7 +116,7 @@ class Process:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             # It closes its socket last.
-            held.await_end(pid, self._answers_within, self._stat, self._has_ended)
+            held.await_end(pid, self._answers_within, self._stat, self._has_ended, uid=self._uid)
         finally:
             self.end()
 

@@ -146,10 +146,14 @@ class Held:
 
         Before the step: the process may be gone by the time that the step is given up.
         """
-        uid = _uid_of(pid, self._proc)
+        uid = self.whose(pid)
         if self.holds(pid, uid):
             raise HeldError
         return uid
+
+    def whose(self, pid: int) -> int:
+        """Return whose a process is, GONE for one that is gone."""
+        return _uid_of(pid, self._proc)
 
     def _done(self, pid: int, uid: int, job: Job[T], worker: Worker) -> T:
         try:
@@ -400,7 +404,7 @@ _HELD = Held()
 os.register_at_fork(after_in_child=_HELD.forget_threads)
 bounded, bounded_on, holds, probe = _HELD.bounded, _HELD.bounded_on, _HELD.holds, _HELD.probe
 opened, closed = _HELD.opened, _HELD.closed
-admit, await_end, note_stuck, note_waits = _HELD.admit, _HELD.await_end, _HELD.note_stuck, _HELD.note_waits
+whose, await_end, note_stuck, note_waits = _HELD.whose, _HELD.await_end, _HELD.note_stuck, _HELD.note_waits
 calls_may_wait_s, keep = _HELD.calls_may_wait_s, _HELD.keep
 vouch = _HELD.vouch
 """Of this process: all its parts wait for the same guests."""

@@ -26,6 +26,7 @@ from vmplace.topology.domain_policy import Word
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guest_finder import GuestFinder, GuestScan
 from vmplace.topology.guests_kvm import Skipped
+from vmplace.topology.memory_budget import GUEST_BYTES
 from vmplace.topology.numad import Numad, NumadWatch
 from vmplace.topology.stated_guests import StatedGuest, StatedGuests, boot_s, encoded
 
@@ -119,7 +120,7 @@ def test_many_idle_processes_of_one_user_cost_no_other_user_his_place_in_the_loo
         """A world of which the agent can afford a part."""
 
         def guests(self) -> Discovered:
-            return wiring.looked(cast(GuestFinder, finder), 288 << 10)
+            return wiring.looked(cast(GuestFinder, finder), 3 * GUEST_BYTES)
 
     world = Short(list(finder.guests))
     agent = world.agent()

@@ -210,15 +210,15 @@ def new_damon(host: LabHost, then: str) -> str:
 def test_damon_of_somebody_else_is_refused_and_left_alone(host: LabHost) -> None:
     host.run(f"echo 1 > {KDAMONDS}")
     try:
-        assert "DAMON is in use by somebody else" in new_damon(host, "admin.stop()")
+        assert "DAMON is in use by somebody else" in new_damon(host, "admin.close()")
         assert host.run(f"cat {KDAMONDS}").stdout == "1\n"
     finally:
         host.run(f"echo 0 > {KDAMONDS}")
 
 
 def test_the_kdamond_of_a_killed_agent_is_taken_over(host: LabHost) -> None:
-    watch_itself = "admin.start([(1, [(0x10000, 0x20000)])]); os.kill(os.getpid(), 9)"
+    watch_itself = "admin.start(1, [(0x10000, 0x20000)]); os.kill(os.getpid(), 9)"
     new_damon(host, watch_itself)
     assert host.run("cat /sys/kernel/mm/damon/admin/kdamonds/0/state").stdout == "on\n"
-    assert new_damon(host, "admin.stop()") == ""
+    assert new_damon(host, "admin.close()") == ""
     assert host.run(f"cat {KDAMONDS}").stdout == "0\n"

@@ -7,8 +7,9 @@ on a FUSE file for the file's server.
 1. From Linux 6.16 on, the socket accepts no descriptors (control_place.py).
 2. Before, a thread for each user closes that user's sockets and files.
 
-Limits: behind a file that never closes, that user's other files stay open.  So a user who may look can use up
-the agent's descriptors, with MOST_UNCLOSED at once and one more in CLOGGED_S.
+Limits: behind a file that never closes, that user's other files stay open.  A user who may look has
+MOST_UNCLOSED at once and one more in CLOGGED_S.  From MOST_OF_ALL on the common socket takes no connections
+(control.py), so that the agent has descriptors left, and root its answers.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from collections import deque
 MOST_FILES = 253
 """SCM_MAX_FD: so many come with a message at the most."""
 MOST_UNCLOSED = 64
+MOST_OF_ALL = 4096
 CLOGGED_S = 0.05
 
 
@@ -50,6 +52,11 @@ class Closers:
         """Tell whether too many descriptors of a user wait to be closed."""
         with self._lock:
             return len(self._waiting.get(uid, ())) >= MOST_UNCLOSED
+
+    def are_full(self) -> bool:
+        """Tell whether so many descriptors of all users wait that no more should be taken."""
+        with self._lock:
+            return sum(map(len, self._waiting.values())) >= MOST_OF_ALL
 
     def _run(self, uid: int) -> None:
         while (fd := self._taken(uid)) is not None:

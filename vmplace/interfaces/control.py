@@ -148,6 +148,7 @@ class ControlServer:
             while not self._is_closing:
                 self._turn(LOOK_S)
                 self._stay_findable()
+                self._shut_or_open()
             # Orders that the stopping loop refused still get that answer.
             end = time.monotonic() + 1
             while time.monotonic() < end and any(
@@ -164,10 +165,24 @@ class ControlServer:
             if self._is_closing or place.is_ours():
                 continue
             LOG.warning("the socket %s was removed: it is made anew", place.path)
-            self._selector.unregister(place.listener)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(place.listener)
             place.listener.close()
             place.take()
             self._selector.register(place.listener, selectors.EVENT_READ)
+
+    def _shut_or_open(self) -> None:
+        """Take no connections but root's while too many descriptors that clients sent wait to be closed."""
+        listener, is_full = self._places[0].listener, self._closers.are_full()
+        if is_full == (listener in self._selector.get_map()):
+            if is_full:
+                LOG.error(
+                    "the socket %s takes no connections: files that clients sent do not close",
+                    self._places[0].path,
+                )
+                self._selector.unregister(listener)
+            else:
+                self._selector.register(listener, selectors.EVENT_READ)
 
     def _turn(self, longest_s: float) -> None:
         now = time.monotonic()

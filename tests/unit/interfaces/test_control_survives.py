@@ -19,7 +19,7 @@ import pytest
 from tests.unit.interfaces.test_control import connected, echo, talk
 from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace.errors import VmplaceError
-from vmplace.interfaces import agent_socket, control, control_place
+from vmplace.interfaces import agent_socket, closing, control, control_place
 from vmplace.interfaces.agent_socket import roots_path
 from vmplace.interfaces.client import ask
 from vmplace.interfaces.closing import MOST_UNCLOSED, Closers
@@ -116,6 +116,29 @@ def test_what_does_not_close_keeps_nothing_of_others_open():
     while closers.are_clogged(1):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_root_is_answered_while_too_much_that_clients_sent_does_not_close(
+    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(closing, "MOST_OF_ALL", 32)
+    # As on a kernel whose sockets cannot refuse files.
+    monkeypatch.setattr(control, "Closers", lambda apart: Closers())
+    server = serve()
+    with contextlib.ExitStack() as stack:
+        with lingering() as file:
+            server._closers.close(1, file.detach())
+            for _ in range(33):
+                server._closers.close(1, os.dup(0))
+            for _ in range(3):
+                assert talk(roots_path(path), STATUS)["ok"]
+            client = stack.enter_context(connected(path))
+            client.sendall(STATUS)
+            assert not select.select([client], [], [], 1.0)[0]
+            assert talk(roots_path(path), STATUS)["ok"]
+            assert server._closers.are_full()
+        # Once it has closed, who waits is answered.
+        assert select.select([client], [], [], 60)[0] and client.recv(1) == b"{"
 
 
 def deep() -> Any:

@@ -1,6 +1,5 @@
 """Wake the loop from its waits, by signals and by orders."""
 
-import math
 import os
 import select
 import signal
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 REPEAT_S = 1.0
+"""A supervisor passes a signal on sooner than that."""
 
 
 class Wakeup:
@@ -80,20 +80,21 @@ class Wakeup:
         asked, self._reload = self._reload, False
         return asked
 
-    def stop_on_signals(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Stop on SIGTERM and SIGINT; one that comes REPEAT_S after the first does what it does by default.
+    def stop_on_signals(self, repeat_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        """Stop on SIGTERM and SIGINT; a second one does what it does by default, unless it repeats the first.
 
-        Sooner ones are the same order once more: a terminal, or `systemctl kill`, sends it to all processes,
-        and the agent's supervisor passes it on.
+        One repeats another that comes within ``repeat_s`` of it.  A terminal, or `systemctl kill`, sends one
+        to all processes, and the agent's supervisor passes its own on.
         """
-        stopped_s = math.inf
+        first_s: dict[int, float] = {}
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
-            nonlocal stopped_s
-            if clock() >= stopped_s + REPEAT_S:
+            now = clock()
+            is_second = now >= first_s.setdefault(number, now) + repeat_s
+            if is_second:
                 signal.signal(number, signal.SIG_DFL)
+            if is_second and repeat_s:
                 signal.raise_signal(number)
-            stopped_s = min(stopped_s, clock())
             self.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -72,7 +72,8 @@ def agent(  # noqa: PLR0913 - an option each
 
     start_log(verbose=verbose)
     limit_memory()
-    run_agent(read_config(config), open_parts, windows=1 if once else windows, record=record)
+    windows = 1 if once else windows
+    run_agent(read_config(config), open_parts, windows=windows, record=record, supervised=supervised)
 
 
 def check_config(loaded: "LoadedConfig") -> None:
@@ -89,10 +90,11 @@ def run_agent(
     *,
     windows: int | None = None,
     record: Path | None = None,
+    supervised: bool = False,
 ) -> None:
     """Run the agent until it is stopped, or for ``windows`` windows; give kernel settings back at the end.
 
-    ``record``: keep the run in this file.
+    ``record``: keep the run in this file.  ``supervised``: signals may come twice (supervisor.py).
     """
     from vmplace.agent.actuator import HostActuator
     from vmplace.agent.core_dumps import no_core_dumps
@@ -101,7 +103,7 @@ def run_agent(
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
     from vmplace.agent.run_recorder import recording_run
-    from vmplace.agent.wakeup import Wakeup
+    from vmplace.agent.wakeup import REPEAT_S, Wakeup
     from vmplace.garbage import passing_over_what_is_there
     from vmplace.interfaces.answers import AgentAnswers
     from vmplace.interfaces.control import ControlServer
@@ -112,7 +114,7 @@ def run_agent(
             LOG.error("guests %r are left alone: %s", rule.pattern, rule.error)
     config = loaded.config
     wakeup = Wakeup()
-    wakeup.stop_on_signals()
+    wakeup.stop_on_signals(REPEAT_S if supervised else 0.0)
     wakeup.reload_on_hangup()
     lock = AgentLock(config.lock_path)
     killed_pid = lock.take()

@@ -168,7 +168,7 @@ def test_a_thread_that_dies_ends_the_agent_with_an_error(tmp_path: Path, monkeyp
         raise ZeroDivisionError("in the thread")
 
     monkeypatch.setattr(ControlServer, "_turn", dies)
-    monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
+    monkeypatch.setattr(Wakeup, "stop_on_signals", lambda *_: None)
     world = World([guest("db1")])
     config = Config(
         state_dir=str(tmp_path), socket=str(tmp_path / "run/control.sock"), numa_balancing="leave"

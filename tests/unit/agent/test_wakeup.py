@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vmplace.agent.wakeup import REPEAT_S, Wakeup
+from vmplace.agent.wakeup import Wakeup
 
 CODE = """
 import signal, sys
@@ -59,16 +60,32 @@ def test_the_terminals_hangup_ends_it_and_any_other_has_the_file_read(tmp_path: 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if how == "plain" else -signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("after_s", "ends"), [(0.0, False), (0.9 * REPEAT_S, False), (REPEAT_S, True)])
-def test_an_order_to_stop_that_comes_twice_at_once_is_one_order(after_s: float, ends: bool):
+@pytest.mark.parametrize(
+    ("repeat_s", "after_s", "ends"),
+    [(1.0, 0.0, False), (1.0, 0.9, False), (1.0, 1.0, True), (0.0, 0.0, True)],
+)
+def test_an_order_to_stop_that_a_supervisor_repeats_is_one_order(repeat_s: float, after_s: float, ends: bool):
     """A terminal, or systemctl kill, sends it to the agent and to its supervisor, which passes it on."""
     pid = os.fork()
     if not pid:
         now = [100.0]
-        Wakeup().stop_on_signals(lambda: now[0])
+        wakeup = Wakeup()
+        wakeup.stop_on_signals(repeat_s, lambda: now[0])
         os.kill(os.getpid(), signal.SIGTERM)
+        if not wakeup.stopping:
+            os._exit(1)
         now[0] += after_s
         os.kill(os.getpid(), signal.SIGTERM)
         os._exit(0)
     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert ended == (-signal.SIGTERM if ends else 0)
+
+
+def test_a_second_order_ends_an_agent_that_runs_no_python_code():
+    """Such as one whose main thread waits in the kernel; a supervised one can still be killed."""
+    code = (
+        "import signal; from vmplace.agent.wakeup import Wakeup\n"
+        "Wakeup().stop_on_signals(); signal.raise_signal(signal.SIGINT)\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

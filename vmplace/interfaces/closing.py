@@ -8,19 +8,19 @@ on a FUSE file for the file's server.
 2. Before, a thread for each user closes that user's sockets and files.
 
 Limits: behind a file that never closes, that user's other files stay open.  A user who may look has
-MOST_UNCLOSED at once and one more in CLOGGED_S.  From MOST_OF_ALL on the common socket takes no connections
-(control.py), so that the agent has descriptors left, and root its answers.
+MOST_UNCLOSED at once and one more in CLOGGED_S.  Once these are half of the descriptors that the agent may
+have, the common socket takes no connections (control.py): the other half is the agent's, and root's answers.
 """
 
 import contextlib
 import os
+import resource
 import threading
 from collections import deque
 
 MOST_FILES = 253
 """SCM_MAX_FD: so many come with a message at the most."""
 MOST_UNCLOSED = 64
-MOST_OF_ALL = 4096
 CLOGGED_S = 0.05
 
 
@@ -30,6 +30,7 @@ class Closers:
     def __init__(self, *, apart: bool = True) -> None:
         """Without ``apart`` each is closed at once: nobody can have sent a file."""
         self._apart = apart
+        self._most_of_all = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._lock = threading.Lock()
         self._waiting: dict[int, deque[int]] = {}
         self._working: set[int] = set()
@@ -56,7 +57,7 @@ class Closers:
     def are_full(self) -> bool:
         """Tell whether so many descriptors of all users wait that no more should be taken."""
         with self._lock:
-            return sum(map(len, self._waiting.values())) >= MOST_OF_ALL
+            return sum(map(len, self._waiting.values())) >= self._most_of_all
 
     def _run(self, uid: int) -> None:
         while (fd := self._taken(uid)) is not None:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import select
 import socket
 import struct
@@ -19,7 +20,7 @@ import pytest
 from tests.unit.interfaces.test_control import connected, echo, talk
 from tests.unit.nobody import NOBODY, needs_nobody
 from vmplace.errors import VmplaceError
-from vmplace.interfaces import agent_socket, closing, control, control_place
+from vmplace.interfaces import agent_socket, control, control_place
 from vmplace.interfaces.agent_socket import roots_path
 from vmplace.interfaces.client import ask
 from vmplace.interfaces.closing import MOST_UNCLOSED, Closers
@@ -118,17 +119,26 @@ def test_what_does_not_close_keeps_nothing_of_others_open():
         time.sleep(0.01)
 
 
+@contextlib.contextmanager
+def limited(descriptors: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_root_is_answered_while_too_much_that_clients_sent_does_not_close(
-    path: Path, serve: Callable[..., ControlServer], monkeypatch: pytest.MonkeyPatch
+    path: Path, serve: Callable[..., ControlServer]
 ):
-    monkeypatch.setattr(closing, "MOST_OF_ALL", 32)
-    # As on a kernel whose sockets cannot refuse files.
-    monkeypatch.setattr(control, "Closers", lambda apart: Closers())
     server = serve()
     with contextlib.ExitStack() as stack:
-        with lingering() as file:
+        with lingering() as file, limited(descriptors := 512):
+            # As on a kernel whose sockets cannot refuse files.
+            server._closers = Closers()
             server._closers.close(1, file.detach())
-            for _ in range(33):
+            for _ in range(descriptors // 2 + 1):
                 server._closers.close(1, os.dup(0))
             for _ in range(3):
                 assert talk(roots_path(path), STATUS)["ok"]

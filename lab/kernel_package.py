@@ -47,7 +47,7 @@ def build_kernel_package(
 ) -> tuple[Path, ...]:
     """Return the packages in ``out``, or the configuration alone.  Raises LabError.
 
-    ``given``: a configuration, in place of Debian's, with which the build takes hours and some 15 GB.
+    ``given``: a configuration, in place of Debian's.  With Debian's the build takes hours and some 15 GB.
     """
     tree, log = trees.kernel_packaging(progress), log_path("kernel-package")
     work = cache.artifact_dir("kernel-package-tree", {"toolbox": tree.parent.name})

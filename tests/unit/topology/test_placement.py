@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.held_process import is_open
 from vmplace import native
 from vmplace.topology import placement
 from vmplace.topology.guest import GuestTopology
@@ -15,14 +16,6 @@ from vmplace.topology.placement import Placement, open_placement
 
 def guest(pid: int) -> GuestTopology:
     return GuestTopology(f"guest{pid}", pid, 1, "kvm", (), ())
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tests.native.holders import NPAGES, PAGE, Holder, run_holder
 from tests.unit.actuation.child_guest import child_guest, plan_of
 from tests.unit.nobody import needs_nobody
 from tests.unit.process_accesses import NEVER_WAITS
-from vmplace import apart, counting, held, native
+from vmplace import apart, held, left_behind, native
 from vmplace.actuation.batch import NativeKernel, Status, read_nids
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import is_alive, read_identity
@@ -31,12 +31,12 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.actuation.undo import undo
-from vmplace.apart import MOST_PAGES, NAME
+from vmplace.apart import MOST_PAGES
 from vmplace.errors import VmplaceError
 from vmplace.held import HELD, Held, HeldError
-from vmplace.held_limits import COUNTING_BYTES, PROCESS_BYTES, STEP_BYTES, STEPS
+from vmplace.held_limits import PROCESS_BYTES, STEP_BYTES, STEPS
+from vmplace.left_behind import NAME
 from vmplace.policy.plan import PlacementPlan
-from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.page_frames import CHUNK_PAGES, FrameReader
 from vmplace.topology.domain_owner import reported_pids
 from vmplace.topology.guests_kvm import KvmProcesses
@@ -45,8 +45,6 @@ from vmplace.topology.procfs import read_command_line, read_smaps, read_thread_n
 from vmplace.topology.vcpus import find_vcpu_tids
 
 pytestmark = needs_nobody
-SOFTWARE, TASK_CLOCK = 1, 1
-"""PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK."""
 PATIENCE_S = 30.0
 """Within so long a step ends that waits for a second, on a busy machine; holders hold for longer.
 
@@ -233,32 +231,6 @@ def test_a_process_that_is_left_behind_takes_no_more_memory_than_is_counted_for_
     assert 0 < own_bytes(pid) + kernel_bytes <= PROCESS_BYTES
 
 
-def unreclaimable_bytes() -> int:
-    """Return what the kernel has of objects that it cannot give back, all processes together."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("SUnreclaim:"))
-
-
-def test_processes_that_count_and_are_left_behind_keep_no_more_than_is_counted_for_them(program: Path):
-    """Guests of very many vCPUs; the kernel's memory is measured, so there are many processes."""
-    events = {f"clock {n}": (SOFTWARE, TASK_CLOCK) for n in range(8)}
-    processes, stack_bytes = 24, 16 << 10
-    with run_holder([program]) as evil:
-        before = unreclaimable_bytes()
-        several = [PerfCounters([evil.pid] * 1024, events, pid=evil.pid) for _ in range(processes)]
-        pids = [process._process.pid for process in counting._PROCESSES.values()]
-        assert len(pids) == processes
-        evil.tell(b"p")
-        with pytest.raises(HeldError):
-            several[0].counts()
-        counting.close()
-        kernel_bytes = (unreclaimable_bytes() - before) / processes
-        # All of them are still there, and have their events.
-        assert set(pids) == set(left_for(evil))
-        own = max(map(own_bytes, pids[1:]))
-        assert kernel_bytes > 64 * 1352 and own + stack_bytes + kernel_bytes <= COUNTING_BYTES
-
-
 def own_bytes(pid: int) -> int:
     """Return what the process shares with no other one, and its page tables."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text() + Path(f"/proc/{pid}/status").read_text()
@@ -339,7 +311,7 @@ def test_a_process_that_ends_leaves_a_move_behind_which_the_next_one_waits_for(h
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.returncode) == ("held\n", 0)
     assert not held.holds(holder.pid)
-    apart.note_left_behind()
+    left_behind.note_left_behind()
     assert held.holds(holder.pid)
     with pytest.raises(HeldError):
         NativeKernel().page_nids(holder.pid, holder.hvas, np.zeros(NPAGES, np.int32))
@@ -431,101 +403,15 @@ def test_no_name_has_the_agent_read_which_program_a_user_waits_to_run(program: P
             found = find_numad()
         # A real one may run on the machine of the tests.
         assert found is None or found.pid != execs.pid
-        with within(PATIENCE_S + apart.GONE_S):
-            apart.note_left_behind()
+        with within(PATIENCE_S + left_behind.GONE_S):
+            left_behind.note_left_behind()
         assert not held.holds(1)
 
 
 def test_a_user_who_gets_the_pid_of_what_was_left_behind_holds_up_nobody(execs: Holder):
-    has_ended = apart._ended(Path(f"/proc/{execs.pid}"), start_time=1)
+    has_ended = left_behind._ended(Path(f"/proc/{execs.pid}"), start_time=1)
     with within(PATIENCE_S):
         assert has_ended()
-
-
-def test_counters_of_a_process_that_waits_in_exec_are_given_up_and_no_other_thread_waits(execs: Holder):
-    """perf_event_open(2) takes exec_update_lock: with the interpreter's lock held, all of the agent waits."""
-    with within(PATIENCE_S), pytest.raises(HeldError):
-        PerfCounters([execs.pid], {"task_clock": (SOFTWARE, TASK_CLOCK)}, pid=execs.pid)
-
-
-def test_counters_of_a_process_that_keeps_the_lock_of_its_events_are_given_up_and_others_are_counted(
-    holder: Holder,
-):
-    """perf_event_open(2), read(2) and close(2) wait for that lock, and no kill ends it."""
-    events = {"task_clock": (SOFTWARE, TASK_CLOCK)}
-    with (
-        child_guest(2) as other,
-        contextlib.closing(PerfCounters([holder.pid], events, pid=holder.pid)) as evil,
-    ):
-        good = PerfCounters([other.guest.pid], events, pid=other.guest.pid)
-        assert evil.counts() == good.counts() == {"task_clock": 0.0}
-        holder.tell(b"p")
-        with within(PATIENCE_S), pytest.raises(HeldError):
-            evil.counts()
-        # Another guest has a process of its own.
-        assert good.counts() == {"task_clock": 0.0}
-        with within(PATIENCE_S), pytest.raises(HeldError):
-            PerfCounters([holder.pid], events, pid=holder.pid)
-        with within(PATIENCE_S):
-            evil.close()
-            good.close()
-            counting.close()
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
-def test_a_guest_that_lets_go_of_its_events_waits_for_no_other_that_does_not(program: Path, is_first: bool):
-    """Both hold up what counts them, and one is given up: its process ends without the other's events."""
-    events = {"task_clock": (SOFTWARE, TASK_CLOCK)}
-    with run_holder([program]) as evil, run_holder([program]) as better:
-        counters = {
-            one.pid: PerfCounters([one.pid], events, pid=one.pid)
-            for one in ((better, evil) if is_first else (evil, better))
-        }
-        for one in (evil, better):
-            one.tell(b"p")
-        with pytest.raises(HeldError):
-            counters[better.pid].counts()
-        assert held.holds(better.pid)
-        better.let_go()
-        until = time.monotonic() + PATIENCE_S
-        while held.holds(better.pid) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not held.holds(better.pid)
-        assert [counters[better.pid].counts()["task_clock"] for _ in range(2)] == [None, 0.0]
-        with pytest.raises(HeldError):
-            counters[evil.pid].counts()
-
-
-def test_a_process_that_counts_and_cannot_end_is_named_by_who_holds_it_up(holder: Holder):
-    """Whoever was asked last is nobody's reason: the next agent would leave that guest alone."""
-    events = {"task_clock": (SOFTWARE, TASK_CLOCK)}
-    with child_guest(2) as other:
-        for pid in (holder.pid, other.guest.pid):
-            PerfCounters([pid], events, pid=pid)
-        evil, good = (process._process for process in counting._PROCESSES.values())
-        holder.tell(b"p")
-        counting.close()
-        assert Path(f"/proc/{evil.pid}/comm").read_text() == f"{NAME}{holder.pid}\n"
-        assert good.wait(PATIENCE_S) == 0
-
-
-def test_one_that_counts_and_was_killed_with_all_of_its_agent_is_known_to_the_next_one(holder: Holder):
-    """It does not wait until it ends: its exit closes the events, when it has no program any more."""
-    script = (
-        "from vmplace import apart, held\n"
-        "apart.note_left_behind()\n"
-        f"print(held.holds({holder.pid}), held.holds({os.getpid()}))\n"
-    )
-    PerfCounters([holder.pid], {"task_clock": (SOFTWARE, TASK_CLOCK)}, pid=holder.pid)
-    (process,) = (process._process for process in counting._PROCESSES.values())
-    holder.tell(b"p")
-    process.kill()
-    until, exe = time.monotonic() + 60, Path(f"/proc/{process.pid}/exe")
-    while exe.exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert process.poll() is None
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "True False\n"
 
 
 def test_calls_made_apart_are_the_kernels_own(tmp_path: Path):

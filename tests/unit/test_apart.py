@@ -22,12 +22,12 @@ import pytest
 
 from tests.unit.descriptors import descriptors
 from tests.unit.nobody import NOBODY
-from vmplace import apart, held, native
+from vmplace import apart, held, left_behind, native
 from vmplace.actuation.batch import NativeKernel, move_batch
-from vmplace.apart import GONE_S
 from vmplace.cpu_time import thread_delay_ns
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
+from vmplace.left_behind import GONE_S
 
 GUEST = 99_999_999
 
@@ -74,7 +74,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 def test_what_is_left_behind_counts_until_it_ends_though_its_inode_changes(tmp_path: Path, clock: Clock):
     put(tmp_path, 500)
     inode = (tmp_path / "77").stat().st_ino
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     put(tmp_path, 500)
     assert (tmp_path / "77").stat().st_ino != inode
     # A guest that let go is left alone for a second more.
@@ -86,12 +86,12 @@ def test_what_is_left_behind_counts_until_it_ends_though_its_inode_changes(tmp_p
 
 def test_another_process_or_one_of_this_agents_own_is_not_left_behind(tmp_path: Path):
     put(tmp_path, 500, "bash")
-    apart.note_left_behind(tmp_path)
+    left_behind.note_left_behind(tmp_path)
     assert not held.holds(GUEST)
     put(tmp_path, 500)
     stat = tmp_path / "77/stat"
     stat.write_text(stat.read_text().replace("D 1 ", f"D {os.getpid()} "))
-    apart.note_left_behind(tmp_path)
+    left_behind.note_left_behind(tmp_path)
     assert not held.holds(GUEST)
 
 
@@ -106,7 +106,7 @@ def test_one_that_acts_as_root_but_is_no_agents_is_not_left_behind(
     if runs:
         (tmp_path / "77/exe").unlink()
         (tmp_path / "77/exe").symlink_to(runs)
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     assert not held.holds(GUEST)
 
 
@@ -146,7 +146,7 @@ def test_the_program_of_an_agent_before_an_upgrade_is_known_by_what_no_user_can_
     (tmp_path / "77/exe").unlink()
     (tmp_path / "77/exe").symlink_to(program)
     (tmp_path / "77/cgroup").write_text(earlier.group)
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     assert held.holds(GUEST) == earlier.is_left
 
 
@@ -163,7 +163,7 @@ def test_one_that_waits_in_its_exit_and_has_no_program_any_more_is_known_by_its_
     (tmp_path / "77/cgroup").write_text(group or Path("/proc/self/cgroup").read_text())
     status = tmp_path / "77/status"
     status.write_text(status.read_text().replace("NSpid:\t77", f"NSpid:\t{pids}"))
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     assert held.holds(GUEST) == is_left
 
 
@@ -186,7 +186,7 @@ def test_a_process_whose_program_was_replaced_is_known(tmp_path: Path, monkeypat
         shutil.copy(program, tmp_path / "new")
         (tmp_path / "new").replace(program)
         assert str(Path(f"/proc/{pid}/exe").readlink()).endswith(" (deleted)")
-        apart.note_left_behind(patience_s=0.0)
+        left_behind.note_left_behind(patience_s=0.0)
         assert held.holds(GUEST % 10**7)
 
 
@@ -211,7 +211,7 @@ def test_a_users_su_that_waits_under_the_name_holds_up_nobody():
                 time.sleep(0.01)
             # What it acts as, and what it is called, are what an agent's process has.
             assert (comm.parent.stat().st_uid, comm.read_text()) == (0, f"{su.name[:15]}\n")
-            apart.note_left_behind(patience_s=0.0)
+            left_behind.note_left_behind(patience_s=0.0)
             assert not held.holds(int(su.name[:15].removeprefix("vmpmove ")))
         finally:
             os.kill(pid, signal.SIGKILL)
@@ -232,8 +232,8 @@ def test_one_that_ends_a_moment_after_its_agent_was_killed_holds_up_nothing(
         if now_s >= ends_s:
             shutil.rmtree(tmp_path / "77")
 
-    monkeypatch.setattr(apart, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
-    apart.note_left_behind(tmp_path)
+    monkeypatch.setattr(left_behind, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    left_behind.note_left_behind(tmp_path)
     assert held.holds(GUEST) == is_left
 
 
@@ -241,7 +241,7 @@ def test_one_that_nobody_reaped_has_ended(tmp_path: Path):
     put(tmp_path, 500)
     stat = tmp_path / "77/stat"
     stat.write_text(stat.read_text().replace("D 1 ", "Z 1 "))
-    apart.note_left_behind(tmp_path)
+    left_behind.note_left_behind(tmp_path)
     assert not held.holds(GUEST)
 
 
@@ -249,7 +249,7 @@ def test_a_write_to_damon_that_was_left_behind_keeps_the_next_agent_from_another
     tmp_path: Path, clock: Clock
 ):
     put(tmp_path, 500, "vmpmove damon")
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     with pytest.raises(HeldError):
         apart.write(tmp_path / "state", "off", patience_s=1.0)
     (tmp_path / "77/comm").unlink()
@@ -296,7 +296,7 @@ def test_a_process_that_gets_its_pid_and_a_name_that_is_no_text_keeps_no_guest_f
     tmp_path: Path, clock: Clock
 ):
     put(tmp_path, 500)
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     assert held.holds(GUEST)
     stat = tmp_path / "77/stat"
     stat.write_bytes(stat.read_bytes().replace(b"(vmpmove", b"(\xff").replace(b" 500 0", b" 501 0"))
@@ -307,7 +307,7 @@ def test_a_process_that_gets_its_pid_and_a_name_that_is_no_text_keeps_no_guest_f
 
 def test_one_whose_stat_cannot_be_read_is_still_there(tmp_path: Path, clock: Clock):
     put(tmp_path, 500)
-    apart.note_left_behind(tmp_path, patience_s=0.0)
+    left_behind.note_left_behind(tmp_path, patience_s=0.0)
     for said in (b"", b"77", b"77 (vmpmove 1) D 1 0", b"77 (vmpmove 1) D 1 " + b"x " * 40):
         (tmp_path / "77/stat").write_bytes(said)
         assert held.holds(GUEST) and not held.holds(os.getpid())

@@ -22,6 +22,7 @@ FOR_ALL = {
     "extras",
     "garbage",
     "held",
+    "left_behind",
     "held_limits",
     "native",
     "outside",

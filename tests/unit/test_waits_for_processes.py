@@ -24,13 +24,13 @@ import pytest
 from tests.unit import process_accesses
 from tests.unit.nobody import NOBODY
 from tests.unit.process_accesses import NEVER_WAITS, OF_HOST, OF_PROCESS, Accesses
-from vmplace import apart, counting, held, native
+from vmplace import counting, held, left_behind, native
 from vmplace.actuation.affinity import read_cpus, read_thread_start, set_cpus
 from vmplace.actuation.identity import has_ended, read_identity
-from vmplace.apart import NAME
 from vmplace.cloud.kubernetes.pods import qemu_by_pod
 from vmplace.errors import VmplaceError
 from vmplace.held import Held
+from vmplace.left_behind import NAME
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.page_frames import FrameReader
 from vmplace.step_thread import Job
@@ -61,9 +61,9 @@ PLACES = {
     "actuation/replicator.py:ask_kvm": CALLED,
     "agent/cost.py:rss_bytes": OWN,
     "apart.py:Process.__init__": OWN,
-    "apart.py:_iter_left_behind": PASSED,
-    "apart.py:_may_have_run_program": PASSED,
-    "apart.py:_runs_program": PASSED,
+    "left_behind.py:_iter_left_behind": PASSED,
+    "left_behind.py:_may_have_run_program": PASSED,
+    "left_behind.py:_runs_program": PASSED,
     "held.py:Held.probe.read": PASSED,
     "held.py:_uid_of": PASSED,
     "interfaces/calibrate_command.py:calibrate": OWN,
@@ -112,7 +112,7 @@ PLACES = {
     "topology/resident.py:_scanned": PASSED,
     "topology/vcpus.py:_ask_waiting_threads": PASSED,
 }
-OWN_BY_NAME = "apart.py:_ended.has_ended"
+OWN_BY_NAME = "left_behind.py:_ended.has_ended"
 """Asked while nobody else may ask, so it is not bounded.  It reads no more of what acts for another user, or
 has not the name of an agent's process."""
 
@@ -208,7 +208,7 @@ def do_all(proc: Path) -> None:
     root = proc.parent
     (root / "run").mkdir(exist_ok=True)
     probe_numad(Roots(proc=proc, root=root))
-    apart.note_left_behind(proc, patience_s=0.0)
+    left_behind.note_left_behind(proc, patience_s=0.0)
     assert held.holds(HELD_UP)
     has_ended(read_identity(guest, proc), proc)
     read_thread_start(GUEST, GUEST, proc)

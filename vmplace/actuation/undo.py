@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vmplace import apart, held
+from vmplace import held, left_behind
 from vmplace.actuation.affinity import LibvirtConnection
 from vmplace.actuation.batch import UNTRIED, CallWaits, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
@@ -105,7 +105,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     one.  What is not moved stays in the journal.  ``progress`` is called every 64 MiB, in pages of a guest.
     """
     contents = journal.contents()
-    apart.note_left_behind(proc)
+    left_behind.note_left_behind(proc)
     done: list[GuestUndo] = []
     failures: list[str] = []
     ended: list[str] = []

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vmplace import apart
+from vmplace import apart, left_behind
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
 from vmplace.actuation.journal import Journal
@@ -50,7 +50,7 @@ class HostActuator:
         self._killed_pid = killed_pid
         self._settled = settled
         self._journal = Journal(config.journal_path, proc=calls.proc)
-        apart.note_left_behind(calls.proc)
+        left_behind.note_left_behind(calls.proc)
         self._ownership = ownership_of(config)
         self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)
         self._budget = budget = Budget(config.budget.mb_per_s * 1e6)

@@ -13,7 +13,7 @@ from vmplace.agent.config import LoadedConfig
 from vmplace.agent.decided import LEFT_ALONE, Decided, changed_words, decided
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits
-from vmplace.agent.news import MIGRATES, SETTLES, News
+from vmplace.agent.news import ARRIVES, MIGRATES, SETTLES, News
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
 from vmplace.errors import GuestGoneError
@@ -227,11 +227,11 @@ class Roster:
 
     def is_known(self, news: News) -> bool:
         """Tell whether news change nothing of what holds for the guests that there are."""
-        return self.get(news.guest) is None or self.is_round(news)
+        return self.get(news.guest) is None or self.is_under_way(news)
 
-    def is_round(self, news: News) -> bool:
-        """Tell whether news are of a migration that is known already."""
-        return news.operation in MIGRATES and news.guest in self._migrating
+    def is_under_way(self, news: News) -> bool:
+        """Tell whether news are of a migration that is known already, and not of its end."""
+        return news.operation in MIGRATES | ARRIVES and news.guest in self._migrating
 
     def follow_time(self, unix_s: float) -> None:
         """Follow the guests' schedules, in the host's local time."""

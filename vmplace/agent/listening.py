@@ -19,10 +19,11 @@ class Listener:
         """Take in what libvirt and its hook tell; let go at once of a guest that begins to migrate."""
         state = self._state
         for news in state.inbox.take_news():
-            # Each round of a migration is reported, for minutes: only the first is news to anybody.
-            is_round = state.roster.is_round(news)
+            # Each round of a migration is reported, for minutes: only the first is news to anybody.  A look
+            # at a guest that arrives costs CPU that it waits for.
+            is_under_way = state.roster.is_under_way(news)
             state.roster.follow_news(news, state.clock.monotonic())
-            if is_round:
+            if is_under_way:
                 continue
             self.has_heard = True
             self.let_go()

@@ -17,6 +17,8 @@ MOST_BYTES = 8192
 SETTLES = frozenset({"event-state", "stopped", "release"})
 """After these, libvirt's own word on whether a guest migrates is what counts."""
 MIGRATES = frozenset({"migrate", "event-migrating"})
+ARRIVES = frozenset({"prepare", "start", "started"})
+"""Steps of a guest that migrates to here: its QEMU starts, and its memory is yet to come."""
 
 
 @dataclass(frozen=True)

@@ -290,17 +290,9 @@ def define(connection: Any, name: str) -> dict[str, Any]:
 
 def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict[str, Any]:
     """Tell the socket of each event until stdin ends, or the connection does."""
-    import socket
-
     import libvirt
 
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-
-    def send(event: str, name: str, uuid: str = "") -> None:
-        fields = (b"1", event.encode(), b"-", b"-", os.fsencode(name), uuid.encode())
-        # An agent that is busy looks by itself now and then; one that is gone needs nothing.
-        with contextlib.suppress(OSError):
-            sender.sendto(b"\0".join(fields), socket_path)
+    send = _sender(socket_path)
 
     def tell(domain: Any, event: str) -> None:
         send(event, domain.name(), domain.UUIDString())
@@ -312,12 +304,16 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
     def on_iteration(_c: Any, domain: Any, *_: Any) -> None:
         tell(domain, "event-migrating")
 
+    def on_lifecycle(_c: Any, domain: Any, event: int, detail: int, _o: Any) -> None:
+        if not _is_step_of_migration(event, detail):
+            tell(domain, "event-state")
+
     def on_other(_c: Any, domain: Any, *_: Any) -> None:
         tell(domain, "event-state")
 
     for number, callback in (
         (libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE, on_metadata),
-        (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, on_other),
+        (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, on_lifecycle),
         (libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION, on_iteration),
         (libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED, on_other),
     ):
@@ -329,6 +325,31 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
     _watch_jobs(Path(run), send)
     _run_events(connection)
     return {}
+
+
+def _sender(socket_path: str) -> Callable[..., None]:
+    """Return what tells the socket of an event of a guest."""
+    import socket
+
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def send(event: str, name: str, uuid: str = "") -> None:
+        fields = (b"1", event.encode(), b"-", b"-", os.fsencode(name), uuid.encode())
+        # An agent that is busy looks by itself now and then; one that is gone needs nothing.
+        with contextlib.suppress(OSError):
+            sender.sendto(b"\0".join(fields), socket_path)
+
+    return send
+
+
+def _is_step_of_migration(event: int, detail: int) -> bool:
+    """Tell whether a guest stands still as it migrates: a look would take CPU from what it waits for."""
+    import libvirt
+
+    return (event, detail) in {
+        (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED),
+        (libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_STARTED_MIGRATED),
+    }
 
 
 def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> None:

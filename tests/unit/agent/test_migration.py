@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.agent.test_loop import Running
+from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.orders import Order
 from vmplace.sampling.sample import SampleBatch
@@ -50,6 +53,13 @@ class MigratingWorld(World):
 
 def world_of(*names: str) -> World:
     return World([replace(guest(name), uuid=UUID) if name == "db1" else guest(name) for name in names])
+
+
+def rested_s(agent: Agent, seconds: float) -> float:
+    """Return how long the agent's rest of so many seconds lasted."""
+    started = time.monotonic()
+    agent.waits.rest(seconds, until_asked=True)
+    return time.monotonic() - started
 
 
 def until(is_so: Callable[[], bool], seconds: float = 60) -> bool:
@@ -103,11 +113,36 @@ def test_further_rounds_end_no_rest_and_ask_libvirt_nothing():
     asked = world.asked
     for _ in range(5):
         agent.inbox.tell(News("event-migrating", "db1", UUID))
-    started = time.monotonic()
-    agent.waits.rest(0.5, until_asked=True)
-    assert time.monotonic() - started >= 0.5
+    assert rested_s(agent, 0.5) >= 0.5
     assert world.asked == asked and not agent.inbox.has_news
     assert world.let_go == LET_GO
+
+
+@pytest.mark.parametrize("operation", ["prepare", "start", "started"])
+def test_steps_of_a_guest_that_arrives_end_no_rest_and_ask_libvirt_nothing(operation: str):
+    """Its memory is on its way, or it stands still: a look at it then would take CPU from that."""
+    world = world_of("web")
+    agent = world.agent()
+    agent.run(windows=1)
+    agent.inbox.tell(News("migrate", "db1", UUID))
+    agent.run(windows=2)
+    asked = world.asked
+    agent.inbox.tell(News(operation, "db1", UUID))
+    assert rested_s(agent, 0.2) >= 0.2
+    agent.run(windows=3)
+    assert world.asked == asked
+    agent.inbox.tell(News("event-state", "db1", UUID))
+    assert rested_s(agent, 60) < 60
+    agent.run(windows=4)
+    assert world.asked > asked
+
+
+@pytest.mark.parametrize("operation", ["prepare", "start", "started"])
+def test_a_guest_that_starts_here_ends_a_rest(operation: str):
+    agent = world_of("web").agent()
+    agent.run(windows=1)
+    agent.inbox.tell(News(operation, "db1", UUID))
+    assert rested_s(agent, 60) < 60
 
 
 def test_a_guest_that_migrates_is_neither_armed_nor_harvested():

@@ -4,10 +4,12 @@ import importlib.util
 import io
 import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,3 +192,46 @@ def test_a_question_is_asked_by_a_connection_that_can_change_nothing(
     # QEMU's monitor, metadata and definitions are refused to a connection that may only read.
     changes = {"monitor", "set", "summaries", "secure", "define"}
     assert opened == ["open" if question in changes else "openReadOnly"]
+
+
+class Listened:
+    """A connection that remembers who wants which events."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[int, Any] = {}
+
+    def domainEventRegisterAny(self, _domain: None, number: int, callback: Any, _opaque: None) -> None:  # noqa: N802
+        self.callbacks[number] = callback
+
+
+@pytest.mark.parametrize(
+    ("event", "detail", "is_reported"),
+    [
+        ("SUSPENDED", "SUSPENDED_MIGRATED", False),
+        ("STARTED", "STARTED_MIGRATED", False),
+        ("SUSPENDED", "SUSPENDED_PAUSED", True),
+        ("STARTED", "STARTED_BOOTED", True),
+        ("RESUMED", "RESUMED_MIGRATED", True),
+        ("STOPPED", "STOPPED_MIGRATED", True),
+    ],
+)
+def test_what_a_guest_does_while_it_stands_still_to_migrate_is_not_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str, detail: str, is_reported: bool
+):
+    import libvirt
+
+    event_number, detail_number = (getattr(libvirt, f"VIR_DOMAIN_EVENT_{name}") for name in (event, detail))
+    monkeypatch.setattr(libvirt_worker, "_watch_jobs", lambda *_: None)
+    monkeypatch.setattr(libvirt_worker, "_run_events", lambda _: None)
+    connection = Listened()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "heard"))
+        heard.settimeout(0.0)
+        libvirt_worker.watch(connection, str(tmp_path / "heard"), str(tmp_path))
+        lifecycle = connection.callbacks[libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE]
+        lifecycle(connection, Domain({}), event_number, detail_number, None)
+        if is_reported:
+            assert heard.recv(8192).split(b"\0")[1] == b"event-state"
+        else:
+            with pytest.raises(BlockingIOError):
+                heard.recv(8192)

@@ -32,6 +32,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,8 @@ DOMAIN_S = 1.5
 MOST_STUCK = 3
 """libvirtd works on five calls of a connection at once (max_client_requests); those that hang count."""
 ALIVE_S, ALIVE_TRIES = 5, 3
+ROUND_S = 1.0
+"""Between reports of a migration that goes on."""
 MIGRATION = re.compile(rb"<job [^>]*async='migration (?:out|in)'")
 IN_CLOSE_WRITE, IN_MOVED_TO, INOTIFY_EVENT = 0x8, 0x80, struct.Struct("iIII")
 RUN = Path("/run/libvirt/qemu")
@@ -54,6 +57,20 @@ CHANGES = frozenset({"monitor", "set", "summaries", "secure", "define"})
 
 class StuckError(Exception):
     """libvirt does not answer for one domain."""
+
+
+class Rounds:
+    """Which rounds of a migration are reported: one a second, as the last ones come while it stands still."""
+
+    def __init__(self) -> None:
+        self._next_s: dict[str, float] = {}
+
+    def are_due(self, name: str, now_s: float) -> bool:
+        """Tell whether a round of this domain is to be reported now."""
+        self._next_s = {other: next_s for other, next_s in self._next_s.items() if next_s > now_s}
+        is_due = name not in self._next_s
+        self._next_s.setdefault(name, now_s + ROUND_S)
+        return is_due
 
 
 class CrowdedError(Exception):
@@ -293,6 +310,7 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
     import libvirt
 
     send = _sender(socket_path)
+    rounds = Rounds()
 
     def tell(domain: Any, event: str) -> None:
         send(event, domain.name(), domain.UUIDString())
@@ -302,7 +320,8 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
             tell(domain, "event-metadata")
 
     def on_iteration(_c: Any, domain: Any, *_: Any) -> None:
-        tell(domain, "event-migrating")
+        if rounds.are_due(domain.name(), time.monotonic()):
+            tell(domain, "event-migrating")
 
     def on_lifecycle(_c: Any, domain: Any, event: int, detail: int, _o: Any) -> None:
         if not _is_step_of_migration(event, detail):
@@ -311,20 +330,27 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
     def on_other(_c: Any, domain: Any, *_: Any) -> None:
         tell(domain, "event-state")
 
-    for number, callback in (
-        (libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE, on_metadata),
-        (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, on_lifecycle),
-        (libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION, on_iteration),
-        (libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED, on_other),
-    ):
-        try:
-            connection.domainEventRegisterAny(None, number, callback, None)
-        except libvirt.libvirtError:
-            # Not all drivers have all events; what is not reported is found at the next look.
-            continue
+    _register(
+        connection,
+        {
+            libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE: on_metadata,
+            libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE: on_lifecycle,
+            libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION: on_iteration,
+            libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED: on_other,
+        },
+    )
     _watch_jobs(Path(run), send)
     _run_events(connection)
     return {}
+
+
+def _register(connection: Any, callbacks: dict[int, Callable[..., None]]) -> None:
+    import libvirt
+
+    for number, callback in callbacks.items():
+        # Not all drivers have all events; what is not reported is found at the next look.
+        with contextlib.suppress(libvirt.libvirtError):
+            connection.domainEventRegisterAny(None, number, callback, None)
 
 
 def _sender(socket_path: str) -> Callable[..., None]:

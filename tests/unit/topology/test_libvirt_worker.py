@@ -235,3 +235,16 @@ def test_what_a_guest_does_while_it_stands_still_to_migrate_is_not_reported(
         else:
             with pytest.raises(BlockingIOError):
                 heard.recv(8192)
+
+
+def test_rounds_of_a_migration_are_reported_once_a_second():
+    """Those that follow at once, while the guest stands still, would cost it CPU."""
+    rounds = libvirt_worker.Rounds()
+    assert [rounds.are_due("a", now_s) for now_s in (10.0, 10.9, 11.0, 11.1, 12.5)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert rounds.are_due("b", 12.6)

@@ -100,6 +100,11 @@ MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("square-diagonal", ("metis-kmeans,vcpus=8", "npb-sp-B,vcpus=8", "gap-cc-urand20,vcpus=8")),
     ("memory-expander", ("metis-pca,vcpus=12", "redis-ycsba,vcpus=8,priority=protected")),
     ("sparse-ids", ("splash-barnes,vcpus=8", "streamcluster,vcpus=8", "npb-ep-A,vcpus=8")),
+    ("two-node", ("gap-pr-kron20,vcpus=12", "npb-cg-B,vcpus=8,priority=protected")),
+    ("asymmetric-8", ("metis-pca,vcpus=8,nodes=0+1", "gups,vcpus=8,nodes=2+3", "lulesh,vcpus=8,nodes=4+5")),
+    ("square-diagonal", ("lulesh,vcpus=8", "npb-mg-A,vcpus=8")),
+    ("sparse-ids", ("gap-cc-urand20,vcpus=8", "gap-pr-kron20,vcpus=8", "npb-is-B,vcpus=8")),
+    ("carrefour-a", ("npb-cg-B,vcpus=8", "metis-pca,vcpus=4,nodes=3", "redis-ycsba,priority=protected")),
     ("narrow-controllers", ("npb-sp-B,vcpus=8,nodes=0",)),
     ("narrow-controllers", ("streamcluster,vcpus=8,nodes=0", "redis-ycsba,nodes=1,priority=protected")),
 )

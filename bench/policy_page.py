@@ -1,21 +1,45 @@
 """How is the table of policies shown in docs/results.md?"""
 
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from bench.policy_gate import HARM, SHIPS, harmed
-from bench.policy_summary import mean_share, share_of_mean_gain
+from bench.policy_summary import mean_share, median_share, share_of_mean_gain
 
 Row = dict[str, Any]
-KINDS = {"single": "traces alone", "mix": "mixes of guests", "hostile": "programs that mislead on purpose"}
+KINDS = {
+    "tuning": "traces alone, on which constants were chosen",
+    "judging": "traces alone, which judge",
+    "mix": "mixes of guests",
+    "hostile": "programs that mislead on purpose",
+}
+HEADS = (
+    "policy",
+    "source",
+    "rows",
+    "mean share",
+    "median",
+    "of the mean gain",
+    "mean time",
+    "time lost",
+    "worst guest",
+)
+ALONE_ON = "carrefour-a"
+"""A trace alone on another host was put there to crowd one controller, as guests of a mix do."""
+SPLIT = tomllib.loads((Path(__file__).parent / "traces.toml").read_text())
 
 
 def kind_of(row: Row) -> str:
-    """Return whether a row is of a trace alone, of a mix, or of a made-up program."""
+    """Return whether a row is of a trace alone (of which half), of a mix, or of a made-up program."""
     if row["mix"].startswith("hostile-"):
         return "hostile"
-    return "mix" if len(row["guests"]) > 1 else "single"
+    if len(row["guests"]) > 1 or row["host"] != ALONE_ON:
+        return "mix"
+    return "judging" if row["mix"] in SPLIT["judging"] else "tuning"
 
 
 def _worst(row: Mapping[str, Any]) -> str:
@@ -38,7 +62,9 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     rows: list[Row] = kept["rows"]
     yield "## All policies on recorded traces\n"
     yield "*modelled*, by `make bench-policy` ([how](simulate.md)). A share is of the oracle's gain over"
-    yield "doing nothing; *of the mean gain*: of the oracle's mean gain. No row counts for more than 1."
+    yield "doing nothing, where that is 1 % or more; *of the mean gain*: of the oracle's mean gain, rows of"
+    yield "small gain too. No row counts for more than 1. *Mean time* is beside doing nothing, and *time"
+    yield "lost* the mean over all rows of what those that got slower lost."
     yield (
         textwrap.fill(f"{kept['sampled'][0].upper()}{kept['sampled'][1:]}.", 98, break_on_hyphens=False)
         + "\n"
@@ -60,12 +86,18 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
-    yield "| policy | source | rows | mean share | of the mean gain | mean time | worst guest |"
-    yield "|---|---|---|---|---|---|---|"
+    yield f"| {' | '.join(HEADS)} |"
+    yield "|---" * len(HEADS) + "|"
     for policy, source in dict.fromkeys((one["policy"], one["source"]) for one in rows):
         mine = [one for one in rows if (one["policy"], one["source"]) == (policy, source)]
-        shares = (mean_share(mine, "oracle_share"), share_of_mean_gain(mine))
-        shown = " | ".join("-" if one is None else f"{one:.2f}" for one in shares)
-        time = sum(one["run_time_s"] / one["none_run_time_s"] - 1 for one in mine) / len(mine)
-        worst = max(one["worst_guest_slowdown"] for one in mine)
-        yield f"| {policy} | {source} | {len(mine)} | {shown} | {time:+.1%} | {worst:+.1%} |"
+        yield f"| {' | '.join((policy, source, *_cells(mine)))} |"
+
+
+def _cells(rows: list[Row]) -> Iterator[str]:
+    yield str(len(rows))
+    shares = mean_share(rows, "oracle_share"), median_share(rows, "oracle_share"), share_of_mean_gain(rows)
+    yield from ("-" if one is None else f"{one:.2f}" for one in shares)
+    times = [one["run_time_s"] / one["none_run_time_s"] - 1 for one in rows]
+    yield f"{mean(times):+.1%}"
+    yield f"{mean(max(time, 0.0) for time in times):.2%}"
+    yield f"{max(one['worst_guest_slowdown'] for one in rows):+.1%}"

@@ -13,9 +13,19 @@ Row = dict[str, Any]
 
 def mean_share(rows: list[Row], key: str) -> float | None:
     """Return the mean of a share over the rows that have one."""
-    # The oracle moves no vCPUs: who does may gain more, but makes up for no other row with it.
-    shares = [min(one[key], 1.0) for one in rows if one[key] is not None]
+    shares = _shares(rows, key)
     return float(np.mean(shares)) if shares else None
+
+
+def median_share(rows: list[Row], key: str) -> float | None:
+    """Return the median of a share over the rows that have one."""
+    shares = _shares(rows, key)
+    return float(np.median(shares)) if shares else None
+
+
+def _shares(rows: list[Row], key: str) -> list[float]:
+    # The oracle moves no vCPUs: who does may gain more, but makes up for no other row with it.
+    return [min(one[key], 1.0) for one in rows if one[key] is not None]
 
 
 def share_of_mean_gain(rows: list[Row]) -> float | None:

@@ -71,7 +71,11 @@ def test_what_the_agent_runs_is_part_of_its_key_and_no_part_of_a_baselines() -> 
 def test_the_page_tells_singles_from_mixes_and_names_who_was_harmed() -> None:
     rows = [row("agent:auto", 0.02), row("agent:auto", 0.0, "a+b", 2), row("agent:auto", 0.0, "hostile-7")]
     page = "\n".join(rendered({"rows": rows, "sampled": "the first 14 windows of each trace"}))
-    assert "Traces alone" in page and "Mixes of guests" in page and "mislead on purpose" in page
+    assert (
+        "Traces alone, on which constants were chosen" in page
+        and "Mixes of guests" in page
+        and "mislead on purpose" in page
+    )
     assert "**The gate does not hold**" in page and "* carrefour-a, lulesh, `ad`: +2.0%" in page
 
 

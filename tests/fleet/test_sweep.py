@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.interfaces.test_json_schemas import errors
 from tests.unit.simulate.small_trace import private_pages, shared_pages
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.cli import cli
@@ -81,7 +82,9 @@ def test_a_recording_is_rehearsed_as_replay_does(tmp_path: Path) -> None:
 def test_what_is_there_is_not_done_again(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     assert sweep(traces, out, policies="none")["skipped"] == 0
-    assert sweep(traces, out) | {"seconds": 0} == {
+    again = sweep(traces, out)
+    assert errors("sweep", again) == []
+    assert again | {"seconds": 0} == {
         "out": str(out), "rows": 4, "skipped": 2, "failed": 0, "seconds": 0,
     }  # fmt: skip
     assert len(read_rows(str(out))) == 4
@@ -218,6 +221,16 @@ def test_the_report_answers_by_the_rows(traces: Path, tmp_path: Path) -> None:
     )
     assert {row["host"] for row in reported["hosts"]} == {HOST.stem, "two-node"}
     assert "Which guests gain?" in run("sweep-report", out)
+
+
+def test_the_report_is_of_its_schema(traces: Path, tmp_path: Path) -> None:
+    (traces / "bad.npz").write_bytes(b"no trace")
+    out = tmp_path / "out.parquet"
+    run("sweep", traces, DEMO, "--hosts", HOST, "--policies", "none,agent:auto", "--out", out, fails=True)
+    reported = json.loads(run("sweep-report", out, "--json"))
+    assert errors("sweep-report", reported) == []
+    assert {kind for row in reported["hosts"] for kind in [row["kind"]]} == {"trace", "recording"}
+    assert all(reported[table] for table in ("guests", "policies", "hosts", "failed"))
 
 
 @pytest.mark.parametrize(

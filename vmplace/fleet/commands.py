@@ -56,6 +56,7 @@ def sweep(  # noqa: PLR0913 - an option each
     """
     from vmplace.fleet.sweep_results import SweepResults
     from vmplace.fleet.sweep_task import found_recordings, planned_tasks
+    from vmplace.fleet.views import Swept
 
     begun = time.monotonic()
     settings = _settings(policies, hosts, source, windows)
@@ -67,12 +68,11 @@ def sweep(  # noqa: PLR0913 - an option each
             results.finish()
         rows = [results.rows[task.id] for task in tasks]
     failed = sum(row.error is not None for row in rows)
-    counts = {"rows": len(rows), "skipped": len(tasks) - len(wanted), "failed": failed}
-    reported = {"out": out, **counts, "seconds": time.monotonic() - begun}
+    reported = Swept(out, len(rows), len(tasks) - len(wanted), failed, time.monotonic() - begun)
     if as_json:
         print_json(reported)
     else:
-        click.echo(f"{out}: {len(rows)} rows, {counts['skipped']} were there, {failed} failed")
+        click.echo(f"{out}: {reported.rows} rows, {reported.skipped} were there, {failed} failed")
     if failed:
         raise VmplaceError(f"{failed} rows have no figures", hint=f"vmplace sweep-report {out}")
 

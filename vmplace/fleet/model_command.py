@@ -1,6 +1,5 @@
 """``vmplace fleet-model``: what the Watcher strategy would do for a fleet, in a model of it."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -9,6 +8,7 @@ from vmplace.fleet.arrivals import read_arrivals, write_arrivals
 from vmplace.fleet.fleet_model import FleetResult, FleetSetup, arrivals, simulated_fleet
 from vmplace.fleet.loop_table import shipped_table
 from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD, Limits
+from vmplace.fleet.views import FleetModelled
 from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json
 
 SHARE = FiniteRange(min=0.01, max=1.0)
@@ -69,15 +69,16 @@ def fleet_model(  # noqa: PLR0913 - an option each
     if saved:
         write_arrivals(saved, guests)
     limits = Limits(threshold, target, migrations)
-    reported = {
-        "nobody": simulated_fleet(setup, guests, rebalances=False),
-        "watcher": simulated_fleet(setup, guests, rebalances=True, limits=limits),
-    }
+    reported = FleetModelled(
+        setup,
+        nobody=simulated_fleet(setup, guests, rebalances=False),
+        watcher=simulated_fleet(setup, guests, rebalances=True, limits=limits),
+    )
     if as_json:
-        print_json({"setup": asdict(setup), **{name: asdict(result) for name, result in reported.items()}})
+        print_json(reported)
         return
-    for name, result in reported.items():
-        click.echo(f"{name:8} {_line(result)}")
+    click.echo(f"{'nobody':8} {_line(reported.nobody)}")
+    click.echo(f"{'watcher':8} {_line(reported.watcher)}")
 
 
 def _line(result: FleetResult) -> str:

@@ -5,10 +5,11 @@ recording on the same host under "none"; for recordings it is what the local acc
 change below NOISE is none.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from vmplace.errors import VmplaceError
 from vmplace.fleet.sweep_results import parquet_file
+from vmplace.fleet.views import SweepReport
 
 NOISE = 0.01
 _GAINS = """
@@ -52,14 +53,15 @@ _QUESTIONS = {
 }
 
 
-def sweep_report(url: str) -> dict[str, list[dict[str, Any]]]:
+def sweep_report(url: str) -> SweepReport:
     """Return the answers, a table each; raises VmplaceError."""
     with parquet_file(url) as (database, path):
         # A path of our own making: DuckDB takes no parameters in views.
         words = {"path": path, "noise": NOISE}
         try:
             database.execute(_GAINS.format(**words))
-            return {name: _rows(database.execute(sql.format(**words))) for name, sql in _QUESTIONS.items()}
+            found = {name: _rows(database.execute(sql.format(**words))) for name, sql in _QUESTIONS.items()}
+            return cast(SweepReport, found)
         except Exception as err:
             raise VmplaceError(f"{url} is no result of a sweep: {err}") from err
 

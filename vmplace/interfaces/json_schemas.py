@@ -1,11 +1,12 @@
 """What shape has the output of ``--json``?  JSON schemas, made from the types that are printed.
 
 Run as ``python -m vmplace.interfaces.json_schemas`` after a change: it writes schemas/VERB.json
-(policy-get.json for ``policy get``), which is what is shipped.  A program may rely on keys that are
-required; others may be added.
+(policy-get.json for ``policy get``), which is what is shipped.  Those of the simulator and of sweeps are
+in vmplace.fleet.json_schemas.  A program may rely on keys that are required; others may be added.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import msgspec
 
 from vmplace.agent.state import AgentStatus, PlanSummary
 from vmplace.interfaces import guest_views as views
+from vmplace.interfaces.run_views import Demonstrated, Recorded, Replayed
 from vmplace.policy.advise import Advice
 from vmplace.policy.fit import Fit
+from vmplace.topology.calibration import Calibration
 from vmplace.topology.capability import Capability
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -33,6 +36,10 @@ TYPES = {
     "policy validate": views.CheckedPolicy,
     "policy explain": views.PolicyView,
     "policy apply": views.RelaxedPolicy,
+    "record": Recorded,
+    "replay": Replayed,
+    "demo": Demonstrated,
+    "calibrate": Calibration,
 }
 DONE = {"type": "array", "items": {"type": "string"}}
 """What an order did, in words."""
@@ -46,13 +53,21 @@ class Report(msgspec.Struct):
 
 
 def schemas() -> dict[str, Any]:
-    """Return the schemas by verb."""
-    found = {verb: _schema(kind) for verb, kind in (TYPES | {"doctor": Report}).items()}
+    """Return the schemas by verb, but for those of the simulator and of sweeps."""
+    found = made_of(TYPES | {"doctor": Report})
     found["fit"]["$defs"]["Fit"]["properties"]["done"] = DONE
-    found |= {verb: {"type": "object", "properties": {"done": DONE}, "required": ["done"]} for verb in ORDERS}
-    return {
-        verb: {"$schema": DIALECT, "title": f"vmplace {verb} --json", **one} for verb, one in found.items()
-    }
+    order = {"type": "object", "properties": {"done": DONE}, "required": ["done"]}
+    return found | {verb: titled(verb, order) for verb in ORDERS}
+
+
+def made_of(types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schemas of what is printed, by verb."""
+    return {verb: titled(verb, _schema(kind)) for verb, kind in types.items()}
+
+
+def titled(verb: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema that says whose output it is of."""
+    return {"$schema": DIALECT, "title": f"vmplace {verb} --json", **schema}
 
 
 ORDERS = ("apply", "undo", "pause", "resume")
@@ -80,7 +95,12 @@ def text_of(schema: Any) -> str:
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
-if __name__ == "__main__":
+def write(made: Mapping[str, Any]) -> None:
+    """Write schemas into their files."""
     FOLDER.mkdir(exist_ok=True)
-    for name, one in schemas().items():
-        file_of(name).write_text(text_of(one))
+    for verb, one in made.items():
+        file_of(verb).write_text(text_of(one))
+
+
+if __name__ == "__main__":
+    write(schemas())

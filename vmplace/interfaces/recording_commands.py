@@ -39,20 +39,21 @@ def record(  # noqa: PLR0913 - an option each
     the agent first: two processes that sample at once clear each other's accessed bits.
     """
     from vmplace.agent.config import read_config
+    from vmplace.interfaces.run_views import Recorded
 
     settings = read_config(config).config
     if perf_data is not None:
         counts = _imported(out, perf_data, settings.window_ms, force=force)
     else:
         counts = _recorded(out, settings, duration, force=force, show=not as_json)
-    reported = {"file": str(out), "size_bytes": out.stat().st_size, **counts}
+    reported = Recorded(str(out), out.stat().st_size, **counts)
     if as_json:
         print_json(reported)
     else:
         click.echo(
-            f"{out}: {counts['windows']} windows of {counts['guests']} guests, {reported['size_bytes']} bytes"
+            f"{out}: {reported.windows} windows of {reported.guests} guests, {reported.size_bytes} bytes"
         )
-    if not counts["batches"]:
+    if not reported.batches:
         raise NothingError("no guest was sampled")
 
 

@@ -1,7 +1,7 @@
 """What came out of a simulation: the figures of a run, summed while it goes, and its table row."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -46,6 +46,29 @@ class GuestResult:
     replicated_bytes: int
     collapsed_pages: int
     refused_pages: int
+
+
+class RunNames(TypedDict):
+    """What was run; ``mix``: guests and their traces."""
+
+    host: str
+    mix: str
+    policy: str
+    source: str
+
+
+class SimulationRow(RunNames):
+    """``simulate``: a run beside those without moves (``none``) and under an oracle; times are modelled."""
+
+    run_time_s: float
+    lar: float | None
+    mc_imbalance: float | None
+    link_imbalance: float | None
+    oracle_share: float | None
+    oracle_run_time_s: float
+    none_run_time_s: float
+    worst_guest_slowdown: float
+    guests: dict[str, GuestResult]
 
 
 @dataclass(frozen=True)

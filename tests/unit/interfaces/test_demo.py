@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.interfaces.test_json_schemas import errors
 from tests.unit.interfaces.test_report import FOREIGN
 from tests.unit.nobody import NOBODY, holds_for_nobody, needs_nobody
 from vmplace.errors import VmplaceError
@@ -45,6 +46,12 @@ def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[st
         assert guest["lar_before"] < 0.1 and guest["lar_after"] > 0.9, name
         assert guest["moved_bytes"] > 200 << 20, name
     assert reported["report"] == str(out)
+
+
+def test_what_is_printed_is_of_its_schema(shown_once: tuple[dict[str, Any], Path]):
+    reported, _ = shown_once
+    assert errors("demo", reported) == []
+    assert errors("demo", {key: value for key, value in reported.items() if key != "report"})
 
 
 def test_what_moves_would_come_to_is_the_sum_of_their_reasons(shown_once: tuple[dict[str, Any], Path]):

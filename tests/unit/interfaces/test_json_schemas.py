@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from tests.unit.interfaces.captured_world import captured_agent
 from tests.unit.interfaces.served_agent import asked, served
+from vmplace.fleet import json_schemas as fleet_schemas
 from vmplace.interfaces.cli import COMMANDS, cli
 from vmplace.interfaces.json_schemas import FOLDER, file_of, schemas, text_of
 
@@ -55,10 +56,13 @@ def test_doctor_is_of_its_schema():
 
 
 def test_each_schema_is_that_of_a_verb_and_as_the_code_has_it():
-    assert set(FOLDER.glob("*.json")) == {file_of(verb) for verb in schemas()}
-    assert {verb.split()[0] for verb in schemas()} <= set(COMMANDS)
-    for verb, schema in schemas().items():
-        assert file_of(verb).read_text() == text_of(schema), "python -m vmplace.interfaces.json_schemas"
+    made = schemas() | fleet_schemas.schemas()
+    assert set(FOLDER.glob("*.json")) == {file_of(verb) for verb in made}
+    assert {verb.split()[0] for verb in made} <= set(COMMANDS)
+    for verb, schema in made.items():
+        assert file_of(verb).read_text() == text_of(schema), (
+            "python -m vmplace.{interfaces,fleet}.json_schemas"
+        )
 
 
 def test_guests_have_cells_ram_strips_decisions_and_plans_so_that_all_of_a_schema_is_tried(path: Path):

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.agent.agent_world import HOST, NPAGES, ClockOfFreeDecisions, World, batch, guest
+from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.agent.parts import Parts
 from vmplace.errors import RecordingError
 from vmplace.interfaces.exit_codes import EXIT_NOTHING
@@ -35,6 +36,7 @@ def run(*arguments: object) -> Result:
 
 def test_a_recording_is_replayed_without_guests_or_root(tmp_path: Path):
     reported = json.loads(run(recorded(tmp_path / "trace", 2), "--json").stdout)
+    assert errors("replay", reported) == [] and reported["policy"] == "auto"
     assert reported["guests"]["db1"]["moved_bytes"] == reported["moved_bytes"] == NPAGES * 4096
     assert (reported["guests"]["db1"]["lar_before"], reported["guests"]["db1"]["lar_after"]) == (0.0, 1.0)
     assert "db1" in run(tmp_path / "trace").stdout
@@ -90,7 +92,9 @@ def test_a_file_of_perf_becomes_a_recording_that_tells_the_same(perf_data: Path,
     imported, direct = (json.loads(run(path, "--json").stdout) for path in (out, perf_data))
     assert imported["guests"] == direct["guests"]
     batches = sum(isinstance(event, SampleBatch) for event in iter_recording(out))
-    assert json.loads(done.stdout)["batches"] == batches > 0
+    reported = json.loads(done.stdout)
+    assert errors("record", reported) == []
+    assert reported["batches"] == batches > 0 and reported["size_bytes"] == out.stat().st_size
 
 
 class EndingWorld(World):

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
+from tests.unit.interfaces.test_json_schemas import errors
 from tests.unit.simulate.small_trace import private_pages
 from vmplace.interfaces.cli import cli
 
@@ -20,3 +21,4 @@ def test_simulate_writes_a_row_of_the_benchs_shape(tmp_path: Path):
     assert (row["host"], row["mix"], row["policy"], row["source"]) == ("n4-full", "db=t", "vmplace", "ad")
     assert {"run_time_s", "lar", "mc_imbalance", "oracle_share", "worst_guest_slowdown"} <= set(row)
     assert row["guests"]["db"]["run_time_s"] == row["run_time_s"] > 0
+    assert errors("simulate", row) == []

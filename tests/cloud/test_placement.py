@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("placement", reason="make test-cloud sets up the services of clouds")
 pytest.importorskip("openstack")
@@ -28,6 +29,7 @@ from vmplace.cloud.openstack.placement import CLASS, NODE, TIGHT, NodeProviders,
 from vmplace.cloud.openstack.publish import Publisher, providers
 from vmplace.cloud.slow_state import SlowState
 from vmplace.errors import VmplaceError
+from vmplace.interfaces.cli import cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,6 +136,13 @@ def test_traits_and_providers_of_others_stay(admin: Any, host: str, ours: NodePr
     assert children(admin, host)["vmplace_node0"] == {NODE, TIGHT, "CUSTOM_OF_SOMEBODY"}
     assert ours.withdraw() == 2
     assert [*children(admin, host)] == [neutron["name"].removeprefix(f"{host}_")]
+
+
+def test_withdraw_tells_how_many_it_removed(admin: Any, host: str, ours: NodeProviders) -> None:
+    ours.publish((0, 1), frozenset())
+    done = CliRunner().invoke(cli, ["openstack", "withdraw", "--cloud", "vmplace", "--host", host])
+    assert (done.exit_code, done.stdout) == (0, f"removed 2 providers of {host}\n")
+    assert not children(admin, host)
 
 
 def test_a_node_that_is_gone_is_removed(admin: Any, host: str, ours: NodeProviders) -> None:

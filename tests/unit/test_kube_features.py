@@ -50,6 +50,19 @@ def test_the_file_is_taken_away_with_its_writer(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def test_one_file_is_written_for_one_look(tmp_path: Path) -> None:
+    folder = tmp_path / "features.d"
+    folder.mkdir()
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    with served(agent, tmp_path / "s") as path:
+        argv = ["kube", "features", "--once", "--dir", str(folder), "--socket", str(path)]
+        answer = CliRunner().invoke(cli, argv)
+    assert answer.exit_code == 0, answer.output
+    assert [file.name for file in folder.iterdir()] == ["vmplace"]
+    assert "vmplace.io/present=true" in (folder / "vmplace").read_text().splitlines()
+
+
 def test_without_an_agent_nothing_is_written(tmp_path: Path) -> None:
     answer = CliRunner().invoke(
         cli, ["kube", "features", "--once", "--dir", str(tmp_path), "--socket", str(tmp_path / "s")]

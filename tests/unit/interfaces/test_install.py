@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.actuation.child_guest import child_guest
+from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner
 from vmplace.agent.config import Config, LoadedConfig
@@ -89,6 +90,21 @@ def test_what_is_removed_leaves_the_tree_as_it_was(image: Path):
     result = run("uninstall", "--root", str(image))
     assert result.exception is None, result.exception
     assert tree(image) == before
+
+
+def test_what_install_writes_it_names(image: Path):
+    reported = installed(image)
+    assert errors("install", reported) == [] and len(reported["written"]) >= 5
+    assert errors("install", {"written": reported["written"]})
+
+
+def test_what_uninstall_removes_it_names(image: Path):
+    written = installed(image)["written"]
+    (image / SETTINGS).write_text('source = "idle"\n')
+    reported = json.loads(run("uninstall", "--root", str(image), "--json").output)
+    assert errors("uninstall", reported) == []
+    assert reported["left"] == [f"/{SETTINGS}"] and reported["undone"] == []
+    assert sorted(reported["removed"] + reported["left"]) == sorted(written)
 
 
 def test_a_host_without_libvirt_gets_no_hook(image: Path):

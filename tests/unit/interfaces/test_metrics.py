@@ -1,5 +1,6 @@
 """Prometheus reads what the agent tells: checked by promtool, and by the parser of prometheus-client."""
 
+import json
 import os
 import re
 import shutil
@@ -117,6 +118,18 @@ def test_print_is_what_prometheus_reads_back(agent_socket: Path) -> None:
     found = {family.name: family for family in text_string_to_metric_families(done.stdout)}
     domains = {sample.labels["domain"] for sample in found["vmplace_guest_state"].samples}
     assert domains == {"db", 'a"b\\c\nd'}
+
+
+def test_the_rules_are_printed_as_promtool_checks_them() -> None:
+    done = cli("rules")
+    assert (done.returncode, done.stdout, done.stderr) == (0, RULES.read_text(), "")
+
+
+@pytest.mark.parametrize("name", dashboard.SHIPPED)
+def test_the_dashboards_are_printed_as_they_are_shipped(name: str) -> None:
+    done = cli("dashboard", *(("--fleet",) if "fleet" in name else ()))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["title"] and done.stdout == RULES.with_name(name).read_text()
 
 
 def test_an_absent_agent_is_down_not_an_error(tmp_path: Path) -> None:

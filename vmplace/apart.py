@@ -42,6 +42,7 @@ HEAD = struct.Struct("=IiII")
 """Kind, pid, count, bytes of text (native/apart_requests.h, as all that is sent and answered)."""
 ANSWER = struct.Struct("=qqqq")
 """errno, ns by the clock, ns of CPU since the last answer, ns that it waited for a CPU."""
+ENDED_CURE = "`journalctl -k` tells whether the kernel ended it, as for lack of memory"
 READY = b"2"
 """What is sent first, by a program with these formats."""
 MOVE, ASK, WRITE, COUNT = 1, 2, 3, 4
@@ -85,9 +86,11 @@ class Process:
             while len(answer) < answer_bytes and (part := self._socket.recv(answer_bytes - len(answer))):
                 answer += part
         except OSError as err:
-            raise VmplaceError(f"the process that moves pages ended: {err.strerror}") from err
+            raise VmplaceError(
+                f"the process that moves pages ended: {err.strerror}", hint=ENDED_CURE
+            ) from err
         if len(answer) < answer_bytes:
-            raise VmplaceError("the process that moves pages ended")
+            raise VmplaceError("the process that moves pages ended", hint=ENDED_CURE)
         return answer
 
     def end(self) -> None:

@@ -1,21 +1,42 @@
 """What can go wrong, as a person reads it: one sentence, and a hint with the cure."""
 
+import errno
+from typing import ClassVar
+
+_READING = {
+    errno.ENOENT: "name a file that exists",
+    errno.EACCES: "name a file that you may read, or use sudo",
+    errno.EPERM: "name a file that you may read, or use sudo",
+    errno.EISDIR: "name a file in this folder",
+}
+_NO_FOLDER = "make its folder first, or name a file in another one"
+_WRITING = {
+    errno.ENOENT: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EISDIR: "name a file in this folder",
+    errno.EACCES: "name a file in a folder that you may write to, or use sudo",
+    errno.EPERM: "name a file in a folder that you may write to, or use sudo",
+    errno.ENOSPC: "free space on its disk, or name a file on another",
+    errno.EDQUOT: "free space on its disk, or name a file on another",
+}
+
 
 class VmplaceError(Exception):
     """Root of all errors that vmplace raises on purpose.
 
     ``str(error)`` is one sentence for the user; ``hint`` says what to do about it, or is None.  ``code`` is
-    for programs: that of a class never changes.
+    for programs: that of a class never changes.  ``usual_hint`` is for errors of a class with one cure.
     """
 
     code = "failed"
+    usual_hint: ClassVar[str | None] = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.hint = hint
-        if hint:
+        self.hint = hint or self.usual_hint
+        if self.hint:
             # For tracebacks alone: commands print the hint themselves.
-            self.add_note(hint)
+            self.add_note(self.hint)
 
 
 class UnsupportedHostError(VmplaceError):
@@ -28,12 +49,14 @@ class GuestGoneError(VmplaceError):
     """The guest's process ended; callers forget the guest and go on."""
 
     code = "guest-gone"
+    usual_hint = "`vmplace status` lists the guests that run"
 
 
 class OutsideError(VmplaceError, ValueError):
     """Data from outside is malformed: too long, not of its form, or out of range (outside.py)."""
 
     code = "bad-input"
+    usual_hint = "if a person wrote it, correct it there; else report it with what `vmplace doctor` prints"
 
 
 class ConfigError(VmplaceError):
@@ -56,3 +79,15 @@ class JournalError(VmplaceError):
     """The journal cannot be read or written; nothing may be moved without it."""
 
     code = "journal"
+
+
+def cure_of_reading(err: Exception) -> str:
+    """Return the hint for a file that a person named, and that cannot be read."""
+    if isinstance(err, UnicodeError):
+        return "save it as text in UTF-8"
+    return _READING.get(getattr(err, "errno", None) or 0, "name another file, or copy it here anew")
+
+
+def cure_of_writing(err: Exception) -> str:
+    """Return the hint for a file that a person named, and that cannot be written."""
+    return _WRITING.get(getattr(err, "errno", None) or 0, "name another file")

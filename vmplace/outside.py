@@ -31,6 +31,7 @@ LONGEST_NUMBER = 20
 MOST_ID = (1 << 16) - 1
 """Of CPUs, nodes and the like: CONFIG_NR_CPUS stays below 8192, node ids below 1024."""
 MOST_BITS = (1 << 63) - 1
+TOML_CURE = "text values stand in quotes, tables in [brackets]; see https://toml.io"
 
 
 class Reading:

@@ -54,7 +54,10 @@ def set_cpus_by_libvirt(connection: LibvirtConnection, guest: str, vcpu_id: int,
     try:
         connection.lookupByName(guest).pinVcpuFlags(vcpu_id, cpumap, _AFFECT_LIVE)
     except Exception as err:  # libvirtError, which must not be imported where libvirt is absent
-        raise VmplaceError(f"libvirt would not pin vCPU {vcpu_id} of {guest}: {err}") from err
+        raise VmplaceError(
+            f"libvirt would not pin vCPU {vcpu_id} of {guest}: {err}",
+            hint=f"`virsh vcpupin {guest}` shows its CPUs, and libvirt's log the reason",
+        ) from err
 
 
 def read_thread_start(pid: int, tid: int, proc: Path = PROC) -> int:

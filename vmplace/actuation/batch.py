@@ -149,4 +149,7 @@ def _whole_call_error(pid: int, err: OSError) -> VmplaceError:
             f"the kernel does not let vmplace move pages of process {pid}",
             hint="run the agent as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE",
         )
-    return VmplaceError(f"move_pages of process {pid} failed: {err.strerror}")
+    return VmplaceError(
+        f"move_pages of process {pid} failed: {err.strerror}",
+        hint="`journalctl -k` has the kernel's words on it",
+    )

@@ -97,7 +97,10 @@ def frame(record: Record) -> bytes:
 def framed(payload: bytes) -> bytes:
     """Return one frame around ``payload``; JournalError if that is too long."""
     if len(payload) > _LONGEST:
-        raise JournalError(f"a record of {len(payload)} bytes is too long: nothing is moved")
+        raise JournalError(
+            f"a record of {len(payload)} bytes is too long: nothing is moved",
+            hint="report it with what `vmplace show GUEST --json` prints",
+        )
     return _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
 
 

@@ -343,5 +343,6 @@ def _collapse_ranges(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: As
         gfns, npages = gfns[rest] + done[rest].astype(np.uint64), npages[rest] - done[rest]
     if len(gfns):
         raise VmplaceError(
-            f"KVM was interrupted {MOST_STILL} times, copies of {npages.sum()} pages may be left"
+            f"KVM was interrupted {MOST_STILL} times, copies of {npages.sum()} pages may be left",
+            hint="`vmplace undo` drops them",
         )

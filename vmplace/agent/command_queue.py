@@ -67,7 +67,9 @@ class CommandQueue:
     def close(self) -> None:
         """Tell everybody who waits that nothing will be done."""
         for order in (*iter(self._inbox.take, None), *self._applied):
-            order.answer.set_exception(VmplaceError("the agent stops"))
+            order.answer.set_exception(
+                VmplaceError("the agent stops", hint="start it again: systemctl start vmplace")
+            )
         if self._rooms:
             self._rooms.close()
 

@@ -28,8 +28,8 @@ from vmplace.agent.guest_policy import (
 from vmplace.agent.key_text import description, toml_words
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.agent.toml_places import key_places
-from vmplace.errors import ConfigError, OutsideError
-from vmplace.outside import MOST_ID, lines, parse_toml, printable, read_bytes
+from vmplace.errors import ConfigError, OutsideError, cure_of_reading
+from vmplace.outside import MOST_ID, TOML_CURE, lines, parse_toml, printable, read_bytes
 from vmplace.policy.plan import GuestSettings, Mode
 
 DEFAULT_CONFIG = Path("/etc/vmplace/vmplace.toml")
@@ -248,8 +248,14 @@ def read_config(path: Path | None = None) -> LoadedConfig:
             return LoadedConfig(Config())
         raise ConfigError("no such file", place=str(chosen), hint="give --config the path of one") from err
     except (OSError, UnicodeDecodeError, OutsideError) as err:
-        raise ConfigError(f"cannot be read: {err}", place=str(chosen)) from err
+        raise ConfigError(f"cannot be read: {err}", place=str(chosen), hint=_reading_cure(err)) from err
     return parse_config(text, chosen)
+
+
+def _reading_cure(err: Exception) -> str:
+    if isinstance(err, OutsideError):
+        return "take out what is no setting: docs/policy-reference.md lists them"
+    return cure_of_reading(err)
 
 
 def parse_config(text: str, path: Path) -> LoadedConfig:
@@ -259,7 +265,7 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
     except tomllib.TOMLDecodeError as err:
         raise _syntax_error(str(err), text, path) from err
     except OutsideError as err:
-        raise ConfigError(str(err), place=str(path)) from err
+        raise ConfigError(str(err), place=str(path), hint=TOML_CURE) from err
     # TOML counts \r\n as one line end, and so does the scan: the \r is white space.
     tell = _Teller(path, key_places(text))
     config = tell.converted(tree, Config, ())
@@ -302,8 +308,7 @@ def _syntax_error(reported: str, text: str, path: Path) -> ConfigError:
     rows = lines(text) or [""]
     line, column = (int(where[1]), int(where[2])) if where else (len(rows), len(rows[-1]) + 1)
     message = printable(re.sub(r" \(at [^)]*\)$", "", reported), 300)
-    hint = "text values stand in quotes, tables in [brackets]; see https://toml.io"
-    return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=hint)
+    return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=TOML_CURE)
 
 
 def _nearest(word: str, known: list[str]) -> str:

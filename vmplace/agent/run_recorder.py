@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from vmplace.agent.parts import Parts
-from vmplace.errors import OutsideError, RecordingError
+from vmplace.errors import OutsideError, RecordingError, cure_of_writing
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import Collapse, GuestSettings, GuestView, PlacementPlan, Replication, Snapshot
 from vmplace.sampling.recording import Recorder
@@ -59,7 +59,8 @@ class RunRecorder:
             recorder.close()
         except OSError as err:
             # The file tries to write again as it is closed.
-            self._give_up(RecordingError(f"its file cannot be closed: {err.strerror}"))
+            reported = f"its file cannot be closed: {err.strerror}"
+            self._give_up(RecordingError(reported, hint=cure_of_writing(err)))
 
     def _keep(self, recorder: Recorder, snapshot: Snapshot, plan: PlacementPlan) -> None:
         recorder.see_host(snapshot.host)

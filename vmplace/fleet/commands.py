@@ -173,4 +173,7 @@ def sweep_report_command(results: str, top: int, as_json: bool) -> None:
 
         print_sweep(reported, top)
     if not reported["policies"]:
-        raise NothingError("no gain can be computed: a sweep needs policy none beside others")
+        raise NothingError(
+            "no gain can be computed: a sweep needs policy none beside others",
+            hint=f"sweep again, with --policies {DEFAULT_POLICIES}",
+        )

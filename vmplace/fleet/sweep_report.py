@@ -8,7 +8,7 @@ change below NOISE is none.
 from typing import Any, cast
 
 from vmplace.errors import VmplaceError
-from vmplace.fleet.sweep_results import parquet_file
+from vmplace.fleet.sweep_results import RESULT_CURE, parquet_file
 from vmplace.fleet.views import SweepReport
 
 NOISE = 0.01
@@ -63,7 +63,7 @@ def sweep_report(url: str) -> SweepReport:
             found = {name: _rows(database.execute(sql.format(**words))) for name, sql in _QUESTIONS.items()}
             return cast(SweepReport, found)
         except Exception as err:
-            raise VmplaceError(f"{url} is no result of a sweep: {err}") from err
+            raise VmplaceError(f"{url} is no result of a sweep: {err}", hint=RESULT_CURE) from err
 
 
 def _rows(found: Any) -> list[dict[str, Any]]:

@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import VmplaceError, cure_of_writing
 from vmplace.extras import extra_module
 from vmplace.fleet.sweep_rows import SQL_TYPES, SweepRow
 
 FLUSH_S = 10.0
+RESULT_CURE = "name a file that `vmplace sweep --out` wrote"
 LINES = msgspec.json.Encoder()
 
 
@@ -56,7 +57,7 @@ class SweepResults:
             self._filesystem.makedirs(self._parts, exist_ok=True)
             self._filesystem.pipe_file(part, LINES.encode_lines(self._new))
         except Exception as err:
-            raise VmplaceError(f"{self.url} cannot be written: {err}") from err
+            raise VmplaceError(f"{self.url} cannot be written: {err}", hint=cure_of_writing(err)) from err
         self._new, self._flushed_s = [], self._clock()
 
     def finish(self) -> None:
@@ -136,7 +137,7 @@ def read_rows(url: str) -> list[SweepRow]:
             rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
             return [msgspec.convert(row, SweepRow) for row in rows]
         except Exception as err:
-            raise VmplaceError(f"{url} is no result of a sweep: {err}") from err
+            raise VmplaceError(f"{url} is no result of a sweep: {err}", hint=RESULT_CURE) from err
 
 
 @contextmanager
@@ -148,5 +149,5 @@ def parquet_file(url: str) -> Iterator[tuple[Any, str]]:
         try:
             filesystem.get_file(path, local)
         except OSError as err:
-            raise VmplaceError(f"{url} cannot be read: {err}") from err
+            raise VmplaceError(f"{url} cannot be read: {err}", hint=RESULT_CURE) from err
         yield extra_module("duckdb", "fleet").connect(), local

@@ -73,7 +73,8 @@ def found_recordings(urls: Sequence[str]) -> list[tuple[str, int]]:
             # Each storage raises errors of its own.
             raise VmplaceError(f"{url} cannot be looked at: {err}", hint="see fsspec's words on it") from err
         if not there:
-            raise VmplaceError(f"{url}: no {' or '.join(KINDS)} there")
+            hint = "name files of these kinds, or folders or patterns that hold some"
+            raise VmplaceError(f"{url}: no {' or '.join(KINDS)} there", hint=hint)
         found |= {filesystem.unstrip_protocol(name): size for name, size in there.items()}
     return sorted(found.items())
 

@@ -48,7 +48,9 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
 
         print_plan(data)
     if not any(data[kind] for kind in ("moves", "vcpu_moves", "copies", "collapses")):
-        raise NothingError("nothing to move")
+        raise NothingError(
+            "nothing to move", hint="the reasons of each guest tell what keeps its memory there"
+        )
 
 
 def _plan_without_agent(guest: str | None, config: Path | None, *, quiet: bool) -> Any:

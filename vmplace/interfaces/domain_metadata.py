@@ -56,7 +56,10 @@ def relax_config(uri: str, name: str, *, is_dry: bool) -> bool:
     try:
         changed = relaxed(_asked(uri, "secure", name).text.encode())
     except ValueError as err:
-        raise VmplaceError(f"the XML of {name} cannot be changed: {err}") from err
+        raise VmplaceError(
+            f"the XML of {name} cannot be changed: {err}",
+            hint=f'by hand: `virsh edit {name}`, and mode="restrictive" in <numatune>',
+        ) from err
     if changed is None:
         return False
     if not is_dry:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import VmplaceError, cure_of_writing
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
         file = NamedTemporaryFile(dir=path.parent, prefix=f".{path.name[:100]}.", delete=False)  # noqa: SIM115
     except (OSError, ValueError) as err:
         why = getattr(err, "strerror", None) or str(err)
-        raise VmplaceError(f"{path} cannot be written: {why}") from err
+        raise VmplaceError(f"{path} cannot be written: {why}", hint=cure_of_writing(err)) from err
     try:
         with file:
             yield file
@@ -41,14 +41,14 @@ def _opened_now(path: Path) -> IO[bytes]:
     try:
         return path.open("wb")
     except OSError as err:
-        raise VmplaceError(f"{path} cannot be written: {err.strerror}") from err
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}", hint=cure_of_writing(err)) from err
 
 
 def _put(file: Path, path: Path) -> None:
     try:
         file.replace(path)
     except OSError as err:
-        raise VmplaceError(f"{path} cannot be written: {err.strerror}") from err
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}", hint=cure_of_writing(err)) from err
 
 
 def _umask() -> int:

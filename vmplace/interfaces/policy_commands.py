@@ -287,4 +287,7 @@ def apply(  # noqa: PLR0913 - click's arguments
     elif changed:
         click.echo(f"{guest}: <numatune> {reported}, the nodes stay the same")
     if not changed:
-        raise NothingError(f"{guest}: nothing to change: no <numatune> is strict and names its nodes")
+        raise NothingError(
+            f"{guest}: nothing to change: no <numatune> is strict and names its nodes",
+            hint=f"`virsh dumpxml --inactive {guest}` shows its <numatune>",
+        )

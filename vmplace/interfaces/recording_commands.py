@@ -54,7 +54,9 @@ def record(  # noqa: PLR0913 - an option each
             f"{out}: {reported.windows} windows of {reported.guests} guests, {reported.size_bytes} bytes"
         )
     if not reported.batches:
-        raise NothingError("no guest was sampled")
+        raise NothingError(
+            "no guest was sampled", hint="start a guest first, or record for longer: --duration 60"
+        )
 
 
 def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show: bool) -> dict[str, int]:
@@ -161,7 +163,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     from vmplace.agent.dry_run import rehearse
     from vmplace.policy.registry import GONE, POLICY_NAMES, begun
     from vmplace.sampling.perf_script import is_perf_data
-    from vmplace.sampling.recording import iter_recording
+    from vmplace.sampling.recording import RECORD_LONGER, iter_recording
 
     loaded = read_config(config)
     name = loaded.config.policy if policy is None else policy
@@ -184,4 +186,4 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
 
         print_rehearsal(msgspec.to_builtins(result, str_keys=True))
     if not result.windows:
-        raise NothingError("the recording holds no window")
+        raise NothingError("the recording holds no window", hint=RECORD_LONGER)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from vmplace.errors import OutsideError, VmplaceError
+from vmplace.errors import OutsideError, VmplaceError, cure_of_reading, cure_of_writing
 from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.options import examples, socket_option
 from vmplace.interfaces.report_page import Section, html_page
@@ -56,7 +56,7 @@ def _add(path: Path, sections: list[Section]) -> str:
     try:
         content = path.read_bytes()
     except OSError as err:
-        raise VmplaceError(f"{path} cannot be read: {err.strerror}") from err
+        raise VmplaceError(f"{path} cannot be read: {err.strerror}", hint=cure_of_reading(err)) from err
     if content.startswith(FILE_MAGIC):
         return _add_recording(path, sections)
     return _add_json(path, content, sections)
@@ -99,4 +99,4 @@ def write_page(out: Path, title: str, subtitle: str, sections: list[Section]) ->
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(html_page(title, subtitle, sections))
     except OSError as err:
-        raise VmplaceError(f"{out} cannot be written: {err.strerror}") from err
+        raise VmplaceError(f"{out} cannot be written: {err.strerror}", hint=cure_of_writing(err)) from err

@@ -16,7 +16,7 @@ from vmplace.model.metrics import TrafficMatrix, mc_imbalance
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.registry import AUTO, begun
-from vmplace.sampling.recording import iter_recording
+from vmplace.sampling.recording import RECORD_LONGER, iter_recording
 
 ABOUT = (
     "Recorded on an emulated host with four NUMA nodes.  Its guests run on other nodes than the ones "
@@ -47,7 +47,7 @@ def rehearsed(path: Path, config: LoadedConfig) -> Rehearsed:
 
     result = rehearse(iter_recording(path), watched, lambda guest: config.rule(guest).settings)
     if not seen:
-        raise RecordingError(f"{path} holds no window")
+        raise RecordingError(f"{path} holds no window", hint=RECORD_LONGER)
     return Rehearsed(AUTO, result, seen[0], seen[-1])
 
 

@@ -13,7 +13,7 @@ from vmplace.model.metrics import Matrix, TrafficMatrix, mc_imbalance
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HOT, GuestPages
 from vmplace.model.traffic import estimated_traffic
-from vmplace.sampling.recording import Event
+from vmplace.sampling.recording import RECORD_LONGER, Event
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
@@ -47,7 +47,7 @@ def recording_sections(events: Iterable[Event]) -> list[Section]:
             _take(host, guests[event.guest], event)
     watched = {name: guest for name, guest in sorted(guests.items()) if guest.rows}
     if host is None or not watched:
-        raise VmplaceError("the recording holds no window")
+        raise VmplaceError("the recording holds no window", hint=RECORD_LONGER)
     return [
         _traffic_section(host, list(watched.values())),
         *(_heat_section(guest) for guest in watched.values()),

@@ -89,7 +89,10 @@ class RegionTrace:
             # By the time that it is opened, the kdamond may have ended, and a process have its pid.
             self._fd = held.opened(guest_pid, lambda: native.perf_trace(layout.event, kdamond_pid))
         except OSError as err:
-            raise VmplaceError(f"DAMON's trace point cannot be read: {err.strerror}") from err
+            raise VmplaceError(
+                f"DAMON's trace point cannot be read: {err.strerror}",
+                hint="run the agent as root, or with CAP_PERFMON",
+            ) from err
         try:
             self._ring = mmap.mmap(self._fd, PAGE_BYTES + RING_BYTES, prot=mmap.PROT_READ)
         except OSError as err:
@@ -118,7 +121,10 @@ def read_trace_layout(sysfs: Path) -> TraceLayout:
             hint=TRACE_POINT_CURE,
         ) from err
     except OutsideError as err:
-        raise UnsupportedHostError(f"DAMON's trace point is not understood: {err}") from err
+        raise UnsupportedHostError(
+            f"DAMON's trace point is not understood: {err}",
+            hint="take another source in vmplace.toml, and report it with the kernel's version",
+        ) from err
 
 
 def parse_trace_layout(text: str) -> TraceLayout:
@@ -154,4 +160,4 @@ def _numbers(rows: Rows, offset: int, size: int) -> Words:
 def _unmapped(err: OSError) -> VmplaceError:
     if err.errno in (errno.EPERM, errno.ENOMEM):
         return VmplaceError("there is no memory for DAMON's ring", hint="raise LimitMEMLOCK of the agent")
-    return VmplaceError(f"DAMON's ring cannot be read: {err.strerror}")
+    return VmplaceError(f"DAMON's ring cannot be read: {err.strerror}", hint="`journalctl -k` may tell why")

@@ -77,7 +77,8 @@ class PerfCost:
         probe.close()
         if missing:
             counting.close()
-            raise UnsupportedHostError(f"this CPU does not count {' and '.join(missing)}")
+            hint = "if this host is a virtual machine, give it a PMU (QEMU: -cpu host,pmu=on)"
+            raise UnsupportedHostError(f"this CPU does not count {' and '.join(missing)}", hint=hint)
         self._counters: dict[tuple[int, ...], PerfCounters] = {}
         self._tids: dict[object, tuple[int, ...]] = {}
 

@@ -71,7 +71,8 @@ class IdlePieces:
         if (rest_s := spent.until_s - self._clock()) > 0:
             raise DearGuestError(
                 f"source idle leaves it alone for {rest_s:.0f} s: the kernel takes too long for its pages, "
-                "which are mapped too often"
+                "which are mapped too often",
+                hint='if that goes on, set source = "damon" in vmplace.toml',
             )
         spent.cpu_ns = spent.frames = 0
 

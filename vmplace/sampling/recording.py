@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 import msgspec
 import numpy as np
 
-from vmplace.errors import OutsideError, RecordingError
+from vmplace.errors import OutsideError, RecordingError, cure_of_reading, cure_of_writing
 from vmplace.outside import parse_json
 from vmplace.sampling.page_arrays import Bits, Indexes
 from vmplace.sampling.page_frames import block_count
@@ -55,6 +55,7 @@ FRAMES: dict[int, Any] = {VERSION: Frame, OLD_VERSION: OldFrame}
 MOST_HEAD_BYTES = 16 << 20
 COMPRESSION = 1
 """The fastest: pages of one node that were not touched are long runs."""
+RECORD_LONGER = "record for longer than a window: vmplace record FILE --duration 60"
 
 
 class Recorder:
@@ -75,7 +76,9 @@ class Recorder:
         except FileExistsError as err:
             raise RecordingError(f"{path} exists", hint="record to another file, or delete it first") from err
         except OSError as err:
-            raise RecordingError(f"{path} cannot be written: {err.strerror}") from err
+            raise RecordingError(
+                f"{path} cannot be written: {err.strerror}", hint=cure_of_writing(err)
+            ) from err
         self._write(FILE_HEAD.pack(FILE_MAGIC, VERSION))
         self._host: HostTopology | None = None
         self.see_host(host)
@@ -128,7 +131,9 @@ class Recorder:
             # Handed to the kernel whole, so that only a crash of the host can lose it.
             self._file.flush()
         except OSError as err:
-            raise RecordingError(f"{self._path} cannot be written: {err.strerror}") from err
+            raise RecordingError(
+                f"{self._path} cannot be written: {err.strerror}", hint=cure_of_writing(err)
+            ) from err
 
 
 def iter_recording(path: Path, *, only_guest: str | None = None, tolerant: bool = False) -> Iterator[Event]:
@@ -140,7 +145,7 @@ def iter_recording(path: Path, *, only_guest: str | None = None, tolerant: bool 
     try:
         file = path.open("rb")
     except OSError as err:
-        raise RecordingError(f"{path} cannot be read: {err.strerror}") from err
+        raise RecordingError(f"{path} cannot be read: {err.strerror}", hint=cure_of_reading(err)) from err
     with file:
         version = _check_head(path, file)
         try:

@@ -138,7 +138,10 @@ def _opened_ring(guest: GuestTopology, placement: Placement, spans: tuple[Span, 
     except OSError as err:
         if err.errno == errno.EBUSY:
             raise owned_by_another(guest) from err
-        raise UnsupportedHostError(f"guest {guest.name}: no hint faults ({err.strerror})") from err
+        raise UnsupportedHostError(
+            f"guest {guest.name}: no hint faults ({err.strerror})",
+            hint="take hints out of `source` in vmplace.toml, or boot a kernel with them (docs/kernel.md)",
+        ) from err
 
 
 def _spans(parts: tuple[tuple[_Part, ...], ...]) -> tuple[Span, ...]:

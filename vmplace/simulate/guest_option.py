@@ -22,7 +22,8 @@ def read_guests(texts: tuple[str, ...], host: SimulatedHost) -> list[GuestSpec]:
     parsed = [_split(text) for text in texts]
     names = [name for name, _, _ in parsed]
     if len(set(names)) != len(names):
-        raise VmplaceError(f"two guests have one name: {', '.join(names)}")
+        hint = f"give each --guest a name of its own: {FORM}"
+        raise VmplaceError(f"two guests have one name: {', '.join(names)}", hint=hint)
     traces = {path: read_trace(path) for path in sorted({path for _, path, _ in parsed})}
     return [guest_spec(name, traces[path], options, host) for name, path, options in parsed]
 
@@ -46,10 +47,13 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
     except OutsideError as err:
         raise VmplaceError(f"guest {name}: {err}", hint=FORM) from err
     if nodes is not None and len(set(nodes)) < len(nodes):
-        raise VmplaceError(f"guest {name}: a node is named twice in {options['nodes']}")
+        hint = f"nodes={'+'.join(map(str, sorted(set(nodes))))}"
+        raise VmplaceError(f"guest {name}: a node is named twice in {options['nodes']}", hint=hint)
     start_index = None if start is None else _index(name, start, host)
     if start_index is not None and not host.system.controller[start_index]:
-        raise VmplaceError(f"guest {name}: node {start} has no memory")
+        with_memory = [str(nid) for i, nid in enumerate(host.system.nids) if host.system.controller[i]]
+        hint = f"nodes with memory: {', '.join(with_memory)}"
+        raise VmplaceError(f"guest {name}: node {start} has no memory", hint=hint)
     indexes = with_cpus if nodes is None else tuple(_index(name, nid, host) for nid in nodes)
     return GuestSpec(name, trace, indexes, vcpus, start_index, mlp, BOUNDS[priority])
 

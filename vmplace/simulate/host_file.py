@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from vmplace.errors import ConfigError, OutsideError
+from vmplace.errors import ConfigError, OutsideError, cure_of_reading
 from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, described_memory, lines_per_ns
 from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.published import CARREFOUR_2013
-from vmplace.outside import MOST_ID, error_text, finite, parse_toml, read_bytes
+from vmplace.outside import MOST_ID, TOML_CURE, error_text, finite, parse_toml, read_bytes
 
 PAGE_BYTES = 4096
+CURE = "see docs/simulate.md"
 HOST_KEYS = {"distances", "bandwidth_mib_per_s", "node", "local_latency_ns", "queue", "link"} | {
     *("description", "threads_per_core", "hmat")  # said for the lab, which has the same files
 }
@@ -49,11 +50,12 @@ def read_host(path: Path) -> SimulatedHost:
     try:
         return parse_host(read_bytes(path, MOST_BYTES).decode(), name=path.stem, place=str(path))
     except OutsideError as err:
-        raise ConfigError(str(err), place=str(path)) from err
+        raise ConfigError(str(err), place=str(path), hint=CURE) from err
     except OSError as err:
-        raise ConfigError(f"cannot be read ({err.strerror})", place=str(path)) from err
+        reported = f"cannot be read ({err.strerror})"
+        raise ConfigError(reported, place=str(path), hint=cure_of_reading(err)) from err
     except UnicodeDecodeError as err:
-        raise ConfigError("is not text", place=str(path)) from err
+        raise ConfigError("is not text", place=str(path), hint=cure_of_reading(err)) from err
 
 
 def parse_host(text: str, *, name: str, place: str | None = None) -> SimulatedHost:
@@ -62,11 +64,11 @@ def parse_host(text: str, *, name: str, place: str | None = None) -> SimulatedHo
     try:
         return _host(parse_toml(text), name)
     except tomllib.TOMLDecodeError as err:
-        raise ConfigError(error_text(err), place=place) from err
+        raise ConfigError(error_text(err), place=place, hint=TOML_CURE) from err
     except KeyError as err:
-        raise ConfigError(f"lacks {err.args[0]!r}", place=place, hint="see docs/simulate.md") from err
+        raise ConfigError(f"lacks {err.args[0]!r}", place=place, hint=CURE) from err
     except (AttributeError, TypeError, ValueError, OverflowError) as err:
-        raise ConfigError(error_text(err), place=place, hint="see docs/simulate.md") from err
+        raise ConfigError(error_text(err), place=place, hint=CURE) from err
 
 
 def _host(raw: dict[str, Any], name: str) -> SimulatedHost:

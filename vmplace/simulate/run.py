@@ -29,7 +29,7 @@ def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
 ) -> SimulationResult:
     """Return what comes out when ``specs`` run under ``policy`` for at most ``windows`` windows each."""
     if not specs:
-        raise VmplaceError("there is no guest to simulate")
+        raise VmplaceError("there is no guest to simulate", hint="give one: --guest NAME=TRACE.npz")
     if policy.reach is Reach.FUTURE:
         return oracle(host, specs, windows, costs or PlacementCosts(), best_course)
     if policy.reach is Reach.FIXED:

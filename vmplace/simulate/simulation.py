@@ -253,7 +253,10 @@ class Simulation:
             here = fresh[guest.node[fresh] == full]
             guest.put(here[max(len(here) - min(over, room), 0) :], int(target))
         if self.free_pages()[full] < 0:
-            raise VmplaceError(f"host {self.host.name} has too little memory for the guests")
+            raise VmplaceError(
+                f"host {self.host.name} has too little memory for the guests",
+                hint="simulate fewer guests, or give its nodes more memory_mib",
+            )
 
     def free_pages(self) -> Matrix:
         """Return the 4 KiB pages that each node has left; below zero what is too much."""

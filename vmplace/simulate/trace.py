@@ -39,6 +39,8 @@ MOST_ACCESSES = 1 << 52
 class TraceError(VmplaceError):
     """A trace cannot be used: not in the format, damaged, or in contradiction to itself."""
 
+    usual_hint = "record it again; the format is in docs/simulate.md"
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -89,7 +91,7 @@ class Trace:
 def read_trace(path: Path) -> Trace:
     """Read and check a trace; raises TraceError with what is wrong with it."""
     if not path.is_file():
-        raise TraceError(f"{path}: no such trace")
+        raise TraceError(f"{path}: no such trace", hint="name an .npz file that exists")
     try:
         arrays = read_arrays(path)
     except Exception as err:
@@ -136,7 +138,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
     """Return the trace that ``arrays`` hold; raises TraceError."""
     missing = sorted(WANTED - set(arrays))
     if missing:
-        raise TraceError(f"lacks the arrays {', '.join(missing)}", hint="the format is in docs/simulate.md")
+        raise TraceError(f"lacks the arrays {', '.join(missing)}")
     meta = _meta(arrays["meta"])
     _check_shapes(arrays)
     threads, windows = arrays["totals_raw_loads"].shape[::-1]

@@ -96,7 +96,10 @@ def measured(
     pairs = [(cpu_nid, mem_nid) for cpu_nid in workers for mem_nid in host.memory_nids]
     sets = worker_sets(host)
     if not pairs:
-        raise VmplaceError("this host has no node with CPUs, or none with memory")
+        raise VmplaceError(
+            "this host has no node with CPUs, or none with memory",
+            hint="`lscpu --extended` and `lsmem` show what is online; chcpu and chmem change it",
+        )
     started, todo = time.time(), len(pairs) + len(sets)
     alone: dict[tuple[int, int], int] = {}
     for done, (cpu_nid, mem_nid) in enumerate(pairs):

@@ -77,7 +77,9 @@ def _parse_tree(text: str) -> Element:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise VmplaceError("the domain's XML has a document type, which libvirt never writes")
+    raise VmplaceError(
+        "the domain's XML has a document type, which libvirt never writes", hint="take <!DOCTYPE …> out"
+    )
 
 
 def _parse_cells(root: Element) -> tuple[Cell, ...]:

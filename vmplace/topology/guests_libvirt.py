@@ -31,6 +31,7 @@ RETRY_S = 5.0
 MOST_BYTES = 64 << 20
 SILENCE = "libvirt does not answer"
 CURE = "systemctl status libvirtd"
+FORK_CURE = "free memory, or raise TasksMax of the agent's unit"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -179,7 +180,7 @@ class EventWatch:
                 start_new_session=True,
             )
         except OSError as err:
-            raise UnsupportedHostError(f"libvirt's events cannot be watched: {err}") from err
+            raise UnsupportedHostError(f"libvirt's events cannot be watched: {err}", hint=FORK_CURE) from err
 
     def is_alive(self) -> bool:
         """Tell whether it still watches."""
@@ -216,7 +217,7 @@ class Question:
                 start_new_session=True,  # Ctrl-C is the agent's alone
             )
         except OSError as err:
-            raise UnsupportedHostError(f"libvirt cannot be asked: {err}") from err
+            raise UnsupportedHostError(f"libvirt cannot be asked: {err}", hint=FORK_CURE) from err
         finally:
             stdin.close()
 

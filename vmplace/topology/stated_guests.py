@@ -82,7 +82,8 @@ class StatedGuests:
         except FileNotFoundError:
             self._seen = self._problem = None
         except (OSError, VmplaceError) as err:
-            self._problem = f"{self._path} is not read: {err}"
+            hint = f" ({err.hint})" if isinstance(err, VmplaceError) else ""
+            self._problem = f"{self._path} is not read: {err}{hint}"
         return self._policies
 
     def migrating(self) -> frozenset[Identity]:
@@ -106,17 +107,22 @@ class StatedGuests:
             self._check(status)
             read = parse_json(file.read(MOST_BYTES + 1), _File)
         if read.version != 1:
-            raise VmplaceError(f"its version is {read.version}, not 1: use the same release of vmplace")
+            raise VmplaceError(
+                f"its version is {read.version}, not 1", hint="run the same release of vmplace as its writer"
+            )
         self._guests = read.guests
         self._policies = {one.identity: _policy(one) for one in read.guests}
 
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
-            raise VmplaceError("it is no file")
+            raise VmplaceError("it is no file", hint="remove it: its writer makes it anew")
         if status.st_uid != self._owner or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise VmplaceError("others than root may write to it")
+            raise VmplaceError(
+                "others than root may write to it", hint=f"chown root {self._path}; chmod go-w {self._path}"
+            )
         if status.st_size > MOST_BYTES:
-            raise VmplaceError(f"it is larger than {MOST_BYTES >> 20} MiB")
+            hint = "remove it: its writer makes it anew"
+            raise VmplaceError(f"it is larger than {MOST_BYTES >> 20} MiB", hint=hint)
 
 
 def _policy(guest: StatedGuest) -> DomainPolicy:

@@ -23,6 +23,7 @@ FILES = (
     ("agent", "--config", "{none}"),
     ("undo", "--config", "{file}"), ("plan", "--config", "{file}"), ("metrics", "write", "{none}/x"),
     ("metrics", "serve", "--listen", "nowhere"), ("simulate", "{file}"),
+    ("simulate", "--host", "{none}", "--guest", "a={file}"),
     ("completion", "bash", "{none}"), ("calibrate", "--show", "--out", "{none}"),
 )  # fmt: skip
 """Read or write files: one that is no such file, and one in a folder that is not there."""

@@ -69,7 +69,8 @@ class ApiClient:
             found = json.loads(answer.read())
             return list(found["items"]), str(found["metadata"]["resourceVersion"])
         except (ValueError, KeyError, TypeError) as err:
-            raise VmplaceError(f"the API server's list is malformed: {err}") from err
+            hint = "see that the kubeconfig names the API server itself, not a page before it"
+            raise VmplaceError(f"the API server's list is malformed: {err}", hint=hint) from err
         finally:
             answer.close()
 
@@ -121,7 +122,8 @@ def _refusal(status: int, text: str) -> VmplaceError:
         return RightsError(f"a right is missing: {reported}", hint=hint)
     if status == 404:
         return VmplaceError("the cluster has no VirtualMachineInstances", hint="is KubeVirt installed?")
-    return VmplaceError(f"the API server answers {status}: {reported}")
+    hint = "see the API server's log; vmplace asks again by itself"
+    return VmplaceError(f"the API server answers {status}: {reported}", hint=hint)
 
 
 @dataclass

@@ -90,7 +90,10 @@ def publish(  # noqa: PLR0913 - an option each
     from vmplace.interfaces.client import ask
 
     if free_below > tight_from:
-        raise VmplaceError(f"--free-below {free_below} is above --tight-from {tight_from}")
+        raise VmplaceError(
+            f"--free-below {free_below} is above --tight-from {tight_from}",
+            hint=f"give a --free-below of at most {tight_from}",
+        )
     # The library warns its own developers, on stderr.
     warnings.filterwarnings("ignore", module="openstack")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)

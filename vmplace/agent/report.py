@@ -8,7 +8,7 @@ from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, Repli
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.state import AgentStatus, GuestStatus, NodeStatus, PlanSummary
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
-from vmplace.model.pressure import memory_pressure
+from vmplace.model.pressure import accesses_by_node, memory_pressure
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import Mode
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -84,6 +84,7 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         memory_use=guest.memory_use,
         uuid=guest.topology.uuid,
         pressure_by_node=memory_pressure(host, traffic, _dram_per_us(guest)),
+        dram_accesses_by_node=accesses_by_node(traffic, _dram_per_us(guest)),
     )
 
 

@@ -139,7 +139,8 @@ class GuestStatus:
     ``cost_ratio``: cycles an instruction takes since its memory last moved, over those before; None where no
     counters tell.
     ``pressure_by_node``: what it takes of each node's memory bandwidth, 0 to 1 (model/pressure.py); None
-    where accesses or bandwidths are not known.
+    where accesses or bandwidths are not known.  ``dram_accesses_by_node``: accesses per second that each node
+    serves, an estimate; None where accesses are not known.
     """
 
     mode: str
@@ -163,6 +164,7 @@ class GuestStatus:
     expected_lar: float | None = None
     cost_ratio: float | None = None
     pressure_by_node: Mapping[int, float] | None = None
+    dram_accesses_by_node: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True)

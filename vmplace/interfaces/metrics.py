@@ -178,6 +178,19 @@ def _uses(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
             if use is not None and use[key] is not None:
                 family.add_metric((domain,), use[key] * 1e6)
         yield family
+    yield _accesses(guests)
+
+
+def _accesses(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(
+        "vmplace_guest_node_dram_accesses_per_second",
+        "Estimated DRAM accesses of a guest by the node that serves them; their sum is counted or sampled.",
+        labels=("domain", "uuid", "numa_node"),
+    )
+    for domain, guest in guests.items():
+        for nid, rate in (guest.get("dram_accesses_by_node") or {}).items():
+            family.add_metric((domain, guest.get("uuid") or "", str(nid)), rate)
+    return family
 
 
 def _refused(guests: Mapping[str, Mapping[str, Any]]) -> Metric:

@@ -26,19 +26,25 @@ def memory_limits(host: HostTopology) -> dict[int, float]:
     return {nid: limit for nid, limit in limits.items() if limit > 0}
 
 
+def accesses_by_node(traffic: TrafficMatrix | None, dram_per_us: float | None) -> dict[int, float] | None:
+    """Return the DRAM accesses per second that each node serves; None where rate or traffic are unknown."""
+    if traffic is None or dram_per_us is None:
+        return None
+    loads = traffic.mc_loads()
+    if not loads.sum():
+        return dict.fromkeys(traffic.nids, 0.0) if dram_per_us == 0 else None
+    rates = loads / loads.sum() * dram_per_us * US_PER_S
+    return dict(zip(traffic.nids, rates.tolist(), strict=True))
+
+
 def memory_pressure(
     host: HostTopology, traffic: TrafficMatrix | None, dram_per_us: float | None
 ) -> dict[int, float] | None:
     """Return what a guest takes of each node's bandwidth; None where rate, traffic or limits are unknown."""
-    limits = memory_limits(host)
-    if traffic is None or dram_per_us is None or not limits:
+    limits, accesses = memory_limits(host), accesses_by_node(traffic, dram_per_us)
+    if accesses is None or not limits:
         return None
-    loads = traffic.mc_loads()
-    if not loads.sum():
-        return dict.fromkeys(limits, 0.0) if dram_per_us == 0 else None
-    bytes_per_s = loads / loads.sum() * dram_per_us * US_PER_S * LINE_BYTES
-    asked = dict(zip(traffic.nids, bytes_per_s.tolist(), strict=True))
-    return {nid: asked.get(nid, 0.0) / limit for nid, limit in limits.items()}
+    return {nid: accesses.get(nid, 0.0) * LINE_BYTES / limit for nid, limit in limits.items()}
 
 
 def node_pressure(guests: Iterable[Mapping[int, float] | None]) -> dict[int, float]:

@@ -34,7 +34,7 @@ def guest(**changes: Any) -> GuestStatus:
         "memory_bytes": 4 << 20, "pages_by_node": {0: 768, 1: 256}, "hot_pages_by_node": {0: 1},
         "estimated_lar": 0.75, "moved_bytes": 8192, "replica_bytes": 4096,
         "movability": {"movable": 4 << 20}, "reasons": (), "uuid": "c0ffee",
-        "pressure_by_node": {0: 0.5, 1: 0.25},
+        "pressure_by_node": {0: 0.5, 1: 0.25}, "dram_accesses_by_node": {0: 2e6, 1: 0.0},
     }  # fmt: skip
     return GuestStatus(**{**reported, **changes})
 
@@ -65,12 +65,22 @@ def test_pressure_is_reported_by_guest_and_node() -> None:
     assert found["vmplace_guest_memory_pressure_ratio", key] == 0.5
 
 
+def test_accesses_are_reported_by_guest_and_node() -> None:
+    found = samples(status_of(db=guest(), plain=guest(uuid=None)))
+    name, ours = "vmplace_guest_node_dram_accesses_per_second", {("domain", "db"), ("uuid", "c0ffee")}
+    assert found[name, frozenset({*ours, ("numa_node", "0")})] == 2e6
+    assert found[name, frozenset({*ours, ("numa_node", "1")})] == 0
+    assert found[name, frozenset({("domain", "plain"), ("uuid", ""), ("numa_node", "0")})] == 2e6
+
+
 def test_what_is_unknown_has_no_sample() -> None:
-    found = samples(status_of(db=guest(estimated_lar=None, pages_by_node=None, pressure_by_node=None)))
+    unknown = ("estimated_lar", "pages_by_node", "pressure_by_node", "dram_accesses_by_node")
+    found = samples(status_of(db=guest(**dict.fromkeys(unknown))))
     names = {name for name, _ in found}
     assert "vmplace_guest_local_access_ratio" not in names
     assert "vmplace_guest_memory_bytes" not in names
     assert "vmplace_guest_memory_pressure_ratio" not in names
+    assert "vmplace_guest_node_dram_accesses_per_second" not in names
 
 
 def test_a_guest_is_in_exactly_one_state() -> None:

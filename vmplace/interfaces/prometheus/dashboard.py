@@ -61,6 +61,13 @@ VIEWS = (
         "Guest memory that was touched lately.",
     ),
     View(
+        "DRAM accesses by node",
+        f"sum by (instance, numa_node) (vmplace_guest_node_dram_accesses_per_second{{{HOST}}})",
+        "{{instance}} node {{numa_node}}",
+        "short",
+        "Accesses of all guests that each node serves, a second. By node it is an estimate.",
+    ),
+    View(
         "Moved",
         f"instance:vmplace_moved_bytes:rate5m{{{HOST}}}",
         "{{instance}}",

@@ -15,7 +15,7 @@ from nova.virt.libvirt import config
 from vmplace.agent.policy_text import stated_policies
 from vmplace.interfaces.cli import cli
 from vmplace.policy.plan import Mode
-from vmplace.topology.domain_policy import parse_domain_policy
+from vmplace.topology.domain_policy import CloudNames, parse_domain_policy
 
 SPECS = {"vmplace:mode": "advise", "vmplace:allowed_nids": "0-1", "hw:numa_nodes": "2"}
 
@@ -52,6 +52,9 @@ def domain_xml(specs: dict[str, str]) -> str:
     flavour.extra_specs = specs
     meta = config.LibvirtConfigGuestMetaNovaInstance()
     meta.name, meta.package, meta.creationTime, meta.flavor = "db1", "34.0.0", 0, flavour
+    meta.owner = config.LibvirtConfigGuestMetaNovaOwner()
+    meta.owner.userid, meta.owner.username = "1", "ann"
+    meta.owner.projectid, meta.owner.projectname = "2", "sales"
     guest = config.LibvirtConfigGuest()
     guest.virt_type, guest.name, guest.memory, guest.vcpus = "kvm", "instance-00000001", 4096 << 10, 8
     guest.os_type, guest.uuid, guest.metadata = "hvm", "0a1b2c3d-1111-2222-3333-444455556666", [meta]
@@ -63,6 +66,10 @@ def test_the_flavours_words_are_read_from_the_xml_that_nova_writes() -> None:
     policy = stated_policies(said, "instance-00000001").nova
     assert policy.mode == Mode.ADVISE.value
     assert policy.allowed_nids == (0, 1)
+
+
+def test_the_names_are_read_from_the_xml_that_nova_writes() -> None:
+    assert parse_domain_policy(domain_xml(SPECS)).names == CloudNames("", "db1", "sales", "numa.large")
 
 
 @pytest.mark.parametrize("spec", SPECS)

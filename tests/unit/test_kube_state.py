@@ -87,7 +87,7 @@ def test_pods_of_other_nodes_are_left_out():
 def test_a_hook_bridges_the_time_until_the_watch_knows():
     vmi = Vmi("default", "vm1", (), (POD,), migrates=False)
     [guest] = stated([vmi], {POD: (7, 8)}, {vmi.key: 120.0}, 100.0)
-    assert guest.migrating_until_s == 120
+    assert guest.migrating_until_s == 120 and (guest.namespace, guest.name) == ("default", "vm1")
     [guest] = stated([vmi], {POD: (7, 8)}, {vmi.key: 90.0}, 100.0)
     assert guest.migrating_until_s == 0
 

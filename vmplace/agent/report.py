@@ -11,6 +11,7 @@ from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalanc
 from vmplace.model.pressure import accesses_by_node, memory_pressure
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.plan import Mode
+from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -84,6 +85,7 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         memory_use=guest.memory_use,
         uuid=guest.topology.uuid,
         pressure_by_node=memory_pressure(host, traffic, _dram_per_us(guest)),
+        names=guest.said.names if guest.said else CloudNames(),
         dram_accesses_by_node=accesses_by_node(traffic, _dram_per_us(guest)),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vmplace.actuation.result import MoveOutcome
 from vmplace.model.memory_demand import MemoryUse
 from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES
 
 
@@ -140,7 +141,7 @@ class GuestStatus:
     counters tell.
     ``pressure_by_node``: what it takes of each node's memory bandwidth, 0 to 1 (model/pressure.py); None
     where accesses or bandwidths are not known.  ``dram_accesses_by_node``: accesses per second that each node
-    serves, an estimate; None where accesses are not known.
+    serves, an estimate; None where accesses are not known.  ``names``: what Nova or Kubernetes call it.
     """
 
     mode: str
@@ -165,6 +166,7 @@ class GuestStatus:
     cost_ratio: float | None = None
     pressure_by_node: Mapping[int, float] | None = None
     dram_accesses_by_node: Mapping[int, float] | None = None
+    names: CloudNames = field(default_factory=CloudNames)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 PAGE_BYTES = 4096
 STATES = ("new", "moving", "settled", "advised", "held", "migrating", "manual", "failed")
 """The states of vmplace/agent/state.py."""
+CLOUD_NAMES = ("namespace", "name", "project", "flavour")
 
 
 def families(status: Mapping[str, Any]) -> Iterator[Metric]:
@@ -99,10 +100,14 @@ def _guests(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
 
 def _info(guests: Mapping[str, Mapping[str, Any]]) -> Metric:
     family = GaugeMetricFamily(
-        "vmplace_guest_info", "What a guest is; join on domain.", labels=("domain", "uuid", "origin", "mode")
+        "vmplace_guest_info",
+        "What a guest is, and what Nova or Kubernetes call it; join on domain.",
+        labels=("domain", "uuid", "origin", "mode", *CLOUD_NAMES),
     )
-    for name, guest in guests.items():
-        family.add_metric((name, guest.get("uuid") or "", guest["origin"], guest["mode"]), 1)
+    for domain, guest in guests.items():
+        names = guest.get("names") or {}
+        known = (domain, guest.get("uuid") or "", guest["origin"], guest["mode"])
+        family.add_metric((*known, *(names.get(key, "") for key in CLOUD_NAMES)), 1)
     return family
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from vmplace.errors import VmplaceError
+from vmplace.outside import printable
 from vmplace.topology.cpulist import parse_cpulist
 
 NAMESPACE = "urn:vmplace:policy:1"
@@ -31,6 +32,12 @@ BINDING = frozenset({"strict", "restrictive"})
 
 _POLICY = (f"{NAMESPACE} policy",)
 _SPEC = f"{NOVA} extraSpec"
+_INSTANCE = ("domain", "metadata", f"{NOVA} instance")
+_FLAVOUR = (*_INSTANCE, f"{NOVA} flavor")
+_NAMES = {
+    (*_INSTANCE, f"{NOVA} name"): "name",
+    (*_INSTANCE, f"{NOVA} owner", f"{NOVA} project"): "project",
+}
 _PLACEMENT = ("domain", "metadata", f"{PLACEMENT} placement")
 
 
@@ -66,11 +73,29 @@ class Numatune:
 
 
 @dataclass(frozen=True)
+class CloudNames:
+    """What Nova or Kubernetes call a guest and whose it is, as far as they say; printable and short.
+
+    ``name``: the instance's, in Kubernetes within ``namespace``.  ``project``, ``flavour``: Nova's names.
+    """
+
+    namespace: str = ""
+    name: str = ""
+    project: str = ""
+    flavour: str = ""
+
+    def __post_init__(self) -> None:
+        """Make all of them printable, wherever they came from."""
+        for key in ("namespace", "name", "project", "flavour"):
+            object.__setattr__(self, key, printable(" ".join(getattr(self, key).split())))
+
+
+@dataclass(frozen=True)
 class DomainPolicy:
     """What one domain's XML says; ``has_policy``: there is a policy element, be it empty.
 
     ``annotations``: what an orchestrator says instead of XML (stated_guests.py).  ``placement``: what another
-    host's agent handed over, as it is written; no part of the policy.
+    host's agent handed over, as it is written; no part of the policy.  ``names`` are for people alone.
     """
 
     words: tuple[Word, ...] = ()
@@ -80,6 +105,7 @@ class DomainPolicy:
     error: str | None = None
     placement: str = field(default="", compare=False)
     annotations: tuple[Word, ...] = ()
+    names: CloudNames = CloudNames()
 
 
 def parse_domain_policy(text: str) -> DomainPolicy:
@@ -122,6 +148,7 @@ class _Reader:
         self._is_strict = False
         self._placement: list[str] = []
         self._placement_size = 0
+        self._names: dict[str, str] = {}
 
     def read(self, text: str) -> DomainPolicy:
         data = text.encode("utf-8", "surrogatepass")
@@ -141,6 +168,7 @@ class _Reader:
             self._has_policy,
             Numatune(self._bound, self._is_strict),
             placement="".join(self._placement) if self._placement_size <= MAX_PLACEMENT else "",
+            names=CloudNames(**self._names),
         )
 
     def _wrong(self, message: str, hint: str) -> DomainXmlError:
@@ -165,6 +193,8 @@ class _Reader:
             self._begin(attributes.get("name", ""))
         elif where == ("domain", "numatune"):
             self._bind(name, attributes)
+        elif self._path == _FLAVOUR:
+            self._names["flavour"] = attributes.get("name", "")[:MAX_TEXT]
 
     def _start_policy(self, attributes: dict[str, str]) -> None:
         if self._has_policy:
@@ -196,6 +226,8 @@ class _Reader:
             self._text.append(text)
             if sum(map(len, self._text)) > MAX_TEXT:
                 raise self._wrong(f"{self._key!r} is longer than {MAX_TEXT} letters", "see its form")
+        elif key := _NAMES.get(self._path):
+            self._names[key] = (self._names.get(key, "") + text)[:MAX_TEXT]
         elif self._path == _PLACEMENT:
             # Whatever it is, it is no reason not to read the policy.
             self._placement_size += len(text)

@@ -17,7 +17,7 @@ import msgspec
 
 from vmplace.errors import VmplaceError
 from vmplace.outside import parse_json
-from vmplace.topology.domain_policy import MAX_TEXT, MAX_WORDS, DomainPolicy, Word
+from vmplace.topology.domain_policy import MAX_TEXT, MAX_WORDS, CloudNames, DomainPolicy, Word
 
 LOG = logging.getLogger(__name__)
 NAME = "stated-guests.json"
@@ -31,6 +31,7 @@ class StatedGuest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One guest: pid, start time (/proc/PID/stat, field 22), who says it, and annotations as key and text.
 
     ``migrating_until_s``: it leaves or arrives until then at the latest (seconds of CLOCK_BOOTTIME).
+    ``namespace``, ``name``: what Kubernetes calls it.
     """
 
     pid: int
@@ -38,6 +39,8 @@ class StatedGuest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: str
     annotations: tuple[tuple[str, str], ...] = ()
     migrating_until_s: float = 0.0
+    namespace: str = ""
+    name: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -126,6 +129,7 @@ class StatedGuests:
 
 
 def _policy(guest: StatedGuest) -> DomainPolicy:
+    names = CloudNames(guest.namespace, guest.name)
     if len(guest.annotations) > MAX_WORDS or any(len(text) > MAX_TEXT for _, text in guest.annotations):
-        return DomainPolicy(error=f"{guest.by} has more or longer annotations than make sense")
-    return DomainPolicy(annotations=tuple(Word(key, text, 1) for key, text in guest.annotations))
+        return DomainPolicy(error=f"{guest.by} has more or longer annotations than make sense", names=names)
+    return DomainPolicy(annotations=tuple(Word(key, text, 1) for key, text in guest.annotations), names=names)

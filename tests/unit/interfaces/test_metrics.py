@@ -23,6 +23,7 @@ from vmplace.interfaces.control import ControlServer
 from vmplace.interfaces.metrics_command import parse_listen, replace_file
 from vmplace.interfaces.prometheus import dashboard
 from vmplace.interfaces.protocol import Response
+from vmplace.topology.domain_policy import CloudNames
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "vmplace/interfaces/prometheus/vmplace.rules.yml"
@@ -98,10 +99,14 @@ def test_each_state_that_a_guest_can_be_in_is_reported() -> None:
     assert {"migrating", "moving", "advised"} <= set(metrics.STATES)
 
 
-def test_info_joins_uuid_and_domain() -> None:
-    found = samples(status_of(db=guest()))
-    labels = frozenset({("domain", "db"), ("uuid", "c0ffee"), ("origin", "libvirt"), ("mode", "auto")})
-    assert found["vmplace_guest_info", labels] == 1
+def test_info_joins_uuid_domain_and_the_names_of_the_cloud() -> None:
+    names = CloudNames(name="shop", project="sales", flavour="m1.large")
+    found = samples(status_of(db=guest(names=names), pod=guest(names=CloudNames("default", "vm1"))))
+    ours = {("uuid", "c0ffee"), ("origin", "libvirt"), ("mode", "auto")}
+    nova = {("namespace", ""), ("name", "shop"), ("project", "sales"), ("flavour", "m1.large")}
+    assert found["vmplace_guest_info", frozenset({*ours, ("domain", "db"), *nova})] == 1
+    kube = {("namespace", "default"), ("name", "vm1"), ("project", ""), ("flavour", "")}
+    assert found["vmplace_guest_info", frozenset({*ours, ("domain", "pod"), *kube})] == 1
 
 
 @pytest.fixture

@@ -70,13 +70,12 @@ def stated(
     found = []
     for vmi in vmis:
         until_s = max(now_s + MIGRATING_S if vmi.migrates else 0.0, leaving.get(vmi.key, 0.0))
+        until_s = until_s if until_s > now_s else 0.0
         for uid in vmi.pods:
             # If two instances name a pod, it is not known which one has it: neither sets its policy.
             if uid in qemu and named[uid] == 1:
                 by = f"VirtualMachineInstance {vmi.namespace}/{vmi.name}"
-                found.append(
-                    StatedGuest(*qemu[uid], by, vmi.annotations, until_s if until_s > now_s else 0.0)
-                )
+                found.append(StatedGuest(*qemu[uid], by, vmi.annotations, until_s, vmi.namespace, vmi.name))
     return tuple(sorted(found, key=lambda one: (one.pid, one.start_time)))
 
 

@@ -30,7 +30,7 @@ from watcher.common import exception, utils
 from watcher.decision_engine.loading import default as loading
 from watcher.tests.unit.decision_engine.model import faker_cluster_state
 
-from tests.unit.interfaces.test_prometheus import port_free
+from tests.unit.interfaces.real_prometheus import port_free
 from vmplace.agent.state import AgentStatus, GuestStatus
 from vmplace.interfaces.metrics import families
 

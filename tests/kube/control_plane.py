@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.control_plane import control_plane, kubevirt_schema
 from lab.progress import Progress
-from tests.unit.interfaces.test_prometheus import port_free
+from tests.unit.interfaces.real_prometheus import port_free
 
 ADMIN = "admin-of-the-tests"
 READY_S = 120

@@ -5,7 +5,11 @@ them dpkg and the byte-compiler on an emulated CPU.
 """
 
 import json
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from lab.machine import LabHost
 from lab.progress import Progress
 from lab.toolbox import run_in_tree
 from tests.lab.test_agent import CONFIG, host, is_away, is_home, snapshot, status, until
+from tests.unit.interfaces.real_prometheus import PANELS, scraping, series
 from vmplace.topology.domain_policy import NAMESPACE
 
 __all__ = ["host", "snapshot"]
@@ -32,6 +37,8 @@ LISTING = (
 OWN_OF_DPKG = ("/var/lib/dpkg", "/var/backups", "/etc/group", "/etc/gshadow", "/etc/passwd", "/etc/shadow")
 """What Debian's tools write of their own accord; a package's group stays, as Debian's policy has it."""
 RECOMMENDED = "python3-decorator python3-prometheus-client"
+UNSEEN: dict[str, str] = {}
+"""Panels that stay empty in the emulated host, and why."""
 SCRAPE = "python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:9755/metrics').read().decode())\""
 
 
@@ -70,7 +77,34 @@ def said(host: LabHost, command: str) -> str:
     return host.run(command, timeout=240).stdout
 
 
-def test_from_the_package_to_the_first_answers_and_out_again(clean_host: LabHost, packages: list[Path]):
+@contextmanager
+def forwarded(host: LabHost) -> Iterator[str]:
+    """Yield where the exporter inside answers from outside: the host has no network."""
+
+    class Forward(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = said(host, SCRAPE).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(page)
+
+    with HTTPServer(("127.0.0.1", 0), Forward) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def panels_without_series(host: LabHost, folder: Path) -> set[str]:
+    """Return the dashboards' panels that stay empty in a real Prometheus that scrapes the real agent."""
+    with forwarded(host) as target, scraping(folder, target, every_s=15) as url:
+        time.sleep(45)
+        return {title for title, query in PANELS.items() if not series(url, query)}
+
+
+def test_from_the_package_to_the_first_answers_and_out_again(
+    clean_host: LabHost, packages: list[Path], tmp_path: Path
+):
     host = clean_host
     before = listing(host)
     install(host, packages)
@@ -100,6 +134,8 @@ def test_from_the_package_to_the_first_answers_and_out_again(clean_host: LabHost
     assert max(map(len, picture.splitlines())) <= 80
     scraped = said(host, SCRAPE)
     assert "vmplace_up 1.0" in scraped and 'vmplace_guest_info{domain="one"' in scraped
+
+    assert panels_without_series(host, tmp_path) == set(UNSEEN)
 
     said(host, "vmplace undo")
     assert is_away(host, "one", 1) and is_away(host, "two", 2)

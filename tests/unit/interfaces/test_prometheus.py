@@ -3,17 +3,13 @@
 Only the agent's host and sensor are made up.  Takes some 10 s, most of it Prometheus' own start.
 """
 
-import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
+from tests.unit.interfaces.real_prometheus import PANELS, asked, found_soon, scraping
 from tests.unit.interfaces.served_agent import running
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.sampling.guest_cost import MemoryRate
@@ -29,21 +26,6 @@ from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
 ROOT = Path(__file__).parents[3]
-SHIPPED = ROOT / "vmplace/interfaces/prometheus"
-DASHBOARDS = [json.loads(path.read_text()) for path in sorted(SHIPPED.glob("*.dashboard.json"))]
-PANELS = {
-    f"{one['title']}: {panel['title']}": panel["targets"][0]["expr"]
-    for one in DASHBOARDS
-    for panel in one["panels"]
-}
-CONFIG = """
-global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
-rule_files: [{rules}]
-scrape_configs:
-  - job_name: vmplace
-    static_configs: [{{targets: ["{target}"]}}]
-"""
-READY_S = 200.0
 
 
 class Faster:
@@ -82,20 +64,6 @@ class Refusing(World):
         return replace(super().host(), bandwidths=dict.fromkeys(((0, 0), (1, 1)), 6_400_000_000))
 
 
-def port_free() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def asked(url: str, path: str, **words: str) -> Any:
-    query = urllib.parse.urlencode(words)
-    with urllib.request.urlopen(f"{url}{path}?{query}", timeout=60) as answer:  # noqa: S310 - our own server
-        return json.loads(answer.read())["data"]
-
-
 @pytest.fixture(scope="module")
 def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run agent and exporter; return where it listens."""
@@ -119,53 +87,8 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def prometheus(exporter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus that has scraped the exporter several times; return its URL."""
-    binary = shutil.which("prometheus", path=f"{ROOT}/build/tools:{os.environ['PATH']}")
-    if binary is None and os.environ.get("CI"):
-        pytest.fail("prometheus is missing: make promtool")
-    if binary is None:
-        pytest.skip("prometheus is missing: make promtool")
-    folder = tmp_path_factory.mktemp("prometheus")
-    text = CONFIG.format(rules=SHIPPED / "vmplace.rules.yml", target=exporter)
-    (config := folder / "prometheus.yml").write_text(text)
-    listen = f"127.0.0.1:{port_free()}"
-    argv = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*argv, f"--web.listen-address={listen}"], stderr=log, stdout=log)
-    try:
-        wait_for_rates(f"http://{listen}", process, folder / "log")
-        yield f"http://{listen}"
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def wait_for_rates(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Wait until recorded rates are there: two scrapes, and a rule's evaluation after them."""
-    end = time.monotonic() + READY_S
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            if asked(url, "/api/v1/query", query="instance:vmplace_budget_use:ratio5m")["result"]:
-                return
-        except (urllib.error.URLError, ConnectionError):
-            pass
-        time.sleep(0.2)
-    raise AssertionError(log.read_text()[-3000:])
-
-
-def series(url: str, query: str) -> list[Mapping[str, Any]]:
-    """Return what a query finds, with the dashboard's choice of hosts on all."""
-    found: list[Mapping[str, Any]] = asked(url, "/api/v1/query", query=query.replace("$instance", ".*"))[
-        "result"
-    ]
-    return found
-
-
-def found_soon(url: str, query: str) -> list[Mapping[str, Any]]:
-    """Return what a query finds within a while: some series begin after a few windows."""
-    end = time.monotonic() + 60
-    while not (found := series(url, query)) and time.monotonic() < end:
-        time.sleep(0.3)
-    return found
+    with scraping(tmp_path_factory.mktemp("prometheus"), exporter, every_s=0.5) as url:
+        yield url
 
 
 @pytest.mark.parametrize("title", PANELS)

@@ -5,7 +5,8 @@
 Scenarios are drawn anew in each run, from the number that is printed first: who tunes on some meets others.
 Each scenario is one host and one or two guests of 500 to 6,000 pages, drawn by its number.  Parts of a
 guest's memory are read by all vCPUs, read by all and then written for a while, handed on to the opposite
-vCPU, used by one vCPU at a time, or distributed anew in each window.  Control: ``none``, memory untouched.
+vCPU, used by one vCPU at a time, distributed anew in each window, private but for visits of others to a tenth
+of the pages, or private and used in bursts.  Control: ``none``, memory untouched.
 It reports by which share the mean, the worst guest and a protected guest got slower.
 """
 
@@ -34,8 +35,12 @@ from vmplace.simulate.trace import Trace, parse_trace
 HOSTS = sorted((Path(vmplace.simulate.__file__).parent / "hosts").glob("*.toml"))
 POLICY, SOURCES = "agent:auto", ("ad", "ibs", "idle")
 """What ships, and what its sources tell it."""
-KINDS = ("read", "read, then written", "handed on", "one at a time", "distributed")
+KINDS = (
+    "read", "read, then written", "handed on", "one at a time", "distributed", "visited", "in bursts",
+)  # fmt: skip
 WRITES = {"read": 0.0, "read, then written": 0.5}
+VISITED = 0.1
+"""The share of private pages that others visit in a window."""
 Ints = npt.NDArray[np.int64]
 
 
@@ -46,9 +51,21 @@ def users(kind: str, pages: int, threads: int, turn: int, chance: np.random.Gene
         return np.broadcast_to(np.arange(threads)[:, None], (threads, pages)).astype(np.int64)
     if kind == "handed on":
         return ((own + turn * (threads // 2)) % threads)[None]
+    if kind == "visited":
+        visitors = chance.integers(0, threads, pages)
+        return np.where(chance.random(pages) < VISITED, visitors, own)[None]
+    if kind == "in bursts":
+        return own[None]
     if kind == "one at a time":
         return np.full((1, pages), turn % threads)
     return chance.integers(0, threads, (1, pages))
+
+
+def intensity(kind: str, window: int, period: int) -> float:
+    """Return how often pages are used in a window; those in bursts are in one of ``period`` + 1."""
+    if kind != "in bursts":
+        return 1.0
+    return float(period + 1) if window % (period + 1) == period else 0.01
 
 
 def records(kinds: list[str], shape: tuple[int, int, int], chance: np.random.Generator) -> Ints:
@@ -60,7 +77,8 @@ def records(kinds: list[str], shape: tuple[int, int, int], chance: np.random.Gen
     for window in range(windows):
         for kind, (first, end) in zip(kinds, pairwise(bounds.tolist()), strict=True):
             who = users(kind, end - first, threads, window // period, chance)
-            count = chance.poisson(accesses / len(kinds) / who.size, who.shape)
+            asked = accesses * intensity(kind, window, period)
+            count = chance.poisson(asked / len(kinds) / who.size, who.shape)
             often = WRITES.get(kind, 0.3) * (kind != "read, then written" or window // period % 2)
             stores = chance.binomial(count, often)
             page = np.broadcast_to(np.arange(first, end), who.shape)

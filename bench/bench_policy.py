@@ -39,6 +39,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 import vmplace.simulate
+from bench import bench_hostile
 from bench.bench_hostile import SOURCES as HOSTILE_SOURCES
 from bench.bench_hostile import drawn, drawn_first
 from bench.policy_cache import ResultCache, file_digest
@@ -230,7 +231,8 @@ def sampled(options: argparse.Namespace, left: Sequence[str], first: int) -> str
 def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
     """Return the rows of one made-up scenario: of what ships, beside doing nothing.  There is no oracle."""
     host, specs = drawn(number)
-    one = Scenario(host, f"hostile-{number}", tuple(specs), 1 << 30, ("hostile", str(number)))
+    made_by = file_digest(Path(bench_hostile.__file__)), file_digest(HOSTS / f"{host.name}.toml")
+    one = Scenario(host, f"hostile-{number}", tuple(specs), 1 << 30, ("hostile", str(number), *made_by))
     none = bench.run(one, "none", "full")
     names = {"host": host.name, "mix": one.mix}
     return [

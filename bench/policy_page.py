@@ -62,8 +62,8 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     rows: list[Row] = kept["rows"]
     yield "## All policies on recorded traces\n"
     yield "*modelled*, by `make bench-policy` ([how](simulate.md)). A share is of the oracle's gain over"
-    yield "doing nothing, where that is 1 % or more; *of the mean gain*: of the oracle's mean gain, rows of"
-    yield "small gain too. No row counts for more than 1. *Mean time* is beside doing nothing, and *time"
+    yield "doing nothing, where that is 1 % or more, and counts for 1 at most and -1 at least; *of the mean"
+    yield "gain*: of the oracle's mean gain, each row whole. *Mean time* is beside doing nothing, and *time"
     yield "lost* the mean over all rows of what those that got slower lost."
     yield (
         textwrap.fill(f"{kept['sampled'][0].upper()}{kept['sampled'][1:]}.", 98, break_on_hyphens=False)

@@ -24,22 +24,22 @@ def median_share(rows: list[Row], key: str) -> float | None:
 
 
 def _shares(rows: list[Row], key: str) -> list[float]:
-    # The oracle moves no vCPUs: who does may gain more, but makes up for no other row with it.
-    return [min(one[key], 1.0) for one in rows if one[key] is not None]
+    # The oracle moves no vCPUs: who does may gain more, but makes up for no other row with it.  Nor does one
+    # row in which there was little to gain, and much was lost, stand for all others.
+    return [min(max(one[key], -1.0), 1.0) for one in rows if one[key] is not None]
 
 
 def share_of_mean_gain(rows: list[Row]) -> float | None:
     """Return the mean gain over ``none`` as a share of the oracle's mean gain.
 
-    As kMAF (PACT'14, section 5.1) states its own: 13.8 of 15.3 %.  No row counts for more than the oracle's.
+    As kMAF (PACT'14, section 5.1) states its own: 13.8 of 15.3 %.  Each row counts whole, gain or loss.
     """
     untouched, mine, best = (
         np.array([one[key] for one in rows]) for key in ("none_run_time_s", "run_time_s", "oracle_run_time_s")
     )
     if not len(rows) or (best >= untouched).all():
         return None
-    gains = np.minimum(1 - mine / untouched, 1 - best / untouched)
-    return float(gains.sum() / (1 - best / untouched).sum())
+    return float((1 - mine / untouched).sum() / (1 - best / untouched).sum())
 
 
 def summary(rows: list[Row], runs: Iterable[tuple[str, str]], left_out: Row | None) -> str:

@@ -25,6 +25,7 @@ from vmplace.model.metrics import Matrix
 from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
 from vmplace.policy.host_view import GuestEvidence, HostView, Indexes, demand, row_sums
 from vmplace.policy.page_task import PageTask
+from vmplace.policy.vcpu_moves import vcpu_shift
 
 SETTLE_NS = 100e6
 """How long a layout is watched before it is judged, and before another one is thought of."""
@@ -86,15 +87,6 @@ def _cpus(view: HostView) -> Matrix:
     return cpus
 
 
-def shift(before: Indexes, after: Indexes, nodes: int) -> Matrix:
-    """Return which share of each node's vCPUs runs on each other node then: rows sum to 1."""
-    moved = np.zeros((nodes, nodes))
-    np.add.at(moved, (before, after), 1.0)
-    total = moved.sum(axis=1, keepdims=True)
-    shares: Matrix = np.where(total > 0, moved / np.maximum(total, 1.0), np.eye(nodes))
-    return shares
-
-
 def times(view: HostView, layout: Layout) -> Matrix:
     """Return each guest's time per access in this layout, with all memory where it is best for it."""
     cpus = _cpus(view)
@@ -113,7 +105,9 @@ def times(view: HostView, layout: Layout) -> Matrix:
 def _free_task(view: HostView, guest: GuestEvidence, after: Indexes, share: float, every: int) -> PageTask:
     """Return the guest's pages as a task without prices, its vCPUs where ``after`` says."""
     nodes, some = len(view.system.nids), slice(every // 2, None, every)
-    shifted = guest.heat[some] if not len(after) else guest.heat[some] @ shift(_nodes(guest), after, nodes)
+    shifted = (
+        guest.heat[some] if not len(after) else guest.heat[some] @ vcpu_shift(_nodes(guest), after, nodes)
+    )
     there = replace(
         guest,
         heat=shifted,

@@ -28,7 +28,7 @@ from vmplace.policy.host_view import (
     row_sums,
     traffic,
 )
-from vmplace.policy.vcpu_plan import shift
+from vmplace.policy.vcpu_moves import vcpu_shift
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS, Learnt
 from vmplace.simulate.look import WindowTruth
@@ -142,7 +142,7 @@ class GuestRun:
 
     def run_on(self, vcpu_node: Indexes) -> None:
         """Let the vCPUs run on these nodes from now on."""
-        self.learnt.ran_on(shift(self.vcpu_node, vcpu_node, self.nodes))
+        self.learnt.ran_on(vcpu_shift(self.vcpu_node, vcpu_node, self.nodes))
         self.vcpu_node = vcpu_node.copy()
         self._open()
 

@@ -146,6 +146,7 @@ def parse_trace(arrays: dict[str, Any], *, name: str) -> Trace:
     _check_indexes(whole, threads, windows)
     samples = _samples(arrays, len(whole["vpn"]), threads)
     _check_lives(whole)
+    _check_addresses(whole)
     records = _ascending({one: whole[one] for one in RECORD_ARRAYS})
     first, last = _workers(meta, threads)
     return Trace(
@@ -275,6 +276,16 @@ def _check_lives(whole: dict[str, Ints]) -> None:
         if wrong.any():
             record = int(wrong.argmax())
             raise TraceError(f"page {page[record]} is accessed in window {at[record]}, {when}")
+
+
+def _check_addresses(whole: dict[str, Ints]) -> None:
+    """Raise TraceError for two pages at one address at the same time; one after the other is usual."""
+    order = np.lexsort((whole["first_touch_epoch"], whole["vpn"]))
+    vpn, first, free = (whole[name][order] for name in ("vpn", "first_touch_epoch", "free_epoch"))
+    both = (vpn[1:] == vpn[:-1]) & (first[1:] < free[:-1])
+    if both.any():
+        at = order[int(both.argmax())]
+        raise TraceError(f"page {at} is not unmapped before another page has its address")
 
 
 def _workers(meta: dict[str, Any], threads: int) -> tuple[int, int]:

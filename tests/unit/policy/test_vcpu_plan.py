@@ -6,7 +6,8 @@ import numpy as np
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy.host_view import Counters, GuestEvidence, HostView
-from vmplace.policy.vcpu_plan import SETTLE_NS, VcpuPlanner, better_layout, gathered, shift
+from vmplace.policy.vcpu_moves import vcpu_shift
+from vmplace.policy.vcpu_plan import SETTLE_NS, VcpuPlanner, better_layout, gathered
 
 FOREVER = 1e15
 MS = 1e6
@@ -57,7 +58,7 @@ def test_protected_guests_stay():
 
 
 def test_shift_tells_where_the_accesses_of_each_node_come_from_then():
-    moved = shift(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 3)
+    moved = vcpu_shift(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 3)
     assert moved.tolist() == [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 1]]
 
 

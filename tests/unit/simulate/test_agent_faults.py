@@ -49,3 +49,11 @@ def test_a_failure_that_stops_the_loop_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("vmplace.agent.trials.Trials._rate", rate)
     assert len(failures(range(6))) == 6
+
+
+@pytest.mark.parametrize(("seconds", "code"), [("600", 0), ("0", 2)])
+def test_a_time_that_is_too_short_for_all_seeds_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, seconds: str, code: int
+) -> None:
+    monkeypatch.setattr("sys.argv", ["agent_faults", "--seeds", "2", "--jobs", "1", "--seconds", seconds])
+    assert agent_faults.main() == code

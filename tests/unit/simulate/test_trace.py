@@ -51,6 +51,7 @@ def test_a_number_that_cannot_be_is_named(name: str, value: int, message: str):
         ({"stores": np.full(2400, -1)}, "negative"),
         ({"first_touch_epoch": np.full(400, 3)}, "window 0, before its first touch"),
         ({"free_epoch": np.full(400, 4)}, "window 5, after it was unmapped"),
+        ({"vpn": np.arange(400) % 399}, "page 0 is not unmapped before another page has its address"),
     ],
 )
 def test_an_array_that_cannot_be_is_named(changes: dict[str, np.ndarray | None], message: str):

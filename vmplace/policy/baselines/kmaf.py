@@ -28,7 +28,7 @@ from vmplace.policy.host_view import (
     Indexes,
     NodeIndexes,
 )
-from vmplace.policy.vcpu_plan import shift
+from vmplace.policy.vcpu_moves import vcpu_shift
 
 GAIN = 0.1
 """vCPUs are mapped anew only if that keeps so much more of all sharing on one node.
@@ -130,7 +130,7 @@ class KmafPlanner:
         """Let the vectors of a guest's pages follow its vCPUs to ``nodes``."""
         vector = self.vectors.get(guest.name)
         if nodes is not None and guest.vcpu_node is not None and vector is not None:
-            self.vectors[guest.name] = vector @ shift(guest.vcpu_node, nodes, vector.shape[1])
+            self.vectors[guest.name] = vector @ vcpu_shift(guest.vcpu_node, nodes, vector.shape[1])
 
     def _pages(self, view: HostView, guest: GuestEvidence) -> NodeIndexes:
         vector = self.vectors.setdefault(guest.name, np.zeros_like(guest.heat))

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from vmplace.errors import ConfigError, OutsideError, cure_of_reading
-from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, described_memory, lines_per_ns
+from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, QUEUE, described_memory, lines_per_ns
 from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
-from vmplace.model.published import CARREFOUR_2013
 from vmplace.outside import MOST_ID, TOML_CURE, error_text, finite, parse_toml, read_bytes
 
 PAGE_BYTES = 4096
@@ -94,7 +93,7 @@ def _host(raw: dict[str, Any], name: str) -> SimulatedHost:
         local_latency_ns=finite(
             raw.get("local_latency_ns", LOCAL_LATENCY_NS), least=1, most=1e6, what="local_latency_ns"
         ),
-        queue=finite(raw.get("queue", CARREFOUR_2013.queue), least=0, most=1e3, what="queue"),
+        queue=finite(raw.get("queue", QUEUE), least=0, most=1e3, what="queue"),
     )
     return SimulatedHost(name, system, cpus, memory * (MIB // PAGE_BYTES))
 

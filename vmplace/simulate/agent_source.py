@@ -28,6 +28,7 @@ from vmplace.sampling.served import Served, ServedAccesses
 from vmplace.simulate.agent_host import SimulatedGuest, SimulatedMachine
 from vmplace.simulate.look import Look
 from vmplace.simulate.source_views import Sensor
+from vmplace.simulate.watch_costs import SAMPLE_NS, SET_BIT_NS
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
 
 LOOK_PAGE_NS = 250.0
@@ -35,10 +36,6 @@ LOOK_PAGE_NS = 250.0
 some 30, 7 and 24 ms for a GiB of small pages that several nodes touch (design/early-readings.md)."""
 READ_PAGE_NS = 1.0
 """Of the agent, for each page of a guest and reading (make bench: some 0.3 ms a GiB)."""
-SET_BIT_NS = 50.0
-"""Of a vCPU: the page walk that sets an accessed bit."""
-SAMPLE_NS = 2000.0
-"""Of a vCPU: the interrupt of a sample."""
 
 Words = npt.NDArray[np.uint64]
 

@@ -181,7 +181,9 @@ class Simulation:
             name = guest.spec.name
             if parts := self.shown[name]:
                 look = Look(parts, guest.learnt.shown)
-                guest.learnt.absorb(looked(self.source, look, self.chance), span)
+                seen = looked(self.source, look, self.chance)
+                self.pause[name] += seen.held_up_ns(guest.parallelism, self.costs.flush_ns)
+                guest.learnt.absorb(seen, span)
                 if self.policy.wants_sharing:
                     guest.learnt.share(guest.sharing())
             self.shown[name] = []
@@ -193,8 +195,12 @@ class Simulation:
     def _balance(self, kernel: KernelBalancing, active: list[GuestRun]) -> None:
         """Let the kernel move what faulted twice on a node, if its balancing is on."""
         kernel.next_wake_ns = self.now + WAKE_NS
-        kernel.look(active, self.now)
+        seen = kernel.look(active, self.now)
         if kernel.is_on():
+            for guest in active:
+                if guest.spec.name in seen:
+                    held_up_ns = seen[guest.spec.name].held_up_ns(guest.parallelism, self.costs.flush_ns)
+                    self.pause[guest.spec.name] += held_up_ns
             self._carry_out(active, kernel.planner.plan(self._view(active, None)))
 
     def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:

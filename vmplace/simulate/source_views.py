@@ -22,6 +22,7 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.touch_rates import expected_touches, reading_times
 from vmplace.policy.host_view import Bools, Indexes, row_sums
 from vmplace.simulate.look import Look
+from vmplace.simulate.watch_costs import HINT_FAULT_NS, SAMPLE_NS, SET_BIT_NS
 
 CLOCK_SCALE = 50
 """How many times longer real runs last than traces do (docs/simulate.md): clocks and rates of the papers
@@ -29,7 +30,7 @@ are scaled by it, so that a trace is looked at as often as the program would be.
 IBS_PERIOD = 39_000 // CLOCK_SCALE
 """DRAM accesses per sample: Carrefour's 130,000 cycles (section 3.3) at Streamcluster's IPC of 0.30."""
 IBS_CYCLES = 65_000
-"""Cycles per sample: Carrefour's higher rate (section 3.3.1), all the time and at no price."""
+"""Cycles per sample: Carrefour's higher rate (section 3.3.1), all the time."""
 CLOCK_GHZ, MEMORY_SHARE = 2.3, 1 / 3
 """Of Carrefour's machine A; one operation in three accesses memory (guest_run.py, ACCESS_NS)."""
 FIRST_READING_NS = 6.25e6 / CLOCK_SCALE
@@ -47,6 +48,8 @@ class Seen:
     ``read_ratio``: share of reads among what was seen; None if no written page can go unseen.
     ``samples[P, N]``: how many observations the heat rests on, where these are few; else None.  ``certain``:
     the samples are another source's than the heat's, which is zero only where nothing was touched.
+    ``vcpu_ns`` and ``flushes``: what it cost the guest's vCPUs to be seen so, and how often all of them
+    waited for a flush of TLBs.  ``full`` is a bound, which costs nothing.
     """
 
     heat: Matrix
@@ -54,6 +57,12 @@ class Seen:
     read_ratio: float | None = None
     samples: Matrix | None = None
     certain: bool = False
+    vcpu_ns: float = 0.0
+    flushes: int = 0
+
+    def held_up_ns(self, parallelism: float, flush_ns: float) -> float:
+        """Return for how long the guest was held up, of the trace's time: it is looked at more often."""
+        return (self.vcpu_ns / max(parallelism, 1.0) + self.flushes * flush_ns) / CLOCK_SCALE
 
 
 Source = Callable[[Look, np.random.Generator], Seen]
@@ -65,7 +74,7 @@ def looked(source: Source, look: Look, chance: np.random.Generator) -> Seen:
     written = np.zeros(npages, np.bool_)
     written[look.rows] = seen.written
     samples = None if seen.samples is None else _spread(seen.samples, look.rows, npages)
-    return Seen(_spread(seen.heat, look.rows, npages), written, seen.read_ratio, samples, seen.certain)
+    return replace(seen, heat=_spread(seen.heat, look.rows, npages), written=written, samples=samples)
 
 
 def _spread(some: Matrix, rows: Indexes, npages: int) -> Matrix:
@@ -90,7 +99,8 @@ def see_bits(look: Look, chance: np.random.Generator) -> Seen:
         first += look.touches_until(time) < due
     dirty = chance.random(due.shape) < _chance_of_any(look.stores)
     heat = expected_touches(first, times, look.before)
-    return Seen(_scaled(heat, look), row_sums(dirty.astype(np.float64)) > 0)
+    cost = SET_BIT_NS * float(np.count_nonzero(first < len(times)))
+    return Seen(_scaled(heat, look), row_sums(dirty.astype(np.float64)) > 0, vcpu_ns=cost, flushes=1)
 
 
 def see_idle(look: Look, chance: np.random.Generator) -> Seen:
@@ -106,7 +116,8 @@ def see_hints(look: Look, chance: np.random.Generator) -> Seen:
     # A fault tells whether its access wrote.
     wrote = chance.random(len(counts)) < row_sums(look.stores) / np.maximum(row_sums(look.touches), 1e-9)
     ratio = 1 - float((wrote & armed).sum()) / max(int(armed.sum()), 1)
-    return Seen(_scaled(heat, look), wrote & armed, ratio, (heat > 0).astype(np.float64))
+    samples, cost = (heat > 0).astype(np.float64), HINT_FAULT_NS * float(armed.sum())
+    return Seen(_scaled(heat, look), wrote & armed, ratio, samples, vcpu_ns=cost, flushes=1)
 
 
 def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
@@ -114,8 +125,7 @@ def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIO
     dram, stores = look.dram, look.stores
     sampled = chance.poisson(dram / period).astype(np.float64)
     writes = chance.binomial(sampled.astype(np.int64), np.clip(stores / np.maximum(dram, 1e-9), 0, 1))
-    ratio = 1 - float(writes.sum()) / max(float(sampled.sum()), 1.0)
-    return Seen(_scaled(sampled, look), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
+    return _sampled(look, sampled, writes)
 
 
 def see_hits(look: Look, chance: np.random.Generator, period: int = IBS_CYCLES) -> Seen:
@@ -124,14 +134,22 @@ def see_hits(look: Look, chance: np.random.Generator, period: int = IBS_CYCLES) 
     hits, stores = look.hits, look.stores
     sampled = chance.poisson(hits * (taken / max(float(hits.sum()), 1.0))).astype(np.float64)
     writes = chance.binomial(sampled.astype(np.int64), np.clip(stores / np.maximum(hits, 1e-9), 0, 1))
-    ratio = 1 - float(writes.sum()) / max(float(sampled.sum()), 1.0)
-    return Seen(_scaled(sampled, look), row_sums(writes.astype(np.float64)) > 0, ratio, sampled)
+    return _sampled(look, sampled, writes)
 
 
 def see_bits_and_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
     """Return bits, and samples beside them."""
     who, often = see_bits(look, chance), see_samples(look, chance, period)
-    return replace(who, written=who.written | often.written, samples=often.samples, certain=True)
+    cost = who.vcpu_ns + often.vcpu_ns
+    written = who.written | often.written
+    return replace(who, written=written, samples=often.samples, certain=True, vcpu_ns=cost)
+
+
+def _sampled(look: Look, sampled: Matrix, writes: Indexes) -> Seen:
+    """Return what so many samples of each page and node show, so many of which wrote."""
+    total, wrote = float(sampled.sum()), row_sums(writes.astype(np.float64))
+    ratio = 1 - float(wrote.sum()) / max(total, 1.0)
+    return Seen(_scaled(sampled, look), wrote > 0, ratio, sampled, vcpu_ns=SAMPLE_NS * total)
 
 
 def _chance_of_any(expected: Matrix) -> Matrix:

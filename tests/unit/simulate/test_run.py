@@ -198,3 +198,15 @@ def test_guests_that_crowd_a_node_are_spread_over_the_free_cpus_with_their_memor
     assert ours.run_time_s < 0.7 * none.run_time_s
     # Spread over two nodes, half of the accesses to pages that all share would be remote.
     assert ours.lar is not None and ours.lar > 0.7
+
+
+def test_who_watches_and_changes_nothing_makes_a_guest_slower_by_the_watching(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing can be gained: all pages lie where they are used."""
+    cheap = run(private_pages(), "kernel-balancing-model", source="hints", nodes="0", first_touch="0")
+    monkeypatch.setattr(source_views, "HINT_FAULT_NS", 150_000.0)
+    dear = run(private_pages(), "kernel-balancing-model", source="hints", nodes="0", first_touch="0")
+    assert moved(cheap) == moved(dear) == 0
+    untouched = run(private_pages(), "none", nodes="0", first_touch="0").run_time_s
+    assert untouched < cheap.run_time_s < dear.run_time_s

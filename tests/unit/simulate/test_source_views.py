@@ -4,8 +4,9 @@ import numpy as np
 
 from vmplace.simulate.learnt import Learnt
 from vmplace.simulate.look import Look, Part, WindowTruth
-from vmplace.simulate.source_views import looked, source_named
+from vmplace.simulate.source_views import CLOCK_SCALE, HINT_PAGES, Seen, looked, source_named
 from vmplace.simulate.trace import NEAR_PAGES
+from vmplace.simulate.watch_costs import HINT_FAULT_NS, SAMPLE_NS, SET_BIT_NS
 
 NPAGES = 2048
 HERE = np.zeros(NPAGES, np.int8)
@@ -18,6 +19,30 @@ def truth() -> WindowTruth:
     stores = np.zeros_like(dram)
     stores[::8, 0] = 50.0
     return WindowTruth(dram, dram, stores)
+
+
+def seen_by(source: str) -> Seen:
+    look = Look([Part(truth(), 1.0, 2e6, 8e6)], np.zeros((NPAGES, 2)))
+    return looked(source_named(source), look, np.random.default_rng(5))
+
+
+def test_to_be_watched_costs_what_each_bit_fault_and_sample_costs() -> None:
+    assert (seen_by("full").vcpu_ns, seen_by("full").flushes) == (0.0, 0)
+    # Half of the pages, by both nodes: thousands of touches set each bit.
+    bits = 2 * (NPAGES // 2)
+    assert (seen_by("ad").vcpu_ns, seen_by("ad").flushes) == (SET_BIT_NS * bits, 1)
+    faults = seen_by("hints").vcpu_ns / HINT_FAULT_NS
+    assert abs(faults - NPAGES / 2 / HINT_PAGES) < 4 * (NPAGES / 2 / HINT_PAGES) ** 0.5
+    samples = seen_by("ibs:5000")
+    assert samples.samples is not None
+    assert (samples.vcpu_ns, samples.flushes) == (SAMPLE_NS * samples.samples.sum(), 0)
+    both = seen_by("ad+ibs:5000")
+    assert both.vcpu_ns > SET_BIT_NS * bits + 0.9 * samples.vcpu_ns and both.flushes == 1
+
+
+def test_a_cost_is_shared_by_the_vcpus_and_a_flush_holds_up_all_of_a_longer_time() -> None:
+    seen = Seen(np.zeros((1, 1)), np.zeros(1, np.bool_), vcpu_ns=8000.0, flushes=1)
+    assert seen.held_up_ns(4.0, 5000.0) == (2000.0 + 5000.0) / CLOCK_SCALE
 
 
 def learnt_from(source: str) -> Learnt:

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "vmplace/interfaces/vmplace.service"
+UNITS = sorted(path.stem for path in UNIT.parent.glob("*.service"))
 
 
 def test_each_command_is_absolute_and_where_the_manual_installs_it():
@@ -26,14 +27,35 @@ def test_an_agent_is_started_again_however_often_it_ends():
     assert (said["Restart"], said["StartLimitIntervalSec"]) == ("on-failure", "0")
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
-def test_systemd_finds_nothing_wrong(tmp_path: Path):
+def complaints(folder: Path, name: str, drop_in: str = "") -> str:
+    """Return what systemd finds wrong with a unit, and with an administrator's file that changes it."""
     # A command that is there in place of one that is not installed here.
-    unit = tmp_path / "vmplace.service"
-    unit.write_text(UNIT.read_text().replace("/opt/vmplace/bin/vmplace", "/bin/true"))
+    unit = folder / f"{name}.service"
+    unit.write_text(UNIT.with_name(unit.name).read_text().replace("/opt/vmplace/bin/vmplace", "/bin/true"))
+    if drop_in:
+        (changes := folder / f"{unit.name}.d").mkdir()
+        # As `systemctl edit` names it.
+        (changes / "override.conf").write_text(drop_in)
     argv = ["systemd-analyze", "verify", "--man=no", str(unit)]
     reported = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (reported.returncode, reported.stderr) == (0, "")
+    assert reported.stderr or reported.returncode == 0
+    return reported.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong(tmp_path: Path, name: str):
+    assert complaints(tmp_path, name) == ""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+@pytest.mark.parametrize("name", UNITS)
+def test_an_administrator_may_change_a_unit_by_a_file_of_their_own(tmp_path: Path, name: str):
+    """Another limit and another command, and one that is wrong, which shows that the file is read."""
+    changes = "[Service]\nMemoryMax=512M\nNice=5\nExecStart=\nExecStart=/bin/true --config /etc/other.toml\n"
+    assert complaints(tmp_path, name, changes) == ""
+    (wrong := tmp_path / "wrong").mkdir()
+    assert "override.conf:2: " in complaints(wrong, name, "[Service]\nMemoryMax=much\n")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")

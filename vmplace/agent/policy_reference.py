@@ -130,7 +130,8 @@ def _filled(text: str, width: int = 100) -> list[str]:
 _HEAD = f"""# Policy reference
 
 The policy of a guest says what vmplace may do with it. This page and the schema for XML editors,
-`vmplace/agent/policy.rng`, are generated (`python -m vmplace.agent.policy_reference`).
+`vmplace/agent/policy.rng`, are generated (`python -m vmplace.agent.policy_reference`). The Debian
+package has the schema in `/usr/share/vmplace/schemas`.
 
 The same keys can stand in the domain's XML, in `/etc/vmplace/vmplace.toml` and in extra specs of an
 OpenStack flavour, which Nova writes into the domain's XML:

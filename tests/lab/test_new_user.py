@@ -42,6 +42,7 @@ UNSEEN = {
     "vmplace-fleet: Most pressed hosts",
     "vmplace-fleet: Pressure of the whole fleet",
     "vmplace: Cycles per instruction since the last move",
+    "vmplace: DRAM accesses by node",
     "vmplace: Stalls on other nodes' memory",
 }
 """Panels that stay empty in the emulated host: its CPUs count neither cycles nor DRAM accesses."""

@@ -69,7 +69,7 @@ def available_memory_bytes() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise LabError("/proc/meminfo has no MemAvailable")
+    raise LabError("/proc/meminfo has no MemAvailable", hint="mount proc on /proc; Linux has it since 3.14")
 
 
 def check_machine(*, disk_bytes: int, memory_bytes: int) -> None:

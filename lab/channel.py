@@ -80,7 +80,8 @@ class Channel:
             except TimeoutError as err:
                 raise LabTimeoutError(f"the emulated host did not answer {name} in {timeout:.0f} s") from err
         if "error" in answer:
-            raise LabError(f"the emulated host refused {name}: {answer['error']['desc']}")
+            hint = "`journalctl -u qemu-guest-agent` in the host may tell more"
+            raise LabError(f"the emulated host refused {name}: {answer['error']['desc']}", hint=hint)
         return answer["return"]
 
     def start(

@@ -44,7 +44,7 @@ def kubevirt_schema(kind: str) -> str:
     text = (kubevirt_source() / SCHEMAS).read_text()
     found = re.search(rf'^\t"{kind}": (`.*?`),?\n(?=\t"|\}})', text, re.MULTILINE | re.DOTALL)
     if found is None:
-        raise LabError(f"KubeVirt {KUBEVIRT} has no schema of {kind}")
+        raise LabError(f"KubeVirt {KUBEVIRT} has no schema of {kind}", hint=f"look for it in its {SCHEMAS}")
     # Go's raw strings hold no backticks: they are put in between.
     return found[1].replace('` + "`" + `', "`")[1:-1]
 

@@ -154,7 +154,9 @@ class MeterReading:
         Raises VmplaceError if the machine was restored from a snapshot in between.
         """
         if self.nids != earlier.nids or self.cpu_nids != earlier.cpu_nids:
-            raise VmplaceError("two readings of the meter are of different machines")
+            raise VmplaceError(
+                "two readings of the meter are of different machines", hint="read it again, from one machine"
+            )
         grown = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTERS}
         if self.switches < earlier.switches or any((grown[name] < 0).any() for name in _COUNTERS):
             raise VmplaceError(
@@ -208,7 +210,9 @@ def find_device(sysfs: Path = Path("/sys")) -> Path:
 def parse_region(region: bytes | mmap.mmap) -> MeterReading:
     """Return the reading that the bytes of a region hold; raises UnsupportedHostError if they hold none."""
     if len(region) < REGION_BYTES:
-        raise UnsupportedHostError(f"{len(region)} bytes are too short for a meter's region")
+        raise UnsupportedHostError(
+            f"{len(region)} bytes are too short for a meter's region", hint="boot with the lab's own QEMU"
+        )
     header = np.frombuffer(region, HEADER, count=1)[0]
     if header["magic"] != MAGIC:
         raise UnsupportedHostError(
@@ -262,7 +266,9 @@ class MeterCounters:
         try:
             self._region = mmap.mmap(fd, REGION_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError) as error:
-            raise UnsupportedHostError(f"cannot map {self.path}: {error}") from error
+            raise UnsupportedHostError(
+                f"cannot map {self.path}: {error}", hint="boot with the lab's own QEMU"
+            ) from error
         finally:
             os.close(fd)
         self.read()

@@ -59,7 +59,10 @@ def write_deploy_disk(path: Path, artifacts: LabArtifacts, extra: dict[str, Path
         _add_text(archive, "usr/lib/python3/dist-packages/vmplace.pth", f"/{PACKAGE_ROOT}\n", mode=0o644)
     size = path.stat().st_size
     if size > DISK_BYTES:
-        raise LabError(f"the deploy disk holds {DISK_BYTES >> 20} MiB, {size >> 20} MiB are to go there")
+        raise LabError(
+            f"the deploy disk holds {DISK_BYTES >> 20} MiB, {size >> 20} MiB are to go there",
+            hint="bring fewer files, or raise DISK_BYTES in lab/deploy.py",
+        )
     with path.open("ab") as disk:
         disk.truncate(DISK_BYTES)
     return -(-size // BLOCK_BYTES)

@@ -97,7 +97,10 @@ def forget_shared_address(state: bytes) -> bytes:
     """
     name = b"/shared" + SHARED_MEMORY_BYTES.to_bytes(8, "big")
     if state.count(name) != 1:
-        raise LabError("the machine state does not name the shared memory where QEMU 10.0 does")
+        raise LabError(
+            "the machine state does not name the shared memory where QEMU 10.0 does",
+            hint="take the QEMU that the lab builds",
+        )
     start = state.index(name) + len(name)
     return state[:start] + bytes(8) + state[start + 8 :]
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from vmplace.errors import VmplaceError
 
+RUN_AGAIN = "run it again: a nested guest hangs now and then under emulation"
+
 
 class LabError(VmplaceError):
     """The lab cannot be built or booted, or a command in the emulated host failed."""
@@ -11,6 +13,8 @@ class LabError(VmplaceError):
 
 class LabTimeoutError(LabError):
     """Something in the emulated host took longer than it may: it hangs, or this machine is too slow."""
+
+    usual_hint = "end what else runs on this machine, and try again"
 
 
 class LostTimersError(LabError):

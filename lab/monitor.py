@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab.errors import LabError
+from lab.errors import LabError, LabTimeoutError
 from lab.json_socket import JsonSocket, connect
 
 
@@ -26,7 +26,10 @@ class Monitor:
                 if "return" in answer:
                     return answer["return"]
                 if "error" in answer:
-                    raise LabError(f"QEMU refused {name}: {answer['error']['desc']}")
+                    raise LabError(
+                        f"QEMU refused {name}: {answer['error']['desc']}",
+                        hint="take the QEMU that the lab builds",
+                    )
 
     def wait_for_migration(self, *, timeout: float) -> None:
         """Wait until the running migration (to or from a file) is complete."""
@@ -36,9 +39,12 @@ class Monitor:
             if state.get("status") == "completed":
                 return
             if state.get("status") in ("failed", "cancelled"):
-                raise LabError(f"machine state: {state.get('error-desc', state['status'])}")
+                raise LabError(
+                    f"machine state: {state.get('error-desc', state['status'])}",
+                    hint="free disk space for it, and boot again",
+                )
             if time.monotonic() > deadline:
-                raise LabError(f"machine state: still {state.get('status')} after {timeout:.0f} s")
+                raise LabTimeoutError(f"machine state: still {state.get('status')} after {timeout:.0f} s")
             time.sleep(0.02)
 
     def close(self) -> None:

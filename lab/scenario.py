@@ -12,7 +12,7 @@ import msgspec
 
 from lab.workload import Workload, check_workload
 from vmplace.errors import ConfigError, OutsideError, VmplaceError
-from vmplace.outside import parse_toml
+from vmplace.outside import TOML_CURE, parse_toml
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 ManagerName = Literal["none", "numad", "numad-advice", "kernel", "interleave", "vmplace-stock", "vmplace"]
@@ -132,7 +132,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for guest_id, guest in enumerate(self.guests, start=1):
             if guest.name == name:
                 return guest_id
-        raise VmplaceError(f"scenario {self.name} has no guest '{name}'")
+        known = ", ".join(guest.name for guest in self.guests)
+        raise VmplaceError(f"scenario {self.name} has no guest '{name}'", hint=f"its guests: {known}")
 
 
 def read_scenario(name_or_path: str) -> Scenario:
@@ -153,12 +154,13 @@ def parse_scenario(text: str, *, source: str) -> Scenario:
     try:
         scenario = msgspec.convert(parse_toml(text), Scenario)
     except tomllib.TOMLDecodeError as err:
-        raise ConfigError(f"not TOML: {err}", place=source) from err
+        raise ConfigError(f"not TOML: {err}", place=source, hint=TOML_CURE) from err
     except OutsideError as err:
-        raise ConfigError(str(err), place=source) from err
+        raise ConfigError(str(err), place=source, hint=TOML_CURE) from err
     except msgspec.ValidationError as err:
         what, _, where = str(err).partition(" - at ")
-        raise ConfigError(what, place=f"{source}: {where.strip('`') or '$'}") from err
+        place = f"{source}: {where.strip('`') or '$'}"
+        raise ConfigError(what, place=place, hint="docs/scenarios.md has an example") from err
     _check(scenario, source)
     return scenario
 
@@ -179,7 +181,8 @@ def _check(scenario: Scenario, source: str) -> None:
     names = [guest.name for guest in scenario.guests]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two guests are called '{name}'", place=f"{source}: $.guests")
+            place = f"{source}: $.guests"
+            raise ConfigError(f"two guests are called '{name}'", place=place, hint="rename one of them")
     for i, guest in enumerate(scenario.guests):
         try:
             _check_guest(guest)
@@ -188,7 +191,8 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ConfigError(str(err), place=place, hint=err.hint) from err
     for i, expectation in enumerate(scenario.expect):
         for name in set(expectation.guests) - set(names):
-            raise ConfigError(f"there is no guest '{name}'", place=f"{source}: $.expect[{i}].guests")
+            place, hint = f"{source}: $.expect[{i}].guests", f"guests: {', '.join(names)}"
+            raise ConfigError(f"there is no guest '{name}'", place=place, hint=hint)
 
 
 def _check_guest(guest: Guest) -> None:
@@ -201,6 +205,12 @@ def _check_guest(guest: Guest) -> None:
     if not guest.cells:
         return
     if sorted(vcpu for cell in guest.cells for vcpu in cell.vcpus) != list(range(vcpus)):
-        raise VmplaceError("cells do not hold each vCPU exactly once")
+        raise VmplaceError(
+            "cells do not hold each vCPU exactly once",
+            hint=f"distribute vCPUs 0 to {vcpus - 1} over the cells",
+        )
     if sum(cell.memory_mib for cell in guest.cells) != guest.memory_mib:
-        raise VmplaceError("the cells' memory_mib do not add up to the guest's")
+        raise VmplaceError(
+            "the cells' memory_mib do not add up to the guest's",
+            hint=f"they must make {guest.memory_mib} MiB",
+        )

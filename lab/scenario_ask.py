@@ -7,7 +7,7 @@ too slow.
 from collections.abc import Sequence
 from typing import Any
 
-from lab.errors import LabError, TooSlowError
+from lab.errors import RUN_AGAIN, LabError, TooSlowError
 from lab.machine import LabHost
 from lab.scenario import Guest
 from lab.scenario_stage import ask_payloads
@@ -23,7 +23,7 @@ def ask_all(host: LabHost, guests: Sequence[Guest], command: str) -> dict[str, A
     """
     answers = ask_patiently(host, guests, command, ANSWER_S)
     if silent := [guest.name for guest in guests if guest.name not in answers]:
-        raise LabError(f"{', '.join(silent)} fell silent: no answer to '{command}'")
+        raise LabError(f"{', '.join(silent)} fell silent: no answer to '{command}'", hint=RUN_AGAIN)
     return answers
 
 

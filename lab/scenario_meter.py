@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lab.counted import counted_by_programs, counted_fetches, counted_traffic
 from lab.counters_meter import GUEST_HOST, Counts, MeterCounters, MeterReading
-from lab.errors import LabError, TooSlowError
+from lab.errors import RUN_AGAIN, LabError, TooSlowError
 from lab.machine import LabHost
 from lab.scenario_result import WORK_TOUCHES
 from lab.topology import LabTopology
@@ -184,7 +184,10 @@ def read_windows(
         finally:
             host.run(["vmp-meter", "off"])
     if (worst := max(window.unattributed for window in sound)) > UNATTRIBUTED_MAX:
-        raise LabError(f"the meter could not tell of {worst:.2%} of all accesses whose or where they were")
+        raise LabError(
+            f"the meter could not tell of {worst:.2%} of all accesses whose or where they were",
+            hint="run it again, and report it if that goes on",
+        )
     return WindowSet(tuple(sound), retakes)
 
 
@@ -232,7 +235,9 @@ def too_slow(
     made = {guest: float(growth.work[guest].sum()) / (rates[guest] * passed) for guest in late}
     silent = [guest for guest, share in made.items() if share == 0.0]
     if silent and len(silent) < len(rates):
-        return LabError(f"guest {', '.join(map(str, silent))} fell silent while others worked")
+        return LabError(
+            f"guest {', '.join(map(str, silent))} fell silent while others worked", hint=RUN_AGAIN
+        )
     reported = ", ".join(f"guest {guest} made {share:.0%}" for guest, share in made.items())
     return TooSlowError(f"{reported} of its declared touches")
 

@@ -87,7 +87,10 @@ def whose_doing(err: TooSlowError, manager: ManagerName, share: float) -> LabErr
     """
     if manager == "none" or share < FREE:
         return err
-    return LabError(f"others left {share:.0%} of the machine, and under {manager} {err.why}")
+    return LabError(
+        f"others left {share:.0%} of the machine, and under {manager} {err.why}",
+        hint=f"see what {manager} did: a guest that it holds up does little work",
+    )
 
 
 class _Run:

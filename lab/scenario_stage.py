@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from lab.domain_xml import Boot, cpu_list, domain_xml
-from lab.errors import LabError
+from lab.errors import RUN_AGAIN, LabError
 from lab.machine import LabHost
 from lab.scenario import Guest, Scenario
 from lab.topology import LabTopology, cpu_nids
@@ -81,7 +81,7 @@ def apply_go(host: LabHost, scenario: Scenario) -> None:
     """Let the workloads begin."""
     answers = ask_payloads(host, scenario.guests, "go", 60)
     if silent := {guest.name for guest in scenario.guests} - set(answers):
-        raise LabError(f"no answer from {', '.join(sorted(silent))}")
+        raise LabError(f"no answer from {', '.join(sorted(silent))}", hint=RUN_AGAIN)
     time.sleep(scenario.time.settle_s)
 
 
@@ -116,7 +116,8 @@ def _wait_for_payloads(host: LabHost, scenario: Scenario) -> None:
         _start_again(host, waiting.values())
         for name, answer in ask_payloads(host, tuple(waiting.values()), "status", 3).items():
             if answer["event"] == "error":
-                raise LabError(f"guest {name} cannot run its workload: {answer['message']}")
+                hint = f"change the workload of guest {name} in the scenario"
+                raise LabError(f"guest {name} cannot run its workload: {answer['message']}", hint=hint)
             del waiting[name]
     if waiting:
         name = next(iter(waiting))
@@ -132,7 +133,10 @@ def _wait_for_programs(host: LabHost, names: tuple[str, ...]) -> None:
     before = [0] * len(names)
     while names and (now := _resident_kib(host, names)) and _have_grown(before, now):
         if time.monotonic() > deadline:
-            raise LabError(f"memory of {', '.join(names)} still grows after {BOOT_TIMEOUT_S:.0f} s")
+            raise LabError(
+                f"memory of {', '.join(names)} still grows after {BOOT_TIMEOUT_S:.0f} s",
+                hint="let its program take all of its memory at once, or less of it",
+            )
         before = now
         time.sleep(GROWN_S)
 

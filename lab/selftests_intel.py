@@ -95,9 +95,14 @@ def parse_console(flavour: Flavour, names: Sequence[str], lines: Iterable[str]) 
             reported[word].append(text.strip())
     results = {test: (result_of(int(code)), text) for test, code, text in map(parse_line, reported["result"])}
     if reported["ept"] != ["eptad Y"]:
-        raise LabError("KVM found no EPT with accessed and dirty bits on Bochs")
+        raise LabError(
+            "KVM found no EPT with accessed and dirty bits on Bochs", hint="give it a CPU of Haswell or later"
+        )
     if not reported["end"] or set(results) != set(names):
-        raise LabError(f"{len(results)} of {len(names)} selftests ended on Bochs")
+        raise LabError(
+            f"{len(results)} of {len(names)} selftests ended on Bochs",
+            hint="its console log shows the last one",
+        )
     words = {test: word for test, (word, _) in results.items()}
     said = {test: text for test, (_, text) in results.items()}
     complaints = tuple(line for line in reported["kernel"] if EXPECTED_NEWS not in line)

@@ -163,7 +163,7 @@ def _check(topology: LabTopology) -> None:
     }
     for fault, found in faults.items():
         if found:
-            raise LabError(f"topology {topology.name}: {fault}")
+            raise LabError(f"topology {topology.name}: {fault}", hint="lab/topologies has examples")
 
 
 def memory_ranges(topology: LabTopology) -> tuple[MemoryRange, ...]:

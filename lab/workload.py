@@ -41,7 +41,7 @@ class Touch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the vCPUs; raises VmplaceError for text that is neither N nor N-M."""
         match = _VCPUS.fullmatch(self.vcpus)
         if not match:
-            raise VmplaceError(f"vcpus '{self.vcpus}' is not N or N-M")
+            raise VmplaceError(f"vcpus '{self.vcpus}' is not N or N-M", hint="as 0, or 0-3")
         return range(int(match[1]), int(match[2] or match[1]) + 1)
 
     def range_ends_mib(self) -> tuple[int, ...]:
@@ -111,13 +111,19 @@ def check_workload(workload: Workload, *, vcpus: int, memory_mib: int) -> None:
         )
     for touch in workload.touch:
         if not touch.vcpu_ids() or max(touch.vcpu_ids()) >= vcpus:
-            raise VmplaceError(f"vcpus '{touch.vcpus}' are not among the guest's {vcpus} vCPUs")
+            hint = f"name some of 0 to {vcpus - 1}"
+            raise VmplaceError(f"vcpus '{touch.vcpus}' are not among the guest's {vcpus} vCPUs", hint=hint)
         if max(touch.range_ends_mib(), default=memory_mib + 1) > (arena_mib or memory_mib):
-            raise VmplaceError(f"ranges {list(touch.ranges)} are not within the arena")
+            hint = f"end them at {arena_mib or memory_mib} MiB at the latest"
+            raise VmplaceError(f"ranges {list(touch.ranges)} are not within the arena", hint=hint)
         if touch.stride_bytes % 64 or touch.stride_bytes < 64:
-            raise VmplaceError(f"stride_bytes {touch.stride_bytes} is not a multiple of 64")
+            hint = "64 is a cache line; take it, or 128, 192, ..."
+            raise VmplaceError(f"stride_bytes {touch.stride_bytes} is not a multiple of 64", hint=hint)
         if touch.phase is not None and touch.phase >= len(workload.phases_ms):
             raise VmplaceError(f"phase {touch.phase} has no duration", hint="add it to phases_ms")
     for word in workload.run:
         if not word or set(word) & set(', \t\n"'):
-            raise VmplaceError(f"run: '{word}' must have no comma, quote or white space")
+            raise VmplaceError(
+                f"run: '{word}' must have no comma, quote or white space",
+                hint="give each argument a word of its own",
+            )

@@ -1,33 +1,37 @@
-"""Every error that vmplace raises names its cure, or stands in a list here, with the reason."""
+"""Every error that vmplace or its lab raises names its cure, or stands in a list here, with the reason."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import vmplace
-
-PACKAGE = Path(vmplace.__file__).parent
+CHECKOUT = Path(__file__).parents[2]
 ROOT_ERROR = "VmplaceError"
 WITHOUT = {
-    "actuation/journal.py Journal._append": "only a mistake in the program writes to a closed journal",
-    "actuation/journal.py Journal._rewrite": "as above",
-    "actuation/replicator.py Replicator._replicate": "a sentence of the window's, which tries it again",
-    "actuation/undo_vcpus.py VcpusUndoing._restore": "the sentence has the cure, as an undo lists no hints",
-    "agent/policy_text.py stated_policies": "the sentence has the cure: domain_policy.py puts it there",
-    "cloud/kubernetes/watch.py Watch.step": "what a library raised unexpectedly: nobody knows a cure",
-    "cloud/openstack/publish.py Publisher.step": "as above",
-    "simulate/agent_run.py agent_rates_after": "only a mistake in the program stops a simulated agent",
-    "topology/guest_finder.py GuestFinder._read_guest": "a reason in the list of what is left alone",
-    "topology/guest_finder.py GuestFinder._read_in_time": "as above",
-    "topology/guests_kvm.py KvmProcesses._look": "as above",
-    "topology/guests_kvm.py telling": "as above",
+    "lab/emulated_host.py LabHost._migrated": "only a mistake in the program",
+    "lab/scenario_managers.py VmplaceAgent._running": "as above",
+    "vmplace/actuation/journal.py Journal._append": "only a mistake in the program",
+    "vmplace/actuation/journal.py Journal._rewrite": "as above",
+    "vmplace/actuation/replicator.py Replicator._replicate": "tried again in each window",
+    "vmplace/actuation/undo_vcpus.py VcpusUndoing._restore": "the sentence has the cure",
+    "vmplace/agent/policy_text.py stated_policies": "as above, from domain_policy.py",
+    "vmplace/cloud/kubernetes/watch.py Watch.step": "what a library raised unexpectedly: nobody knows a cure",
+    "vmplace/cloud/openstack/publish.py Publisher.step": "as above",
+    "vmplace/simulate/agent_run.py agent_rates_after": "only a mistake in the program",
+    "vmplace/topology/guest_finder.py GuestFinder._read_guest": "a reason in the list of what is left alone",
+    "vmplace/topology/guest_finder.py GuestFinder._read_in_time": "as above",
+    "vmplace/topology/guests_kvm.py KvmProcesses._look": "as above",
+    "vmplace/topology/guests_kvm.py telling": "as above",
 }
 """By file and function: why an error that is made there needs no cure."""
-WITHOUT_CLASSES = {"HeldError": "a guest's problem: vmplace tries again by itself, as docs/operate.md has it"}
+WITHOUT_CLASSES = {
+    "HeldError": "a guest's problem: vmplace tries again by itself, as docs/operate.md has it",
+    "LabCommandError": "its sentence ends with what the command printed, and with its log where it has one",
+}
 
 
 def trees() -> dict[str, ast.Module]:
-    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    paths = (path for package in ("vmplace", "lab") for path in (CHECKOUT / package).rglob("*.py"))
+    return {str(path.relative_to(CHECKOUT)): ast.parse(path.read_text()) for path in paths}
 
 
 def name_of(node: ast.expr | None) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bench.papers_page import ALONE_ON
+from bench.papers_page import rendered as rendered_papers
 from bench.policy_gate import HARM, SHIPS, harmed
 from bench.policy_summary import mean_share, median_share, share_of_mean_gain
 
@@ -28,8 +30,6 @@ HEADS = (
     "time lost",
     "worst guest",
 )
-ALONE_ON = "carrefour-a"
-"""A trace alone on another host was put there to crowd one controller, as guests of a mix do."""
 SPLIT = tomllib.loads((Path(__file__).parent / "traces.toml").read_text())
 
 
@@ -38,6 +38,7 @@ def kind_of(row: Row) -> str:
     if row["mix"].startswith("hostile-"):
         return "hostile"
     if len(row["guests"]) > 1 or row["host"] != ALONE_ON:
+        # A trace alone on another host was put there to crowd one controller, as guests of a mix do.
         return "mix"
     return "judging" if row["mix"] in SPLIT["judging"] else "tuning"
 
@@ -75,6 +76,7 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
             yield f"### {words[0].upper()}{words[1:]}\n"
             yield from _table(some)
             yield ""
+    yield from rendered_papers(rows)
     bad = list(harmed(rows))
     ours = [one for one in rows if one["policy"] == SHIPS]
     held = "The gate holds" if not bad else "**The gate does not hold**"

@@ -32,8 +32,15 @@ DEPLOYED = "/opt/vmplace /usr/local/bin/vmplace /usr/lib/python3/dist-packages/v
 LISTING = (
     "find /etc /usr /var /run/vmplace -xdev -not -path '/var/log/*' -not -path '/var/lib/systemd/*'"
     " -not -path '/var/cache/*' -not -path '/var/lib/libvirt/*' -not -path '/etc/libvirt/qemu*'"
-    " -not -name __pycache__ -not -path '*/__pycache__/*' -printf '%p %m %u %g\\n' 2>/dev/null | sort"
+    " -not -name __pycache__ -not -path '*/__pycache__/*'"
+    " \\( -type f -path '/usr/*' -printf '%p %m %u %g %s\\n' -o -printf '%p %m %u %g\\n' \\) 2>/dev/null"
 )
+"""Mode and owner of all that is there, and of files below /usr the size: nothing else writes these."""
+DIGESTS = (
+    "find /etc -xdev -type f -not -path '/etc/libvirt/qemu*' -not -name ld.so.cache -exec sha256sum {} +"
+    " 2>/dev/null | sed -E 's/^(\\S+) +(.*)/\\2 \\1/'"
+)
+"""Of all of /usr they would take an emulated CPU minutes."""
 OWN_OF_DPKG = ("/var/lib/dpkg", "/var/backups", "/etc/group", "/etc/gshadow", "/etc/passwd", "/etc/shadow")
 """What Debian's tools write of their own accord; a package's group stays, as Debian's policy has it."""
 RECOMMENDED = "python3-decorator python3-prometheus-client"
@@ -70,7 +77,7 @@ def clean_host(host: LabHost) -> Iterator[LabHost]:
 
 
 def listing(host: LabHost) -> set[str]:
-    lines = host.run(LISTING, check=False, timeout=300).stdout.splitlines()
+    lines = host.run(f"{LISTING}; {DIGESTS}", check=False, timeout=300).stdout.splitlines()
     return {line for line in lines if not line.startswith(OWN_OF_DPKG)}
 
 

@@ -246,17 +246,38 @@ def flat(root: etree._Element) -> list[tuple[object, ...]]:
     return [(one.tag, sorted(one.attrib.items()), one.text, one.tail) for one in root.iter()]
 
 
-def test_ten_thousand_malformed_documents():
-    """Neither hook nor agent fails; what the hook would print is the same but for the modes."""
-    rng = random.Random(28)  # noqa: S311 - no secrets
-    seeds = [
+def is_rewritten_alone(data: bytes, printed: bytes) -> bool:
+    """Assert that what is printed is what was given but for the modes; return False if libxml2 takes neither.
+
+    It also refuses names of namespaces that are no URIs.
+    """
+    try:
+        before = etree.fromstring(data)
+    except etree.XMLSyntaxError:
+        return False
+    after = etree.fromstring(printed)
+    for one in before.findall("./numatune/*"):
+        if one.tag in {"memory", "memnode"}:
+            one.set("mode", "restrictive")
+    assert flat(before) == flat(after)
+    return True
+
+
+def seeds() -> list[bytes]:
+    """Return documents that the hook rewrites, and between them one whose policy forbids that."""
+    return [
         strict_xml({}).encode(),
         strict_xml(WHOLE, {"mode": "auto"}).encode(),
         b'<?xml version="1.0" encoding="UTF-8"?>' + strict_xml({"techniques": "move"}).encode(),
     ]
+
+
+def test_ten_thousand_malformed_documents():
+    """Neither hook nor agent fails; what the hook would print is the same but for the modes."""
+    rng = random.Random(28)  # noqa: S311 - no secrets
     printed = 0
     for _ in range(10_000):
-        data = mutated(rng, rng.choice(seeds))
+        data = mutated(rng, rng.choice(seeds()))
         said = domain_policy(data.decode(errors="surrogateescape"))
         try:
             stated = stated_policies(said, "domain db1")
@@ -270,15 +291,7 @@ def test_ten_thousand_malformed_documents():
         if changed is None:
             continue
         printed += 1
-        try:
-            before = etree.fromstring(data)
-        except etree.XMLSyntaxError:
-            # libxml2 also refuses names of namespaces that are no URIs.
+        if not is_rewritten_alone(data, changed):
             continue
-        after = etree.fromstring(changed)
-        for one in before.findall("./numatune/*"):
-            if one.tag in {"memory", "memnode"}:
-                one.set("mode", "restrictive")
-        assert flat(before) == flat(after)
         assert stated is None or (stated.xml.mode or stated.nova.mode or "auto") == "auto"
     assert printed > 100

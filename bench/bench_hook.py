@@ -1,4 +1,6 @@
-"""How long does libvirt wait for the hook?  Beside ``python3 -c pass``, with the agent there, away and hung.
+"""How long does libvirt wait for the hook at ``migrate``?  Beside ``python3 -c pass``.
+
+The agent is there, slow (its socket is full at first, and datagrams are taken late), hung, or away.
 
 Figures: ms at the median and the 99th percentile, and the longest, of whole runs, process and all, in turns
 (``control``: Python alone, and as the hook has it, isolated), and of the hook's own work (its main function,
@@ -12,7 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +25,8 @@ from bench.record import add_record_options, measure
 
 HOOK = Path(__file__).parents[1] / "libvirt-hooks/qemu.d/vmplace"
 PYTHON = "/usr/bin/python3"
+SLOW_S = 0.02
+"""Beside a hook, which takes half of that."""
 POLICY = (
     '<metadata><vmplace:policy xmlns:vmplace="urn:vmplace:policy:1"><vmplace:mode>auto</vmplace:mode>'
     "</vmplace:policy></metadata><numatune><memory mode='strict' nodeset='0-1'/></numatune>"
@@ -76,24 +83,46 @@ def waits(times: int) -> dict[str, dict[str, float]]:
     hook = [str(HOOK), "db1", "migrate", "begin", "-"]
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        there, full, away = (str(Path(folder, name)) for name in ("there", "full", "away"))
-        agents = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) for _ in range(2)]
-        for agent, path in zip(agents, (there, full), strict=True):
+        there, slow, full, away = (str(Path(folder, name)) for name in ("there", "slow", "full", "away"))
+        agents = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) for _ in range(3)]
+        for agent, path in zip(agents, (there, slow, full), strict=True):
             agent.bind(path)
         _fill(full)
         cases = {
             "control_python": ([PYTHON, "-c", "pass"], away),
             "control_isolated": ([PYTHON, "-IS", "-c", "pass"], away),
             "hook_agent_there": (hook, there),
+            "hook_agent_slow": (hook, slow),
             "hook_agent_hung": (hook, full),
             "hook_agent_away": (hook, away),
         }
-        for _ in range(times):
-            for name, (command, path) in cases.items():
-                found.setdefault(name, []).append(run_ms(command, path, xml))
-            agents[0].recv(8192)
+        with _slow(agents[1]):
+            for _ in range(times):
+                _fill(slow)
+                for name, (command, path) in cases.items():
+                    found.setdefault(name, []).append(run_ms(command, path, xml))
+                agents[0].recv(8192)
         found["hook_own_work"] = own_work_ms(away, xml, times)
     return {name: percentiles(values) for name, values in found.items()}
+
+
+@contextmanager
+def _slow(agent: socket.socket) -> Iterator[None]:
+    """Have an agent take one datagram each SLOW_S, if one is there."""
+    stop = threading.Event()
+
+    def take() -> None:
+        while not stop.wait(SLOW_S):
+            with suppress(BlockingIOError):
+                agent.recv(8192)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _fill(path: str) -> None:

@@ -41,9 +41,6 @@ from vmplace.policy.page_task import PageTask
 from vmplace.policy.steadiness import Spans, Steadiness
 from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 
-READ_RATIO = 0.95
-"""Carrefour (ASPLOS'13, section 3.2): replicate if at least this share of the accesses are reads."""
-
 SETTLED_MOVES = 3
 """After so many plans that moved pages of a guest, those that are shared move for what is worth it alone."""
 SAMPLED_PAGES = 1 << 16
@@ -127,7 +124,7 @@ class HostPlanner:
         for guest, plan in zip(view.guests, plans, strict=True):
             places, left = self._guarded(view, guest, plan, spans[guest.name], left)
             kept.append(places)
-        return HostPlacement(kept)
+        return HostPlacement(kept, wanted=plans)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
         before = self.steady.get(guest.name)
@@ -232,7 +229,7 @@ def _hottest(guest: GuestEvidence, pages: Indexes, most: int) -> Indexes:
 
 
 def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:
-    return np.where(places == REPLICATED, max(int(guest.worker.sum()) - 1, 1), 1).astype(np.float64)
+    return np.where(places == REPLICATED, guest.copies, 1).astype(np.float64)
 
 
 def _stakes_ns(
@@ -286,14 +283,11 @@ def _noted(
 
 def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:
     part = guest.of_pages(pages)
-    holds = view.system.controller > 0
-    holds = holds if guest.allowed is None else holds & guest.allowed
-    # Copies for one node alone would be a move by another name, which no kernel makes.
-    near = bool(holds[guest.worker].all()) and int(guest.worker.sum()) > 1
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
     pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * guest.sizes_of(pages)
     price = pause / np.maximum(part.windows, 1)
-    reads = guest.read_ratio is None or guest.read_ratio >= READ_RATIO
     importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
     moves, copies = (price * (one[pages] if len(one) > 1 else one) for one in hurdles)
-    return PageTask(part, ~part.written & np.bool_(near and reads), moves, copies, importance, guest.allowed)
+    return PageTask(
+        part, ~part.written & np.bool_(guest.may_copy(view.system)), moves, copies, importance, guest.allowed
+    )

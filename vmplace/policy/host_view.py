@@ -23,6 +23,8 @@ REPLICATED = -2
 """The page has a read-only copy on every node that has memory and CPUs."""
 HUGE_PAGES = 512
 """4 KiB pages in a batch of moves, and in the blocks whose pages tell of each other."""
+READ_RATIO = 0.95
+"""Carrefour (ASPLOS'13, section 3.2): replicate if at least this share of the accesses are reads."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,22 @@ class GuestEvidence:
         """Return which pages are in memory."""
         here: Bools = self.node != ABSENT
         return here
+
+    @property
+    def copies(self) -> int:
+        """Return how many copies a page has that has some."""
+        return max(int(self.worker.sum()) - 1, 1)
+
+    def holds(self, system: MemorySystem) -> Bools:
+        """Return which nodes [N] may hold the pages."""
+        memory: Bools = system.controller > 0
+        return memory if self.allowed is None else memory & self.allowed
+
+    def may_copy(self, system: MemorySystem) -> bool:
+        """Return whether pages that nobody writes may have copies: on each of several nodes of its vCPUs."""
+        # Copies for one node alone would be a move by another name, which no kernel makes.
+        near = bool(self.holds(system)[self.worker].all()) and int(self.worker.sum()) > 1
+        return near and (self.read_ratio is None or self.read_ratio >= READ_RATIO)
 
     def sizes_of(self, pages: Indexes) -> Matrix:
         """Return how many 4 KiB pages each of ``pages`` is."""
@@ -183,7 +201,11 @@ def demand(guests: tuple[GuestEvidence, ...], traffics: list[Matrix] | Matrix) -
 
 @dataclass(frozen=True)
 class HostPlacement:
-    """Where each guest's pages ought to be, and, if vCPUs ought to move, each vCPU's node."""
+    """Where each guest's pages ought to be, and, if vCPUs ought to move, each vCPU's node.
+
+    ``wanted``: where they would be but for a guard, and for the room; None where nothing was cut.
+    """
 
     pages: list[NodeIndexes]
     vcpu_node: list[Indexes | None] | None = None
+    wanted: list[NodeIndexes] | None = None

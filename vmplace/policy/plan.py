@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.pages import GuestPages
+from vmplace.policy.options import Weighing
 from vmplace.policy.schedule import Stretch
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -161,7 +162,7 @@ class Stay:
 class PlacementPlan:
     """The wanted changes of the whole host; nothing in it has happened yet.
 
-    ``notes``: what limits the plan, for the operator.
+    ``notes``: what limits the plan, for the operator.  ``weighings``: what was weighed for each guest.
     """
 
     moves: tuple[Move, ...] = ()
@@ -170,6 +171,7 @@ class PlacementPlan:
     collapses: tuple[Collapse, ...] = ()
     vcpu_moves: tuple[VcpuMove, ...] = ()
     notes: tuple[str, ...] = ()
+    weighings: tuple[Weighing, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -185,6 +187,7 @@ class PlacementPlan:
             tuple(one for one in self.collapses if may_change(one.guest)),
             tuple(one for one in self.vcpu_moves if may_change(one.guest)),
             self.notes,
+            self.weighings,
         )
 
     @property

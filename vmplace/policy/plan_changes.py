@@ -35,8 +35,6 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
     for pages, (start, end) in zip(entries.pages, pairwise(entries.starts), strict=True):
         mine = slice(start, end)
         here, there, home_node = before.node[mine], places[mine], entries.node[mine]
-        if not guest.settings.interleaves:
-            there = np.where(_is_shared(before.heat[mine]) & (there >= 0), home_node, there)
         away = there[(there != home_node) & (there >= 0)]
         for target in np.unique(away).tolist() if len(away) else ():
             some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
@@ -54,6 +52,15 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()
     return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
+
+
+def allowed_places(
+    guest: GuestView, entries: Entries, before: GuestEvidence, places: NodeIndexes
+) -> NodeIndexes:
+    """Return the places, but for shared pages of guests that are not distributed: these stay."""
+    if guest.settings.interleaves:
+        return places
+    return np.where(_is_shared(before.heat) & (places >= 0), entries.node, places).astype(np.int8)
 
 
 def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:

@@ -22,25 +22,29 @@ from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
+from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import home
 from vmplace.policy.corner_mix import asked_of
+from vmplace.policy.forecast import weighings
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import (
     REPLICATED,
     Bools,
     GuestEvidence,
+    HostPlacement,
     HostView,
     Room,
     traffic,
 )
+from vmplace.policy.options import Weighing
 from vmplace.policy.plan import (
     GuestView,
     Mode,
     PlacementPlan,
     Snapshot,
 )
-from vmplace.policy.plan_changes import changes_of, joined
+from vmplace.policy.plan_changes import allowed_places, changes_of, joined
 from vmplace.policy.plan_state import Known, State, carried_over
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
@@ -58,6 +62,7 @@ THINK_NS = 50.0
 MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
+BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
 
@@ -94,22 +99,48 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     state = carried_over(state, seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     evidence = tuple(_evidence(snapshot, guest, seen, state, horizon) for guest in guests)
-    evidence = _with_think(system, evidence, guests)
     if not guests:
         return _by_vcpus(snapshot, seen), State(planned_s=snapshot.now_ns / 1e9)
+    traffics = [traffic(one.heat, one.node) for one in evidence]
+    evidence = _with_think(system, evidence, guests, traffics)
     planner = HostPlanner(dict(state.memories), steady=dict(state.steady))
     view = _view(snapshot, system, evidence, horizon)
     decision = planner.plan(view)
+    pages = [
+        allowed_places(guest, seen[guest.topology.name], before, places)
+        for guest, before, places in zip(guests, evidence, decision.pages, strict=True)
+    ]
+    decision = replace(decision, pages=pages)
     answers = [
         changes_of(snapshot, guest, seen[guest.topology.name], before, places, system)
         for guest, before, places in zip(guests, evidence, decision.pages, strict=True)
     ]
-    plan = replace(joined(answers, _by_vcpus(snapshot, seen)), notes=_coarse_notes(seen))
+    plan = replace(
+        joined(answers, rest := _by_vcpus(snapshot, seen)),
+        notes=_coarse_notes(seen),
+        weighings=(*_weighings(view, traffics, decision, guests, snapshot, horizon), *rest.weighings),
+    )
     known = {
         guest.topology.name: Known(seen[guest.topology.name].pages, places == REPLICATED)
         for guest, places in zip(guests, decision.pages, strict=True)
     }
     return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9)
+
+
+def _weighings(  # noqa: PLR0913 - a decision, and all it refers to
+    view: HostView,
+    traffics: list[Matrix],
+    decision: HostPlacement,
+    guests: list[GuestView],
+    snapshot: Snapshot,
+    horizon: Horizon,
+) -> tuple[Weighing, ...]:
+    """Return what was weighed, in real time."""
+    ahead_s = [
+        None if guest.dram_per_us is None else min(_known_s(guest, snapshot.window_s), HORIZON_S)
+        for guest in guests
+    ]
+    return weighings(view, traffics, decision, 1 / horizon.price, ahead_s)
 
 
 def _coarse_notes(seen: dict[str, Entries]) -> tuple[str, ...]:
@@ -170,7 +201,12 @@ def needs_no_evidence(host: HostTopology, guest: GuestView) -> bool:
 def _by_vcpus(snapshot: Snapshot, seen: dict[str, Entries]) -> PlacementPlan:
     """Return what the others' vCPUs alone tell."""
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
-    return home.plan(replace(snapshot, guests=rest))
+    unknown = tuple(
+        Weighing(guest.topology.name, unknown=BY_VCPUS)
+        for guest in rest
+        if guest.settings.mode is not Mode.MANUAL
+    )
+    return replace(home.plan(replace(snapshot, guests=rest)), weighings=unknown)
 
 
 def _evidence(
@@ -238,16 +274,16 @@ def _parallelism(guest: GuestView) -> float:
 
 
 def _with_think(
-    system: MemorySystem, evidence: tuple[GuestEvidence, ...], guests: list[GuestView]
+    system: MemorySystem,
+    evidence: tuple[GuestEvidence, ...],
+    guests: list[GuestView],
+    traffics: list[Matrix],
 ) -> tuple[GuestEvidence, ...]:
     """Return the evidence with the work between two accesses that explains the rates that were counted.
 
     A vCPU's time between two accesses is work and latency / mlp (memory_system.py).  Where nothing counts, a
     guest is taken to work half of its time.
     """
-    if not evidence:
-        return ()
-    traffics = [traffic(one.heat, one.node) for one in evidence]
     shares = np.stack([one / max(float(one.sum()), 1e-300) for one in traffics])
     reported = [guest.dram_per_us for guest in guests]
     rates = np.array([_per_ns(guest) for guest in guests])

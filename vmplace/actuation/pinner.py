@@ -122,11 +122,6 @@ class PinOutcome:
     refused: frozenset[str] = frozenset()
     failures: tuple[str, ...] = ()
 
-    @property
-    def vcpus(self) -> int:
-        """Return how many vCPUs were pinned."""
-        return sum(len(move.cpus) for move in self.pinned)
-
 
 def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, GuestTopology]) -> PinOutcome:
     """Pin the vCPUs of each move, all or none; one guest's failure stops no other."""

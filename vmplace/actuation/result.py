@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vmplace.policy.plan import VcpuMove
+
 
 @dataclass(frozen=True)
 class MoveOutcome:
@@ -55,13 +57,20 @@ class Copies:
 class ActuationResult:
     """The outcomes of one plan, one entry per guest that was touched, and what went wrong in words.
 
-    ``pinned_vcpus``: vCPUs whose CPUs were changed.
+    ``pinned``: vCPUs whose CPUs were changed.  ``dropped``: by guest, 4 KiB pages whose
+    copies were dropped.
     """
 
     outcomes: tuple[MoveOutcome, ...] = ()
     failures: tuple[str, ...] = ()
     replicas: tuple[ReplicaOutcome, ...] = ()
-    pinned_vcpus: int = 0
+    pinned: tuple[VcpuMove, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pinned_vcpus(self) -> int:
+        """Return how many vCPUs have other CPUs now."""
+        return sum(len(move.cpus) for move in self.pinned)
 
     @property
     def moved_pages(self) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -79,27 +80,31 @@ class HostActuator:
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused)
         plan = replace(plan, moves=moves)
-        failures = self._drop_copies(plan, guests)
+        dropped, failures = self._drop_copies(plan, guests)
         result = self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
         replicas, refused = self._replicator.apply(plan.replications, guests, is_stopping)
         for outcome in replicas:
             if outcome.replicated:
                 LOG.info("%s", copies_line(outcome))
         failures = (*pinned.failures, *failures, *result.failures, *refused)
-        return replace(result, failures=failures, replicas=replicas, pinned_vcpus=pinned.vcpus)
+        return replace(result, failures=failures, replicas=replicas, pinned=pinned.pinned, dropped=dropped)
 
-    def _drop_copies(self, plan: PlacementPlan, guests: Mapping[str, GuestTopology]) -> tuple[str, ...]:
-        """Drop copies that do more harm than good; return what went wrong, in words."""
+    def _drop_copies(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology]
+    ) -> tuple[Mapping[str, int], tuple[str, ...]]:
+        """Drop copies that do more harm than good; return pages by guest, and what went wrong."""
+        dropped: Counter[str] = Counter()
         failures = []
         for unwanted in (one for one in plan.collapses if one.guest in guests):
             try:
                 if count := self._replicator.drop(unwanted, guests[unwanted.guest]):
+                    dropped[unwanted.guest] += count
                     LOG.info(
                         'guest=%s collapsed_pages=%d reason="%s"', unwanted.guest, count, unwanted.reason
                     )
             except Exception as err:
                 failures.append(f"guest {unwanted.guest}: copies not dropped: {err}")
-        return tuple(failures)
+        return dropped, tuple(failures)
 
     def release(self, guest: GuestTopology) -> None:
         """Drop the guest's copies and close its placement fd; VmplaceError if copies are left for later."""

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.report import moves_line
-from vmplace.agent.state import Decision, PlanSummary
+from vmplace.agent.state import Decision, PlanSummary, VcpuSummary, vcpu_summary
 from vmplace.policy.expected_lar import expected_lar
 from vmplace.policy.plan import PlacementPlan
 from vmplace.topology.guest import PAGE_BYTES
@@ -17,14 +18,47 @@ REFUSALS = {name: name for name in ("busy", "pinned", "gone", "vetoed")} | {"lef
 """What a move's outcome calls a refusal, and what people read."""
 
 
-def remember(
-    guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary, outcome: MoveOutcome | None
-) -> None:
+@dataclass(frozen=True)
+class Done:
+    """What was done for one guest in a window."""
+
+    outcome: MoveOutcome | None = None
+    copies: ReplicaOutcome | None = None
+    dropped_pages: int = 0
+    vcpus: tuple[VcpuSummary, ...] = ()
+
+
+def done_by_guest(result: ActuationResult) -> Mapping[str, Done]:
+    """Return what was done, by guest."""
+    outcomes = {one.guest: one for one in result.outcomes}
+    copies = {one.guest: one for one in result.replicas}
+    vcpus: dict[str, tuple[VcpuSummary, ...]] = {}
+    for move in result.pinned:
+        vcpus[move.guest] = (*vcpus.get(move.guest, ()), vcpu_summary(move))
+    return {
+        name: Done(outcomes.get(name), copies.get(name), result.dropped.get(name, 0), vcpus.get(name, ()))
+        for name in {*outcomes, *copies, *result.dropped, *vcpus}
+    }
+
+
+def remember(guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary, done: Done) -> None:
     """Add what was decided in a window; the same reasons again for doing nothing are no news."""
-    mine, reasons = plan.of(guest.name), plan.reasons(guest.name)
+    mine, reasons, outcome = plan.of(guest.name), plan.reasons(guest.name), done.outcome
+    decision = Decision(
+        window,
+        unix_s,
+        mine.size_bytes,
+        reasons,
+        outcome,
+        mine.weighings.get(guest.name),
+        done.copies,
+        done.dropped_pages * PAGE_BYTES,
+        done.vcpus,
+        guest.expected_lar if mine.moves or mine.vcpu_moves else None,
+    )
     last = guest.decisions[-1] if guest.decisions else None
-    if outcome or last is None or last.outcome or last.reasons != reasons:
-        guest.decisions.append(Decision(window, unix_s, mine.size_bytes, reasons, outcome))
+    if decision.has_changed or last is None or last.has_changed or last.reasons != reasons:
+        guest.decisions.append(decision)
     if outcome:
         guest.moved_bytes += outcome.moved * PAGE_BYTES
         _log_moves(guest.name, mine, outcome)
@@ -32,9 +66,10 @@ def remember(
 
 def expect(roster: Roster, host: HostTopology, plan: PlacementPlan) -> None:
     """Keep on each guest what the plan promises it, if it changes anything for it."""
-    for guest in roster:
+    changed = {one.guest for one in plan.moves} | {one.guest for one in plan.vcpu_moves}
+    for guest in filter(None, map(roster.get, sorted(changed))):
         mine = plan.only(lambda name, wanted=guest.name: name == wanted)  # type: ignore[misc]
-        if guest.pages and (mine.moves or mine.vcpu_moves):
+        if guest.pages:
             guest.expected_lar = expected_lar(host, guest.topology, guest.pages, mine)
 
 

@@ -12,14 +12,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from vmplace.model.pages import GuestPages
 from vmplace.policy.home import room_pages
+from vmplace.policy.options import Weighing
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Stay
 from vmplace.topology.domain_policy import Numatune
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
+CUT = "what is left of effect and price: the guest's policy leaves out part of this plan"
 Mask = npt.NDArray[np.bool_]
 
 
@@ -70,7 +73,13 @@ def limited(plan: PlacementPlan, limits: Mapping[str, GuestLimits]) -> Placement
         moves=tuple(moves),
         replications=tuple(one for one in copies if len(one.hva)),
         stays=(*plan.stays, *_stays(left_out)),
+        weighings=_weighings(plan, {guest for guest, _ in left_out}),
     )
+
+
+def _weighings(plan: PlacementPlan, cut: set[str]) -> tuple[Weighing, ...]:
+    """Return what was weighed; the plan's figures are of all of it, not of what is left."""
+    return tuple(structs.replace(one, unknown=CUT) if one.guest in cut else one for one in plan.weighings)
 
 
 def _stays(left_out: Mapping[tuple[str, str], int]) -> Iterable[Stay]:

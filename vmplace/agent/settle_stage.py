@@ -63,13 +63,13 @@ class SettleStage:
     def _remember(self, result: ActuationResult) -> None:
         """Keep on each guest what was decided, done and refused."""
         state = self._state
-        outcomes = {outcome.guest: outcome for outcome in result.outcomes}
+        done = decisions.done_by_guest(result)
         unix_s = state.clock.unix_s()
         for guest in state.roster:
             with state.notes.fenced(f"guest {guest.name}: its decision is not kept"):
-                outcome = outcomes.get(guest.name)
-                guest.spend(outcome.moved * PAGE_BYTES if outcome else 0, state.now_ns())
-                decisions.remember(guest, state.status.windows + 1, unix_s, state.last_plan, outcome)
+                mine = done.get(guest.name, decisions.Done())
+                guest.spend(mine.outcome.moved * PAGE_BYTES if mine.outcome else 0, state.now_ns())
+                decisions.remember(guest, state.status.windows + 1, unix_s, state.last_plan, mine)
         decisions.count_refusals(state.roster, result)
         for failure in result.failures:
             state.notes.complain(failure)

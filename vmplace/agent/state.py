@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vmplace.actuation.result import MoveOutcome
+from vmplace.actuation.result import MoveOutcome, ReplicaOutcome
 from vmplace.model.memory_demand import MemoryUse
-from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.policy.options import Weighing
+from vmplace.policy.plan import Move, PlacementPlan, VcpuMove
 from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES
+
+VCPUS_UNKNOWN = "gain and price: vCPUs go where cores and memory have room, nothing predicts their time"
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,17 @@ class StaySummary:
 
 @dataclass(frozen=True)
 class VcpuSummary:
-    """vCPUs that should be tied to node ``nid``; they may run on ``from_nids`` now."""
+    """vCPUs that should be tied to node ``nid``; they may run on ``from_nids`` now.
+
+    ``unknown``: which figures nobody has of that, and why.
+    """
 
     guest: str
     vcpu_ids: tuple[int, ...]
     from_nids: tuple[int, ...]
     nid: int
     reason: str
+    unknown: str = VCPUS_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,10 @@ class CollapseSummary:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """A plan without its pages: those may take more memory than the agent may use."""
+    """A plan without its pages: those may take more memory than the agent may use.
+
+    ``weighings``: by guest, what the plan expects of what it does, and of what it does not.
+    """
 
     moves: tuple[MoveSummary, ...] = ()
     stays: tuple[StaySummary, ...] = ()
@@ -69,6 +79,7 @@ class PlanSummary:
     vcpu_moves: tuple[VcpuSummary, ...] = ()
     copies: tuple[CopySummary, ...] = ()
     collapses: tuple[CollapseSummary, ...] = ()
+    weighings: Mapping[str, Weighing] = field(default_factory=dict)
 
     def of(self, guest: str) -> "PlanSummary":
         """Return the part that concerns one guest."""
@@ -78,7 +89,8 @@ class PlanSummary:
         copies = tuple(copy for copy in self.copies if copy.guest == guest)
         collapses = tuple(drop for drop in self.collapses if drop.guest == guest)
         size_bytes = sum(move.moved_bytes for move in moves)
-        return PlanSummary(moves, stays, size_bytes, vcpus, copies, collapses)
+        known = {guest: self.weighings[guest]} if guest in self.weighings else {}
+        return PlanSummary(moves, stays, size_bytes, vcpus, copies, collapses, known)
 
     def reasons(self, guest: str) -> tuple[str, ...]:
         """Return why the guest's memory should move, get copies or stay, each reason once."""
@@ -92,10 +104,7 @@ def summary(plan: PlacementPlan) -> PlanSummary:
     """Return the plan without its pages."""
     moves = tuple(_move_summary(move) for move in plan.moves)
     stays = tuple(StaySummary(stay.guest, stay.reason) for stay in plan.stays)
-    vcpus = tuple(
-        VcpuSummary(move.guest, tuple(move.cpus), move.from_nids, move.nid, move.reason)
-        for move in plan.vcpu_moves
-    )
+    vcpus = tuple(vcpu_summary(move) for move in plan.vcpu_moves)
     copies = tuple(
         CopySummary(one.guest, one.pages * PAGE_BYTES, one.nids, one.reason) for one in plan.replications
     )
@@ -103,7 +112,13 @@ def summary(plan: PlacementPlan) -> PlanSummary:
         CollapseSummary(one.guest, int(one.npages.sum(dtype="int64")) * PAGE_BYTES, one.reason)
         for one in plan.collapses
     )
-    return PlanSummary(moves, stays, plan.size_bytes, vcpus, copies, collapses)
+    known = {one.guest: one for one in plan.weighings}
+    return PlanSummary(moves, stays, plan.size_bytes, vcpus, copies, collapses, known)
+
+
+def vcpu_summary(move: VcpuMove) -> VcpuSummary:
+    """Return the move of vCPUs without their CPUs."""
+    return VcpuSummary(move.guest, tuple(move.cpus), move.from_nids, move.nid, move.reason)
 
 
 def _move_summary(move: Move) -> MoveSummary:
@@ -117,13 +132,29 @@ def _move_summary(move: Move) -> MoveSummary:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was wanted for one guest in one window and what became of it; ``outcome`` None = not tried."""
+    """What was wanted for one guest in one window and what became of it; ``outcome`` None = not tried.
+
+    ``weighing``: what the plan expected then.  ``copies``: what became of pages that were to have some, None
+    where there were none; ``dropped_bytes``: pages whose copies were dropped.  ``vcpus``: those that now
+    run on one node.  ``expected_lar``: the share of local accesses that was promised, None where none was.
+    """
 
     window: int
     unix_s: float
     planned_bytes: int
     reasons: tuple[str, ...]
     outcome: MoveOutcome | None = None
+    weighing: Weighing | None = None
+    copies: ReplicaOutcome | None = None
+    dropped_bytes: int = 0
+    vcpus: tuple[VcpuSummary, ...] = ()
+    expected_lar: float | None = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Return whether something was tried that is more than to have the copies that are there."""
+        has_copied = self.copies is not None and self.copies.replicated > 0
+        return bool(self.outcome or has_copied or self.dropped_bytes or self.vcpus)
 
 
 @dataclass(frozen=True)

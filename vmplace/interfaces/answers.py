@@ -10,11 +10,11 @@ from vmplace.agent.heat_strip import HeatStrip, heat_strips
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Answer as OrderAnswer
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
-from vmplace.agent.state import PlanSummary
+from vmplace.agent.state import GuestStatus, PlanSummary
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer, movable_names
-from vmplace.interfaces.guest_views import GuestView, PolicyView, WhyView
+from vmplace.interfaces.guest_views import EffectView, GuestView, PolicyView, WhyView
 from vmplace.interfaces.look_budget import LookBudget, OverBudgetError
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
@@ -122,6 +122,7 @@ class AgentAnswers:
             plan=self._agent.last_plan.of(name),
             decisions=tuple(guest.decisions),
             trial=guest.trial.summary,
+            effect=_effect(self._agent.status.guests.get(name)),
         )
 
     def policy(self, name: str) -> PolicyView:
@@ -148,6 +149,12 @@ class AgentAnswers:
         order.answer.add_done_callback(on_done)
         self._agent.inbox.submit(order)
         return response
+
+
+def _effect(status: GuestStatus | None) -> EffectView | None:
+    if status is None:
+        return None
+    return EffectView(**{name: getattr(status, name) for name in EffectView.__struct_fields__})
 
 
 def _flavour(request: Request) -> Flavour:

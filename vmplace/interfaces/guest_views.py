@@ -1,5 +1,6 @@
 """What do ``show``, ``why`` and ``policy`` tell of a guest?  Their JSON schemas are made from these types."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -25,10 +26,28 @@ class GuestView(msgspec.Struct, frozen=True):
     decisions: tuple[Decision, ...]
 
 
+class EffectView(msgspec.Struct, frozen=True):
+    """What came of all that was done for a guest, so far.
+
+    ``replica_bytes``: copies there are now; ``collapsed_bytes``: pages that lost theirs.  ``cost_ratio``:
+    cycles an instruction takes since its memory last moved, over those before; None where no trial is over.
+    """
+
+    moved_bytes: int
+    refused_bytes: Mapping[str, int]
+    replica_bytes: int
+    collapsed_bytes: int
+    vcpu_nids: tuple[int, ...]
+    estimated_lar: float | None
+    expected_lar: float | None
+    cost_ratio: float | None
+
+
 class WhyView(msgspec.Struct, frozen=True):
     """``why``: what is planned for one guest, and the decisions kept, newest last.
 
     ``problem``: why it is left alone, or None.  ``trial``: the last verdict on its moves, empty without any.
+    ``effect``: what came of it all, None before its first window.
     """
 
     name: str
@@ -37,6 +56,7 @@ class WhyView(msgspec.Struct, frozen=True):
     plan: PlanSummary
     decisions: tuple[Decision, ...]
     trial: str
+    effect: EffectView | None = None
 
 
 class KeyView(msgspec.Struct, frozen=True):

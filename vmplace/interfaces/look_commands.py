@@ -63,6 +63,6 @@ def why(guest: str, as_json: bool, socket: Path | None) -> None:
     if as_json:
         print_json(data)
         return
-    from vmplace.interfaces.tables import print_decisions
+    from vmplace.interfaces.why_tables import print_decisions
 
     print_decisions(data)

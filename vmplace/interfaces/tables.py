@@ -2,13 +2,15 @@
 
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from vmplace.interfaces.why_lines import expectation
 
 MIB = 1 << 20
 LONGEST_NAME = 18
@@ -115,6 +117,10 @@ def print_plan(plan: Mapping[str, Any]) -> None:
         out.print(f"  {escape(drop['guest'])}: no copies of {size} MiB: {escape(drop['reason'])}")
     for stay in plan["stays"]:
         out.print(f"  {escape(stay['guest'])}: {escape(stay['reason'])}")
+    changed = {one["guest"] for part in ("moves", "copies", "collapses") for one in plan[part]}
+    for name, weighing in plan.get("weighings", {}).items():
+        if name in changed:
+            out.print(f"  {escape(name)}: {expectation(weighing)}")
 
 
 def print_guest(shown: Mapping[str, Any]) -> None:
@@ -193,37 +199,6 @@ def _legend(strips: Iterable[Mapping[str, Any]]) -> Text:
     return line
 
 
-def print_decisions(why: Mapping[str, Any]) -> None:
-    """Print what was decided for a guest, and what became of it."""
-    from datetime import datetime
-
-    out = console()
-    table = Table("when", "window", "what, and why", box=None, pad_edge=False, header_style="bold")
-    for one in why["decisions"]:
-        when = datetime.fromtimestamp(one["unix_s"]).astimezone().strftime("%H:%M:%S")
-        table.add_row(when, str(one["window"]), Text("\n".join(_iter_decided(one))))
-    out.print(table if why["decisions"] else "nothing was decided yet")
-    if why["trial"]:
-        out.print(f"  {escape(why['trial'])}")
-    if why["problem"]:
-        out.print(f"[red]problem:[/] {escape(why['problem'])}")
-    for note in why["notes"]:
-        out.print(f"[yellow]note:[/] {escape(note)}")
-
-
-def _iter_decided(one: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a decision: what was moved of what was planned, and each reason."""
-    outcome, planned = one["outcome"], one["planned_bytes"]
-    if outcome:
-        yield f"{outcome['moved'] * 4096 / MIB:,.1f} MiB moved of {planned / MIB:,.1f}"
-    elif planned:
-        yield f"{planned / MIB:,.1f} MiB planned"
-    for reason in one["reasons"] or ["nothing to move"]:
-        yield f"- {reason}"
-    if outcome and (left := _not_moved(outcome)):
-        yield f"- not moved, pages: {left}"
-
-
 def print_rehearsal(result: Mapping[str, Any]) -> None:
     """Print what a policy would have done with a recording."""
     out = console()
@@ -267,12 +242,6 @@ def cpulist(cpus: Iterable[int]) -> str:
         else:
             runs.append([cpu, cpu])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _not_moved(outcome: Mapping[str, Any]) -> str:
-    names = ("already", "busy", "pinned", "gone", "vetoed", "left")
-    counts = {name: outcome[name] for name in names} | dict(outcome["refused"])
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
 
 
 def _bytes_by_node(sizes: Mapping[str, int]) -> str:

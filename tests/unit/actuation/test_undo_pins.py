@@ -48,7 +48,7 @@ def test_one_guests_failure_pins_the_others_all_the_same(journal: Journal):
         ]
         outcome = pin_all(Pinner(journal), moves, guests)
         assert os.sched_getaffinity(good.guest.vcpus[0].tid) == {0}
-    assert (outcome.vcpus, outcome.refused) == (1, frozenset({"bad"}))
+    assert (len(outcome.pinned), outcome.refused) == (1, frozenset({"bad"}))
     assert "guest bad: " in outcome.failures[0] and "cannot run on CPUs" in outcome.failures[0]
 
 
@@ -60,7 +60,7 @@ def test_vcpus_that_belong_together_are_pinned_all_or_none(journal: Journal):
         guest = replace(child.guest, vcpus=(replace(first, cpus=tuple(before)), second))
         move = VcpuMove(guest.name, {0: (0,), 1: (1000,)}, (0,), 0, "test")
         outcome = pin_all(Pinner(journal), [move], {guest.name: guest})
-        assert (outcome.vcpus, outcome.refused) == (0, frozenset({guest.name}))
+        assert (outcome.pinned, outcome.refused) == ((), frozenset({guest.name}))
         assert os.sched_getaffinity(first.tid) == before
 
 
@@ -102,7 +102,7 @@ def test_the_pins_of_a_guest_are_on_disk_by_one_write(journal: Journal, monkeypa
         vcpus = (first, replace(first, vcpu_id=1, tid=child.guest.pid))
         guest = replace(child.guest, vcpus=tuple(replace(one, cpus=tuple(before)) for one in vcpus))
         move = VcpuMove(guest.name, {0: (0,), 1: (0,)}, (0,), 0, "test")
-        assert pin_all(Pinner(journal), [move], {guest.name: guest}).vcpus == 2
+        assert pin_all(Pinner(journal), [move], {guest.name: guest}).pinned == (move,)
         assert len(writes) == 1
         assert undo(journal).guests[0].vcpus == 2
         assert [os.sched_getaffinity(one.tid) for one in vcpus] == [before, before]

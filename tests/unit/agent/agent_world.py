@@ -156,9 +156,7 @@ class World:
             self.applied.append(move.guest)
             self.nid_of[move.guest] = int(move.to_nid[0])
             outcomes.append(MoveOutcome(move.guest, moved=len(move.hva), calls=1, longest_call_ns=3_000_000))
-        return ActuationResult(
-            tuple(outcomes), pinned_vcpus=sum(len(pinned.cpus) for pinned in plan.vcpu_moves)
-        )
+        return ActuationResult(tuple(outcomes), pinned=plan.vcpu_moves)
 
     def copies(self) -> Mapping[str, Copies]:
         """Return what the test wants."""

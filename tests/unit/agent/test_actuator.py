@@ -21,7 +21,7 @@ from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.errors import VmplaceError
-from vmplace.policy.plan import PlacementPlan, VcpuMove
+from vmplace.policy.plan import Collapse, PlacementPlan, VcpuMove
 
 BASE = 1 << 32
 
@@ -133,3 +133,16 @@ def test_numa_balancing_is_given_back_though_copies_and_descriptors_would_not_go
         actuator.close()
     assert given_back == [True]
     Journal(tmp_path / "journal").close()
+
+
+def test_copies_that_a_plan_drops_are_counted_by_guest(tmp_path: Path):
+    calls = HostCalls(opened=lambda *_: OneSlot(), ask=Kvm())  # type: ignore[arg-type]
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), calls=calls)
+    guests = {"db1": guest_of(os.getpid(), BASE, 8)}
+    written = Collapse("db1", COPIES.hva, COPIES.npages, "they are written")
+    try:
+        made = actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
+        dropped = actuator.apply(PlacementPlan(collapses=(written,)), guests, lambda: False)
+    finally:
+        actuator.close()
+    assert (made.dropped, dropped.dropped) == ({}, {"db1": made.replicated_pages})

@@ -6,7 +6,7 @@ from tests.unit.agent.agent_world import HVA, World, guest
 from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, ReplicaOutcome
 from vmplace.agent.report import result_lines
 from vmplace.agent.state import summary
-from vmplace.policy.plan import Collapse, PlacementPlan, Replication
+from vmplace.policy.plan import Collapse, PlacementPlan, Replication, VcpuMove
 
 RUNS = np.array([HVA], np.uint64), np.array([16], np.int32)
 COPIES = PlacementPlan(
@@ -41,8 +41,9 @@ def test_a_guest_that_has_its_copies_is_settled():
 
 
 def test_apply_tells_of_copies_and_vcpus():
+    tied = VcpuMove("db1", dict.fromkeys(range(3), (0,)), (0, 1), 0, "they fit")
     done = ActuationResult(
-        (MoveOutcome("db1", moved=2),), ("web: no",), (ReplicaOutcome("db1", replicated=16),), pinned_vcpus=3
+        (MoveOutcome("db1", moved=2),), ("web: no",), (ReplicaOutcome("db1", replicated=16),), (tied,)
     )
     reported = "\n".join(result_lines(done))
     assert "moved_bytes=8192" in reported and "replicated_bytes=65536" in reported

@@ -223,8 +223,11 @@ class RangePages:
         """Return how many hot pages these blocks have on each node [256]."""
         total = np.zeros(256, np.int64)
         for some in chunks(np.flatnonzero(rows), CHUNK_BIT_ROWS):
-            held = BITS[self._hot(some)].sum(axis=1)
-            total += np.bincount(self.nodes.value[some], held, 256).astype(np.int64)
+            hot = self._hot(some)
+            # Most blocks have no hot page.
+            used = hot.view(np.uint64).any(axis=1)
+            held = BITS[hot[used]].sum(axis=1)
+            total += np.bincount(self.nodes.value[some[used]], held, 256).astype(np.int64)
         return total
 
     def touches_by_node(self) -> Floats:

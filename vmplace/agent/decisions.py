@@ -9,7 +9,7 @@ from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.report import moves_line
 from vmplace.agent.state import Decision, PlanSummary, VcpuSummary, vcpu_summary
 from vmplace.policy.expected_lar import expected_lar
-from vmplace.policy.plan import PlacementPlan
+from vmplace.policy.plan import Move, PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
 
@@ -66,9 +66,14 @@ def remember(guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary,
 
 def expect(roster: Roster, host: HostTopology, plan: PlacementPlan) -> None:
     """Keep on each guest what the plan promises it, if it changes anything for it."""
-    changed = {one.guest for one in plan.moves} | {one.guest for one in plan.vcpu_moves}
-    for guest in filter(None, map(roster.get, sorted(changed))):
-        mine = plan.only(lambda name, wanted=guest.name: name == wanted)  # type: ignore[misc]
+    moves: dict[str, list[Move]] = {}
+    for move in plan.moves:
+        moves.setdefault(move.guest, []).append(move)
+    vcpus: dict[str, list[VcpuMove]] = {}
+    for tied in plan.vcpu_moves:
+        vcpus.setdefault(tied.guest, []).append(tied)
+    for guest in filter(None, map(roster.get, sorted({*moves, *vcpus}))):
+        mine = PlacementPlan(tuple(moves.get(guest.name, ())), vcpu_moves=tuple(vcpus.get(guest.name, ())))
         if guest.pages:
             guest.expected_lar = expected_lar(host, guest.topology, guest.pages, mine)
 

@@ -225,13 +225,13 @@ class Roster:
         if guest := self.get(news.guest):
             guest.is_migrating |= news.operation in MIGRATES
 
-    def is_known(self, news: News) -> bool:
+    def is_known(self, news: News, now_s: float) -> bool:
         """Tell whether news change nothing of what holds for the guests that there are."""
-        return self.get(news.guest) is None or self.is_under_way(news)
+        return self.get(news.guest) is None or self.is_under_way(news, now_s)
 
-    def is_under_way(self, news: News) -> bool:
+    def is_under_way(self, news: News, now_s: float) -> bool:
         """Tell whether news are of a migration that is known already, and not of its end."""
-        return news.operation in MIGRATES | ARRIVES and news.guest in self._migrating
+        return news.operation in MIGRATES | ARRIVES and self._migrating.get(news.guest, 0.0) > now_s
 
     def follow_time(self, unix_s: float) -> None:
         """Follow the guests' schedules, in the host's local time."""

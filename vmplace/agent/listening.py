@@ -18,11 +18,12 @@ class Listener:
     def listen(self) -> None:
         """Take in what libvirt and its hook tell; let go at once of a guest that begins to migrate."""
         state = self._state
+        now_s = state.clock.monotonic()
         for news in state.inbox.take_news():
             # Each round of a migration is reported, for minutes: only the first is news to anybody.  A look
             # at a guest that arrives costs CPU that it waits for.
-            is_under_way = state.roster.is_under_way(news)
-            state.roster.follow_news(news, state.clock.monotonic())
+            is_under_way = state.roster.is_under_way(news, now_s)
+            state.roster.follow_news(news, now_s)
             if is_under_way:
                 continue
             self.has_heard = True
@@ -49,8 +50,8 @@ class Listener:
     def is_interrupted(self) -> bool:
         """Tell whether moves have to end early: the agent is stopped, or an order or news came."""
         # libvirt reports each round of a migration, for minutes: that must not delay all other guests.
-        inbox, roster = self._state.inbox, self._state.roster
-        heard = any(not roster.is_known(news) for news in inbox.news)
+        inbox, roster, now_s = self._state.inbox, self._state.roster, self._state.clock.monotonic()
+        heard = any(not roster.is_known(news, now_s) for news in inbox.news)
         return self.is_stopping() or inbox.waiting or heard
 
     def _let_go_of(self, guest: TrackedGuest) -> bool:

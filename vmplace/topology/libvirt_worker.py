@@ -49,7 +49,7 @@ ALIVE_S, ALIVE_TRIES = 5, 3
 ROUND_S = 1.0
 """Between reports of a migration that goes on."""
 MIGRATION = re.compile(rb"<job [^>]*async='migration (?:out|in)'")
-IN_CLOSE_WRITE, IN_MOVED_TO, INOTIFY_EVENT = 0x8, 0x80, struct.Struct("iIII")
+IN_CLOSE_WRITE, IN_MOVED_TO, IN_DELETE, INOTIFY_EVENT = 0x8, 0x80, 0x200, struct.Struct("iIII")
 RUN = Path("/run/libvirt/qemu")
 CHANGES = frozenset({"monitor", "set", "summaries", "secure", "define"})
 """Questions that libvirt does not allow who may only read: they change something, or tell secrets."""
@@ -71,6 +71,10 @@ class Rounds:
         is_due = name not in self._next_s
         self._next_s.setdefault(name, now_s + ROUND_S)
         return is_due
+
+    def end(self, name: str) -> None:
+        """Forget a domain whose migration may be over: the first round of the next one is to be reported."""
+        self._next_s.pop(name, None)
 
 
 class CrowdedError(Exception):
@@ -325,9 +329,10 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
 
     def on_lifecycle(_c: Any, domain: Any, event: int, detail: int, _o: Any) -> None:
         if not _is_step_of_migration(event, detail):
-            tell(domain, "event-state")
+            on_other(_c, domain)
 
     def on_other(_c: Any, domain: Any, *_: Any) -> None:
+        rounds.end(domain.name())
         tell(domain, "event-state")
 
     _register(
@@ -384,7 +389,9 @@ def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> None:
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(run), IN_CLOSE_WRITE | IN_MOVED_TO) < 0:
+    # A guest that left is gone with its file, whatever job that named.
+    changes = IN_CLOSE_WRITE | IN_MOVED_TO | IN_DELETE
+    if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(run), changes) < 0:
         # Rounds are reported all the same.
         return
     migrating: set[str] = set()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.agent.test_loop import Running
+from vmplace.agent.guests import MIGRATING_S
 from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.orders import Order
@@ -143,6 +144,13 @@ def test_a_guest_that_starts_here_ends_a_rest(operation: str):
     agent.run(windows=1)
     agent.inbox.tell(News(operation, "db1", UUID))
     assert rested_s(agent, 60) < 60
+
+
+@pytest.mark.parametrize(("after_s", "is_heard"), [(MIGRATING_S - 1, False), (MIGRATING_S + 1, True)])
+def test_a_start_long_after_an_arrival_that_failed_is_heard(after_s: float, is_heard: bool):
+    roster = world_of("web").agent().state.roster
+    roster.follow_news(News("migrate", "db1", UUID), 100.0)
+    assert roster.is_under_way(News("start", "db1", UUID), 100.0 + after_s) != is_heard
 
 
 def test_a_guest_that_migrates_is_neither_armed_nor_harvested():

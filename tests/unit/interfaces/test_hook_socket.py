@@ -250,10 +250,16 @@ def test_a_migration_is_reported_as_soon_as_libvirtd_notes_its_job(tmp_path: Pat
         write("<job type='none' async='migration in' phase='prepare'/>")
         assert until(lambda: len(news) >= 3)
         (run / "db1.pid").write_text("7")
+        # It left with the job in its file, and comes back.
+        (run / "db1.xml").unlink()
+        assert until(lambda: len(news) >= 4)
+        write("<job type='none' async='migration in' phase='prepare'/>")
+        assert until(lambda: len(news) >= 5)
     finally:
         hook.close()
     reported = [(one.operation, one.guest) for one in news]
-    assert reported == [("event-migrating", "db1"), ("event-state", "db1"), ("event-migrating", "db1")]
+    begins, ends = ("event-migrating", "db1"), ("event-state", "db1")
+    assert reported == [begins, ends, begins, ends, begins]
 
 
 def test_a_libvirtd_that_is_away_is_asked_for_less_and_less_often(tmp_path: Path):

@@ -248,3 +248,6 @@ def test_rounds_of_a_migration_are_reported_once_a_second():
         True,
     ]
     assert rounds.are_due("b", 12.6)
+    # A retry's first round is news, however soon it comes.
+    rounds.end("b")
+    assert rounds.are_due("b", 12.7)

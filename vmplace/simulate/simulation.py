@@ -182,7 +182,8 @@ class Simulation:
             if parts := self.shown[name]:
                 look = Look(parts, guest.learnt.shown)
                 seen = looked(self.source, look, self.chance)
-                self.pause[name] += seen.held_up_ns(guest.parallelism, self.costs.flush_ns)
+                held_up_ns = seen.held_up_ns(guest.parallelism, self.costs.flush_ns)
+                self.pause[name] += held_up_ns * getattr(self.planner, "watch_share", 1.0)
                 guest.learnt.absorb(seen, span)
                 if self.policy.wants_sharing:
                     guest.learnt.share(guest.sharing())

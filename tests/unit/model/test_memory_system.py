@@ -23,8 +23,8 @@ def from_all_to(*to: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("run", CARREFOUR_TABLE_1, ids=lambda run: run.name)
-def test_latencies_of_carrefour_table_1_come_out_within_9_percent(run: Run):
-    assert replayed(CARREFOUR_2013, run).latencies[0] == pytest.approx(run.latency, rel=0.09)
+def test_latencies_of_carrefour_table_1_come_out_within_10_percent(run: Run):
+    assert replayed(CARREFOUR_2013, run).latencies[0] == pytest.approx(run.latency, rel=0.10)
 
 
 @pytest.mark.parametrize("run", CARREFOUR_TABLE_1, ids=lambda run: run.name)

@@ -20,7 +20,7 @@ from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.recording import iter_recording
 from vmplace.sampling.recording_frames import PlanFrame
-from vmplace.simulate import agent_source
+from vmplace.simulate import agent_source, source_views
 from vmplace.simulate.agent_host import HVA, SimulatedMachine, VirtualClock
 from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet, run_agent
 from vmplace.simulate.agent_source import TraceSource
@@ -213,6 +213,13 @@ def test_on_a_stock_kernel_its_balancing_places_a_guest_that_spans_nodes():
     simulation = simulation_of(spec_of(arrays))
     run_agent(simulation, AgentSetup("auto", Sensor("idle"), config={"numa_balancing": "take"}))
     assert simulation.guests[0].counts.moved == 0
+
+
+def test_the_faults_of_kernel_balancing_beside_the_agent_cost_the_guest(monkeypatch: pytest.MonkeyPatch):
+    arrays = private_pages(heat=LONG, windows=12)
+    usual = run(arrays, "agent:auto", "idle").run_time_s
+    monkeypatch.setattr(source_views, "HINT_FAULT_NS", 1e6)
+    assert run(arrays, "agent:auto", "idle").run_time_s > 1.05 * usual
 
 
 def test_on_a_stock_kernel_a_guest_of_one_node_comes_home_and_its_balancing_is_taken_and_given_back(tmp_path):

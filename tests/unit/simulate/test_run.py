@@ -11,6 +11,7 @@ from tests.unit.simulate.small_trace import (
     shared_pages,
 )
 from vmplace.errors import VmplaceError
+from vmplace.policy.baselines import carrefour
 from vmplace.simulate import source_views
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.host_file import SimulatedHost, parse_host
@@ -210,3 +211,17 @@ def test_who_watches_and_changes_nothing_makes_a_guest_slower_by_the_watching(
     assert moved(cheap) == moved(dear) == 0
     untouched = run(private_pages(), "none", nodes="0", first_touch="0").run_time_s
     assert untouched < cheap.run_time_s < dear.run_time_s
+
+
+def test_carrefour_pays_for_samples_only_while_its_gates_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the paper takes a quarter of them while nothing is to be done (section 3.3.1)."""
+    untouched = run(shared_pages(), "none").run_time_s
+    monkeypatch.setattr(carrefour, "MIN_MAPTU", 1e9)
+    assert run(shared_pages(), "carrefour-2013", source="ibs-hits").run_time_s == pytest.approx(untouched)
+    monkeypatch.setattr(carrefour, "MIN_MAPTU", 0.0)
+    monkeypatch.setattr(carrefour, "MAX_IPC", 1e9)
+    monkeypatch.setattr(carrefour, "MIN_SAMPLES", 1e9)
+    idle = run(shared_pages(), "carrefour-2013", source="ibs-hits").run_time_s - untouched
+    monkeypatch.setattr(carrefour, "LOW_RATE", 1.0)
+    always = run(shared_pages(), "carrefour-2013", source="ibs-hits").run_time_s - untouched
+    assert always > 0 and idle == pytest.approx(always / 4, rel=0.2)

@@ -12,8 +12,9 @@ Source: Carrefour (ASPLOS'13), section 3.2, figure 4, table 2; 3.3.1 (30,000 pag
 Differs: a guest stands for an application; the IPC is not known, but the share of time that is not waited
 away: IPC 0.7 is about a third of what a 2013 core reaches without waiting.  Faults and the period of a
 second are counted on the traces' clock.  The 50 accesses per us are of the paper's machine A; other hosts'
-are in proportion to what their controllers serve.  Sampling (source ibs-hits) always runs at the paper's
-higher rate, and costs nothing.
+are in proportion to what their controllers serve.  Samples (source ibs-hits) always come at the paper's
+higher rate; but guests pay for none while the gates are shut, and for the lower rate after a period with
+fewer than ten actions (3.3.1).
 """
 
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ MIN_SAMPLES = 2.0
 MAX_COLLAPSES = 5
 MAX_PAGES = 30_000
 PERIOD_NS = 1e9
+FEW_ACTIONS, LOW_RATE = 10, 65 / 260
+"""Section 3.3.1: after a period with fewer actions, a sample each 260,000 cycles does, not each 65,000."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ class CarrefourPlanner:
     before: dict[str, NodeIndexes] = field(default_factory=dict)
     samples: dict[str, Matrix] = field(default_factory=dict)
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(2013))
+    watch_share: float = 0.0
+    """Of the samples that are taken, those that the algorithm would take; its gates need counters alone."""
 
     def plan(self, view: HostView) -> HostPlacement:
         """Return where the guests' pages ought to be."""
@@ -165,6 +170,8 @@ class CarrefourPlanner:
             plan[vetoed] = guest.node[vetoed]
             self.before[guest.name] = plan.copy()
             plans.append(plan)
+        changed = sum(int((plan != guest.node).sum()) for plan, guest in zip(plans, view.guests, strict=True))
+        self.watch_share = 0.0 if not on.enabled else LOW_RATE if changed < FEW_ACTIONS else 1.0
         return HostPlacement(plans)
 
     def _count_samples(self, guest: GuestEvidence) -> None:

@@ -9,10 +9,9 @@ _READING = {
     errno.EPERM: "name a file that you may read, or use sudo",
     errno.EISDIR: "name a file in this folder",
 }
-_NO_FOLDER = "make its folder first, or name a file in another one"
 _WRITING = {
-    errno.ENOENT: _NO_FOLDER,
-    errno.ENOTDIR: _NO_FOLDER,
+    errno.ENOENT: "make its folder first, or name a file in another one",
+    errno.ENOTDIR: "a part of its path is a file: name a file in a folder",
     errno.EISDIR: "name a file in this folder",
     errno.EACCES: "name a file in a folder that you may write to, or use sudo",
     errno.EPERM: "name a file in a folder that you may write to, or use sudo",

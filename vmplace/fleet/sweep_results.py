@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from vmplace.errors import VmplaceError, cure_of_writing
+from vmplace.errors import VmplaceError, cure_of_reading, cure_of_writing
 from vmplace.extras import extra_module
 from vmplace.fleet.sweep_rows import SQL_TYPES, SweepRow
 
@@ -149,5 +149,5 @@ def parquet_file(url: str) -> Iterator[tuple[Any, str]]:
         try:
             filesystem.get_file(path, local)
         except OSError as err:
-            raise VmplaceError(f"{url} cannot be read: {err}", hint=RESULT_CURE) from err
+            raise VmplaceError(f"{url} cannot be read: {err}", hint=cure_of_reading(err)) from err
         yield extra_module("duckdb", "fleet").connect(), local

@@ -39,7 +39,7 @@ MOST_ACCESSES = 1 << 52
 class TraceError(VmplaceError):
     """A trace cannot be used: not in the format, damaged, or in contradiction to itself."""
 
-    usual_hint = "record it again; the format is in docs/simulate.md"
+    usual_hint = "make it anew from the program; the format is in docs/simulate.md"
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,8 @@ OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE: dict[tuple[str, str], str] = {
     ("hook", "4a70fc7ad8c4"): "the bench has an agent that is slow, too",
     ("policy", "10ca9e9a2e27"): (
-        "the modelled machine has cheaper hops, all that watch pay for it, mixes were added, and `make\n"
-        "bench-policy` was then run with `--minutes 0.25 --hostile 3 --hostile-first 100 --no-leave-one-out`"
+        "the modelled machine has cheaper hops, all that watch pay for it, and mixes were added.\n"
+        "`make bench-policy` was then run with `--minutes 0.25 --hostile 3 --hostile-first 100`"
     ),
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""

@@ -20,7 +20,7 @@ its stdin ends, sends a datagram (agent/news.py) for each event that a policy or
 
 libvirt has no event for a migration that begins: its first one comes with the first round, when QEMU logs
 dirty pages already.  But libvirtd writes a job into the domain's status file, RUN/NAME.xml, before it does
-anything for it; that is watched, too, where it can be.
+anything for it; that is watched, and rounds are listened to only where it cannot be.
 """
 
 import contextlib
@@ -335,16 +335,15 @@ def watch(connection: Any, socket_path: str, run: str, *namespaces: str) -> dict
         rounds.end(domain.name())
         tell(domain, "event-state")
 
-    _register(
-        connection,
-        {
-            libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE: on_metadata,
-            libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE: on_lifecycle,
-            libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION: on_iteration,
-            libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED: on_other,
-        },
-    )
-    _watch_jobs(Path(run), send)
+    wanted: dict[int, Callable[..., None]] = {
+        libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE: on_metadata,
+        libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE: on_lifecycle,
+        libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED: on_other,
+    }
+    if not _watch_jobs(Path(run), send):
+        # Each wakes this process, and the last ones while the guest stands still.
+        wanted[libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION] = on_iteration
+    _register(connection, wanted)
     _run_events(connection)
     return {}
 
@@ -383,17 +382,22 @@ def _is_step_of_migration(event: int, detail: int) -> bool:
     }
 
 
-def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> None:
-    """Have the beginning and the end of each migration reported, by the status files in ``run``."""
+def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> bool:
+    """Have the beginning and the end of each migration reported, by the status files in ``run``.
+
+    Return whether they can be watched.
+    """
     import libvirt
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     # A guest that left is gone with its file, whatever job that named.
     changes = IN_CLOSE_WRITE | IN_MOVED_TO | IN_DELETE
-    if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(run), changes) < 0:
-        # Rounds are reported all the same.
-        return
+    if fd < 0:
+        return False
+    if libc.inotify_add_watch(fd, os.fsencode(run), changes) < 0:
+        os.close(fd)
+        return False
     migrating: set[str] = set()
 
     def on_change(*_: Any) -> None:
@@ -405,6 +409,7 @@ def _watch_jobs(run: Path, send: Callable[[str, str], None]) -> None:
             send("event-migrating" if domain in migrating else "event-state", domain)
 
     libvirt.virEventAddHandle(fd, libvirt.VIR_EVENT_HANDLE_READABLE, on_change, None)
+    return True
 
 
 def _changed_files(fd: int) -> Iterator[str]:

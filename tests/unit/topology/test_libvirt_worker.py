@@ -221,7 +221,7 @@ def test_what_a_guest_does_while_it_stands_still_to_migrate_is_not_reported(
     import libvirt
 
     event_number, detail_number = (getattr(libvirt, f"VIR_DOMAIN_EVENT_{name}") for name in (event, detail))
-    monkeypatch.setattr(libvirt_worker, "_watch_jobs", lambda *_: None)
+    monkeypatch.setattr(libvirt_worker, "_watch_jobs", lambda *_: True)
     monkeypatch.setattr(libvirt_worker, "_run_events", lambda _: None)
     connection = Listened()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
@@ -251,3 +251,21 @@ def test_rounds_of_a_migration_are_reported_once_a_second():
     # A retry's first round is news, however soon it comes.
     rounds.end("b")
     assert rounds.are_due("b", 12.7)
+
+
+@pytest.mark.parametrize("can_watch", [True, False])
+def test_rounds_are_listened_to_only_where_no_status_file_tells_of_a_migration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_watch: bool
+):
+    import libvirt
+
+    monkeypatch.setattr(libvirt_worker, "_watch_jobs", lambda *_: can_watch)
+    monkeypatch.setattr(libvirt_worker, "_run_events", lambda _: None)
+    connection = Listened()
+    libvirt_worker.watch(connection, str(tmp_path / "heard"), str(tmp_path))
+    assert (libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION in connection.callbacks) != can_watch
+    assert libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE in connection.callbacks
+
+
+def test_a_folder_that_cannot_be_watched_leaves_nothing_open(tmp_path: Path):
+    assert not libvirt_worker._watch_jobs(tmp_path / "none", lambda *_: None)

@@ -201,7 +201,7 @@ class Simulation:
             for guest in active:
                 if guest.spec.name in seen:
                     held_up_ns = seen[guest.spec.name].held_up_ns(guest.parallelism, self.costs.flush_ns)
-                    self.pause[guest.spec.name] += held_up_ns
+                    self.pause[guest.spec.name] += held_up_ns * kernel.planner.watch_share
             self._carry_out(active, kernel.planner.plan(self._view(active, None)))
 
     def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:

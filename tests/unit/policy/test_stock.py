@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vmplace.model.published import square
-from vmplace.policy.baselines.stock import BalancingPlanner, numad_nodes
+from vmplace.policy.baselines.stock import ENOUGH, SLOWEST, BalancingPlanner, Scan, numad_nodes
 from vmplace.policy.host_view import GuestEvidence, HostView
 
 NPAGES = 800
@@ -47,3 +47,48 @@ def test_each_page_that_was_unmapped_counts_and_the_second_fault_of_a_node_moves
     one, planner = guest(4, samples=faults), BalancingPlanner()
     assert (planner.plan(view(one)).pages[0] == 0).all()
     assert np.flatnonzero(planner.plan(view(one)).pages[0] == 3).tolist() == list(range(0, NPAGES, 8))
+
+
+def test_of_a_guest_with_local_memory_fewer_and_fewer_pages_are_unmapped():
+    faults = np.zeros((NPAGES, 4))
+    faults[:, 0] = 1.0
+    one, planner, shares = guest(4, samples=faults), BalancingPlanner(), []
+    assert planner.watch_share == 1.0
+    for _ in range(400):
+        planner.plan(view(one))
+        shares.append(planner.watch_share)
+    assert shares[7] < 1.0 and shares[-1] < 0.2 and shares == sorted(shares, reverse=True)
+
+
+def passes(scan: Scan, count: int, *, faults: int, local: int, private: int) -> None:
+    for _ in range(count):
+        scan.faults, scan.local, scan.private = faults, local, private
+        scan.go_on(1.0)
+
+
+def test_the_kernel_scans_less_often_where_faults_are_local_and_as_often_as_it_may_where_they_are_not():
+    """update_task_scan_period: a tenth of the period more or less for each tenth of the faults."""
+    scan = Scan()
+    passes(scan, 1, faults=100, local=95, private=0)
+    assert scan.slowness == pytest.approx(1 + (9 - ENOUGH) / 10)
+    passes(scan, 50, faults=100, local=100, private=0)
+    assert scan.slowness == SLOWEST
+    passes(scan, 1, faults=100, local=25, private=25)
+    assert scan.slowness == pytest.approx(SLOWEST * (1 - (ENOUGH - 2) / 10))
+    passes(scan, 50, faults=100, local=25, private=25)
+    assert scan.slowness == 1.0
+
+
+def test_where_nothing_faults_the_period_doubles():
+    scan = Scan()
+    passes(scan, 3, faults=0, local=0, private=0)
+    assert scan.slowness == 8.0
+
+
+def test_the_period_follows_whole_passes_only():
+    scan = Scan(faults=100, local=100)
+    for _ in range(7):
+        scan.go_on(1 / 8)
+    assert scan.slowness == 1.0
+    scan.go_on(1 / 8)
+    assert scan.slowness > 1.0 and scan.faults == 0

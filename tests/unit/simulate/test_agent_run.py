@@ -15,6 +15,7 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.run_recorder import recording_run
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy import plan_state
+from vmplace.policy.baselines import stock
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
@@ -216,6 +217,7 @@ def test_on_a_stock_kernel_its_balancing_places_a_guest_that_spans_nodes():
 
 
 def test_the_faults_of_kernel_balancing_beside_the_agent_cost_the_guest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stock, "SLOWEST", 1.0)
     arrays = private_pages(heat=LONG, windows=12)
     usual = run(arrays, "agent:auto", "idle").run_time_s
     monkeypatch.setattr(source_views, "HINT_FAULT_NS", 1e6)

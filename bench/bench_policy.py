@@ -245,17 +245,23 @@ def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
 def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
     """Run what the table will ask for, several scenarios at a time; the results are in the cache then.
 
-    A failure here is not reported: the table meets it again.
+    None begins after the minutes of CPU that there are.  A failure here is not reported: the table meets it
+    again.
     """
     named = scenario_names(options.traces)
     jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]
     with ProcessPoolExecutor(options.jobs) as pool:
-        done = [pool.submit(fill_one, bench, options, *job) for job in jobs]
+        until = time.monotonic() + options.minutes * 60 / options.jobs
+        done = [pool.submit(fill_one, bench, options, until, *job) for job in jobs]
         wait(done)
 
 
-def fill_one(bench: Bench, options: argparse.Namespace, host: str, guests: Sequence[str]) -> None:
-    """Run all that the table wants of one scenario."""
+def fill_one(
+    bench: Bench, options: argparse.Namespace, until: float, host: str, guests: Sequence[str]
+) -> None:
+    """Run all that the table wants of one scenario, if it is not ``until`` yet, of the monotonic clock."""
+    if time.monotonic() > until:
+        return
     one = scenario(options.traces, host, guests, options.windows)
     table_rows(bench, one, set(options.policies))
     if len(guests) == 1 and not options.no_leave_one_out:

@@ -1,6 +1,8 @@
 """The table of policies can fail: what ships is held against doing nothing in each row."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,3 +89,17 @@ def test_a_harmed_row_stands_beside_what_kernel_balancing_alone_does_there() -> 
     ]
     page = "\n".join(rendered({"rows": rows, "sampled": "two"}))
     assert "* carrefour-a, lulesh, `ad`: +2.0%; kernel balancing alone: +1.9%" in page
+
+
+def test_no_scenario_begins_beside_others_after_the_time_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(bench_policy, "scenario", lambda *words: begun.append(words[1]))
+    monkeypatch.setattr(bench_policy, "table_rows", lambda *_: [])
+    options = SimpleNamespace(traces=tmp_path, windows=1, policies=[], no_leave_one_out=True)
+    bench = bench_policy.Bench(policy_cache.ResultCache(None))
+    now = time.monotonic()
+    for until in (now - 1, now + 600):
+        bench_policy.fill_one(bench, options, until, f"until {until}", ("lulesh",))  # type: ignore[arg-type]
+    assert begun == [f"until {now + 600}"]

@@ -181,8 +181,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench/policy.json"))
     options = parser.parse_args()
     bench = Bench(ResultCache(options.cache), options.price)
-    if options.jobs > 1:
-        fill_cache(bench, options)
+    filled = fill_cache(bench, options) if options.jobs > 1 else None
     table = Table(options.out)
     chosen = [
         (host, guests)
@@ -191,7 +190,8 @@ def main() -> int:
     ]
     left = []
     for host_name, guests in chosen:
-        if cpu_minutes() > options.minutes:
+        has_no_time = cpu_minutes() > options.minutes if filled is None else (host_name, guests) not in filled
+        if has_no_time:
             left.append(f"{host_name} {mix_of(guests)}")
             continue
         with table.part(f"{host_name} {mix_of(guests)}"):
@@ -242,9 +242,10 @@ def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
     ]
 
 
-def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
-    """Run what the table will ask for, several scenarios at a time; the results are in the cache then.
+def fill_cache(bench: Bench, options: argparse.Namespace) -> set[tuple[str, tuple[str, ...]]]:
+    """Run what the table will ask for, several scenarios at a time; return those that were begun.
 
+    The results are in the cache then.
     None begins after the minutes of CPU that there are.  A failure here is not reported: the table meets it
     again.
     """
@@ -252,20 +253,25 @@ def fill_cache(bench: Bench, options: argparse.Namespace) -> None:
     jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]
     with ProcessPoolExecutor(options.jobs) as pool:
         until = time.monotonic() + options.minutes * 60 / options.jobs
-        done = [pool.submit(fill_one, bench, options, until, *job) for job in jobs]
-        wait(done)
+        done = {job: pool.submit(fill_one, bench, options, until, *job) for job in jobs}
+        wait(done.values())
+    return {job for job, future in done.items() if future.exception() or future.result()}
 
 
 def fill_one(
     bench: Bench, options: argparse.Namespace, until: float, host: str, guests: Sequence[str]
-) -> None:
-    """Run all that the table wants of one scenario, if it is not ``until`` yet, of the monotonic clock."""
+) -> bool:
+    """Run all that the table wants of one scenario, if it is not ``until`` yet, of the monotonic clock.
+
+    Return whether it was begun.
+    """
     if time.monotonic() > until:
-        return
+        return False
     one = scenario(options.traces, host, guests, options.windows)
     table_rows(bench, one, set(options.policies))
     if len(guests) == 1 and not options.no_leave_one_out:
         gains_of(bench, one)
+    return True
 
 
 def scenario_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

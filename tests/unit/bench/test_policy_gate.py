@@ -100,6 +100,23 @@ def test_no_scenario_begins_beside_others_after_the_time_that_there_is(
     options = SimpleNamespace(traces=tmp_path, windows=1, policies=[], no_leave_one_out=True)
     bench = bench_policy.Bench(policy_cache.ResultCache(None))
     now = time.monotonic()
-    for until in (now - 1, now + 600):
-        bench_policy.fill_one(bench, options, until, f"until {until}", ("lulesh",))  # type: ignore[arg-type]
+    for until, has_begun in ((now - 1, False), (now + 600, True)):
+        name = f"until {until}"
+        assert bench_policy.fill_one(bench, options, until, name, ("lulesh",)) is has_begun  # type: ignore[arg-type]
     assert begun == [f"until {now + 600}"]
+
+
+def test_what_others_filled_in_the_time_that_there_was_stands_in_the_table_and_the_rest_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much CPU time that took: it is in the cache."""
+    names = [("carrefour-a", ("lulesh",)), ("carrefour-a", ("gups",))]
+    monkeypatch.setattr(bench_policy, "scenario_names", lambda _: names)
+    monkeypatch.setattr(bench_policy, "fill_cache", lambda *_: {names[0]})
+    monkeypatch.setattr(bench_policy, "cpu_minutes", lambda: 1e9)
+    monkeypatch.setattr(bench_policy, "scenario", lambda *_: None)
+    monkeypatch.setattr(bench_policy, "table_rows", lambda *_: [])
+    where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["bench", *where, "--jobs", "2", "--hostile", "0", "--no-leave-one-out"])
+    bench_policy.main()
+    assert "of CPU: carrefour-a gups" in (tmp_path / "policy.json").read_text()

@@ -186,7 +186,7 @@ def arrival(
         "with_summary": with_summary,
         "seconds_to_lar_0.9": local_s,
         "first_lar": seen[0],
-        "migration_s": figures["seconds"] / 1e3,
+        "migration_s": figures["elapsed_ms"] / 1e3,
     }
 
 

@@ -43,7 +43,7 @@ COUNTED = {
     "rounds": "memory_iteration",
     "bytes": "data_processed",
     "downtime_ms": "downtime_net",
-    "seconds": "time_elapsed_net",
+    "elapsed_ms": "time_elapsed_net",
     "memory_bytes": "memory_processed",
 }
 

@@ -55,6 +55,7 @@ BENCHES = {
     "sampling": ("What sampling costs", "measured", "bench_sampling 16"),
     "hook": ("How long libvirt waits for the hook", "measured", "bench_hook 1000"),
     "migration": ("Live migrations", "counted by libvirt and the meter in the lab", "bench_migration"),
+    "arrivals": ("Arrivals of live migrations", "counted by the meter in the lab", "bench_migration"),
     "kvm": ("The patched KVM beside stock mechanisms", "counted and measured in the lab", "bench_kvm"),
     "ibs": ("Samples of IBS beside exact counts", "counted in the lab", "bench_ibs"),
     "sources": ("Share of the oracle's gain, by source", "modelled", "bench_sources"),
@@ -89,6 +90,7 @@ earlier trees, with their commits, are history and stand in the notes.
 OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE: dict[tuple[str, str], str] = {
     ("hook", "4a70fc7ad8c4"): "the bench has an agent that is slow, too",
+    ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
     ("policy", "10ca9e9a2e27"): (
         "the modelled machine has cheaper hops, all that watch pay for it, and mixes were added.\n"
         "`make bench-policy` was then run with `--minutes 0.25 --hostile 3 --hostile-first 100`"
@@ -143,7 +145,7 @@ def _bench(name: str, kept: Record) -> Iterator[str]:
     title, kind, _ = BENCHES.get(name, (name, "measured", ""))
     yield f"## {title}\n"
     yield f"*{kind}*, by\n`python -m bench.{_arguments(kept['record'])}`.\nIt asks:\n"
-    yield from _explained(f"bench_{name}")
+    yield from _explained(BENCHES[name][2].split()[0])
     for part, reported in kept.get("parts", {}).items():
         runs = "one run" if reported["runs"] == 1 else f"median of {reported['runs']} runs"
         yield f"### {part.replace('_', ' ')}\n\n{runs[0].upper()}{runs[1:]}.\n"

@@ -90,6 +90,10 @@ earlier trees, with their commits, are history and stand in the notes.
 OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE: dict[tuple[str, str], str] = {
     ("hook", "4a70fc7ad8c4"): "the bench has an agent that is slow, too",
+    (
+        "status",
+        "c3071efec431",
+    ): "`why` prints what was expected of a decision, other ways and what came of it",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
     ("policy", "10ca9e9a2e27"): (
         "the modelled machine has cheaper hops, all that watch pay for it, and mixes were added.\n"

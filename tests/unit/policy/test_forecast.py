@@ -9,8 +9,10 @@ from tests.unit.policy.test_policy_auto import after, busy
 from tests.unit.policy.views import bits, guest_view, host, moved
 from vmplace.model.described_memory import described_memory
 from vmplace.model.memory_system import solved
+from vmplace.model.published import square
 from vmplace.policy.forecast import CUT, JOINT, NOTHING, UNCOUNTED, UNSEEN, weighings
 from vmplace.policy.host_view import (
+    ABSENT,
     REPLICATED,
     GuestEvidence,
     HostPlacement,
@@ -155,3 +157,29 @@ def test_where_vcpus_alone_tell_the_plan_says_that_it_has_no_figures() -> None:
 def test_a_guest_that_is_left_alone_is_not_weighed() -> None:
     manual = guest_view([2, 3], 0, settings=GuestSettings(mode=Mode.MANUAL))
     assert AutoPolicy()(Snapshot(host(), (manual,))).weighings == ()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_figure_is_a_number_whatever_was_seen(seed: int) -> None:
+    """An explanation must not cost the plan, nor be one that JSON cannot hold."""
+    chance = np.random.default_rng(seed)
+    pages, count = int(chance.integers(1, 200)), int(chance.integers(1, 4))
+    controller = float(chance.choice([1e-6, 1e-3, 0.04]))
+    system = square(local=100.0, hop=50.0, controller=controller, link=0.03, queue=1.0)
+    guests, plans = [], []
+    for number in range(count):
+        busy_now = float(chance.choice([0.0, 1e-9, 1.0, 1e9]))
+        heat = chance.random((pages, 4)) * busy_now * (chance.random((pages, 4)) < chance.random())
+        node = chance.integers(-2, 4, pages).astype(np.int8)
+        worker = chance.random(4) < 0.7
+        work = float(chance.choice([0.01, 4.0])), float(chance.choice([0.0, 9.0])), 2.0
+        written = chance.random(pages) < 0.3
+        windows = np.ones(pages, np.int64)
+        guests.append(GuestEvidence(f"g{number}", heat, written, node, worker, windows, None, *work))
+        plans.append(np.where((node != ABSENT) & (chance.random(pages) < 0.3), chance.integers(0, 4), node))
+    view = HostView(system, np.full(4, 1e5), tuple(guests), 2000.0, cpus=np.full(4, 8.0))
+    now = [traffic(one.heat, one.node) for one in guests]
+    found = weighings(view, now, HostPlacement([one.astype(np.int8) for one in plans]), 1.0, [None] * count)
+    options = [one for w in found for one in (*filter(None, [w.chosen]), *w.others)]
+    assert len(found) == count
+    assert all(np.isfinite([one.price_ns, one.saved_ns]).all() for one in options)

@@ -43,13 +43,13 @@ from vmplace.agent.config import BudgetSection
 from vmplace.agent.parts import Parts
 from vmplace.errors import VmplaceError
 from vmplace.sampling.guest_cost import MemoryRate
-from vmplace.simulate.agent_host import SimulatedGuest
 from vmplace.simulate.agent_run import IN_MEMORY, AgentHost, AgentSetup, SimulatedCost, quiet
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost, parse_host
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
+from vmplace.simulate.simulated_guest import SimulatedGuest
 from vmplace.simulate.simulation import Simulation
 from vmplace.simulate.source_views import Sensor, source_named
 from vmplace.simulate.trace import parse_trace
@@ -159,7 +159,7 @@ class FaultyHost(AgentHost):
         """Close what the agent's process had open: KVM drops all copies then, whatever went wrong before."""
         for guest in self.machine.guests.values():
             if guest.run in self.simulation.active:
-                self.machine._drop(guest, np.arange(guest.frames))
+                self.machine._drop(guest, np.arange(guest.slots))
 
     def _parts(self, actuator: HostActuator) -> Parts:
         parts = super()._parts(actuator)

@@ -168,8 +168,9 @@ class HostView:
         """Return the 4 KiB pages that each node has left."""
         free: Matrix = self.capacity_pages.astype(np.float64)
         for guest in self.guests:
-            free = free - np.bincount(np.maximum(guest.node, -1) + 1, minlength=len(free) + 1)[1:]
-            free = free - np.where(self.system.controller > 0, np.count_nonzero(guest.node == REPLICATED), 0)
+            place = guest.node.astype(np.intp) + 2
+            held = np.bincount(place, weights=guest.sizes, minlength=len(free) + 2)
+            free = free - held[2:] - np.where(self.system.controller > 0, held[0], 0)
             free = free + 0.0
         return free
 

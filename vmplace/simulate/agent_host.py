@@ -12,37 +12,30 @@ Not real: the kernel behind the calls.  It refuses for want of room, and what a 
 """
 
 import errno
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from vmplace.agent.wakeup import Wakeup
-from vmplace.policy.host_view import ABSENT, HUGE_PAGES, REPLICATED, Indexes, NodeIndexes
-from vmplace.simulate.guest_run import GuestRun
+from vmplace.policy.host_view import HUGE_PAGES, REPLICATED, Indexes
+from vmplace.simulate.placement_costs import COPY_SHARE
+from vmplace.simulate.simulated_guest import HVA, Gfns, Numbers, SimulatedGuest, first_of_each
 from vmplace.simulate.simulation import Simulation
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Movability, RamRange, Vcpu
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology, Node
 from vmplace.topology.placement import Placement, PlacementInfo, Slot
 
 T = TypeVar("T")
 FIRST_PID = 1 << 23
 """Beyond the kernel's limit of 2^22: what takes one of these for a process of this machine finds none."""
-HVA = 1 << 40
 BOOT_ID = "simulated"
 MOVE_CALL_NS, MOVE_PAGE_NS = 20_000, 1000
 """What a call of move_pages(2) works, and for each page (docs/simulate.md)."""
 NO_MEMORY, NOT_PRESENT, BACKING_OFF = 8, 2, 9
 """KVM_PLACEMENT_*, as the replicator knows them."""
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 1024.0
-"""How long KVM lets a page wait that lost its copies, doubling each time."""
 UNIX_EPOCH_S = 1.7e9
-
-Numbers = npt.NDArray[np.int32]
-Gfns = npt.NDArray[np.uint64]
 
 
 class Trouble(Protocol):
@@ -122,73 +115,6 @@ class VirtualWakeup(Wakeup):
         return False
 
 
-@dataclass
-class SimulatedGuest:
-    """One guest as a process: page frames by address, which the pages of its trace use in turn.
-
-    ``home[F]``: of a frame with copies, the index of the node that it was on before them.
-    """
-
-    run: GuestRun
-    pid: int
-    home: NodeIndexes = field(init=False)
-    wait_until_s: npt.NDArray[np.float64] = field(init=False)
-    wait_s: npt.NDArray[np.float64] = field(init=False)
-    held: npt.NDArray[np.bool_] = field(init=False)
-    replicated: int = 0
-    collapsed: int = 0
-
-    def __post_init__(self) -> None:
-        """Begin with no copies."""
-        frames = self.frames
-        self.home = np.full(frames, ABSENT, np.int8)
-        self.wait_until_s, self.wait_s = np.zeros(frames), np.full(frames, FIRST_WAIT_S)
-        self.held = np.zeros(frames, np.bool_)
-
-    @property
-    def name(self) -> str:
-        """Return the guest's name."""
-        return self.run.spec.name
-
-    @property
-    def frames(self) -> int:
-        """Return how many page frames the guest has."""
-        frame = self.run.spec.trace.frame
-        return int(frame.max()) + 1 if len(frame) else 0
-
-    def page_of(self) -> Indexes:
-        """Return the trace's page in each frame now [F], ABSENT where there is none."""
-        pages = np.full(self.frames, ABSENT, np.intp)
-        here = np.flatnonzero(self.run.node != ABSENT)
-        pages[self.run.spec.trace.frame[here]] = here
-        return pages
-
-    def nodes(self) -> NodeIndexes:
-        """Return the index of the node of each frame [F], of one with copies that of the original."""
-        pages = self.page_of()
-        nodes = np.where(pages >= 0, self.run.node[np.maximum(pages, 0)], ABSENT)
-        return np.where(nodes == REPLICATED, self.home, nodes).astype(np.int8)
-
-    def topology(self, nids: tuple[int, ...], cpus: Mapping[int, tuple[int, ...]]) -> GuestTopology:
-        """Return the guest as the agent finds it."""
-        vcpus = tuple(
-            Vcpu(number, self.pid + 1 + number, cpus[nids[node]])
-            for number, node in enumerate(self.run.vcpu_node.tolist())
-        )
-        ram = RamRange(HVA, self.frames, 0, PAGE_BYTES, Movability.MOVABLE, "anonymous memory")
-        return GuestTopology(self.name, self.pid, self.pid, "kvm", vcpus, (ram,))
-
-    def note_lost(self, now_s: float) -> None:
-        """Let frames wait whose copies are gone since the last call."""
-        pages = self.page_of()
-        still = (pages >= 0) & (self.run.node[np.maximum(pages, 0)] == REPLICATED)
-        lost = np.flatnonzero(self.held & ~still)
-        self.collapsed += len(lost)
-        self.wait_until_s[lost] = now_s + self.wait_s[lost]
-        self.wait_s[lost] = np.minimum(2 * self.wait_s[lost], LONGEST_WAIT_S)
-        self.held = still
-
-
 class SimulatedMachine:
     """Host and guests as the agent's parts see and change them; ``proc``: an empty folder for /proc."""
 
@@ -257,29 +183,31 @@ class SimulatedMachine:
     def page_nids(self, pid: int, hvas: Gfns, status: Numbers) -> None:
         """Fill ``status`` with each page's node, as move_pages(2) tells it."""
         guest = self._guest(pid, "page_nids")
-        nodes = guest.nodes()[_frames(hvas)]
-        status[:] = np.where(nodes >= 0, np.array(self.nids)[nodes], -errno.ENOENT)
+        status[:] = guest.page_nids(hvas, self.nids)
 
     def move_pages(self, pid: int, hvas: Gfns, nids: Numbers, status: Numbers) -> int:
         """Move pages to their one node; OSError ENOMEM once it is full.  Returns the ns of work."""
         guest = self._guest(pid, "move_pages")
-        target, frames = self.nids.index(int(nids[0])), _frames(hvas)
-        pages, there = guest.page_of()[frames], guest.nodes()[frames]
-        room = max(int(self.simulation.free_pages()[target]), 0)
+        target, asked = self.nids.index(int(nids[0])), guest.slots_of(hvas)
+        # A huge page is moved by the first of its frames; the others find it there.
+        slots = asked[first_of_each(asked)]
+        pages, there = guest.page_of()[slots], guest.nodes()[slots]
+        room = max(int(self.simulation.free_pages()[target]), 0) // guest.run.unit_pages
         away = (pages >= 0) & ((there != target) | (guest.run.node[pages] == REPLICATED))
         fits = ~away | (np.cumsum(away) <= room)
         chosen = pages[away & fits]
         self._move(guest, chosen, target)
-        status[fits] = np.where(pages >= 0, int(nids[0]), -errno.ENOENT)[fits]
-        took = MOVE_CALL_NS + MOVE_PAGE_NS * len(chosen)
+        done = np.isin(asked, slots[fits])
+        status[done] = np.where(guest.page_of()[asked] >= 0, int(nids[0]), -errno.ENOENT)[done]
+        took = MOVE_CALL_NS + _page_ns(guest) * len(chosen)
         self.clock.work(took)
         if not fits.all():
             raise OSError(errno.ENOMEM, "no memory on the node")
-        return took
+        return round(took)
 
     def _move(self, guest: SimulatedGuest, pages: Indexes, target: int) -> None:
         guest.run.put(pages, target)
-        guest.run.counts.moved += len(pages)
+        guest.run.counts.moved += len(pages) * guest.run.unit_pages
         self._pay(guest, len(pages))
 
     def _pay(self, guest: SimulatedGuest, written: int) -> None:
@@ -289,8 +217,9 @@ class SimulatedMachine:
         fewer is a cost of the agent's second, like watching.
         """
         costs, parallelism = self.simulation.costs, max(guest.run.parallelism, 1.0)
-        flushes = written / HUGE_PAGES + 1 / self.clock.scale
-        pause = written * costs.move_ns / parallelism + flushes * costs.flush_ns
+        size = guest.run.unit_pages
+        flushes = written * size / HUGE_PAGES + 1 / self.clock.scale
+        pause = written * costs.unit_ns(size) / parallelism + flushes * costs.flush_ns
         self.simulation.pause[guest.name] += pause
 
     # KVM's placement fd, as actuation/replicator.py asks it; the fd is the pid.
@@ -308,43 +237,46 @@ class SimulatedMachine:
         guest.note_lost(self.clock.monotonic())
         changed = 0
         for number, (first, count) in enumerate(zip(gfns.tolist(), npages.tolist(), strict=True)):
-            frames = np.arange(first, min(first + count, guest.frames))
+            size = guest.run.unit_pages
+            slots = np.arange(first // size, -(-min(first + count, guest.frames) // size))
             if nodes:
-                done[number], status[number] = self._copy(guest, frames)
-                changed += int(done[number])
+                have, status[number] = self._copy(guest, slots)
+                done[number] = min(have * size, count)
+                changed += have
             else:
-                changed += self._drop(guest, frames)
+                changed += self._drop(guest, slots)
                 done[number] = count
-        self.clock.work(MOVE_CALL_NS + MOVE_PAGE_NS * changed)
+        self.clock.work(MOVE_CALL_NS + _page_ns(guest) * changed)
         # A page that the present window writes to does not keep its copies, whenever the write comes.
         self.simulation.collapse(guest.run)
         guest.note_lost(self.clock.monotonic())
 
-    def _copy(self, guest: SimulatedGuest, frames: Indexes) -> tuple[int, int]:
-        pages = guest.page_of()[frames]
+    def _copy(self, guest: SimulatedGuest, slots: Indexes) -> tuple[int, int]:
+        """Copy pages that have none; return how many have some now, and why others have not."""
+        pages = guest.page_of()[slots]
         there = pages >= 0
         has = there & (guest.run.node[pages] == REPLICATED)
-        ready = there & ~has & (guest.wait_until_s[frames] <= self.clock.monotonic())
+        ready = there & ~has & (guest.wait_until_s[slots] <= self.clock.monotonic())
         copy_nodes = guest.run.copy_nodes(self.simulation.host.system)
-        room = max(int(self.simulation.free_pages()[copy_nodes].min()), 0)
+        room = max(int(self.simulation.free_pages()[copy_nodes].min()), 0) // guest.run.unit_pages
         fits = ready & (np.cumsum(ready) <= room)
         chosen = pages[fits]
-        guest.home[frames[fits]] = guest.run.node[chosen]
+        guest.home[slots[fits]] = guest.run.node[chosen]
         guest.run.put(chosen, REPLICATED)
-        guest.held[frames[fits]] = True
+        guest.held[slots[fits]] = True
         guest.replicated += len(chosen)
         copies = len(chosen) * max(int(copy_nodes.sum()) - 1, 1)
-        guest.run.counts.replicated += copies
+        guest.run.counts.replicated += copies * guest.run.unit_pages
         self._pay(guest, copies)
         why = NOT_PRESENT if not there.all() else BACKING_OFF if (there & ~has & ~ready).any() else NO_MEMORY
         count = int(np.count_nonzero(has | fits))
-        return count, 0 if count == len(frames) else why
+        return count, 0 if count == len(slots) else why
 
-    def _drop(self, guest: SimulatedGuest, frames: Indexes) -> int:
-        pages = guest.page_of()[frames]
+    def _drop(self, guest: SimulatedGuest, slots: Indexes) -> int:
+        pages = guest.page_of()[slots]
         has = (pages >= 0) & (guest.run.node[pages] == REPLICATED)
-        guest.run.put(pages[has], guest.home[frames[has]])
-        guest.held[frames] = False
+        guest.run.put(pages[has], guest.home[slots[has]])
+        guest.held[slots] = False
         if has.any():
             self._pay(guest, 0)
         return int(np.count_nonzero(has))
@@ -353,12 +285,12 @@ class SimulatedMachine:
         """Return what KVM counts of the guest's copies."""
         guest = self._guest(pid, "statistics")
         guest.note_lost(self.clock.monotonic())
-        copies = int(guest.run.copy_nodes(self.simulation.host.system).sum()) - 1
+        copies, size = int(guest.run.copy_nodes(self.simulation.host.system).sum()) - 1, guest.run.unit_pages
         return {
-            "replicated_pages": guest.replicated,
-            "collapsed_pages": guest.collapsed,
+            "replicated_pages": guest.replicated * size,
+            "collapsed_pages": guest.collapsed * size,
             "released_pages": 0,
-            "replica_copies": int(guest.held.sum()) * max(copies, 1),
+            "replica_copies": int(guest.held.sum()) * size * max(copies, 1),
         }
 
     def info(self, pid: int) -> PlacementInfo:
@@ -399,9 +331,9 @@ class SimulatedPlacement(Placement):
         """Let go; there is no descriptor."""
 
 
-def _frames(hvas: Gfns) -> Indexes:
-    frames: Indexes = ((hvas - np.uint64(HVA)) // np.uint64(PAGE_BYTES)).astype(np.intp)
-    return frames
+def _page_ns(guest: SimulatedGuest) -> float:
+    """Return what a page of the guest's size works."""
+    return MOVE_PAGE_NS * (1 + COPY_SHARE * (guest.run.unit_pages - 1))
 
 
 def _cpus(simulation: Simulation) -> dict[int, tuple[int, ...]]:

@@ -127,6 +127,7 @@ class AgentHost:
             policy_name=setup.policy,
             actuator=actuator,
             # A stock kernel makes no copies.
+            huge_replicas=True,
             replica_ratio=0.0 if setup.sensor.name == "idle" else self.config.budget.replica_ratio,
             counters=SimulatedCost(self.simulation),
             clock=machine.clock,

@@ -25,11 +25,12 @@ from vmplace.sampling.sample import (
     SourceCoverage,
 )
 from vmplace.sampling.served import Served, ServedAccesses
-from vmplace.simulate.agent_host import SimulatedGuest, SimulatedMachine
+from vmplace.simulate.agent_host import SimulatedMachine
 from vmplace.simulate.look import Look
+from vmplace.simulate.simulated_guest import SimulatedGuest
 from vmplace.simulate.source_views import Sensor
 from vmplace.simulate.watch_costs import SAMPLE_NS, SET_BIT_NS
-from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import GuestTopology
 
 LOOK_PAGE_NS = 250.0
 """Of the agent, for each page that was touched in a window: harvest, what is learnt from it and the plan take
@@ -42,7 +43,7 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass
 class _Window:
-    """What was seen of a guest since it was armed; bits [N + 1, F] by frame, hits of frames."""
+    """What was seen of a guest since it was armed; bits [N + 1, S] by slot, hits of frames."""
 
     started_ns: int
     accessed: npt.NDArray[np.uint8]
@@ -72,7 +73,7 @@ class TraceSource:
         self._machine.simulation.shown[mine.name] = []
         if self._sensor.period is None or self._sensor.bits:
             self._charge(mine, self._machine.simulation.costs.flush_ns)
-        bits = np.zeros((2, rows, mine.frames), np.uint8)
+        bits = np.zeros((2, rows, mine.slots), np.uint8)
         nothing = np.zeros((len(Served),), np.int64)
         clock = self._machine.clock
         self._windows[guest.identity] = _Window(clock.monotonic_ns(), bits[0], bits[1], [], [], [], nothing)
@@ -83,7 +84,7 @@ class TraceSource:
         if self._sensor.bits:
             self._read(mine, window)
             after_ns = self._machine.clock.monotonic_ns() - window.started_ns
-            window.early.append(EarlyBits(after_ns, packed(window.accessed)))
+            window.early.append(EarlyBits(after_ns, packed(window.accessed, mine.run.unit_pages)))
 
     def harvest(self, guest: GuestTopology) -> SampleBatch:
         """Return the window; raises GuestGoneError."""
@@ -115,43 +116,45 @@ class TraceSource:
         return mine
 
     def _sample(self, guest: GuestTopology, mine: SimulatedGuest, window: _Window) -> RangeSample:
-        anywhere = np.bitwise_or.reduce(window.accessed, axis=0)
-        blocks = -(-mine.frames * PAGE_BYTES // HUGE_BYTES)
+        size = mine.run.unit_pages
+        anywhere = np.repeat(np.bitwise_or.reduce(window.accessed, axis=0), size)
         by_node, counted = None, None
         if self._sensor.name != "idle":
-            by_node = NodeBits(packed(window.accessed), packed(window.written), tuple(window.early))
+            by_node = NodeBits(
+                packed(window.accessed, size), packed(window.written, size), tuple(window.early)
+            )
         if self._sensor.period is not None:
             counted = NodeHits(_joined(window.hit_frames), _joined(window.hit_rows))
-        huge = np.zeros(blocks, np.uint8)
-        return RangeSample(guest.ram[0], anywhere, mine.nodes(), huge, by_node, counted=counted)
+        huge = mine.huge_blocks()
+        return RangeSample(guest.ram[0], anywhere, mine.frame_nodes(), huge, by_node, counted=counted)
 
     def _read(self, mine: SimulatedGuest, window: _Window) -> None:
         """Take in what happened since the last reading."""
         simulation = self._machine.simulation
         parts, simulation.shown[mine.name] = simulation.shown[mine.name], []
-        self._machine.clock.work(READ_PAGE_NS * mine.frames)
+        self._machine.clock.work(READ_PAGE_NS * mine.slots)
         if not parts:
             return
         look = Look(parts, np.zeros((len(mine.run.node), len(self._machine.nids)))).near
         pages = Look(parts, np.zeros(0)).rows
-        frames = mine.run.spec.trace.frame[pages]
+        slots = mine.run.spec.trace.frame[pages]
         if self._sensor.bits or self._sensor.period is None:
-            self._set_bits(mine, window, look, frames)
+            self._set_bits(mine, window, look, slots)
         if self._sensor.period is not None:
-            self._take_samples(mine, window, look, frames)
+            self._take_samples(mine, window, look, slots)
 
     def _set_bits(
-        self, mine: SimulatedGuest, window: _Window, look: Look, frames: npt.NDArray[np.integer]
+        self, mine: SimulatedGuest, window: _Window, look: Look, slots: npt.NDArray[np.integer]
     ) -> None:
         before = int(window.accessed.sum())
         for bits, counts in ((window.accessed, look.touches), (window.written, look.stores)):
             seen = self._chance.random(counts.shape) < -np.expm1(-counts)
             for node in range(counts.shape[1]):
-                bits[node][frames[seen[:, node]]] = 1
+                bits[node][slots[seen[:, node]]] = 1
         self._charge(mine, SET_BIT_NS * (int(window.accessed.sum()) - before) / mine.run.parallelism)
 
     def _take_samples(
-        self, mine: SimulatedGuest, window: _Window, look: Look, frames: npt.NDArray[np.integer]
+        self, mine: SimulatedGuest, window: _Window, look: Look, slots: npt.NDArray[np.integer]
     ) -> None:
         dram, stores = look.dram, look.stores
         taken = self._chance.poisson(dram / (self._sensor.period or 1))
@@ -159,18 +162,23 @@ class TraceSource:
         at, node = np.nonzero(taken)
         # A program that is sampled one access in ``period`` is sampled at most some thousand times a second.
         each = np.minimum(taken[at, node], MOST_HITS)
-        window.hit_frames.append(np.repeat(frames[at].astype(np.int64), each))
+        window.hit_frames.append(self._frames_of(mine, np.repeat(slots[at].astype(np.int64), each)))
         window.hit_rows.append(np.repeat(node.astype(np.int64), each))
         if not self._sensor.bits:
-            window.accessed[node, frames[at]] = 1
+            window.accessed[node, slots[at]] = 1
             at, node = np.nonzero(wrote)
-            window.written[node, frames[at]] = 1
-        where = mine.nodes()[frames]
+            window.written[node, slots[at]] = 1
+        where = mine.nodes()[slots]
         local = int(taken[np.arange(len(where)), np.maximum(where, 0)].sum())
         window.samples[Served.LOCAL] += local
         window.samples[Served.REMOTE] += int(taken.sum()) - local
         samples = float(row_sums(taken.astype(np.float64)).sum())
         self._charge(mine, SAMPLE_NS * samples / mine.run.parallelism if self._sensor.period != 1 else 0.0)
+
+    def _frames_of(self, mine: SimulatedGuest, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return a frame of each slot: which one of a huge page is accessed is not kept."""
+        size = mine.run.unit_pages
+        return slots if size == 1 else slots * size + self._chance.integers(0, size, len(slots))
 
     def _served(self, window: _Window, ended_ns: int) -> ServedAccesses:
         """Return what the samples imply; a window of the trace's time, in which the accesses happened."""
@@ -188,10 +196,11 @@ MOST_HITS = 1 << 10
 """Of one page, node and reading: enough to tell that it is hot."""
 
 
-def packed(bits: npt.NDArray[np.uint8]) -> Words:
-    """Return a bitmap of 64-bit words for each row of bytes of 0 or 1."""
-    whole = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 64), np.uint8)
-    whole[:, : bits.shape[1]] = bits
+def packed(bits: npt.NDArray[np.uint8], times: int = 1) -> Words:
+    """Return a bitmap of 64-bit words for each row of bytes of 0 or 1, each of them ``times``."""
+    count = bits.shape[1] * times
+    whole = np.zeros((bits.shape[0], -(-count // 64) * 64), np.uint8)
+    whole[:, :count] = bits if times == 1 else np.repeat(bits, times, axis=1)
     return np.packbits(whole, axis=1, bitorder="little").view(np.uint64)
 
 

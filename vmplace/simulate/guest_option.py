@@ -9,12 +9,13 @@ from vmplace.outside import MOST_ID, finite, whole
 from vmplace.simulate.guest_run import GuestSpec
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.trace import Trace, read_trace
+from vmplace.simulate.trace_units import UNITS, in_units
 
 MOST_VCPUS_PER_CPU = 64
-KEYS = ("vcpus", "nodes", "first_touch", "priority", "mlp")
+KEYS = ("vcpus", "nodes", "first_touch", "priority", "mlp", "pages")
 BOUNDS = {"normal": None, "protected": 0.005}
 """By how much a guest of each priority may get slower for the others' sake; None: not given."""
-FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,priority=protected][,mlp=X]"
+FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,priority=protected][,mlp=X][,pages=2M]"
 
 
 def read_guests(texts: tuple[str, ...], host: SimulatedHost) -> list[GuestSpec]:
@@ -36,6 +37,9 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
     priority = options.get("priority", "normal")
     if priority not in BOUNDS:
         raise VmplaceError(f"guest {name}: priority is {priority!r}", hint=f"known: {', '.join(BOUNDS)}")
+    pages = options.get("pages", "4K")
+    if pages not in UNITS:
+        raise VmplaceError(f"guest {name}: pages is {pages!r}", hint=f"known: {', '.join(UNITS)}")
     with_cpus = tuple(i for i, cpus in enumerate(host.cpus) if cpus)
     try:
         reported = options["nodes"].split("+") if "nodes" in options else None
@@ -55,7 +59,8 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
         hint = f"nodes with memory: {', '.join(with_memory)}"
         raise VmplaceError(f"guest {name}: node {start} has no memory", hint=hint)
     indexes = with_cpus if nodes is None else tuple(_index(name, nid, host) for nid in nodes)
-    return GuestSpec(name, trace, indexes, vcpus, start_index, mlp, BOUNDS[priority])
+    in_pages = in_units(trace, UNITS[pages])
+    return GuestSpec(name, in_pages, indexes, vcpus, start_index, mlp, BOUNDS[priority])
 
 
 def _split(text: str) -> tuple[str, Path, dict[str, str]]:

@@ -59,7 +59,7 @@ class GuestSpec:
 
 @dataclass
 class GuestCounts:
-    """What was done to a guest, in pages; ``replicated`` counts every copy."""
+    """What was done to a guest, in pages of 4 KiB; ``replicated`` counts every copy."""
 
     moved: int = 0
     replicated: int = 0
@@ -79,7 +79,7 @@ class GuestRun:
         with_hits: bool = False,
     ) -> None:
         self.spec, self.windows, self.window = spec, min(windows, spec.trace.windows), 0
-        self.nodes, self.with_hits = len(host.cpus), with_hits
+        self.nodes, self.with_hits, self.unit_pages = len(host.cpus), with_hits, spec.trace.unit_pages
         self.vcpu_node = np.array(spec.nodes)[np.arange(spec.vcpus) * len(spec.nodes) // spec.vcpus]
         self.cpu_share, self.side_by_side = 1.0, 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
@@ -184,7 +184,7 @@ class GuestRun:
         """
         written = np.flatnonzero((self.node == REPLICATED) & self._written)
         self.put(written, self.truth.stores[written].argmax(axis=1).astype(np.int8))
-        self.counts.collapsed += len(written)
+        self.counts.collapsed += len(written) * self.unit_pages
         self.learnt.collapsed(written)
         return len(written)
 
@@ -256,6 +256,7 @@ class GuestRun:
             vcpu_node=self.vcpu_node,
             counters=counters,
             slowdown_bound=self.spec.slowdown_bound,
+            sizes=None if self.unit_pages == 1 else np.full(len(self.node), float(self.unit_pages)),
         )
 
 

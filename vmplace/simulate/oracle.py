@@ -203,7 +203,7 @@ def best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
     to_go = np.zeros((len(known.first), states + 1))
     chosen: list[npt.NDArray[np.int8]] = []
     for window in range(len(known.uses) - 1, -1, -1):
-        use, move = known.uses[window], _move_ns(known.uses[window], costs)
+        use, move = known.uses[window], _move_ns(known, known.uses[window], costs)
         value = served(known, use, prices[window]) + to_go[use.pages]
         # A page that moves goes to the best place: a move costs the same from every node.
         rows, node = np.arange(len(value)), value[:, :states].argmin(axis=1)
@@ -229,7 +229,7 @@ def followed(known: Known, chosen: list[npt.NDArray[np.int8]], costs: PlacementC
         at[use.pages] = after
         changed = after != before
         weight = np.where(after[changed] == states, known.copies, 1).sum()
-        pause[window] = weight * _move_ns(use, costs)
+        pause[window] = weight * _move_ns(known, use, costs)
         for index, node in enumerate(known.states):
             traffic[window, :, node] = use.heat[after == index].sum(axis=0)
         traffic[window][np.diag_indices(count)] += use.heat[after == states].sum(axis=0)
@@ -245,8 +245,9 @@ def served(known: Known, use: WindowUse, prices: Matrix) -> Matrix:
     return cost
 
 
-def _move_ns(use: WindowUse, costs: PlacementCosts) -> float:
-    return costs.move_ns / max(use.parallelism, 1.0) + costs.flush_ns / HUGE_PAGES
+def _move_ns(known: Known, use: WindowUse, costs: PlacementCosts) -> float:
+    pages = known.run.unit_pages
+    return costs.unit_ns(pages) / max(use.parallelism, 1.0) + costs.flush_ns * pages / HUGE_PAGES
 
 
 def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -> Replay:

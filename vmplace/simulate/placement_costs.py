@@ -6,6 +6,9 @@ all vCPUs of the guest; copying takes one vCPU's time.
 
 from dataclasses import dataclass
 
+COPY_SHARE = 0.2
+"""Of what a move of 4 KiB costs, the copying: 0.4 us, at 10 GB/s.  A huge page pays the rest once."""
+
 
 @dataclass(frozen=True)
 class PlacementCosts:
@@ -17,6 +20,10 @@ class PlacementCosts:
     collapse_ns: float = 8000.0
     flush_ns: float = 5000.0
     vcpu_move_ns: float = 50_000.0
+
+    def unit_ns(self, pages: int) -> float:
+        """Return what a vCPU pays for a page of so many 4 KiB: it is unmapped once, and copied in full."""
+        return self.move_ns * (1 + COPY_SHARE * (pages - 1))
 
 
 FREE = PlacementCosts(0.0, 0.0, 0.0, 0.0)

@@ -256,7 +256,8 @@ class Simulation:
         system = self.host.system
         for target in np.argsort(system.latency[full] + 1e9 * (system.controller == 0), kind="stable"):
             free = self.free_pages()
-            over, room = int(max(-free[full], 0)), int(max(free[target], 0))
+            over, room = (int(max(pages, 0)) for pages in (-free[full], free[target]))
+            over, room = -(-over // guest.unit_pages), room // guest.unit_pages
             here = fresh[guest.node[fresh] == full]
             guest.put(here[max(len(here) - min(over, room), 0) :], int(target))
         if self.free_pages()[full] < 0:
@@ -269,7 +270,7 @@ class Simulation:
         """Return the 4 KiB pages that each node has left; below zero what is too much."""
         free = self.host.capacity_pages.copy()
         for guest in self.guests:
-            by_place = np.bincount(guest.node.astype(np.intp) + 2, minlength=len(free) + 2)
+            by_place = np.bincount(guest.node.astype(np.intp) + 2, minlength=len(free) + 2) * guest.unit_pages
             free = free - by_place[2:] - guest.copy_nodes(self.host.system) * by_place[0]
         return free
 
@@ -277,25 +278,25 @@ class Simulation:
         """Move and copy pages as planned, as far as there is room, and let the guest pay for it."""
         wanted = (plan != guest.node) & (guest.node != ABSENT) & (plan != ABSENT)
         copy_nodes = guest.copy_nodes(self.host.system)
-        written, parallelism = 0, max(guest.parallelism, 1.0)
+        size, written, parallelism = guest.unit_pages, 0, max(guest.parallelism, 1.0)
         for target in np.unique(plan[wanted]):
             pages = np.flatnonzero(wanted & (plan == target))
             free = self.free_pages()
             room = int(free[copy_nodes].min() if target == REPLICATED else free[target])
-            kept = pages[: max(room, 0)]
-            guest.counts.refused += len(pages) - len(kept)
+            kept = pages[: max(room, 0) // size]
+            guest.counts.refused += (len(pages) - len(kept)) * size
             # Giving up copies needs no copying, but for a page that goes to a node without one.
             copies = max(int(copy_nodes.sum()) - 1, 1) if target == REPLICATED else 1
             guest.put(kept, int(target))
             guest.learnt.moved(kept)
-            guest.counts.replicated += len(kept) * copies if target == REPLICATED else 0
-            guest.counts.moved += len(kept) if target != REPLICATED else 0
+            guest.counts.replicated += len(kept) * copies * size if target == REPLICATED else 0
+            guest.counts.moved += len(kept) * size if target != REPLICATED else 0
             written += len(kept) * copies
         # A page that the present window writes to does not keep its copies, whenever the write comes.
         self.collapse(guest)
-        batches = -(-written // HUGE_PAGES)
+        batches = -(-written * size // HUGE_PAGES)
         self.pause[guest.spec.name] += (
-            written * self.costs.move_ns / parallelism + batches * self.costs.flush_ns
+            written * self.costs.unit_ns(size) / parallelism + batches * self.costs.flush_ns
         )
 
     def _view(self, active: list[GuestRun], counters: list[Counters] | None) -> HostView:

@@ -51,7 +51,8 @@ class Trace:
     each of NEAR_PAGES, the number of the run that each page lies in.  ``frame``: the number of each page's
     address among all; pages that follow each other at one address share it.  ``sampled[N]``: of each record's
     page and thread, the samples of all accesses, hits of caches included, in the whole run, spread evenly
-    over the windows of that page and thread; zeros where the trace has none.
+    over the windows of that page and thread; zeros where the trace has none.  ``unit_pages``: of 4 KiB in
+    each page (trace_units.py).
     """
 
     name: str
@@ -72,10 +73,11 @@ class Trace:
     near: tuple[Ints, ...]
     frame: Ints
     sampled: npt.NDArray[np.float64]
+    unit_pages: int = 1
 
     @property
     def npages(self) -> int:
-        """Return the number of 4 KiB pages that were ever touched."""
+        """Return the number of pages that were ever touched."""
         return len(self.first_touch_thread)
 
     @property

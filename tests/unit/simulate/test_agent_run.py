@@ -22,7 +22,7 @@ from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.recording import iter_recording
 from vmplace.sampling.recording_frames import PlanFrame
 from vmplace.simulate import agent_source, source_views
-from vmplace.simulate.agent_host import HVA, SimulatedMachine, VirtualClock
+from vmplace.simulate.agent_host import SimulatedMachine, VirtualClock
 from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet, run_agent
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.guest_option import guest_spec
@@ -31,6 +31,7 @@ from vmplace.simulate.host_file import parse_host
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
 from vmplace.simulate.run import simulate
+from vmplace.simulate.simulated_guest import HVA
 from vmplace.simulate.simulation import Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor, source_named
 from vmplace.simulate.trace import parse_trace

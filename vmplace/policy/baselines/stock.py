@@ -41,7 +41,7 @@ period over its shortest (NUMA_PERIOD_THRESHOLD, numa_balancing_scan_period_min_
 
 def numad_nodes(view: HostView, guest: GuestEvidence, free_cpus: Matrix, free_pages: Matrix) -> Indexes:
     """Return the fewest nodes that can take the guest's vCPUs and pages, the ones with most of it first."""
-    held = np.bincount(guest.node[guest.node >= 0], minlength=len(free_cpus)).astype(np.float64)
+    held = _held(guest, guest.node, len(free_cpus))
     cpus = (0 if guest.vcpu_node is None else len(guest.vcpu_node)) / TARGET_UTILISATION
     pages = held.sum() / TARGET_UTILISATION
     order = np.argsort(-(free_cpus * (free_pages + held + 1)), kind="stable")
@@ -78,8 +78,15 @@ class NumadPlanner:
                 plans[index] = _gathered(guest, nodes, view.system.controller > 0)
                 free_cpus -= np.bincount(spread, minlength=len(free_cpus))
             np.maximum(free_cpus, 0, out=free_cpus)
-            free_pages -= np.bincount(plans[index][plans[index] >= 0], minlength=len(free_pages))
+            free_pages -= _held(guest, plans[index], len(free_pages))
         return HostPlacement(plans, vcpus)
+
+
+def _held(guest: GuestEvidence, node: NodeIndexes, nodes: int) -> Matrix:
+    """Return how many pages of 4 KiB the guest has on each node."""
+    here = np.flatnonzero(node >= 0)
+    held: Matrix = np.bincount(node[here], weights=guest.sizes_of(here), minlength=nodes).astype(np.float64)
+    return held
 
 
 def _spread(count: int, nodes: Indexes, free_cpus: Matrix) -> Indexes:

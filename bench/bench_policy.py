@@ -109,6 +109,15 @@ MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("narrow-controllers", ("npb-sp-B,vcpus=8,nodes=0",)),
     ("narrow-controllers", ("streamcluster,vcpus=8,nodes=0", "redis-ycsba,nodes=1,priority=protected")),
 )
+HUGE = (
+    "streamcluster,pages=2M",
+    "metis-kmeans,pages=2M",
+    "npb-sp-B,pages=2M",
+    "gap-pr-kron20,pages=2M",
+    "streamcluster,pages=64K",
+    "npb-sp-B,pages=64K",
+)
+"""Traces alone once more, with huge pages, and with smaller ones that keep the ratio (docs/simulate.md)."""
 HALF_LIVES_NS = (60e6, 120e6, 240e6)
 
 
@@ -269,19 +278,19 @@ def fill_one(
         return False
     one = scenario(options.traces, host, guests, options.windows)
     table_rows(bench, one, set(options.policies))
-    if len(guests) == 1 and not options.no_leave_one_out:
+    if (host, guests) == (SINGLE_HOST, (one.mix,)) and not options.no_leave_one_out:
         gains_of(bench, one)
     return True
 
 
 def scenario_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield host and guests of each trace alone, then of the mixes.
+    """Yield host and guests of each trace alone, then of the mixes, then of traces with huge pages.
 
     Traces that are not in the folder are reported and left out.
     """
     for path in sorted(folder.glob("*.npz")):
         yield SINGLE_HOST, (path.stem,)
-    for host_name, guests in MIXES:
+    for host_name, guests in (*MIXES, *((SINGLE_HOST, (text,)) for text in HUGE)):
         names = {text.partition(",")[0] for text in guests}
         missing = sorted(name for name in names if not (folder / f"{name}.npz").is_file())
         if missing:
@@ -302,8 +311,14 @@ def scenario(folder: Path, host_name: str, guests: Sequence[str], windows: int) 
 
 
 def mix_of(guests: Sequence[str]) -> str:
-    """Return the name of a mix: its traces."""
-    return "+".join(text.partition(",")[0] for text in guests)
+    """Return the name of a mix: its traces, and of which the pages are not of 4 KiB."""
+    return "+".join(_name_of(text) for text in guests)
+
+
+def _name_of(text: str) -> str:
+    name, _, rest = text.partition(",")
+    pages = options_of(rest).get("pages")
+    return name if pages is None else f"{name} ({pages} pages)"
 
 
 def named_host(name: str) -> SimulatedHost:

@@ -33,6 +33,7 @@ def reached(rows: list[Row], claim: Claim) -> float | None:
     """Return what the table has of a claim, None if it was not run."""
     if "mix" not in claim:
         alone = [one for one in rows if one["host"] == ALONE_ON and len(one["guests"]) == 1]
+        alone = [one for one in alone if not one["mix"].endswith(" pages)")]
         return share_of_mean_gain(
             [one for one in alone if one["policy"] == claim["policy"] and "hostile" not in one["mix"]]
         )

@@ -17,6 +17,7 @@ KINDS = {
     "tuning": "traces alone, on which constants were chosen",
     "judging": "traces alone, which judge",
     "mix": "mixes of guests",
+    "huge": "traces alone, with pages of 2 MiB and of 64 KiB",
     "hostile": "programs that mislead on purpose",
 }
 HEADS = (
@@ -34,9 +35,11 @@ SPLIT = tomllib.loads((Path(__file__).parent / "traces.toml").read_text())
 
 
 def kind_of(row: Row) -> str:
-    """Return whether a row is of a trace alone (of which half), of a mix, or of a made-up program."""
+    """Return whether a row is of a trace alone (which half, or huge pages), a mix, or a made-up program."""
     if row["mix"].startswith("hostile-"):
         return "hostile"
+    if row["mix"].endswith(" pages)"):
+        return "huge"
     if len(row["guests"]) > 1 or row["host"] != ALONE_ON:
         # A trace alone on another host was put there to crowd one controller, as guests of a mix do.
         return "mix"

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import vmplace
+from bench.bench_policy import mix_of
 from bench.policy_cache import CODE, OWN, ResultCache, code_digest
 from bench.policy_notes import beaten
+from bench.policy_page import kind_of
 from bench.policy_summary import mean_share, median_share, share_of_mean_gain
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.simulate.test_run import run
@@ -83,3 +85,12 @@ def test_shares_are_clipped_on_both_sides():
 def test_where_the_oracle_gains_nothing_there_is_no_share():
     assert share_of_mean_gain([gained(0.0, 0.0)]) is None
     assert share_of_mean_gain([]) is None
+
+
+def test_a_trace_with_huge_pages_has_a_name_and_a_table_of_its_own():
+    guests = ("streamcluster,pages=2M", "npb-ep-A,vcpus=8")
+    assert mix_of(guests) == "streamcluster (2M pages)+npb-ep-A"
+    alone = {"host": "carrefour-a", "guests": {"g0": {}}}
+    names = [mix_of(("gups",)), mix_of(("gups,pages=64K",)), mix_of(("streamcluster",))]
+    kinds = [kind_of({**alone, "mix": mix}) for mix in names]
+    assert kinds == ["judging", "huge", "tuning"]

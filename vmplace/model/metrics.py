@@ -43,9 +43,14 @@ def imbalance(loads: Matrix) -> float | None:
 
     All load at one of four is 2.0, as in Carrefour's table 1.  None without load or with fewer than two.
     """
-    if len(loads) < 2 or not loads.sum():
+    count = len(loads)
+    total = np.add.reduce(loads)
+    if count < 2 or not total:
         return None
-    return float(loads.std(ddof=1) / loads.mean())
+    # As loads.std(ddof=1) reckons it, without what it does for other shapes.
+    mean = total / count
+    away = loads - mean
+    return float(np.sqrt(np.add.reduce(away * away) / (count - 1)) / mean)
 
 
 def mc_imbalance(traffic: TrafficMatrix, memory_nids: tuple[int, ...] | None = None) -> float | None:

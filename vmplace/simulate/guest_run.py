@@ -83,6 +83,7 @@ class GuestRun:
         self.vcpu_node = np.array(spec.nodes)[np.arange(spec.vcpus) * len(spec.nodes) // spec.vcpus]
         self.cpu_share, self.side_by_side = 1.0, 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
+        self.changes = 0
         self.counts = GuestCounts()
         self.learnt = Learnt(spec.trace.npages, self.nodes, spec.trace.near, half_life_ns)
         self._traffic: Matrix | None = None
@@ -139,6 +140,7 @@ class GuestRun:
         """Let ``pages`` be on ``node`` from now on."""
         self.node[pages] = node
         self._traffic = None
+        self.changes += 1
 
     def run_on(self, vcpu_node: Indexes) -> None:
         """Let the vCPUs run on these nodes from now on."""

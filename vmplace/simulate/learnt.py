@@ -144,10 +144,13 @@ class Learnt:
             here = np.flatnonzero(node != ABSENT)
             places = int(node.max(initial=0)) + 3
             units = [one[here].astype(np.intp) * places + node[here] + 2 for one in self._near]
-            heat, writes = np.zeros_like(self._seen.total), np.zeros_like(self._writes.total)
-            heat[here] = credible(self._seen.total[here], self._seen.variance[here], units)
-            writes[here] = credible(self._writes.total[here], self._writes.variance[here], units)
-            self._estimate = heat, writes
+            both = self._seen, self._writes
+            estimate = np.zeros((len(node), sum(one.total.shape[1] for one in both)))
+            counts, variances = (
+                np.hstack([getattr(one, name)[here] for one in both]) for name in ("total", "variance")
+            )
+            estimate[here] = credible(counts, variances, units)
+            self._estimate = np.ascontiguousarray(estimate[:, :-1]), estimate[:, -1:]
         return self._estimate
 
 

@@ -27,14 +27,14 @@ class Meter:
     def __post_init__(self) -> None:
         """Start at zero."""
         self.accesses = np.zeros((len(self.host.cpus), len(self.host.cpus)))
+        self._memory = np.flatnonzero(self.host.system.controller > 0)
 
     def add(self, traffic: Matrix, load: Load, span_ns: float) -> None:
         """Count ``span_ns`` during which the accesses were ``traffic``."""
-        memory = self.host.system.controller > 0
         self.accesses += traffic
         self.time_ns += span_ns
-        self.mc_imbalance_ns += (imbalance(traffic.sum(axis=0)[memory]) or 0.0) * span_ns
-        self.link_imbalance_ns += (imbalance(load.utilisation[len(memory) :]) or 0.0) * span_ns
+        self.mc_imbalance_ns += (imbalance(traffic.sum(axis=0)[self._memory]) or 0.0) * span_ns
+        self.link_imbalance_ns += (imbalance(load.utilisation[len(self.accesses) :]) or 0.0) * span_ns
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ and moves and is copied as a whole, whichever of its frames is asked for.
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ class SimulatedGuest:
     held: Bools = field(init=False)
     replicated: int = 0
     collapsed: int = 0
+    _found: tuple[int, Indexes] | None = None
 
     def __post_init__(self) -> None:
         """Begin with no copies."""
@@ -51,7 +53,7 @@ class SimulatedGuest:
         """Return the guest's name."""
         return self.run.spec.name
 
-    @property
+    @cached_property
     def slots(self) -> int:
         """Return how many pages the guest has room for, small or huge."""
         frame = self.run.spec.trace.frame
@@ -69,11 +71,13 @@ class SimulatedGuest:
         return slots
 
     def page_of(self) -> Indexes:
-        """Return the trace's page in each slot now [S], ABSENT where there is none."""
-        pages = np.full(self.slots, ABSENT, np.intp)
-        here = np.flatnonzero(self.run.node != ABSENT)
-        pages[self.run.spec.trace.frame[here]] = here
-        return pages
+        """Return the trace's page in each slot now [S], ABSENT where there is none; not to be changed."""
+        if self._found is None or self._found[0] != self.run.changes:
+            pages = np.full(self.slots, ABSENT, np.intp)
+            here = np.flatnonzero(self.run.node != ABSENT)
+            pages[self.run.spec.trace.frame[here]] = here
+            self._found = self.run.changes, pages
+        return self._found[1]
 
     def nodes(self) -> NodeIndexes:
         """Return the index of the node of each slot [S], of one with copies that of the original."""

@@ -40,6 +40,9 @@ from vmplace.simulate.result import Meter, SimulationResult, result_of
 from vmplace.simulate.source_views import Source, looked
 
 SEED = 1
+MOST_SOLUTIONS = 16
+"""So many loads are kept: of the sets of guests that run together while one of them rests."""
+Asked = tuple[tuple[int, float, float], ...]
 INSTRUCTIONS_PER_ACCESS = 3.0
 """Of an access before any cache (guest_run.py, ACCESS_NS)."""
 
@@ -81,7 +84,7 @@ class Simulation:
         self.shown: dict[str, list[Part]] = {guest.spec.name: [] for guest in guests}
         self.clock = AgentClock()
         self.now = self.looked_at = 0.0
-        self.solved_for: tuple[list[Matrix], list[tuple[float, float]], Load] | None = None
+        self.solutions: dict[Asked, tuple[list[Matrix], Load]] = {}
         self.watched = policy.reach is Reach.WATCHED
         self.kernel: KernelBalancing | None = None
         self.recorded = policy.reach in (Reach.WATCHED, Reach.AGENT)
@@ -144,13 +147,19 @@ class Simulation:
         return [guest for guest, end in zip(running, ends, strict=True) if end <= span * (1 + 1e-12)]
 
     def _load(self, running: list[GuestRun]) -> Load:
-        """Solve the memory system for these guests, but for the second time only if something changed."""
+        """Solve the memory system for these guests, but once only as long as nothing else is asked.
+
+        Guests rest in turn, and the same few of them run together again and again.
+        """
         traffics = [guest.traffic for guest in running]
-        speed = [(guest.parallelism, guest.think_ns) for guest in running]
-        if self.solved_for is None or self.solved_for[1] != speed or not _same(self.solved_for[0], traffics):
+        # A matrix that is kept here stays what it is, and its identity with it.
+        key = tuple((id(guest.traffic), guest.parallelism, guest.think_ns) for guest in running)
+        if key not in self.solutions:
+            if len(self.solutions) >= MOST_SOLUTIONS:
+                self.solutions.clear()
             asked = demand(tuple(guest.speed_evidence() for guest in running), traffics)
-            self.solved_for = (traffics, speed, solved(self.host.system, asked))
-        return self.solved_for[2]
+            self.solutions[key] = traffics, solved(self.host.system, asked)
+        return self.solutions[key][1]
 
     def _show(self, guest: GuestRun, share: float, span: float) -> None:
         if self.recorded:
@@ -311,7 +320,3 @@ class Simulation:
             self.host.cpus,
             self.costs.collapse_ns,
         )
-
-
-def _same(some: list[Matrix], others: list[Matrix]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))

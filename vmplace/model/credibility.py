@@ -21,6 +21,7 @@ Limits: units of one block are taken to be exchangeable; each node's accesses ar
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -37,36 +38,54 @@ def credible(counts: Matrix, variances: Matrix, units: Sequence[Indexes]) -> Mat
     count itself).  ``units``: the number of the unit that each page lies in, the smallest units first, each
     unit inside one of the next.
     """
-    levels = [np.arange(len(counts)), *units]
-    estimate = around = _means(counts, levels[-1])
-    for inner, outer in zip(levels[-2::-1], levels[:0:-1], strict=True):
-        mean, alone = _means(counts, inner), 1 - _sizes(inner) / _sizes(outer)
-        credit = _credit((mean - around) ** 2, variances / _sizes(inner), alone, levels[-1])
-        estimate, around = estimate + credit * (mean - estimate), mean
+    block = _Units.of(units[-1])
+    estimate = around = block.means(counts)
+    outer = block.sizes()
+    for inner in [*(_Units.of(one) for one in units[-2::-1]), None]:
+        # The pages themselves are units of one.
+        mean, sizes = (counts, 1.0) if inner is None else (inner.means(counts), inner.sizes())
+        credit = _credit((mean - around) ** 2, variances / sizes, 1 - sizes / outer, block)
+        estimate, around, outer = estimate + credit * (mean - estimate), mean, sizes
     return estimate
 
 
-def _credit(scatter: Matrix, chance: Matrix, alone: Matrix, block: Indexes) -> Matrix:
+@dataclass(frozen=True)
+class _Units:
+    """The number of each page's unit, and how many pages each unit has, 1 at least [U, 1]."""
+
+    number: Indexes
+    pages: Matrix
+
+    @classmethod
+    def of(cls, number: Indexes) -> "_Units":
+        """Return units by the number of each page's."""
+        return cls(number, np.maximum(np.bincount(number), 1).astype(np.float64)[:, None])
+
+    def sizes(self) -> Matrix:
+        """Return, for each page, how many pages its unit has."""
+        sizes: Matrix = self.pages[self.number]
+        return sizes
+
+    def by_unit(self, values: Matrix) -> Matrix:
+        """Return the mean over each unit."""
+        sums = np.stack([np.bincount(self.number, weights=one) for one in values.T], axis=1)
+        means: Matrix = sums / self.pages
+        return means
+
+    def means(self, values: Matrix) -> Matrix:
+        """Return, for each page, the mean over its unit."""
+        means: Matrix = self.by_unit(values)[self.number]
+        return means
+
+
+def _credit(scatter: Matrix, chance: Matrix, alone: Matrix, block: _Units) -> Matrix:
     """Return how far units are believed, 0 to 1: by block, as units of one block are taken to be alike in it.
 
     ``scatter``: squared distances of units from their surroundings, of which they are part: ``alone`` is the
     share of the surroundings that is not the unit's own.
     """
-    due = _means(chance, block)
-    beyond = np.maximum(_means(scatter - chance * alone, block), 0.0)
-    beyond = np.divide(beyond, _means(alone, block), out=np.zeros_like(due), where=beyond > 0)
-    return np.divide(beyond, beyond + due, out=np.zeros_like(due), where=beyond > 0)
-
-
-def _sizes(unit: Indexes) -> Matrix:
-    """Return, for each page, how many pages its unit has."""
-    sizes: Matrix = np.bincount(unit)[unit][:, None].astype(np.float64)
-    return sizes
-
-
-def _means(values: Matrix, unit: Indexes) -> Matrix:
-    """Return, for each page, the mean over its unit."""
-    count = np.maximum(np.bincount(unit), 1)
-    means = np.stack([np.bincount(unit, weights=one) / count for one in values.T], axis=1)
-    answer: Matrix = means[unit]
-    return answer
+    due = block.by_unit(chance)
+    beyond = np.maximum(block.by_unit(scatter - chance * alone), 0.0)
+    beyond = np.divide(beyond, block.by_unit(alone), out=np.zeros_like(due), where=beyond > 0)
+    credit: Matrix = np.divide(beyond, beyond + due, out=np.zeros_like(due), where=beyond > 0)[block.number]
+    return credit

@@ -226,10 +226,12 @@ class GuestRun:
         """Return what the present window does, as evidence without a doubt."""
         return self._evidence(self.truth.dram, self._written, None, None, None)
 
-    def evidence(self, counters: Counters | None = None) -> GuestEvidence:
-        """Return what the source showed of the guest so far."""
+    def evidence(self, counters: Counters | None = None, estimated: bool = True) -> GuestEvidence:
+        """Return what the source showed of the guest so far, or not ``estimated``: nothing beyond that."""
         learnt = self.learnt
-        heat, suspect = learnt.heat(self.node), learnt.suspect(self.node)
+        heat, suspect = learnt.shown, np.zeros(len(self.node), np.bool_)
+        if estimated:
+            heat, suspect = learnt.heat(self.node), learnt.suspect(self.node)
         return self._evidence(heat, suspect, learnt.read_ratio, learnt.recent, counters)
 
     def _evidence(

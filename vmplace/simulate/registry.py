@@ -46,12 +46,16 @@ class Plain:
 
 @dataclass(frozen=True)
 class SimulatedPolicy:
-    """How to begin a policy on a host, and what it acts on; ``agent_policy``: the agent's name for it."""
+    """How to begin a policy on a host, and what it acts on; ``agent_policy``: the agent's name for it.
+
+    ``wants_estimates``: it asks what is still to come of pages, and not only what was seen of them.
+    """
 
     planner: Callable[[], Planner]
     reach: Reach
     wants_sharing: bool = False
     every_wake: bool = False
+    wants_estimates: bool = True
     agent_policy: str = ""
 
 
@@ -64,9 +68,11 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
     "interleave-all": SimulatedPolicy(lambda: Plain(uniform.plan_interleave_all), Reach.NEW),
     "interleave-workers": SimulatedPolicy(lambda: Plain(uniform.plan_interleave_workers), Reach.NEW),
     "numad-model": SimulatedPolicy(lambda: NumadPlanner(CLOCK_SCALE), Reach.WATCHED),
-    "kernel-balancing-model": SimulatedPolicy(BalancingPlanner, Reach.WATCHED),
+    "kernel-balancing-model": SimulatedPolicy(BalancingPlanner, Reach.WATCHED, wants_estimates=False),
     "carrefour-2013": SimulatedPolicy(lambda: CarrefourPlanner(CLOCK_SCALE), Reach.WATCHED),
-    "kmaf": SimulatedPolicy(lambda: KmafPlanner(CLOCK_SCALE), Reach.WATCHED, wants_sharing=True),
+    "kmaf": SimulatedPolicy(
+        lambda: KmafPlanner(CLOCK_SCALE), Reach.WATCHED, wants_sharing=True, wants_estimates=False
+    ),
     "bwap": SimulatedPolicy(BwapPlanner, Reach.WATCHED, every_wake=True),
     "vmplace": SimulatedPolicy(HostPlanner, Reach.WATCHED),
     **{f"agent:{name}": _agent(name) for name in POLICY_NAMES},

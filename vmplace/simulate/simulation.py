@@ -198,7 +198,7 @@ class Simulation:
                     guest.learnt.share(guest.sharing())
             self.shown[name] = []
         self.looked_at = self.now
-        decision = self.planner.plan(self._view(active, counters))
+        decision = self.planner.plan(self._view(active, counters, self.policy.wants_estimates))
         changed = self._carry_out(active, decision)
         self.clock.looked(changed)
 
@@ -211,7 +211,7 @@ class Simulation:
                 if guest.spec.name in seen:
                     held_up_ns = seen[guest.spec.name].held_up_ns(guest.parallelism, self.costs.flush_ns)
                     self.pause[guest.spec.name] += held_up_ns * kernel.planner.watch_share
-            self._carry_out(active, kernel.planner.plan(self._view(active, None)))
+            self._carry_out(active, kernel.planner.plan(self._view(active, None, estimated=False)))
 
     def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:
         rate, latency = float(load.rates[index]), float(load.latencies[index])
@@ -308,12 +308,14 @@ class Simulation:
             written * self.costs.unit_ns(size) / parallelism + batches * self.costs.flush_ns
         )
 
-    def _view(self, active: list[GuestRun], counters: list[Counters] | None) -> HostView:
+    def _view(
+        self, active: list[GuestRun], counters: list[Counters] | None, estimated: bool = True
+    ) -> HostView:
         reported: Sequence[Counters | None] = counters or [None] * len(active)
         return HostView(
             self.host.system,
             self.host.capacity_pages,
-            tuple(guest.evidence(one) for guest, one in zip(active, reported, strict=True)),
+            tuple(guest.evidence(one, estimated) for guest, one in zip(active, reported, strict=True)),
             self.costs.move_ns,
             self.costs.flush_ns / HUGE_PAGES,
             self.now,

@@ -166,7 +166,9 @@ def _hints(look: Look, chance: np.random.Generator) -> tuple[Matrix, Matrix, Boo
     faulted = armed & (delay < 1.0)
     counts = np.where(faulted, np.minimum(1 / np.maximum(delay, 1e-9), HINT_CEILING), 0.0)
     draw = chance.random(len(total)) * total
-    nodes = np.minimum((np.cumsum(touches, axis=1) <= draw[:, None]).sum(axis=1), touches.shape[1] - 1)
+    nodes, rows = np.zeros(len(total), np.intp), np.flatnonzero(faulted)
+    before = (np.cumsum(touches[rows], axis=1) <= draw[rows, None]).sum(axis=1)
+    nodes[rows] = np.minimum(before, touches.shape[1] - 1)
     return nodes, counts, faulted
 
 

@@ -278,7 +278,7 @@ def fill_one(
         return False
     one = scenario(options.traces, host, guests, options.windows)
     table_rows(bench, one, set(options.policies))
-    if (host, guests) == (SINGLE_HOST, (one.mix,)) and not options.no_leave_one_out:
+    if not options.no_leave_one_out and (host, guests) == (SINGLE_HOST, (one.mix,)):
         gains_of(bench, one)
     return True
 

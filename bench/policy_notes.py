@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 NOISE = 0.01
+OURS = ("vmplace", "agent:auto", "agent:interleave", "oracle", "static-oracle")
 NEW_PAGES = ("interleave-all", "interleave-workers")
 MOVES_VCPUS = ("kmaf", "numad-model")
 
@@ -28,6 +29,20 @@ def beaten(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if lead > NOISE:
             names = {key: one[key] for key in ("host", "mix", "policy", "source")}
             yield {**names, "lead": lead, "reason": reason(one, mine)}
+
+
+def rivals_ahead(rows: list[dict[str, Any]], policy: str, source: str) -> Iterator[dict[str, Any]]:
+    """Yield, for each baseline that is faster in a row than ``policy`` by more than NOISE, by how much."""
+    mine = {
+        (one["host"], one["mix"]): one["run_time_s"]
+        for one in rows
+        if (one["policy"], one["source"]) == (policy, source)
+    }
+    for one in rows:
+        own = mine.get((one["host"], one["mix"]))
+        if own is not None and one["policy"] not in OURS and one["run_time_s"] < own * (1 - NOISE):
+            names = {key: one[key] for key in ("host", "mix", "policy", "source")}
+            yield {**names, "lead": 1 - one["run_time_s"] / own}
 
 
 def reason(row: dict[str, Any], mine: dict[str, Any]) -> str:

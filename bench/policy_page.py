@@ -10,6 +10,7 @@ from typing import Any
 from bench.papers_page import ALONE_ON
 from bench.papers_page import rendered as rendered_papers
 from bench.policy_gate import HARM, SHIPS, harmed
+from bench.policy_notes import rivals_ahead
 from bench.policy_summary import mean_share, median_share, share_of_mean_gain
 
 Row = dict[str, Any]
@@ -80,6 +81,7 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
             yield from _table(some)
             yield ""
     yield from rendered_papers(rows)
+    yield from _rivals(rows)
     bad = list(harmed(rows))
     ours = [one for one in rows if one["policy"] == SHIPS]
     held = "The gate holds" if not bad else "**The gate does not hold**"
@@ -88,6 +90,18 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     for one in bad:
         yield f"* {one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}{_beside_balancing(rows, one)}"
     yield ""
+
+
+def _rivals(rows: list[Row]) -> Iterator[str]:
+    """Yield in which rows a baseline is faster than the simulated plan, or than the agent."""
+    yield "### Baselines that are more than 1 % faster\n"
+    for policy, source in (("vmplace", "full"), (SHIPS, "ad"), (SHIPS, "ibs")):
+        ahead = sorted(rivals_ahead(rows, policy, source), key=lambda one: -one["lead"])
+        yield f"Than `{policy}`, `{source}`, in {len(ahead)} rows{':' if ahead else '.'}\n"
+        for one in ahead:
+            yield f"* {one['host']}, {one['mix']}: {one['policy']} by {one['lead']:.1%}"
+        if ahead:
+            yield ""
 
 
 def _table(rows: list[Row]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 import vmplace
 from bench.bench_policy import mix_of
 from bench.policy_cache import CODE, OWN, ResultCache, code_digest
-from bench.policy_notes import beaten
+from bench.policy_notes import beaten, rivals_ahead
 from bench.policy_page import kind_of
 from bench.policy_summary import mean_share, median_share, share_of_mean_gain
 from tests.unit.simulate.small_trace import private_pages
@@ -94,3 +94,11 @@ def test_a_trace_with_huge_pages_has_a_name_and_a_table_of_its_own():
     names = [mix_of(("gups",)), mix_of(("gups,pages=64K",)), mix_of(("streamcluster",))]
     kinds = [kind_of({**alone, "mix": mix}) for mix in names]
     assert kinds == ["judging", "huge", "tuning"]
+
+
+def test_baselines_alone_are_ahead_and_only_by_more_than_noise():
+    rows = [row("agent:auto", 1.0, source="ad"), row("oracle", 0.5), row("vmplace", 0.5)]
+    rows += [row("bwap", 0.98), row("kmaf", 0.995), row("interleave-all", 1.2)]
+    found = list(rivals_ahead(rows, "agent:auto", "ad"))
+    assert [one["policy"] for one in found] == ["bwap"]
+    assert found[0]["lead"] == pytest.approx(0.02)

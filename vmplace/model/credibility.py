@@ -43,7 +43,7 @@ def credible(counts: Matrix, variances: Matrix, units: Sequence[Indexes]) -> Mat
     outer = block.sizes()
     for inner in [*(_Units.of(one) for one in units[-2::-1]), None]:
         # The pages themselves are units of one.
-        mean, sizes = (counts, 1.0) if inner is None else (inner.means(counts), inner.sizes())
+        mean, sizes = (counts, np.ones((1, 1))) if inner is None else (inner.means(counts), inner.sizes())
         credit = _credit((mean - around) ** 2, variances / sizes, 1 - sizes / outer, block)
         estimate, around, outer = estimate + credit * (mean - estimate), mean, sizes
     return estimate

@@ -157,7 +157,7 @@ def _chance_of_any(expected: Matrix) -> Matrix:
     return chance
 
 
-def _hints(look: Look, chance: np.random.Generator) -> tuple[Matrix, Matrix, Bools]:
+def _hints(look: Look, chance: np.random.Generator) -> tuple[Indexes, Matrix, Bools]:
     """Return each page's node of the first access, accesses that its delay tells, whether it faulted."""
     touches = look.touches
     total = row_sums(touches)

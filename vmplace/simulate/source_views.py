@@ -35,6 +35,9 @@ CLOCK_GHZ, MEMORY_SHARE = 2.3, 1 / 3
 """Of Carrefour's machine A; one operation in three accesses memory (guest_run.py, ACCESS_NS)."""
 FIRST_READING_NS = 6.25e6 / CLOCK_SCALE
 """Bits are read for the first time a sixteenth of the agent's shortest look after they were cleared."""
+FULL_PERIOD = 16
+"""DRAM accesses per sample that the agent is shown under source full, at no price.  Of each access,
+samples took half of all CPU time (streamcluster beside redis)."""
 HINT_PAGES = 8
 """Of so many pages one is unmapped per look."""
 HINT_CEILING = 64.0
@@ -241,8 +244,8 @@ def sensor_of(source: Source) -> Sensor:
     if function is see_bits_and_samples:
         return Sensor("kvm+ibs", bits=True, period=period)
     if function is see_full:
-        # The most that a sensor could tell: who touched and wrote each page, and each single access.
-        return Sensor("kvm+ibs", bits=True, period=1)
+        # Nearly all that a sensor could tell: who touched and wrote each page, and how often.
+        return Sensor("kvm+ibs", bits=True, period=FULL_PERIOD)
     raise VmplaceError(
         "the agent has no source that sees this", hint="--source full, ad, ibs, ad+ibs or idle"
     )

@@ -34,7 +34,7 @@ from vmplace.topology.damon import (
     MARK,
     Begun,
     begun_at,
-    foreign_user,
+    foreign_use,
     is_marked,
     read_mark,
     read_patiently,
@@ -199,11 +199,8 @@ class DamonAdmin:
         if self._is_prepared:
             LOG.warning("%d kdamonds of a killed agent wait for their processes", len(self._begun))
             return
-        if (state := foreign_user(self._sysfs, self._mark, self._proc)) is not None:
-            raise UnsupportedHostError(
-                f"DAMON is in use by somebody else ({state})",
-                hint=f"stop its owner, then: echo 0 > {self._root}/nr_kdamonds",
-            )
+        if (use := foreign_use(self._sysfs, self._mark, self._proc)) is not None:
+            raise UnsupportedHostError(f"DAMON is in use {use.why}", hint=use.cure)
         self._probe_operations()
 
     def _probe_operations(self) -> None:

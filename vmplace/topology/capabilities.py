@@ -12,7 +12,7 @@ from vmplace.errors import OutsideError, UnsupportedHostError, VmplaceError
 from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
-from vmplace.topology.damon import ADMIN, MARK, TRACE_POINT, TRACE_POINT_CURE, foreign_user
+from vmplace.topology.damon import ADMIN, MARK, TRACE_POINT, TRACE_POINT_CURE, foreign_use
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
 from vmplace.topology.numad import find_numad
 from vmplace.topology.placement import FEATURES, probe_features
@@ -23,6 +23,7 @@ from vmplace.topology.sysfs import read_host
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYS_NICE": 23}
 PAGEMAP_PRESENT, PAGEMAP_PFN = 1 << 63, (1 << 55) - 1
 LIBVIRT_ANSWER_S = 10.0
+IN_USE = "it is in use"
 PMD_SIZE = "hugepages-2048kB"
 """Each size has a folder since Linux 6.8 (Documentation/admin-guide/mm/transhuge.rst)."""
 
@@ -81,7 +82,9 @@ def probe_access_sampling(roots: Roots) -> Capability:
     if usable:
         return Capability("access sampling", True, f"by {usable[0]}", needed=True)
     why = "; ".join(f"{source.name}: {source.why}" for source in sources)
-    return Capability("access sampling", False, why, sources[1].cure, needed=True)
+    _, idle, damon = sources
+    cure = f"free DAMON, as is said there, or {idle.cure}" if damon.why.startswith(IN_USE) else idle.cure
+    return Capability("access sampling", False, why, cure, needed=True)
 
 
 def probe_idle_pages(roots: Roots) -> Capability:
@@ -98,15 +101,13 @@ def probe_damon(roots: Roots) -> Capability:
     if not found.answer:
         return found
     try:
-        state = foreign_user(roots.sys, roots.run / MARK, roots.proc)
+        use = foreign_use(roots.sys, roots.run / MARK, roots.proc)
     except (OSError, OutsideError) as err:
         return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
-    if state is None:
+    if use is None:
         traced = _probe_open("DAMON", roots.sys / TRACE_POINT, os.O_RDONLY, TRACE_POINT_CURE)
         return found if traced.answer else traced
-    return Capability(
-        "DAMON", False, f"it is in use by somebody else ({state})", f"stop its owner, then: echo 0 > {path}"
-    )
+    return Capability("DAMON", False, f"{IN_USE} {use.why}", use.cure)
 
 
 def probe_pagemap(roots: Roots) -> Capability:

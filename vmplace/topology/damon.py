@@ -20,6 +20,19 @@ MARK = "damon-kdamonds"
 line for each that it began, or is about to: its number, the pid of the process that it watches, and once it
 runs its own pid and when it began."""
 
+EXCLUSIVE = ("damon_stat", "damon_reclaim", "damon_lru_sort")
+"""Modules of the kernel beside which no kdamond of anybody else runs (mm/damon/core.c, damon_start).
+
+DAMON_STAT is on from the boot with CONFIG_DAMON_STAT_ENABLED_DEFAULT (Linux 6.17)."""
+
+
+@dataclass(frozen=True)
+class DamonUse:
+    """By whom else DAMON is in use, and how that is ended."""
+
+    why: str
+    cure: str
+
 
 @dataclass(frozen=True)
 class Begun:
@@ -62,16 +75,38 @@ def _begun(line: str) -> Begun:
     return Begun(int(slot), int(target_pid), *running[:2])
 
 
-def foreign_user(sysfs: Path, mark: Path, proc: Path = PROC) -> str | None:
-    """Return the state of DAMON ("on", "off") if somebody else uses it, else None; ``mark`` notes our own.
+def foreign_use(sysfs: Path, mark: Path, proc: Path = PROC) -> DamonUse | None:
+    """Return somebody else's use of DAMON, if there is any; ``mark`` notes our own.
 
     Raises OSError where DAMON's files cannot be read, OutsideError where they are not understood.
     """
     root = sysfs / ADMIN
+    if (module := _exclusive_module(sysfs)) is not None:
+        switch = sysfs / f"module/{module}/parameters/enabled"
+        return DamonUse(
+            f"by the kernel's module {module}, which shares it with nobody",
+            f"echo N > {switch}; for each boot: {module}.enabled=N on the kernel's command line",
+        )
     if not (count := read_whole(root / "nr_kdamonds")) or is_marked(root, mark, proc):
         return None
     states = [printable(read_patiently(root / f"{slot}/state")) for slot in range(count)]
-    return "on" if "on" in states else states[0]
+    end = f"echo 0 > {root}/nr_kdamonds"
+    if (slot := next((slot for slot, state in enumerate(states) if state == "on"), None)) is None:
+        return DamonUse(f"by somebody else ({states[0]})", f"stop its owner, then: {end}")
+    cure = f"stop its owner, or: echo off > {root}/{slot}/state; then: {end}"
+    return DamonUse("by somebody else (on)", cure)
+
+
+def _exclusive_module(sysfs: Path) -> str | None:
+    """Return the module that has DAMON to itself, or None; only root may read whether it is on."""
+    for module in EXCLUSIVE:
+        try:
+            said = read_text(sysfs / f"module/{module}/parameters/enabled", SMALL_BYTES)
+        except OSError:
+            continue
+        if said.strip() == "Y":
+            return module
+    return None
 
 
 def read_patiently(path: Path) -> str:

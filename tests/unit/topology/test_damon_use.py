@@ -1,0 +1,62 @@
+"""Modules of the kernel that have DAMON to themselves: doctor and the agent name them, and the cure works."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sampling.damon_files import put, put_damon
+from vmplace.errors import UnsupportedHostError
+from vmplace.sampling.damon_admin import DamonAdmin
+from vmplace.topology.capabilities import probe_access_sampling, probe_damon
+from vmplace.topology.capability import Capability, Roots
+from vmplace.topology.damon import TRACE_POINT
+
+MODULES = ("damon_stat", "damon_reclaim", "damon_lru_sort")
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    put_damon(tmp_path / "sys")
+    put(tmp_path / "sys" / TRACE_POINT, "")
+    return Roots(sys=tmp_path / "sys", dev=tmp_path / "dev", run=tmp_path / "run")
+
+
+def switch(roots: Roots, module: str, value: str) -> Path:
+    """Leave the file that the kernel has for a boolean parameter of a module."""
+    path = roots.sys / f"module/{module}/parameters/enabled"
+    put(path, f"{value}\n")
+    return path
+
+
+def follow(found: Capability) -> None:
+    """Do what the cure says, as a shell would."""
+    assert found.cure is not None
+    words = found.cure.partition(";")[0].split()
+    assert (words[0], words[2]) == ("echo", ">")
+    Path(words[3]).write_text(f"{words[1]}\n")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_doctor_names_the_module_that_has_damon_to_itself_and_a_cure_that_works(roots: Roots, module: str):
+    assert probe_damon(roots).answer is True
+    switch(roots, module, "Y")
+    found = probe_damon(roots)
+    assert found.answer is False and module in found.why
+    assert found.cure is not None and f"{module}.enabled=N" in found.cure
+    assert (probe_access_sampling(roots).cure or "").startswith("free DAMON")
+    follow(found)
+    assert probe_damon(roots).answer is True
+
+
+def test_a_module_that_is_off_or_not_to_be_read_takes_nothing(roots: Roots):
+    switch(roots, "damon_reclaim", "N")
+    switch(roots, "damon_stat", "Y").unlink()
+    (roots.sys / "module/damon_stat/parameters/enabled").mkdir()
+    assert probe_damon(roots).answer is True
+
+
+def test_the_agent_begins_nothing_beside_such_a_module(roots: Roots):
+    switch(roots, "damon_stat", "Y")
+    with pytest.raises(UnsupportedHostError, match="damon_stat") as caught:
+        DamonAdmin(roots.sys, roots.run)
+    assert "parameters/enabled" in (caught.value.hint or "")

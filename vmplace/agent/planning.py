@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from vmplace.agent.clock import Clock
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.policy.vcpu_forecast import weighed_vcpus
 from vmplace.policy.vcpu_ties import plan_vcpus, with_vcpus
 
 Policy = Callable[[Snapshot], PlacementPlan]
@@ -34,7 +35,8 @@ def planned(policy: Policy, snapshot: Snapshot, blame: Blame) -> PlacementPlan:
 def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
     vcpu_moves = plan_vcpus(snapshot)
     # Memory belongs where the vCPUs will be.
-    return replace(policy(with_vcpus(snapshot, vcpu_moves)), vcpu_moves=vcpu_moves)
+    plan = policy(with_vcpus(snapshot, vcpu_moves))
+    return replace(plan, vcpu_moves=weighed_vcpus(snapshot, vcpu_moves))
 
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:

@@ -10,8 +10,6 @@ from vmplace.policy.plan import Move, PlacementPlan, VcpuMove
 from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES
 
-VCPUS_UNKNOWN = "gain and price: vCPUs go where cores and memory have room, nothing predicts their time"
-
 
 @dataclass(frozen=True)
 class MoveSummary:
@@ -36,7 +34,7 @@ class StaySummary:
 class VcpuSummary:
     """vCPUs that should be tied to node ``nid``; they may run on ``from_nids`` now.
 
-    ``unknown``: which figures nobody has of that, and why.
+    ``weighing``: what that alone is expected to save and cost; None where nobody weighed it.
     """
 
     guest: str
@@ -44,7 +42,7 @@ class VcpuSummary:
     from_nids: tuple[int, ...]
     nid: int
     reason: str
-    unknown: str = VCPUS_UNKNOWN
+    weighing: Weighing | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def summary(plan: PlacementPlan) -> PlanSummary:
 
 def vcpu_summary(move: VcpuMove) -> VcpuSummary:
     """Return the move of vCPUs without their CPUs."""
-    return VcpuSummary(move.guest, tuple(move.cpus), move.from_nids, move.nid, move.reason)
+    return VcpuSummary(move.guest, tuple(move.cpus), move.from_nids, move.nid, move.reason, move.weighing)
 
 
 def _move_summary(move: Move) -> MoveSummary:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vmplace.interfaces.why_lines import expectation
+from vmplace.interfaces.why_lines import expectation, vcpus_expectation
 
 MIB = 1 << 20
 LONGEST_NAME = 18
@@ -106,6 +106,7 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     for move in plan["vcpu_moves"]:
         vcpus = ", ".join(map(str, move["vcpu_ids"]))
         out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} to node {move['nid']}: {escape(move['reason'])}")
+        out.print(f"    {vcpus_expectation(move)}")
     for copy in plan["copies"]:
         where = f"on nodes {', '.join(map(str, copy['nids']))}"
         out.print(

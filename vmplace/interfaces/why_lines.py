@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MIB = 1 << 20
+VCPUS = "vcpus"
+"""The way in which vCPUs are tied and nothing is carried (policy/options.py)."""
 NOT_WEIGHED = "expected: not known: gain and price: nothing weighed them"
 LEAST = 0.05
 """ms, or percent: less is printed as 0.0."""
@@ -25,7 +27,7 @@ def decided_lines(one: Mapping[str, Any]) -> Iterator[str]:
         yield f"- expected: LAR {lar:.2f} once all of it is done"
     for vcpus in one.get("vcpus", ()):
         ids = ", ".join(map(str, vcpus["vcpu_ids"]))
-        yield f"- vCPUs {ids} run on node {vcpus['nid']} now; not known: {vcpus['unknown']}"
+        yield f"- vCPUs {ids} run on node {vcpus['nid']} now; {vcpus_expectation(vcpus)}"
     yield from _copies_lines(one)
     if outcome and (left := _not_moved(outcome)):
         yield f"- not moved, pages: {left}"
@@ -58,6 +60,11 @@ def expectation(weighing: Mapping[str, Any]) -> str:
     return f"{known}; {missing}" if missing else known
 
 
+def vcpus_expectation(vcpus: Mapping[str, Any]) -> str:
+    """Return what is expected of vCPUs that are tied to a node."""
+    return expectation(vcpus["weighing"]) if vcpus.get("weighing") else NOT_WEIGHED
+
+
 def effect_of(option: Mapping[str, Any]) -> str:
     """Return what a way saves: the share of the guest's time, or the time where no share is known."""
     share, saved_ms = option["saved_share"], option["saved_ns"] / 1e6
@@ -71,7 +78,8 @@ def price_of(option: Mapping[str, Any]) -> str:
     """Return what a way takes: time of the guest, and what is carried."""
     sizes = (("moved", "moved"), ("copied", "copied"), ("dropped", "of copies dropped"))
     carried = [f"{size / MIB:,.1f} MiB {words}" for key, words in sizes if (size := option[f"{key}_bytes"])]
-    return ", ".join([f"{option['price_ns'] / 1e6:,.1f} ms", *carried]) if carried else "nothing"
+    has_price = carried or option["way"] == VCPUS
+    return ", ".join([f"{option['price_ns'] / 1e6:,.1f} ms", *carried]) if has_price else "nothing"
 
 
 def way_of(option: Mapping[str, Any]) -> str:

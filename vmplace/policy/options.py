@@ -8,6 +8,8 @@ import msgspec
 STAY, PLANNED, WANTED, NODE, COPIES = "stay", "planned", "all wanted", "one node", "copies"
 """Ways: nothing changes; what the plan does; that without guard, room and budget; all on ``nid``; copies of
 all that nobody writes."""
+VCPUS = "vcpus"
+"""No memory moves, but vCPUs, to ``nid``."""
 
 
 class Option(msgspec.Struct, frozen=True):

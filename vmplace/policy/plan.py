@@ -141,13 +141,17 @@ class Collapse:
 
 @dataclass(frozen=True)
 class VcpuMove:
-    """vCPUs of one guest that should run on ``cpus`` (by vCPU id) only, all of node ``nid``."""
+    """vCPUs of one guest that should run on ``cpus`` (by vCPU id) only, all of node ``nid``.
+
+    ``weighing``: what that alone is expected to save and cost; None where nobody weighed it.
+    """
 
     guest: str
     cpus: Mapping[int, tuple[int, ...]]
     from_nids: tuple[int, ...]
     nid: int
     reason: str
+    weighing: Weighing | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What ``why`` and ``plan`` print of what was weighed, and of what came of it."""
 
+from dataclasses import replace as replace_fields
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,21 @@ from vmplace.actuation.result import MoveOutcome, ReplicaOutcome
 from vmplace.agent.state import Decision, VcpuSummary, summary
 from vmplace.interfaces.guest_views import EffectView, WhyView
 from vmplace.interfaces.tables import print_plan
-from vmplace.interfaces.why_lines import NO_TRIAL, effect_lines, effect_of, expectation, price_of
+from vmplace.interfaces.why_lines import (
+    NO_TRIAL,
+    NOT_WEIGHED,
+    effect_lines,
+    effect_of,
+    expectation,
+    price_of,
+    vcpus_expectation,
+)
 from vmplace.interfaces.why_tables import print_decisions
 from vmplace.policy.options import Option, Weighing
 
 MIB = 1 << 20
 WINDOW = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
+TIED = Option("vcpus", 0, 0, 0, 0.5e6, 3e6, 0.125, nid=1)
 EFFECT = EffectView(3 * MIB, {"busy": MIB, "budget": 0}, 2 * MIB, MIB, (0, 1), 0.5, 0.75, 0.9)
 
 
@@ -36,11 +46,12 @@ def why_view() -> WhyView:
     """Return what is shown of a guest for which all was done that can be."""
     plan = summary(after(busy(*[WINDOW] * 4)))
     (weighing,) = plan.weighings.values()
-    tied = VcpuSummary("g", (0, 1), (0, 1), 1, "they fit")
+    tied = VcpuSummary("g", (0, 1), (0, 1), 1, "they fit", Weighing("g", TIED, ahead_s=3.0))
     decision = Decision(
         7, 0.0, plan.size_bytes, plan.reasons(weighing.guest), MoveOutcome(weighing.guest, moved=90, busy=10),
         weighing, ReplicaOutcome("g", replicated=512, left=256), MIB, (tied,), 0.75,
     )  # fmt: skip
+    plan = replace_fields(plan, vcpu_moves=(tied,))
     return WhyView(weighing.guest, None, (), plan, (decision,), "", EFFECT)
 
 
@@ -57,6 +68,8 @@ def test_it_reads_as_it_was_looked_through(
     if columns == 80:
         assert max(map(len, printed.splitlines())) <= 80
         hold("why-weighed", printed.replace(printed.splitlines()[1][:8], "HH:MM:SS"))
+    gain = "expected: saves 12.5% of its time for 0.5 ms"
+    assert " ".join(printed.split()).count(gain) == 2
     for line in ("vCPUs 0, 1 run on node 1 now", "2.0 MiB got some", "left 256", "busy 10", "LAR 0.75"):
         assert line in " ".join(printed.split())
 
@@ -82,6 +95,10 @@ def test_a_loss_is_no_saving_and_what_changes_nothing_costs_nothing() -> None:
     assert effect_of(plain(replace(option(-0.02), saved_ns=-1e6))) == "adds 2.0%"
     assert effect_of(plain(option(0.0001))) == "saves nothing"
     assert price_of(plain(option(moved=0))) == "nothing"
+
+
+def test_vcpus_of_an_agent_from_before_are_printed_without_figures() -> None:
+    assert vcpus_expectation({"vcpu_ids": [0], "unknown": "of before"}) == NOT_WEIGHED
 
 
 def test_what_no_trial_measured_is_said_to_be_unknown() -> None:

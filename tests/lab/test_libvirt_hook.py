@@ -27,6 +27,8 @@ from vmplace.topology.domain_summaries import DomainSummaries
 from vmplace.topology.guests_libvirt import EventWatch, Libvirt
 
 SUMMARY = "A" * 40_000
+LIVE, MIGRATE_TO = 1, "unix:///shared/migrate.sock"
+"""The only flag: the peers are known to this process alone."""
 NOBODY = "8f1d3c52-0000-0000-0000-000000000001"
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -85,13 +87,7 @@ def agent_that_is(state: str, path: Path) -> Iterator[list[bytes]]:
 
         thread = threading.Thread(target=listen)
         if state == "hung":
-            with (
-                contextlib.suppress(BlockingIOError),
-                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full,
-            ):
-                full.setblocking(False)
-                while True:
-                    full.sendto(b"x", str(path))
+            _fill(path)
         else:
             thread.start()
         try:
@@ -141,6 +137,47 @@ def test_every_operation_goes_on_whatever_the_agent_does(host: LibvirtHost, stat
         wanted = ["prepare", "start", "started", "stopped", "release", "restore", "reconnect"]
         assert set(wanted) <= set(reported)
         assert {news.guest for news in map(parse_news, heard) if news} == {"db1"}
+
+
+@pytest.mark.parametrize("state", ["away", "hung", "slow"])
+def test_guests_arrive_whatever_the_agents_do(host: LibvirtHost, shared: Path, state: str):
+    """There and back, and after a migration that was ended midway; saved to a file, too."""
+    with (
+        libvirt_host(shared, "host2") as other,
+        agent_that_is(state, host.hook_socket),
+        agent_that_is(state, other.hook_socket),
+        defined(host, {}) as domain,
+    ):
+        here, there = host.connect(), other.connect()
+        domain.create()
+        _end_midway(domain, there)
+        assert domain.isActive() and not there.listAllDomains() and mode_of(domain) == "strict"
+        moved = domain.migrate(there, LIVE, None, MIGRATE_TO, 0)
+        # Strict, if the hook was ended before it had answered.
+        assert moved.isActive() and mode_of(moved) == "restrictive"
+        back = moved.migrate(here, LIVE, None, MIGRATE_TO, 0)
+        assert back.isActive() and mode_of(back) == "restrictive"
+        back.save("/shared/db1.saved")
+        here.restore("/shared/db1.saved")
+        assert back.isActive() and mode_of(back) == "restrictive"
+
+
+def _end_midway(domain: Any, there: Any) -> None:
+    """Begin a migration at 1 MiB/s, and end it once memory is on its way."""
+    failures: list[Exception] = []
+
+    def migrate() -> None:
+        try:
+            domain.migrate(there, LIVE, None, MIGRATE_TO, 1)
+        except Exception as err:
+            failures.append(err)
+
+    thread = threading.Thread(target=migrate)
+    thread.start()
+    until(lambda: domain.jobStats().get("memory_processed", 0) > 0, "memory is on its way")
+    domain.abortJob()
+    thread.join()
+    assert "canceled" in str(failures[0])
 
 
 @pytest.mark.parametrize("words", [None, {"mode": "advise"}, {"techniques": "replicate"}, {"mode": "atuo"}])
@@ -265,8 +302,8 @@ def test_a_guest_that_migrates_is_frozen_on_both_hosts_and_arrives_restrictive(
         thread = threading.Thread(target=watch)
         thread.start()
         try:
-            # Live, peers known to this process alone; 1 MiB/s.
-            moved = domain.migrate(there, 1, None, "unix:///shared/migrate.sock", 1)
+            # 1 MiB/s.
+            moved = domain.migrate(there, LIVE, None, MIGRATE_TO, 1)
         finally:
             done.set()
             thread.join()

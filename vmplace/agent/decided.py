@@ -58,7 +58,7 @@ def decided(
         return Decided(LEFT_ALONE, problem=str(rule.error))
     try:
         stated = stated_policies(said, f"domain {guest}")
-        layers = _layers(loaded, rule, stated)
+        layers = _layers(loaded, rule, said, stated)
         whole = merged([policy for _, policy in layers])
         # A rule that was made in a program has no policy behind it.
         is_said = bool(stated.xml.stated() or stated.nova.stated() or stated.annotations.stated())
@@ -87,17 +87,24 @@ def changed_words(before: Decided, now: Decided) -> str:
     return ", ".join(reported)
 
 
-def _layers(loaded: LoadedConfig, rule: GuestRule, stated: StatedPolicies) -> list[tuple[str, GuestPolicy]]:
+def _layers(
+    loaded: LoadedConfig, rule: GuestRule, said: DomainPolicy, stated: StatedPolicies
+) -> list[tuple[str, GuestPolicy]]:
     name = loaded.path or "vmplace.toml"
     operator = merged([rule.policy, loaded.config.defaults])
     return [
         (XML, stated.xml),
-        (FLAVOUR, stated.nova),
+        (_flavour(said), stated.nova),
         (ANNOTATION, narrowed(stated.annotations, operator)),
         (f'{name}, [guests."{rule.pattern}"]', rule.policy),
         (f"{name}, [defaults]", loaded.config.defaults),
         (BUILT_IN, DEFAULTS),
     ]
+
+
+def _flavour(said: DomainPolicy) -> str:
+    name = said.names.flavour
+    return FLAVOUR.replace("flavour", f"flavour {name}", 1) if name else FLAVOUR
 
 
 def _origin(key: str, layers: Iterable[tuple[str, GuestPolicy]]) -> str:

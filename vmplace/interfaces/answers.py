@@ -123,6 +123,7 @@ class AgentAnswers:
             decisions=tuple(guest.decisions),
             trial=guest.trial.summary,
             effect=_effect(self._agent.status.guests.get(name)),
+            mode=policy_view(name, guest.decided).keys["mode"] if guest.decided else None,
         )
 
     def policy(self, name: str) -> PolicyView:

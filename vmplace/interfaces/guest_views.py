@@ -43,11 +43,19 @@ class EffectView(msgspec.Struct, frozen=True):
     cost_ratio: float | None
 
 
+class KeyView(msgspec.Struct, frozen=True):
+    """A key of the policy: its value (None: no limit), and who said so."""
+
+    value: Any
+    said_by: str = msgspec.field(name="from")
+
+
 class WhyView(msgspec.Struct, frozen=True):
     """``why``: what is planned for one guest, and the decisions kept, newest last.
 
     ``problem``: why it is left alone, or None.  ``trial``: the last verdict on its moves, empty without any.
-    ``effect``: what came of it all, None before its first window.
+    ``effect``: what came of it all, None before its first window.  ``mode``: what may be done, and who said
+    so; None while the policy is not known.
     """
 
     name: str
@@ -57,13 +65,7 @@ class WhyView(msgspec.Struct, frozen=True):
     decisions: tuple[Decision, ...]
     trial: str
     effect: EffectView | None = None
-
-
-class KeyView(msgspec.Struct, frozen=True):
-    """A key of the policy: its value (None: no limit), and who said so."""
-
-    value: Any
-    said_by: str = msgspec.field(name="from")
+    mode: KeyView | None = None
 
 
 class PolicyView(msgspec.Struct, frozen=True):

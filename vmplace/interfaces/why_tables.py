@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from vmplace.agent.policy_text import text_of
 from vmplace.interfaces.tables import console
 from vmplace.interfaces.why_lines import NOT_WEIGHED, decided_lines, effect_lines, effect_of, price_of, way_of
 
@@ -16,6 +17,8 @@ from vmplace.interfaces.why_lines import NOT_WEIGHED, decided_lines, effect_line
 def print_decisions(why: Mapping[str, Any]) -> None:
     """Print what was decided for a guest, what was expected of it and of other ways, and what came of it."""
     out = console()
+    if mode := why.get("mode"):
+        out.print(f"mode {text_of(mode['value'])}, said by {escape(mode['from'])}")
     table = _table("when", "window", "what, and why")
     for one in why["decisions"]:
         when = datetime.fromtimestamp(one["unix_s"]).astimezone().strftime("%H:%M:%S")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from vmplace.agent.config import parse_config
-from vmplace.agent.decided import BUILT_IN, FLAVOUR, XML, decided
+from vmplace.agent.decided import BUILT_IN, XML, decided
 from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy, settings_of
 from vmplace.agent.policy_reference import EXAMPLES, PAGE, SCHEMA, page, schema
 from vmplace.agent.policy_text import stated_policies, text_of
@@ -160,7 +160,7 @@ def test_words_of_later_versions_are_reported_and_ignored():
 
 PRECEDENCE = [
     ({"mode": "advise"}, {"mode": "manual"}, "advise", XML),
-    ({}, {"mode": "advise"}, "advise", FLAVOUR),
+    ({}, {"mode": "advise"}, "advise", "flavour m1 (Nova extra specs)"),
     (None, None, "manual", 'vmplace.toml, [guests."db*"]'),
 ]
 

@@ -12,7 +12,7 @@ from tests.unit.policy.test_policy_auto import after, busy
 from tests.unit.policy.views import bits
 from vmplace.actuation.result import MoveOutcome, ReplicaOutcome
 from vmplace.agent.state import Decision, VcpuSummary, summary
-from vmplace.interfaces.guest_views import EffectView, WhyView
+from vmplace.interfaces.guest_views import EffectView, KeyView, WhyView
 from vmplace.interfaces.tables import print_plan
 from vmplace.interfaces.why_lines import (
     NO_TRIAL,
@@ -72,6 +72,11 @@ def test_it_reads_as_it_was_looked_through(
     assert " ".join(printed.split()).count(gain) == 2
     for line in ("vCPUs 0, 1 run on node 1 now", "2.0 MiB got some", "left 256", "busy 10", "LAR 0.75"):
         assert line in " ".join(printed.split())
+
+
+def test_it_says_who_let_the_guest_be_placed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_decisions(plain(replace(why_view(), mode=KeyView("auto", "flavour [m1] (Nova extra specs)"))))
+    assert "mode auto, said by flavour [m1] (Nova extra specs)" in capsys.readouterr().out
 
 
 def test_an_answer_of_an_agent_from_before_is_printed_all_the_same(

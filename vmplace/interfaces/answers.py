@@ -20,6 +20,7 @@ from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
 from vmplace.model.pages import GuestPages
 from vmplace.policy.fit import Flavour
+from vmplace.topology.numad import names_guest
 
 SIZED = frozenset({"fit", "advise", "make-room"})
 
@@ -115,10 +116,15 @@ class AgentAnswers:
         guest = self._agent.roster.get(name)
         if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())
+        waits = (guest.waits_for,) if guest.waits_for else ()
         return WhyView(
             name=name,
             problem=guest.problem,
-            notes=(*filter(None, (guest.waits_for,)), *(guest.decided.notes if guest.decided else ())),
+            notes=(
+                *waits,
+                *(guest.decided.notes if guest.decided else ()),
+                *(note for note in self._agent.status.notes if names_guest(note, name)),
+            ),
             plan=self._agent.last_plan.of(name),
             decisions=tuple(guest.decisions),
             trial=guest.trial.summary,

@@ -167,7 +167,8 @@ def probe_numad(roots: Roots) -> Capability:
         return Capability(name, True, "it does not run")
     if not numad.scans_all and not numad.included:
         return Capability(name, True, f"it runs (pid {numad.pid}), but moves only processes it was given")
-    off = f"; {len(numad.excluded)} processes are kept off it" if numad.excluded else ""
+    count = len(numad.excluded)
+    off = f"; {count} {'processes are' if count > 1 else 'process is'} kept off it" if count else ""
     cure = "systemctl disable --now numad, or numad -x PID for each guest (vmplace status names them)"
     return Capability(name, False, f"it runs (pid {numad.pid}) and moves guests, too{off}", cure)
 

@@ -116,6 +116,11 @@ def numad_note(numad: Numad, guests: Iterable[GuestTopology]) -> str | None:
     )
 
 
+def names_guest(note: str, guest: str) -> bool:
+    """Tell whether a note is that of ``numad_note``, and on this guest, too."""
+    return note.startswith("numad (") and f" {guest}," in note
+
+
 class NumadWatch:
     """Looks for numad now and then."""
 

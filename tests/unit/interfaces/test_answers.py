@@ -1,15 +1,18 @@
 """Who may only look sees all but what helps to attack a guest."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.agent.agent_world import HVA, World, guest
+from vmplace.agent.discovered import Discovered
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_command import _PriorityFormatter
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.control import Peer
 from vmplace.interfaces.protocol import Request, Response
+from vmplace.topology.numad import Numad, numad_note
 
 
 @pytest.mark.parametrize(("uid", "hva"), [(0, HVA), (1000, 0)])
@@ -35,3 +38,15 @@ def test_an_order_without_a_size_names_the_command_that_has_one():
     with pytest.raises(VmplaceError, match="make-room needs a size") as raised:
         AgentAnswers(agent)(Peer(1, 0, 0), Request("make-room"))
     assert raised.value.hint == "vmplace fit --make-room VCPUS:MIB"
+
+
+@pytest.mark.parametrize(("name", "told"), [("db1", 1), ("db", 0)])
+def test_why_tells_of_a_numad_that_may_move_the_guest(name: str, told: int):
+    large = [replace(one, ram=(replace(one.ram[0], npages=1 << 18),)) for one in (guest("web"), guest("db1"))]
+    note = numad_note(Numad(12), large)
+    world = World([guest(name)])
+    world.guests = lambda: Discovered(tuple(world.running), (note or "",))  # type: ignore[method-assign]
+    agent = world.agent()
+    agent.run(windows=1)
+    assert note in agent.status.notes
+    assert AgentAnswers(agent).why(name).notes.count(note or "") == told

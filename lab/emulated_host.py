@@ -30,6 +30,7 @@ from lab.emulator import (
     forget_shared_address,
     log_files,
     meter_arguments,
+    port_arguments,
 )
 from lab.errors import LabError, LostTimersError
 from lab.monitor import Monitor
@@ -75,6 +76,10 @@ class LabHost:
         self._spawned = 0
         self._monitor: Monitor | None = None
         self._channel: Channel | None = None
+
+    def port_socket(self, name: str) -> Path:
+        """Return the socket that is the outer end of a serial port."""
+        return self._run / f"{name}.sock"
 
     def is_running(self) -> bool:
         """Return whether the emulator lives."""
@@ -260,18 +265,20 @@ def start_host(  # noqa: PLR0913 - those of machine.boot_host
     plugin_args: Mapping[str, str] | None = None,
     cache_window: int = 0,
     files: Mapping[str, Path] | None = None,
+    ports: Sequence[str] = (),
 ) -> Iterator[LabHost]:
     """Start an emulated host from ``snapshot``, or from the kernel without one, and end it with the block.
 
+    ``ports`` are serial ports that it has besides (``LabHost.port_socket``); a snapshot fits the same ones.
     ``machine.boot_host`` says what the rest means.
     """
     check_machine(disk_bytes=GIB, memory_bytes=topology.memory_bytes + OVERHEAD_BYTES)
-    extra: list[str] = []
+    extra = port_arguments(ports)
     if meter or plugin_args is not None:
         if artifacts.plugin is None:
             raise LabError("there is no meter plugin to load", hint="lab/meter has no Makefile")
         options = time_options(emulated_memory(topology)) | dict(plugin_args or {})
-        extra = meter_arguments(topology, artifacts.plugin, options)
+        extra += meter_arguments(topology, artifacts.plugin, options)
     if cache_window:
         extra += cache_arguments(cache_window)
     with _terminated_by_signal(), cache.in_use(), contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
 """What is the emulated machine to QEMU: its arguments, its devices' saved state, its logs?"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab import cache
@@ -69,6 +69,15 @@ def emulator_arguments(topology: LabTopology, artifacts: LabArtifacts) -> list[s
 def _disk(name: str, path: str, options: str) -> list[str]:
     drive = f"if=none,id={name},file={path},format={options},cache=unsafe"
     return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},num-queues=1,{NO_EVENTFD}"]
+
+
+def port_arguments(ports: Sequence[str]) -> list[str]:
+    """Return the emulator's arguments for further serial ports of the machine, each a socket outside."""
+    words = []
+    for name in ports:
+        words += ["-chardev", f"socket,id={name},path={RUN}/{name}.sock,server=on,wait=off"]
+        words += ["-device", f"virtserialport,chardev={name},name={name}"]
+    return words
 
 
 def meter_arguments(topology: LabTopology, plugin: Path, options: Mapping[str, str]) -> list[str]:

@@ -45,15 +45,20 @@ MASKED = (
 )
 
 
-def rootfs_image(progress: Progress) -> Path:
-    """Return the emulated host's root file system as a raw, sparse ext4 image (read-only by agreement)."""
-    source = trees.host_root(progress)
+def rootfs_image(progress: Progress, source: Path | None = None, *, masked: str = "") -> Path:
+    """Return the emulated host's root file system as a raw, sparse ext4 image (read-only by agreement).
+
+    ``source`` is another tree grown from the host's, of whose units some are ``masked``.
+    """
+    # Under a name of its own: of each name the cache keeps a few.
+    name = f"rootfs-{source.parent.name.rpartition('-')[0]}" if source else "rootfs"
+    source = source or trees.host_root(progress)
     inputs = {
         "tree": source.parent.name,
         "files": repr(FILES),
         "units": f"{ENABLED}; {MASKED}; recipe 2",
         "size": str(IMAGE_BYTES),
-    }
+    } | ({"masked": masked} if masked else {})
 
     def build(folder: Path) -> None:
         log = log_path("rootfs")
@@ -62,7 +67,7 @@ def rootfs_image(progress: Progress) -> Path:
             subprocess.run(["cp", "-a", str(source), str(tree)], check=True)
             _write_files(tree)
             run_in_tree(tree, ["systemctl", "enable", *ENABLED.split()], log=log)
-            run_in_tree(tree, ["systemctl", "mask", *MASKED.split()], log=log)
+            run_in_tree(tree, ["systemctl", "mask", *MASKED.split(), *masked.split()], log=log)
             # Newer than /usr: nothing is to be "updated" (ldconfig and the like) at the first boot.
             run_in_tree(tree, ["touch", "/usr", "/etc/.updated", "/var/.updated"], log=log)
             subprocess.run(
@@ -71,7 +76,7 @@ def rootfs_image(progress: Progress) -> Path:
             _pack(trees.toolbox(progress), folder, log)
             cache.remove_tree(tree)
 
-    return cache.artifact("rootfs", inputs, build) / "root.img"
+    return cache.artifact(name, inputs, build) / "root.img"
 
 
 def _write_files(tree: Path) -> None:

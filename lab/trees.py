@@ -34,6 +34,11 @@ HOST_PACKAGES = (
     " stress-ng python3 python3-numpy python3-click python3-msgspec python3-rich python3-libvirt"
     " qemu-guest-agent busybox-static procps iproute2 strace less"
 )
+# What a compute node of OpenStack talks to, but for Neutron: guests get no network.
+CLOUD_PACKAGES = (
+    "nova-api nova-conductor nova-scheduler placement-api glance-api rabbitmq-server mariadb-server"
+    " python3-waitress iproute2"
+)
 # Debian's own tools, and what the build runs of vmplace: debian/control, Build-Depends.
 PACKAGING_PACKAGES = (
     "build-essential click-man debhelper dh-python fakeroot lintian pybuild-plugin-pyproject python3-all-dev"
@@ -182,3 +187,14 @@ def managed_host(progress: Progress) -> Path:
     """Return the emulated host's tree with what Ansible wants of a host it manages."""
     packages = "python3-apt python3-prometheus-client"
     return _grown("managed-host", packages, progress, [], onto=host_root(progress))
+
+
+def compute_node(progress: Progress) -> Path:
+    """Return the emulated host's tree with Nova's agent for libvirt, nova-compute."""
+    finish = ["rm -rf /usr/share/doc /usr/share/man /usr/share/locale"]
+    return _grown("compute-node", "nova-compute nova-compute-kvm", progress, finish, onto=host_root(progress))
+
+
+def cloud_services(progress: Progress) -> Path:
+    """Return the tree with OpenStack's services, their database and message queue."""
+    return _grown("cloud-services", CLOUD_PACKAGES, progress, [])

@@ -40,8 +40,8 @@ def test_an_order_without_a_size_names_the_command_that_has_one():
     assert raised.value.hint == "vmplace fit --make-room VCPUS:MIB"
 
 
-@pytest.mark.parametrize(("name", "told"), [("db1", 1), ("db", 0)])
-def test_why_tells_of_a_numad_that_may_move_the_guest(name: str, told: int):
+@pytest.mark.parametrize(("name", "times"), [("db1", 1), ("db", 0)])
+def test_why_tells_of_a_numad_that_may_move_the_guest(name: str, times: int):
     large = [replace(one, ram=(replace(one.ram[0], npages=1 << 18),)) for one in (guest("web"), guest("db1"))]
     note = numad_note(Numad(12), large)
     world = World([guest(name)])
@@ -49,4 +49,4 @@ def test_why_tells_of_a_numad_that_may_move_the_guest(name: str, told: int):
     agent = world.agent()
     agent.run(windows=1)
     assert note in agent.status.notes
-    assert AgentAnswers(agent).why(name).notes.count(note or "") == told
+    assert AgentAnswers(agent).why(name).notes.count(note or "") == times

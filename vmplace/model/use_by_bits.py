@@ -149,13 +149,18 @@ def _are_written(pages: TouchedPages, seen: Bools) -> Bools:
     written, touched, wrote = pages.singly(seen), pages.singly(pages.seen), pages.singly(pages.wrote)
     if not written.any():
         return np.zeros(len(written), np.bool_)
-    spared, like_it = 1 - _written_again(touched, wrote), np.zeros(len(written))
     times = BITS[touched & _telling_windows(touched, wrote, written)[:, None]]
-    like_times = times == np.arange(1, pages.windows + 1)[:, None, None]
-    for windows, found in enumerate(_count(written & like_times), start=1):
-        missed = spared**windows
-        like_it += found * (missed / (1 - missed))
-    return like_it > WRITES_RATIO * _count((times > 0) & ~written)
+    missed = (1 - _written_again(touched, wrote))[:, None] ** np.arange(1, pages.windows + 1)
+    like_it = (_by_times(written, times, pages.windows) * (missed / (1 - missed))).sum(axis=1)
+    unwritten: Bools = like_it > WRITES_RATIO * _count((times > 0) & ~written)
+    return unwritten
+
+
+def _by_times(written: Bools, times: Bytes, windows: int) -> Floats:
+    """Return how many written pages of each block [B, 512] have each of ``times``, 1 to ``windows``."""
+    at, kinds = np.flatnonzero(written), windows + 1
+    found = np.bincount(at // HUGE_PAGES * kinds + times.reshape(-1)[at], minlength=len(written) * kinds)
+    return found.reshape(-1, kinds)[:, 1:].astype(np.float64)
 
 
 def _telling_windows(touched: Bytes, wrote: Bytes, written: Bools) -> Bytes:

@@ -52,9 +52,10 @@ class Plans:
         traffics = [traffic(guest.heat, one) for guest, one in each]
         return cls(system, guests, places, demand(guests, traffics))
 
-    def times(self) -> Matrix:
-        """Return each guest's time for an access of its vCPUs together."""
-        times: Matrix = 1 / solved(self.system, self.needs).rates
+    def times(self, guess: Matrix | None = None) -> Matrix:
+        """Return each guest's time for an access of its vCPUs together; ``guess``: those of other plans."""
+        rates = None if guess is None else 1 / guess
+        times: Matrix = 1 / solved(self.system, self.needs, rates).rates
         return times
 
     def with_guest(self, number: int, places: NodeIndexes) -> "Plans":
@@ -84,7 +85,7 @@ def evened(
             plans = plans or Plans.of(system, tuple(guests), places)
             times = plans.times() if times is None else times
             tried = plans.with_guest(number, other)
-            tried_times = tried.times()
+            tried_times = tried.times(times)
             if bool((tried_times <= (1 + WORTH) * times).all()):
                 # Never later than before: else each guest's change could cost the others WORTH once more.
                 plans, times = tried, np.minimum(times, tried_times)

@@ -248,7 +248,8 @@ def _sampled_heat(pages: TouchedPages) -> Matrix:
     counts = np.zeros((len(pages.heat), pages.nodes))
     for hits in pages.counted:
         known = hits.rows < pages.nodes
-        np.add.at(counts, (hits.pages[known], hits.rows[known]), 1.0)
+        places = hits.pages[known] * pages.nodes + hits.rows[known]
+        counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
     block = pages.block_of(np.arange(len(counts)))
     place = pages.node_index.astype(np.intp) + 1
     near = np.arange(len(counts)) // NEAR_PAGES

@@ -12,7 +12,9 @@ What must hold:
 1. a guest that runs is not held up by another one's end: the agent goes on, or was killed;
 2. no more moves in a window than the budget gives, with what it may save up;
 3. no page goes to and fro: after six windows none was moved more than four times in all;
-4. undo is exact: the pages of the guest that ran on lie where they lay first, and kernel.numa_balancing is
+4. the journal and the pages agree: of each page that is away, it has the node that the page was on at first,
+   and the one that it is on now;
+5. undo is exact: the pages of the guest that ran on lie where they lay first, and kernel.numa_balancing is
    as it was.
 
 Prints how many seeds were run within the time, and for one that fails the command that repeats it.  The exit
@@ -38,6 +40,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from tests.unit.simulate.small_trace import arrays_of
+from vmplace.actuation.journal import read_journal
 from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import BudgetSection
 from vmplace.agent.parts import Parts
@@ -49,7 +52,7 @@ from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost, parse_host
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
-from vmplace.simulate.simulated_guest import SimulatedGuest
+from vmplace.simulate.simulated_guest import HVA, SimulatedGuest
 from vmplace.simulate.simulation import Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor, source_named
 from vmplace.simulate.trace import parse_trace
@@ -214,6 +217,7 @@ def check(seed: int) -> int:
         _live(host, simulation, guests[0])
         _check_budget(host)
         assert host.moves[NAMES[0]].max() <= MOST_MOVES, "a page goes to and fro"
+        _check_journal(host, before)
         faults.on = faults.is_offline = False
         with contextlib.closing(host.actuator()) as last:
             last.undo(None, lambda: False)
@@ -247,6 +251,22 @@ def _check_budget(host: FaultyHost) -> None:
         for end_s, pages in host.away[at:]:
             moved += pages
             assert moved <= rate * (end_s - begin_s) + LIVES * SAVED_PAGES, "beyond the budget"
+
+
+def _check_journal(host: FaultyHost, first: np.ndarray) -> None:
+    """Of each page that is away: the journal has where it was first, and where it is."""
+    mine, nids = host.machine.guests[NAMES[0]], np.array(host.machine.nids)
+    recorded: dict[int, tuple[int, int, int]] = {}
+    for origins in read_journal(Path(host.config.state_dir or "") / "journal").guests.values():
+        if origins.identity.pid == mine.pid:
+            for pages in origins.pages.iter_pages():
+                each = zip(pages.nid.tolist(), pages.via.tolist(), pages.to.tolist(), strict=True)
+                recorded |= dict(zip(pages.hva.tolist(), each, strict=True))
+    frame, now = mine.run.spec.trace.frame, mine.run.node
+    for page in np.flatnonzero(now != first).tolist():
+        was, via, to = recorded.get(HVA + int(frame[page]) * PAGE_BYTES, (None, None, None))
+        assert was == nids[first[page]], f"page {page} is not in the journal"
+        assert nids[now[page]] in (via, to), f"page {page} is where the journal has it not"
 
 
 @contextlib.contextmanager

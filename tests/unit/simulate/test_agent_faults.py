@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz import agent_faults
+from vmplace.actuation.journal import Journal
 from vmplace.agent.actuator import HostActuator
 from vmplace.simulate.agent_host import SimulatedMachine
 
@@ -41,6 +42,11 @@ def failures(seeds: range) -> list[str]:
 def test_an_undo_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostActuator, "undo", lambda *_: ())
     assert "undo is not exact" in "".join(failures(range(12)))
+
+
+def test_a_move_that_the_journal_does_not_have_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "record_pages", lambda *_: None)
+    assert "is not in the journal" in "".join(failures(range(12)))
 
 
 def test_a_failure_that_stops_the_loop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

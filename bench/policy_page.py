@@ -21,6 +21,7 @@ KINDS = {
     "huge": "traces alone, with pages of 2 MiB and of 64 KiB",
     "hostile": "programs that mislead on purpose",
 }
+PLAN = "vmplace"
 HEADS = (
     "policy",
     "source",
@@ -95,7 +96,9 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
 def _rivals(rows: list[Row]) -> Iterator[str]:
     """Yield in which rows a baseline is faster than the simulated plan, or than the agent."""
     yield "### Baselines that are more than 1 % faster\n"
-    for policy, source in (("vmplace", "full"), (SHIPS, "ad"), (SHIPS, "ibs")):
+    for policy, source in dict.fromkeys((one["policy"], one["source"]) for one in rows):
+        if policy not in (PLAN, SHIPS):
+            continue
         ahead = sorted(rivals_ahead(rows, policy, source), key=lambda one: -one["lead"])
         yield f"Than `{policy}`, `{source}`, in {len(ahead)} rows{':' if ahead else '.'}\n"
         for one in ahead:

@@ -10,7 +10,7 @@ import vmplace
 from bench.bench_policy import mix_of
 from bench.policy_cache import CODE, OWN, ResultCache, code_digest
 from bench.policy_notes import beaten, rivals_ahead
-from bench.policy_page import kind_of
+from bench.policy_page import _rivals, kind_of
 from bench.policy_summary import mean_share, median_share, share_of_mean_gain
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.simulate.test_run import run
@@ -102,3 +102,15 @@ def test_baselines_alone_are_ahead_and_only_by_more_than_noise():
     found = list(rivals_ahead(rows, "agent:auto", "ad"))
     assert [one["policy"] for one in found] == ["bwap"]
     assert found[0]["lead"] == pytest.approx(0.02)
+
+
+def test_rivals_are_listed_of_each_source_of_the_plan_and_of_what_ships():
+    rows = [row("vmplace", 1.0), row("vmplace", 1.2, source="ibs"), row("agent:auto", 1.1, source="full")]
+    rows += [row("agent:auto", 0.9, source="idle"), row("none", 0.5), row("bwap", 1.05)]
+    heads = [line for line in _rivals(rows) if line.startswith("Than")]
+    assert heads == [
+        "Than `vmplace`, `full`, in 0 rows.\n",
+        "Than `vmplace`, `ibs`, in 1 rows:\n",
+        "Than `agent:auto`, `full`, in 1 rows:\n",
+        "Than `agent:auto`, `idle`, in 0 rows.\n",
+    ]

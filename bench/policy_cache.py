@@ -1,16 +1,17 @@
 """Was this run done before, with this code and these inputs?  Results of simulations, by their contents.
 
 A run's key is a digest of all that it depends on: the code of the model, the policies and the simulator, the
-host, each guest with its trace, the policy and the source.  So a table that was interrupted goes on where it
-stopped, and a change of the code begins it anew.  The agent depends on all of the product.  Code that vmplace
-alone runs (``OWN``) is no part of the baselines' keys: what vmplace is measured against need not be run again
-when it changes.
+host, each guest with its trace, the policy and the source, and the versions of the libraries that compute.
+So a table that was interrupted goes on where it stopped, and a change of the code begins it anew.  The agent
+depends on all of the product.  Code that vmplace alone runs (``OWN``) is no part of the baselines' keys: what
+vmplace is measured against need not be run again when it changes.
 """
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -18,14 +19,16 @@ import msgspec
 import vmplace
 from vmplace.simulate.result import SimulationResult
 
-CODE = ("model", "policy", "simulate")
-PRODUCT = (*CODE, "actuation", "agent", "native", "sampling", "topology")
+CODE = ("model", "native", "policy", "sampling", "simulate", "topology")
+"""With the modules that are in no part, these are closed: none of them imports another part."""
+PRODUCT = (*CODE, "actuation", "agent")
 OWN = (
     "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "home.py", "host_plan.py", "plan_changes.py",
-    "plan_state.py", "policy_auto.py", "spread.py", "steadiness.py", "trial.py", "vcpu_ties.py",
-    "vcpu_plan.py",
+    "plan_state.py", "policy_auto.py", "spread.py", "steadiness.py", "trial.py", "vcpu_forecast.py",
+    "vcpu_plan.py", "vcpu_ties.py",
 )  # fmt: skip
 OWN_POLICY, AGENT = "vmplace", "agent:"
+LIBRARIES = ("numpy", "pymetis")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class ResultCache:
         """Return the result of ``policy`` kept under ``key``, or run and keep it."""
         if self.folder is None:
             return run()
-        whole = repr((code_digest(*code_of(policy)), policy, *key))
+        whole = repr((code_digest(*code_of(policy)), versions(), policy, *key))
         path = self.folder / f"{hashlib.sha256(whole.encode()).hexdigest()}.json"
         if path.is_file():
             return msgspec.json.decode(path.read_bytes(), type=SimulationResult)
@@ -62,13 +65,26 @@ def code_of(policy: str) -> tuple[tuple[str, ...], bool]:
 
 @cache
 def code_digest(parts: tuple[str, ...], own: bool) -> str:
-    """Return a digest of the code of these parts: with or without vmplace's own."""
+    """Return a digest of the code of these parts, and of no part: with or without vmplace's own."""
     root = Path(vmplace.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(path for part in parts for path in (root / part).rglob("*.[pch]*")):
+    inside = (path for part in parts for path in (root / part).rglob("*.[pch]*"))
+    for path in sorted([*root.glob("*.py"), *inside]):
         if path.suffix in {".py", ".c", ".h"} and (own or path.name not in OWN):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def versions() -> tuple[str, ...]:
+    """Return the versions of the libraries on which results depend; "" of one that is not there."""
+    return tuple(_version(name) for name in LIBRARIES)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 @cache

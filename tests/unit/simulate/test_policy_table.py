@@ -1,12 +1,14 @@
 """What surrounds the table of ``make bench-policy``: kept results, and the notes on rows."""
 
 import ast
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import vmplace
+from bench import policy_cache
 from bench.bench_policy import mix_of
 from bench.policy_cache import CODE, OWN, ResultCache, code_digest
 from bench.policy_notes import beaten, rivals_ahead
@@ -44,6 +46,48 @@ def test_no_baseline_runs_code_that_is_no_part_of_its_key():
         of_vmplace = path.name in OWN or path.name in {"registry.py", "fit.py", "make_room.py"}
         if not of_vmplace and not path.name.startswith("agent_"):
             assert not imported(path) & set(OWN), path
+
+
+def parts_imported(path: Path) -> set[str]:
+    """Return the parts of the product that a module imports anywhere, and modules that are in none."""
+    names = []
+    for one in ast.walk(ast.parse(path.read_text())):
+        if isinstance(one, ast.ImportFrom):
+            names += [f"{one.module}.{alias.name}" for alias in one.names]
+        elif isinstance(one, ast.Import):
+            names += [alias.name for alias in one.names]
+    return {name.split(".")[1] for name in names if name.startswith("vmplace.")}
+
+
+def test_what_a_baseline_runs_imports_no_code_beyond_its_key():
+    root = Path(vmplace.__file__).parent
+    for path in (path for part in CODE for path in (root / part).rglob("*.py")):
+        if not path.name.startswith(("agent_", "commands.")):
+            beyond = parts_imported(path) - set(CODE)
+            assert all((root / f"{name}.py").is_file() for name in beyond), (path, beyond)
+
+
+@pytest.mark.parametrize(
+    "name", ["native/place.c", "sampling/page_arrays.py", "topology/bandwidth.py", "outside.py"]
+)
+def test_a_change_of_code_that_a_baseline_runs_gives_it_a_new_key(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    copy = tmp_path / "vmplace"
+    shutil.copytree(Path(vmplace.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    monkeypatch.setattr(vmplace, "__file__", str(copy / "__init__.py"))
+    digest = code_digest.__wrapped__
+    before = digest(*policy_cache.code_of("kmaf"))
+    (copy / name).write_text((copy / name).read_text() + "\n")
+    assert digest(*policy_cache.code_of("kmaf")) != before
+
+
+def test_another_version_of_a_library_gives_a_new_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cache, result = ResultCache(tmp_path), run(private_pages(), "none")
+    other = run(private_pages(), "interleave-all")
+    assert cache.result("none", ("a",), lambda: result) == result
+    monkeypatch.setattr(policy_cache, "version", lambda name: "0.0.1")
+    assert cache.result("none", ("a",), lambda: other) == other
 
 
 def row(policy: str, run_time_s: float, *, source: str = "full"):

@@ -98,7 +98,7 @@ def weighings(
     for way, time in zip(ways, times, strict=True):
         by_guest[way.number].append((way, time))
     return tuple(
-        _weighing(guest, some, view.pause_ns(guest) * real_ns, real_ns, ahead, view.system.nids)
+        _weighing(guest, some, view.mean_pause_ns(guest) * real_ns, real_ns, ahead, view.system.nids)
         for guest, some, ahead in zip(view.guests, by_guest, ahead_s, strict=True)
     )
 
@@ -189,7 +189,7 @@ class _Host:
         """Return the node that each guest's memory would best be on as a whole, at the waits of the plan."""
         system, needs = self.view.system, self.needs
         latency = system.latency + system.visits @ system.waits(self.asked.sum(axis=0))
-        pause = np.array([self.view.pause_ns(guest) for guest in self.view.guests])
+        pause = np.array([self.view.mean_pause_ns(guest) for guest in self.view.guests])
         costs = (heat @ latency) / (needs.mlp * needs.parallelism)[:, None] + moved * pause[:, None]
         holds = np.stack([guest.holds(system) for guest in self.view.guests])
         best: npt.NDArray[np.intp] = np.where(holds, costs, np.inf).argmin(axis=1)

@@ -241,12 +241,12 @@ def _stakes_ns(
     before anything was done, and is there to be spent when it goes back.
     """
     here, there, origin = guest.node[pages], plan[pages], memory.origin[pages]
-    pause = view.pause_ns(guest)
-    back = np.where(there == REPLICATED, view.collapse_ns / max(guest.parallelism, 1.0), pause)
+    pause = view.pause_ns(guest) * view.worth(guest, pages)
+    drop = view.collapse_ns / max(guest.parallelism, 1.0) * guest.unmapped(pages)
+    back = np.where(there == REPLICATED, drop, pause)
     leaves, returns = (origin == here) | (origin == ABSENT), origin == there
     price = _copies(guest, there) * pause
-    staked = np.where(returns, 0.0, price + np.where(leaves | (there == REPLICATED), back, 0.0))
-    return staked * guest.sizes_of(pages)
+    return np.where(returns, 0.0, price + np.where(leaves | (there == REPLICATED), back, 0.0))
 
 
 def _noted(
@@ -262,7 +262,7 @@ def _noted(
     trials, spent = memory.trials, memory.spent_ns
     for copies in (False, True):
         some = pages[(plan[pages] == REPLICATED) == copies]
-        costs = _copies(guest, plan[some]) * view.pause_ns(guest) * guest.sizes_of(some)
+        costs = _copies(guest, plan[some]) * view.pause_ns(guest) * view.worth(guest, some)
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
@@ -284,7 +284,7 @@ def _noted(
 def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:
     part = guest.of_pages(pages)
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
-    pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * guest.sizes_of(pages)
+    pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * view.worth(guest, pages)
     price = pause / np.maximum(part.windows, 1)
     importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
     moves, copies = (price * (one[pages] if len(one) > 1 else one) for one in hurdles)

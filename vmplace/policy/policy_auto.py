@@ -240,6 +240,7 @@ def _evidence(
         recent=entries.recent,
         slowdown_bound=BOUND if guest.settings.protected else None,
         sizes=entries.sizes,
+        huge=_huge(entries),
         allowed=np.array([nid in allowed for nid in host.nids]),
         known_ns=guest.known_s * 1e9 / horizon.scale,
     )

@@ -147,7 +147,7 @@ def better_layout(view: HostView, watched_ns: float) -> Layout | None:
 def _stake_ns(view: HostView, layout: Layout) -> float:
     """Return how long the guests are held up, on average, if all that was touched has to follow."""
     pauses = [
-        np.count_nonzero(row_sums(guest.heat)) * view.pause_ns(guest)
+        view.worth(guest, np.flatnonzero(row_sums(guest.heat))).sum() * view.pause_ns(guest)
         if (_nodes(guest) != after).any()
         else 0.0
         for guest, after in zip(view.guests, layout, strict=True)

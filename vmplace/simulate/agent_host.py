@@ -19,8 +19,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from vmplace.agent.wakeup import Wakeup
-from vmplace.policy.host_view import HUGE_PAGES, REPLICATED, Indexes
-from vmplace.simulate.placement_costs import COPY_SHARE
+from vmplace.policy.host_view import HUGE_PAGES, REPLICATED, Indexes, moved_as
 from vmplace.simulate.simulated_guest import HVA, Gfns, Numbers, SimulatedGuest, first_of_each
 from vmplace.simulate.simulation import Simulation
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -333,7 +332,7 @@ class SimulatedPlacement(Placement):
 
 def _page_ns(guest: SimulatedGuest) -> float:
     """Return what a page of the guest's size works."""
-    return MOVE_PAGE_NS * (1 + COPY_SHARE * (guest.run.unit_pages - 1))
+    return MOVE_PAGE_NS * float(moved_as(guest.run.unit_pages))
 
 
 def _cpus(simulation: Simulation) -> dict[int, tuple[int, ...]]:

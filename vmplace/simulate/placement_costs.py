@@ -6,8 +6,7 @@ all vCPUs of the guest; copying takes one vCPU's time.
 
 from dataclasses import dataclass
 
-COPY_SHARE = 0.2
-"""Of what a move of 4 KiB costs, the copying: 0.4 us, at 10 GB/s.  A huge page pays the rest once."""
+from vmplace.policy.host_view import moved_as
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class PlacementCosts:
 
     def unit_ns(self, pages: int) -> float:
         """Return what a vCPU pays for a page of so many 4 KiB: it is unmapped once, and copied in full."""
-        return self.move_ns * (1 + COPY_SHARE * (pages - 1))
+        return self.move_ns * float(moved_as(pages))
 
 
 FREE = PlacementCosts(0.0, 0.0, 0.0, 0.0)

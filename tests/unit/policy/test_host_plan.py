@@ -144,3 +144,31 @@ def test_the_descent_finds_what_exhaustive_search_finds():
 
     best = min(np.linspace(0, 1, 101), key=latency)
     assert found[:, 1].sum() / found.sum() == pytest.approx(best, abs=0.03)
+
+
+HUGE_MOVE_NS = 1600 + (2 << 20) / 10.24
+"""Once the work of a page, 1.6 us, and 2 MiB copied at 10.24 bytes a ns (docs/simulate.md)."""
+
+
+def block(heat: float, *, is_huge: bool) -> GuestEvidence:
+    """Return a guest of one entry of 2 MiB, which node 1 uses."""
+    one = guest([[0, heat]], parallelism=1.0)
+    return replace(one, sizes=np.array([512.0]), huge=np.array([is_huge]))
+
+
+@pytest.mark.parametrize(
+    ("is_huge", "price_ns"), [(True, HUGE_MOVE_NS), (False, 512 * 2000.0)], ids=["huge", "small pages"]
+)
+def test_an_entry_is_priced_as_the_pages_that_it_is(is_huge: bool, price_ns: float):
+    # Each access saves 100 ns, two of them at once, in each of five windows.
+    even = price_ns * 2 / (100 * 5)
+    (less,), (more,) = (planned(block(part * even, is_huge=is_huge), move_ns=2000.0) for part in (0.95, 1.05))
+    assert (less.tolist(), more.tolist()) == ([0], [1])
+
+
+def test_what_a_guest_pays_for_a_page_is_shared_by_its_vcpus_and_a_flush_is_not():
+    one = replace(block(1.0, is_huge=True), parallelism=4.0)
+    view = HostView(two_nodes(), np.full(2, 1e9), (one,), 2000.0, flush_ns=10.0)
+    pause_ns = view.pause_ns(one) * view.worth(one, np.arange(1))
+    assert pause_ns.tolist() == pytest.approx([HUGE_MOVE_NS / 4 + 512 * 10.0])
+    assert view.mean_pause_ns(one) == pytest.approx((HUGE_MOVE_NS / 4 + 512 * 10.0) / 512)

@@ -42,7 +42,7 @@ import vmplace.simulate
 from bench import bench_hostile
 from bench.bench_hostile import SOURCES as HOSTILE_SOURCES
 from bench.bench_hostile import drawn, drawn_first
-from bench.policy_cache import ResultCache, file_digest
+from bench.policy_cache import AGENT, ResultCache, file_digest
 from bench.policy_gate import SHIPS, lines
 from bench.policy_summary import summary
 from bench.policy_table import Table
@@ -110,14 +110,13 @@ MIXES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("narrow-controllers", ("streamcluster,vcpus=8,nodes=0", "redis-ycsba,nodes=1,priority=protected")),
 )
 HUGE = (
-    "streamcluster,pages=2M",
-    "metis-kmeans,pages=2M",
-    "npb-sp-B,pages=2M",
-    "gap-pr-kron20,pages=2M",
-    "streamcluster,pages=64K",
-    "npb-sp-B,pages=64K",
+    *(f"{name},pages=2M" for name in ("streamcluster", "npb-sp-B", "metis-pca", "npb-cg-B")),
+    *(f"{name},pages=64K" for name in ("streamcluster", "metis-pca")),
 )
-"""Traces alone once more, with huge pages, and with smaller ones that keep the ratio (docs/simulate.md)."""
+"""Traces alone once more, with huge pages, and with smaller ones that keep the ratio (docs/simulate.md); of
+either half of the traces."""
+NOT_OF_AGENT = "(64K pages)"
+"""The agent takes folios of such sizes for small pages, and doctor tells of hosts that have them."""
 HALF_LIVES_NS = (60e6, 120e6, 240e6)
 
 
@@ -331,12 +330,19 @@ def options_of(text: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in text.split(",") if part)
 
 
+def runs_of(mix: str, policies: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield each of ``policies`` and of the controls with its sources, but none that cannot run the mix."""
+    for policy, source in RUNS:
+        is_left_out = policy.startswith(AGENT) and NOT_OF_AGENT in mix
+        if policy in {*policies, *CONTROLS} and not is_left_out:
+            yield policy, source
+
+
 def table_rows(bench: Bench, scenario: Scenario, policies: set[str]) -> list[dict[str, Any]]:
     """Return the rows of one scenario: each of ``policies``, and the controls."""
     results = {
         (policy, source): bench.run(scenario, policy, source)
-        for policy, source in RUNS
-        if policy in {*policies, *CONTROLS}
+        for policy, source in runs_of(scenario.mix, policies)
     }
     none, oracle = results["none", "full"], results["oracle", "full"]
     static = results["static-oracle", "full"].run_time_s

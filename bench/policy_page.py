@@ -11,14 +11,15 @@ from bench.papers_page import ALONE_ON
 from bench.papers_page import rendered as rendered_papers
 from bench.policy_gate import HARM, SHIPS, harmed
 from bench.policy_notes import rivals_ahead
-from bench.policy_summary import mean_share, median_share, share_of_mean_gain
+from bench.policy_summary import is_huge, mean_share, median_share, share_of_mean_gain
 
 Row = dict[str, Any]
 KINDS = {
     "tuning": "traces alone, on which constants were chosen",
     "judging": "traces alone, which judge",
     "mix": "mixes of guests",
-    "huge": "traces alone, with pages of 2 MiB and of 64 KiB",
+    "huge-tuning": "traces with pages of 2 MiB and of 64 KiB, on whose small pages constants were chosen",
+    "huge-judging": "traces with pages of 2 MiB and of 64 KiB, which judge",
     "hostile": "programs that mislead on purpose",
 }
 PLAN = "vmplace"
@@ -40,12 +41,17 @@ def kind_of(row: Row) -> str:
     """Return whether a row is of a trace alone (which half, or huge pages), a mix, or a made-up program."""
     if row["mix"].startswith("hostile-"):
         return "hostile"
-    if row["mix"].endswith(" pages)"):
-        return "huge"
+    if is_huge(row):
+        return f"huge-{half_of(row['mix'].partition(' (')[0])}"
     if len(row["guests"]) > 1 or row["host"] != ALONE_ON:
         # A trace alone on another host was put there to crowd one controller, as guests of a mix do.
         return "mix"
-    return "judging" if row["mix"] in SPLIT["judging"] else "tuning"
+    return half_of(row["mix"])
+
+
+def half_of(trace: str) -> str:
+    """Return whether a trace judges, or constants may be chosen on it."""
+    return "judging" if trace in SPLIT["judging"] else "tuning"
 
 
 def _worst(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,11 @@ Row = dict[str, Any]
 """One of the table's rows; the shares are None where there is nothing to share."""
 
 
+def is_huge(row: Row) -> bool:
+    """Tell whether a row is of a trace with pages beyond 4 KiB, which have means of their own."""
+    return str(row["mix"]).endswith(" pages)")
+
+
 def mean_share(rows: list[Row], key: str) -> float | None:
     """Return the mean of a share over the rows that have one."""
     shares = _shares(rows, key)
@@ -43,12 +48,16 @@ def share_of_mean_gain(rows: list[Row]) -> float | None:
 
 
 def summary(rows: list[Row], runs: Iterable[tuple[str, str]], left_out: Row | None) -> str:
-    """Return the tables for a person: per policy, and each row of vmplace that a baseline beats."""
+    """Return the tables for a person: per policy, and each row of vmplace that a baseline beats.
+
+    Traces with huge pages are in no line of a policy: they are traces that are in it already.
+    """
     columns = ("mean share", "of mean gain", "of online", "of static", "worst guest", "protected")
     heads = "".join(f"{one:>13}" for one in columns)
     lines = [f"{'policy':24}{'source':10}{heads}{'rows':>6}"]
-    lines += [_policy_line(rows, policy, source) for policy, source in runs]
-    dearer = [v for one in rows if (v := one.get("oracle_break_even_share")) is not None]
+    usual = [one for one in rows if not is_huge(one)]
+    lines += [_policy_line(usual, policy, source) for policy, source in runs]
+    dearer = [v for one in usual if (v := one.get("oracle_break_even_share")) is not None]
     if dearer:
         lines += [f"{'oracle, each price twice':34}{np.mean(dearer):>13.3f}"]
     lines += ["", "rows where a baseline is more than 1 % faster than vmplace with full information:"]

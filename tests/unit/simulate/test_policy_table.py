@@ -9,11 +9,11 @@ import pytest
 
 import vmplace
 from bench import policy_cache
-from bench.bench_policy import mix_of
+from bench.bench_policy import HUGE, mix_of, options_of, runs_of
 from bench.policy_cache import CODE, OWN, ResultCache, code_digest
 from bench.policy_notes import beaten, rivals_ahead
-from bench.policy_page import _rivals, kind_of
-from bench.policy_summary import mean_share, median_share, share_of_mean_gain
+from bench.policy_page import SPLIT, _rivals, kind_of
+from bench.policy_summary import mean_share, median_share, share_of_mean_gain, summary
 from tests.unit.simulate.small_trace import private_pages
 from tests.unit.simulate.test_run import run
 
@@ -137,7 +137,33 @@ def test_a_trace_with_huge_pages_has_a_name_and_a_table_of_its_own():
     alone = {"host": "carrefour-a", "guests": {"g0": {}}}
     names = [mix_of(("gups",)), mix_of(("gups,pages=64K",)), mix_of(("streamcluster",))]
     kinds = [kind_of({**alone, "mix": mix}) for mix in names]
-    assert kinds == ["judging", "huge", "tuning"]
+    assert kinds == ["judging", "huge-judging", "tuning"]
+
+
+@pytest.mark.parametrize("half", ["tuning", "judging"])
+def test_both_halves_of_the_traces_run_with_pages_of_each_size(half: str):
+    sizes = {
+        options_of(rest)["pages"] for name, _, rest in (t.partition(",") for t in HUGE) if name in SPLIT[half]
+    }
+    assert sizes == {"2M", "64K"}
+
+
+def test_the_agent_runs_with_no_pages_that_it_does_not_know():
+    agents = [
+        {policy for policy, _ in runs_of(mix_of((f"gups,pages={size}",)), {"kmaf", "agent:auto"})}
+        for size in ("2M", "64K")
+    ]
+    assert agents[0] - agents[1] == {"agent:auto"}
+
+
+def test_rows_with_huge_pages_are_in_no_printed_mean():
+    rest = {"none_run_time_s": 2.0, "worst_guest_slowdown": 0.0, "worst_protected_slowdown": None}
+    shares = dict.fromkeys(("oracle_share", "online_share", "static_share"))
+    small = {**row("bwap", 1.0), **rest, **shares, "oracle_share": 0.25}
+    huge = {**small, "mix": "m (2M pages)", "oracle_share": 0.75}
+    line = summary([small, huge], [("bwap", "full")], None).splitlines()[1]
+    assert "0.250" in line
+    assert line.endswith(" 1")
 
 
 def test_baselines_alone_are_ahead_and_only_by_more_than_noise():

@@ -18,7 +18,8 @@ What must hold:
    as it was.
 
 Prints how many seeds were run within the time, and for one that fails the command that repeats it.  The exit
-code is 1 if a seed failed, and 2 if the time was too short for all.
+code is 1 if a seed failed, if there was no time for ``LEAST_SEEDS``, or if in so many nothing was moved or
+nothing copied; and 5 if the time was too short for all.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -76,6 +78,20 @@ LOOKS = ("host", "guests", "arm", "read", "harvest")
 SENSORS = (Sensor("kvm", bits=True), Sensor("idle"))
 BUDGET_MB, SAVED_PAGES = 1, 512
 """The least there is, and what a budget may save up: a huge page (actuation/budget.py)."""
+
+
+LEAST_SEEDS = 500
+"""Fewer show nothing, unless fewer were asked for."""
+FAILED, TOO_SHORT = 1, 5
+"""Exit codes; 2 is of a wrong command line."""
+
+
+class Done(NamedTuple):
+    """What happened in a seed: faults, and pages that were moved and that got copies."""
+
+    faults: int
+    moves: int
+    copies: int
 
 
 class Killed(BaseException):
@@ -199,8 +215,8 @@ def spec(name: str, kind: int) -> GuestSpec:
     return guest_spec(name, parse_trace(arrays, name=name), options, host_file())
 
 
-def check(seed: int) -> int:
-    """Run one seed; return how many faults there were.  Raises AssertionError."""
+def check(seed: int) -> Done:
+    """Run one seed; return what happened.  Raises AssertionError."""
     guests = [GuestRun(spec(name, (seed + at) % 3), host_file(), 1 << 30) for at, name in enumerate(NAMES)]
     share_cpus(guests, host_file())
     simulation = Simulation(host_file(), guests, POLICIES["agent:auto"], source_named("ad"), PlacementCosts())
@@ -223,7 +239,11 @@ def check(seed: int) -> int:
             last.undo(None, lambda: False)
         assert (guests[0].node == before).all(), "undo is not exact"
         assert not sysctl.exists() or sysctl.read_text().strip() == "1", "the sysctl is not given back"
-    return faults.count
+    return Done(
+        faults.count,
+        sum(int(counts.sum()) for counts in host.moves.values()),
+        sum(guest.replicated for guest in host.machine.guests.values()),
+    )
 
 
 NAMES = ("stays", "victim")
@@ -276,14 +296,14 @@ def own_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def checked(seed: int, until: float) -> tuple[int, int, str]:
-    """Return the seed, its faults (-1: there was no time for it), and what failed."""
+def checked(seed: int, until: float) -> tuple[int, Done | None, str]:
+    """Return the seed, what happened (None: there was no time for it), and what failed."""
     if time.monotonic() > until:
-        return seed, -1, ""
+        return seed, None, ""
     try:
         return seed, check(seed), ""
     except Exception:
-        return seed, 0, traceback.format_exc(limit=-3)
+        return seed, Done(0, 0, 0), traceback.format_exc(limit=-3)
 
 
 def main() -> int:
@@ -299,13 +319,29 @@ def main() -> int:
     seeds = range(options.first, options.first + options.seeds)
     with ProcessPoolExecutor(options.jobs) as pool:
         results = list(pool.map(run, seeds, chunksize=16))
-    done = [faults for _, faults, _ in results if faults >= 0]
+    done = [one for _, one, _ in results if one is not None]
     bad = [(seed, reported) for seed, _, reported in results if reported]
     for seed, reported in bad[:10]:
         print(f"{reported}seed {seed}: python -m tests.fuzz.agent_faults --first {seed} --seeds 1 --jobs 1")
     took = time.monotonic() - began
-    print(f"{len(done)} of {options.seeds} seeds in {took:.0f} s, {sum(done)} faults, {len(bad)} failed")
-    return 1 if bad else 2 * (len(done) < options.seeds)
+    print(f"{len(done)} of {options.seeds} seeds in {took:.0f} s: {said(done)}, {len(bad)} failed")
+    return FAILED if bad else verdict(options.seeds, done)
+
+
+def said(done: list[Done]) -> str:
+    """Return what happened in all seeds, in words."""
+    return ", ".join(f"{sum(getattr(one, name) for one in done)} {name}" for name in Done._fields)
+
+
+def verdict(asked: int, done: list[Done]) -> int:
+    """Return the exit code of seeds that did not fail."""
+    if len(done) < min(asked, LEAST_SEEDS):
+        print(f"fewer than {min(asked, LEAST_SEEDS)} seeds could be run")
+        return FAILED
+    if len(done) >= LEAST_SEEDS and not all(map(any, zip(*done, strict=True))):
+        print("nothing went wrong, nothing was moved or nothing was copied")
+        return FAILED
+    return TOO_SHORT if len(done) < asked else 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def test_things_do_go_wrong_and_pages_do_move(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(SimulatedMachine, "_move", counted)
     seeds = SEEDS[:12]
-    assert sum(agent_faults.check(seed) for seed in seeds) > 4 * len(seeds)
+    assert sum(agent_faults.check(seed).faults for seed in seeds) > 4 * len(seeds)
     assert moved > 10 * len(seeds)
 
 
@@ -57,9 +57,35 @@ def test_a_failure_that_stops_the_loop_is_found(monkeypatch: pytest.MonkeyPatch)
     assert len(failures(range(6))) == 6
 
 
-@pytest.mark.parametrize(("seconds", "code"), [("600", 0), ("0", 2)])
+@pytest.mark.parametrize(("seconds", "code"), [("600", 0), ("0", 1)])
 def test_a_time_that_is_too_short_for_all_seeds_is_no_success(
     monkeypatch: pytest.MonkeyPatch, seconds: str, code: int
 ) -> None:
     monkeypatch.setattr("sys.argv", ["agent_faults", "--seeds", "2", "--jobs", "1", "--seconds", seconds])
     assert agent_faults.main() == code
+
+
+SEED = agent_faults.Done(3, 20, 5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "done", "code"),
+    [
+        (10_000, [SEED] * 10_000, 0),
+        (10_000, [SEED] * 500, 5),
+        (10_000, [SEED] * 499, 1),
+        (10_000, [SEED._replace(copies=0)] * 10_000, 1),
+        (10_000, [SEED._replace(moves=0)] * 600, 1),
+        (1, [SEED._replace(copies=0)], 0),
+    ],
+)
+def test_few_seeds_or_seeds_in_which_nothing_happens_are_no_success(
+    asked: int, done: list[agent_faults.Done], code: int
+) -> None:
+    assert agent_faults.verdict(asked, done) == code
+
+
+def test_moves_and_copies_are_counted() -> None:
+    done = [agent_faults.check(seed) for seed in SEEDS[:12]]
+    assert sum(one.moves for one in done) > 0
+    assert sum(one.copies for one in done) > 0

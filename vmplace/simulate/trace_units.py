@@ -33,7 +33,7 @@ def in_units(trace: Trace, pages: int) -> Trace:
         first_touch_thread=trace.first_touch_thread[first],
         first_touch_window=trace.first_touch_window[first],
         first_touch_rank=trace.first_touch_rank[first],
-        free_window=np.maximum.reduceat(trace.free_window[order], starts),
+        free_window=np.maximum.reduceat(_free_window(trace)[order], starts),
         near=(np.arange(len(first)),),
         frame=block[first],
         unit_pages=pages,
@@ -43,17 +43,23 @@ def in_units(trace: Trace, pages: int) -> Trace:
 def _begins(trace: Trace, block: Ints, order: Ints) -> Ints:
     """Return, of the pages in this order, which begin a huge page: no earlier one of the block is left."""
     base = block[order] * (NEVER + 1)
-    gone = np.maximum.accumulate(base + trace.free_window[order])
+    gone = np.maximum.accumulate(base + _free_window(trace)[order])
     begins = np.ones(len(order), np.int64)
     begins[1:] = (base + trace.first_touch_window[order])[1:] > gone[:-1]
     return begins
+
+
+def _free_window(trace: Trace) -> Ints:
+    """Return when each page is unmapped: whatever is later than the last window is never."""
+    return np.minimum(trace.free_window, NEVER).astype(np.int64)
 
 
 def _records(trace: Trace, unit: Ints, units: int) -> Trace:
     """Return the trace with the records of each window, huge page and thread summed."""
     window = np.repeat(np.arange(trace.windows), np.diff(trace.window_starts))
     each = units * trace.threads
-    code = window * each + unit[trace.page] * trace.threads + trace.thread
+    # Signed: of a sum with uint64 numpy makes floats, which are no indexes.
+    code = window * each + unit[trace.page] * trace.threads + trace.thread.astype(np.int64)
     found, where = np.unique(code, return_inverse=True)
     loads, stores, dram = (
         np.bincount(where, weights=one).astype(np.int64) for one in (trace.loads, trace.stores, trace.dram)

@@ -77,6 +77,27 @@ def test_a_huge_page_lives_from_the_first_touch_to_the_last_unmapping() -> None:
     assert huge.frame.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("never", [65535, 65536, 1 << 31])
+def test_whatever_is_unmapped_after_the_last_window_leaves_each_block_its_own(never: int) -> None:
+    records = [(w, page, page % 2, 10, 0) for w in range(3) for page in range(6)]
+    arrays = {
+        "vpn": np.array([0, 1, 512, 513, 1024, 1025]),
+        "free_epoch": np.full(6, never, np.uint32),
+    }
+    huge = in_units(trace_of(records, 6, **arrays), BLOCK)
+    assert huge.npages == 3
+    assert huge.free_window.tolist() == [65535] * 3
+
+
+@pytest.mark.parametrize("name", ["thread", "page_idx", "first_touch_epoch", "free_epoch"])
+def test_arrays_of_unsigned_64_bits_are_as_good_as_others(name: str) -> None:
+    records = [(0, 0, 0, 5, 1), (0, 511, 1, 7, 0)]
+    whole = arrays_of(records, pages=512, threads=2, windows=1)
+    huge = in_units(parse_trace(whole | {name: whole[name].astype(np.uint64)}, name="made-up"), BLOCK)
+    assert huge.thread.tolist() == [0, 1]
+    assert huge.loads.tolist() == [5, 7]
+
+
 @pytest.mark.parametrize(("pages", "lar"), [("4K", 1.0), ("2M", 0.5)])
 def test_halves_of_two_nodes_lie_on_the_node_of_the_first_touch(pages: str, lar: float) -> None:
     assert result(halves(), "none", pages=pages).lar == pytest.approx(lar)

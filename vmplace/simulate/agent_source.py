@@ -28,7 +28,7 @@ from vmplace.sampling.served import Served, ServedAccesses
 from vmplace.simulate.agent_host import SimulatedMachine
 from vmplace.simulate.look import Look
 from vmplace.simulate.simulated_guest import SimulatedGuest
-from vmplace.simulate.source_views import FULL_PERIOD, Sensor
+from vmplace.simulate.source_views import Sensor
 from vmplace.simulate.watch_costs import SAMPLE_NS, SET_BIT_NS
 from vmplace.topology.guest import GuestTopology
 
@@ -173,9 +173,7 @@ class TraceSource:
         window.samples[Served.LOCAL] += local
         window.samples[Served.REMOTE] += int(taken.sum()) - local
         samples = float(row_sums(taken.astype(np.float64)).sum())
-        self._charge(
-            mine, SAMPLE_NS * samples / mine.run.parallelism if self._sensor.period != FULL_PERIOD else 0.0
-        )
+        self._charge(mine, 0.0 if self._sensor.free else SAMPLE_NS * samples / mine.run.parallelism)
 
     def _frames_of(self, mine: SimulatedGuest, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return a frame of each slot: which one of a huge page is accessed is not kept."""

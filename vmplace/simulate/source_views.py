@@ -223,12 +223,13 @@ def source_named(text: str) -> Source:
 class Sensor:
     """What an agent's source reads: node bits, samples of one DRAM access in ``period``, both, or neither.
 
-    Neither: idle page tracking, which knows no nodes.
+    Neither: idle page tracking, which knows no nodes.  ``free``: samples cost the guest nothing.
     """
 
     name: str
     bits: bool = False
     period: int | None = None
+    free: bool = False
 
 
 def sensor_of(source: Source) -> Sensor:
@@ -245,7 +246,7 @@ def sensor_of(source: Source) -> Sensor:
         return Sensor("kvm+ibs", bits=True, period=period)
     if function is see_full:
         # Nearly all that a sensor could tell: who touched and wrote each page, and how often.
-        return Sensor("kvm+ibs", bits=True, period=FULL_PERIOD)
+        return Sensor("kvm+ibs", bits=True, period=FULL_PERIOD, free=True)
     raise VmplaceError(
         "the agent has no source that sees this", hint="--source full, ad, ibs, ad+ibs or idle"
     )

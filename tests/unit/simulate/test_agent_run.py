@@ -285,3 +285,15 @@ def test_decisions_are_the_same_where_nothing_is_left_out_of_a_plan(tmp_path, mo
     monkeypatch.setattr(plan_state, "_are_same", lambda now, before: False)
     result = rehearse(events, AutoPolicy(Horizon(CLOCK_SCALE, 1.0)), lambda _: GuestSettings())
     assert result.decisions == result.repeated >= 20
+
+
+def test_samples_of_one_access_in_16_are_paid_for_but_not_under_source_full(monkeypatch):
+    def paid_ns(source: str) -> float:
+        charged: list[float] = []
+        monkeypatch.setattr(TraceSource, "_charge", lambda _source, _guest, ns: charged.append(ns))
+        run(private_pages(heat=LONG, npages=40), "agent:auto", source)
+        return sum(charged)
+
+    often, middle, rarely = (paid_ns(f"ibs:{period}") for period in (15, 16, 17))
+    assert often > middle > rarely > 0
+    assert paid_ns("full") < middle / 10

@@ -1,10 +1,12 @@
 """What stock hosts do, against what numad(8) and the kernel's scan say of themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from vmplace.model.published import square
-from vmplace.policy.baselines.stock import ENOUGH, SLOWEST, BalancingPlanner, Scan, numad_nodes
+from vmplace.policy.baselines.stock import ENOUGH, SLOWEST, BalancingPlanner, NumadPlanner, Scan, numad_nodes
 from vmplace.policy.host_view import GuestEvidence, HostView
 
 NPAGES = 800
@@ -39,6 +41,19 @@ def test_numad_fills_nodes_to_85_percent(vcpus: int, nodes: int):
     # numad(8), -u: 0.85 x 8 CPUs are 6.8.
     one = guest(vcpus)
     assert len(numad_nodes(view(one), one, np.full(4, 8.0), np.full(4, 1e5))) == nodes
+
+
+def test_numad_takes_the_guest_with_most_memory_first_not_the_one_with_most_pages():
+    # 800 pages of 4 KiB, and 100 of 2 MiB; both lie on node 0, where one of them can run.
+    small = guest(6)
+    some = small.of_pages(np.arange(100))
+    huge = replace(some, name="huge", sizes=np.full(100, 512.0))
+    both = replace(view(small), guests=(small, huge))
+    vcpu_nodes = NumadPlanner().plan(both).vcpu_node
+    assert vcpu_nodes is not None
+    first, second = vcpu_nodes
+    assert second is not None and (second == 0).all()
+    assert first is not None and not (first == 0).any()
 
 
 def test_each_page_that_was_unmapped_counts_and_the_second_fault_of_a_node_moves_it():

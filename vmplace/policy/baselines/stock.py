@@ -67,7 +67,8 @@ class NumadPlanner:
             return HostPlacement(plans)
         self.next_ns = view.now_ns + NUMAD_PERIOD_NS / self.clock_scale
         free_cpus, free_pages = view.cpus.copy(), view.capacity_pages.copy()
-        order = sorted(range(len(view.guests)), key=lambda i: -int((view.guests[i].node >= 0).sum()))
+        memory = [_held(guest, guest.node, len(free_pages)).sum() for guest in view.guests]
+        order = np.argsort([-one for one in memory], kind="stable").tolist()
         for index in order:
             guest = view.guests[index]
             if guest.vcpu_node is None:

@@ -7,10 +7,11 @@
 3. Where vCPUs move, the pages' vectors go with them: the paper counts faults by node, and would learn anew.
 
 Source: kMAF (PACT'14), eq. 6, section 3.
-Differs: the traces know pages, not blocks of 1 KiB, so sharing is counted per page; the paper names no
-threshold for a new mapping, here it must keep a tenth of all sharing more on one node (``GAIN``).  The
-mapping is dual recursive bipartitioning, with METIS (pymetis) instead of Scotch for each cut.  vCPUs fill
-physical cores only.  A guest's vCPUs stay on the nodes where it has been given CPUs.
+Differs: the traces know pages, not blocks of 1 KiB, so sharing is counted per page: per huge page where a
+guest has such, though a fault tells the exact address, so vCPUs that use parts of their own seem to share.
+The paper names no threshold for a new mapping, here it must keep a tenth of all sharing more on one node
+(``GAIN``).  The mapping is dual recursive bipartitioning, with METIS (pymetis) instead of Scotch for each
+cut.  vCPUs fill physical cores only.  A guest's vCPUs stay on the nodes where it has been given CPUs.
 """
 
 from dataclasses import dataclass, field

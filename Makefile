@@ -247,6 +247,10 @@ test-ansible: $(ANSIBLE)/collections deb ## the role on a booted Debian 13 tree:
 	  VMPLACE_DEB=$$(ls $(CURDIR)/build/deb/vmplace_*.deb) VMPLACE_MOLECULE=$(CURDIR)/build/molecule \
 	  VMPLACE_TREE=$$($(CURDIR)/$(BIN)/vmplace-lab tree managed-host) molecule test
 
+.PHONY: test-ansible-lab
+test-ansible-lab: $(ANSIBLE)/.stamp deb lab ## the role on the emulated host, where the agent works: the same playbooks (needs root)
+	$(BIN)/pytest tests/lab/test_ansible_role.py
+
 deb: venv ## the Debian packages vmplace and vmplace-lab (for Debian 13), built and checked by Debian's tools: build/deb
 	$(BIN)/vmplace-lab deb --out build/deb
 

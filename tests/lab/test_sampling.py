@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -198,11 +199,11 @@ def test_a_file_of_perf_is_read_by_the_perf_tool_itself(host: LabHost) -> None:
     assert reported["windows"] > 1
 
 
-def new_damon(host: LabHost, then: str) -> str:
+def new_damon(host: LabHost, then: str, state_dir: str = "/run/vmplace") -> str:
     code = (
         "import os, sys; sys.path.insert(0, '/opt/vmplace');"
         "from pathlib import Path; from vmplace.sampling.damon_admin import DamonAdmin;"
-        f"admin = DamonAdmin(Path('/sys'), Path('/run/vmplace')); {then}"
+        f"admin = DamonAdmin(Path('/sys'), Path('{state_dir}')); {then}"
     )
     return host.run(["python3", "-c", code], check=False).stderr
 
@@ -216,9 +217,25 @@ def test_damon_of_somebody_else_is_refused_and_left_alone(host: LabHost) -> None
         host.run(f"echo 0 > {KDAMONDS}")
 
 
+WATCH_ITSELF = "admin.start(1, [(0x10000, 0x20000)]); os.kill(os.getpid(), 9)"
+
+
+def damon_by_doctor(host: LabHost) -> dict[str, Any]:
+    reported = json.loads(host.run("vmplace doctor --json", check=False, timeout=240).stdout)
+    return next(one for one in reported["capabilities"] if one["name"] == "DAMON")
+
+
+def test_the_cure_for_damon_of_somebody_else_frees_it(host: LabHost) -> None:
+    new_damon(host, WATCH_ITSELF, "/run/somebody")
+    found = damon_by_doctor(host)
+    assert found["answer"] is False and "by somebody else (on)" in found["why"]
+    host.run("set -e\n" + "\n".join(re.findall(r"echo \w+ > [\w/]+", found["cure"])))
+    assert host.run(f"cat {KDAMONDS}").stdout == "0\n"
+    assert damon_by_doctor(host)["answer"] is True
+
+
 def test_the_kdamond_of_a_killed_agent_is_taken_over(host: LabHost) -> None:
-    watch_itself = "admin.start(1, [(0x10000, 0x20000)]); os.kill(os.getpid(), 9)"
-    new_damon(host, watch_itself)
+    new_damon(host, WATCH_ITSELF)
     assert host.run("cat /sys/kernel/mm/damon/admin/kdamonds/0/state").stdout == "on\n"
     assert new_damon(host, "admin.close()") == ""
     assert host.run(f"cat {KDAMONDS}").stdout == "0\n"

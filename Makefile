@@ -94,7 +94,7 @@ agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in v
 	  [ $$code = 5 ] || exit $$code; echo "agent-faults: the machine was too busy for all of them"; }
 
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
-	$(BIN)/pytest tests/lab --durations 20
+	$(BIN)/pytest tests/lab --ignore tests/lab/test_compute_node.py --durations 20
 
 check: lint-files test-unit ## everything that is quick: lint and unit tests
 
@@ -257,6 +257,10 @@ deb: venv ## the Debian packages vmplace and vmplace-lab (for Debian 13), built 
 .PHONY: test-package
 test-package: deb lab ## a new user's path in the emulated host: package, first policy, why, metrics, undo, removal (needs root)
 	$(BIN)/pytest tests/lab/test_new_user.py
+
+.PHONY: test-compute-node
+test-compute-node: venv lab ## nova-compute in the emulated host boots a guest that the agent places; the rest of Nova outside (needs root)
+	$(BIN)/pytest tests/lab/test_compute_node.py
 
 .PHONY: deb-kernel
 deb-kernel: venv ## the patched kernel as Debian packages, beside the stock kernel, never the default unasked (hours; CONFIG=file): build/deb-kernel

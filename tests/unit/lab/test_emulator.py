@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.emulator import kernel_command_line
+from lab.emulator import kernel_command_line, port_arguments
 
 VIRTUAL = """processor\t: 0
 cpu MHz\t\t: 2596.144
@@ -32,3 +32,9 @@ def test_the_frequency_is_reported_where_a_hypervisor_gave_it(
     words = kernel_command_line(path).split()
     assert ("tsc_early_khz=2596144" in words) == reported
     assert "tsc=reliable" in words
+
+
+def test_each_further_port_is_a_socket_outside_and_has_its_name_inside() -> None:
+    words = port_arguments(["a.b", "c"])
+    assert words.count("-chardev") == words.count("-device") == 2
+    assert "virtserialport,chardev=c,name=c" in words and port_arguments([]) == []

@@ -267,13 +267,14 @@ def _collapsed(trial: PastMove, view: HostView, guest: GuestEvidence) -> PastMov
     if not trial.copies:
         return trial
     still = guest.node[trial.pages] == trial.after
-    gone = int((~still & (guest.node[trial.pages] != ABSENT)).sum())
+    gone = trial.pages[~still & (guest.node[trial.pages] != ABSENT)]
+    lost_ns = float(guest.unmapped(gone).sum()) * view.collapse_ns / max(guest.parallelism, 1.0)
     return replace(
         trial,
         pages=trial.pages[still],
         before=trial.before[still],
         after=trial.after[still],
-        cost_ns=trial.cost_ns + gone * view.collapse_ns / max(guest.parallelism, 1.0),
+        cost_ns=trial.cost_ns + lost_ns,
     )
 
 

@@ -91,9 +91,11 @@ def foreign_use(sysfs: Path, mark: Path, proc: Path = PROC) -> DamonUse | None:
         return None
     states = [printable(read_patiently(root / f"{slot}/state")) for slot in range(count)]
     end = f"echo 0 > {root}/nr_kdamonds"
-    if (slot := next((slot for slot, state in enumerate(states) if state == "on"), None)) is None:
+    running = [slot for slot, state in enumerate(states) if state == "on"]
+    if not running:
         return DamonUse(f"by somebody else ({states[0]})", f"stop its owner, then: {end}")
-    cure = f"stop its owner, or: echo off > {root}/{slot}/state; then: {end}"
+    off = "; ".join(f"echo off > {root}/{slot}/state" for slot in running)
+    cure = f"stop its owner, or, which ends what it watches and forgets its settings: {off}; then: {end}"
     return DamonUse("by somebody else (on)", cure)
 
 

@@ -60,3 +60,12 @@ def test_the_agent_begins_nothing_beside_such_a_module(roots: Roots):
     with pytest.raises(UnsupportedHostError, match="damon_stat") as caught:
         DamonAdmin(roots.sys, roots.run)
     assert "parameters/enabled" in (caught.value.hint or "")
+
+
+def test_the_cure_turns_off_each_thread_of_somebody_else(roots: Roots):
+    put(roots.sys / "kernel/mm/damon/admin/kdamonds/nr_kdamonds", "3\n")
+    for slot, state in enumerate(("on", "off", "on")):
+        put(roots.sys / f"kernel/mm/damon/admin/kdamonds/{slot}/state", f"{state}\n")
+    cure = probe_damon(roots).cure or ""
+    assert [f"kdamonds/{slot}/state" in cure for slot in range(3)] == [True, False, True]
+    assert cure.endswith("/nr_kdamonds")

@@ -118,7 +118,8 @@ def numad_note(numad: Numad, guests: Iterable[GuestTopology]) -> str | None:
 
 def names_guest(note: str, guest: str) -> bool:
     """Tell whether a note is that of ``numad_note``, and on this guest, too."""
-    return note.startswith("numad (") and f" {guest}," in note
+    named = re.match(r"numad \(pid \d+\) may move (.*), too: keep it off ", note, re.DOTALL)
+    return named is not None and guest in named[1].split(", ")
 
 
 class NumadWatch:

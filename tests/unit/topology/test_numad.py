@@ -11,7 +11,15 @@ from vmplace import users
 from vmplace.topology.capabilities import probe_numad
 from vmplace.topology.capability import Roots
 from vmplace.topology.guest import GuestTopology
-from vmplace.topology.numad import Numad, NumadWatch, find_numad, numad_note, parse_command_line, parse_log
+from vmplace.topology.numad import (
+    Numad,
+    NumadWatch,
+    find_numad,
+    names_guest,
+    numad_note,
+    parse_command_line,
+    parse_log,
+)
 
 LOG = """Wed Nov 25 04:02:30 2026: Registering numad version 20150602 PID 11
 Wed Nov 25 04:02:31 2026: Adding PID 9 to exclusion PID list
@@ -127,3 +135,9 @@ def test_it_is_looked_for_now_and_then():
 def test_who_takes_its_name_is_not_numad(tmp_path: Path, runs: str, uids: str):
     roots = put(tmp_path, 12, runs=runs, uids=uids)
     assert find_numad(tmp_path, roots.proc) is None
+
+
+@pytest.mark.parametrize(("name", "is_named"), [("db web", True), ("db", True), ("web", False)])
+def test_a_note_is_on_the_guests_that_it_names_and_on_no_part_of_a_name(name: str, is_named: bool):
+    large = [replace(one, ram=(replace(one.ram[0], npages=1 << 18),)) for one in map(guest, ("db web", "db"))]
+    assert names_guest(numad_note(Numad(12), large) or "", name) is is_named

@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from vmplace.agent.clock import Clock, HostClock
+from vmplace.agent.decided import Decided
 from vmplace.agent.heat_strip import HeatStrip, heat_strips
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Answer as OrderAnswer
@@ -14,7 +15,7 @@ from vmplace.agent.state import GuestStatus, PlanSummary
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer, movable_names
-from vmplace.interfaces.guest_views import EffectView, GuestView, PolicyView, WhyView
+from vmplace.interfaces.guest_views import EffectView, GuestView, KeyView, PolicyView, WhyView
 from vmplace.interfaces.look_budget import LookBudget, OverBudgetError
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
@@ -129,7 +130,7 @@ class AgentAnswers:
             decisions=tuple(guest.decisions),
             trial=guest.trial.summary,
             effect=_effect(self._agent.status.guests.get(name)),
-            mode=policy_view(name, guest.decided).keys["mode"] if guest.decided else None,
+            mode=_mode(name, guest.decided),
         )
 
     def policy(self, name: str) -> PolicyView:
@@ -156,6 +157,13 @@ class AgentAnswers:
         order.answer.add_done_callback(on_done)
         self._agent.inbox.submit(order)
         return response
+
+
+def _mode(name: str, decided: Decided | None) -> KeyView | None:
+    """Return the mode and who said so; None for a guest whose policy has a problem: that says all."""
+    if decided is None or decided.problem is not None:
+        return None
+    return policy_view(name, decided).keys["mode"]
 
 
 def _effect(status: GuestStatus | None) -> EffectView | None:

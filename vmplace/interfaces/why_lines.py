@@ -62,7 +62,7 @@ def expectation(weighing: Mapping[str, Any]) -> str:
 
 def vcpus_expectation(vcpus: Mapping[str, Any]) -> str:
     """Return what is expected of vCPUs that are tied to a node."""
-    return expectation(vcpus["weighing"]) if vcpus.get("weighing") else NOT_WEIGHED
+    return f"by itself, {expectation(vcpus['weighing'])}" if vcpus.get("weighing") else NOT_WEIGHED
 
 
 def effect_of(option: Mapping[str, Any]) -> str:
@@ -71,7 +71,7 @@ def effect_of(option: Mapping[str, Any]) -> str:
     if abs(saved_ms if share is None else 100 * share) < LEAST:
         return "saves nothing"
     size = f"{abs(saved_ms):,.1f} ms" if share is None else f"{abs(share):.1%}"
-    return f"{'saves' if saved_ms >= 0 else 'adds'} {size}"
+    return f"{'saves' if (saved_ms if share is None else share) >= 0 else 'adds'} {size}"
 
 
 def price_of(option: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ from vmplace.topology.guest import PAGE_BYTES
 SAMPLED_PAGES = 1 << 14
 """Of all guests together, each the same part: of small ones all are taken."""
 UNSEEN = "what it gains: no access of it was seen"
-UNCOUNTED = "the share of its time: nothing counts its accesses, so it saves at least this"
+UNCOUNTED = "the share of its time: nothing counts its accesses, so the effect is at least this"
 CUT = "beyond what it may stake for now, or this plan's room or budget"
 NOTHING = "saves nothing"
 DEAR = "its price is more than it saves"
@@ -53,10 +53,17 @@ class _Way(NamedTuple):
     copied: float = 0.0
     dropped: float = 0.0
     node: int | None = None
+    priced: float | None = None
+    """As how many pages of the guest's mean price they are; None: as they are."""
 
     @property
     def pages(self) -> float:
         return self.moved + self.copied + self.dropped
+
+    @property
+    def price(self) -> float:
+        """Return the price in pages of the guest's mean price."""
+        return self.pages if self.priced is None else self.priced
 
 
 @dataclass(frozen=True)
@@ -82,15 +89,13 @@ def weighings(
     """
     wanted = decision.wanted or decision.pages
     ways, goal = [], list(now)
-    for number, (guest, places, all_of_it) in enumerate(
-        zip(view.guests, decision.pages, wanted, strict=True)
-    ):
-        planned = _changed(number, PLANNED, guest, now[number], places)
+    for number, (places, all_of_it) in enumerate(zip(decision.pages, wanted, strict=True)):
+        planned = _changed(view, number, PLANNED, now[number], places)
         goal[number] = planned.traffic
         ways += [_Way(number, STAY, now[number])]
         ways += [planned] if planned.pages else []
         if all_of_it is not places and not np.array_equal(all_of_it, places):
-            ways.append(_changed(number, WANTED, guest, now[number], all_of_it))
+            ways.append(_changed(view, number, WANTED, now[number], all_of_it))
     host = _Host.of(view, np.stack(goal), now)
     ways += _other_ways(view, host, now)
     times = host.times(ways)
@@ -103,8 +108,9 @@ def weighings(
     )
 
 
-def _changed(number: int, name: str, guest: GuestEvidence, now: Matrix, places: NodeIndexes) -> _Way:
-    """Return the way of pages to ``places``."""
+def _changed(view: HostView, number: int, name: str, now: Matrix, places: NodeIndexes) -> _Way:
+    """Return the way of pages of guest ``number`` to ``places``, at the price of these pages."""
+    guest = view.guests[number]
     pages = np.flatnonzero(places != guest.node)
     if not len(pages):
         return _Way(number, name, now)
@@ -117,7 +123,9 @@ def _changed(number: int, name: str, guest: GuestEvidence, now: Matrix, places: 
         then = np.maximum(now + traffic(heat, there) - traffic(heat, here), 0.0)
     kind = 2 * (there == REPLICATED) + (here == REPLICATED)
     moved, dropped, copied = np.bincount(kind, sizes, 3).tolist()
-    return _Way(number, name, then, moved, copied * guest.copies, dropped)
+    each = np.where(there == REPLICATED, guest.copies, 1) * view.worth(guest, pages)
+    priced = float(each.sum()) * view.pause_ns(guest) / max(view.mean_pause_ns(guest), 1e-300)
+    return _Way(number, name, then, moved, copied * guest.copies, dropped, priced=priced)
 
 
 def _other_ways(view: HostView, host: "_Host", now: Sequence[Matrix]) -> Iterator[_Way]:
@@ -226,7 +234,7 @@ def _weighing(  # noqa: PLR0913 - a guest, and all its figures refer to
     accesses_ns = float(stay.traffic.sum()) * real_ns
     if accesses_ns <= 0:
         return Weighing(guest.name, unknown=UNSEEN)
-    net = {way.name: accesses_ns * (now - time) - way.pages * pause_ns for way, time in ways}
+    net = {way.name: accesses_ns * (now - time) - way.price * pause_ns for way, time in ways}
     chosen, first = net.get(PLANNED, 0.0), int(PLANNED in net)
     options = [
         Option(
@@ -234,7 +242,7 @@ def _weighing(  # noqa: PLR0913 - a guest, and all its figures refer to
             round(way.moved) * PAGE_BYTES,
             round(way.copied) * PAGE_BYTES,
             round(way.dropped) * PAGE_BYTES,
-            way.pages * pause_ns,
+            way.price * pause_ns,
             accesses_ns * (now - time),
             None if ahead_s is None else 1 - time / now,
             "" if at == first else _why_not(way.name, now - time, net[way.name], chosen),

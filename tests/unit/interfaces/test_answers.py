@@ -50,3 +50,13 @@ def test_why_tells_of_a_numad_that_may_move_the_guest(name: str, times: int):
     agent.run(windows=1)
     assert note in agent.status.notes
     assert AgentAnswers(agent).why(name).notes.count(note or "") == times
+
+
+def test_why_names_no_mode_of_a_guest_whose_policy_has_a_problem():
+    world = World([guest("db1")])
+    agent = world.agent()
+    agent.run(windows=1)
+    answers, tracked = AgentAnswers(agent), agent.roster.get("db1")
+    assert tracked is not None and tracked.decided is not None and answers.why("db1").mode is not None
+    tracked.decided = replace(tracked.decided, problem="mode: no such word")
+    assert answers.why("db1").mode is None

@@ -69,6 +69,20 @@ def time_between_accesses(guest: GuestEvidence, places: NodeIndexes) -> float:
     return float(1 / solved(SYSTEM, demand((guest,), [traffic(guest.heat, places)])).rates[0])
 
 
+@pytest.mark.parametrize(("which", "as_pages"), [(0, 1 + 0.2 * 511), (1, 512.0)])
+def test_the_price_is_that_of_the_pages_that_move(which: int, as_pages: float) -> None:
+    """A huge page is unmapped once and copied in full, at a fifth of a small page's price each."""
+    guest, places = evidence(), np.zeros(2, np.int8)
+    guest = replace(
+        guest, heat=guest.heat[:2], written=guest.written[:2], node=places, windows=guest.windows[:2],
+        sizes=np.full(2, 512.0), huge=np.array([True, False]),
+    )  # fmt: skip
+    there = np.where(np.arange(2) == which, 1, 0).astype(np.int8)
+    chosen = weighed((guest,), [there])[0].chosen
+    assert chosen is not None
+    assert chosen.price_ns == pytest.approx(as_pages * MOVE_NS / 2 + 512 * FLUSH_NS)
+
+
 def test_what_a_plan_saves_and_costs_is_what_the_model_says_of_it() -> None:
     before, after_it = (time_between_accesses(evidence(), there) for there in (moving(0), moving(PAGES)))
     chosen = weighed((evidence(),), [moving(PAGES)])[0].chosen

@@ -105,7 +105,13 @@ class ApiClient:
             return answer
         answer.read()
         answer.close()
-        raise _refusal(answer.status_code, answer.text)
+        raise _refusal(answer.status_code, _without_credentials(answer))
+
+
+def _without_credentials(answer: Any) -> str:
+    """Return the text of an answer; a page before the API server may print the request in it."""
+    secret = answer.request.headers.get("Authorization", "").rpartition(" ")[2]
+    return str(answer.text.replace(secret, "(hidden)") if secret else answer.text)
 
 
 def _refusal(status: int, text: str) -> VmplaceError:

@@ -29,6 +29,8 @@ FIRST_WAIT_S, RIGHTS_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0, 300.0
 PATH = "/apis/kubevirt.io/v1/virtualmachineinstances"
 MOST_LINE = 8 << 20
 """Bytes of one event: etcd keeps no object of more than 1.5 MB."""
+_CREDENTIALS = threading.Lock()
+"""msgspec, by which lightkube reads them, crashes if two threads are the first to meet a nested type."""
 
 
 class RightsError(VmplaceError):
@@ -47,11 +49,12 @@ class ApiClient:
         adapter = extra_module("lightkube.config.client_adapter", "kube")
         self._httpx = adapter.httpx
         try:
-            config = (
-                configs.KubeConfig.from_file(self.kubeconfig)
-                if self.kubeconfig
-                else configs.KubeConfig.from_service_account()
-            )
+            with _CREDENTIALS:
+                config = (
+                    configs.KubeConfig.from_file(self.kubeconfig)
+                    if self.kubeconfig
+                    else configs.KubeConfig.from_service_account()
+                )
             timeout = self._httpx.Timeout(CONNECT_S, read=READ_S)
             self._http = adapter.Client(config.get(), adapter.ConnectionParams(timeout=timeout))
         except Exception as err:

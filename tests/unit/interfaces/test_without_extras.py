@@ -73,3 +73,65 @@ def test_what_needs_an_extra_says_which(words: tuple[str, ...], cure: str, tmp_p
     done = run(f"import os; os.chdir({str(tmp_path)!r})\n{RUN}", *words)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert cure in done.stderr
+
+
+HIDE = f"""
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name in {EXTRAS.split()!r} else find(name, *more)
+"""
+AGENT = """
+import atexit, json
+from pathlib import Path
+import vmplace.agent.wiring
+from tests.unit.agent.agent_world import World, guest
+from vmplace.agent.parts import Parts
+from vmplace.policy import home
+
+def tell():
+    rss = next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in line)
+    print("at the end:", json.dumps([sorted(sys.modules), int(rss.split()[1])]))
+
+atexit.register(tell)
+world = World([guest("db1")])
+vmplace.agent.wiring.open_parts = lambda config, actuator, beat: Parts(
+    world, world, home.plan, "auto", actuator
+)
+"""
+"""The agent as it ships, but for its host and guest, which are made up."""
+STAND_IN_BYTES = 32 << 20
+MOST_SHARE = 0.05
+"""What two starts may differ by; they differ by 0.002, and a stand-in takes more than half of an agent."""
+
+
+def stand_ins(folder: Path) -> Path:
+    """Make all extras importable, be they installed or not; whoever imports one has its memory to bear."""
+    for name in EXTRAS.split():
+        package = folder.joinpath(*name.split("."))
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"held = b'x' * {STAND_IN_BYTES}\n")
+    return folder
+
+
+def agents_end(folder: Path, prepare: str) -> tuple[set[str], int]:
+    """Run the agent for some windows; return the modules that it has then, and the KiB that it takes."""
+    config = folder / "vmplace.toml"
+    config.write_text(
+        f'window_ms = 20\nnuma_balancing = "leave"\nlibvirt = false\nstate_dir = "{folder}"\n'
+        f'socket = "{folder}/control.sock"\n'
+    )
+    code = f"import sys\n{prepare}\n{AGENT}\n{RUN}"
+    argv = [sys.executable, "-c", code, "agent", "--config", str(config), "--windows", "5"]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    modules, rss_kib = json.loads(done.stdout.rpartition("at the end:")[2])
+    return set(modules), rss_kib
+
+
+def test_the_agent_is_the_same_with_all_extras_and_with_none(tmp_path: Path):
+    folder = stand_ins(tmp_path / "extras")
+    modules, rss_kib = agents_end(tmp_path, HIDE)
+    modules_with, rss_kib_with = agents_end(tmp_path, f"sys.path.append({str(folder)!r})")
+    assert "vmplace.agent.loop" in modules and modules_with == modules
+    assert abs(rss_kib_with - rss_kib) < MOST_SHARE * rss_kib

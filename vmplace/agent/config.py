@@ -1,7 +1,7 @@
 """What did the operator ask for?  Reads /etc/vmplace/vmplace.toml (sample: vmplace.toml.example).
 
 A wrong key or value is reported with file, line, column and the cure.  A wrong global setting stops the
-start; a wrong guest section leaves only the guests it names alone.
+start; a wrong section of guests or flavours leaves only the guests it is for alone.
 """
 
 import difflib
@@ -125,7 +125,7 @@ class GuestSection(GuestPolicy, forbid_unknown_fields=True, frozen=True):
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The global settings; ``guests`` is checked section by section (``GuestRule``)."""
+    """The global settings; ``guests`` and ``flavours`` are checked section by section (``GuestRule``)."""
 
     window_ms: Annotated[
         int, msgspec.Meta(ge=20, le=60_000, description="the length of a sampling window in ms, 20 to 60000")
@@ -181,6 +181,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     migration: MigrationSection = MigrationSection()
     defaults: GuestPolicy = GuestPolicy()
     guests: dict[str, Any] = {}
+    flavours: dict[str, Any] = {}
 
     @property
     def journal_path(self) -> Path:
@@ -195,7 +196,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True)
 class GuestRule:
-    """One guest section; ``error`` holds what is wrong with it, and then its guests are left alone.
+    """One section of ``table``; ``error`` holds what is wrong with it, and then its guests are left alone.
 
     ``policy`` is what the section says, ``settings`` what follows from it and from ``[defaults]``.
     """
@@ -205,10 +206,16 @@ class GuestRule:
     error: ConfigError | None = None
     policy: GuestPolicy = NOTHING
     origin: str = "any"
+    table: Literal["guests", "flavours"] = "guests"
 
     def is_for(self, guest: str, origin: str) -> bool:
         """Tell whether the section is about a guest of this name and origin."""
-        return self.origin in ("any", origin) and fnmatch.fnmatchcase(guest, self.pattern)
+        is_name = self.table == "guests" and fnmatch.fnmatchcase(guest, self.pattern)
+        return is_name and self.origin in ("any", origin)
+
+    def is_for_flavour(self, name: str) -> bool:
+        """Tell whether the section is about guests of this flavour."""
+        return self.table == "flavours" and name != "" and fnmatch.fnmatchcase(name, self.pattern)
 
     def granted(self, origin: str) -> "GuestRule":
         """Return the rule as a guest of this origin gets it.
@@ -233,6 +240,11 @@ class LoadedConfig:
         """Return the first rule that is for the guest; guests that no rule is for have the defaults."""
         matches = (rule.granted(origin) for rule in self.rules if rule.is_for(guest, origin))
         return next(matches, GuestRule("", settings_of(self.config.defaults)).granted(origin))
+
+    def flavour_rule(self, name: str) -> GuestRule:
+        """Return the first rule for guests of a flavour; one that says nothing if there is none."""
+        matches = (rule for rule in self.rules if rule.is_for_flavour(name))
+        return next(matches, GuestRule("", settings_of(self.config.defaults), table="flavours"))
 
 
 def read_config(path: Path | None = None) -> LoadedConfig:
@@ -272,9 +284,11 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
     _check_names(config, tell)
     with tell.contradictions(("defaults",)):
         check(config.defaults)
-    sections = config.guests.items()
-    rules = tuple(_guest_rule(pattern, section, config.defaults, tell) for pattern, section in sections)
-    return LoadedConfig(config, rules, path)
+    guests = (_guest_rule(pattern, one, config.defaults, tell) for pattern, one in config.guests.items())
+    flavours = (
+        _flavour_rule(pattern, one, config.defaults, tell) for pattern, one in config.flavours.items()
+    )
+    return LoadedConfig(config, (*guests, *flavours), path)
 
 
 def _check_names(config: Config, tell: "_Teller") -> None:
@@ -301,6 +315,16 @@ def _guest_rule(pattern: str, section: object, defaults: GuestPolicy, tell: "_Te
     except ConfigError as err:
         return GuestRule(pattern, GuestSettings(Mode.MANUAL), err)
     return GuestRule(pattern, settings, policy=policy, origin=parsed.origin)
+
+
+def _flavour_rule(pattern: str, section: object, defaults: GuestPolicy, tell: "_Teller") -> GuestRule:
+    try:
+        policy = tell.converted(section, GuestPolicy, ("flavours", pattern))
+        with tell.contradictions(("flavours", pattern)):
+            settings = settings_of(merged((policy, defaults)))
+    except ConfigError as err:
+        return GuestRule(pattern, GuestSettings(Mode.MANUAL), err, table="flavours")
+    return GuestRule(pattern, settings, policy=policy, table="flavours")
 
 
 def _syntax_error(reported: str, text: str, path: Path) -> ConfigError:

@@ -4,11 +4,12 @@ Each key has the value of the first of these that states it:
 
 1. ``<vmplace:policy>`` in the domain's XML;
 2. the flavour's extra specs ``vmplace:KEY``, which Nova writes into the domain's XML;
-3. annotations ``vmplace.io/KEY`` of KubeVirt's VirtualMachineInstance, but no further than 4 and 5 allow
+3. annotations ``vmplace.io/KEY`` of KubeVirt's VirtualMachineInstance, but no further than 4 to 6 allow
    (narrowed.py): tenants may write them;
 4. the first section ``[guests."PATTERN"]`` of vmplace.toml whose pattern matches the guest's name;
-5. ``[defaults]`` of vmplace.toml;
-6. the defaults of vmplace.
+5. the first section ``[flavours."PATTERN"]`` of it whose pattern matches the name of the guest's flavour;
+6. ``[defaults]`` of vmplace.toml;
+7. the defaults of vmplace.
 
 In any case, memory that ``<numatune>`` binds to nodes stays on them.  If one of these is wrong, or two
 contradict each other, the guest is left alone.
@@ -54,14 +55,16 @@ def decided(
 ) -> Decided:
     """Return what holds for a guest of that name; ``host_nids`` empty: the host's nodes are not known."""
     rule, said = loaded.rule(guest, origin), said or DomainPolicy()
-    if rule.error:
-        return Decided(LEFT_ALONE, problem=str(rule.error))
+    flavour = loaded.flavour_rule(said.names.flavour)
+    if error := rule.error or flavour.error:
+        return Decided(LEFT_ALONE, problem=str(error))
     try:
         stated = stated_policies(said, f"domain {guest}")
-        layers = _layers(loaded, rule, said, stated)
+        layers = _layers(loaded, (rule, flavour), said, stated)
         whole = merged([policy for _, policy in layers])
         # A rule that was made in a program has no policy behind it.
-        is_said = bool(stated.xml.stated() or stated.nova.stated() or stated.annotations.stated())
+        beside = (stated.xml, stated.nova, stated.annotations, flavour.policy)
+        is_said = any(policy.stated() for policy in beside)
         settings = (
             replace(rule, settings=settings_of(whole)).granted(origin).settings if is_said else rule.settings
         )
@@ -88,15 +91,15 @@ def changed_words(before: Decided, now: Decided) -> str:
 
 
 def _layers(
-    loaded: LoadedConfig, rule: GuestRule, said: DomainPolicy, stated: StatedPolicies
+    loaded: LoadedConfig, rules: tuple[GuestRule, ...], said: DomainPolicy, stated: StatedPolicies
 ) -> list[tuple[str, GuestPolicy]]:
     name = loaded.path or "vmplace.toml"
-    operator = merged([rule.policy, loaded.config.defaults])
+    operator = merged([*(rule.policy for rule in rules), loaded.config.defaults])
     return [
         (XML, stated.xml),
         (_flavour(said), stated.nova),
         (ANNOTATION, narrowed(stated.annotations, operator)),
-        (f'{name}, [guests."{rule.pattern}"]', rule.policy),
+        *((f'{name}, [{rule.table}."{rule.pattern}"]', rule.policy) for rule in rules),
         (f"{name}, [defaults]", loaded.config.defaults),
         (BUILT_IN, DEFAULTS),
     ]

@@ -154,8 +154,10 @@ Every key is optional. Each key has the value of the first of these places that 
 3. annotations `vmplace.io/KEY` of a VirtualMachineInstance ([KubeVirt](clouds/kubevirt.md)), which
    only narrow what vmplace.toml says;
 4. the first section `[guests."PATTERN"]` of vmplace.toml whose pattern matches the guest's name;
-5. `[defaults]` of vmplace.toml;
-6. the defaults below.
+5. the first section `[flavours."PATTERN"]` of vmplace.toml whose pattern matches the name of the
+   guest's OpenStack flavour, which Nova writes into the domain's XML;
+6. `[defaults]` of vmplace.toml;
+7. the defaults below.
 
 `vmplace policy explain GUEST` shows each key's value, and which place states it. In any case,
 memory that `<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.

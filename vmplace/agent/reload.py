@@ -8,24 +8,32 @@ from vmplace.agent.config import Config, GuestRule, LoadedConfig
 from vmplace.agent.guest_policy import KEYS, GuestPolicy
 from vmplace.agent.policy_text import text_of
 
-LIVE = frozenset({"defaults", "guests"})
+LIVE = frozenset({"defaults", "guests", "flavours"})
 
 
 def reloaded(before: LoadedConfig, now: LoadedConfig) -> tuple[LoadedConfig, tuple[str, ...]]:
     """Return what holds from now on, and what changed, in words; both configurations are valid."""
-    config = msgspec.structs.replace(before.config, defaults=now.config.defaults, guests=now.config.guests)
+    live = {name: getattr(now.config, name) for name in LIVE}
+    config = msgspec.structs.replace(before.config, **live)
     reported = (*_iter_policies(before, now), *_iter_globals(before.config, now.config, ""))
     return LoadedConfig(config, now.rules, now.path), reported or ("nothing changed",)
 
 
 def _iter_policies(before: LoadedConfig, now: LoadedConfig) -> Iterator[str]:
     yield from _iter_keys("defaults", before.config.defaults, now.config.defaults)
-    old, new = ({rule.pattern: rule for rule in one.rules} for one in (before, now))
+    for table in ("guests", "flavours"):
+        yield from _iter_table(table, *(_table(table, one) for one in (before, now)))
+
+
+def _table(name: str, loaded: LoadedConfig) -> dict[str, GuestRule]:
+    return {rule.pattern: rule for rule in loaded.rules if rule.table == name}
+
+
+def _iter_table(name: str, old: dict[str, GuestRule], new: dict[str, GuestRule]) -> Iterator[str]:
     for pattern in (*old, *(one for one in new if one not in old)):
-        yield from _iter_rule(f"guests.{pattern!r}", old.get(pattern), new.get(pattern))
-    order = [[rule.pattern for rule in one.rules] for one in (before, now)]
-    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]):
-        yield f"the order of guests is now {', '.join(map(repr, order[1]))}"
+        yield from _iter_rule(f"{name}.{pattern!r}", old.get(pattern), new.get(pattern))
+    if [*old] != [*new] and sorted(old) == sorted(new):
+        yield f"the order of {name} is now {', '.join(map(repr, new))}"
 
 
 def _iter_rule(name: str, before: GuestRule | None, now: GuestRule | None) -> Iterator[str]:

@@ -78,7 +78,7 @@ def agent(  # noqa: PLR0913 - an option each
 
 def check_config(loaded: "LoadedConfig") -> None:
     """Say that the configuration is right, or raise VmplaceError with all that is wrong."""
-    wrong = [f"guests {rule.pattern!r}: {rule.error}" for rule in loaded.rules if rule.error]
+    wrong = [f"{rule.table} {rule.pattern!r}: {rule.error}" for rule in loaded.rules if rule.error]
     if wrong:
         raise VmplaceError("; ".join(wrong), hint="these guests would be left alone")
     click.echo("the configuration is right")
@@ -111,7 +111,7 @@ def run_agent(
     limit_heap()
     for rule in loaded.rules:
         if rule.error:
-            LOG.error("guests %r are left alone: %s", rule.pattern, rule.error)
+            LOG.error("%s %r: these guests are left alone: %s", rule.table, rule.pattern, rule.error)
     config = loaded.config
     wakeup = Wakeup()
     wakeup.stop_on_signals(REPEAT_S if supervised else 0.0)

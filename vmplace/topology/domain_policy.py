@@ -95,7 +95,8 @@ class DomainPolicy:
     """What one domain's XML says; ``has_policy``: there is a policy element, be it empty.
 
     ``annotations``: what an orchestrator says instead of XML (stated_guests.py).  ``placement``: what another
-    host's agent handed over, as it is written; no part of the policy.  ``names`` are for people alone.
+    host's agent handed over, as it is written; no part of the policy.  ``names`` are for people,
+    and the flavour's for vmplace.toml.
     """
 
     words: tuple[Word, ...] = ()

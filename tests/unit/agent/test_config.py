@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from vmplace.agent.config import parse_config, read_config
+from vmplace.agent.reload import reloaded
 from vmplace.agent.toml_places import key_places
 from vmplace.errors import ConfigError
 from vmplace.policy.plan import Mode
@@ -44,6 +45,14 @@ def test_a_wrong_guest_section_disables_its_guests_only() -> None:
     assert str(loaded.rule("db1").error).startswith("vmplace.toml:2:1: ")
     assert loaded.rule("web").settings.mode is Mode.ADVISE
     assert loaded.rule("other").settings.mode is Mode.AUTO
+
+
+def test_what_changed_of_flavours_is_reported_and_followed() -> None:
+    before = parse_config('[flavours.a]\nmode = "advise"\n[flavours.b]\n', FILE)
+    now = parse_config('[flavours.b]\n[flavours.a]\nmode = "auto"\n', FILE)
+    loaded, changes = reloaded(before, now)
+    assert loaded.flavour_rule("a").policy.mode == "auto"
+    assert changes == ("flavours.'a'.mode: advise -> auto", "the order of flavours is now 'b', 'a'")
 
 
 def test_the_first_rule_that_matches_wins() -> None:

@@ -176,6 +176,61 @@ def test_the_first_that_says_something_counts_key_by_key(xml, flavour, mode, ori
     assert what.origins["huge_pages"] == BUILT_IN
 
 
+NOVA_31 = domain_policy(
+    f'<domain><metadata><nova:instance xmlns:nova="{NOVA}"><nova:name>web</nova:name>'
+    '<nova:flavor name="m1.large"><nova:memory>512</nova:memory></nova:flavor></nova:instance>'
+    "</metadata></domain>"
+)
+"""What Nova writes of a guest before release 32: its flavour's name, and no extra specs."""
+M1 = '[flavours."m1.*"]\nmode = "advise"\nmove_mb_per_s = 5\n'
+BY_FLAVOUR = [
+    ("", "advise", 'vmplace.toml, [flavours."m1.*"]'),
+    ('[defaults]\nmode = "manual"\n', "advise", 'vmplace.toml, [flavours."m1.*"]'),
+    ('[flavours."m1.large"]\nmode = "auto"\n', "auto", 'vmplace.toml, [flavours."m1.large"]'),
+    ('[guests."db*"]\nmode = "manual"\n', "manual", 'vmplace.toml, [guests."db*"]'),
+    ('[guests."db*"]\nreplica_mb = 5\n', "advise", 'vmplace.toml, [flavours."m1.*"]'),
+]
+
+
+@pytest.mark.parametrize(("before", "mode", "origin"), BY_FLAVOUR)
+def test_a_flavours_section_counts_between_a_guests_section_and_the_defaults(before, mode, origin):
+    what = decided(parse_config(before + M1, FILE), "db1", NOVA_31, (0, 1))
+    assert what.policy.mode == what.settings.mode.value == mode
+    assert what.origins["mode"] == origin
+    assert what.settings.move_bytes_per_s == (None if "large" in origin else 5e6)
+
+
+@pytest.mark.parametrize(("xml", "specs"), [({"mode": "auto"}, {}), (None, {"mode": "auto"})])
+def test_xml_and_extra_specs_count_before_a_flavours_section(xml, specs):
+    text = '[flavours."m1"]\nmode = "advise"\nreplica_mb = 5\n'
+    what = decided(parse_config(text, FILE), "db1", domain_policy(domain_xml(xml, specs)), (0, 1))
+    assert what.settings.mode is Mode.AUTO and what.settings.replica_bytes == 5_000_000
+
+
+@pytest.mark.parametrize("said", [None, domain_policy("<domain/>")], ids=["no XML", "no flavour"])
+def test_a_guest_without_a_flavour_is_of_no_flavours_section(said):
+    loaded = parse_config('[flavours."*"]\nmode = "manual"\n', FILE)
+    assert decided(loaded, "db1", said, (0, 1)).settings.mode is Mode.AUTO
+
+
+WRONG_FLAVOURS = [
+    ('mode = "atuo"', "vmplace.toml:2:1: mode: "),
+    ("mdoe = 1", "vmplace.toml:2:1: unknown key 'mdoe'"),
+    ('origin = "kvm"', "vmplace.toml:2:1: unknown key 'origin'"),
+    ('techniques = ["interleave"]', 'vmplace.toml:2:1: techniques: "interleave" needs "move"'),
+    ("allowed_nids = [7]", "nodes [7], which are not there"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), WRONG_FLAVOURS)
+def test_a_wrong_flavours_section_leaves_only_its_guests_alone(line, why):
+    loaded = parse_config(f'[flavours."m1.*"]\n{line}\n', FILE)
+    what = decided(loaded, "db1", NOVA_31, (0, 1))
+    assert what.settings.mode is Mode.MANUAL and why in str(what.problem)
+    other = decided(loaded, "db1", domain_policy(domain_xml({})), (0, 1))
+    assert other.problem is None and other.settings.mode is Mode.AUTO
+
+
 LEFT_ALONE = [
     (domain_xml({"mode": "atuo"}), "", "atuo"),
     (domain_xml({}, {"mode": "atuo"}), "", "atuo"),

@@ -89,7 +89,6 @@ earlier trees, with their commits, are history and stand in the notes.
 
 OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE: dict[tuple[str, str], str] = {
-    ("hook", "4a70fc7ad8c4"): "the bench has an agent that is slow, too",
     (
         "status",
         "c3071efec431",

@@ -86,8 +86,8 @@ def compute_services(folder: Path, network: PrivateNetwork) -> Iterator[Services
     tree = newer_nova(trees.cloud_services(progress), progress)
     shutil.copytree(FILES, folder, dirs_exist_ok=True)
     (folder / "etc-hosts").write_text("127.0.0.1 localhost\n")
-    binds = {folder: Path("/run/work"), folder / "etc-hosts": Path("/etc/hosts")}
-    command = network.command(enter_command(tree, ["sh", "/run/work/services.sh"], binds=binds))
+    binds = {folder: Path("/run/services"), folder / "etc-hosts": Path("/etc/hosts")}
+    command = network.command(enter_command(tree, ["sh", "/run/services/services.sh"], binds=binds))
     with (folder / "log").open("wb") as log, started(command, stdout=log, stderr=log) as process:
         services = Services(folder, network, process)
         until(services.answers, "OpenStack's services answer", READY_S)

@@ -2,8 +2,9 @@
 
 A guest's process holds a VM and at least one vCPU of KVM, which the names of its descriptors show.  To read
 every descriptor of every process takes long on a busy host, so a process without a VM is looked at again
-after 1, 2, 4 … 60 seconds.  Any user can start thousands of processes that take long to read.  So a look ends
-after a while; processes that it did not reach keep their last result, and come first in the next look.
+after 1, 2, 4 … 60 seconds, and a thread of the kernel after 60.  Any user can start thousands of processes
+that take long to read.  So a look ends after a while; processes that it did not reach keep their last result,
+and come first in the next look.
 
 Limits: a user is the effective uid of a process.  So setuid programs count as root's, and can delay guests of
 root that libvirt did not start.
@@ -27,7 +28,14 @@ from vmplace.errors import GuestGoneError, UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.outside import error_text
 from vmplace.topology.movability import pinning
-from vmplace.topology.procfs import MOST_DESCRIPTORS, PROC, iter_pids, read_descriptors, read_start_time
+from vmplace.topology.procfs import (
+    MOST_DESCRIPTORS,
+    PROC,
+    iter_pids,
+    read_descriptors,
+    read_origin,
+    read_start_time,
+)
 from vmplace.topology.vcpus import VCPU_DESCRIPTOR, VM_DESCRIPTOR
 from vmplace.users import owner_of
 
@@ -198,7 +206,7 @@ class KvmProcesses:
         return known if known and read_start_time(pid, self._proc) == known.start_time else None
 
     def _look(self, pid: int, inode: int) -> KvmProcess | None:
-        start_time, now = read_start_time(pid, self._proc), self._clock()
+        (start_time, is_kernel), now = read_origin(pid, self._proc), self._clock()
         idle = self._idle.get(pid)
         if idle is not None and idle.start_time != start_time:
             idle = None
@@ -206,9 +214,10 @@ class KvmProcesses:
             self._idle[pid] = replace(idle, inode=inode)
             return None
         self._looked_at[pid] = now
-        descriptors = read_descriptors(pid, self._proc)
+        descriptors = {} if is_kernel else read_descriptors(pid, self._proc)
         if not is_guest(descriptors):
-            wait_s = 1.0 if idle is None else min(2 * idle.wait_s, LONGEST_WAIT_S)
+            shortest_s = LONGEST_WAIT_S if is_kernel else 1.0
+            wait_s = shortest_s if idle is None else min(2 * idle.wait_s, LONGEST_WAIT_S)
             self._idle[pid] = _Idle(start_time, inode, now + wait_s, wait_s)
             return None
         self._idle.pop(pid, None)

@@ -37,6 +37,8 @@ MOST_COMMAND_LINE_BYTES = 1 << 20
 MOST_DESCRIPTORS = 1 << 16
 MOST_THREADS = 1 << 15
 MOST_PAGE_KIB = 1 << 24
+PF_KTHREAD = 0x00200000
+"""<linux/sched.h>: a thread of the kernel, in field 9 of /proc/PID/stat."""
 WAITS_FOR_NOBODY = frozenset({"comm", "cgroup"})
 """Read without a bound: of 6.12 and 6.18, the kernel takes spinlocks alone (comm_show, proc_cgroup_show).
 
@@ -82,6 +84,12 @@ def parse_start_time(text: str) -> int:
 def read_start_time(pid: int, proc: Path = PROC) -> int:
     """Return when the process started, in clock ticks since boot."""
     return parse_start_time(_read(pid, "stat", proc))
+
+
+def read_origin(pid: int, proc: Path = PROC) -> tuple[int, bool]:
+    """Return when the process started, as above, and whether it is a thread of the kernel."""
+    text = _read(pid, "stat", proc)
+    return parse_start_time(text), bool(_stat_field(text, 9) & PF_KTHREAD)
 
 
 def read_cpu_seconds(pid: int, proc: Path = PROC) -> float:

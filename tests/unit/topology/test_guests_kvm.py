@@ -15,7 +15,7 @@ from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.guest import GuestTopology, Movability
 from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity, with_unique_names
 from vmplace.topology.guests_kvm import KvmProcesses, is_guest, telling
-from vmplace.topology.procfs import parse_start_time
+from vmplace.topology.procfs import parse_start_time, read_comm, read_origin
 from vmplace.topology.vcpus import find_vcpu_tids
 
 CHILD = Path(__file__).with_name("kvm_child.py")
@@ -192,6 +192,30 @@ def test_idle_processes_are_looked_at_ever_more_seldom(tmp_path: Path):
     assert processes.find()[0] == []
     now = 1.0
     assert [process.pid for process in processes.find()[0]] == [12]
+
+
+def test_threads_of_the_kernel_are_looked_at_once_a_minute(tmp_path: Path):
+    # Flags as Linux 6.18 shows them of kthreadd, PF_KTHREAD among them: proc_pid_stat(5), field 9.
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2/stat").write_text("2 (kthreadd) S 0 0 0 0 -1 2129984 " + "0 " * 12 + "777 0\n")
+    now = 0.0
+    processes = KvmProcesses(tmp_path, lambda: now)
+    # It has no folder of descriptors that could be read: no note says so.
+    assert processes.find() == ([], [])
+    (tmp_path / "2/fd").mkdir()
+    for fd, target in enumerate(("kvm-vm", "kvm-vcpu:0")):
+        (tmp_path / f"2/fd/{fd}").symlink_to(f"anon_inode:{target}")
+    (tmp_path / "2/stat").write_text("2 (helper) S 0 0 0 0 -1 4194304 " + "0 " * 12 + "777 0\n")
+    now = 59.0
+    assert processes.find()[0] == []
+    now = 60.0
+    assert [process.pid for process in processes.find()[0]] == [2]
+
+
+def test_a_thread_of_this_kernel_is_one():
+    if read_comm(2) != "kthreadd":
+        pytest.skip("pid 2 is no thread of the kernel here")
+    assert read_origin(2)[1] and not read_origin(os.getpid())[1]
 
 
 def test_equal_names_stay_apart():

@@ -88,12 +88,11 @@ class TrackedGuest:
     @property
     def view(self) -> GuestView:
         """Return what the policy may know, with rates by this host's clock."""
-        use = self.memory_use
         return GuestView(
             self.topology,
             self.pages,
             self.settings,
-            dram_per_us=use.dram_per_us if use else self.rate.dram_per_us if self.rate else None,
+            dram_per_us=self.dram_per_us,
             cpus=self.rate.cpus if self.rate else None,
             known_s=self.known_s,
         )
@@ -128,6 +127,17 @@ class TrackedGuest:
         if rate != self.settings.move_bytes_per_s or self.decided is None:
             self.allowance = None if rate is None else Budget(rate, burst_s=ALLOWANCE_S)
         self.settings, self.decided, self.problem = what.settings, what, what.problem
+
+    @property
+    def dram_per_us(self) -> float | None:
+        """Return its accesses to DRAM a microsecond, None where nothing tells.
+
+        As counted in the last window; else as samples imply, a mean of the last windows, as they are few.
+        """
+        if self.rate is not None and self.rate.dram_per_us is not None:
+            return self.rate.dram_per_us
+        use = self.memory_use
+        return use.dram_per_us if use else None
 
     @property
     def memory_use(self) -> MemoryUse | None:

@@ -84,17 +84,10 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         problem=guest.problem,
         memory_use=guest.memory_use,
         uuid=guest.topology.uuid,
-        pressure_by_node=memory_pressure(host, traffic, _dram_per_us(guest)),
+        pressure_by_node=memory_pressure(host, traffic, guest.dram_per_us),
         names=guest.said.names if guest.said else CloudNames(),
-        dram_accesses_by_node=accesses_by_node(traffic, _dram_per_us(guest)),
+        dram_accesses_by_node=accesses_by_node(traffic, guest.dram_per_us),
     )
-
-
-def _dram_per_us(guest: TrackedGuest) -> float | None:
-    """Return the DRAM accesses as counted, else as samples imply; None where neither is known."""
-    if guest.rate is not None and guest.rate.dram_per_us is not None:
-        return guest.rate.dram_per_us
-    return guest.memory_use.dram_per_us if guest.memory_use else None
 
 
 def guest_traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:

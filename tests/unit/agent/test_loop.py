@@ -12,6 +12,7 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import Vcpu
 
@@ -51,6 +52,10 @@ def test_what_served_accesses_is_reported_over_several_windows(windows: int, rat
     use = agent.status.guests["db1"].memory_use
     assert use is not None and (use.dram_per_us, use.local_access_ratio) == (4.0, ratio)
     assert [one.view.dram_per_us for one in agent.roster] == [4.0]
+    for one in agent.roster:
+        # Counters tell of the last window alone, and miss nothing.
+        one.rate = MemoryRate(cpus=1.0, dram_per_us=9.0)
+    assert [one.view.dram_per_us for one in agent.roster] == [9.0]
 
 
 def test_a_source_that_cannot_tell_what_served_accesses_is_not_asked():

@@ -245,17 +245,18 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
 
 def _sampled_heat(pages: TouchedPages) -> Matrix:
     """Return what counted samples imply, in samples per horizon."""
-    counts = np.zeros((len(pages.heat), pages.nodes))
-    for hits in pages.counted:
-        known = hits.rows < pages.nodes
-        places = hits.pages[known] * pages.nodes + hits.rows[known]
-        counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
+    counts, variances = np.zeros((2, len(pages.heat), pages.nodes))
+    for weight, hits in pages.iter_counted():
+        places = hits.pages * pages.nodes + hits.rows
+        found = np.bincount(places, minlength=counts.size).reshape(counts.shape)
+        counts += weight * found
+        variances += weight**2 * found
     block = pages.block_of(np.arange(len(counts)))
     place = pages.node_index.astype(np.intp) + 1
     near = np.arange(len(counts)) // NEAR_PAGES
     within = _numbered(block * (pages.nodes + 1) + place)
     inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
-    return credible(counts, counts, [inner, within])
+    return credible(counts, variances, [inner, within])
 
 
 def _numbered(keys: Indexes) -> Indexes:

@@ -11,6 +11,7 @@ from vmplace.model.pages import (
     COUNTED_WINDOWS,
     HEAT_WINDOWS,
     HISTORY_WINDOWS,
+    NEWEST,
     GuestPages,
     RangePages,
     SeenWindow,
@@ -49,7 +50,7 @@ def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[Range
         if sample.by_node and sample.by_node.early
     }
     window_ns = batch.ended_ns - batch.started_ns
-    rates = gone_on(tuple(watched.values()), window_ns, remembered=HISTORY_WINDOWS)
+    rates = gone_on(tuple(watched.values()), window_ns, newest=NEWEST)
     after = dict(zip(watched, rates, strict=True))
     return tuple(replace(one, rate=after.get(one.ram.hva, one.rate)) for one in ranges)
 

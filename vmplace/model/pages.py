@@ -35,6 +35,9 @@ HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
 """How long it is remembered who touched a page, and whether it was written."""
 
+NEWEST = 2 / (HISTORY_WINDOWS + 1)
+"""What the newest window weighs in a mean that fades, and is then as old as the history on average."""
+
 COUNTED_WINDOWS = 16
 """Samples and sights of code are few, and kept for longer."""
 

@@ -91,7 +91,7 @@ faults: venv ## 1,000 failures, kills and power cuts each at the calls that the 
 .PHONY: agent-faults
 agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in virtual time, or what 3 minutes allow
 	@$(BIN)/python -m tests.fuzz.agent_faults || { code=$$?; \
-	  [ $$code = 5 ] || exit $$code; echo "agent-faults: the machine was too busy for all of them"; }
+	  [ $$code = 5 ] || exit $$code; echo "agent-faults: the time was over before all seeds had run"; }
 
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 	$(BIN)/pytest tests/lab --ignore tests/lab/test_compute_node.py --durations 20

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from vmplace.fleet.fleet_model import SIZES, WEIGHTS, Fleet, FleetSetup, Host, arrivals
+from vmplace.fleet.fleet_host import Host
+from vmplace.fleet.fleet_model import SIZES, WEIGHTS, Fleet, FleetSetup, arrivals
 from vmplace.fleet.loop_host import LoopGuest, loop_nodes, loop_pressures
 from vmplace.fleet.loop_table import SHIPPED, LoopTable, shipped_table
 from vmplace.simulate.host_file import SimulatedHost, read_host

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from vmplace.fleet.arrivals import Arrival
-from vmplace.fleet.fleet_model import Fleet, FleetSetup, Host, arrivals, least_pressures, simulated_fleet
+from vmplace.fleet.fleet_host import Host
+from vmplace.fleet.fleet_model import Fleet, FleetSetup, arrivals, least_pressures, simulated_fleet
 from vmplace.fleet.loop_table import LoopTable, shipped_table
 from vmplace.fleet.rebalance import THRESHOLD, Migration
 from vmplace.interfaces.cli import cli

@@ -46,10 +46,14 @@ class Host:
 
     def loads(self, table: LoopTable) -> dict[int, float]:
         """Return each node's pressure, as its agent brings it about."""
+        return {node: table.pressure(mine) for node, mine in self.asked(table).items()}
+
+    def asked(self, table: LoopTable) -> dict[int, list[float]]:
+        """Return what the guests of each node would take of it alone."""
         asked: dict[int, list[float]] = {node: [] for node in range(self.nodes)}
         for uuid, guest in self.guests.items():
             asked[self.node_of[uuid]].append(table.demand[guest.program][guest.vcpus])
-        return {node: table.pressure(mine) for node, mine in asked.items()}
+        return asked
 
     def pressure(self, table: LoopTable) -> float:
         """Return the fullest node's."""

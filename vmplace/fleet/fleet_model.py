@@ -17,7 +17,7 @@ Not modelled: migrations take no time and no bandwidth, demand is steady, hosts 
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -189,16 +189,20 @@ def simulated_fleet(
     *,
     rebalances: bool,
     limits: Limits | None = None,
-    table: LoopTable | None = None,
+    look: Callable[[Fleet], None] = lambda fleet: None,
 ) -> FleetResult:
-    """Return what comes of it; pressures are taken before each audit acts, in the second half of the time."""
-    fleet, moved = Fleet(setup, guests, table), list[str]()
+    """Return what comes of it; figures are taken before each audit acts, in the second half of the time.
+
+    ``look`` is called then, too, for figures of the caller's.
+    """
+    fleet, moved = Fleet(setup, guests), list[str]()
     seen, alone = list[list[float]](), list[list[float]]()
     for now_s in fleet.iter_audits():
         loads, pressing = fleet.loads(), fleet.pressing()
         if now_s >= setup.days * 12 * HOUR_S:
             seen.append([max(by_node.values()) for by_node in loads.values()])
             alone.append(least_pressures(fleet.alone(), setup.hosts, setup.vcpus))
+            look(fleet)
         if rebalances:
             for move in plan_rebalance(loads, pressing, fleet.has_room, limits or Limits()).migrations:
                 fleet.migrate(move)

@@ -1,23 +1,37 @@
 """``vmplace fleet-model``: what the Watcher strategy would do for a fleet, in a model of it."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from vmplace.fleet.arrivals import read_arrivals, write_arrivals
-from vmplace.fleet.fleet_model import FleetResult, FleetSetup, arrivals, simulated_fleet
+from vmplace.fleet.arrivals import Arrival, read_arrivals, write_arrivals
+from vmplace.fleet.fleet_fit import FleetFlavour, OverTime, Room, over_time, room
+from vmplace.fleet.fleet_model import Fleet, FleetResult, FleetSetup, arrivals, simulated_fleet
 from vmplace.fleet.loop_table import shipped_table
 from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD, Limits
-from vmplace.fleet.views import FleetModelled
+from vmplace.fleet.views import FleetFit, FleetModelled
 from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json
 
 SHARE = FiniteRange(min=0.01, max=1.0)
 FILE = click.Path(path_type=Path, dir_okay=False)
+EXAMPLES = """\
+vmplace fleet-model --hosts 200 --packs --threshold 0.7 --json
+vmplace fleet-model --hosts 200 --packs --fit 4:8192:0.3"""
 
 
-@click.command(
-    "fleet-model", epilog=examples("vmplace fleet-model --hosts 200 --packs --threshold 0.7 --json")
-)
+def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | None) -> FleetFlavour | None:
+    """Parse ``VCPUS:MIB[:PRESSURE]``; fails with an example."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,9})(?::([0-9]{1,9}(?:\.[0-9]{1,9})?))?", value)
+    if not found or not int(found[1]) or not int(found[2]) or float(found[3] or 0) > 1:
+        raise click.BadParameter(f"{value!r} is no size: write VCPUS:MIB:PRESSURE, such as 4:8192:0.3")
+    return FleetFlavour(int(found[1]), int(found[2]), float(found[3] or 0))
+
+
+@click.command("fleet-model", epilog=examples(EXAMPLES))
 @click.option("--hosts", type=click.IntRange(2, 2000), default=100, show_default=True)
 @click.option("--days", type=FiniteRange(min=0.1, max=30), default=2.0, show_default=True)
 @click.option(
@@ -42,6 +56,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--migrations", type=click.IntRange(1, 1000), default=MOST, show_default=True, help="Most in one audit."
 )
+@click.option(
+    "--fit",
+    "flavour",
+    callback=parsed_flavour,
+    metavar="VCPUS:MIB[:PRESSURE]",
+    help="Count how many further guests of this size the fleet takes.",
+)
 @click.option("--arrivals", "replayed", type=FILE, help="Recorded arrivals, a CSV file.  [default: seeded]")
 @click.option("--save-arrivals", "saved", type=FILE, help="Write the arrivals to a CSV file.")
 @json_option
@@ -54,6 +75,7 @@ def fleet_model(  # noqa: PLR0913 - an option each
     threshold: float,
     target: float,
     migrations: int,
+    flavour: FleetFlavour | None,
     replayed: Path | None,
     saved: Path | None,
     as_json: bool,
@@ -63,22 +85,44 @@ def fleet_model(  # noqa: PLR0913 - an option each
     All figures are modelled.  Hosts are looked up in a table that was fitted to the agent's loop in virtual
     time (docs/clouds/fleet.md).  Pressure is the share of a node's bandwidth that guests take, on the
     host's fullest node.  Figures are over hosts and audits in the second half of the time.
+
+    --fit counts further guests that find their vCPUs and memory on one node, the hosts that take one, and
+    how many guests can run on nodes that stay below --threshold.  PRESSURE is the share of a node's bandwidth
+    that such a guest takes alone (default 0; `vmplace status --json` has it of guests that run, as
+    pressure_by_node).  Each count is given at the end and over time: in one audit of twenty it is p5 or less.
     """
     setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
     guests = read_arrivals(replayed, shipped_table()) if replayed else arrivals(setup)
     if saved:
         write_arrivals(saved, guests)
-    limits = Limits(threshold, target, migrations)
-    reported = FleetModelled(
-        setup,
-        nobody=simulated_fleet(setup, guests, rebalances=False),
-        watcher=simulated_fleet(setup, guests, rebalances=True, limits=limits),
-    )
+    reported = modelled(setup, guests, Limits(threshold, target, migrations), flavour)
     if as_json:
         print_json(reported)
         return
     click.echo(f"{'nobody':8} {_line(reported.nobody)}")
     click.echo(f"{'watcher':8} {_line(reported.watcher)}")
+    if reported.fit:
+        print_fit(reported.fit)
+
+
+def modelled(
+    setup: FleetSetup, guests: Sequence[Arrival], limits: Limits, flavour: FleetFlavour | None
+) -> FleetModelled:
+    """Return the figures of both runs, and the room for a flavour in each."""
+    rooms: dict[bool, list[Room]] = {False: [], True: []}
+
+    def run(*, rebalances: bool) -> FleetResult:
+        def look(fleet: Fleet) -> None:
+            if flavour:
+                rooms[rebalances].append(room(fleet.hosts.values(), fleet.table, flavour, limits.threshold))
+
+        return simulated_fleet(setup, guests, rebalances=rebalances, limits=limits, look=look)
+
+    nobody, watcher = run(rebalances=False), run(rebalances=True)
+    if flavour is None:
+        return FleetModelled(setup, nobody, watcher)
+    fit = FleetFit(flavour, limits.threshold, over_time(rooms[False]), over_time(rooms[True]))
+    return FleetModelled(setup, nobody, watcher, fit)
 
 
 def _line(result: FleetResult) -> str:
@@ -88,3 +132,17 @@ def _line(result: FleetResult) -> str:
         f"{result.migrated_share:.1%} of {result.guests} guests, {result.refused} refused; "
         f"p95 at the least {result.least_p95:.2f}"
     )
+
+
+def print_fit(fit: FleetFit) -> None:
+    """Print the room with nobody and with the strategy, a line for each count."""
+    size = fit.flavour
+    click.echo(f"\n{f'further {size.vcpus}:{size.memory_mib}:{size.pressure:g}':30} at the end  median  p5")
+    for who, found in (("nobody", fit.nobody), ("watcher", fit.watcher)):
+        click.echo(_fit_line(f"{who:8} guests that fit", found.guests))
+        click.echo(_fit_line(f"{'':8} hosts that take one", found.hosts))
+        click.echo(_fit_line(f"{'':8} guests below {fit.threshold:g}", found.below_threshold))
+
+
+def _fit_line(name: str, found: OverTime) -> str:
+    return f"{name:30} {found.end:10} {found.p50:7} {found.p5:3}"

@@ -4,6 +4,7 @@ from typing import TypedDict
 
 import msgspec
 
+from vmplace.fleet.fleet_fit import FleetFlavour, RoomOverTime
 from vmplace.fleet.fleet_model import FleetResult, FleetSetup
 
 
@@ -71,9 +72,22 @@ class SweepReport(TypedDict):
     failed: list[FailedRow]
 
 
+class FleetFit(msgspec.Struct, frozen=True):
+    """``fleet-model --fit``: the room for further guests of one flavour, without and with the strategy."""
+
+    flavour: FleetFlavour
+    threshold: float
+    nobody: RoomOverTime
+    watcher: RoomOverTime
+
+
 class FleetModelled(msgspec.Struct, frozen=True):
-    """``fleet-model``: the same guests without (``nobody``) and with the strategy (``watcher``)."""
+    """``fleet-model``: the same guests without (``nobody``) and with the strategy (``watcher``).
+
+    ``fit``: null without --fit.
+    """
 
     setup: FleetSetup
     nobody: FleetResult
     watcher: FleetResult
+    fit: FleetFit | None = None

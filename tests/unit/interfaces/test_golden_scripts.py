@@ -30,7 +30,7 @@ ACTS = {"pause": "db1", "resume": "db1", "apply": "db1", "undo": "db1"}
 ALONE = {
     "agent": "--check --config {}/bad.toml",
     "completion": "bash",
-    "fleet-model": "--hosts 4 --days 1 --packs --json",
+    "fleet-model": "--hosts 4 --days 1 --packs --fit 2:2048:0.2 --json",
     "openstack provider-config": "",
     "policy validate": "{}/bad.toml --json",
 }

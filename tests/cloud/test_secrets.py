@@ -4,6 +4,7 @@ The commands run as they ship, but log more: all that the libraries below them h
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -118,4 +119,6 @@ def test_the_kubernetes_side_keeps_its_token(answer: Answer, reported: str, tmp_
             process.terminate()
             process.wait(30)
     assert reported in log.read_text() and process.returncode == 0, log.read_text()
+    # Their lines have addresses and headers in them.
+    assert not re.search(r"^\w+:http(x|core)", log.read_text(), re.MULTILINE)
     assert_keeps_to_itself(server, folder, "", (TOKEN,))

@@ -96,8 +96,8 @@ def agent(
     from vmplace.cloud.kubernetes.node_agent import serve
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    # Their lines have addresses and headers in them.
-    for library in ("httpx", "httpcore"):
+    # lightkube's libraries since its 1.0.0.  Their lines have addresses and headers in them.
+    for library in ("httpx2", "httpcore2"):
         logging.getLogger(library).setLevel(logging.ERROR)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

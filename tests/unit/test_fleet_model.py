@@ -53,7 +53,7 @@ def test_the_shipped_table_knows_all_sizes_and_never_falls() -> None:
 def test_runs_with_one_seed_are_the_same() -> None:
     guests = arrivals(SETUP)
     assert guests == arrivals(SETUP)
-    runs = [simulated_fleet(SETUP, guests, rebalances=True) for _ in range(2)]
+    runs = [simulated_fleet(Fleet(SETUP, guests), rebalances=True) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
@@ -117,7 +117,7 @@ def test_guests_that_press_by_themselves_take_hosts_of_half_the_time_pressed() -
     fleet, pressed, alone = Fleet(setup, arrivals(setup)), list[int](), list[int]()
     for now_s in fleet.iter_audits():
         if now_s >= setup.days * 12 * 3600:
-            pressed.append(sum(host.pressure(fleet.table) >= THRESHOLD for host in fleet.hosts.values()))
+            pressed.append(sum(host.pressure(shipped_table()) >= THRESHOLD for host in fleet.hosts.values()))
             alone.append(sum(pressure >= THRESHOLD for pressure, _ in fleet.alone()))
     assert sum(alone) > sum(pressed) / 2
 

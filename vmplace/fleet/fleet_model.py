@@ -1,7 +1,7 @@
 """How pressed are the hosts of a fleet, day by day, with and without somebody who rebalances?  A model.
 
 Hosts have an agent each.  What the agent's loop brings about on a host is looked up (loop_table.py, fitted
-to the loop in virtual time), as hundreds of hosts for days are too much to run.
+to the loop in virtual time), or the loop itself runs (loop_model.py), which takes hours.
 
 1. Guests arrive in groups (a tenant's deployment, geometric sizes, all with one program) as a Poisson
    stream, and stay for log-normal times.  ``idle`` of the groups ask next to nothing, as most guests of
@@ -24,7 +24,8 @@ import numpy as np
 
 from vmplace.fleet.arrivals import Arrival
 from vmplace.fleet.fleet_host import Host
-from vmplace.fleet.loop_table import LoopTable, shipped_table
+from vmplace.fleet.loop_table import shipped_table
+from vmplace.fleet.pressure_model import PressureModel, TableModel
 from vmplace.fleet.rebalance import THRESHOLD, Limits, Migration, PressingGuest, plan_rebalance
 
 HOUR_S = 3600.0
@@ -105,8 +106,10 @@ def arrivals(setup: FleetSetup, programs: Sequence[str] | None = None) -> list[A
 class Fleet:
     """Hosts and their guests, while time passes."""
 
-    def __init__(self, setup: FleetSetup, guests: Sequence[Arrival], table: LoopTable | None = None) -> None:
-        self.setup, self._guests, self.table = setup, guests, table or shipped_table()
+    def __init__(
+        self, setup: FleetSetup, guests: Sequence[Arrival], model: PressureModel | None = None
+    ) -> None:
+        self.setup, self.guests, self._model = setup, guests, model or TableModel()
         self.hosts = {
             f"host{number:03d}": Host(f"host{number:03d}", setup.vcpus, setup.memory_gib, setup.nodes)
             for number in range(setup.hosts)
@@ -118,7 +121,7 @@ class Fleet:
 
     def iter_audits(self) -> Iterator[float]:
         """Let guests come and go; yield the time of each audit."""
-        coming = iter(self._guests)
+        coming = iter(self.guests)
         following = next(coming, None)
         end_s = self.setup.days * 24 * HOUR_S
         for now_s in np.arange(self.setup.audit_s, end_s, self.setup.audit_s).tolist():
@@ -131,7 +134,7 @@ class Fleet:
 
     def loads(self) -> dict[str, dict[int, float]]:
         """Return each host's pressure by node."""
-        return {name: host.loads(self.table) for name, host in self.hosts.items()}
+        return self._model.loads(self.hosts.values())
 
     def migrate(self, move: Migration) -> None:
         """Carry a migration out."""
@@ -141,15 +144,15 @@ class Fleet:
     def pressing(self) -> list[PressingGuest]:
         """Return all guests as the strategy sees them."""
         return [
-            PressingGuest(uuid, name, {host.node_of[uuid]: self.table.demand[guest.program][guest.vcpus]})
+            PressingGuest(uuid, name, {host.node_of[uuid]: share})
             for name, host in self.hosts.items()
-            for uuid, guest in host.guests.items()
+            for uuid, share in self._model.takes(host).items()
         ]
 
     def alone(self) -> list[tuple[float, int]]:
         """Return what each guest would press a node by if it had it alone, and its vCPUs."""
         return [
-            (self.table.pressure([self.table.demand[guest.program][guest.vcpus]]), guest.vcpus)
+            (self._model.alone(guest), guest.vcpus)
             for host in self.hosts.values()
             for guest in host.guests.values()
         ]
@@ -184,8 +187,7 @@ class Fleet:
 
 
 def simulated_fleet(
-    setup: FleetSetup,
-    guests: Sequence[Arrival],
+    fleet: Fleet,
     *,
     rebalances: bool,
     limits: Limits | None = None,
@@ -195,7 +197,7 @@ def simulated_fleet(
 
     ``look`` is called then, too, for figures of the caller's.
     """
-    fleet, moved = Fleet(setup, guests), list[str]()
+    setup, moved = fleet.setup, list[str]()
     seen, alone = list[list[float]](), list[list[float]]()
     for now_s in fleet.iter_audits():
         loads, pressing = fleet.loads(), fleet.pressing()
@@ -207,7 +209,7 @@ def simulated_fleet(
             for move in plan_rebalance(loads, pressing, fleet.has_room, limits or Limits()).migrations:
                 fleet.migrate(move)
                 moved.append(move.uuid)
-    return _result(fleet, guests, np.array(seen), np.array(alone), moved)
+    return _result(fleet, np.array(seen), np.array(alone), moved)
 
 
 def least_pressures(guests: Sequence[tuple[float, int]], hosts: int, vcpus: int) -> list[float]:
@@ -223,9 +225,8 @@ def least_pressures(guests: Sequence[tuple[float, int]], hosts: int, vcpus: int)
     return least + [0.0] * (hosts - len(least))
 
 
-def _result(
-    fleet: Fleet, guests: Sequence[Arrival], seen: np.ndarray, alone: np.ndarray, moved: list[str]
-) -> FleetResult:
+def _result(fleet: Fleet, seen: np.ndarray, alone: np.ndarray, moved: list[str]) -> FleetResult:
+    guests = fleet.guests
     p50, p95, p99 = np.percentile(seen, [50, 95, 99]).tolist()
     return FleetResult(
         guests=len(guests),

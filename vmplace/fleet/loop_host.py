@@ -3,8 +3,8 @@
 1. Each guest replays a recorded trace, again from its start when it ends, on the node that has most CPUs
    free; memory is where it is first touched.
 2. The agent runs as on a real host (simulate/agent_run.py) for ``span_ns`` of the traces' time.
-3. The result is of the second half: each node's pressure, as vmplace/model/pressure.py defines it, from
-   exact counts of accesses.
+3. The result is of the second half: each node's pressure, as vmplace/model/pressure.py defines it, and what
+   each guest takes of a node's bandwidth, from exact counts of accesses.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,14 @@ class LoopGuest:
     vcpus: int
 
 
+@dataclass(frozen=True)
+class LoopRun:
+    """Each node's pressure, and the share of its first node's bandwidth that each guest takes, in order."""
+
+    nodes: tuple[float, ...]
+    guests: tuple[float, ...]
+
+
 def loop_pressures(
     host: SimulatedHost,
     guests: Sequence[LoopGuest],
@@ -47,10 +55,16 @@ def loop_pressures(
 
     ``nodes``: the indexes of each guest's nodes; ``loop_nodes`` by default.
     """
-    there = zip(guests, nodes or loop_nodes(host, guests), strict=True)
+    return loop_run(host, guests, nodes or loop_nodes(host, guests), span_ns).nodes
+
+
+def loop_run(
+    host: SimulatedHost, guests: Sequence[LoopGuest], nodes: Sequence[Sequence[int]], span_ns: float = SPAN_NS
+) -> LoopRun:
+    """Return what guests on these nodes bring about once the agent was at work for half of ``span_ns``."""
     specs = [
         GuestSpec(f"guest-{number}", guest.trace, tuple(mine), guest.vcpus)
-        for number, (guest, mine) in enumerate(there)
+        for number, (guest, mine) in enumerate(zip(guests, nodes, strict=True))
     ]
     runs = [RepeatedRun(spec, host, ALL_WINDOWS) for spec in specs]
     share_cpus([*runs], host)
@@ -58,9 +72,15 @@ def loop_pressures(
     timed = TimedSimulation(host, [*runs], POLICIES["agent:auto"], source, PlacementCosts())
     timed.span_ns = span_ns
     run_agent(timed, AgentSetup("auto", sensor_of(source)))
-    loads = (timed.meter.accesses - timed.accesses_then).sum(axis=0) / (timed.now - timed.then_ns)
+    span = timed.now - timed.then_ns
+    loads = (timed.meter.accesses - timed.accesses_then).sum(axis=0) / span
     limits = host.system.controller
-    return tuple(np.divide(loads, limits, out=np.zeros(len(limits)), where=limits > 0).tolist())
+    found = np.divide(loads, limits, out=np.zeros(len(limits)), where=limits > 0)
+    taken = [
+        float((timed.done[spec.name].dram - timed.dram_then[spec.name]) / span / limits[spec.nodes[0]])
+        for spec in specs
+    ]
+    return LoopRun(tuple(found.tolist()), tuple(taken))
 
 
 class RepeatedRun(GuestRun):
@@ -77,7 +97,10 @@ class RepeatedRun(GuestRun):
 
 
 class TimedSimulation(Simulation):
-    """A simulation that ends after ``span_ns``, and keeps the accesses of its first half apart."""
+    """A simulation that ends after ``span_ns``, and keeps the accesses of its first half apart.
+
+    ``dram_then``: the same by guest.
+    """
 
     span_ns: float = SPAN_NS
     then_ns: float = 0.0
@@ -86,12 +109,14 @@ class TimedSimulation(Simulation):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.accesses_then = np.zeros_like(self.meter.accesses)
+        self.dram_then = dict.fromkeys(self.done, 0.0)
 
     def go_on(self, end_ns: float) -> None:
         """Let time pass, but not beyond the end: then no guest runs any more."""
         if not self.then_ns and end_ns >= self.span_ns / 2:
             super().go_on(self.span_ns / 2)
             self.then_ns, self.accesses_then = self.now, self.meter.accesses.copy()
+            self.dram_then = {name: done.dram for name, done in self.done.items()}
         super().go_on(min(end_ns, self.span_ns))
         if self.now >= self.span_ns:
             self.active.clear()

@@ -1,15 +1,19 @@
 """``vmplace fleet-model``: what the Watcher strategy would do for a fleet, in a model of it."""
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from vmplace.errors import VmplaceError
 from vmplace.fleet.arrivals import Arrival, read_arrivals, write_arrivals
 from vmplace.fleet.fleet_fit import FleetFlavour, OverTime, Room, over_time, room
 from vmplace.fleet.fleet_model import Fleet, FleetResult, FleetSetup, arrivals, simulated_fleet
 from vmplace.fleet.loop_table import shipped_table
+from vmplace.fleet.pressure_model import PressureModel, TableModel
 from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD, Limits
 from vmplace.fleet.views import FleetFit, FleetModelled
 from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json
@@ -18,7 +22,8 @@ SHARE = FiniteRange(min=0.01, max=1.0)
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXAMPLES = """\
 vmplace fleet-model --hosts 200 --packs --threshold 0.7 --json
-vmplace fleet-model --hosts 200 --packs --fit 4:8192:0.3"""
+vmplace fleet-model --hosts 200 --packs --fit 4:8192:0.3
+vmplace fleet-model --hosts 100 --packs --loop traces --loop-runs runs.jsonl"""
 
 
 def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | None) -> FleetFlavour | None:
@@ -63,6 +68,13 @@ def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | No
     metavar="VCPUS:MIB[:PRESSURE]",
     help="Count how many further guests of this size the fleet takes.",
 )
+@click.option(
+    "--loop",
+    "traces",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Run the agent's loop on each host, with the traces PROGRAM.npz of this folder.  Takes hours.",
+)
+@click.option("--loop-runs", "runs", type=FILE, help="Keep the loop's runs in this file, to go on from.")
 @click.option("--arrivals", "replayed", type=FILE, help="Recorded arrivals, a CSV file.  [default: seeded]")
 @click.option("--save-arrivals", "saved", type=FILE, help="Write the arrivals to a CSV file.")
 @json_option
@@ -76,6 +88,8 @@ def fleet_model(  # noqa: PLR0913 - an option each
     target: float,
     migrations: int,
     flavour: FleetFlavour | None,
+    traces: Path | None,
+    runs: Path | None,
     replayed: Path | None,
     saved: Path | None,
     as_json: bool,
@@ -83,8 +97,9 @@ def fleet_model(  # noqa: PLR0913 - an option each
     """Model a fleet whose guests come and go, without and with the strategy for Watcher.
 
     All figures are modelled.  Hosts are looked up in a table that was fitted to the agent's loop in virtual
-    time (docs/clouds/fleet.md).  Pressure is the share of a node's bandwidth that guests take, on the
-    host's fullest node.  Figures are over hosts and audits in the second half of the time.
+    time (docs/clouds/fleet.md); --loop runs the loop itself.  Pressure is the share of a node's bandwidth
+    that guests take, on the host's fullest node.  Figures are over hosts and audits in the second half of
+    the time.
 
     --fit counts further guests that find their vCPUs and memory on one node, the hosts that take one, and
     how many guests can run on nodes that stay below --threshold.  PRESSURE is the share of a node's bandwidth
@@ -95,7 +110,8 @@ def fleet_model(  # noqa: PLR0913 - an option each
     guests = read_arrivals(replayed, shipped_table()) if replayed else arrivals(setup)
     if saved:
         write_arrivals(saved, guests)
-    reported = modelled(setup, guests, Limits(threshold, target, migrations), flavour)
+    with _model(traces, runs, guests, flavour) as model:
+        reported = modelled(setup, guests, Limits(threshold, target, migrations), flavour, model)
     if as_json:
         print_json(reported)
         return
@@ -105,18 +121,50 @@ def fleet_model(  # noqa: PLR0913 - an option each
         print_fit(reported.fit)
 
 
+@contextmanager
+def _model(
+    traces: Path | None, runs: Path | None, guests: Sequence[Arrival], flavour: FleetFlavour | None
+) -> Iterator[PressureModel]:
+    """Give the table, or the loop with its processes."""
+    if traces is None and runs is None:
+        yield TableModel()
+        return
+    if traces is None or runs is None or flavour is not None:
+        raise click.UsageError("--loop needs --loop-runs FILE, and goes without --fit")
+    if missing := {one.program for one in guests if not (traces / f"{one.program}.npz").is_file()}:
+        hint = "record them, or name a folder that has them"
+        raise VmplaceError(f"{traces} has no trace of {', '.join(sorted(missing))}", hint=hint)
+    from vmplace.fleet.executors import local_workers
+    from vmplace.fleet.kept_runs import KeptRuns
+    from vmplace.fleet.loop_host import SPAN_NS
+    from vmplace.fleet.loop_model import LoopModel
+
+    with local_workers(None).open() as pool:
+        yield LoopModel(traces, KeptRuns(runs, SPAN_NS), pool, _tell)
+
+
+def _tell(count: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{count} runs of the loop", nl=False, err=True)
+
+
 def modelled(
-    setup: FleetSetup, guests: Sequence[Arrival], limits: Limits, flavour: FleetFlavour | None
+    setup: FleetSetup,
+    guests: Sequence[Arrival],
+    limits: Limits,
+    flavour: FleetFlavour | None,
+    model: PressureModel,
 ) -> FleetModelled:
     """Return the figures of both runs, and the room for a flavour in each."""
     rooms: dict[bool, list[Room]] = {False: [], True: []}
+    table = shipped_table()
 
     def run(*, rebalances: bool) -> FleetResult:
         def look(fleet: Fleet) -> None:
             if flavour:
-                rooms[rebalances].append(room(fleet.hosts.values(), fleet.table, flavour, limits.threshold))
+                rooms[rebalances].append(room(fleet.hosts.values(), table, flavour, limits.threshold))
 
-        return simulated_fleet(setup, guests, rebalances=rebalances, limits=limits, look=look)
+        return simulated_fleet(Fleet(setup, guests, model), rebalances=rebalances, limits=limits, look=look)
 
     nobody, watcher = run(rebalances=False), run(rebalances=True)
     if flavour is None:

@@ -51,9 +51,9 @@ def add_flavour(services: Services, **specs: str) -> str:
     return str(made["id"])
 
 
-def boot_server(services: Services, image: str, flavour: str) -> dict[str, Any]:
+def boot_server(services: Services, name: str, image: str, flavour: str) -> dict[str, Any]:
     """Return the server once Nova says that it is active."""
-    wanted = {"name": "db1", "imageRef": image, "flavorRef": flavour, "networks": "none"}
+    wanted = {"name": name, "imageRef": image, "flavorRef": flavour, "networks": "none"}
     made = services.nova("POST", "/servers", {"server": wanted})["server"]
 
     def server() -> dict[str, Any]:

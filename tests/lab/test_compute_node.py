@@ -37,6 +37,7 @@ HOME, AWAY = 0, 1
 MASKED = "nova-compute.service open-iscsi.service iscsid.service iscsid.socket rbdmap.service"
 """nova-compute comes up when the services outside are there."""
 PROVIDERS = "/etc/nova/provider_config"
+SAID_BY = f"flavour {FLAVOUR} (Nova extra specs)"
 SPECS = {"vmplace:mode": "auto", "trait:CUSTOM_VMPLACE": "required"}
 """Of the flavour: what the agent may do, and that the scheduler takes a host that has one."""
 LINK = "/usr/local/lib/packet_link.py"
@@ -110,12 +111,16 @@ def placement(services: Services, path: str = "") -> Any:
 
 
 @pytest.fixture(scope="module")
-def domain(node: LabHost, services: Services) -> str:
+def bootable(node: LabHost, services: Services) -> tuple[str, str]:
+    """The image and the flavour of all guests here."""
+    return add_bootable_image(services, build_all(Progress())), add_flavour(services, **SPECS)
+
+
+@pytest.fixture(scope="module")
+def domain(bootable: tuple[str, str], node: LabHost, services: Services) -> str:
     """The name of the guest that Nova booted, with its vCPU on one node and its memory on the other."""
-    image = add_bootable_image(services, build_all(Progress()))
-    server = boot_server(services, image, add_flavour(services, **SPECS))
-    name = str(server["OS-EXT-SRV-ATTR:instance_name"])
-    misplace(node, name)
+    name = booted_at_home(node, services, "db1", bootable)
+    take_away(node, name)
     return name
 
 
@@ -124,15 +129,24 @@ def cpus_of(nid: int) -> str:
     return ",".join(str(cpu) for cpu, at in enumerate(nids) if at == nid)
 
 
-def misplace(host: LabHost, name: str) -> None:
-    host.run(f"virsh -q vcpupin {name} 0 {cpus_of(HOME)} --live")
-    until(lambda: has_grown(host, name), "the guest has touched its memory", 600)
-    take_away(host, name)
+def booted_at_home(host: LabHost, services: Services, name: str, bootable: tuple[str, str]) -> str:
+    """Return the domain of a new server, whose vCPU is on one node."""
+    domain = str(boot_server(services, name, *bootable)["OS-EXT-SRV-ATTR:instance_name"])
+    host.run(f"virsh -q vcpupin {domain} 0 {cpus_of(HOME)} --live")
+    until(lambda: has_grown(host, domain), "the guest has touched its memory", 600)
+    return domain
 
 
 def take_away(host: LabHost, name: str) -> None:
     host.run(f"migratepages $(cat /run/libvirt/qemu/{name}.pid) {HOME} {AWAY}")
     assert is_away(host, name, AWAY)
+
+
+def take_away_unseen(host: LabHost, name: str, agent: GuestProcess) -> None:
+    """Take memory away while the agent stands still: it would have the pages back before anybody looked."""
+    agent.kill("STOP")
+    take_away(host, name)
+    agent.kill("CONT")
 
 
 def has_grown(host: LabHost, name: str) -> bool:
@@ -166,10 +180,13 @@ def test_the_agent_places_what_nova_booted_and_names_the_flavour(
     assert extra_specs(xml) == SPECS and "vmplace_mode" not in xml
     wait_for(lambda: is_home(node, domain, HOME), "the guest's memory is at home", agent)
     assert status(node)["guests"][domain]["mode"] == "auto"
-    said_by = f"flavour {FLAVOUR} (Nova extra specs)"
     explained = json.loads(node.run(["vmplace", "policy", "explain", domain, "--json"]).stdout)
-    assert explained["keys"]["mode"] == {"value": "auto", "from": said_by}
-    assert f"mode auto, said by {said_by}" in node.run(["vmplace", "why", domain]).stdout
+    assert explained["keys"]["mode"] == {"value": "auto", "from": SAID_BY}
+    assert why_names_the_flavour(node, domain)
+
+
+def why_names_the_flavour(host: LabHost, name: str) -> bool:
+    return f"mode auto, said by {SAID_BY}" in host.run(["vmplace", "why", name]).stdout
 
 
 def windows(host: LabHost, seconds: float) -> int:
@@ -178,14 +195,36 @@ def windows(host: LabHost, seconds: float) -> int:
     return int(status(host)["windows"] - before)
 
 
+def last_report(services: Services) -> str:
+    """Return when nova-compute reported last: Nova takes a dead one for up for 15 minutes."""
+    (found,) = services.nova("GET", "/os-services?binary=nova-compute")["services"]
+    return str(found["updated_at"])
+
+
+def test_a_nova_compute_that_is_killed_takes_nothing_along_and_its_next_guest_is_placed(
+    domain: str, bootable: tuple[str, str], node: LabHost, services: Services, agent: GuestProcess
+) -> None:
+    before, pid = windows(node, 30), status(node)["guests"][domain]["pid"]
+    # Its unit may bring it back at once: "stop" keeps it away.
+    node.run("systemctl kill --signal KILL nova-compute && systemctl stop nova-compute", timeout=300)
+    assert windows(node, 30) > before * 0.7
+    take_away_unseen(node, domain, agent)
+    wait_for(lambda: is_home(node, domain, HOME), "the guest's memory is at home without Nova", agent)
+    reported = last_report(services)
+    node.run("systemctl start --no-block nova-compute")
+    until(lambda: last_report(services) != reported, "nova-compute is back, to Nova", 900)
+    further = booted_at_home(node, services, "db2", bootable)
+    take_away_unseen(node, further, agent)
+    wait_for(lambda: is_home(node, further, HOME), "the next guest's memory is at home", agent)
+    assert why_names_the_flavour(node, further)
+    assert status(node)["guests"][domain]["pid"] == pid
+
+
 def test_without_its_cloud_the_agent_goes_on_as_before(
     domain: str, node: LabHost, services: Services, agent: GuestProcess
 ) -> None:
     before = windows(node, 30)
     services.kill()
     assert windows(node, 30) > before * 0.7
-    # It would have the pages back before anybody looked.
-    agent.kill("STOP")
-    take_away(node, domain)
-    agent.kill("CONT")
+    take_away_unseen(node, domain, agent)
     wait_for(lambda: is_home(node, domain, HOME), "the guest's memory is at home again", agent)

@@ -26,6 +26,8 @@ allow_expired_window = 0
 password_hash_rounds = 4
 [fernet_tokens]
 key_repository = {folder}/fernet-keys
+[fernet_receipts]
+key_repository = {folder}/fernet-keys
 [credential]
 key_repository = {folder}/credential-keys
 [oslo_policy]

@@ -91,6 +91,8 @@ class PerfCost:
             self._tids[guest.identity] = tids
             self._counted_ns[guest.identity] = time.monotonic_ns()
             return None
+        # Where they cannot be read now, nothing is known: what was counted once is not kept.
+        self._rates.pop(guest.identity, None)
         counts = self._counters[tids].counts()
         self._note_rate(guest, counts)
         return cost_of(counts["cycles"], counts["instructions"])

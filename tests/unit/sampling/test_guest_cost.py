@@ -12,6 +12,8 @@ import pytest
 
 from vmplace import counting
 from vmplace.errors import UnsupportedHostError
+from vmplace.held import HeldError
+from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -77,6 +79,24 @@ def test_how_busy_a_window_was_is_reported_beside_its_cost(speed: PerfCost) -> N
         and rate.dram_per_us == pytest.approx(1000 * rate.cpus, rel=0.05)
     )
     assert 0 < rate.cpus < 1.2
+
+
+def test_what_was_counted_once_is_not_kept_where_counting_fails(
+    speed: PerfCost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = guest(threading.get_native_id())
+    for _ in range(2):
+        speed.cost(me)
+        work(BUSY_NS)
+    assert speed.rate(me) is not None
+
+    def fails(_: PerfCounters) -> dict[str, float | None]:
+        raise HeldError
+
+    monkeypatch.setattr(PerfCounters, "counts", fails)
+    with pytest.raises(HeldError):
+        speed.cost(me)
+    assert speed.rate(me) is None
 
 
 def test_an_idle_window_has_no_cost(speed: PerfCost) -> None:

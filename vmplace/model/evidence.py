@@ -113,7 +113,7 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     sizes = pages.sizes.astype(np.float64)
     by_samples = pages.counted and pages.sampled
     watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
-    heat = _sampled_heat(pages) if by_samples else _heat_of_bits(pages, watched_s)
+    heat = _sampled_heat(pages, lengths_s) if by_samples else _heat_of_bits(pages, watched_s)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
@@ -243,20 +243,20 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     return weighed
 
 
-def _sampled_heat(pages: TouchedPages) -> Matrix:
+def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...]) -> Matrix:
     """Return what counted samples imply, in samples per horizon."""
-    counts, variances = np.zeros((2, len(pages.heat), pages.nodes))
-    for weight, hits in pages.iter_counted():
-        places = hits.pages * pages.nodes + hits.rows
-        found = np.bincount(places, minlength=counts.size).reshape(counts.shape)
-        counts += weight * found
-        variances += weight**2 * found
+    counts = np.zeros((len(pages.heat), pages.nodes))
+    for hits in pages.counted:
+        known = hits.rows < pages.nodes
+        places = hits.pages[known] * pages.nodes + hits.rows[known]
+        counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
     block = pages.block_of(np.arange(len(counts)))
     place = pages.node_index.astype(np.intp) + 1
     near = np.arange(len(counts)) // NEAR_PAGES
     within = _numbered(block * (pages.nodes + 1) + place)
     inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
-    return credible(counts, variances, [inner, within])
+    counted_s = max(_watched_s(lengths_s, len(pages.counted)), SHORTEST_S)
+    return credible(counts, counts, [inner, within]) * (HORIZON_S / counted_s)
 
 
 def _numbered(keys: Indexes) -> Indexes:

@@ -56,15 +56,16 @@ def begun_touch_rates(ram: RamRange, nodes: int) -> BlockRows:
     return BlockRows.built(nodes * block_count(ram), BYTE_ROW, ())
 
 
-def gone_on(ranges: Sequence[Watched], window_ns: int, *, newest: float) -> list[BlockRows]:
+def gone_on(ranges: Sequence[Watched], window_ns: int, *, remembered: int) -> list[BlockRows]:
     """Return the codes after a window of one guest, of each of its ranges.
 
-    All bits were read at the same times, several times.  ``newest``: what the window weighs in the mean.
+    All bits were read at the same times, several times.  The rate is then as old, on average, as what was
+    seen in the last ``remembered`` windows.
     """
     if not ranges:
         return []
     times = np.array([*(one.after_ns for one in ranges[0].seen.early), window_ns]) / A_SECOND_NS
-    table = _table(_answers(ranges, len(times)), times, newest)
+    table = _table(_answers(ranges, len(times)), times, 2 / (remembered + 1))
     return [_stepped(one, table) for one in ranges]
 
 

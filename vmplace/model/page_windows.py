@@ -8,10 +8,9 @@ import numpy as np
 
 from vmplace.model.page_rates import Watched, begun_touch_rates, gone_on
 from vmplace.model.pages import (
-    COUNTED_WINDOWS,
     HEAT_WINDOWS,
     HISTORY_WINDOWS,
-    NEWEST,
+    TEXT_WINDOWS,
     GuestPages,
     RangePages,
     SeenWindow,
@@ -50,7 +49,7 @@ def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[Range
         if sample.by_node and sample.by_node.early
     }
     window_ns = batch.ended_ns - batch.started_ns
-    rates = gone_on(tuple(watched.values()), window_ns, newest=NEWEST)
+    rates = gone_on(tuple(watched.values()), window_ns, remembered=HISTORY_WINDOWS)
     after = dict(zip(watched, rates, strict=True))
     return tuple(replace(one, rate=after.get(one.ram.hva, one.rate)) for one in ranges)
 
@@ -68,8 +67,8 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
         (newest, *older)[:HEAT_WINDOWS],
         history,
         sampled,
-        _with_newest(sample.counted, before.counted),
-        _with_newest(sample.text, before.text),
+        _with_newest(sample.counted, before.counted, HISTORY_WINDOWS),
+        _with_newest(sample.text, before.text, TEXT_WINDOWS),
         before.rate,
     )
 
@@ -107,5 +106,5 @@ def _packed(touched: Bytes) -> Bits:
     return bits
 
 
-def _with_newest(newest: T | None, before: tuple[T, ...]) -> tuple[T, ...]:
-    return () if newest is None else (newest, *before)[:COUNTED_WINDOWS]
+def _with_newest(newest: T | None, before: tuple[T, ...], most: int) -> tuple[T, ...]:
+    return () if newest is None else (newest, *before)[:most]

@@ -33,13 +33,10 @@ CHUNK_BIT_ROWS = 1 << 10
 
 HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
-"""How long it is remembered who touched a page, and whether it was written."""
+"""How long it is remembered who touched a page, whether it was written, and what was sampled."""
 
-NEWEST = 2 / (HISTORY_WINDOWS + 1)
-"""What the newest window weighs in a mean that fades, and is then as old as the history on average."""
-
-COUNTED_WINDOWS = 16
-"""Samples and sights of code are few, and kept for longer."""
+TEXT_WINDOWS = 16
+"""Sights of code are few, and kept for longer: code stays code."""
 
 HOT, HOTTEST = 128, 256 - (1 << 8 - HEAT_WINDOWS)
 """Heat of a page touched in the last window is at least the first; in all of them, the second."""

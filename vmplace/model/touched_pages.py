@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.page_rates import PER_SECOND
-from vmplace.model.pages import NEWEST
 from vmplace.model.units import Units, portions
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import block_offset
@@ -86,15 +85,6 @@ class TouchedPages:
     def edge(self) -> int:
         """Return how many entries are small pages by themselves; they come first."""
         return len(self.apart) * HUGE_PAGES
-
-    def iter_counted(self) -> Iterator[tuple[float, NodeHits]]:
-        """Yield accesses of known nodes that were counted, by window, and what each of them weighs.
-
-        What is older weighs less, as in rates (page_rates.py): a program may do other things by now.
-        """
-        for age, hits in enumerate(self.counted):
-            known = hits.rows < self.nodes
-            yield (1 - NEWEST) ** age, NodeHits(hits.pages[known], hits.rows[known])
 
     @property
     def is_huge(self) -> Bools:

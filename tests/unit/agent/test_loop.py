@@ -53,7 +53,7 @@ def test_what_served_accesses_is_reported_over_several_windows(windows: int, rat
     assert use is not None and (use.dram_per_us, use.local_access_ratio) == (4.0, ratio)
     assert [one.view.dram_per_us for one in agent.roster] == [4.0]
     for one in agent.roster:
-        # Counters tell of the last window alone, and miss nothing.
+        # Counters tell of the last window, and count each access.
         one.rate = MemoryRate(cpus=1.0, dram_per_us=9.0)
     assert [one.view.dram_per_us for one in agent.roster] == [9.0]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.model.known_pages import known_pages
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HEAT_WINDOWS, RangePages
-from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
+from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import Movability, RamRange
 
 
@@ -26,6 +26,18 @@ def test_heat_halves_and_a_touch_adds_128():
 
 def test_windows_are_counted():
     assert absorbed(absorbed(None, batch([1, 0])), batch([1, 0])).windows == 2
+
+
+def test_samples_are_remembered_as_long_as_bits_and_code_for_longer():
+    """A program may do other things by now; code stays code."""
+    pages = None
+    for page in range(9):
+        one = batch([1, 1, 1])
+        hits, text = NodeHits(np.array([page % 3]), np.array([0])), np.array([page % 3])
+        pages = absorbed(pages, replace(one, ranges=(replace(one.ranges[0], counted=hits, text=text),)))
+    assert pages is not None
+    assert [int(one.pages[0]) for one in pages.ranges[0].counted] == [2, 1, 0, 2]
+    assert len(pages.ranges[0].text) == 9
 
 
 def test_a_range_of_other_shape_starts_cold():

@@ -55,14 +55,6 @@ def test_samples_that_are_few_or_of_several_nodes_leave_a_page_shared() -> None:
         assert use.shared.all()
 
 
-def test_samples_of_long_ago_hardly_count_beside_those_of_now() -> None:
-    window = bits(ALL_NODES, range(NPAGES))
-    one, before = (range_of(with_more(view(window, window), {100: [row] * 90})) for row in (2, 1))
-    for lately, owner in ((2, -1), (6, 2)):
-        changed = touched(replace(one, counted=one.counted * lately + before.counted * 3))
-        assert (by_page(changed, fused_use(changed).owner)[:512] == owner).all()
-
-
 def written_at_random() -> GuestView:
     """Return a view of 64 pages that all nodes read, other ones of which were written in each window."""
     read = {index: range(64) for index in range(4)}

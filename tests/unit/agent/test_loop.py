@@ -52,9 +52,9 @@ def test_what_served_accesses_is_reported_over_several_windows(windows: int, rat
     use = agent.status.guests["db1"].memory_use
     assert use is not None and (use.dram_per_us, use.local_access_ratio) == (4.0, ratio)
     assert [one.view.dram_per_us for one in agent.roster] == [4.0]
-    for one in agent.roster:
+    for tracked in agent.roster:
         # Counters tell of the last window, and count each access.
-        one.rate = MemoryRate(cpus=1.0, dram_per_us=9.0)
+        tracked.rate = MemoryRate(cpus=1.0, dram_per_us=9.0)
     assert [one.view.dram_per_us for one in agent.roster] == [9.0]
 
 

@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.simulate.small_trace import private_pages
-from vmplace.errors import ConfigError
 from vmplace.fleet.arrivals import Arrival
 from vmplace.fleet.fleet_host import Host
-from vmplace.fleet.kept_runs import KeptRuns, StateRun
+from vmplace.fleet.kept_runs import KeptRuns
 from vmplace.fleet.loop_host import LoopGuest, loop_pressures
 from vmplace.fleet.loop_model import HOSTS, LoopModel
 from vmplace.interfaces.cli import cli
@@ -41,8 +40,9 @@ def pool() -> Iterator[Executor]:
 
 
 @pytest.fixture
-def model(traces: Path, tmp_path: Path, pool: Executor) -> LoopModel:
-    return LoopModel(traces, KeptRuns(tmp_path / "runs", SPAN_NS), pool)
+def model(traces: Path, tmp_path: Path, pool: Executor) -> Iterator[LoopModel]:
+    with KeptRuns(tmp_path / "runs", SPAN_NS) as kept:
+        yield LoopModel(traces, kept, pool)
 
 
 def host(name: str, *nodes: tuple[str, ...]) -> Host:
@@ -92,28 +92,6 @@ def test_what_guests_take_of_a_node_is_its_pressure_and_the_busy_ones_take_most(
     assert takes["gups-1-0"] == pytest.approx(takes["gups-1-1"])
 
 
-RUN = StateRun((((), (("gups", 2),))), (0.0, 0.5), ((), (0.5,)))
-
-
-def test_runs_are_kept_from_when_they_are_done_and_a_torn_line_is_not(tmp_path: Path) -> None:
-    KeptRuns(path := tmp_path / "runs", SPAN_NS).keep(RUN)
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"state":[[["gu')
-    again = KeptRuns(path, SPAN_NS)
-    assert again.runs == {RUN.state: RUN}
-    again.keep(RUN)
-    assert KeptRuns(path, SPAN_NS).runs == {RUN.state: RUN}
-    assert path.read_bytes() == whole + whole.splitlines(keepends=True)[1]
-
-
-@pytest.mark.parametrize("text", ["no runs\n", "", '{"version":"0.0","span_ns":1.0}\n'])
-def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, text: str) -> None:
-    (path := tmp_path / "runs").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        KeptRuns(path, SPAN_NS)
-    assert "--loop-runs" in (caught.value.hint or "") and path.read_text() == text
-
-
 def fleet_model(*words: object) -> Result:
     return CliRunner().invoke(cli, ["fleet-model", "--hosts", "2", "--days", "0.1", *map(str, words)])
 
@@ -147,3 +125,12 @@ def test_what_the_loop_cannot_run_is_reported_before_any_work(traces: Path, tmp_
     assert "no trace of streamcluster" in str(done.exception) and not (tmp_path / "runs").exists()
     for wrong in (words[:2], words[2:], (*words, "--fit", "1:1024")):
         assert fleet_model(*wrong).exit_code == 2
+
+
+def test_a_file_that_cannot_be_used_is_reported_before_any_process_starts(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vmplace.fleet.executors.ProcessPoolExecutor", None)
+    words = ("--arrivals", arrivals(tmp_path, "gups"), "--loop", traces)
+    done = fleet_model(*words, "--loop-runs", tmp_path / "nowhere/runs")
+    assert "No such file" in str(done.exception)

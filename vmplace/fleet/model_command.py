@@ -139,8 +139,8 @@ def _model(
     from vmplace.fleet.loop_host import SPAN_NS
     from vmplace.fleet.loop_model import LoopModel
 
-    with local_workers(None).open() as pool:
-        yield LoopModel(traces, KeptRuns(runs, SPAN_NS), pool, _tell)
+    with KeptRuns(runs, SPAN_NS) as kept, local_workers(None).open() as pool:
+        yield LoopModel(traces, kept, pool, _tell)
 
 
 def _tell(count: int) -> None:

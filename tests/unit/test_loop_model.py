@@ -1,6 +1,7 @@
 """A fleet by the agent's own loop: the figures are the loop's, and nothing runs twice."""
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +13,10 @@ from click.testing import CliRunner, Result
 from tests.unit.simulate.small_trace import private_pages
 from vmplace.fleet.arrivals import Arrival
 from vmplace.fleet.fleet_host import Host
-from vmplace.fleet.kept_runs import KeptRuns
+from vmplace.fleet.kept_runs import KeptRuns, StateRun
 from vmplace.fleet.loop_host import LoopGuest, loop_pressures
 from vmplace.fleet.loop_model import HOSTS, LoopModel
+from vmplace.fleet.model_command import _progress
 from vmplace.interfaces.cli import cli
 from vmplace.simulate.host_file import read_host
 from vmplace.simulate.trace import read_trace
@@ -63,6 +65,9 @@ def by_loop(traces: Path, *nodes: tuple[str, ...]) -> dict[int, float]:
     return dict(enumerate(loop_pressures(two, guests, SPAN_NS, places)))
 
 
+RUN = StateRun((((), (("gups", 2),))), (0.0, 0.5), ((), (0.5,)))
+
+
 def test_pressures_are_those_of_the_loop_on_the_same_nodes(model: LoopModel, traces: Path) -> None:
     nodes = ("npb-ep-A", "gups", "gups"), ("gups",)
     found = model.loads([host("a", *nodes), host("b", *nodes[::-1])])
@@ -72,14 +77,14 @@ def test_pressures_are_those_of_the_loop_on_the_same_nodes(model: LoopModel, tra
 
 
 def test_each_set_of_guests_runs_once(model: LoopModel) -> None:
-    counts = list[int]()
-    model.tell = counts.append
+    seen = list[tuple[int, int]]()
+    model.tell = lambda *counts: seen.append(counts)
     twice = [host("a", ("gups",), ()), host("b", (), ("gups",)), host("c", ("gups",), ())]
     model.loads(twice)
     model.loads(twice)
     model.takes(twice[0])
     assert model.alone(Arrival("x", 0.0, 1.0, 2, 2, "gups")) == model.loads(twice)["a"][0]
-    assert counts == [1]
+    assert seen == [(1, 1)]
 
 
 def test_what_guests_take_of_a_node_is_its_pressure_and_the_busy_ones_take_most(model: LoopModel) -> None:
@@ -90,6 +95,15 @@ def test_what_guests_take_of_a_node_is_its_pressure_and_the_busy_ones_take_most(
         assert mine == pytest.approx(loads[node], rel=0.02)
     assert takes["gups-0-1"] > 3 * takes["npb-ep-A-0-0"]
     assert takes["gups-1-0"] == pytest.approx(takes["gups-1-1"])
+
+
+def test_runs_of_former_calls_are_not_counted(model: LoopModel) -> None:
+    model.kept.keep(RUN)
+    seen = list[tuple[int, int]]()
+    model.tell = lambda *counts: seen.append(counts)
+    model.loads([host("a", ("gups",), ()), host("b", ("gups", "gups"), ()), host("c", (), ())])
+    model.loads([host("a", ("npb-ep-A",), ())])
+    assert seen == [(1, 2), (2, 2), (3, 3)]
 
 
 def fleet_model(*words: object) -> Result:
@@ -134,3 +148,17 @@ def test_a_file_that_cannot_be_used_is_reported_before_any_process_starts(
     words = ("--arrivals", arrivals(tmp_path, "gups"), "--loop", traces)
     done = fleet_model(*words, "--loop-runs", tmp_path / "nowhere/runs")
     assert "No such file" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"), [(True, "\r3 of 4 runs of the loop so far\n"), (False, "")]
+)
+def test_the_result_begins_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with _progress() as tell:
+        tell(3, 4)
+    with _progress():
+        pass
+    assert capsys.readouterr().err == shown

@@ -78,13 +78,15 @@ def run_state(folder: Path, span_ns: float, state: State) -> StateRun:
 class LoopModel:
     """Answers as the loop does, which runs in the processes of ``pool``.
 
-    ``traces``: a folder with PROGRAM.npz.  ``tell`` is called with the number of runs after each.
+    ``traces``: a folder with PROGRAM.npz.  ``tell`` is called after each run: how many are done, and how many
+    are known to be needed.  Runs that were kept before do not count.
     """
 
     traces: Path
     kept: KeptRuns
     pool: Executor
-    tell: Callable[[int], None] = lambda count: None
+    tell: Callable[[int, int], None] = lambda done, needed: None
+    _done: int = 0
 
     def loads(self, hosts: Iterable[Host]) -> dict[str, dict[int, float]]:
         """Return each host's pressure by node; runs what was not run before, beside each other."""
@@ -112,10 +114,12 @@ class LoopModel:
     def _run(self, states: Iterable[State]) -> None:
         wanted = [state for state in states if state not in self.kept.runs]
         out = [self.pool.submit(run_state, self.traces, self.kept.span_ns, state) for state in wanted]
+        needed = self._done + len(out)
         try:
             for done in as_completed(out):
                 self.kept.keep(done.result())
-                self.tell(len(self.kept.runs))
+                self._done += 1
+                self.tell(self._done, needed)
         except BrokenExecutor as err:
             hint = "see the kernel's log; the same command goes on where it was"
             raise VmplaceError("a process that ran the loop died", hint=hint) from err

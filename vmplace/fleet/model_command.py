@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -139,13 +139,30 @@ def _model(
     from vmplace.fleet.loop_host import SPAN_NS
     from vmplace.fleet.loop_model import LoopModel
 
-    with KeptRuns(runs, SPAN_NS) as kept, local_workers(None).open() as pool:
-        yield LoopModel(traces, kept, pool, _tell)
+    with (
+        KeptRuns(runs, SPAN_NS) as kept,
+        local_workers(None).open() as pool,
+        _progress() as tell,
+    ):
+        yield LoopModel(traces, kept, pool, tell)
 
 
-def _tell(count: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{count} runs of the loop", nl=False, err=True)
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Give what tells a terminal how many runs are done; the line ends with it."""
+    is_open = False
+
+    def tell(done: int, needed: int) -> None:
+        nonlocal is_open
+        if sys.stderr.isatty():
+            click.echo(f"\r{done} of {needed} runs of the loop so far", nl=False, err=True)
+            is_open = True
+
+    try:
+        yield tell
+    finally:
+        if is_open:
+            click.echo(err=True)
 
 
 def modelled(

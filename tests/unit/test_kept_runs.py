@@ -13,8 +13,8 @@ RUN = StateRun((((), (("gups", 2),))), (0.0, 0.5), ((), (0.5,)))
 OTHER = StateRun((((), (("gups", 4),))), (0.0, 0.75), ((), (0.75,)))
 
 
-def kept(path: Path) -> KeptRuns:
-    return KeptRuns(path, 1e9)
+def kept(path: Path, inputs: str = "traces") -> KeptRuns:
+    return KeptRuns(path, 1e9, inputs)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ HEADS = [
     b"no runs, no end",
     b"\n",
     b'{"version":"0.0","span_ns":1.0}\n',
-    b'{"version":"\xff","span_ns":1.0}\n',
+    b'{"version":"\xff","span_ns":1.0,"inputs":""}\n',
     b"[" * 100_000 + b"\n",
 ]
 
@@ -86,6 +86,14 @@ def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, text: byt
     with pytest.raises(ConfigError) as caught:
         kept(path)
     assert "--loop-runs" in (caught.value.hint or "") and path.read_bytes() == text
+
+
+def test_runs_of_other_inputs_are_refused_and_stay(path: Path) -> None:
+    whole = path.read_bytes()
+    with pytest.raises(ConfigError, match="other traces"):
+        kept(path, "others")
+    assert path.read_bytes() == whole
+    kept(path).close()
 
 
 STATE = [[], [["gups", 2]]]

@@ -15,7 +15,7 @@ from vmplace.fleet.arrivals import Arrival
 from vmplace.fleet.fleet_host import Host
 from vmplace.fleet.kept_runs import KeptRuns, StateRun
 from vmplace.fleet.loop_host import LoopGuest, loop_pressures
-from vmplace.fleet.loop_model import HOSTS, LoopModel
+from vmplace.fleet.loop_model import HOSTS, LoopModel, inputs_digest
 from vmplace.fleet.model_command import _progress
 from vmplace.interfaces.cli import cli
 from vmplace.simulate.host_file import read_host
@@ -43,7 +43,7 @@ def pool() -> Iterator[Executor]:
 
 @pytest.fixture
 def model(traces: Path, tmp_path: Path, pool: Executor) -> Iterator[LoopModel]:
-    with KeptRuns(tmp_path / "runs", SPAN_NS) as kept:
+    with KeptRuns(tmp_path / "runs", SPAN_NS, inputs_digest(traces)) as kept:
         yield LoopModel(traces, kept, pool)
 
 
@@ -139,6 +139,29 @@ def test_what_the_loop_cannot_run_is_reported_before_any_work(traces: Path, tmp_
     assert "no trace of streamcluster" in str(done.exception) and not (tmp_path / "runs").exists()
     for wrong in (words[:2], words[2:], (*words, "--fit", "1:1024")):
         assert fleet_model(*wrong).exit_code == 2
+
+
+def test_runs_of_other_traces_under_the_same_names_are_refused(traces: Path, tmp_path: Path) -> None:
+    (other := tmp_path / "traces").mkdir()
+    for source, name in (("npb-ep-A", "gups"), ("npb-ep-A", "npb-ep-A")):
+        (other / f"{name}.npz").write_bytes((traces / f"{source}.npz").read_bytes())
+    words = ("--arrivals", arrivals(tmp_path, "gups"), "--loop-runs", tmp_path / "runs", "--loop")
+    assert fleet_model(*words, traces).exit_code == 0
+    done = fleet_model(*words, other)
+    assert done.exit_code == 1 and "other traces" in str(done.exception)
+    assert fleet_model(*words, traces).exit_code == 0
+
+
+def test_each_trace_and_the_host_count_in_the_digest(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {inputs_digest(traces), inputs_digest(tmp_path)}
+    (tmp_path / "gups.npz").write_bytes((traces / "gups.npz").read_bytes())
+    found.add(inputs_digest(tmp_path))
+    (hosts := tmp_path / "hosts").mkdir()
+    (hosts / "two-node.toml").write_text((HOSTS / "two-node.toml").read_text() + "\n")
+    monkeypatch.setattr("vmplace.fleet.loop_model.HOSTS", hosts)
+    assert len({*found, inputs_digest(traces), inputs_digest(tmp_path)}) == 5
 
 
 def test_a_file_that_cannot_be_used_is_reported_before_any_process_starts(

@@ -1,7 +1,8 @@
 """Runs of the agent's loop by the guests of a host, kept in a file: each in a line, from when it is done.
 
 1. The file is locked while it is open: of two models with one file, the second is refused.
-2. What a killed model left of its last line is cut off; nothing else is ever rewritten.
+2. The first line says what the runs were made from.  A file of other traces is refused, and stays.
+3. What a killed model left of its last line is cut off; nothing else is ever rewritten.
 """
 
 import fcntl
@@ -31,18 +32,19 @@ class StateRun(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The first line of a file of runs: by which release they were made, for which span."""
+    """The first line of a file of runs: release, span, and a digest of the host's file and of the traces."""
 
     version: str
     span_ns: float
+    inputs: str
 
 
 class KeptRuns:
     """The runs of a file by state; what is kept is in the file at once."""
 
-    def __init__(self, path: Path, span_ns: float) -> None:
+    def __init__(self, path: Path, span_ns: float, inputs: str) -> None:
         """Lock the file and read what is there; raises ConfigError if it is of something else, or in use."""
-        self._path, self.span_ns, self._made = path, span_ns, Made(__version__, span_ns)
+        self._path, self.span_ns, self._made = path, span_ns, Made(__version__, span_ns, inputs)
         self.runs: dict[State, StateRun] = {}
         try:
             self._file = path.open("a+b", buffering=0)
@@ -111,7 +113,7 @@ class KeptRuns:
             why = f"is no file of the loop's runs: {error_text(err)}"
             raise ConfigError(why, place=f"{self._path}:{number}", hint=HINT) from err
         if not is_mine:
-            why = "has runs of another release, or of another length"
+            why = "has runs of other traces, of another host, release or length"
             raise ConfigError(why, place=str(self._path), hint=HINT)
 
     def _add(self, line: msgspec.Struct) -> None:

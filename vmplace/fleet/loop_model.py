@@ -3,19 +3,21 @@
 1. The *state* of a host is which programs run on how many vCPUs on each of its nodes.  The nodes of these
    hosts are alike, so two states that differ in the order of nodes are one.
 2. The loop runs once for each state, in virtual time (loop_host.py), for several beside each other.
-3. Runs are kept in a file (kept_runs.py): a model that was stopped goes on where it was.
+3. Runs are kept in a file (kept_runs.py): a model that was stopped goes on where it was.  The file belongs
+   to one folder of traces, one file of the host and one release.
 
 Limits: guests begin on their nodes with fresh memory each time; what the agent did before a guest came or
 went is lost.
 """
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import ConfigError, VmplaceError
 from vmplace.fleet.arrivals import Arrival
 from vmplace.fleet.fleet_host import Host
 from vmplace.fleet.kept_runs import KeptRuns, State, StateRun
@@ -52,6 +54,25 @@ def seats(host: Host) -> Seats:
         tuple(order),
         tuple(tuple(uuid for _, _, uuid in there[node]) for node in order),
     )
+
+
+def inputs_digest(folder: Path) -> str:
+    """Return a digest of what runs are made from: the host's file, and traces of the table's programs."""
+    table = shipped_table()
+    found = hashlib.sha256((HOSTS / f"{table.host}.toml").read_bytes())
+    for program in table.programs:
+        if (path := folder / f"{program}.npz").is_file():
+            found.update(program.encode() + _file_digest(path))
+    return found.hexdigest()
+
+
+def _file_digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as trace:
+            return hashlib.file_digest(trace, "sha256").digest()
+    except OSError as err:
+        hint = "name a folder with --loop whose traces you may read"
+        raise ConfigError(f"cannot be read ({err.strerror})", place=str(path), hint=hint) from err
 
 
 @functools.cache

@@ -137,10 +137,10 @@ def _model(
     from vmplace.fleet.executors import local_workers
     from vmplace.fleet.kept_runs import KeptRuns
     from vmplace.fleet.loop_host import SPAN_NS
-    from vmplace.fleet.loop_model import LoopModel
+    from vmplace.fleet.loop_model import LoopModel, inputs_digest
 
     with (
-        KeptRuns(runs, SPAN_NS) as kept,
+        KeptRuns(runs, SPAN_NS, inputs_digest(traces)) as kept,
         local_workers(None).open() as pool,
         _progress() as tell,
     ):

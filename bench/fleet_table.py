@@ -119,8 +119,8 @@ def checked(host: SimulatedHost, traces: dict[str, Trace], hosts: int, seed: int
     for found in sampled_hosts(hosts, seed):
         guests = [LoopGuest(traces[one.program], one.vcpus) for one in found.guests.values()]
         nodes = [(found.node_of[uuid],) for uuid in found.guests]
-        real, model = max(loop_pressures(host, guests, nodes=nodes)), found.pressure(table)
-        summed = found.pressure(msgspec.structs.replace(table, saturation=AS_ASKED))
+        real, model = max(loop_pressures(host, guests, nodes=nodes)), max(found.loads(table).values())
+        summed = max(found.loads(msgspec.structs.replace(table, saturation=AS_ASKED)).values())
         errors.append((abs(real - model), abs(real - summed)))
         print(
             f"{found.name} guests {len(guests):2} loop {real:.3f} table {model:.3f} sum {summed:.3f}",

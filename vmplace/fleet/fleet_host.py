@@ -55,10 +55,6 @@ class Host:
             asked[self.node_of[uuid]].append(table.demand[guest.program][guest.vcpus])
         return asked
 
-    def pressure(self, table: LoopTable) -> float:
-        """Return the fullest node's."""
-        return max(self.loads(table).values())
-
     def copy(self) -> "Host":
         """Return the host as it is now."""
         return replace(self, guests=dict(self.guests), node_of=dict(self.node_of))

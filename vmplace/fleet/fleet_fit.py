@@ -1,7 +1,8 @@
 """How many further guests of one size does a fleet take?  ``fit`` for the hosts of the model.
 
 1. A node takes a guest if it has the vCPUs and the memory for it free.  Guests that run hold their memory on
-   their own node; where one is larger than its node, the host as a whole still has to have the room.
+   their own node; where one is larger than its node, the host as a whole still has to have the room.  The
+   model's Nova asks for less (Host.has_room): vCPUs on one node, and memory of the host as a whole.
 2. Guests count as *below the threshold* if all of them can run at once on nodes whose pressure stays below
    it.  Nova sees no pressure: it takes nodes above the threshold as gladly, unless traits keep it away.
 3. Both are counted at one moment, then over the moments of a model's run.
@@ -40,7 +41,7 @@ class Room:
 
 @dataclass(frozen=True)
 class OverTime:
-    """A count at the ``end``, and over the moments: what a twentieth (``p5``) and half do not exceed."""
+    """A count at the ``end``; ``p5``: it is that or less in one moment of twenty; ``p50``: in half."""
 
     end: int
     p5: int

@@ -102,9 +102,11 @@ def fleet_model(  # noqa: PLR0913 - an option each
     the time.
 
     --fit counts further guests that find their vCPUs and memory on one node, the hosts that take one, and
-    how many guests can run on nodes that stay below --threshold.  PRESSURE is the share of a node's bandwidth
-    that such a guest takes alone (default 0; `vmplace status --json` has it of guests that run, as
-    pressure_by_node).  Each count is given at the end and over time: in one audit of twenty it is p5 or less.
+    how many guests can run on nodes that stay below --threshold.  The modelled Nova asks for less: vCPUs on
+    one node, and memory of the host as a whole.  PRESSURE is the share of a node's bandwidth that such a
+    guest takes alone (default 0).  Measure it while its node has nothing else to do: `vmplace status --json`
+    has it as pressure_by_node.  Each count is given at the end and over time: in one audit of twenty it is
+    p5 or less.
     """
     setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
     guests = read_arrivals(replayed, shipped_table()) if replayed else arrivals(setup)

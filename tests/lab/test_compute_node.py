@@ -145,8 +145,10 @@ def take_away(host: LabHost, name: str) -> None:
 def take_away_unseen(host: LabHost, name: str, agent: GuestProcess) -> None:
     """Take memory away while the agent stands still: it would have the pages back before anybody looked."""
     agent.kill("STOP")
-    take_away(host, name)
-    agent.kill("CONT")
+    try:
+        take_away(host, name)
+    finally:
+        agent.kill("CONT")
 
 
 def has_grown(host: LabHost, name: str) -> bool:

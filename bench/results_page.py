@@ -94,10 +94,6 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
-    ("policy", "10ca9e9a2e27"): (
-        "the modelled machine has cheaper hops, all that watch pay for it, and mixes were added.\n"
-        "`make bench-policy` was then run with `--minutes 0.25 --hostile 3 --hostile-first 100`"
-    ),
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
 

@@ -123,9 +123,15 @@ def provenance() -> dict[str, Any]:
         },
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "command": sys.argv,
+        "command": [*map(portable, sys.argv)],
         "load": os.getloadavg(),
     }
+
+
+def portable(word: str) -> str:
+    """Return a word of the command line, a path as from the checkout: who repeats it has another one."""
+    checkout = Path(__file__).parents[1]
+    return os.path.relpath(word, checkout) if Path(word).is_absolute() else word
 
 
 def _line(path: str, name: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.policy_table import Table
-from bench.record import Figures, Part, measure
+from bench.record import Figures, Part, measure, portable
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -32,6 +32,11 @@ def broken() -> Figures:
 def half_done() -> Iterator[Figures]:
     yield {"first": {"value": 1.5, "control": 3.0}}
     raise ValueError("the second part of it")
+
+
+def test_paths_of_a_command_are_those_from_the_checkout() -> None:
+    words = [str(CHECKOUT / "bench/bench_policy.py"), "--traces", str(CHECKOUT.parent / "traces"), "build/x"]
+    assert [*map(portable, words)] == ["bench/bench_policy.py", "--traces", "../traces", "build/x"]
 
 
 def test_a_part_that_fails_is_named_and_the_others_are_kept(

@@ -10,7 +10,7 @@ from tests.unit.model.test_touched_pages import BLOCK, NODES, large, packed
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages
-from vmplace.sampling.sample import EarlyBits, NodeBits, RangeSample, SampleBatch, SourceCoverage
+from vmplace.sampling.sample import EarlyBits, NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 
 MOVABLE = with_nodes(large(1), np.zeros(BLOCK)).ram
 
@@ -55,6 +55,32 @@ def test_touches_count_by_how_long_the_windows_were_in_which_they_were_seen() ->
     assert np.isclose(found.heat[1].sum(), 1 / 1.25 * HORIZON_S)
     # What the last window showed is expected to be a quarter of a second's.
     assert np.allclose(found.recent[0, :2], found.heat[0, :2] * 0.25 / HORIZON_S)
+
+
+def sampled_window(node: int, per_page: int, length_s: float) -> SampleBatch:
+    """Return a window of a source that samples, which caught ``node`` so often at each page."""
+    touched = np.zeros((NODES, BLOCK), np.uint8)
+    touched[node] = 1
+    seen = window(touched, length_s)
+    pages = np.repeat(np.arange(BLOCK), per_page)
+    counted = NodeHits(pages, np.full(len(pages), node, np.int64))
+    coverage = replace(seen.coverage, sampled=True)
+    return replace(seen, coverage=coverage, ranges=(replace(seen.ranges[0], counted=counted),))
+
+
+@pytest.mark.parametrize("length_s", [0.25, 1.0])
+def test_samples_count_by_how_long_it_took_to_take_them(length_s: float) -> None:
+    """Eight a second of each page: 48 in the six seconds that heat is of, however short windows are."""
+    found = evidence(*[sampled_window(1, round(8 * length_s), length_s)] * 6)
+    assert np.allclose(found.heat.sum(axis=0), [0, 8 * HORIZON_S * BLOCK, 0, 0])
+    assert np.allclose(found.recent.sum(axis=0), [0, 8 * length_s * BLOCK, 0, 0])
+
+
+def test_what_samples_showed_long_ago_is_gone() -> None:
+    before, now = sampled_window(1, 8, 1.0), sampled_window(2, 2, 1.0)
+    assert evidence(*[before] * 8, *[now] * 3).heat.sum(axis=0).argmax() == 1
+    found = evidence(*[before] * 8, *[now] * 4)
+    assert np.allclose(found.heat.sum(axis=0), [0, 0, 2 * HORIZON_S * BLOCK, 0])
 
 
 def share_of_one_node(declared: np.ndarray, length_s: float, early_s: tuple[float, ...]) -> tuple[int, float]:

@@ -33,7 +33,7 @@ from vmplace.topology.procfs import (
     PROC,
     iter_pids,
     read_descriptors,
-    read_origin,
+    read_start,
     read_start_time,
 )
 from vmplace.topology.vcpus import VCPU_DESCRIPTOR, VM_DESCRIPTOR
@@ -206,7 +206,7 @@ class KvmProcesses:
         return known if known and read_start_time(pid, self._proc) == known.start_time else None
 
     def _look(self, pid: int, inode: int) -> KvmProcess | None:
-        (start_time, is_kernel), now = read_origin(pid, self._proc), self._clock()
+        (start_time, is_kernel), now = read_start(pid, self._proc), self._clock()
         idle = self._idle.get(pid)
         if idle is not None and idle.start_time != start_time:
             idle = None

@@ -86,7 +86,7 @@ def read_start_time(pid: int, proc: Path = PROC) -> int:
     return parse_start_time(_read(pid, "stat", proc))
 
 
-def read_origin(pid: int, proc: Path = PROC) -> tuple[int, bool]:
+def read_start(pid: int, proc: Path = PROC) -> tuple[int, bool]:
     """Return when the process started, as above, and whether it is a thread of the kernel."""
     text = _read(pid, "stat", proc)
     return parse_start_time(text), bool(_stat_field(text, 9) & PF_KTHREAD)

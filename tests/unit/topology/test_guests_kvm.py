@@ -15,7 +15,7 @@ from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.guest import GuestTopology, Movability
 from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity, with_unique_names
 from vmplace.topology.guests_kvm import KvmProcesses, is_guest, telling
-from vmplace.topology.procfs import parse_start_time, read_comm, read_origin
+from vmplace.topology.procfs import parse_start_time, read_comm, read_start
 from vmplace.topology.vcpus import find_vcpu_tids
 
 CHILD = Path(__file__).with_name("kvm_child.py")
@@ -215,7 +215,7 @@ def test_threads_of_the_kernel_are_looked_at_once_a_minute(tmp_path: Path):
 def test_a_thread_of_this_kernel_is_one():
     if read_comm(2) != "kthreadd":
         pytest.skip("pid 2 is no thread of the kernel here")
-    assert read_origin(2)[1] and not read_origin(os.getpid())[1]
+    assert read_start(2)[1] and not read_start(os.getpid())[1]
 
 
 def test_equal_names_stay_apart():

@@ -95,7 +95,8 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     yield f"{held}: in {len(bad)} of {len(ours)} rows of `{SHIPS}` a guest is more than {HARM:.0%} slower"
     yield "than with its memory untouched" + ("." if not bad else ":\n")
     for one in bad:
-        yield f"* {one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}{_beside_balancing(rows, one)}"
+        words = f"{one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}"
+        yield _item(f"{words}{_beside_balancing(rows, one)}")
     yield ""
 
 
@@ -108,9 +109,14 @@ def _rivals(rows: list[Row]) -> Iterator[str]:
         ahead = sorted(rivals_ahead(rows, policy, source), key=lambda one: -one["lead"])
         yield f"Than `{policy}`, `{source}`, in {len(ahead)} rows{':' if ahead else '.'}\n"
         for one in ahead:
-            yield f"* {one['host']}, {one['mix']}: {one['policy']} by {one['lead']:.1%}"
+            yield _item(f"{one['host']}, {one['mix']}: {one['policy']} by {one['lead']:.1%}")
         if ahead:
             yield ""
+
+
+def _item(words: str) -> str:
+    """Return an item of a list, no line of it longer than the page's other text."""
+    return textwrap.fill(words, 98, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _table(rows: list[Row]) -> Iterator[str]:

@@ -91,6 +91,15 @@ def test_a_harmed_row_stands_beside_what_kernel_balancing_alone_does_there() -> 
     assert "* carrefour-a, lulesh, `ad`: +2.0%; kernel balancing alone: +1.9%" in page
 
 
+def test_no_item_of_the_page_is_wider_than_its_text_however_many_guests_a_row_has() -> None:
+    guests = "+".join(f"guest-{number}" for number in range(12))
+    rows = [row("agent:auto", 0.02, guests, 12), row("agent:auto", 0.0), row("bwap", 0.0, guests, 12)]
+    rows[2]["run_time_s"] = 0.5
+    page = "\n".join(rendered({"rows": rows, "sampled": "two"}))
+    assert "bwap by" in page
+    assert max(len(line) for line in page.splitlines() if line.startswith(("*", "  "))) <= 98
+
+
 def test_no_scenario_begins_beside_others_after_the_time_that_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,18 @@ Run as ``python -m bench.bench_sweep --traces FOLDER`` in an environment with vm
 1. ``speedup``: the same rows by one process and by one for each CPU.  On a machine that others use, too, it
    is at most what they leave; ``busy_share`` (the time that workers spent in tasks, of all that they had) is
    what the sweep itself loses by starting workers and handing out tasks.
-2. ``dask``: tasks of no work over 1,000 worker threads of one in-process cluster.  The CPU time per task of
+2. ``machine``, the control: one process that does all tasks without a sweep, and one on each CPU at once that
+   each do them all.  CPUs that share a core or a memory are slower side by side: ``most_speedup`` is what is
+   left of one for each.  ``speedup`` is to be held against that.
+3. ``dask``: tasks of no work over 1,000 worker threads of one in-process cluster.  The CPU time per task of
    driver, scheduler and workers together is an upper bound of the scheduler's.
 """
 
 import argparse
 import os
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +24,21 @@ from bench.record import add_record_options, measure
 from vmplace.fleet.executors import dask_workers, local_workers
 from vmplace.fleet.sweep_rows import SweepRow
 from vmplace.fleet.sweep_run import Sweeper
-from vmplace.fleet.sweep_task import SweepSettings, SweepTask, empty_row, found_recordings, planned_tasks
+from vmplace.fleet.sweep_task import (
+    SweepSettings,
+    SweepTask,
+    empty_row,
+    found_recordings,
+    planned_tasks,
+    run_task,
+)
 
 HOSTS = Path(__file__).parents[1] / "vmplace/simulate/hosts"
 THREADS, WORKERS, TASKS = 1000, 20, 4000
 
 
 def main() -> int:
-    """Measure both."""
+    """Measure all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--names", default="metis-kmeans,npb-ep-A,freqmine,redis-ycsba")
@@ -37,7 +49,8 @@ def main() -> int:
     hosts = tuple((name, (HOSTS / f"{name}.toml").read_text()) for name in ("two-node", "carrefour-a"))
     settings = SweepSettings(hosts, ("none", "vmplace", "agent:auto"), "ad", options.windows)
     tasks = planned_tasks(found_recordings(urls), settings)
-    return measure("sweep", {"speedup": partial(_speedup, tasks), "dask": _dask}, options)
+    beside = {"speedup": partial(_speedup, tasks), "machine": partial(_machine, tasks)}
+    return measure("sweep", {**beside, "dask": _dask}, options)
 
 
 def _speedup(tasks: list[SweepTask]) -> dict[str, Any]:
@@ -60,6 +73,25 @@ def _measured(tasks: list[SweepTask], count: int) -> dict[str, float]:
     if failed := [row.error for row in rows if row.error]:
         raise RuntimeError(f"{len(failed)} rows failed: {failed[0]}")
     return {"wall_s": wall_s, "busy_share": sum(row.wall_s or 0 for row in rows) / wall_s / count}
+
+
+def _machine(tasks: list[SweepTask]) -> dict[str, Any]:
+    """Do the tasks on one CPU, then all of them on each CPU at once; no part of the sweep is in between."""
+    cpus = len(os.sched_getaffinity(0))
+    alone_s, beside_s = _plain(tasks, 1), _plain(tasks, cpus)
+    return {"alone_s": alone_s, "side_by_side_s": beside_s, "most_speedup": cpus * alone_s / beside_s}
+
+
+def _plain(tasks: Sequence[SweepTask], count: int) -> float:
+    with ProcessPoolExecutor(count) as pool:
+        return max(pool.map(_all_of, [tasks] * count))
+
+
+def _all_of(tasks: Sequence[SweepTask]) -> float:
+    begun = time.monotonic()
+    for task in tasks:
+        run_task(task)
+    return time.monotonic() - begun
 
 
 def _dask() -> dict[str, Any]:

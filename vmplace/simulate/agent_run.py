@@ -176,9 +176,9 @@ class _Until(VirtualWakeup):
 
 
 def _rules(simulation: Simulation) -> tuple[GuestRule, ...]:
-    """Return the operator's word on protected guests."""
+    """Return the operator's word on protected guests, which libvirt does not vouch for here."""
     return tuple(
-        GuestRule(guest.spec.name, GuestSettings(protected=True))
+        GuestRule(guest.spec.name, GuestSettings(protected=True), origin="kvm")
         for guest in simulation.guests
         if guest.spec.slowdown_bound is not None
     )

@@ -141,9 +141,10 @@ def _model(
     from vmplace.fleet.loop_host import SPAN_NS
     from vmplace.fleet.loop_model import LoopModel, inputs_digest
 
+    workers = local_workers(None).open
     with (
         KeptRuns(runs, SPAN_NS, inputs_digest(traces)) as kept,
-        local_workers(None).open() as pool,
+        workers() as pool,
         _progress() as tell,
     ):
         yield LoopModel(traces, kept, pool, tell)

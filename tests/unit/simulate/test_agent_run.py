@@ -299,12 +299,12 @@ def test_samples_of_one_access_in_16_are_paid_for_but_not_under_source_full(monk
     assert paid_ns("full") < middle / 10
 
 
-def test_the_agent_heeds_the_operators_word_on_protected_guests(tmp_path: Path):
+def test_the_agent_follows_the_operators_word_on_protected_guests(tmp_path: Path):
     arrays = private_pages(npages=16, windows=4)
     simulation = simulation_of(spec_of(arrays, "db", priority="protected"), spec_of(arrays, "batch"))
     host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
     with quiet(), closing(host.actuator()) as actuator:
         agent = host.agent(actuator)
         agent.run(windows=1)
-    heeded = {guest.name: guest.settings.protected for guest in agent.state.roster}
-    assert heeded == {"db": True, "batch": False}
+    followed = {guest.name: guest.settings.protected for guest in agent.state.roster}
+    assert followed == {"db": True, "batch": False}

@@ -93,6 +93,10 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "status",
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it",
+    (
+        "policy",
+        "2354e66a7e81",
+    ): "the agent follows a guest's priority here; in these rows it took protected guests for others",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
@@ -210,7 +214,7 @@ def _provenance(name: str, record: Record) -> Iterator[str]:
     yield f"Machine: {_machine(record)}."
     yield f"Date: {record['date'][:10]}. Commit: {commit}.{load}"
     if changed := CHANGED_SINCE.get((name, commit)):
-        yield f"Changed since: {changed}."
+        yield textwrap.fill(f"Changed since: {changed}.", 98, break_on_hyphens=False)
     yield ""
 
 

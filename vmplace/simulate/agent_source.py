@@ -32,11 +32,13 @@ from vmplace.simulate.source_views import Sensor
 from vmplace.simulate.watch_costs import SAMPLE_NS, SET_BIT_NS
 from vmplace.topology.guest import GuestTopology
 
-LOOK_PAGE_NS = 250.0
-"""Of the agent, for each page that was touched in a window: harvest, what is learnt from it and the plan take
-some 30, 7 and 24 ms for a GiB of small pages that several nodes touch (design/early-readings.md)."""
+LOOK_PAGE_NS = 600.0
+"""Of the agent, for each page that was touched in a window: the harvest takes some 30 ms for a GiB of small
+pages that several nodes touch, and what is learnt from it and the plan 120 (make bench-policy: decision)."""
 READ_PAGE_NS = 1.0
-"""Of the agent, for each page of a guest and reading (make bench: some 0.3 ms a GiB)."""
+"""Of the agent, for each page of a guest and reading of node bits (make bench: some 0.3 ms a GiB)."""
+IDLE_PAGE_NS = 100.0
+"""The same where a stock kernel marks pages idle, or is asked whether they are (sampling/idle_pieces.py)."""
 
 Words = npt.NDArray[np.uint64]
 
@@ -66,9 +68,15 @@ class TraceSource:
         self._chance = np.random.default_rng(seed)
         self._windows: dict[tuple[int, int], _Window] = {}
 
+    @property
+    def _is_idle(self) -> bool:
+        return self._sensor.name == "idle"
+
     def arm(self, guest: GuestTopology) -> None:
         """Clear all bits; raises GuestGoneError."""
         mine = self._guest(guest, "arm")
+        if self._is_idle:
+            self._machine.clock.work(IDLE_PAGE_NS * mine.slots)
         rows = len(self._machine.nids) + 1
         self._machine.simulation.shown[mine.name] = []
         if self._sensor.period is None or self._sensor.bits:
@@ -119,7 +127,7 @@ class TraceSource:
         size = mine.run.unit_pages
         anywhere = np.repeat(np.bitwise_or.reduce(window.accessed, axis=0), size)
         by_node, counted = None, None
-        if self._sensor.name != "idle":
+        if not self._is_idle:
             by_node = NodeBits(
                 packed(window.accessed, size), packed(window.written, size), tuple(window.early)
             )
@@ -132,7 +140,7 @@ class TraceSource:
         """Take in what happened since the last reading."""
         simulation = self._machine.simulation
         parts, simulation.shown[mine.name] = simulation.shown[mine.name], []
-        self._machine.clock.work(READ_PAGE_NS * mine.slots)
+        self._machine.clock.work((IDLE_PAGE_NS if self._is_idle else READ_PAGE_NS) * mine.slots)
         if not parts:
             return
         look = Look(parts, np.zeros((len(mine.run.node), len(self._machine.nids)))).near

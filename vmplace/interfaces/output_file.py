@@ -1,5 +1,6 @@
 """Write results to a file that is opened before the work, and appears whole when the work is done."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,9 @@ from tempfile import NamedTemporaryFile
 from typing import IO
 
 from vmplace.errors import VmplaceError, cure_of_writing
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a write, or the close after it, may end with; whatever is read meanwhile says its file's name."""
 
 
 @contextmanager
@@ -19,7 +23,7 @@ def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
     path = path.resolve()
     if path.exists() and not path.is_file():
         # A device or pipe (/dev/stdout): nothing can take its place.
-        with _opened_now(path) as there:
+        with _written(path), _opened_now(path) as there:
             yield there
         return
     try:
@@ -28,13 +32,24 @@ def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
         why = getattr(err, "strerror", None) or str(err)
         raise VmplaceError(f"{path} cannot be written: {why}", hint=cure_of_writing(err)) from err
     try:
-        with file:
+        with _written(path), file:
             yield file
             os.fchmod(file.fileno(), 0o666 & ~_umask())
         _put(Path(file.name), path)
     except BaseException:
         Path(file.name).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Say which file it was that could not take what was written."""
+    try:
+        yield
+    except OSError as err:
+        if err.errno not in FULL or err.filename is not None:
+            raise
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}", hint=cure_of_writing(err)) from err
 
 
 def _opened_now(path: Path) -> IO[bytes]:

@@ -49,6 +49,7 @@ def simulate_command(  # noqa: PLR0913  (options)
 
     Times are modelled, not measured (docs/simulate.md).  run_time_s is the mean over the guests.
     """
+    _check_output(json_path, host_path, guests)
     with opened_output(json_path) as output:
         row = _simulated(host_path, guests, policy, source, windows, move_ns)
         if output is not None:
@@ -82,6 +83,13 @@ def _simulated(  # noqa: PLR0913  (options)
     mix = "+".join(f"{spec.name}={spec.trace.name}" for spec in specs)
     names = {"host": host.name, "mix": mix, "policy": policy, "source": source}
     return row(names, results[policy], results["none"], results["oracle"])
+
+
+def _check_output(json_path: Path | None, host_path: Path, guests: tuple[str, ...]) -> None:
+    """Raise VmplaceError if the figures would take the place of what they are made from."""
+    traces = [Path(text.partition("=")[2].partition(",")[0]) for text in guests]
+    if json_path is not None and json_path.resolve() in {one.resolve() for one in (host_path, *traces)}:
+        raise VmplaceError(f"--json {json_path} is read by this run", hint="name another file")
 
 
 def _check_length(result: "SimulationResult") -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from vmplace.errors import VmplaceError
 from vmplace.model.metrics import Matrix
 from vmplace.model.touch_rates import expected_touches, reading_times
+from vmplace.outside import whole
 from vmplace.policy.host_view import Bools, Indexes, row_sums
 from vmplace.simulate.look import Look
 from vmplace.simulate.watch_costs import HINT_FAULT_NS, SAMPLE_NS, SET_BIT_NS
@@ -200,6 +201,10 @@ SOURCES: Mapping[str, Source] = {
 }
 
 
+MOST_PERIOD = 1 << 32
+"""Beyond all counts of a trace; hardware counts to 2^27 (IBS: 2^20 times 16, and its extensions)."""
+
+
 def wants_hits(source: Source) -> bool:
     """Return whether the source sees accesses that caches serve."""
     return (source.func if isinstance(source, partial) else source) is see_hits
@@ -211,8 +216,10 @@ def source_named(text: str) -> Source:
     Raises VmplaceError.
     """
     name, _, period = text.partition(":")
-    if name in SAMPLING and period.isdigit() and int(period) > 0:
-        return partial(SAMPLING[name], period=int(period))
+    if name in SAMPLING and period:
+        return partial(
+            SAMPLING[name], period=whole(period, least=1, most=MOST_PERIOD, what=f"{name}'s period")
+        )
     if name not in SOURCES or period:
         known = ", ".join([*SOURCES, *(f"{one}:PERIOD" for one in SAMPLING)])
         raise VmplaceError(f"there is no source {text!r}", hint=f"known: {known}")

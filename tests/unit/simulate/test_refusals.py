@@ -59,6 +59,29 @@ def test_a_place_that_cannot_be_written_is_reported_before_the_run(
     assert "cannot be written" in str(answer.exception)
 
 
+@pytest.mark.parametrize("period", ["²", "9" * 5000, "9" * 400, "-1", "0", "1.5", "1e3", str(1 << 33)])
+def test_a_period_that_no_counter_has_is_said_in_a_line(tmp_path: Path, period: str):
+    for name in ("ibs", "ibs-hits"):
+        answer = simulated(tmp_path, "--source", f"{name}:{period}")
+        assert isinstance(answer.exception, VmplaceError)
+        assert "period" in str(answer.exception) and len(str(answer.exception)) < 200
+
+
+def test_a_full_disk_is_said_in_a_line(tmp_path: Path):
+    answer = simulated(tmp_path, "--json", "/dev/full")
+    assert isinstance(answer.exception, VmplaceError)
+    assert "/dev/full cannot be written: No space left on device" in str(answer.exception)
+
+
+@pytest.mark.parametrize("name", ["t.npz", "h.toml", "link"])
+def test_figures_never_take_the_place_of_what_they_are_made_from(tmp_path: Path, name: str):
+    (tmp_path / "link").symlink_to(tmp_path / "t.npz")
+    answer = simulated(tmp_path, "--json", str(tmp_path / name), guest=",vcpus=2")
+    assert "is read by this run" in str(answer.exception)
+    assert (tmp_path / "h.toml").read_text() == HOST
+    read_trace(tmp_path / "t.npz")
+
+
 def test_a_run_that_fails_leaves_no_file_and_the_old_one(tmp_path: Path):
     (tmp_path / "x").write_text("old")
 

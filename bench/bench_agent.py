@@ -1,7 +1,7 @@
 """Does what ships do harm?  The agent's policies in virtual time on recorded traces, each alone.
 
 Prints a row for each trace: share of the oracle's gain, and run time against doing nothing.  Ends with 1 if
-a guest of POLICY gets slower by more than 1 %.  Traces are split in traces.toml.
+a guest of POLICY gets slower by more than 1 %, or a trace is missing.  Traces are split in traces.toml.
 
     python -m bench.bench_agent --traces FOLDER [--policy agent:auto] [--source ad] [--windows 14]
         [--split judging]
@@ -34,16 +34,21 @@ def main() -> int:
     parser.add_argument("--split", choices=["tuning", "judging"], default="judging")
     options = parser.parse_args()
     names = tomllib.loads(SPLIT.read_text())[options.split]
-    rows = [row(options, name) for name in names if (options.traces / f"{name}.npz").is_file()]
+    missing = [name for name in names if not (options.traces / f"{name}.npz").is_file()]
+    if missing:
+        print(f"{options.traces} has no trace of {', '.join(missing)}: see --traces", file=sys.stderr)
+        return 1
+    rows = [row(options, name) for name in names]
     shares = [share for share, _ in rows if share is not None]
-    worst = max((slower for _, slower in rows), default=0.0)
-    mean = sum(shares) / len(shares) if shares else 0.0
-    print(f"mean share {mean:.2f} of {len(shares)} traces with a gain, worst guest {100 * worst:+.1f} %")
-    if worst > HARM:
+    worst = max(slower for _, slower in rows)
+    mean = f"{sum(shares) / len(shares):.2f}" if shares else "-"
+    print(f"mean share {mean} of {len(shares)} traces with a gain, worst guest {100 * worst:+.1f} %")
+    is_harmed = not all(slower <= HARM for _, slower in rows)
+    if is_harmed:
         print(
             f"{options.policy} does harm: more than {100 * HARM:.0f} % slower than nothing", file=sys.stderr
         )
-    return int(worst > HARM)
+    return int(is_harmed)
 
 
 def row(options: argparse.Namespace, name: str) -> tuple[float | None, float]:

@@ -24,7 +24,8 @@ def rendered(rows: list[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for claim in CLAIMS:
         found, published = reached(rows, claim), claim.get("published")
-        cells = (claim["source"], claim["what"], _shown(published), _shown(found), claim["why"])
+        here = "not run" if found is None else _shown(found)
+        cells = (claim["source"], claim["what"], _shown(published), here, claim["why"])
         yield f"| {' | '.join(map(str, cells))} |"
     yield ""
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vmplace.simulate.guest_option import PROTECTED_BOUND
+
 Row = Mapping[str, Any]
 SHIPS = "agent:auto"
 HARM = 0.01
@@ -11,14 +13,29 @@ HARM = 0.01
 
 def harmed(rows: Sequence[Row]) -> Iterator[Row]:
     """Yield the rows of what ships in which a guest got slower than HARM, the worst first."""
-    mine = [one for one in rows if one["policy"] == SHIPS and one["worst_guest_slowdown"] > HARM]
+    mine = [one for one in rows if one["policy"] == SHIPS and not one["worst_guest_slowdown"] <= HARM]
     yield from sorted(mine, key=lambda one: -one["worst_guest_slowdown"])
 
 
+def protected_harmed(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows of what ships in which a protected guest got slower than its bound."""
+    for one in rows:
+        slower = one.get("worst_protected_slowdown")
+        if one["policy"] == SHIPS and slower is not None and not slower <= PROTECTED_BOUND:
+            yield one
+
+
 def lines(rows: Sequence[Row]) -> list[str]:
-    """Return what the gate says, a line each; none if it holds."""
+    """Return what the gate says, a line each; none if it holds.  It judges nothing without a row."""
+    if not any(one["policy"] == SHIPS for one in rows):
+        return [f"{SHIPS} was not run, so nothing shows that it does no harm"]
+    said = [("a guest", one, one["worst_guest_slowdown"], HARM) for one in harmed(rows)]
+    said += [
+        ("a protected guest", one, one["worst_protected_slowdown"], PROTECTED_BOUND)
+        for one in protected_harmed(rows)
+    ]
     return [
-        f"{SHIPS} does harm: {one['host']} {one['mix']}, {one['source']}: a guest is "
-        f"{one['worst_guest_slowdown']:.1%} slower than with its memory untouched, {HARM:.0%} is the bound"
-        for one in harmed(rows)
+        f"{SHIPS} does harm: {one['host']} {one['mix']}, {one['source']}: {who} is {slower:.1%} slower than "
+        f"with its memory untouched, {bound:.1%} is the bound"
+        for who, one, slower, bound in said
     ]

@@ -9,9 +9,10 @@ from typing import Any
 
 from bench.papers_page import ALONE_ON
 from bench.papers_page import rendered as rendered_papers
-from bench.policy_gate import HARM, SHIPS, harmed
+from bench.policy_gate import HARM, SHIPS, harmed, protected_harmed
 from bench.policy_notes import rivals_ahead
 from bench.policy_summary import is_huge, mean_share, median_share, share_of_mean_gain
+from vmplace.simulate.guest_option import PROTECTED_BOUND
 
 Row = dict[str, Any]
 KINDS = {
@@ -89,14 +90,25 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
             yield ""
     yield from rendered_papers(rows)
     yield from _rivals(rows)
-    bad = list(harmed(rows))
+    yield from _gate(rows)
+
+
+def _gate(rows: list[Row]) -> Iterator[str]:
+    """Yield whether what ships is harmless, and each row in which it is not."""
+    bad, guarded = list(harmed(rows)), list(protected_harmed(rows))
     ours = [one for one in rows if one["policy"] == SHIPS]
-    held = "The gate holds" if not bad else "**The gate does not hold**"
+    held = "**The gate does not hold**" if bad or guarded else "The gate holds"
     yield f"{held}: in {len(bad)} of {len(ours)} rows of `{SHIPS}` a guest is more than {HARM:.0%} slower"
     yield "than with its memory untouched" + ("." if not bad else ":\n")
     for one in bad:
         words = f"{one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}"
         yield _item(f"{words}{_beside_balancing(rows, one)}")
+    yield ""
+    judged = [one for one in ours if one.get("worst_protected_slowdown") is not None]
+    yield f"In {len(guarded)} of {len(judged)} rows with a protected guest such a guest is more than"
+    yield f"{PROTECTED_BOUND:.1%} slower" + ("." if not guarded else ":\n")
+    for one in guarded:
+        yield _item(f"{one['host']}, {one['mix']}, `{one['source']}`: {one['worst_protected_slowdown']:+.1%}")
     yield ""
 
 

@@ -13,7 +13,8 @@ from vmplace.simulate.trace_units import UNITS, in_units
 
 MOST_VCPUS_PER_CPU = 64
 KEYS = ("vcpus", "nodes", "first_touch", "priority", "mlp", "pages")
-BOUNDS = {"normal": None, "protected": 0.005}
+PROTECTED_BOUND = 0.005
+BOUNDS = {"normal": None, "protected": PROTECTED_BOUND}
 """By how much a guest of each priority may get slower for the others' sake; None: not given."""
 FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,priority=protected][,mlp=X][,pages=2M]"
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench import bench_policy, policy_cache, policy_gate
+from bench import bench_agent, bench_policy, policy_cache, policy_gate
+from bench.bench_hostile import drawn
+from bench.policy_cache import ResultCache
 from bench.policy_page import rendered
 
 
@@ -47,6 +49,42 @@ def test_the_bench_ends_with_the_gates_word(
     where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["bench", *where, "--hostile", "0", "--no-leave-one-out"])
     assert bench_policy.main() == code
+
+
+def test_a_protected_guest_has_a_closer_bound() -> None:
+    rows = [row("agent:auto", 0.006) | {"worst_protected_slowdown": slower} for slower in (0.004, 0.0051)]
+    (said,) = policy_gate.lines(rows)
+    assert "a protected guest is 0.5% slower" in said
+    assert "In 1 of 2 rows with a protected guest" in "\n".join(rendered({"rows": rows, "sampled": "two"}))
+
+
+@pytest.mark.parametrize("rows", [[], [row("kmaf", 0.0)]], ids=["none", "of others"])
+def test_without_a_row_of_what_ships_nothing_is_shown(rows: list[dict[str, Any]]) -> None:
+    assert "was not run" in policy_gate.lines(rows)[0]
+
+
+def test_a_time_that_is_no_number_is_harm() -> None:
+    assert policy_gate.lines([row("agent:auto", float("nan"))])
+
+
+def test_a_folder_without_traces_ends_with_an_error_and_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["bench", *where, "--hostile", "0", "--no-leave-one-out"])
+    assert bench_policy.main() == 1
+    sampled = (tmp_path / "policy.json").read_text()
+    assert "for want of lulesh: carrefour-a lulesh" in sampled
+    assert "for want of metis-pca, redis-ycsba: memory-expander metis-pca+redis-ycsba" in sampled
+    monkeypatch.setattr("sys.argv", ["bench", "--traces", str(tmp_path)])
+    assert bench_agent.main() == 1
+    assert "has no trace of metis-pca" in capsys.readouterr().err
+
+
+def test_a_made_up_program_tells_how_its_protected_guest_fared(tmp_path: Path) -> None:
+    number = next(n for n in range(100) if drawn(n)[1][0].slowdown_bound is not None)
+    rows = bench_policy.hostile_rows(bench_policy.Bench(ResultCache(tmp_path), 1.0), number)
+    assert rows and all(isinstance(one["worst_protected_slowdown"], float) for one in rows)
 
 
 def test_a_run_that_has_no_more_time_says_what_it_left_out(
@@ -128,4 +166,4 @@ def test_what_others_filled_in_the_time_that_there_was_stands_in_the_table_and_t
     where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["bench", *where, "--jobs", "2", "--hostile", "0", "--no-leave-one-out"])
     bench_policy.main()
-    assert "of CPU: carrefour-a gups" in (tmp_path / "policy.json").read_text()
+    assert "left out after 30 minutes: carrefour-a gups" in (tmp_path / "policy.json").read_text()

@@ -135,7 +135,7 @@ def test_a_trace_with_huge_pages_has_a_name_and_a_table_of_its_own():
     guests = ("streamcluster,pages=2M", "npb-ep-A,vcpus=8")
     assert mix_of(guests) == "streamcluster (2M pages)+npb-ep-A"
     alone = {"host": "carrefour-a", "guests": {"g0": {}}}
-    names = [mix_of(("gups",)), mix_of(("gups,pages=64K",)), mix_of(("streamcluster",))]
+    names = [mix_of(("npb-ep-A",)), mix_of(("npb-ep-A,pages=64K",)), mix_of(("streamcluster",))]
     kinds = [kind_of({**alone, "mix": mix}) for mix in names]
     assert kinds == ["judging", "huge-judging", "tuning"]
 

@@ -3,15 +3,24 @@
 `make agent-faults` runs 10,000 seeds and names for one that fails the command that repeats it.
 """
 
+import time
+
 import numpy as np
 import pytest
 
-from tests.fuzz import agent_faults
+from tests.fuzz import agent_faults, faulty_host
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.guest_mover import GuestMover
 from vmplace.actuation.journal import Journal
+from vmplace.actuation.mover import Mover
+from vmplace.actuation.veto import PingPongVeto
 from vmplace.agent.actuator import HostActuator
 from vmplace.simulate.agent_host import SimulatedMachine
+from vmplace.topology.host import HostTopology
 
 SEEDS = range(48)
+RESTLESS = range(3, 100, 8)
+"""Those in which all pages are to change places in each window."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -50,11 +59,63 @@ def test_a_move_that_the_journal_does_not_have_is_found(monkeypatch: pytest.Monk
 
 
 def test_a_failure_that_stops_the_loop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rate(self: agent_faults.FaultyCost, guest: object) -> None:
+    def rate(self: faulty_host.FaultyCost, guest: object) -> None:
         raise KeyError("a bug")
 
     monkeypatch.setattr("vmplace.agent.trials.Trials._rate", rate)
     assert len(failures(range(6))) == 6
+
+
+def test_a_budget_that_limits_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "take", lambda *_: True)
+    monkeypatch.setattr(Budget, "available_bytes", lambda *_: 1 << 40)
+    monkeypatch.setattr(Budget, "wait_s", lambda *_: 0.0)
+    assert "beyond the budget" in "".join(failures(RESTLESS))
+
+
+def test_a_veto_that_lets_all_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PingPongVeto, "allowed", lambda _, hva: np.ones(len(hva), np.bool_))
+    assert "to and fro" in "".join(failures(RESTLESS))
+
+
+def test_a_failure_that_ends_all_movers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    move_chunk = GuestMover.move_chunk
+    window: dict[str, object] = {}
+
+    def apply(self: Mover, *given: object, **options: object) -> object:
+        window.clear()
+        return whole(self, *given, **options)  # type: ignore[arg-type]
+
+    def first_failure_ends_all(self: GuestMover, most_bytes: int) -> None:
+        if window:
+            return self.end()
+        try:
+            move_chunk(self, most_bytes)
+        except Exception:
+            window["failed"] = True
+            raise
+
+    whole = Mover.apply
+    monkeypatch.setattr(Mover, "apply", apply)
+    monkeypatch.setattr(GuestMover, "move_chunk", first_failure_ends_all)
+    assert "as another one failed" in "".join(failures(range(3, 400, 8)))
+
+
+def test_a_move_to_a_node_that_is_offline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = faulty_host.FaultyHost._without_node
+
+    def unheard(self: faulty_host.FaultyHost, host: HostTopology) -> HostTopology:
+        look(self, host)
+        return host
+
+    monkeypatch.setattr(faulty_host.FaultyHost, "_without_node", unheard)
+    assert "is offline" in "".join(failures(range(96)))
+
+
+def test_a_seed_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_faults, "LONGEST_S", 1)
+    monkeypatch.setattr(agent_faults, "check", lambda _: time.sleep(30))
+    assert "took more than 1 s" in failures(range(1))[0]
 
 
 @pytest.mark.parametrize(("seconds", "code"), [("600", 0), ("0", 1)])

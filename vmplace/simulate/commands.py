@@ -1,5 +1,6 @@
 """``vmplace simulate``: recorded programs as guests of a modelled host, under one policy."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,19 @@ def _simulated(  # noqa: PLR0913  (options)
     specs = read_guests(guests, host)
     costs, results = PlacementCosts(move_ns=move_ns), dict[str, SimulationResult]()
     # Without a policy first: it is soon over, and tells how long the others would take.
-    for name in dict.fromkeys(["none", policy, "oracle"]):
+    names = list(dict.fromkeys(["none", policy, "oracle"]))
+    for number, name in enumerate(names, 1):
+        if _is_watched():
+            click.echo(f"{number} of {len(names)}: policy {name} …", err=True)
         results[name] = simulate(host, specs, POLICIES[name], shown, windows or ALL_WINDOWS, costs)
         _check_length(results[name])
     mix = "+".join(f"{spec.name}={spec.trace.name}" for spec in specs)
-    names = {"host": host.name, "mix": mix, "policy": policy, "source": source}
-    return row(names, results[policy], results["none"], results["oracle"])
+    run = {"host": host.name, "mix": mix, "policy": policy, "source": source}
+    return row(run, results[policy], results["none"], results["oracle"])
+
+
+def _is_watched() -> bool:
+    return sys.stderr.isatty()
 
 
 def _check_output(json_path: Path | None, host_path: Path, guests: tuple[str, ...]) -> None:

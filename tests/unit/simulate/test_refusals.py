@@ -73,6 +73,14 @@ def test_a_full_disk_is_said_in_a_line(tmp_path: Path):
     assert "/dev/full cannot be written: No space left on device" in str(answer.exception)
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_person_sees_which_policy_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_watched: bool):
+    monkeypatch.setattr("vmplace.simulate.commands._is_watched", lambda: is_watched)
+    answer = simulated(tmp_path, "--policy", "bwap")
+    assert answer.exit_code == 0
+    assert ("2 of 3: policy bwap" in answer.stderr) is is_watched
+
+
 @pytest.mark.parametrize("name", ["t.npz", "h.toml", "link"])
 def test_figures_never_take_the_place_of_what_they_are_made_from(tmp_path: Path, name: str):
     (tmp_path / "link").symlink_to(tmp_path / "t.npz")

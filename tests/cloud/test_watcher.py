@@ -108,6 +108,14 @@ def test_nobody_moves_where_no_host_is_pressed(strategy: Any) -> None:
     assert run(strategy, threshold=0.95) == []
 
 
+def test_a_guest_that_is_on_no_host_ends_no_audit(strategy: Any) -> None:
+    """Watcher's model keeps one whose boot failed: Nova names no host for it."""
+    from watcher.decision_engine.model import element
+
+    strategy.compute_model.add_instance(element.Instance(uuid="INSTANCE_9", state="error"))
+    assert run(strategy) == [("INSTANCE_0", "hostname_0", "hostname_1")]
+
+
 def test_a_host_without_room_takes_nobody(strategy: Any) -> None:
     """The next best host takes a guest that presses less."""
     strategy.compute_model.get_node_by_name("hostname_1").memory = 1

@@ -9,6 +9,7 @@ from statistics import pstdev
 from typing import Any
 
 from watcher._i18n import _
+from watcher.common import exception
 from watcher.decision_engine.model import element
 from watcher.decision_engine.strategy.strategies import base
 
@@ -120,12 +121,17 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
         }
 
     def _instances(self) -> dict[str, tuple[Any, str]]:
-        """Return all guests of the audit, with the host that each is on."""
-        return {
-            instance.uuid: (instance, self.compute_model.get_node_by_instance_uuid(instance.uuid).hostname)
-            for instance in self.compute_model.get_all_instances().values()
-            if not getattr(instance, "watcher_exclude", False)
-        }
+        """Return all guests of the audit that are on a host, with that host."""
+        instances = self.compute_model.get_all_instances().values()
+        included = [one for one in instances if not getattr(one, "watcher_exclude", False)]
+        return {one.uuid: (one, host) for one in included if (host := self._host_of(one.uuid)) is not None}
+
+    def _host_of(self, uuid: str) -> str | None:
+        """Return the host of a guest, None for one that is on none: Nova found none, or it was shelved."""
+        try:
+            return str(self.compute_model.get_node_by_instance_uuid(uuid).hostname)
+        except exception.ComputeResourceNotFound:
+            return None
 
     def _asked(self, query: str) -> dict[str, dict[int, float]]:
         """Return what a query finds by node, by its other label."""

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -184,9 +185,40 @@ def test_a_node_that_guests_hold_stays_and_is_reported(admin: Any, host: str, ou
         "user_id": "u", "consumer_type": "INSTANCE",
     }  # fmt: skip
     assert admin.put(f"/allocations/{uuid.uuid4()}", json=body).status_code == 204
-    with pytest.raises(VmplaceError, match="is in use"):
+    with pytest.raises(VmplaceError, match="in use: "):
         ours.withdraw()
     assert children(admin, host) == {"vmplace_node0": {NODE}}
+
+
+def test_nodes_in_use_keep_no_other_node(admin: Any, host: str, ours: NodeProviders) -> None:
+    ours.publish((0, 1, 2), frozenset({0, 1, 2}))
+    held = sorted(ours._children(ours._root()), key=lambda one: one.nid)[:2]
+    for child in held:
+        body = {
+            "allocations": {child.id: {"resources": {CLASS: 1}}}, "consumer_generation": None,
+            "project_id": "p", "user_id": "u", "consumer_type": "INSTANCE",
+        }  # fmt: skip
+        assert admin.put(f"/allocations/{uuid.uuid4()}", json=body).status_code == 204
+    with pytest.raises(VmplaceError, match=r"in use: .*_vmplace_node0, .*_vmplace_node1"):
+        ours.withdraw()
+    assert children(admin, host) == {"vmplace_node0": {NODE}, "vmplace_node1": {NODE}}
+
+
+def test_a_cloud_that_takes_the_question_and_does_not_answer_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vmplace.cloud.openstack.publish.TIMEOUT_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v3"
+        names = ("username", "password", "project_name", "user_domain_name", "project_domain_name")
+        auth = {"auth_url": url, **dict.fromkeys(names, "x")}
+        config = tmp_path / "clouds.yaml"
+        config.write_text(json.dumps({"clouds": {"vmplace": {"auth": auth, "region_name": "r"}}}))
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(config))
+        began = time.monotonic()
+        with pytest.raises(VmplaceError):
+            providers("vmplace", "host").publish((0,), frozenset())
+        assert time.monotonic() - began < 30
 
 
 def test_a_host_that_nova_does_not_know_is_reported(service: PlacementService, ours: NodeProviders) -> None:

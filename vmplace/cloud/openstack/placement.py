@@ -8,7 +8,7 @@
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -57,15 +57,12 @@ class NodeProviders:
         there = self._children(root)
         for nid in nids:
             self._retried(lambda nid=nid: self._publish_node(root, nid, nid in tight))  # type: ignore[misc]
-        for child in there:
-            if child.nid not in nids:
-                self._remove(child)
+        self._remove_all([child for child in there if child.nid not in nids])
 
     def withdraw(self) -> int:
         """Remove all our providers of the host and return how many; raises VmplaceError."""
         children = self._children(self._root())
-        for child in children:
-            self._remove(child)
+        self._remove_all(children)
         return len(children)
 
     def tight(self) -> frozenset[int]:
@@ -123,15 +120,22 @@ class NodeProviders:
         reported = self._get(f"/resource_providers/{child}/traits")
         return reported["resource_provider_generation"], set(reported["traits"])
 
-    def _remove(self, child: Child) -> None:
-        """Remove a provider; one that guests hold units of stays, without its trait, until they are gone."""
+    def _remove_all(self, children: Sequence[Child]) -> None:
+        """Remove providers; one that guests hold units of stays, without its trait, until they are gone."""
+        in_use = [f"{self.host}_vmplace_node{child.nid}" for child in children if not self._is_removed(child)]
+        if in_use:
+            hint = "guests hold units of them: migrate these, and withdraw again"
+            raise VmplaceError(f"in use: {', '.join(in_use)}", hint=hint)
+
+    def _is_removed(self, child: Child) -> bool:
+        """Remove a provider, or take its trait if it is in use."""
         answer = self._adapter.delete(f"/resource_providers/{child.id}", raise_exc=False)
         if answer.status_code == 409:
             self._retried(lambda: self._clear_tight(child.id))
-            hint = "guests hold units of it: migrate them, and withdraw again"
-            raise VmplaceError(f"{self.host}_vmplace_node{child.nid} is in use", hint=hint)
+            return False
         if answer.status_code != 404:
             _checked(answer)
+        return True
 
     def _clear_tight(self, child: str) -> None:
         generation, present = self._traits(child)

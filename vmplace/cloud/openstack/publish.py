@@ -33,7 +33,7 @@ def providers(cloud: str | None, host: str) -> NodeProviders:
     openstack = extra_module("openstack", "openstack")
     errors = extra_module("keystoneauth1.exceptions", "openstack")
     try:
-        connection = openstack.connect(cloud=cloud, app_name="vmplace")
+        connection = openstack.connect(cloud=cloud, app_name="vmplace", api_timeout=TIMEOUT_S)
         adapter = _Adapter(connection, errors)
     except (errors.Unauthorized, errors.MissingRequiredOptions) as err:
         raise _not_let_in(err) from err

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.cloud.secret_eater import Answer, SecretEater, secret_eater
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.interfaces.served_agent import running
+from vmplace.errors import VmplaceError
 
 REPOSITORY = Path(__file__).parents[2]
 PASSWORD, TOKEN = "pw-6kQd0vTz", "tok-Zr41uWmB"
@@ -89,6 +91,25 @@ def kubeconfig(folder: Path, url: str) -> Path:
         f"users: [{{name: u, user: {{token: {TOKEN}}}}}]}}\n"
     )
     return path
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reported"),
+    [
+        (f'"{TOKEN}\\n"', "a character that no header may"),
+        (f"{TOKEN}: a: b\n", "is no valid YAML, line"),
+    ],
+)
+def test_a_kubeconfig_that_is_wrong_keeps_its_token(spoilt: str, reported: str, tmp_path: Path) -> None:
+    pytest.importorskip("lightkube", reason="make test-cloud sets up what is needed")
+    from vmplace.cloud.kubernetes.watch import ApiClient
+
+    with secret_eater(TOKEN, service=200) as server:
+        config = kubeconfig(tmp_path, server.url)
+        config.write_text(config.read_text().replace(f"token: {TOKEN}", f"token: {spoilt}"))
+        with pytest.raises(VmplaceError, match=reported) as caught:
+            ApiClient(config).listed("a=b")
+    assert TOKEN not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +31,9 @@ SLICE = "kubepods-burstable-pod0a1b2c3d_1111_2222_3333_444455556666.slice"
         (f"0::/pod{POD}0/abc", None),
         # Made by a user, whom systemd lends the group of his session.
         (f"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{POD}/abc", None),
+        # The same, seen from a container.
+        (f"0::/../../../../user.slice/user-1000.slice/user@1000.service/pod{POD}/abc", None),
+        (f"0::/../pod{POD}/abc", POD),
     ],
 )
 def test_the_pod_is_read_from_the_cgroup(cgroup: str, uid: str | None):
@@ -111,6 +115,46 @@ def test_who_writes_it_is_who_may(tmp_path: Path):
 def read(path: Path) -> dict[tuple[int, int], dict[str, str]]:
     policies = StatedGuests(path, owner=os.getuid()).policies()
     return {who: {one.key: one.text for one in said.annotations} for who, said in policies.items()}
+
+
+def test_a_file_that_was_taken_away_is_written_again(tmp_path: Path):
+    state = NodeState()
+    for label in LABELS:
+        state.replace(label, ())
+    file = StatedFile(tmp_path / "stated", state, dict)
+    file.write()
+    (tmp_path / "stated").unlink()
+    file.write()
+    assert (tmp_path / "stated").exists()
+
+
+class Ends:
+    """An API server whose watches end at once, as some do behind a proxy, or with an error."""
+
+    def __init__(self, *events: tuple[str, dict[str, Any]]) -> None:
+        self.asked, self._events = 0, events
+
+    def listed(self, selector: str) -> tuple[list[Any], str]:
+        self.asked += 1
+        return [], "1"
+
+    def iter_events(self, selector: str, version: str) -> Iterator[tuple[str, Any]]:
+        yield "BEGUN", {}
+        yield from self._events
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("events", [(), (("ERROR", {"code": 410}),)])
+def test_watches_that_end_at_once_are_no_storm_of_lists(events: Any):
+    server = Ends(*events)
+    watch = Watch(LABELS[0], "node", NodeState(), lambda: server, threading.Event())  # type: ignore[arg-type,return-value]
+    waits = []
+    for _ in range(12):
+        watch.step()
+        waits.append(watch._wait_s)
+    assert waits[:3] == [1.0, 2.0, 4.0] and waits[-1] == 300.0
 
 
 def test_a_start_forgets_nothing_before_each_watch_had_its_list(tmp_path: Path):

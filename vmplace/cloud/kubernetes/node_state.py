@@ -102,7 +102,8 @@ class StatedFile:
         """Write what is known now."""
         try:
             text = self._text()
-            if text is not None and text != self._written:
+            # systemd takes the agent's directory away when the agent is stopped.
+            if text is not None and (text != self._written or not self._path.exists()):
                 # Words of tenants, for root alone.
                 replace_file(self._path, text, mode=0o600)
                 self._written = text

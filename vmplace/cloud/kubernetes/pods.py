@@ -15,6 +15,7 @@ from vmplace.topology.procfs import PROC, iter_pids, read_cgroup, read_comm, rea
 
 _HEX = "[0-9a-f]"
 _POD = re.compile(rf"pod({_HEX}{{8}}(?:[-_]{_HEX}{{4}}){{3}}[-_]{_HEX}{{12}})(?![-_0-9a-z])")
+_ABOVE = re.compile(r"^(/\.\.)+")
 USERS = "/user.slice/"
 QEMU = "qemu"
 """What the name of the process begins with: qemu-kvm, qemu-system-x86."""
@@ -22,7 +23,8 @@ QEMU = "qemu"
 
 def pod_uid(cgroup: str) -> str | None:
     """Return the pod's uid that /proc/PID/cgroup tells, None for a process of no pod."""
-    paths = (line.split(":", 2)[-1] for line in lines(cgroup))
+    # Seen from a container, what is outside of its own control group begins with "/..".
+    paths = (_ABOVE.sub("", line.split(":", 2)[-1]) for line in lines(cgroup))
     found = [uid for path in paths if not path.startswith(USERS) for uid in _POD.findall(path)]
     # The innermost: a cluster may run in pods of another one.
     return found[-1].replace("_", "-") if found else None

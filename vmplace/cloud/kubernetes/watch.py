@@ -12,6 +12,7 @@ import json
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ LOG = logging.getLogger(__name__)
 LABELS = ("kubevirt.io/nodeName", "kubevirt.io/migrationTargetNodeName")
 WATCH_S, CONNECT_S, READ_S = 300, 10.0, 330.0
 FIRST_WAIT_S, RIGHTS_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0, 300.0
+HELD_S = 10.0
+"""A watch that held for so long shows that the API server is well."""
 PATH = "/apis/kubevirt.io/v1/virtualmachineinstances"
 MOST_LINE = 8 << 20
 """Bytes of one event: etcd keeps no object of more than 1.5 MB."""
@@ -59,7 +62,7 @@ class ApiClient:
             self._http = adapter.Client(config.get(), adapter.ConnectionParams(timeout=timeout))
         except Exception as err:
             hint = "give --kubeconfig, or run it in a pod with a service account"
-            raise VmplaceError(f"cannot connect to the API server: {err}", hint=hint) from err
+            raise VmplaceError(f"cannot connect to the API server: {_told(err)}", hint=hint) from None
 
     def close(self) -> None:
         """Let go of connections."""
@@ -101,6 +104,10 @@ class ApiClient:
     def _answer(self, asked: dict[str, str]) -> Any:
         try:
             answer = self._http.send(self._http.build_request("GET", PATH, params=asked), stream=True)
+        except self._httpx.LocalProtocolError:
+            # Its text has the header, and so the token.
+            hint = "see the token in --kubeconfig: does it end with a line break?"
+            raise RightsError("the token holds a character that no header may", hint=hint) from None
         except self._httpx.HTTPError as err:
             hint = "see that it runs; vmplace goes on by itself once it does"
             raise VmplaceError(f"the API server does not answer: {err}", hint=hint) from err
@@ -109,6 +116,14 @@ class ApiClient:
         answer.read()
         answer.close()
         raise _refusal(answer.status_code, _without_credentials(answer))
+
+
+def _told(err: Exception) -> str:
+    """Return what was wrong with a kubeconfig; what a parser shows of its lines may be a token."""
+    if mark := getattr(err, "problem_mark", None):
+        return f"the kubeconfig is no valid YAML, line {mark.line + 1}"
+    is_known = isinstance(err, OSError) or type(err).__module__.startswith("lightkube.")
+    return str(err) if is_known else type(err).__name__
 
 
 def _without_credentials(answer: Any) -> str:
@@ -156,15 +171,21 @@ class Watch:
 
     def step(self) -> None:
         """Follow until the watch ends or breaks, and set how long to wait before the next."""
+        began = time.monotonic()
         try:
             self.follow()
         except VmplaceError as err:
-            self._fail(err)
+            self._fail(err, time.monotonic() - began)
         except Exception as err:
             # An unexpected exception of a library must not end the thread.
-            self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
+            self._fail(VmplaceError(f"{type(err).__name__}: {err}"), time.monotonic() - began)
         else:
-            self._wait_s = 0.0
+            self._back_off(time.monotonic() - began, FIRST_WAIT_S)
+
+    def _back_off(self, held_s: float, least_s: float) -> None:
+        """Wait longer each time, until a watch held for a while: each list costs the API server much."""
+        before_s = 0.0 if held_s >= HELD_S else self._wait_s
+        self._wait_s = min(max(2 * before_s, least_s), LONGEST_WAIT_S)
 
     def follow(self) -> None:
         """List, then watch; raises VmplaceError."""
@@ -192,11 +213,10 @@ class Watch:
     def _works(self) -> None:
         if self._problem:
             LOG.warning("instances are followed again")
-        self._problem, self._wait_s = "", 0.0
+        self._problem = ""
 
-    def _fail(self, err: VmplaceError) -> None:
-        least = RIGHTS_WAIT_S if isinstance(err, RightsError) else FIRST_WAIT_S
-        self._wait_s = min(max(2 * self._wait_s, least), LONGEST_WAIT_S)
+    def _fail(self, err: VmplaceError, held_s: float) -> None:
+        self._back_off(held_s, RIGHTS_WAIT_S if isinstance(err, RightsError) else FIRST_WAIT_S)
         reported = f"{err}" + (f" ({err.hint})" if err.hint else "")
         if reported != self._problem:
             LOG.error("%s", reported)

@@ -19,6 +19,7 @@ from importlib import import_module
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 
@@ -41,7 +42,7 @@ SET_MEMPOLICY, MPOL_BIND = 238, 2
 BALANCING = Path("/sys/kernel/debug/sched/numa_balancing")
 BALANCING_SWITCH = Path("/proc/sys/kernel/numa_balancing")
 BALANCED_S = 6.0
-MARKS_TIMEOUT_S = 120.0
+MARKS_TIMEOUT_S, SPIN_S = 120.0, 5.0
 SWAPPED_STEPS = 8
 """Steps that the host goes on swapping for."""
 TRIES = 3
@@ -226,11 +227,25 @@ def first_and_last() -> tuple[int, int]:
 
 
 def await_marks(count: int) -> None:
-    """Keep a CPU busy until so many pages were marked: only who runs is scanned."""
+    """Keep a CPU busy until so many pages were marked: only who runs is scanned.
+
+    A thread whose scan took long is left alone for 32 times as long (task_numa_work(), kernel/sched/fair.c),
+    so another one takes over now and then.
+    """
     until, deadline = counted("numa_pte_updates") + count, time.monotonic() + MARKS_TIMEOUT_S
     while counted("numa_pte_updates") < until:
         if time.monotonic() > deadline:
             raise TimeoutError("NUMA balancing marks nothing")
+        thread = Thread(target=spin, args=(until,))
+        thread.start()
+        thread.join()
+
+
+def spin(until: int) -> None:
+    """Do nothing for a while, or until so many pages were marked."""
+    end = time.monotonic() + SPIN_S
+    while counted("numa_pte_updates") < until and time.monotonic() < end:
+        pass
 
 
 def misplaced(orders: Connection) -> None:
@@ -255,8 +270,7 @@ def balancing() -> None:
     os.sched_setaffinity(0, {first_and_last()[0]})
     vm = Vm()
     # Memory of a single thread is marked only if that runs on another node (change_pte_range() in
-    # mm/mprotect.c).  The first scan has to find it there: after one that took long, as on a busy machine,
-    # the thread is left alone for 32 times as long (task_numa_work() in kernel/sched/fair.c).
+    # mm/mprotect.c).
     os.sched_setaffinity(0, {first_and_last()[1]})
     start_balancing()
     await_marks(NPAGES)

@@ -62,7 +62,8 @@ class ApiClient:
             self._http = adapter.Client(config.get(), adapter.ConnectionParams(timeout=timeout))
         except Exception as err:
             hint = "give --kubeconfig, or run it in a pod with a service account"
-            raise VmplaceError(f"cannot connect to the API server: {_told(err)}", hint=hint) from None
+            reported = f"cannot connect to the API server: {_without_lines(err)}"
+            raise VmplaceError(reported, hint=hint) from None
 
     def close(self) -> None:
         """Let go of connections."""
@@ -118,7 +119,7 @@ class ApiClient:
         raise _refusal(answer.status_code, _without_credentials(answer))
 
 
-def _told(err: Exception) -> str:
+def _without_lines(err: Exception) -> str:
     """Return what was wrong with a kubeconfig; what a parser shows of its lines may be a token."""
     if mark := getattr(err, "problem_mark", None):
         return f"the kubeconfig is no valid YAML, line {mark.line + 1}"

@@ -128,6 +128,19 @@ def test_a_sweep_that_was_killed_keeps_its_rows(tmp_path: Path) -> None:
     assert not Path(f"{url}.parts").exists()
 
 
+def test_of_two_sweeps_beside_each_other_neither_loses_the_others_rows(tmp_path: Path) -> None:
+    url = str(tmp_path / "out.parquet")
+    one, other = SweepResults(url), SweepResults(url)
+    one.add(empty_row(task("a")))
+    other.add(empty_row(task("b")))
+    other.flush()
+    one.finish()
+    other.add(empty_row(task("c")))
+    other.finish()
+    assert {row.host for row in read_rows(url)} == {"a", "b", "c"}
+    assert not Path(f"{url}.parts").exists()
+
+
 def test_what_is_wrong_with_a_recording_is_its_row(traces: Path, tmp_path: Path) -> None:
     (traces / "bad.npz").write_bytes(b"no trace")
     out = tmp_path / "out.parquet"

@@ -7,7 +7,7 @@ At the end all rows become OUT, and the parts go.  A sweep that was killed is ta
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ class SweepResults:
         self._parts = f"{self._path}.parts"
         self._new: list[SweepRow] = []
         self._flushed_s = clock()
-        self.rows: dict[str, SweepRow] = {row.task: row for row in self._kept()}
+        self.rows: dict[str, SweepRow] = {row.task: row for row in self._kept(self._part_names())}
 
     @property
     def done(self) -> set[str]:
@@ -61,14 +61,18 @@ class SweepResults:
         self._new, self._flushed_s = [], self._clock()
 
     def finish(self) -> None:
-        """Make all rows one Parquet file; the parts go last."""
+        """Make all rows one Parquet file, those of a sweep beside this one too; its parts go last."""
         self.flush()
+        read = self._part_names()
+        self.rows = {row.task: row for row in self._kept(read)}
         with tempfile.TemporaryDirectory(prefix="vmplace-sweep-") as folder:
             lines, made = Path(folder, "rows.jsonl"), Path(folder, "rows.parquet")
             lines.write_bytes(LINES.encode_lines(list(self.rows.values())))
             _write_parquet(lines, made)
             self._replace(made)
-        if self._filesystem.exists(self._parts):
+        for part in read:
+            self._filesystem.rm_file(part)
+        if self._filesystem.exists(self._parts) and not self._part_names():
             self._filesystem.rm(self._parts, recursive=True)
 
     def _replace(self, made: Path) -> None:
@@ -81,12 +85,16 @@ class SweepResults:
             hint = f"the rows are kept in {self.url}.parts"
             raise VmplaceError(f"{self.url} cannot be written: {err}", hint=hint) from err
 
-    def _kept(self) -> list[SweepRow]:
+    def _part_names(self) -> list[str]:
+        if not self._filesystem.exists(self._parts):
+            return []
+        # Another sweep may have written some since this one listed them.
+        self._filesystem.invalidate_cache(self._parts)
+        return sorted(self._filesystem.glob(f"{self._parts}/*.jsonl"))
+
+    def _kept(self, parts: Sequence[str]) -> list[SweepRow]:
         rows = read_rows(self.url) if self._filesystem.exists(self._path) else []
-        parts = (
-            self._filesystem.glob(f"{self._parts}/*.jsonl") if self._filesystem.exists(self._parts) else []
-        )
-        for part in sorted(parts):
+        for part in parts:
             rows += _whole_rows(part, self._filesystem.cat_file(part))
         # A row with figures is worth more than a failure, whichever was written first.
         return sorted(rows, key=lambda row: row.error is None)

@@ -7,6 +7,7 @@ import yaml
 
 from tests.kube.cluster import MANIFESTS, objects, shipped_role
 from tests.kube.control_plane import ControlPlane
+from vmplace.agent.config import DEFAULT_CONFIG
 
 FOLDERS = ("base", "hooks")
 PATHS = {
@@ -55,7 +56,7 @@ def test_the_patch_of_the_hooks_is_taken(plane: ControlPlane) -> None:
     )
     assert status == 200, answer
     containers = {one["name"]: one for one in answer["spec"]["template"]["spec"]["containers"]}
-    assert set(containers) == {"agent", "kube", "features"}
+    assert set(containers) == {"agent", "kube", "features", "metrics"}
     socket = yaml.safe_load((MANIFESTS / "hooks/plugin.yaml").read_text())["spec"]["nodeHooks"][0]["socket"]
     assert socket in containers["kube"]["command"]
     mounts = {one["mountPath"] for one in containers["kube"]["volumeMounts"]}
@@ -72,6 +73,19 @@ def test_no_hook_can_block_a_guest() -> None:
     [plugin] = [one for one in objects(MANIFESTS / "hooks") if one["kind"] == "Plugin"]
     assert plugin["spec"]["failureStrategy"] == "Ignore"
     assert all(one["failureStrategy"] == "Ignore" for one in plugin["spec"]["nodeHooks"])
+
+
+def test_the_operators_file_reaches_the_agent_and_figures_leave_the_pod() -> None:
+    [daemon_set] = [one for one in objects(MANIFESTS / "base") if one["kind"] == "DaemonSet"]
+    pod = daemon_set["spec"]["template"]["spec"]
+    containers = {one["name"]: one for one in pod["containers"]}
+    [config] = [
+        one["name"] for one in pod["volumes"] if one.get("configMap") == {"name": "vmplace", "optional": True}
+    ]
+    [mount] = [one for one in containers["agent"]["volumeMounts"] if one["name"] == config]
+    assert Path(mount["mountPath"]) == DEFAULT_CONFIG.parent
+    [port] = containers["metrics"]["ports"]
+    assert containers["metrics"]["command"][-1].endswith(f":{port['containerPort']}")
 
 
 def test_only_one_container_is_privileged() -> None:

@@ -23,9 +23,13 @@ def rendered(rows: list[Row]) -> Iterator[str]:
     yield "| paper | figure | published | here | why |"
     yield "|---|---|---|---|---|"
     for claim in CLAIMS:
-        found, published = reached(rows, claim), claim.get("published")
-        here = "not run" if found is None else _shown(found)
-        cells = (claim["source"], claim["what"], _shown(published), here, claim["why"])
+        cells = (
+            claim["source"],
+            claim["what"],
+            _shown(claim.get("published")),
+            _here(rows, claim),
+            claim["why"],
+        )
         yield f"| {' | '.join(map(str, cells))} |"
     yield ""
 
@@ -33,11 +37,7 @@ def rendered(rows: list[Row]) -> Iterator[str]:
 def reached(rows: list[Row], claim: Claim) -> float | None:
     """Return what the table has of a claim, None if it was not run."""
     if "mix" not in claim:
-        alone = [one for one in rows if one["host"] == ALONE_ON and len(one["guests"]) == 1]
-        alone = [one for one in alone if not one["mix"].endswith(" pages)")]
-        return share_of_mean_gain(
-            [one for one in alone if one["policy"] == claim["policy"] and "hostile" not in one["mix"]]
-        )
+        return share_of_mean_gain(_alone(rows, claim))
     of_mix = {
         one["policy"]: one
         for one in rows
@@ -47,6 +47,21 @@ def reached(rows: list[Row], claim: Claim) -> float | None:
     if mine is None or beside is None:
         return None
     return 1 - float(mine["run_time_s"]) / float(beside["run_time_s"])
+
+
+def _alone(rows: list[Row], claim: Claim) -> list[Row]:
+    """Return the rows of a claim's policy on recorded traces alone, with small pages."""
+    alone = [one for one in rows if one["host"] == ALONE_ON and len(one["guests"]) == 1]
+    alone = [one for one in alone if not one["mix"].endswith(" pages)")]
+    return [one for one in alone if one["policy"] == claim["policy"] and "hostile" not in one["mix"]]
+
+
+def _here(rows: list[Row], claim: Claim) -> str:
+    """Return what the table has of a claim, and if it has nothing, whether that is for want of a run."""
+    found = reached(rows, claim)
+    if found is None:
+        return "nothing to gain" if "mix" not in claim and _alone(rows, claim) else "not run"
+    return _shown(found)
 
 
 def _shown(share: float | str | None) -> str:

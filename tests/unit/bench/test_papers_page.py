@@ -27,6 +27,12 @@ def test_a_share_is_of_the_oracles_mean_reduction_over_traces_alone() -> None:
     assert reached(rows, {"policy": "kmaf"}) == pytest.approx(0.4)
 
 
+def test_a_share_of_nothing_is_not_called_unrun() -> None:
+    still = row("kmaf", 2.0) | {"oracle_run_time_s": 2.0}
+    (line,) = [one for one in rendered([still]) if "kMAF, section 5.1" in one]
+    assert "| nothing to gain |" in line
+
+
 def test_each_claim_is_a_line_whatever_was_run() -> None:
     page = "\n".join(rendered([]))
     assert all(f"| {claim['source']} | {claim['what']} |" in page for claim in CLAIMS)

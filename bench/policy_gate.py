@@ -25,16 +25,22 @@ def protected_harmed(rows: Sequence[Row]) -> Iterator[Row]:
             yield one
 
 
-def lines(rows: Sequence[Row]) -> list[str]:
-    """Return what the gate says, a line each; none if it holds.  It judges nothing without a row."""
+def lines(rows: Sequence[Row], missing: Sequence[str] = ()) -> list[str]:
+    """Return what the gate says, a line each; none if it holds.  ``missing``: traces that were not there.
+
+    It judges nothing without a row, and not all that it should without a trace.
+    """
+    why = (
+        [f"there is no trace of {', '.join(missing)}, so not all was judged: see --traces"] if missing else []
+    )
     if not any(one["policy"] == SHIPS for one in rows):
-        return [f"{SHIPS} was not run, so nothing shows that it does no harm"]
+        return [*why, f"{SHIPS} was not run, so nothing shows that it does no harm"]
     said = [("a guest", one, one["worst_guest_slowdown"], HARM) for one in harmed(rows)]
     said += [
         ("a protected guest", one, one["worst_protected_slowdown"], PROTECTED_BOUND)
         for one in protected_harmed(rows)
     ]
-    return [
+    return why + [
         f"{SHIPS} does harm: {one['host']} {one['mix']}, {one['source']}: {who} is {slower:.1%} slower than "
         f"with its memory untouched, {bound:.1%} is the bound"
         for who, one, slower, bound in said

@@ -97,6 +97,9 @@ def _gate(rows: list[Row]) -> Iterator[str]:
     """Yield whether what ships is harmless, and each row in which it is not."""
     bad, guarded = list(harmed(rows)), list(protected_harmed(rows))
     ours = [one for one in rows if one["policy"] == SHIPS]
+    if not ours:
+        yield f"**The gate judged nothing**: `{SHIPS}` was not run.\n"
+        return
     held = "**The gate does not hold**" if bad or guarded else "The gate holds"
     yield f"{held}: in {len(bad)} of {len(ours)} rows of `{SHIPS}` a guest is more than {HARM:.0%} slower"
     yield "than with its memory untouched" + ("." if not bad else ":\n")

@@ -73,10 +73,10 @@ def _policy_line(rows: list[Row], policy: str, source: str) -> str:
     share, *others = (mean_share(mine, key) for key in ("oracle_share", "online_share", "static_share"))
     means = (share, share_of_mean_gain(mine), *others)
     reported = "".join(f"{'-' if one is None else f'{one:.3f}':>13}" for one in means)
-    worst = max((one["worst_guest_slowdown"] for one in mine), default=0.0)
     guarded = [v for one in mine if (v := one["worst_protected_slowdown"]) is not None]
-    shown = f"{max(guarded):+.2%}" if guarded else "-"
-    return f"{policy:24}{source:10}{reported}{worst:>+13.2%}{shown:>13}{len(mine):>6}"
+    slower = [one["worst_guest_slowdown"] for one in mine], guarded
+    worst, shown = (f"{np.max(some):+.2%}" if some else "-" for some in slower)
+    return f"{policy:24}{source:10}{reported}{worst:>13}{shown:>13}{len(mine):>6}"
 
 
 def _left_out_lines(rows: list[Row]) -> list[str]:

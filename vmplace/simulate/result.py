@@ -111,8 +111,12 @@ def oracle_share(none_s: float, reached_s: float, oracle_s: float) -> float | No
 
 
 def worst_slowdown(result: SimulationResult, none: SimulationResult) -> float:
-    """Return by how much the worst guest is slower than under ``none``: 0.02 is 2 %, negative is faster."""
-    return max(one.run_time_s / none.guests[name].run_time_s - 1.0 for name, one in result.guests.items())
+    """Return by how much the worst guest is slower than under ``none``: 0.02 is 2 %, negative is faster.
+
+    A time that is no number makes the answer none, whichever guest has it: max() would pass over it.
+    """
+    slower = [one.run_time_s / none.guests[name].run_time_s - 1.0 for name, one in result.guests.items()]
+    return float(np.max(slower))
 
 
 def row(  # the shape that bench-policy and --json share

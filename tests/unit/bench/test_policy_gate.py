@@ -1,5 +1,6 @@
 """The table of policies can fail: what ships is held against doing nothing in each row."""
 
+import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from bench import bench_agent, bench_policy, policy_cache, policy_gate
 from bench.bench_hostile import drawn
 from bench.policy_cache import ResultCache
 from bench.policy_page import rendered
+from vmplace.simulate.result import GuestResult, SimulationResult, worst_slowdown
 
 
 def row(policy: str, slowdown: float, mix: str = "lulesh", guests: int = 1) -> dict[str, Any]:
@@ -26,6 +28,12 @@ def row(policy: str, slowdown: float, mix: str = "lulesh", guests: int = 1) -> d
         "oracle_run_time_s": 0.8,
         "guests": dict.fromkeys("abc"[:guests]),
     }
+
+
+def ran(times: dict[str, float]) -> SimulationResult:
+    return SimulationResult(
+        1.0, None, None, None, {name: GuestResult(time_s, 0, 0, 0, 0) for name, time_s in times.items()}
+    )
 
 
 def test_a_guest_that_got_slower_by_more_than_a_hundredth_fails_the_gate() -> None:
@@ -46,6 +54,7 @@ def test_the_bench_ends_with_the_gates_word(
     monkeypatch.setattr(bench_policy, "scenario_names", lambda _: [("carrefour-a", ("lulesh",))])
     monkeypatch.setattr(bench_policy, "scenario", lambda *_: None)
     monkeypatch.setattr(bench_policy, "table_rows", lambda *_: [harm])
+    monkeypatch.setattr(bench_policy, "missing_of", lambda *_: [])
     where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["bench", *where, "--hostile", "0", "--no-leave-one-out"])
     assert bench_policy.main() == code
@@ -61,10 +70,35 @@ def test_a_protected_guest_has_a_closer_bound() -> None:
 @pytest.mark.parametrize("rows", [[], [row("kmaf", 0.0)]], ids=["none", "of others"])
 def test_without_a_row_of_what_ships_nothing_is_shown(rows: list[dict[str, Any]]) -> None:
     assert "was not run" in policy_gate.lines(rows)[0]
+    page = "\n".join(rendered({"rows": rows, "sampled": "nothing"}))
+    assert "**The gate judged nothing**" in page and "The gate holds" not in page
+
+
+def test_made_up_programs_alone_do_not_stand_for_the_traces_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harmless = row("agent:auto", 0.0, "hostile-1") | {
+        "worst_protected_slowdown": None,
+        "static_share": None,
+        "online_share": None,
+    }
+    monkeypatch.setattr(bench_policy, "hostile_rows", lambda *_: [harmless])
+    where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["bench", *where, "--hostile", "1", "--no-leave-one-out"])
+    assert bench_policy.main() == 1
+    assert "there is no trace of freqmine, gap-cc-urand20" in capsys.readouterr().err
 
 
 def test_a_time_that_is_no_number_is_harm() -> None:
     assert policy_gate.lines([row("agent:auto", float("nan"))])
+
+
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_a_guest_whose_time_is_no_number_hides_behind_no_other_guest(slow: str) -> None:
+    still, other = (ran({"a": 1.0, "b": 1.0}), ran({"a": 1.0, "b": 1.0} | {slow: float("nan")}))
+    assert math.isnan(worst_slowdown(other, still))
+    specs = [SimpleNamespace(name=name, slowdown_bound=0.005) for name in "ab"]
+    assert math.isnan(bench_policy.worst_protected({"guests": other.guests}, still, specs) or 0.0)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_traces_ends_with_an_error_and_says_what_it_lacks(

@@ -89,6 +89,13 @@ def test_made_up_programs_alone_do_not_stand_for_the_traces_that_are_missing(
     assert "there is no trace of freqmine, gap-cc-urand20" in capsys.readouterr().err
 
 
+def test_what_time_is_left_for_goes_to_bwaps_ground_and_then_to_each_host_in_turn() -> None:
+    hosts = [host for host, _ in bench_policy.MIXES]
+    assert hosts[:2] == ["narrow-controllers"] * 2
+    turns = [hosts[2:][:index].count(host) for index, host in enumerate(hosts[2:])]
+    assert turns == sorted(turns)
+
+
 def test_a_time_that_is_no_number_is_harm() -> None:
     assert policy_gate.lines([row("agent:auto", float("nan"))])
 

@@ -182,7 +182,12 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
     parser.add_argument("--only", default="", help="only scenarios whose mix contains this text")
     parser.add_argument("--windows", type=int, default=14, help="of each trace, the first so many")
-    parser.add_argument("--minutes", type=float, default=60.0, help="of CPU, after which no scenario begins")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=60.0,
+        help="no scenario begins after: of CPU, with --jobs N an N-th by the clock",
+    )
     parser.add_argument("--hostile", type=int, default=8, help="so many made-up programs that mislead")
     parser.add_argument("--hostile-first", type=int, default=None, help="the first one's number; drawn anew")
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="only these, none and oracles")
@@ -237,11 +242,16 @@ def sampled(options: argparse.Namespace, left: Sequence[str], first: int) -> str
     words = [f"the first {options.windows} windows of each trace"]
     words += [f"programs {first} to {first + options.hostile - 1} made up"] if options.hostile else []
     words += [f"scenarios with {options.only!r} in their names alone"] if options.only else []
-    # Beside each other scenarios begin for a part of that time, by the clock on the wall.
-    some, of_what = options.minutes / options.jobs, " of CPU" if options.jobs == 1 else ""
-    limit = f"{some:g} minutes{of_what}"
-    words += [f"left out after {limit}: {', '.join(left)}"] if left else []
+    words += [f"left out after {limit_of(options)}: {', '.join(left)}"] if left else []
     return "; ".join(words)
+
+
+def limit_of(options: argparse.Namespace) -> str:
+    """Return in words after which time no scenario began."""
+    # What CPU time children took is known only when they have ended.
+    if options.jobs == 1:
+        return f"{options.minutes:g} minutes of CPU"
+    return f"{options.minutes / options.jobs:g} minutes by the clock, {options.jobs} scenarios at a time"
 
 
 def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
@@ -272,9 +282,8 @@ def worst_protected(
 def fill_cache(bench: Bench, options: argparse.Namespace) -> set[tuple[str, tuple[str, ...]]]:
     """Run what the table will ask for, several scenarios at a time; return those that were begun.
 
-    The results are in the cache then.
-    None begins after the minutes of CPU that there are.  A failure here is not reported: the table meets it
-    again.
+    The results are in the cache then.  None begins after its part of the minutes, by the clock.
+    A failure here is not reported: the table meets it again.
     """
     named = scenario_names(options.traces)
     jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]

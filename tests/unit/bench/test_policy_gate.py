@@ -207,4 +207,7 @@ def test_what_others_filled_in_the_time_that_there_was_stands_in_the_table_and_t
     where = ["--traces", str(tmp_path), "--out", str(tmp_path / "policy.json"), "--cache", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["bench", *where, "--jobs", "2", "--hostile", "0", "--no-leave-one-out"])
     bench_policy.main()
-    assert "left out after 30 minutes: carrefour-a gups" in (tmp_path / "policy.json").read_text()
+    assert (
+        "left out after 30 minutes by the clock, 2 scenarios at a time: carrefour-a gups"
+        in (tmp_path / "policy.json").read_text()
+    )

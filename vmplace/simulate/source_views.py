@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import OutsideError, VmplaceError
 from vmplace.model.metrics import Matrix
 from vmplace.model.touch_rates import expected_touches, reading_times
 from vmplace.outside import whole
@@ -215,15 +215,21 @@ def source_named(text: str) -> Source:
 
     Raises VmplaceError.
     """
-    name, _, period = text.partition(":")
-    if name in SAMPLING and period:
-        return partial(
-            SAMPLING[name], period=whole(period, least=1, most=MOST_PERIOD, what=f"{name}'s period")
-        )
-    if name not in SOURCES or period:
+    name, colon, period = text.partition(":")
+    if name in SAMPLING and colon:
+        return partial(SAMPLING[name], period=_period_of(name, period))
+    if name not in SOURCES or colon:
         known = ", ".join([*SOURCES, *(f"{one}:PERIOD" for one in SAMPLING)])
         raise VmplaceError(f"there is no source {text!r}", hint=f"known: {known}")
     return SOURCES[name]
+
+
+def _period_of(name: str, text: str) -> int:
+    try:
+        return whole(text, least=1, most=MOST_PERIOD, what=f"{name}'s period")
+    except OutsideError as err:
+        usual = IBS_CYCLES if SAMPLING[name] is see_hits else IBS_PERIOD
+        raise VmplaceError(f"--source: {err}", hint=f"for example {name}:{usual}") from err
 
 
 @dataclass(frozen=True)

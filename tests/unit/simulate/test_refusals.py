@@ -59,12 +59,17 @@ def test_a_place_that_cannot_be_written_is_reported_before_the_run(
     assert "cannot be written" in str(answer.exception)
 
 
-@pytest.mark.parametrize("period", ["²", "9" * 5000, "9" * 400, "-1", "0", "1.5", "1e3", str(1 << 33)])
+@pytest.mark.parametrize(
+    "period",
+    ["", "²", "9" * 5000, "9" * 400, "-1", "0", "1.5", "1e3", str(1 << 33)],
+    ids=lambda text: text[:9],
+)
 def test_a_period_that_no_counter_has_is_said_in_a_line(tmp_path: Path, period: str):
     for name in ("ibs", "ibs-hits"):
         answer = simulated(tmp_path, "--source", f"{name}:{period}")
         assert isinstance(answer.exception, VmplaceError)
         assert "period" in str(answer.exception) and len(str(answer.exception)) < 200
+        assert str(answer.exception.hint).startswith(f"for example {name}:")
 
 
 def test_a_full_disk_is_said_in_a_line(tmp_path: Path):

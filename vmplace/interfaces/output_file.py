@@ -20,12 +20,12 @@ def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
     if path is None:
         yield None
         return
-    path = path.resolve()
     if path.exists() and not path.is_file():
-        # A device or pipe (/dev/stdout): nothing can take its place.
+        # A device or pipe (/dev/stdout): nothing can take its place, and a pipe's path leads nowhere.
         with _written(path), _opened_now(path) as there:
             yield there
         return
+    path = _behind_links(path)
     try:
         file = NamedTemporaryFile(dir=path.parent, prefix=f".{path.name[:100]}.", delete=False)  # noqa: SIM115
     except (OSError, ValueError) as err:
@@ -39,6 +39,16 @@ def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
     except BaseException:
         Path(file.name).unlink(missing_ok=True)
         raise
+
+
+def _behind_links(path: Path) -> Path:
+    """Return the file that a link stands for, which is what is replaced."""
+    # Path.resolve() ends with an error of no file at links that lead to each other.
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        why = os.strerror(errno.ELOOP)
+        raise VmplaceError(f"{path} cannot be written: {why}", hint="name another file")
+    return real
 
 
 @contextmanager

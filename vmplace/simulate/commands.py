@@ -1,5 +1,6 @@
 """``vmplace simulate``: recorded programs as guests of a modelled host, under one policy."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,9 @@ def _is_watched() -> bool:
 
 def _check_output(json_path: Path | None, host_path: Path, guests: tuple[str, ...]) -> None:
     """Raise VmplaceError if the figures would take the place of what they are made from."""
-    traces = [Path(text.partition("=")[2].partition(",")[0]) for text in guests]
-    if json_path is not None and json_path.resolve() in {one.resolve() for one in (host_path, *traces)}:
+    traces = [text.partition("=")[2].partition(",")[0] for text in guests]
+    read = {os.path.realpath(one) for one in (str(host_path), *traces)}
+    if json_path is not None and os.path.realpath(json_path) in read:
         raise VmplaceError(f"--json {json_path} is read by this run", hint="name another file")
 
 

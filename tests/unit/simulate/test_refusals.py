@@ -1,5 +1,7 @@
 """`vmplace simulate` says in a line what is wrong, before it works for nothing."""
 
+import os
+import resource
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,43 @@ def test_a_full_disk_is_said_in_a_line(tmp_path: Path):
     answer = simulated(tmp_path, "--json", "/dev/full")
     assert isinstance(answer.exception, VmplaceError)
     assert "/dev/full cannot be written: No space left on device" in str(answer.exception)
+
+
+def test_a_file_that_grows_too_large_is_said_in_a_line_and_the_old_one_stays(tmp_path: Path):
+    (tmp_path / "x").write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        with pytest.raises(VmplaceError, match="x cannot be written: File too large"):
+            _write(tmp_path / "x", b"n" * 4096)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "old")]
+
+
+def test_a_pipe_that_a_link_stands_for_is_written(tmp_path: Path):
+    """As /dev/stdout is in a pipeline: the path behind the link is the name of no file."""
+    reader, writer = os.pipe()
+    _write(Path(f"/proc/self/fd/{writer}"), b"figures")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"figures"
+
+
+@pytest.mark.parametrize("option", ["--json", "--host"])
+def test_links_that_lead_to_each_other_are_said_in_a_line(tmp_path: Path, option: str):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for name in ("a", "a/x"):
+        answer = simulated(tmp_path, option, str(tmp_path / name))
+        assert isinstance(answer.exception, VmplaceError)
+        assert "Too many levels of symbolic links" in str(answer.exception)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with opened_output(path) as file:
+        assert file is not None
+        file.write(content)
 
 
 @pytest.mark.parametrize("is_watched", [True, False])

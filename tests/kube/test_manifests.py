@@ -80,7 +80,9 @@ def test_the_operators_file_reaches_the_agent_and_figures_leave_the_pod() -> Non
     pod = daemon_set["spec"]["template"]["spec"]
     containers = {one["name"]: one for one in pod["containers"]}
     [config] = [
-        one["name"] for one in pod["volumes"] if one.get("configMap") == {"name": "vmplace", "optional": True}
+        one["name"]
+        for one in pod["volumes"]
+        if one.get("configMap") == {"name": "vmplace-toml", "optional": True}
     ]
     [mount] = [one for one in containers["agent"]["volumeMounts"] if one["name"] == config]
     assert Path(mount["mountPath"]) == DEFAULT_CONFIG.parent

@@ -90,16 +90,17 @@ def test_what_is_there_is_not_done_again(traces: Path, tmp_path: Path) -> None:
     assert len(read_rows(str(out))) == 4
 
 
-def test_another_host_file_of_the_same_name_is_done_again(traces: Path, tmp_path: Path) -> None:
+def test_another_host_file_of_the_same_name_has_rows_and_gains_of_its_own(
+    traces: Path, tmp_path: Path
+) -> None:
     out, host = tmp_path / "out.parquet", tmp_path / "square-diagonal.toml"
-    sweep(traces, out, policies="none")
+    sweep(traces, out)
+    [before] = sweep_report(str(out))["policies"]
     host.write_text(HOST.read_text().replace("memory_mib = 8192", "memory_mib = 4096"))
-    assert (
-        json.loads(run("sweep", traces, "--hosts", host, "--policies", "none", "--out", out, "--json"))[
-            "skipped"
-        ]
-        == 0
-    )
+    again = run("sweep", traces, "--hosts", host, "--policies", "none,vmplace", "--out", out, "--json")
+    assert json.loads(again)["skipped"] == 0
+    [both] = sweep_report(str(out))["policies"]
+    assert both["rows"] == 2 * before["rows"]
 
 
 def test_a_sweep_that_was_killed_while_it_wrote_keeps_the_rows_that_are_whole(tmp_path: Path) -> None:

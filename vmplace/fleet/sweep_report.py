@@ -19,10 +19,7 @@ SELECT good.*, CASE good.kind
     WHEN 'trace' THEN 1 - good.run_time_s / none.run_time_s
     ELSE good.lar - good.lar_before END AS gain,
   none.run_time_s AS none_run_time_s
-FROM good LEFT JOIN good AS none ON none.policy = 'none'
-  AND (good.recording, good.host, good.source, good.version)
-    = (none.recording, none.host, none.source, none.version)
-  AND good.windows IS NOT DISTINCT FROM none.windows
+FROM good LEFT JOIN good AS none ON none.task = good.baseline
 WHERE good.policy <> 'none';
 """
 _QUESTIONS = {

@@ -20,7 +20,7 @@ from vmplace.extras import extra_module
 from vmplace.fleet.sweep_rows import SQL_TYPES, SweepRow
 
 FLUSH_S = 10.0
-RESULT_CURE = "name a file that `vmplace sweep --out` wrote"
+RESULT_CURE = "name a file that `vmplace sweep --out` of this release wrote"
 LINES = msgspec.json.Encoder()
 
 

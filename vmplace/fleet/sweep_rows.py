@@ -17,11 +17,13 @@ class SweepRow(msgspec.Struct, frozen=True):
     """What came of one policy on one host with one recording.
 
     ``kind``: "trace" is simulated and has run times (modelled); "recording" is replayed on the host that
-    it was made on and has local access ratios (estimated).  ``task`` sums up all that the row depends on.
-    ``error``: why there are no figures.  ``wall_s``: what it took.
+    it was made on and has local access ratios (estimated).  ``task`` sums up all that the row depends on,
+    ``baseline`` is the task of the same but for policy "none": what gains are against.  ``error``: why there
+    are no figures.  ``wall_s``: what it took.
     """
 
     task: str
+    baseline: str
     recording: str
     kind: str
     host: str
@@ -42,7 +44,8 @@ class SweepRow(msgspec.Struct, frozen=True):
 
 GUEST_TYPE = "STRUCT(name VARCHAR, moved_bytes BIGINT, run_time_s DOUBLE, lar_before DOUBLE, lar DOUBLE)"
 SQL_TYPES = {
-    **dict.fromkeys(("task", "recording", "kind", "host", "policy", "source", "version"), "VARCHAR"),
+    **dict.fromkeys(("task", "baseline", "recording", "kind"), "VARCHAR"),
+    **dict.fromkeys(("host", "policy", "source", "version"), "VARCHAR"),
     "windows": "BIGINT",
     **dict.fromkeys(("run_time_s", "lar_before", "lar", "mc_imbalance_before", "mc_imbalance"), "DOUBLE"),
     "moved_bytes": "BIGINT",

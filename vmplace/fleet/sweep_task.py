@@ -137,8 +137,9 @@ def run_task(task: SweepTask) -> SweepRow:
 
 def empty_row(task: SweepTask) -> SweepRow:
     """Return the row without figures."""
+    baseline = msgspec.structs.replace(task, policy=NONE).id
     return SweepRow(
-        task.id, task.url, task.kind, task.host, task.policy, task.source, __version__, task.windows
+        task.id, baseline, task.url, task.kind, task.host, task.policy, task.source, __version__, task.windows
     )
 
 

@@ -302,14 +302,14 @@ def test_a_placement_that_is_gone_is_reported_once_and_asked_ever_less(
     waits = []
     for now["s"] in range(600, 6000, 900):
         publisher.step(now["s"])
-        waits.append(publisher._wait_s)
-    assert waits == [120.0, 240.0, 480.0, 900.0, 900.0, 900.0]
+        waits.append(publisher.wait_s)
+    assert waits == [60.0, 120.0, 240.0, 480.0, 900.0, 900.0]
     assert len([one for one in caplog.records if "does not answer" in one.getMessage()]) == 1
     service.start()
     publisher.step(6000.0)
     publisher.step(6660.0)
     assert children(admin, host) == {"vmplace_node0": {NODE, TIGHT}, "vmplace_node1": {NODE}}
-    assert publisher._wait_s == 60.0
+    assert publisher.wait_s == 0.0
 
 
 def test_what_was_said_before_a_restart_holds_until_disproved(
@@ -342,11 +342,34 @@ def test_a_connection_that_breaks_now_and_then_keeps_no_node_from_being_tight(
     )
     for now_s in range(0, 601, 60):
         publisher.step(float(now_s))
-        # Each 5 minutes a request fails.
+        # Each 5 minutes the connection is gone.
         if now_s % 300 == 0:
-            publisher._fail(VmplaceError("Placement does not answer"))
-    publisher.step(660.0)
+            publisher._providers = publisher._published = None
     assert children(admin, host)["vmplace_node0"] == {NODE, TIGHT}
+
+
+def test_pressure_that_broke_while_placement_was_left_alone_begins_anew(
+    service: PlacementService, host: str, ours: NodeProviders, admin: Any
+) -> None:
+    now = {"s": 0}
+
+    def connect() -> NodeProviders:
+        if now["s"] < 500:
+            raise VmplaceError("Placement does not answer")
+        return providers("vmplace", host)
+
+    def ask() -> dict[str, Any]:
+        if now["s"] == 720:
+            raise VmplaceError("the agent does not answer")
+        return status(node0=0.1 if now["s"] == 360 else 0.9)
+
+    publisher, tight_s = Publisher(ask, connect, 60.0, SlowState(hold_s=600)), []
+    for now["s"] in range(0, 1500, 60):
+        publisher.step(float(now["s"]))
+        if publisher._providers and TIGHT in children(admin, host)["vmplace_node0"]:
+            tight_s.append(now["s"])
+    # It had 0.1 at 360, when Placement was left alone; at 720 nobody knew.
+    assert tight_s[0] == 780 + 600
 
 
 def test_the_agent_does_not_notice_that_placement_is_killed(

@@ -3,8 +3,9 @@
 1. Every ``interval_s`` the process asks the agent what guests take of each node, and turns that into traits,
    with hysteresis (slow_state.py).  It writes to Placement only when something changed, or every
    ``REFRESH_S``, in case somebody else changed Placement.
-2. A failure is logged once, and again only when it differs.  After each failure the wait doubles, up to
-   ``SLOWEST_S``.  The connection is made anew from clouds.yaml, so a new password needs no restart.
+2. A failure is logged once, and again only when it differs.  After each failure of Placement, it is left
+   alone for twice as long, up to ``SLOWEST_S``; the agent is asked all the same, as pressure must hold
+   without a break.  The connection is made anew from clouds.yaml, so a new password needs no restart.
 3. The agent notices none of this: it answers one question a minute.
 """
 
@@ -93,35 +94,51 @@ class Publisher:
     connect: Callable[[], NodeProviders]
     interval_s: float
     state: SlowState
+    wait_s: float = 0.0
+    """For how long Placement is left alone after it failed."""
     _providers: NodeProviders | None = None
     _published: tuple[tuple[int, ...], frozenset[int]] | None = None
     _published_s: float = 0.0
+    _again_s: float = 0.0
     _has_begun: bool = False
     _problem: str | None = None
-    _wait_s: float = 0.0
 
     def run(self, stop: threading.Event, clock: Callable[[], float]) -> None:
         """Go on until stopped."""
         while not stop.is_set():
             self.step(clock())
-            stop.wait(self._wait_s)
+            stop.wait(self.interval_s)
 
     def step(self, now_s: float) -> None:
-        """Ask and tell once, and set how long to wait."""
+        """Ask once, and tell Placement unless it is left alone."""
         try:
-            self.publish(now_s)
-        except VmplaceError as err:
-            self._fail(err)
+            nids = self._asked(now_s)
+        except Exception as err:
+            # What nobody saw is no time without a break.
+            self.state = replace(self.state, since_s={})
+            self._report(err)
+            return
+        if now_s < self._again_s:
+            return
+        try:
+            self._tell(now_s, nids)
         except Exception as err:
             # Errors of any library below: none may end the process.
-            self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
+            self._providers = self._published = None
+            self.wait_s = min(max(2 * self.wait_s, self.interval_s), max(SLOWEST_S, self.interval_s))
+            self._again_s = now_s + self.wait_s
+            self._report(err)
         else:
             if self._problem:
                 LOG.warning("Placement is up to date again")
-            self._problem, self._wait_s = None, self.interval_s
+            self._problem, self.wait_s = None, 0.0
 
     def publish(self, now_s: float) -> None:
         """Ask the agent and tell Placement what changed; raises VmplaceError."""
+        self._tell(now_s, self._asked(now_s))
+
+    def _asked(self, now_s: float) -> tuple[int, ...]:
+        """Return the host's nodes, once the state has what the agent says of them; raises VmplaceError."""
         status = self.ask()
         nids = tuple(int(nid) for nid in status["nids"])
         if not nids:
@@ -129,8 +146,10 @@ class Publisher:
             raise VmplaceError("the agent has not looked at the host yet", hint="it does within seconds")
         guests = status["guests"].values()
         pressure = node_pressure(_numbers(guest.get("pressure_by_node")) for guest in guests)
-        # Also while Placement is away: what is published of a node must have held all the time.
         self.state = self.state.after(now_s, {nid: pressure.get(nid, 0.0) for nid in nids})
+        return nids
+
+    def _tell(self, now_s: float, nids: tuple[int, ...]) -> None:
         if self._providers is None:
             self._providers = self.connect()
         if not self._has_begun:
@@ -142,10 +161,10 @@ class Publisher:
             self._providers.publish(*wanted)
             self._published, self._published_s = wanted, now_s
 
-    def _fail(self, err: VmplaceError) -> None:
-        self._providers = self._published = None
-        self._wait_s = min(max(2 * self._wait_s, self.interval_s), max(SLOWEST_S, self.interval_s))
-        reported = f"{err}" + (f" ({err.hint})" if err.hint else "")
+    def _report(self, err: Exception) -> None:
+        """Log a failure, once until there is another."""
+        known = err if isinstance(err, VmplaceError) else VmplaceError(f"{type(err).__name__}: {err}")
+        reported = f"{known}" + (f" ({known.hint})" if known.hint else "")
         if reported != self._problem:
             LOG.error("%s", reported)
         self._problem = reported

@@ -61,12 +61,13 @@ from vmplace.simulate.source_views import source_named
 from vmplace.simulate.trace import read_trace
 
 HOSTS = Path(vmplace.simulate.__file__).parent / "hosts"
+STOCK = "kernel-balancing-model", "hints"
 RUNS = (
     ("none", "full"),
     ("interleave-all", "full"),
     ("interleave-workers", "full"),
     ("numad-model", "full"),
-    ("kernel-balancing-model", "hints"),
+    STOCK,
     ("carrefour-2013", "ibs-hits"),
     ("kmaf", "hints"),
     ("bwap", "full"),
@@ -255,16 +256,20 @@ def limit_of(options: argparse.Namespace) -> str:
 
 
 def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
-    """Return the rows of one made-up scenario: of what ships, beside doing nothing.  There is no oracle."""
+    """Return the rows of one made-up scenario: of what ships, and of a stock kernel, beside doing nothing.
+
+    A stock kernel balances whether or not the agent is there, so ``idle`` is to be read beside its row.
+    There is no oracle.
+    """
     host, specs = drawn(number)
     made_by = file_digest(Path(bench_hostile.__file__)), file_digest(HOSTS / f"{host.name}.toml")
     one = Scenario(host, f"hostile-{number}", tuple(specs), 1 << 30, ("hostile", str(number), *made_by))
     none = bench.run(one, "none", "full")
     names = {"host": host.name, "mix": one.mix}
     rows = [
-        row(names | {"policy": SHIPS, "source": source}, bench.run(one, SHIPS, source), none, none)
+        row(names | {"policy": policy, "source": source}, bench.run(one, policy, source), none, none)
         | {"static_share": None, "online_share": None}
-        for source in HOSTILE_SOURCES
+        for policy, source in (STOCK, *((SHIPS, source) for source in HOSTILE_SOURCES))
     ]
     return [one | {"worst_protected_slowdown": worst_protected(one, none, specs)} for one in rows]
 

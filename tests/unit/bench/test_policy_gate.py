@@ -126,6 +126,7 @@ def test_a_made_up_program_tells_how_its_protected_guest_fared(tmp_path: Path) -
     number = next(n for n in range(100) if drawn(n)[1][0].slowdown_bound is not None)
     rows = bench_policy.hostile_rows(bench_policy.Bench(ResultCache(tmp_path), 1.0), number)
     assert rows and all(isinstance(one["worst_protected_slowdown"], float) for one in rows)
+    assert bench_policy.STOCK in {(one["policy"], one["source"]) for one in rows}
 
 
 def test_a_run_that_has_no_more_time_says_what_it_left_out(

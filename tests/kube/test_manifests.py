@@ -16,6 +16,7 @@ PATHS = {
     "DaemonSet": "/apis/apps/v1/namespaces/vmplace/daemonsets",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/vmplace/networkpolicies",
     "Plugin": "/apis/plugin.kubevirt.io/v1alpha1/plugins",
 }
 
@@ -84,10 +85,21 @@ def test_the_operators_file_reaches_the_agent_and_figures_leave_the_pod() -> Non
         for one in pod["volumes"]
         if one.get("configMap") == {"name": "vmplace-toml", "optional": True}
     ]
-    [mount] = [one for one in containers["agent"]["volumeMounts"] if one["name"] == config]
-    assert Path(mount["mountPath"]) == DEFAULT_CONFIG.parent
+    for one in containers.values():
+        # All of them look there for the agent's socket.
+        [mount] = [mount for mount in one["volumeMounts"] if mount["name"] == config]
+        assert Path(mount["mountPath"]) == DEFAULT_CONFIG.parent
     [port] = containers["metrics"]["ports"]
     assert containers["metrics"]["command"][-1].endswith(f":{port['containerPort']}")
+
+
+def test_nobody_but_prometheus_reaches_the_pods() -> None:
+    found = {one["kind"]: one for one in objects(MANIFESTS / "base")}
+    rules, template = found["NetworkPolicy"]["spec"], found["DaemonSet"]["spec"]["template"]
+    assert rules["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    [rule] = rules["ingress"]
+    names = {port["name"] for one in template["spec"]["containers"] for port in one.get("ports", ())}
+    assert rule["from"] and {port["port"] for port in rule["ports"]} == names == {"metrics"}
 
 
 def test_only_one_container_is_privileged() -> None:

@@ -14,6 +14,7 @@ from vmplace.cloud.kubernetes.node_state import NodeState, StatedFile
 from vmplace.cloud.kubernetes.pods import pod_uid, qemu_by_pod
 from vmplace.cloud.kubernetes.vmis import Vmi, parse_vmi, stated
 from vmplace.cloud.kubernetes.watch import LABELS, Watch
+from vmplace.errors import VmplaceError
 from vmplace.topology.stated_guests import StatedGuest, StatedGuests, encoded
 
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -147,10 +148,30 @@ class Ends:
 
 
 @pytest.mark.parametrize("events", [(), (("ERROR", {"code": 410}),)])
-def test_watches_that_end_at_once_are_no_storm_of_lists(events: Any):
+def test_watches_that_end_at_once_are_no_storm_of_lists(events: Any, caplog: pytest.LogCaptureFixture):
     server = Ends(*events)
     watch = Watch(LABELS[0], "node", NodeState(), lambda: server, threading.Event())  # type: ignore[arg-type,return-value]
     waits = []
+    for _ in range(12):
+        watch.step()
+        waits.append(watch._wait_s)
+    assert waits[:3] == [1.0, 2.0, 4.0] and waits[-1] == 30.0
+    assert caplog.text.count("ended early") == 1
+
+
+class Slow(Ends):
+    """An API server that answers nothing, and for which each attempt waits as long as a client does."""
+
+    now_s = 0.0
+
+    def listed(self, selector: str) -> tuple[list[Any], str]:
+        self.now_s += 60.0
+        raise VmplaceError("the API server answers 504")
+
+
+def test_a_server_that_takes_long_to_fail_is_asked_ever_less():
+    server, waits = Slow(), []
+    watch = Watch(LABELS[0], "node", NodeState(), lambda: server, threading.Event(), lambda: server.now_s)  # type: ignore[arg-type,return-value]
     for _ in range(12):
         watch.step()
         waits.append(watch._wait_s)

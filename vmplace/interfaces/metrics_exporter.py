@@ -1,8 +1,11 @@
 """What of ``vmplace metrics`` needs prometheus-client: the text of the metrics, and the server of it."""
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from socket import AF_INET6
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client.core import CollectorRegistry
@@ -14,22 +17,33 @@ from vmplace.interfaces.client import NoAgentError, ask
 from vmplace.interfaces.metrics import families, families_without_agent
 
 ASK_S = 5.0
+FRESH_S = 1.0
+"""An answer of the agent serves all scrapes of that time: anybody who reaches the port may scrape."""
 
 
 class AgentCollector(Collector):
-    """Ask the agent at each scrape; while none answers, say that it is down."""
+    """Ask the agent for a scrape; while none answers, say that it is down."""
 
-    def __init__(self, socket: Path | None) -> None:
-        self._socket = socket
+    def __init__(self, socket: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._socket, self._clock = socket, clock
+        self._one_asks = threading.Lock()
+        self._status: Mapping[str, Any] | None = None
+        self._fresh_until_s = float("-inf")
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the agent's metrics as they are now."""
+        """Yield the agent's metrics, at most FRESH_S old."""
+        with self._one_asks:
+            if self._clock() >= self._fresh_until_s:
+                self._status = self._asked()
+                self._fresh_until_s = self._clock() + FRESH_S
+            status = self._status
+        yield from families_without_agent() if status is None else families(status)
+
+    def _asked(self) -> Mapping[str, Any] | None:
         try:
-            status = ask("status", path=self._socket, timeout_s=ASK_S)
+            return ask("status", path=self._socket, timeout_s=ASK_S)
         except NoAgentError:
-            yield from families_without_agent()
-        else:
-            yield from families(status)
+            return None
 
 
 def registry(socket: Path | None) -> CollectorRegistry:

@@ -5,7 +5,8 @@
    renews the token of a service account in its file, and a new kubeconfig needs no restart.
 3. After a failure the wait doubles from FIRST_WAIT_S to LONGEST_WAIT_S.  Without the right to look, it
    begins at RIGHTS_WAIT_S: a server that just began refuses for a moment what it will allow.  A failure is
-   logged once, with the cure, and again when it changes.
+   logged once, with the cure, and again when it changes.  After watches that end well but early, it waits
+   for EARLY_WAIT_S at most: nothing is heard in that time.
 """
 
 import json
@@ -26,9 +27,9 @@ from vmplace.extras import extra_module
 LOG = logging.getLogger(__name__)
 LABELS = ("kubevirt.io/nodeName", "kubevirt.io/migrationTargetNodeName")
 WATCH_S, CONNECT_S, READ_S = 300, 10.0, 330.0
-FIRST_WAIT_S, RIGHTS_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0, 300.0
+FIRST_WAIT_S, RIGHTS_WAIT_S, EARLY_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0, 30.0, 300.0
 HELD_S = 10.0
-"""A watch that held for so long shows that the API server is well."""
+"""A watch that held for so long, after its list, shows that the API server is well."""
 PATH = "/apis/kubevirt.io/v1/virtualmachineinstances"
 MOST_LINE = 8 << 20
 """Bytes of one event: etcd keeps no object of more than 1.5 MB."""
@@ -160,8 +161,11 @@ class Watch:
     state: NodeState
     connect: Callable[[], ApiClient]
     stop: threading.Event
+    clock: Callable[[], float] = time.monotonic
     _problem: str = ""
     _wait_s: float = 0.0
+    _began_s: float | None = None
+    _ends_early: bool = False
 
     def run(self) -> None:
         """Go on until stopped."""
@@ -172,21 +176,30 @@ class Watch:
 
     def step(self) -> None:
         """Follow until the watch ends or breaks, and set how long to wait before the next."""
-        began = time.monotonic()
+        self._began_s = None
         try:
             self.follow()
         except VmplaceError as err:
-            self._fail(err, time.monotonic() - began)
+            self._fail(err)
         except Exception as err:
             # An unexpected exception of a library must not end the thread.
-            self._fail(VmplaceError(f"{type(err).__name__}: {err}"), time.monotonic() - began)
+            self._fail(VmplaceError(f"{type(err).__name__}: {err}"))
         else:
-            self._back_off(time.monotonic() - began, FIRST_WAIT_S)
+            if not (self._has_held() or self._ends_early or self.stop.is_set()):
+                LOG.warning(
+                    "a watch ended early: while they do, news comes up to %g s late (is there a proxy?)",
+                    EARLY_WAIT_S,
+                )
+                self._ends_early = True
+            self._back_off(FIRST_WAIT_S, EARLY_WAIT_S)
 
-    def _back_off(self, held_s: float, least_s: float) -> None:
+    def _has_held(self) -> bool:
+        return self._began_s is not None and self.clock() - self._began_s >= HELD_S
+
+    def _back_off(self, least_s: float, most_s: float) -> None:
         """Wait longer each time, until a watch held for a while: each list costs the API server much."""
-        before_s = 0.0 if held_s >= HELD_S else self._wait_s
-        self._wait_s = min(max(2 * before_s, least_s), LONGEST_WAIT_S)
+        before_s = 0.0 if self._has_held() else self._wait_s
+        self._wait_s = min(max(2 * before_s, least_s), most_s)
 
     def follow(self) -> None:
         """List, then watch; raises VmplaceError."""
@@ -196,7 +209,9 @@ class Watch:
             items, version = client.listed(selector)
             self.state.replace(self.label, (parse_vmi(one, self.node) for one in items))
             for kind, found in client.iter_events(selector, version):
-                self._works()
+                if kind == "BEGUN":
+                    self._began_s = self.clock()
+                    self._works()
                 if not self._take(kind, found) or self.stop.is_set():
                     return
         finally:
@@ -216,8 +231,8 @@ class Watch:
             LOG.warning("instances are followed again")
         self._problem = ""
 
-    def _fail(self, err: VmplaceError, held_s: float) -> None:
-        self._back_off(held_s, RIGHTS_WAIT_S if isinstance(err, RightsError) else FIRST_WAIT_S)
+    def _fail(self, err: VmplaceError) -> None:
+        self._back_off(RIGHTS_WAIT_S if isinstance(err, RightsError) else FIRST_WAIT_S, LONGEST_WAIT_S)
         reported = f"{err}" + (f" ({err.hint})" if err.hint else "")
         if reported != self._problem:
             LOG.error("%s", reported)

@@ -19,6 +19,7 @@ from vmplace.errors import VmplaceError
 from vmplace.interfaces.cli import cli
 
 pytest.importorskip("duckdb", reason="make test-cloud sets up what sweeps need")
+from vmplace.fleet import sweep_results
 from vmplace.fleet.executors import local_workers
 from vmplace.fleet.sweep_report import sweep_report
 from vmplace.fleet.sweep_results import SweepResults, read_rows
@@ -140,6 +141,45 @@ def test_of_two_sweeps_beside_each_other_neither_loses_the_others_rows(tmp_path:
     other.finish()
     assert {row.host for row in read_rows(url)} == {"a", "b", "c"}
     assert not Path(f"{url}.parts").exists()
+
+
+@pytest.mark.parametrize("where", ["disk", "memory://two-sweeps"])
+def test_a_sweep_that_ends_while_another_writes_loses_no_row(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk one waits for the other; object storage knows no locks."""
+    url = f"{tmp_path if where == 'disk' else where}/out.parquet"
+    first, second = SweepResults(url), SweepResults(url)
+    for results, names in ((first, "ab"), (second, "cd")):
+        for name in names:
+            results.add(empty_row(task(name)))
+    write, ends = sweep_results._write_parquet, threading.Thread(target=second.finish)
+
+    def slowly(lines: Path, made: Path) -> None:
+        monkeypatch.setattr(sweep_results, "_write_parquet", write)
+        ends.start()
+        ends.join(None if "memory" in url else 0.5)
+        assert ends.is_alive() == (where == "disk")
+        write(lines, made)
+
+    monkeypatch.setattr(sweep_results, "_write_parquet", slowly)
+    first.finish()
+    ends.join()
+    assert {row.task for row in read_rows(url)} == {task(name).id for name in "abcd"}
+    assert SweepResults(url).rows.keys() == {task(name).id for name in "abcd"}
+
+
+def test_a_file_of_an_earlier_release_is_read_and_taken_up(traces: Path, tmp_path: Path) -> None:
+    import duckdb
+
+    out = tmp_path / "out.parquet"
+    sweep(traces, out)
+    old = tmp_path / "old.parquet"
+    duckdb.sql(f"COPY (SELECT * EXCLUDE baseline FROM '{out}') TO '{old}'")  # noqa: S608 - names of our own
+    assert sweep(traces, old)["skipped"] == 4
+    assert sweep_report(str(old))["policies"] == []
+    sweep(traces, old, policies="interleave-all")
+    assert {row.baseline == "" for row in read_rows(str(old))} == {True, False}
 
 
 def test_what_is_wrong_with_a_recording_is_its_row(traces: Path, tmp_path: Path) -> None:

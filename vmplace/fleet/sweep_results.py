@@ -2,8 +2,15 @@
 
 ``OUT.parts/`` takes rows as lines of JSON, a new file every few seconds: object storage knows no append.
 At the end all rows become OUT, and the parts go.  A sweep that was killed is taken up from OUT and parts.
+
+Several sweeps may write to one OUT.  On a disk they take turns.  Object storage has no locks: whoever sees
+that OUT or a part changed meanwhile begins anew, but a change in the last moment before OUT is replaced is
+not seen.
 """
 
+import contextlib
+import fcntl
+import os
 import tempfile
 import time
 import uuid
@@ -20,7 +27,8 @@ from vmplace.extras import extra_module
 from vmplace.fleet.sweep_rows import SQL_TYPES, SweepRow
 
 FLUSH_S = 10.0
-RESULT_CURE = "name a file that `vmplace sweep --out` of this release wrote"
+ATTEMPTS = 5
+RESULT_CURE = "name a file that `vmplace sweep --out` wrote"
 LINES = msgspec.json.Encoder()
 
 
@@ -34,7 +42,8 @@ class SweepResults:
         self._parts = f"{self._path}.parts"
         self._new: list[SweepRow] = []
         self._flushed_s = clock()
-        self.rows: dict[str, SweepRow] = {row.task: row for row in self._kept(self._part_names())}
+        with self._alone():
+            _, self.rows = self._current()
 
     @property
     def done(self) -> set[str]:
@@ -54,8 +63,9 @@ class SweepResults:
             return
         part = f"{self._parts}/{uuid.uuid4().hex}.jsonl"
         try:
-            self._filesystem.makedirs(self._parts, exist_ok=True)
-            self._filesystem.pipe_file(part, LINES.encode_lines(self._new))
+            with self._alone():
+                self._filesystem.makedirs(self._parts, exist_ok=True)
+                self._filesystem.pipe_file(part, LINES.encode_lines(self._new))
         except Exception as err:
             raise VmplaceError(f"{self.url} cannot be written: {err}", hint=cure_of_writing(err)) from err
         self._new, self._flushed_s = [], self._clock()
@@ -63,27 +73,75 @@ class SweepResults:
     def finish(self) -> None:
         """Make all rows one Parquet file, those of a sweep beside this one too; its parts go last."""
         self.flush()
-        read = self._part_names()
-        self.rows = {row.task: row for row in self._kept(read)}
+        with self._alone():
+            if not any(self._merge() for _ in range(ATTEMPTS)):
+                raise self._is_busy()
+
+    def _merge(self) -> bool:
+        """Make OUT of itself and of the parts; return False if another sweep changed it meanwhile."""
+        before = self._identity()
+        parts, rows = self._current()
         with tempfile.TemporaryDirectory(prefix="vmplace-sweep-") as folder:
             lines, made = Path(folder, "rows.jsonl"), Path(folder, "rows.parquet")
-            lines.write_bytes(LINES.encode_lines(list(self.rows.values())))
+            lines.write_bytes(LINES.encode_lines(list(rows.values())))
             _write_parquet(lines, made)
-            self._replace(made)
-        for part in read:
-            self._filesystem.rm_file(part)
-        if self._filesystem.exists(self._parts) and not self._part_names():
-            self._filesystem.rm(self._parts, recursive=True)
+            if not self._replace(made, before):
+                return False
+        self.rows = rows
+        for part in parts:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.rm_file(part)
+        # Another sweep may have written into it, and object storage has no folders.
+        with contextlib.suppress(OSError, NotImplementedError):
+            self._filesystem.rmdir(self._parts)
+        return True
 
-    def _replace(self, made: Path) -> None:
-        """Put the file in its place: whole, or not at all."""
-        fresh = f"{self._path}.new"
+    def _replace(self, made: Path, before: str | None) -> bool:
+        """Put the file in its place, whole or not at all; return False if OUT is not as ``before``."""
+        fresh = f"{self._path}.{uuid.uuid4().hex}.new"
         try:
             self._filesystem.put_file(str(made), fresh)
+            if self._identity() != before:
+                self._filesystem.rm_file(fresh)
+                return False
             self._filesystem.mv(fresh, self._path)
         except Exception as err:
             hint = f"the rows are kept in {self.url}.parts"
             raise VmplaceError(f"{self.url} cannot be written: {err}", hint=hint) from err
+        return True
+
+    def _identity(self) -> str | None:
+        """Return what changes whenever OUT is replaced, None if there is none."""
+        self._filesystem.invalidate_cache(self._path)
+        return str(self._filesystem.ukey(self._path)) if self._filesystem.exists(self._path) else None
+
+    def _current(self) -> tuple[list[str], dict[str, SweepRow]]:
+        """Return the parts that are there, and all rows by task."""
+        for _ in range(ATTEMPTS):
+            parts = self._part_names()
+            # Another sweep may have taken a part into OUT since.
+            with contextlib.suppress(FileNotFoundError):
+                return parts, {row.task: row for row in self._kept(parts)}
+        raise self._is_busy()
+
+    def _is_busy(self) -> VmplaceError:
+        hint = f"run the same command once more: the rows are kept in {self.url}.parts"
+        return VmplaceError(f"other sweeps change {self.url} all the time", hint=hint)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other sweeps from the file meanwhile, where it is on a disk that has locks."""
+        folder = Path(self._path).parent
+        if "file" not in self._filesystem.protocol or not folder.is_dir():
+            yield
+            return
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     def _part_names(self) -> list[str]:
         if not self._filesystem.exists(self._parts):

@@ -18,12 +18,11 @@ class SweepRow(msgspec.Struct, frozen=True):
 
     ``kind``: "trace" is simulated and has run times (modelled); "recording" is replayed on the host that
     it was made on and has local access ratios (estimated).  ``task`` sums up all that the row depends on,
-    ``baseline`` is the task of the same but for policy "none": what gains are against.  ``error``: why there
-    are no figures.  ``wall_s``: what it took.
+    ``baseline`` is the task of the same but for policy "none": what gains are against (none in a row of an
+    earlier release).  ``error``: why there are no figures.  ``wall_s``: what it took.
     """
 
     task: str
-    baseline: str
     recording: str
     kind: str
     host: str
@@ -40,11 +39,12 @@ class SweepRow(msgspec.Struct, frozen=True):
     wall_s: float | None = None
     error: str | None = None
     guests: tuple[GuestRow, ...] = ()
+    baseline: str = ""
 
 
 GUEST_TYPE = "STRUCT(name VARCHAR, moved_bytes BIGINT, run_time_s DOUBLE, lar_before DOUBLE, lar DOUBLE)"
 SQL_TYPES = {
-    **dict.fromkeys(("task", "baseline", "recording", "kind"), "VARCHAR"),
+    **dict.fromkeys(("task", "recording", "kind"), "VARCHAR"),
     **dict.fromkeys(("host", "policy", "source", "version"), "VARCHAR"),
     "windows": "BIGINT",
     **dict.fromkeys(("run_time_s", "lar_before", "lar", "mc_imbalance_before", "mc_imbalance"), "DOUBLE"),
@@ -52,5 +52,6 @@ SQL_TYPES = {
     "wall_s": "DOUBLE",
     "error": "VARCHAR",
     "guests": f"{GUEST_TYPE}[]",
+    "baseline": "VARCHAR",
 }
 """The columns of SweepRow in Parquet, as DuckDB names their types."""

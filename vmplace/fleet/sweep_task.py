@@ -138,9 +138,8 @@ def run_task(task: SweepTask) -> SweepRow:
 def empty_row(task: SweepTask) -> SweepRow:
     """Return the row without figures."""
     baseline = msgspec.structs.replace(task, policy=NONE).id
-    return SweepRow(
-        task.id, baseline, task.url, task.kind, task.host, task.policy, task.source, __version__, task.windows
-    )
+    names = task.url, task.kind, task.host, task.policy, task.source
+    return SweepRow(task.id, *names, __version__, task.windows, baseline=baseline)
 
 
 @contextmanager

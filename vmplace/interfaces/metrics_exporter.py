@@ -41,9 +41,10 @@ class AgentCollector(Collector):
 
     def _asked(self) -> Mapping[str, Any] | None:
         try:
-            return ask("status", path=self._socket, timeout_s=ASK_S)
+            status: Mapping[str, Any] = ask("status", path=self._socket, timeout_s=ASK_S)
         except NoAgentError:
             return None
+        return status
 
 
 def registry(socket: Path | None) -> CollectorRegistry:

@@ -1,6 +1,5 @@
 """What scrapes cost the agent: whoever reaches the port may scrape as often as he likes."""
 
-
 import pytest
 
 from vmplace.interfaces import metrics_exporter

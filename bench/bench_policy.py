@@ -28,7 +28,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -221,6 +221,7 @@ def main() -> int:
         with table.part(f"hostile {number}"):
             table.rows += hostile_rows(bench, number)
     table.sampled = "; ".join([sampled(options, left, first), *in_words(lacking)])
+    table.unjudged = unjudged(lacking, left)
     table.write()
     if not options.no_leave_one_out:
         with table.part("leave one out"):
@@ -228,9 +229,17 @@ def main() -> int:
     if table.rows:
         print(summary(table.rows, RUNS, table.left_out))
         print(f"\n{table.sampled}; {cpu_minutes():.0f} minutes of CPU")
-    harm = lines(table.rows, sorted({name for names, _ in lacking for name in names}))
+    harm = lines(table.rows, table.unjudged)
     print("\n".join(harm), file=sys.stderr)
     return report_failures("policy", table.failed) or int(bool(harm))
+
+
+def unjudged(lacking: Iterable[tuple[list[str], str]], left: Collection[str]) -> list[str]:
+    """Return what keeps the table from judging all that it should; mixes may be left out for want of time."""
+    missing = sorted({name for names, _ in lacking for name in names})
+    late = [name for name in SPLIT["judging"] if f"{SINGLE_HOST} {name}" in left]
+    words = [f"there is no trace of {', '.join(missing)} (see --traces)"] if missing else []
+    return words + ([f"there was no time for {', '.join(late)} (see --minutes)"] if late else [])
 
 
 def cpu_minutes() -> float:

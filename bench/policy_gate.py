@@ -1,5 +1,6 @@
 """Does what ships do harm in any row of the table?  The gate of the policy bench."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,12 @@ HARM = 0.01
 def harmed(rows: Sequence[Row]) -> Iterator[Row]:
     """Yield the rows of what ships in which a guest got slower than HARM, the worst first."""
     mine = [one for one in rows if one["policy"] == SHIPS and not one["worst_guest_slowdown"] <= HARM]
-    yield from sorted(mine, key=lambda one: -one["worst_guest_slowdown"])
+    yield from sorted(mine, key=lambda one: _as_bad_as(one["worst_guest_slowdown"]), reverse=True)
+
+
+def _as_bad_as(slower: float) -> float:
+    """Return a slowdown to sort by: what is no number is the worst."""
+    return math.inf if math.isnan(slower) else slower
 
 
 def protected_harmed(rows: Sequence[Row]) -> Iterator[Row]:
@@ -25,16 +31,20 @@ def protected_harmed(rows: Sequence[Row]) -> Iterator[Row]:
             yield one
 
 
-def lines(rows: Sequence[Row], missing: Sequence[str] = ()) -> list[str]:
-    """Return what the gate says, a line each; none if it holds.  ``missing``: traces that were not there.
+def judged(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of what ships; programs that were made up do not stand for those that are recorded."""
+    mine = [one for one in rows if one["policy"] == SHIPS]
+    return mine if any(not one["mix"].startswith("hostile-") for one in mine) else []
 
-    It judges nothing without a row, and not all that it should without a trace.
+
+def lines(rows: Sequence[Row], unjudged: Sequence[str] = ()) -> list[str]:
+    """Return what the gate says, a line each; none if it holds.  ``unjudged``: why not all was judged.
+
+    It judges nothing without a row of a recorded program.
     """
-    why = (
-        [f"there is no trace of {', '.join(missing)}, so not all was judged: see --traces"] if missing else []
-    )
-    if not any(one["policy"] == SHIPS for one in rows):
-        return [*why, f"{SHIPS} was not run, so nothing shows that it does no harm"]
+    why = [f"not all was judged: {words}" for words in unjudged]
+    if not judged(rows):
+        return [*why, f"{SHIPS} was run on no recorded trace, so nothing shows that it does no harm"]
     said = [("a guest", one, one["worst_guest_slowdown"], HARM) for one in harmed(rows)]
     said += [
         ("a protected guest", one, one["worst_protected_slowdown"], PROTECTED_BOUND)

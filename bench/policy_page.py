@@ -2,14 +2,16 @@
 
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from bench.papers_page import ALONE_ON
 from bench.papers_page import rendered as rendered_papers
-from bench.policy_gate import HARM, SHIPS, harmed, protected_harmed
+from bench.policy_gate import HARM, SHIPS, harmed, judged, protected_harmed
 from bench.policy_notes import rivals_ahead
 from bench.policy_summary import is_huge, mean_share, median_share, share_of_mean_gain
 from vmplace.simulate.guest_option import PROTECTED_BOUND
@@ -90,25 +92,27 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
             yield ""
     yield from rendered_papers(rows)
     yield from _rivals(rows)
-    yield from _gate(rows)
+    yield from _gate(rows, kept.get("unjudged", ()))
 
 
-def _gate(rows: list[Row]) -> Iterator[str]:
+def _gate(rows: list[Row], unjudged: Sequence[str]) -> Iterator[str]:
     """Yield whether what ships is harmless, and each row in which it is not."""
     bad, guarded = list(harmed(rows)), list(protected_harmed(rows))
-    ours = [one for one in rows if one["policy"] == SHIPS]
+    ours = judged(rows)
     if not ours:
-        yield f"**The gate judged nothing**: `{SHIPS}` was not run.\n"
+        yield f"**The gate judged nothing**: `{SHIPS}` was run on no recorded trace.\n"
         return
-    held = "**The gate does not hold**" if bad or guarded else "The gate holds"
+    for words in unjudged:
+        yield textwrap.fill(f"**Not all was judged**: {words}.", 98) + "\n"
+    held = "**The gate does not hold**" if bad or guarded or unjudged else "The gate holds"
     yield f"{held}: in {len(bad)} of {len(ours)} rows of `{SHIPS}` a guest is more than {HARM:.0%} slower"
     yield "than with its memory untouched" + ("." if not bad else ":\n")
     for one in bad:
         words = f"{one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}"
         yield _item(f"{words}{_beside_balancing(rows, one)}")
     yield ""
-    judged = [one for one in ours if one.get("worst_protected_slowdown") is not None]
-    yield f"In {len(guarded)} of {len(judged)} rows with a protected guest such a guest is more than"
+    protected = [one for one in ours if one.get("worst_protected_slowdown") is not None]
+    yield f"In {len(guarded)} of {len(protected)} rows with a protected guest such a guest is more than"
     yield f"{PROTECTED_BOUND:.1%} slower" + ("." if not guarded else ":\n")
     for one in guarded:
         yield _item(f"{one['host']}, {one['mix']}, `{one['source']}`: {one['worst_protected_slowdown']:+.1%}")
@@ -148,5 +152,6 @@ def _cells(rows: list[Row]) -> Iterator[str]:
     yield from ("-" if one is None else f"{one:.2f}" for one in shares)
     times = [one["run_time_s"] / one["none_run_time_s"] - 1 for one in rows]
     yield f"{mean(times):+.1%}"
-    yield f"{mean(max(time, 0.0) for time in times):.2%}"
-    yield f"{max(one['worst_guest_slowdown'] for one in rows):+.1%}"
+    # Unlike max(), these pass over nothing that is no number.
+    yield f"{float(np.maximum(times, 0.0).mean()):.2%}"
+    yield f"{float(np.max([one['worst_guest_slowdown'] for one in rows])):+.1%}"

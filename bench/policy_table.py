@@ -22,6 +22,7 @@ class Table:
     left_out: dict[str, Any] | None = None
     failed: dict[str, str] = field(default_factory=dict)
     sampled: str = "all windows of all traces"
+    unjudged: list[str] = field(default_factory=list)
     record: dict[str, Any] = field(default_factory=provenance)
 
     @contextmanager
@@ -42,4 +43,5 @@ class Table:
             "leave_one_out": self.left_out,
         }
         reported |= {"record": self.record, "failed": self.failed, "sampled": self.sampled}
+        reported["unjudged"] = self.unjudged
         write_atomically(self.path, msgspec.to_builtins(reported))

@@ -67,9 +67,13 @@ def test_a_protected_guest_has_a_closer_bound() -> None:
     assert "In 1 of 2 rows with a protected guest" in "\n".join(rendered({"rows": rows, "sampled": "two"}))
 
 
-@pytest.mark.parametrize("rows", [[], [row("kmaf", 0.0)]], ids=["none", "of others"])
+@pytest.mark.parametrize(
+    "rows",
+    [[], [row("kmaf", 0.0)], [row("agent:auto", 0.0, "hostile-7")]],
+    ids=["none", "of others", "made up"],
+)
 def test_without_a_row_of_what_ships_nothing_is_shown(rows: list[dict[str, Any]]) -> None:
-    assert "was not run" in policy_gate.lines(rows)[0]
+    assert "was run on no recorded trace" in policy_gate.lines(rows)[0]
     page = "\n".join(rendered({"rows": rows, "sampled": "nothing"}))
     assert "**The gate judged nothing**" in page and "The gate holds" not in page
 
@@ -96,8 +100,19 @@ def test_what_time_is_left_for_goes_to_bwaps_ground_and_then_to_each_host_in_tur
     assert turns == sorted(turns)
 
 
-def test_a_time_that_is_no_number_is_harm() -> None:
-    assert policy_gate.lines([row("agent:auto", float("nan"))])
+def test_a_time_that_is_no_number_is_harm_and_the_worst() -> None:
+    rows = [row("agent:auto", slower) for slower in (0.02, float("nan"), 0.5, 0.0)]
+    assert [str(one["worst_guest_slowdown"]) for one in policy_gate.harmed(rows)] == ["nan", "0.5", "0.02"]
+    for some in (rows, rows[::-1]):
+        assert "| +nan% |" in "\n".join(rendered({"rows": some, "sampled": "four"}))
+
+
+def test_a_judging_trace_for_which_there_was_no_time_is_not_passed_over() -> None:
+    late = bench_policy.unjudged([], ["carrefour-a metis-pca", "two-node metis-pca+gups"])
+    assert late == ["there was no time for metis-pca (see --minutes)"]
+    assert policy_gate.lines([row("agent:auto", 0.0)], late)
+    page = "\n".join(rendered({"rows": [row("agent:auto", 0.0)], "sampled": "one", "unjudged": late}))
+    assert "**Not all was judged**" in page and "The gate holds" not in page
 
 
 @pytest.mark.parametrize("slow", ["a", "b"])

@@ -194,19 +194,23 @@ def own_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+class Hung(BaseException):
+    """A seed took too long; the agent catches errors of the kernel, and a TimeoutError is one of these."""
+
+
 @contextlib.contextmanager
 def bounded(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError after so long: a seed that hangs is one that failed."""
+    """Raise Hung after so long, and again each second in case it is caught."""
 
     def end(*_: object) -> None:
-        raise TimeoutError(f"it took more than {seconds} s")
+        raise Hung(f"it took more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -217,7 +221,7 @@ def checked(seed: int, until: float) -> tuple[int, Done | None, str]:
     try:
         with bounded(LONGEST_S):
             return seed, check(seed), ""
-    except Exception:
+    except (Exception, Hung):
         return seed, Done(0, 0, 0), traceback.format_exc(limit=-3)
 
 

@@ -112,9 +112,21 @@ def test_a_move_to_a_node_that_is_offline_is_found(monkeypatch: pytest.MonkeyPat
     assert "is offline" in "".join(failures(range(96)))
 
 
-def test_a_seed_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["page_nids", "move_pages"])
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_seed_in_which_the_kernel_hangs_is_named(
+    call: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, answer = [times], getattr(SimulatedMachine, call)
+
+    def hang(*words: object, **options: object) -> object:
+        if left[0] > 0:
+            left[0] -= 1
+            time.sleep(30)
+        return answer(*words, **options)
+
     monkeypatch.setattr(agent_faults, "LONGEST_S", 1)
-    monkeypatch.setattr(agent_faults, "check", lambda _: time.sleep(30))
+    monkeypatch.setattr(SimulatedMachine, call, hang)
     assert "took more than 1 s" in failures(range(1))[0]
 
 

@@ -1,13 +1,12 @@
 """How much faster is a sweep on more workers, and what does Dask's scheduler work for each task?
 
 Run as ``python -m bench.bench_sweep --traces FOLDER`` in an environment with vmplace[fleet].
-1. ``speedup``: the same rows by one process and by one for each CPU.  On a machine that others use, too, it
-   is at most what they leave; ``busy_share`` (the time that workers spent in tasks, of all that they had) is
-   what the sweep itself loses by starting workers and handing out tasks.
-2. ``machine``, the control: one process that does all tasks without a sweep, and one on each CPU at once that
-   each do them all.  CPUs that share a core or a memory are slower side by side: ``most_speedup`` is what is
-   left of one for each.  ``speedup`` is to be held against that.
-3. ``dask``: tasks of no work over 1,000 worker threads of one in-process cluster.  The CPU time per task of
+1. ``rounds``, in turns: the same rows by one worker and by one for each CPU (``speedup``), and the control,
+   all tasks by one process without a sweep and by one on each CPU at once (``plain_speedup``): CPUs that
+   share a core or a memory are slower side by side.  Both vary with what else the machine does, so neither
+   bounds the other: hold medians and spread against each other.  ``busy_share``: the time that workers spent
+   in tasks, of all that they had; a sweep loses the rest by starting workers and handing out tasks.
+2. ``dask``: tasks of no work over 1,000 worker threads of one in-process cluster.  The CPU time per task of
    driver, scheduler and workers together is an upper bound of the scheduler's.
 """
 
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.record import add_record_options, measure
@@ -43,46 +43,47 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--names", default="metis-kmeans,npb-ep-A,freqmine,redis-ycsba")
     parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     add_record_options(parser)
     options = parser.parse_args()
     urls = [str(options.traces / f"{name}.npz") for name in options.names.split(",")]
     hosts = tuple((name, (HOSTS / f"{name}.toml").read_text()) for name in ("two-node", "carrefour-a"))
     settings = SweepSettings(hosts, ("none", "vmplace", "agent:auto"), "ad", options.windows)
     tasks = planned_tasks(found_recordings(urls), settings)
-    beside = {"speedup": partial(_speedup, tasks), "machine": partial(_machine, tasks)}
-    return measure("sweep", {**beside, "dask": _dask}, options)
+    return measure("sweep", {"rounds": partial(_rounds, tasks, options.rounds), "dask": _dask}, options)
 
 
-def _speedup(tasks: list[SweepTask]) -> dict[str, Any]:
-    cpus = len(os.sched_getaffinity(0))
-    one, many = _measured(tasks, 1), _measured(tasks, cpus)
-    reported = {f"one_worker_{name}": value for name, value in one.items()}
-    return {
-        "rows": len(tasks),
-        "workers": cpus,
-        **many,
-        **reported,
-        "speedup": one["wall_s"] / many["wall_s"],
-    }
+def _rounds(tasks: list[SweepTask], count: int) -> dict[str, Any]:
+    rounds = [_round(tasks) for _ in range(count)]
+    middle = {name: median(one[name] for one in rounds) for name in ("speedup", "plain_speedup")}
+    return {"rows": len(tasks), "workers": _cpus(), "each": rounds, "median": middle}
 
 
-def _measured(tasks: list[SweepTask], count: int) -> dict[str, float]:
+def _round(tasks: list[SweepTask]) -> dict[str, float]:
+    """Do the tasks by one worker, by all, by one process, and once more by each of one process a CPU."""
+    (one_s, one_busy), (many_s, busy) = _measured(tasks, 1), _measured(tasks, _cpus())
+    alone_s, beside_s = _plain(tasks, 1), _plain(tasks, _cpus())
+    seconds = {"one_worker_s": one_s, "workers_s": many_s, "alone_s": alone_s, "side_by_side_s": beside_s}
+    ratios = {"speedup": one_s / many_s, "plain_speedup": _cpus() * alone_s / beside_s}
+    return seconds | ratios | {"one_worker_busy_share": one_busy, "busy_share": busy}
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _measured(tasks: list[SweepTask], count: int) -> tuple[float, float]:
+    """Return the seconds that a sweep took, and which share of them its workers spent in tasks."""
     workers, begun = local_workers(count), time.monotonic()
     rows = list(Sweeper(tasks, workers.open, workers.width).iter_rows())
     wall_s = time.monotonic() - begun
     if failed := [row.error for row in rows if row.error]:
         raise RuntimeError(f"{len(failed)} rows failed: {failed[0]}")
-    return {"wall_s": wall_s, "busy_share": sum(row.wall_s or 0 for row in rows) / wall_s / count}
-
-
-def _machine(tasks: list[SweepTask]) -> dict[str, Any]:
-    """Do the tasks on one CPU, then all of them on each CPU at once; no part of the sweep is in between."""
-    cpus = len(os.sched_getaffinity(0))
-    alone_s, beside_s = _plain(tasks, 1), _plain(tasks, cpus)
-    return {"alone_s": alone_s, "side_by_side_s": beside_s, "most_speedup": cpus * alone_s / beside_s}
+    return wall_s, sum(row.wall_s or 0 for row in rows) / wall_s / count
 
 
 def _plain(tasks: Sequence[SweepTask], count: int) -> float:
+    """Return the seconds in which each of so many processes does all tasks, without a sweep."""
     with ProcessPoolExecutor(count) as pool:
         return max(pool.map(_all_of, [tasks] * count))
 

@@ -146,7 +146,7 @@ class Agent:
     def _is_judged(self, guest: TrackedGuest) -> bool:
         """Tell whether a trial judges what moves for the guest, rather than the guard of the plan."""
         host, policy_name = self.state.host, self.state.parts.policy_name
-        is_planned = host is not None and plans_pages(host, guest.view)
+        is_planned = host is not None and plans_pages(host, guest.view, is_filled=self.state.is_filled)
         return policy_name != AUTO or not is_planned
 
     def _held(self) -> None:

@@ -43,13 +43,13 @@ from vmplace.policy.page_task import PageTask, TaskGroup, cheapest, grouped
 
 STEPS = 16
 GAP = 0.003
-"""Stop when at most this share of the total time could still be gained, and"""
+"""Stop when at most this share of the total time, no guest counted more than once, could be gained, and"""
 LEFT = 0.05
 """at most this share of what could be gained at first: a guest that could be 1 % faster is to be so, too."""
 ROUNDING = 1e-6
 """A gain below this share of the total time is none."""
 GOLDEN = 0.6180339887498949
-PROTECTED_IMPORTANCE = 10.0
+PROTECTED_IMPORTANCE = 30.0
 """How many times the time of a protected guest counts."""
 
 
@@ -126,7 +126,7 @@ def descended(
         weights = np.append(weights, 0.0)
         total, gap = mix.total_and_gap(weights)
         first = max(first, gap)
-        if gap <= max(min(GAP * total, left * first), ROUNDING * total):
+        if gap <= max(min(GAP * total / importances.max(), left * first), ROUNDING * total):
             break
         weights = mix.best(weights)
         traffics = np.tensordot(weights, np.stack([one.traffics for one in corners]), 1)

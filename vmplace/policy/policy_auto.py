@@ -4,7 +4,7 @@
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
 2. One thing needs no knowledge of pages: if all vCPUs of a guest run on one node, its memory belongs there
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
-   pages.  Other guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to
+   pages, as long as each node's controller serves its guests well.  Other guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to
    interleave it.
 3. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
    becomes one entry, or several.
@@ -13,7 +13,7 @@ Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as 
 (docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,6 +62,10 @@ THINK_NS = 50.0
 MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
+LINE_BYTES = 64
+FILLED = 0.5
+"""Of a controller's bandwidth: where more is asked for, accesses wait for each other, and other nodes'
+controllers can help (BWAP, section II)."""
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
@@ -166,12 +170,15 @@ def memory_of(host: HostTopology) -> MemorySystem:
 def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
     """Yield the guests of which pages are known by node, and what is known."""
     most = MOST_COUNTS // max(len(snapshot.host.nids), 1)
+    fills = is_filled(snapshot.host, snapshot.guests)
     # The small guests first: what they leave is the others'.
     for rest, guest in enumerate(sorted(snapshot.guests, key=_npages)):
         pages = guest.pages
         if pages is None or guest.settings.mode is Mode.MANUAL or pages.nids != snapshot.host.nids:
             continue
-        if not home.allowed_nids(snapshot.host, guest) or needs_no_evidence(snapshot.host, guest):
+        if not home.allowed_nids(snapshot.host, guest):
+            continue
+        if needs_no_evidence(snapshot.host, guest, is_filled=fills):
             continue
         entries = entries_of(pages, snapshot.window_s, max(most, 0) // (len(snapshot.guests) - rest))
         if entries is not None:
@@ -183,19 +190,39 @@ def _npages(guest: GuestView) -> int:
     return sum(one.npages for one in guest.topology.ram)
 
 
-def plans_pages(host: HostTopology, guest: GuestView) -> bool:
+def plans_pages(host: HostTopology, guest: GuestView, *, is_filled: bool) -> bool:
     """Tell whether the guest's pages are planned one by one: who touches them is seen, and says something."""
     is_seen = guest.pages is not None and any(one.history for one in guest.pages.ranges)
-    return is_seen and not needs_no_evidence(host, guest)
+    return is_seen and not needs_no_evidence(host, guest, is_filled=is_filled)
 
 
-def needs_no_evidence(host: HostTopology, guest: GuestView) -> bool:
+def needs_no_evidence(host: HostTopology, guest: GuestView, *, is_filled: bool) -> bool:
     """Tell whether the guest's vCPUs alone say where its memory belongs: on one node, with little known else.
 
-    Little: nobody counts its accesses, or only samples tell of its pages, which miss most of them.
+    Little: nobody counts its accesses, or only samples tell of its pages, which miss most of them.  On a host
+    that ``is_filled`` other nodes can help, and samples tell of the pages that are used most.
     """
-    is_sampled = guest.pages is not None and any(one.sampled for one in guest.pages.ranges)
-    return (guest.dram_per_us is None or is_sampled) and len(home.worker_nids(host, guest)) == 1
+    is_little = guest.dram_per_us is None or (not is_filled and _is_sampled(guest))
+    return is_little and len(home.worker_nids(host, guest)) == 1
+
+
+def is_filled(host: HostTopology, guests: Sequence[GuestView]) -> bool:
+    """Tell whether guests on one node together ask its controller for more than FILLED of its bandwidth.
+
+    It is asked where samples tell of pages; else all guests are planned by evidence (``needs_no_evidence``).
+    """
+    if not host.bandwidths or not any(map(_is_sampled, guests)):
+        return False
+    asked = dict.fromkeys(host.nids, 0.0)
+    for guest in guests:
+        nids = home.worker_nids(host, guest)
+        if len(nids) == 1 and guest.dram_per_us is not None:
+            asked[nids[0]] += guest.dram_per_us * 1e6 * LINE_BYTES
+    return any(one > FILLED * host.bandwidths.get((nid, nid), np.inf) for nid, one in asked.items())
+
+
+def _is_sampled(guest: GuestView) -> bool:
+    return guest.pages is not None and any(one.sampled for one in guest.pages.ranges)
 
 
 def _by_vcpus(snapshot: Snapshot, seen: dict[str, Entries]) -> PlacementPlan:

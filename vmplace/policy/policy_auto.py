@@ -4,8 +4,8 @@
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
 2. One thing needs no knowledge of pages: if all vCPUs of a guest run on one node, its memory belongs there
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
-   pages, as long as each node's controller serves its guests well.  Other guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to
-   interleave it.
+   pages, as long as each node's controller serves its guests well.  Other guests whose source sees no nodes
+   are left alone: that a guest spans nodes is no reason to interleave it.
 3. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
    becomes one entry, or several.
 

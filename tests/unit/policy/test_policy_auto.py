@@ -12,8 +12,9 @@ from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State, entries_before
-from vmplace.policy.policy_auto import AutoPolicy, Horizon, plan_auto, uncounted
+from vmplace.policy.policy_auto import AutoPolicy, Horizon, is_filled, plan_auto, uncounted
 from vmplace.sampling.sample import NodeBits
+from vmplace.topology.host import HostTopology
 
 REAL = Horizon()
 S = 1e9
@@ -67,6 +68,32 @@ def test_memory_of_a_guest_on_one_node_goes_home_though_samples_missed_most_of_i
     ranges = tuple(replace(one, sampled=True) for one in narrow.pages.ranges)
     sampled = replace(narrow, pages=replace(narrow.pages, ranges=ranges))
     assert moved(after(sampled)) == {2: set(range(NPAGES))}
+
+
+def sampled_on_one_node(dram_per_us: float) -> tuple[HostTopology, GuestView]:
+    """Return a guest at home, of which samples alone tell, on a host whose controllers serve 100 MB/s."""
+    seen = view(*[bits({0: range(NPAGES)})] * 4, sampled=True)
+    vcpus = tuple(replace(vcpu, cpus=(0,)) for vcpu in seen.topology.vcpus)
+    topology = replace(seen.topology, vcpus=vcpus)
+    guest = replace(seen, topology=topology, dram_per_us=dram_per_us, cpus=4.0)
+    slow = replace(host(), bandwidths={(a, b): 10**8 for a in host().nids for b in host().nids})
+    return slow, guest
+
+
+@pytest.mark.parametrize(("mb_per_s", "spreads"), [(20, False), (90, True)])
+def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
+    mb_per_s: float, spreads: bool
+) -> None:
+    """As BWAP does, which has no samples: other nodes' controllers are idle."""
+    slow, guest = sampled_on_one_node(mb_per_s / 64)
+    assert is_filled(slow, (guest,)) == spreads
+    assert bool(after(guest, seconds=40, host=slow).moves) == spreads
+
+
+def test_two_guests_fill_a_controller_together() -> None:
+    slow, guest = sampled_on_one_node(30 / 64)
+    assert not is_filled(slow, (guest,))
+    assert is_filled(slow, (guest, guest))
 
 
 def test_what_needs_no_evidence_keeps_to_the_operators_nodes() -> None:

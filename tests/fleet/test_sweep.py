@@ -117,6 +117,30 @@ def test_a_sweep_that_was_killed_while_it_wrote_keeps_the_rows_that_are_whole(tm
     assert [row.task for row in read_rows(url)] == [task("a").id]
 
 
+def test_a_sweep_that_is_stopped_says_what_is_kept_and_its_report_how_to_go_on(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(tasks: list[SweepTask], results: SweepResults, *_: object, **__: object) -> None:
+        results.add(run_task(tasks[0]))
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out.parquet"
+    words = ["sweep", traces, "--hosts", HOST, "--policies", "none", "--out", out]
+    with monkeypatch.context() as patch:
+        patch.setattr("vmplace.fleet.commands._sweep", stopped)
+        answer = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False)
+    assert "stopped: 1 of 2 rows are kept" in str(answer.exception)
+    answer = CliRunner().invoke(cli, ["sweep-report", str(out)], standalone_mode=False)
+    assert "was stopped before its end" in str(answer.exception)
+    assert sweep(traces, out, policies="none")["skipped"] == 1
+
+
+def test_a_folder_that_is_not_there_is_not_made(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(VmplaceError, match="there is no folder"):
+        SweepResults(f"{tmp_path}/none/out.parquet")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_sweep_that_was_killed_keeps_its_rows(tmp_path: Path) -> None:
     url, now = str(tmp_path / "out.parquet"), iter(range(0, 1000, 11))
     results = SweepResults(url, lambda: float(next(now)))

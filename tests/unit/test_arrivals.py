@@ -99,3 +99,18 @@ def test_the_command_says_it_without_a_traceback(tmp_path: Path) -> None:
     assert ended.returncode and "Traceback" not in ended.stderr
     assert "a.csv:2" in ended.stderr and "memory_gib is '-4'" in ended.stderr
     assert "each uuid once" in " ".join(ended.stderr.split())
+
+
+def test_recorded_arrivals_are_modelled_until_the_last_came() -> None:
+    """A command that replays a file has the figures of the one that saved it."""
+    guests = [Arrival("a", 0.0, 9e5, 1, 1, "redis"), Arrival("b", 80_000.0, 9e5, 1, 1, "redis")]
+    assert days_of(guests) == 1.0
+    assert days_of(guests[:1]) == 0.1
+
+
+def test_a_replay_has_the_figures_of_the_run_that_saved_the_arrivals(tmp_path: Path) -> None:
+    path, fleet = str(tmp_path / "arrivals.csv"), ["fleet-model", "--hosts", "5", "--json"]
+    saved = CliRunner().invoke(cli, [*fleet, "--days", "0.5", "--save-arrivals", path])
+    replayed = CliRunner().invoke(cli, [*fleet, "--arrivals", path])
+    assert saved.exit_code == 0, saved.output
+    assert saved.output == replayed.output

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from vmplace.fleet.sweep_task import SweepTask
 
 DEFAULT_POLICIES = "none,agent:auto"
-PRESETS = Path(__file__).parents[1] / "simulate/hosts"
 SWEEP_EXAMPLES = """\
 vmplace sweep recordings/*.npz --hosts two-node,carrefour-a --policies none,agent:auto --out results.parquet
 vmplace sweep s3://bucket/recordings --scheduler tcp://10.0.0.1:8786 --out s3://bucket/results.parquet
@@ -52,7 +50,8 @@ def sweep(  # noqa: PLR0913 - an option each
     """Run policies over RECORDINGS (.npz traces, .vmptrace): files, folders, patterns, URLs of fsspec.
 
     The result has one row for each recording, host and policy.  A sweep that was stopped goes on when the
-    same command runs again.  The exit code is 1 if a row has no figures; sweep-report says why.
+    same command runs again.  The exit code is 1 if a row has no figures (sweep-report says why), or if the
+    sweep was stopped.
     """
     from vmplace.fleet.sweep_results import SweepResults
     from vmplace.fleet.sweep_task import found_recordings, planned_tasks
@@ -63,9 +62,14 @@ def sweep(  # noqa: PLR0913 - an option each
     tasks = planned_tasks(found_recordings(recordings), settings)
     with SweepResults(out) as results, stopped_by_signals():
         wanted = [task for task in tasks if task.id not in results.done]
-        if wanted:
-            _sweep(wanted, results, scheduler, workers, show=not as_json)
-            results.finish()
+        try:
+            if wanted:
+                _sweep(wanted, results, scheduler, workers, show=not as_json)
+                results.finish()
+        except KeyboardInterrupt:
+            kept = sum(task.id in results.done for task in tasks)
+            hint = "run the same command again: it goes on from there"
+            raise VmplaceError(f"stopped: {kept} of {len(tasks)} rows are kept", hint=hint) from None
         rows = [results.rows[task.id] for task in tasks]
     failed = sum(row.error is not None for row in rows)
     reported = Swept(out, len(rows), len(tasks) - len(wanted), failed, time.monotonic() - begun)
@@ -88,13 +92,9 @@ def _settings(policies: str, hosts: str, source: str, windows: int | None) -> An
 
 def _host(name: str) -> tuple[str, str]:
     """Return the name and the text of a host file, checked here and not in each worker."""
-    from vmplace.simulate.host_file import read_host
+    from vmplace.simulate.host_file import host_path, read_host
 
-    preset = PRESETS / f"{name}.toml"
-    path = preset if "/" not in name and preset.is_file() else Path(name)
-    if not path.is_file():
-        known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.toml")))
-        raise VmplaceError(f"no host {name!r}", hint=f"a host file (docs/simulate.md), or one of: {known}")
+    path = host_path(name)
     return read_host(path).name, read_text(path)
 
 

@@ -1,5 +1,6 @@
 """``vmplace fleet-model``: what the Watcher strategy would do for a fleet, in a model of it."""
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from vmplace.fleet.rebalance import MOST, TARGET, THRESHOLD, Limits
 from vmplace.fleet.views import FleetFit, FleetModelled
 from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json
 
+DAYS, MOST_DAYS = 2.0, 30.0
 SHARE = FiniteRange(min=0.01, max=1.0)
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXAMPLES = """\
@@ -38,7 +40,11 @@ def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | No
 
 @click.command("fleet-model", epilog=examples(EXAMPLES))
 @click.option("--hosts", type=click.IntRange(2, 2000), default=100, show_default=True)
-@click.option("--days", type=FiniteRange(min=0.1, max=30), default=2.0, show_default=True)
+@click.option(
+    "--days",
+    type=FiniteRange(min=0.1, max=MOST_DAYS),
+    help="[default: 2; with --arrivals until the last of them]",
+)
 @click.option(
     "--fill",
     type=FiniteRange(min=0.05, max=0.95),
@@ -80,7 +86,7 @@ def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | No
 @json_option
 def fleet_model(  # noqa: PLR0913 - an option each
     hosts: int,
-    days: float,
+    days: float | None,
     fill: float,
     packs: bool,
     seed: int,
@@ -108,8 +114,12 @@ def fleet_model(  # noqa: PLR0913 - an option each
     has it as pressure_by_node.  Each count is given at the end and over time: in one audit of twenty it is
     p5 or less.
     """
+    recorded = read_arrivals(replayed, shipped_table()) if replayed else None
+    days = days or (DAYS if recorded is None else days_of(recorded))
     setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
-    guests = read_arrivals(replayed, shipped_table()) if replayed else arrivals(setup)
+    guests = arrivals(setup) if recorded is None else recorded
+    if not guests:
+        raise VmplaceError("no guest arrives", hint="take more --days or --hosts, or other --arrivals")
     if saved:
         write_arrivals(saved, guests)
     with _model(traces, runs, guests, flavour) as model:
@@ -121,6 +131,12 @@ def fleet_model(  # noqa: PLR0913 - an option each
     click.echo(f"{'watcher':8} {_line(reported.watcher)}")
     if reported.fit:
         print_fit(reported.fit)
+
+
+def days_of(recorded: Sequence[Arrival]) -> float:
+    """Return for how long to model recorded arrivals: until the last, rounded up to a tenth of a day."""
+    last_s = max((one.from_s for one in recorded), default=0.0)
+    return min(max(math.ceil(last_s / 8640) / 10, 0.1), MOST_DAYS)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ change below NOISE is none.
 
 from typing import Any, cast
 
-from vmplace.errors import VmplaceError
-from vmplace.fleet.sweep_results import RESULT_CURE, parquet_file
+from vmplace.fleet.sweep_results import not_of_a_sweep, parquet_file
 from vmplace.fleet.views import SweepReport
 
 NOISE = 0.01
@@ -63,7 +62,7 @@ def sweep_report(url: str) -> SweepReport:
             found = {name: _rows(database.execute(sql.format(**words))) for name, sql in _QUESTIONS.items()}
             return cast(SweepReport, found)
         except Exception as err:
-            raise VmplaceError(f"{url} is no result of a sweep: {err}", hint=RESULT_CURE) from err
+            raise not_of_a_sweep(url, err, path) from err
 
 
 def _rows(found: Any) -> list[dict[str, Any]]:

@@ -132,7 +132,7 @@ class SweepResults:
     def _alone(self) -> Iterator[None]:
         """Keep other sweeps from the file meanwhile, where it is on a disk that has locks."""
         folder = Path(self._path).parent
-        if "file" not in self._filesystem.protocol or not folder.is_dir():
+        if not _is_on_disk(self._filesystem):
             yield
             return
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -179,9 +179,17 @@ def _opened(url: str) -> tuple[Any, str]:
         filesystem, path = extra_module("fsspec", "fleet").url_to_fs(url)
         if filesystem.isdir(path):
             raise VmplaceError(f"{url} is a folder", hint="name a file, such as results.parquet")
+        folder = Path(path).parent
+        if _is_on_disk(filesystem) and not folder.is_dir():
+            raise VmplaceError(f"there is no folder {folder}", hint=f"make it: mkdir -p {folder}")
     except (ValueError, ImportError, OSError) as err:
         raise VmplaceError(f"{url}: {err}", hint="a path, or a URL that fsspec knows") from err
     return filesystem, str(path)
+
+
+def _is_on_disk(filesystem: Any) -> bool:
+    protocols = filesystem.protocol
+    return "file" in ((protocols,) if isinstance(protocols, str) else protocols)
 
 
 def _write_parquet(lines: Path, made: Path) -> None:
@@ -203,7 +211,13 @@ def read_rows(url: str) -> list[SweepRow]:
             rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
             return [msgspec.convert(row, SweepRow) for row in rows]
         except Exception as err:
-            raise VmplaceError(f"{url} is no result of a sweep: {err}", hint=RESULT_CURE) from err
+            raise not_of_a_sweep(url, err, path) from err
+
+
+def not_of_a_sweep(url: str, err: Exception, path: str) -> VmplaceError:
+    """Return the error for a file that has something else; ``path``: that of its copy, which nobody knows."""
+    reported = str(err).partition("\n")[0].replace(path, url)
+    return VmplaceError(f"{url} is no result of a sweep: {reported}", hint=RESULT_CURE)
 
 
 @contextmanager
@@ -215,5 +229,8 @@ def parquet_file(url: str) -> Iterator[tuple[Any, str]]:
         try:
             filesystem.get_file(path, local)
         except OSError as err:
+            if filesystem.exists(f"{path}.parts"):
+                hint = "run the same command again: it goes on with the rows that are kept"
+                raise VmplaceError(f"the sweep for {url} was stopped before its end", hint=hint) from err
             raise VmplaceError(f"{url} cannot be read: {err}", hint=cure_of_reading(err)) from err
         yield extra_module("duckdb", "fleet").connect(), local

@@ -71,7 +71,8 @@ def found_recordings(urls: Sequence[str]) -> list[tuple[str, int]]:
             there = _files(filesystem, path)
         except Exception as err:
             # Each storage raises errors of its own.
-            raise VmplaceError(f"{url} cannot be looked at: {err}", hint="see fsspec's words on it") from err
+            hint = "name what is there; a URL may need a package that the error names (pip install s3fs)"
+            raise VmplaceError(f"{url} cannot be looked at: {err}", hint=hint) from err
         if not there:
             hint = "name files of these kinds, or folders or patterns that hold some"
             raise VmplaceError(f"{url}: no {' or '.join(KINDS)} there", hint=hint)
@@ -80,6 +81,8 @@ def found_recordings(urls: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _files(filesystem: Any, path: str) -> dict[str, int]:
+    if not filesystem.exists(path) and not any(sign in path for sign in "*?["):
+        raise FileNotFoundError("there is no such file or folder")
     if any(sign in path for sign in "*?["):
         listed = filesystem.glob(path, detail=True)
     elif filesystem.isdir(path):

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 MOST_RUN_TIME_S = 100.0
 """More is refused; the traces of real programs take one or two."""
 FILE = click.Path(path_type=Path, dir_okay=False)
-EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --policy vmplace --json out.json"
+EXAMPLE = "vmplace simulate --host two-node --guest db=streamcluster.npz --policy vmplace --json out.json"
 
 
 @click.command("simulate", epilog=examples(EXAMPLE))
-@click.option("--host", "host_path", type=FILE, required=True, help="Host file (docs/simulate.md).")
+@click.option(
+    "--host", "host_name", required=True, help="Host file (docs/simulate.md), or a name, such as two-node."
+)
 @click.option("--guest", "guests", multiple=True, required=True, help="NAME=TRACE.npz[,vcpus=…,nodes=0+1,…].")
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="vmplace", show_default=True)
 @click.option(
@@ -39,7 +41,7 @@ EXAMPLE = "vmplace simulate --host HOST.toml --guest db=streamcluster.npz --poli
 )
 @click.option("--json", "json_path", type=FILE, help="Write the figures to this file.")
 def simulate_command(  # noqa: PLR0913  (options)
-    host_path: Path,
+    host_name: str,
     guests: tuple[str, ...],
     policy: str,
     source: str,
@@ -51,9 +53,12 @@ def simulate_command(  # noqa: PLR0913  (options)
 
     Times are modelled, not measured (docs/simulate.md).  run_time_s is the mean over the guests.
     """
-    _check_output(json_path, host_path, guests)
+    from vmplace.simulate.host_file import host_path
+
+    path = host_path(host_name)
+    _check_output(json_path, path, guests)
     with opened_output(json_path) as output:
-        row = _simulated(host_path, guests, policy, source, windows, move_ns)
+        row = _simulated(path, guests, policy, source, windows, move_ns)
         if output is not None:
             plain = msgspec.json.encode(msgspec.to_builtins(row))
             output.write(msgspec.json.format(plain, indent=2) + b"\n")
@@ -66,7 +71,7 @@ def simulate_command(  # noqa: PLR0913  (options)
 
 
 def _simulated(  # noqa: PLR0913  (options)
-    host_path: Path, guests: tuple[str, ...], policy: str, source: str, windows: int | None, move_ns: float
+    path: Path, guests: tuple[str, ...], policy: str, source: str, windows: int | None, move_ns: float
 ) -> dict[str, Any]:
     from vmplace.simulate.guest_option import read_guests
     from vmplace.simulate.host_file import read_host
@@ -75,7 +80,7 @@ def _simulated(  # noqa: PLR0913  (options)
     from vmplace.simulate.run import ALL_WINDOWS, simulate
     from vmplace.simulate.source_views import source_named
 
-    host, shown = read_host(host_path), source_named(source)
+    host, shown = read_host(path), source_named(source)
     specs = read_guests(guests, host)
     costs, results = PlacementCosts(move_ns=move_ns), dict[str, SimulationResult]()
     # Without a policy first: it is soon over, and tells how long the others would take.
@@ -94,10 +99,10 @@ def _is_watched() -> bool:
     return sys.stderr.isatty()
 
 
-def _check_output(json_path: Path | None, host_path: Path, guests: tuple[str, ...]) -> None:
+def _check_output(json_path: Path | None, host: Path, guests: tuple[str, ...]) -> None:
     """Raise VmplaceError if the figures would take the place of what they are made from."""
     traces = [text.partition("=")[2].partition(",")[0] for text in guests]
-    read = {os.path.realpath(one) for one in (str(host_path), *traces)}
+    read = {os.path.realpath(one) for one in (str(host), *traces)}
     if json_path is not None and os.path.realpath(json_path) in read:
         raise VmplaceError(f"--json {json_path} is read by this run", hint="name another file")
 

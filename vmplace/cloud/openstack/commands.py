@@ -1,6 +1,7 @@
 """``vmplace openstack``: tell Nova and Placement what the agent knows of this host."""
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -25,8 +26,8 @@ SHARE = FiniteRange(min=0.0, max=1.0)
     cls=WholeSentences,
     epilog=examples(
         "vmplace openstack provider-config > /etc/nova/provider_config/vmplace.yaml\n"
-        "vmplace openstack publish --cloud vmplace\n"
-        "vmplace openstack withdraw --cloud vmplace"
+        "OS_CLIENT_CONFIG_FILE=/etc/vmplace/clouds.yaml vmplace openstack publish --cloud vmplace\n"
+        "OS_CLIENT_CONFIG_FILE=/etc/vmplace/clouds.yaml vmplace openstack withdraw --cloud vmplace"
     ),
 )
 def openstack() -> None:
@@ -84,6 +85,7 @@ def publish(  # noqa: PLR0913 - an option each
 
     It runs until it is stopped, in a process of its own.  Secrets come from clouds.yaml alone.
     """
+    _check_cloud(cloud)
     extra_module("tenacity", "openstack")
     from vmplace.cloud.openstack.publish import Publisher, providers
     from vmplace.cloud.slow_state import SlowState
@@ -120,11 +122,18 @@ def publish(  # noqa: PLR0913 - an option each
 @HOST
 def withdraw(cloud: str | None, host: str | None) -> None:
     """Remove what `publish` made: do so before this host, or vmplace, is removed."""
+    _check_cloud(cloud)
     extra_module("tenacity", "openstack")
     from vmplace.cloud.openstack.publish import providers
 
     count = providers(cloud, _name(host)).withdraw()
     click.echo(f"removed {count} providers of {_name(host)}")
+
+
+def _check_cloud(cloud: str | None) -> None:
+    """Raise an error of usage if nothing names a cloud, before libraries guess."""
+    if cloud is None and "OS_AUTH_URL" not in os.environ:
+        raise click.UsageError("name a cloud of clouds.yaml: --cloud NAME, or OS_CLOUD")
 
 
 def _name(host: str | None) -> str:

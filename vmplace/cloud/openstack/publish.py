@@ -10,6 +10,7 @@
 """
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -42,9 +43,14 @@ def providers(cloud: str | None, host: str) -> NodeProviders:
         # What Keystone answers to a token that expired, asked for another by it.
         if isinstance(err, errors.NotFound) and "validate token" in str(err):
             raise _not_let_in(err) from err
-        hint = "see clouds.yaml: openstack --os-cloud NAME resource provider list"
+        hint = f"see clouds.yaml ({_searched()}): openstack --os-cloud NAME resource provider list"
         raise VmplaceError(f"cannot connect to OpenStack: {_said(err)}", hint=hint) from err
     return NodeProviders(adapter, host)
+
+
+def _searched() -> str:
+    named = os.environ.get("OS_CLIENT_CONFIG_FILE")
+    return named or "here, in ~/.config/openstack or in /etc/openstack; OS_CLIENT_CONFIG_FILE names another"
 
 
 def _not_let_in(err: Exception) -> RightsError:

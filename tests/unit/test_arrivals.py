@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from vmplace.errors import ConfigError
-from vmplace.fleet.arrivals import COLUMNS, read_arrivals, write_arrivals
+from vmplace.fleet.arrivals import COLUMNS, Arrival, read_arrivals, write_arrivals
 from vmplace.fleet.fleet_model import FleetSetup, arrivals
 from vmplace.fleet.loop_table import LoopTable, shipped_table
+from vmplace.fleet.model_command import days_of
+from vmplace.interfaces.cli import cli
 
 TABLE = LoopTable("h", "by hand", {"p": {4: 0.5}}, ((0.0, 0.0), (1.0, 1.0)))
 HEADER = ",".join(COLUMNS).encode()
@@ -109,8 +112,13 @@ def test_recorded_arrivals_are_modelled_until_the_last_came() -> None:
 
 
 def test_a_replay_has_the_figures_of_the_run_that_saved_the_arrivals(tmp_path: Path) -> None:
-    path, fleet = str(tmp_path / "arrivals.csv"), ["fleet-model", "--hosts", "5", "--json"]
+    path, fleet = str(tmp_path / "arrivals.csv"), ["fleet-model", "--hosts", "60", "--json"]
     saved = CliRunner().invoke(cli, [*fleet, "--days", "0.5", "--save-arrivals", path])
     replayed = CliRunner().invoke(cli, [*fleet, "--arrivals", path])
     assert saved.exit_code == 0, saved.output
     assert saved.output == replayed.output
+
+
+def test_a_fleet_to_which_nobody_comes_is_no_result() -> None:
+    answer = CliRunner().invoke(cli, ["fleet-model", "--hosts", "2", "--days", "0.1"], standalone_mode=False)
+    assert "no guest arrives" in str(answer.exception)

@@ -34,7 +34,6 @@ from vmplace.agent.state import AgentStatus, PlanSummary
 from vmplace.agent.trials import Trials
 from vmplace.agent.waiting import Waits
 from vmplace.agent.wakeup import Wakeup
-from vmplace.policy.policy_auto import plans_pages
 from vmplace.policy.registry import AUTO
 from vmplace.policy.trial import SAMPLE_S
 from vmplace.sampling.source import EarlyReader
@@ -145,9 +144,7 @@ class Agent:
 
     def _is_judged(self, guest: TrackedGuest) -> bool:
         """Tell whether a trial judges what moves for the guest, rather than the guard of the plan."""
-        host, policy_name = self.state.host, self.state.parts.policy_name
-        is_planned = host is not None and plans_pages(host, guest.view, is_filled=self.state.is_filled)
-        return policy_name != AUTO or not is_planned
+        return self.state.parts.policy_name != AUTO or guest.name not in self.state.by_pages
 
     def _held(self) -> None:
         """Follow an order to hold guests or let go of them: look again soon, and tell."""

@@ -27,7 +27,7 @@ class LoopState:
 
     It belongs to the loop's thread.  Others may read ``status``, ``host`` and ``last_plan``, which are
     replaced whole, and hand over what is for ``inbox``.  ``host`` is what plans see: without the room that is
-    kept, None before the first look.  ``is_filled``: what the last plan found (policy_auto.is_filled).
+    kept, None before the first look.  ``by_pages``: guests whose pages the last plan weighed.
     """
 
     config: Config
@@ -47,7 +47,7 @@ class LoopState:
     backoff: IdleBackoff
     notes: Notes = field(default_factory=Notes)
     host: HostTopology | None = None
-    is_filled: bool = False
+    by_pages: frozenset[str] = frozenset()
     last_plan: PlanSummary = field(default_factory=PlanSummary)
 
     def now_ns(self) -> int:

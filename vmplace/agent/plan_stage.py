@@ -10,7 +10,7 @@ from vmplace.agent.notes import described
 from vmplace.agent.planning import planned
 from vmplace.agent.state import summary
 from vmplace.policy.plan import PlacementPlan, Snapshot, Stay
-from vmplace.policy.policy_auto import is_filled, uncounted
+from vmplace.policy.policy_auto import by_pages, uncounted
 from vmplace.policy.registry import AUTO
 from vmplace.topology.host import HostTopology
 
@@ -47,12 +47,12 @@ class PlanStage:
         snapshot, stays = self._snapshot(state.host, window_ms)
         if state.parts.policy_name == AUTO:
             state.notes.add(*uncounted(snapshot))
-            state.is_filled = is_filled(snapshot.host, snapshot.guests)
         plan = NO_PLAN
         with state.notes.fenced(f"policy {state.parts.policy_name} failed, nothing moves"):
             wanted = state.rooms.plan(snapshot, lambda name: may_move(state, name))
             if wanted is None:
                 wanted = planned(state.parts.policy, snapshot, self._blame)
+                state.by_pages = by_pages(wanted)
             state.notes.add(*wanted.notes)
             limits = {guest.name: guest.limits(state.now_ns()) for guest in state.roster}
             plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)

@@ -63,9 +63,10 @@ MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 LINE_BYTES = 64
-FILLED = 0.5
-"""Of a controller's bandwidth: where more is asked for, accesses wait for each other, and other nodes'
-controllers can help (BWAP, section II)."""
+FILLED, FREED = 0.5, 0.25
+"""Of a controller's bandwidth: where more than the first is asked for, accesses wait for each other, and
+other nodes' controllers can help (BWAP, section II).  Below the second, memory goes home again: between the
+two a guest stays as it is planned, or its memory would go to and fro."""
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
@@ -99,7 +100,7 @@ class AutoPolicy:
 def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[PlacementPlan, State]:
     """Return the plan for all guests, and the state after it; pure."""
     system = memory_of(snapshot.host)
-    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot)}
+    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, state)}
     state = carried_over(state, seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     evidence = tuple(_evidence(snapshot, guest, seen, state, horizon) for guest in guests)
@@ -151,6 +152,11 @@ def _coarse_notes(seen: dict[str, Entries]) -> tuple[str, ...]:
     return tuple(COARSE.format(name, one.coarse) for name, one in sorted(seen.items()) if one.coarse)
 
 
+def by_pages(plan: PlacementPlan) -> frozenset[str]:
+    """Return the guests whose pages were weighed; of others, vCPUs alone tell where memory belongs."""
+    return frozenset(one.guest for one in plan.weighings if one.unknown != BY_VCPUS)
+
+
 def uncounted(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the note on guests whose accesses nobody counts, but for who makes them."""
     names = [g.topology.name for g in snapshot.guests if g.pages is not None and g.dram_per_us is None]
@@ -167,10 +173,10 @@ def memory_of(host: HostTopology) -> MemorySystem:
     return described_memory(host.nids, distances, np.full(distances.shape, FREE_MIB_PER_S), memory / MIB)
 
 
-def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
+def _iter_entries(snapshot: Snapshot, state: State) -> Iterator[tuple[GuestView, Entries]]:
     """Yield the guests of which pages are known by node, and what is known."""
     most = MOST_COUNTS // max(len(snapshot.host.nids), 1)
-    fills = is_filled(snapshot.host, snapshot.guests)
+    share = filled_share(snapshot.host, snapshot.guests)
     # The small guests first: what they leave is the others'.
     for rest, guest in enumerate(sorted(snapshot.guests, key=_npages)):
         pages = guest.pages
@@ -178,7 +184,8 @@ def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
             continue
         if not home.allowed_nids(snapshot.host, guest):
             continue
-        if needs_no_evidence(snapshot.host, guest, is_filled=fills):
+        most_share = FREED if guest.topology.name in state.known else FILLED
+        if needs_no_evidence(snapshot.host, guest, is_filled=share > most_share):
             continue
         entries = entries_of(pages, snapshot.window_s, max(most, 0) // (len(snapshot.guests) - rest))
         if entries is not None:
@@ -188,12 +195,6 @@ def _iter_entries(snapshot: Snapshot) -> Iterator[tuple[GuestView, Entries]]:
 
 def _npages(guest: GuestView) -> int:
     return sum(one.npages for one in guest.topology.ram)
-
-
-def plans_pages(host: HostTopology, guest: GuestView, *, is_filled: bool) -> bool:
-    """Tell whether the guest's pages are planned one by one: who touches them is seen, and says something."""
-    is_seen = guest.pages is not None and any(one.history for one in guest.pages.ranges)
-    return is_seen and not needs_no_evidence(host, guest, is_filled=is_filled)
 
 
 def needs_no_evidence(host: HostTopology, guest: GuestView, *, is_filled: bool) -> bool:
@@ -206,19 +207,19 @@ def needs_no_evidence(host: HostTopology, guest: GuestView, *, is_filled: bool) 
     return is_little and len(home.worker_nids(host, guest)) == 1
 
 
-def is_filled(host: HostTopology, guests: Sequence[GuestView]) -> bool:
-    """Tell whether guests on one node together ask its controller for more than FILLED of its bandwidth.
+def filled_share(host: HostTopology, guests: Sequence[GuestView]) -> float:
+    """Return the most that guests on one node together ask of its controller, as a share of its bandwidth.
 
-    It is asked where samples tell of pages; else all guests are planned by evidence (``needs_no_evidence``).
+    It is 0 unless samples tell of pages (``needs_no_evidence``), and where no bandwidth is known.
     """
     if not host.bandwidths or not any(map(_is_sampled, guests)):
-        return False
+        return 0.0
     asked = dict.fromkeys(host.nids, 0.0)
     for guest in guests:
         nids = home.worker_nids(host, guest)
         if len(nids) == 1 and guest.dram_per_us is not None:
             asked[nids[0]] += guest.dram_per_us * 1e6 * LINE_BYTES
-    return any(one > FILLED * host.bandwidths.get((nid, nid), np.inf) for nid, one in asked.items())
+    return max(one / host.bandwidths.get((nid, nid), np.inf) for nid, one in asked.items())
 
 
 def _is_sampled(guest: GuestView) -> bool:

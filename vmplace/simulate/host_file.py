@@ -47,12 +47,13 @@ class SimulatedHost:
 
 def host_path(name: str) -> Path:
     """Return the host file of that name, or of that name among those that come with the simulator."""
-    preset = PRESETS / f"{name}.toml"
-    path = preset if "/" not in name and preset.is_file() else Path(name)
-    if not path.is_file():
+    path, preset = Path(name), PRESETS / f"{name}.toml"
+    if "/" in name or path.suffix or path.is_file():
+        return path
+    if not preset.is_file():
         known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.toml")))
         raise VmplaceError(f"no host {name!r}", hint=f"a host file (docs/simulate.md), or one of: {known}")
-    return path
+    return preset
 
 
 def read_host(path: Path) -> SimulatedHost:

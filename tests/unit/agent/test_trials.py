@@ -12,6 +12,7 @@ from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.trials import LEAST_SHARE, Trials
 from vmplace.policy import home
 from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.trial import AFTER, BEFORE, Verdict
 from vmplace.sampling.sample import NodeBits, SampleBatch
 from vmplace.topology.guest import GuestTopology, Vcpu
@@ -101,7 +102,12 @@ def test_what_is_planned_by_pages_is_judged_by_the_plan_alone(
     """It costs 30 % more on node 1: undone only where a trial judges."""
     vcpus = tuple(Vcpu(at, 50 + at, (cpu,)) for at, cpu in enumerate(cpus))
     costs = {0: 1.0, 1: 1.3}
-    world = SeenWorld([replace(guest("db1"), vcpus=vcpus)], policy=to_node_1)
+    auto = AutoPolicy()
+    world = SeenWorld(
+        [replace(guest("db1"), vcpus=vcpus)],
+        # Which guests it plans by pages is what the shipped policy says.
+        policy=lambda snapshot: replace(to_node_1(snapshot), weighings=auto(snapshot).weighings),
+    )
     world.sees, world.counters = sees, Cost(lambda name: costs[world.nid_of.get(name, 0)])
     agent = world.agent()
     agent.state.parts = replace(agent.state.parts, policy_name=policy_name)

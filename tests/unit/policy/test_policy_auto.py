@@ -12,7 +12,7 @@ from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State, entries_before
-from vmplace.policy.policy_auto import AutoPolicy, Horizon, is_filled, plan_auto, uncounted
+from vmplace.policy.policy_auto import AutoPolicy, Horizon, filled_share, plan_auto, uncounted
 from vmplace.sampling.sample import NodeBits
 from vmplace.topology.host import HostTopology
 
@@ -70,12 +70,13 @@ def test_memory_of_a_guest_on_one_node_goes_home_though_samples_missed_most_of_i
     assert moved(after(sampled)) == {2: set(range(NPAGES))}
 
 
-def sampled_on_one_node(dram_per_us: float) -> tuple[HostTopology, GuestView]:
-    """Return a guest at home, of which samples alone tell, on a host whose controllers serve 100 MB/s."""
-    seen = view(*[bits({0: range(NPAGES)})] * 4, sampled=True)
-    vcpus = tuple(replace(vcpu, cpus=(0,)) for vcpu in seen.topology.vcpus)
-    topology = replace(seen.topology, vcpus=vcpus)
-    guest = replace(seen, topology=topology, dram_per_us=dram_per_us, cpus=4.0)
+def sampled_on_one_node(dram_per_us: float, node: np.ndarray | int = 0) -> tuple[HostTopology, GuestView]:
+    """Return a guest on node 0, of which samples alone tell, on a host whose controllers serve 100 MB/s."""
+    seen = guest_view([0, 0, 0, 0], node)
+    assert seen.pages
+    history = [bits({0: range(NPAGES)})] * 4
+    ranges = tuple(replace(with_history(one, *history), sampled=True) for one in seen.pages.ranges)
+    guest = replace(seen, pages=replace(seen.pages, ranges=ranges), dram_per_us=dram_per_us, cpus=4.0)
     slow = replace(host(), bandwidths={(a, b): 10**8 for a in host().nids for b in host().nids})
     return slow, guest
 
@@ -86,14 +87,26 @@ def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
 ) -> None:
     """As BWAP does, which has no samples: other nodes' controllers are idle."""
     slow, guest = sampled_on_one_node(mb_per_s / 64)
-    assert is_filled(slow, (guest,)) == spreads
+    assert filled_share(slow, (guest,)) == pytest.approx(mb_per_s / 100)
     assert bool(after(guest, seconds=40, host=slow).moves) == spreads
 
 
 def test_two_guests_fill_a_controller_together() -> None:
     slow, guest = sampled_on_one_node(30 / 64)
-    assert not is_filled(slow, (guest,))
-    assert is_filled(slow, (guest, guest))
+    assert filled_share(slow, (guest, guest)) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("mb_per_s", "goes_home"), [(40, False), (20, True)])
+def test_memory_that_was_spread_goes_home_once_its_controller_has_much_to_spare(
+    mb_per_s: float, goes_home: bool
+) -> None:
+    """A demand about the limit does not send it to and fro."""
+    policy = AutoPolicy()
+    slow, guest = sampled_on_one_node(90 / 64)
+    after(guest, seconds=40, policy=policy, host=slow)
+    _, calm = sampled_on_one_node(mb_per_s / 64, np.arange(NPAGES) % 2)
+    snapshot = Snapshot(slow, (calm,), None, 0.25, True, now_ns=41 * S)
+    assert (len(moved(policy(snapshot)).get(0, ())) == NPAGES // 2) == goes_home
 
 
 def test_what_needs_no_evidence_keeps_to_the_operators_nodes() -> None:

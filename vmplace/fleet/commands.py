@@ -92,7 +92,8 @@ def _settings(policies: str, hosts: str, source: str, windows: int | None) -> An
 
 def _host(name: str) -> tuple[str, str]:
     """Return the name and the text of a host file, checked here and not in each worker."""
-    from vmplace.simulate.host_file import host_path, read_host
+    from vmplace.simulate.host_file import read_host
+    from vmplace.simulate.host_names import host_path
 
     path = host_path(name)
     return read_host(path).name, read_text(path)

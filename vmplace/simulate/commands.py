@@ -53,7 +53,7 @@ def simulate_command(  # noqa: PLR0913  (options)
 
     Times are modelled, not measured (docs/simulate.md).  run_time_s is the mean over the guests.
     """
-    from vmplace.simulate.host_file import host_path
+    from vmplace.simulate.host_names import host_path
 
     path = host_path(host_name)
     _check_output(json_path, path, guests)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vmplace.errors import ConfigError, OutsideError, VmplaceError, cure_of_reading
+from vmplace.errors import ConfigError, OutsideError, cure_of_reading
 from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, QUEUE, described_memory, lines_per_ns
 from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
@@ -25,7 +25,6 @@ from vmplace.outside import MOST_ID, TOML_CURE, error_text, finite, parse_toml, 
 
 PAGE_BYTES = 4096
 CURE = "see docs/simulate.md"
-PRESETS = Path(__file__).with_name("hosts")
 HOST_KEYS = {"distances", "bandwidth_mib_per_s", "node", "local_latency_ns", "queue", "link"} | {
     *("description", "threads_per_core", "hmat")  # said for the lab, which has the same files
 }
@@ -43,17 +42,6 @@ class SimulatedHost:
     system: MemorySystem
     cpus: Matrix
     capacity_pages: Matrix
-
-
-def host_path(name: str) -> Path:
-    """Return the host file of that name, or of that name among those that come with the simulator."""
-    path, preset = Path(name), PRESETS / f"{name}.toml"
-    if "/" in name or path.suffix or path.is_file():
-        return path
-    if not preset.is_file():
-        known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.toml")))
-        raise VmplaceError(f"no host {name!r}", hint=f"a host file (docs/simulate.md), or one of: {known}")
-    return preset
 
 
 def read_host(path: Path) -> SimulatedHost:

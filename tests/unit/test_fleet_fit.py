@@ -163,7 +163,7 @@ def test_the_table_has_a_line_for_each_count(two_guests: str) -> None:
 
 
 def test_without_the_option_nothing_is_counted() -> None:
-    assert json.loads(fleet_model("--json").output)["fit"] is None
+    assert json.loads(fleet_model("--hosts", "20", "--json").output)["fit"] is None
 
 
 @pytest.mark.parametrize("size", ["4", "0:1024", "4:0", "4:1024:1.5", "4:1024:nan", "4:1024:", "4:-1", "x:1"])

@@ -15,7 +15,7 @@ WITHOUT = {
     "vmplace/actuation/undo_vcpus.py VcpusUndoing._restore": "the sentence has the cure",
     "vmplace/agent/policy_text.py stated_policies": "as above, from domain_policy.py",
     "vmplace/cloud/kubernetes/watch.py Watch.step": "what a library raised unexpectedly: nobody knows a cure",
-    "vmplace/cloud/openstack/publish.py Publisher.step": "as above",
+    "vmplace/cloud/openstack/publish.py Publisher._report": "as above",
     "vmplace/simulate/agent_run.py agent_rates_after": "only a mistake in the program",
     "vmplace/topology/guest_finder.py GuestFinder._read_guest": "a reason in the list of what is left alone",
     "vmplace/topology/guest_finder.py GuestFinder._read_in_time": "as above",

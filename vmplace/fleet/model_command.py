@@ -118,11 +118,11 @@ def fleet_model(  # noqa: PLR0913 - an option each
     days = days or (DAYS if recorded is None else days_of(recorded))
     setup = FleetSetup(hosts=hosts, days=days, fill=fill, packs=packs, seed=seed)
     guests = arrivals(setup) if recorded is None else recorded
-    if not guests:
-        raise VmplaceError("no guest arrives", hint="take more --days or --hosts, or other --arrivals")
     if saved:
         write_arrivals(saved, guests)
     with _model(traces, runs, guests, flavour) as model:
+        if not guests:
+            raise VmplaceError("no guest arrives", hint="take more --days or --hosts, or other --arrivals")
         reported = modelled(setup, guests, Limits(threshold, target, migrations), flavour, model)
     if as_json:
         print_json(reported)

@@ -219,7 +219,7 @@ def filled_share(host: HostTopology, guests: Sequence[GuestView]) -> float:
         nids = home.worker_nids(host, guest)
         if len(nids) == 1 and guest.dram_per_us is not None:
             asked[nids[0]] += guest.dram_per_us * 1e6 * LINE_BYTES
-    return max(one / host.bandwidths.get((nid, nid), np.inf) for nid, one in asked.items())
+    return max(one / (host.bandwidths.get((nid, nid)) or np.inf) for nid, one in asked.items())
 
 
 def _is_sampled(guest: GuestView) -> bool:

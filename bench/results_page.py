@@ -93,11 +93,6 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "status",
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it",
-    (
-        "policy",
-        "2354e66a7e81",
-    ): "in these rows the agent took protected guests for others, and paid less for its own work: with "
-    "today's prices it makes npb-mg-A 0.27 % slower instead of 0.15 (ad), 0.72 instead of 0.55 (idle)",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""

@@ -36,6 +36,7 @@ class Trials:
         self._judges = judges
         self._costs: dict[str, float | None] = {}
         self._unmeasured: dict[str, str] = {}
+        self._was_judged: dict[str, bool] = {}
         self._watched: dict[str, Trial] = {}
         self._little: dict[str, int] = {}
 
@@ -62,6 +63,11 @@ class Trials:
         moved = _moved_pages(result)
         for guest in guests:
             is_judged = self._judges(guest)
+            if self._was_judged.get(guest.name, is_judged) != is_judged:
+                # What was begun before the guest was planned in the other way says nothing now.
+                guest.trial = Trial(kept=True)
+                self._watched.pop(guest.name, None)
+            self._was_judged[guest.name] = is_judged
             before = guest.trial if is_judged else self._watched.get(guest.name, Trial())
             cost = self._costs.get(guest.name)
             has_moved = self._has_moved(guest, moved.get(guest.name, 0), before)
@@ -110,6 +116,7 @@ class Trials:
         """Let go of a guest that ended."""
         self._unmeasured.pop(guest.name, None)
         self._watched.pop(guest.name, None)
+        self._was_judged.pop(guest.name, None)
         self._little.pop(guest.name, None)
         if self._counters is not None:
             self._counters.forget(guest)

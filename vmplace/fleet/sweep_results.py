@@ -63,9 +63,14 @@ class SweepResults:
             return
         part = f"{self._parts}/{uuid.uuid4().hex}.jsonl"
         try:
-            with self._alone():
+            # Without the lock, as whoever is stopped must not wait; another sweep may remove the folder.
+            for _ in range(ATTEMPTS):
                 self._filesystem.makedirs(self._parts, exist_ok=True)
-                self._filesystem.pipe_file(part, LINES.encode_lines(self._new))
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.pipe_file(part, LINES.encode_lines(self._new))
+                    break
+            else:
+                raise self._is_busy()
         except Exception as err:
             raise VmplaceError(f"{self.url} cannot be written: {err}", hint=cure_of_writing(err)) from err
         self._new, self._flushed_s = [], self._clock()
@@ -102,12 +107,14 @@ class SweepResults:
         try:
             self._filesystem.put_file(str(made), fresh)
             if self._identity() != before:
-                self._filesystem.rm_file(fresh)
                 return False
             self._filesystem.mv(fresh, self._path)
         except Exception as err:
             hint = f"the rows are kept in {self.url}.parts"
             raise VmplaceError(f"{self.url} cannot be written: {err}", hint=hint) from err
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.rm_file(fresh)
         return True
 
     def _identity(self) -> str | None:

@@ -64,9 +64,7 @@ class Trials:
         for guest in guests:
             is_judged = self._judges(guest)
             if self._was_judged.get(guest.name, is_judged) != is_judged:
-                # What was begun before the guest was planned in the other way says nothing now.
-                guest.trial = Trial(kept=True)
-                self._watched.pop(guest.name, None)
+                self._begin_anew(guest)
             self._was_judged[guest.name] = is_judged
             before = guest.trial if is_judged else self._watched.get(guest.name, Trial())
             cost = self._costs.get(guest.name)
@@ -111,6 +109,13 @@ class Trials:
             if before is not None and now is not None and abs(now - before) > STIRRED * before:
                 changed = True
         return changed
+
+    def _begin_anew(self, guest: TrackedGuest) -> None:
+        """Drop what was measured before another way of planning: what moved since is not known here."""
+        before = guest.trial
+        guest.trial = Trial(kept=True, left_alone_until=before.left_alone_until, wait_s=before.wait_s)
+        self._watched.pop(guest.name, None)
+        self._little.pop(guest.name, None)
 
     def forget(self, guest: GuestTopology) -> None:
         """Let go of a guest that ended."""

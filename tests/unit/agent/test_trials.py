@@ -155,3 +155,18 @@ def test_moves_that_are_little_in_each_window_are_tried_by_their_sum() -> None:
         verdicts += trials.settle([tracked], result, float(window)).values()
         moved += now
     assert verdicts == [Verdict.UNDO]
+
+
+def test_a_trial_that_was_begun_before_the_guest_was_planned_by_pages_undoes_nothing_afterwards() -> None:
+    """What moved in between is not known to it; the guest is 20 % slower, of its own accord."""
+    cost, is_judged, verdicts = [1.0], [True], list[Verdict]()
+    trials, tracked = Trials(Cost(lambda _: cost[0]), lambda _: is_judged[0]), TrackedGuest(guest("db1"))
+    for window in range(BEFORE + 40):
+        is_judged[0] = not BEFORE < window < BEFORE + 20
+        cost[0] = 1.2 if window >= BEFORE + 20 else 1.0
+        trials.begin([tracked], 1.0)
+        trials.end([tracked])
+        moved = NPAGES if window == BEFORE else 0
+        result = ActuationResult((MoveOutcome("db1", moved=moved, calls=1),))
+        verdicts += trials.settle([tracked], result, float(window)).values()
+    assert verdicts == []

@@ -135,6 +135,34 @@ def test_a_sweep_that_is_stopped_says_what_is_kept_and_its_report_how_to_go_on(
     assert sweep(traces, out, policies="none")["skipped"] == 1
 
 
+def test_rows_are_kept_while_another_sweep_holds_the_lock(tmp_path: Path) -> None:
+    """Whoever is stopped has no time to wait."""
+    url = str(tmp_path / "out.parquet")
+    first, second = SweepResults(url), SweepResults(url)
+    second.add(empty_row(task("a")))
+    with first._alone():
+        flush = threading.Thread(target=second.flush, daemon=True)
+        flush.start()
+        flush.join(10)
+        assert not flush.is_alive()
+    assert SweepResults(url).rows.keys() == {task("a").id}
+
+
+def test_a_merge_that_is_stopped_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    results = SweepResults(str(tmp_path / "out.parquet"))
+    results.add(empty_row(task("a")))
+    with monkeypatch.context() as patch:
+        patch.setattr(results._filesystem, "mv", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            results.finish()
+    assert [one.name for one in tmp_path.iterdir()] == ["out.parquet.parts"]
+    results.finish()
+    assert [one.name for one in tmp_path.iterdir()] == ["out.parquet"]
+
+
 def test_a_folder_that_is_not_there_is_not_made(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(VmplaceError, match="there is no folder"):
         SweepResults(f"{tmp_path}/none/out.parquet")

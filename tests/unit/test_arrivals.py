@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vmplace.errors import ConfigError
+from vmplace.errors import ConfigError, VmplaceError
 from vmplace.fleet.arrivals import COLUMNS, Arrival, read_arrivals, write_arrivals
 from vmplace.fleet.fleet_model import FleetSetup, arrivals
 from vmplace.fleet.loop_table import LoopTable, shipped_table
@@ -105,13 +105,14 @@ def test_the_command_says_it_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_recorded_arrivals_are_modelled_until_the_last_came() -> None:
-    """A command that replays a file has the figures of the one that saved it."""
     guests = [Arrival("a", 0.0, 9e5, 1, 1, "redis"), Arrival("b", 80_000.0, 9e5, 1, 1, "redis")]
     assert days_of(guests) == 1.0
     assert days_of(guests[:1]) == 0.1
+    with pytest.raises(VmplaceError, match="after 40 days"):
+        days_of([Arrival("a", 40 * 86_400.0, 9e6, 1, 1, "redis")])
 
 
-def test_a_replay_has_the_figures_of_the_run_that_saved_the_arrivals(tmp_path: Path) -> None:
+def test_a_replay_has_the_figures_of_a_run_whose_guests_came_to_its_end(tmp_path: Path) -> None:
     path, fleet = str(tmp_path / "arrivals.csv"), ["fleet-model", "--hosts", "60", "--json"]
     saved = CliRunner().invoke(cli, [*fleet, "--days", "0.5", "--save-arrivals", path])
     replayed = CliRunner().invoke(cli, [*fleet, "--arrivals", path])

@@ -60,7 +60,7 @@ def sweep(  # noqa: PLR0913 - an option each
     begun = time.monotonic()
     settings = _settings(policies, hosts, source, windows)
     tasks = planned_tasks(found_recordings(recordings), settings)
-    with SweepResults(out) as results, stopped_by_signals():
+    with stopped_by_signals(), SweepResults(out) as results:
         wanted = [task for task in tasks if task.id not in results.done]
         try:
             if wanted:

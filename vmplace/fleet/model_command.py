@@ -134,9 +134,16 @@ def fleet_model(  # noqa: PLR0913 - an option each
 
 
 def days_of(recorded: Sequence[Arrival]) -> float:
-    """Return for how long to model recorded arrivals: until the last, rounded up to a tenth of a day."""
+    """Return for how long to model recorded arrivals: until the last, rounded up to a tenth of a day.
+
+    Raises VmplaceError for more than is modelled.
+    """
     last_s = max((one.from_s for one in recorded), default=0.0)
-    return min(max(math.ceil(last_s / 8640) / 10, 0.1), MOST_DAYS)
+    days = max(math.ceil(last_s / 8640) / 10, 0.1)
+    if days > MOST_DAYS:
+        hint = f"at most {MOST_DAYS:g} days are modelled: give --days, or arrivals that begin at 0"
+        raise VmplaceError(f"the last guest arrives after {days:g} days", hint=hint)
+    return days
 
 
 @contextmanager

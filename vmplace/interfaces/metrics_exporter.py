@@ -13,7 +13,7 @@ from prometheus_client.exposition import ThreadingWSGIServer, generate_latest, m
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from vmplace.interfaces.client import NoAgentError, ask
+from vmplace.interfaces.client import NoAgentError, RefusedError, ask
 from vmplace.interfaces.metrics import families, families_without_agent
 
 ASK_S = 5.0
@@ -42,7 +42,8 @@ class AgentCollector(Collector):
     def _asked(self) -> Mapping[str, Any] | None:
         try:
             status: Mapping[str, Any] = ask("status", path=self._socket, timeout_s=ASK_S)
-        except NoAgentError:
+        except (NoAgentError, RefusedError):
+            # A busy agent is not to be asked again for each scrape.
             return None
         return status
 

@@ -3,16 +3,19 @@
 import pytest
 
 from vmplace.interfaces import metrics_exporter
-from vmplace.interfaces.client import NoAgentError
+from vmplace.interfaces.client import NoAgentError, RefusedError
 from vmplace.interfaces.metrics_exporter import FRESH_S, AgentCollector
 
 
-def test_scrapes_of_one_second_are_one_question_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("err", [NoAgentError("no agent"), RefusedError("busy", kind="busy")])
+def test_scrapes_of_one_second_are_one_question_to_the_agent(
+    err: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def ask(*_: object, **__: object) -> None:
         asked.append(now[0])
-        raise NoAgentError("no agent")
+        raise err
 
     monkeypatch.setattr(metrics_exporter, "ask", ask)
     now = [0.0]

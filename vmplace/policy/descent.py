@@ -43,7 +43,7 @@ from vmplace.policy.page_task import PageTask, TaskGroup, cheapest, grouped
 
 STEPS = 16
 GAP = 0.003
-"""Stop when at most this share of the total time, no guest counted more than once, could be gained, and"""
+"""Stop when at most this share of the total time, by the largest weight of a guest, could be gained, and"""
 LEFT = 0.05
 """at most this share of what could be gained at first: a guest that could be 1 % faster is to be so, too."""
 ROUNDING = 1e-6

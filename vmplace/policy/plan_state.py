@@ -29,12 +29,13 @@ class Known:
 
 @dataclass(frozen=True)
 class State:
-    """What is remembered between two plans."""
+    """What is remembered between two plans; ``crowded``: guests that a full controller once concerned."""
 
     known: dict[str, Known] = field(default_factory=dict)
     memories: dict[str, guard.Memory] = field(default_factory=dict)
     steady: dict[str, Steadiness] = field(default_factory=dict)
     planned_s: float = 0.0
+    crowded: frozenset[str] = frozenset()
 
 
 def carried_over(state: State, seen: dict[str, Entries]) -> State:
@@ -55,7 +56,7 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         steady[name] = Steadiness(
             _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
         )
-    return State(known, memories, steady, state.planned_s)
+    return State(known, memories, steady, state.planned_s, state.crowded)
 
 
 def _are_same(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:

@@ -63,10 +63,9 @@ MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 LINE_BYTES = 64
-FILLED, FREED = 0.5, 0.25
-"""Of a controller's bandwidth: where more than the first is asked for, accesses wait for each other, and
-other nodes' controllers can help (BWAP, section II).  Below the second, memory goes home again: between the
-two a guest stays as it is planned, or its memory would go to and fro."""
+FILLED = 0.5
+"""Of a controller's bandwidth: where more is asked for, accesses wait for each other, and other nodes'
+controllers can help (BWAP, section II)."""
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
@@ -100,12 +99,13 @@ class AutoPolicy:
 def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[PlacementPlan, State]:
     """Return the plan for all guests, and the state after it; pure."""
     system = memory_of(snapshot.host)
-    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, state)}
+    crowded = crowded_guests(snapshot, state.crowded)
+    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowded)}
     state = carried_over(state, seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     evidence = tuple(_evidence(snapshot, guest, seen, state, horizon) for guest in guests)
     if not guests:
-        return _by_vcpus(snapshot, seen), State(planned_s=snapshot.now_ns / 1e9)
+        return _by_vcpus(snapshot, seen), State(planned_s=snapshot.now_ns / 1e9, crowded=crowded)
     traffics = [traffic(one.heat, one.node) for one in evidence]
     evidence = _with_think(system, evidence, guests, traffics)
     planner = HostPlanner(dict(state.memories), steady=dict(state.steady))
@@ -129,7 +129,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         guest.topology.name: Known(seen[guest.topology.name].pages, places == REPLICATED)
         for guest, places in zip(guests, decision.pages, strict=True)
     }
-    return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9)
+    return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9, crowded)
 
 
 def _weighings(  # noqa: PLR0913 - a decision, and all it refers to
@@ -173,10 +173,9 @@ def memory_of(host: HostTopology) -> MemorySystem:
     return described_memory(host.nids, distances, np.full(distances.shape, FREE_MIB_PER_S), memory / MIB)
 
 
-def _iter_entries(snapshot: Snapshot, state: State) -> Iterator[tuple[GuestView, Entries]]:
+def _iter_entries(snapshot: Snapshot, crowded: frozenset[str]) -> Iterator[tuple[GuestView, Entries]]:
     """Yield the guests of which pages are known by node, and what is known."""
     most = MOST_COUNTS // max(len(snapshot.host.nids), 1)
-    share = filled_share(snapshot.host, snapshot.guests)
     # The small guests first: what they leave is the others'.
     for rest, guest in enumerate(sorted(snapshot.guests, key=_npages)):
         pages = guest.pages
@@ -184,8 +183,7 @@ def _iter_entries(snapshot: Snapshot, state: State) -> Iterator[tuple[GuestView,
             continue
         if not home.allowed_nids(snapshot.host, guest):
             continue
-        most_share = FREED if guest.topology.name in state.known else FILLED
-        if needs_no_evidence(snapshot.host, guest, is_filled=share > most_share):
+        if needs_no_evidence(snapshot.host, guest, is_filled=guest.topology.name in crowded):
             continue
         entries = entries_of(pages, snapshot.window_s, max(most, 0) // (len(snapshot.guests) - rest))
         if entries is not None:
@@ -205,6 +203,21 @@ def needs_no_evidence(host: HostTopology, guest: GuestView, *, is_filled: bool) 
     """
     is_little = guest.dram_per_us is None or (not is_filled and _is_sampled(guest))
     return is_little and len(home.worker_nids(host, guest)) == 1
+
+
+def crowded_guests(snapshot: Snapshot, before: frozenset[str]) -> frozenset[str]:
+    """Return the guests that are planned by pages for a full controller's sake: now, or ``before``.
+
+    Whoever once was stays so: in a program's calm phases its memory would all go home, and out again after.
+    """
+    is_filled = filled_share(snapshot.host, snapshot.guests) > FILLED
+    return frozenset(
+        guest.topology.name
+        for guest in snapshot.guests
+        if (is_filled or guest.topology.name in before)
+        and needs_no_evidence(snapshot.host, guest, is_filled=False)
+        and not needs_no_evidence(snapshot.host, guest, is_filled=True)
+    )
 
 
 def filled_share(host: HostTopology, guests: Sequence[GuestView]) -> float:

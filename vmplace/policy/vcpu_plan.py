@@ -22,7 +22,7 @@ import numpy as np
 from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.memory_system import solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
+from vmplace.policy.descent import descended
 from vmplace.policy.host_view import GuestEvidence, HostView, Indexes, demand, row_sums
 from vmplace.policy.page_task import PageTask
 from vmplace.policy.vcpu_moves import vcpu_shift
@@ -35,6 +35,8 @@ SAME_WORK = 0.01
 FEW = 8
 """Up to so many guests that would be gathered, layouts without one of them are tried, too."""
 SAMPLED_PAGES = 1 << 14
+PROTECTED_LAYOUT = 10.0
+"""How many times the time of a protected guest counts here: its vCPUs stay, so this is its memory's time."""
 
 Layout = list[Indexes]
 """The node index of each vCPU, by guest."""
@@ -118,7 +120,7 @@ def _free_task(view: HostView, guest: GuestEvidence, after: Indexes, share: floa
         parallelism=guest.parallelism * share,
     )
     near = bool((view.system.controller[there.worker] > 0).all())
-    importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
+    importance = PROTECTED_LAYOUT if guest.slowdown_bound is not None else 1.0
     nothing = np.zeros(len(there.node))
     return PageTask(there, ~there.written & np.bool_(near), nothing, nothing, importance)
 
@@ -126,9 +128,7 @@ def _free_task(view: HostView, guest: GuestEvidence, after: Indexes, share: floa
 def better_layout(view: HostView, watched_ns: float) -> Layout | None:
     """Return a layout that saves more within ``watched_ns`` than it may cost, or None."""
     present = [_nodes(guest) for guest in view.guests]
-    importances = np.array(
-        [PROTECTED_IMPORTANCE if g.slowdown_bound is not None else 1.0 for g in view.guests]
-    )
+    importances = np.array([PROTECTED_LAYOUT if g.slowdown_bound is not None else 1.0 for g in view.guests])
     first = gathered(view)
     moved = [g.name for g, a, b in zip(view.guests, present, first, strict=True) if (a != b).any()]
     if not moved:

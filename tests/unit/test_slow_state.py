@@ -29,3 +29,10 @@ def test_a_tight_node_is_free_after_ten_minutes_below() -> None:
 
 def test_what_is_not_said_stays_as_it_is() -> None:
     assert SlowState(frozenset({1})).after(1e6, {0: 0.0}).tight == {1}
+
+
+def test_one_question_without_an_answer_is_no_break_and_two_are() -> None:
+    begun = fed(SlowState().asked_each(60.0), *[0.9] * 6)
+    assert fed(begun, *[0.9] * 4, from_s=420.0).tight == {0}
+    assert fed(begun, *[0.9] * 10, from_s=480.0).tight == frozenset()
+    assert fed(begun, *[0.9] * 11, from_s=480.0).tight == {0}

@@ -106,7 +106,7 @@ def agent(
 
 
 def _keep(path: Path, socket: Path | None, interval: float, stop: threading.Event) -> None:
-    state, problem = SlowState(), None
+    state, problem = SlowState().asked_each(interval), None
     while not stop.is_set():
         try:
             state, reported = written(path, socket, state, interval), None

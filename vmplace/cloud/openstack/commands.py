@@ -106,7 +106,7 @@ def publish(  # noqa: PLR0913 - an option each
         lambda: ask("status", path=socket),
         lambda: providers(cloud, _name(host)),
         interval,
-        SlowState(tight_from=tight_from, free_below=free_below, hold_s=hold),
+        SlowState(tight_from=tight_from, free_below=free_below, hold_s=hold).asked_each(interval),
     )
     if once:
         publisher.publish(time.monotonic())

@@ -120,8 +120,6 @@ class Publisher:
         try:
             nids = self._asked(now_s)
         except Exception as err:
-            # What nobody saw is no time without a break.
-            self.state = replace(self.state, since_s={})
             self._report(err)
             return
         if now_s < self._again_s:
@@ -136,7 +134,7 @@ class Publisher:
             self._report(err)
         else:
             if self._problem:
-                LOG.warning("Placement is up to date again")
+                LOG.warning("it works again: Placement knows what the agent says")
             self._problem, self.wait_s = None, 0.0
 
     def publish(self, now_s: float) -> None:

@@ -235,9 +235,14 @@ def main() -> int:
 
 
 def unjudged(lacking: Iterable[tuple[list[str], str]], left: Collection[str]) -> list[str]:
-    """Return what keeps the table from judging all that it should; mixes may be left out for want of time."""
+    """Return what keeps the table from judging all that it should.
+
+    Mixes may be left out for want of time, but of each host one has to be there.
+    """
     missing = sorted({name for names, _ in lacking for name in names})
     late = [name for name in SPLIT["judging"] if f"{SINGLE_HOST} {name}" in left]
+    run = {host for host, guests in MIXES if f"{host} {mix_of(guests)}" not in left}
+    late += [f"a mix on {host}" for host in dict.fromkeys(host for host, _ in MIXES) if host not in run]
     words = [f"there is no trace of {', '.join(missing)} (see --traces)"] if missing else []
     return words + ([f"there was no time for {', '.join(late)} (see --minutes)"] if late else [])
 

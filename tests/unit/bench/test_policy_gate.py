@@ -115,6 +115,13 @@ def test_a_judging_trace_for_which_there_was_no_time_is_not_passed_over() -> Non
     assert "**Not all was judged**" in page and "The gate holds" not in page
 
 
+def test_mixes_for_which_there_was_no_time_are_not_passed_over_if_a_host_has_no_other() -> None:
+    mixes = [f"{host} {bench_policy.mix_of(guests)}" for host, guests in bench_policy.MIXES]
+    assert bench_policy.unjudged([], mixes[-5:]) == []
+    (late,) = bench_policy.unjudged([], mixes[2:])
+    assert "a mix on two-node" in late and "narrow-controllers" not in late
+
+
 @pytest.mark.parametrize("slow", ["a", "b"])
 def test_a_guest_whose_time_is_no_number_hides_behind_no_other_guest(slow: str) -> None:
     still, other = (ran({"a": 1.0, "b": 1.0}), ran({"a": 1.0, "b": 1.0} | {slow: float("nan")}))

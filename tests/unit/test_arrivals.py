@@ -112,6 +112,7 @@ def test_recorded_arrivals_are_modelled_until_the_last_came() -> None:
         days_of([Arrival("a", 40 * 86_400.0, 9e6, 1, 1, "redis")])
 
 
+@pytest.mark.slow
 def test_a_replay_has_the_figures_of_a_run_whose_guests_came_to_its_end(tmp_path: Path) -> None:
     path, fleet = str(tmp_path / "arrivals.csv"), ["fleet-model", "--hosts", "60", "--json"]
     saved = CliRunner().invoke(cli, [*fleet, "--days", "0.5", "--save-arrivals", path])

@@ -58,6 +58,7 @@ def test_the_lab_is_installed_with_its_sources(tmp_path: Path):
     assert committed("lab") - {"lab/pyproject.toml"} <= files
 
 
+@pytest.mark.slow
 def test_the_source_distribution_has_all_that_is_committed(tmp_path: Path):
     files, copy = committed("."), tmp_path / "copy"
     for path in files:
@@ -71,6 +72,7 @@ def test_the_source_distribution_has_all_that_is_committed(tmp_path: Path):
     assert {path for path in files if path.split("/")[-1] != ".gitignore"} <= packed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler")
 def test_a_strict_editable_installation_has_the_program_beside_the_core(tmp_path: Path):
     pytest.importorskip("setuptools")

@@ -90,6 +90,7 @@ ONE_GROUP = "a group presses 7 % of the hosts from half of their bandwidth on, e
 TOO_MANY = "5.5 % of the guests are migrated: docs/design/fleet-relief.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [

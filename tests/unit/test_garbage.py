@@ -77,6 +77,7 @@ def test_a_step_collects_nothing_and_who_comes_after_it_does(tmp_path: Path):
     reads.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_step_closes_no_file_among_the_garbage(tmp_path: Path):
     """Its number is that of something else in the table of the step's thread, such as its socket."""
@@ -155,6 +156,7 @@ def test_a_forked_child_collects_though_a_step_is_done_by_its_parent(paused: Non
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.slow
 def test_what_is_due_is_collected_by_who_asks_and_no_more_than_that(paused: None):
     collect_due = Collector(clock=lambda: 0).collect_due
     gc.collect()
@@ -179,6 +181,7 @@ def test_what_is_due_is_collected_by_who_asks_and_no_more_than_that(paused: None
         assert old() is None
 
 
+@pytest.mark.slow
 def test_looking_through_all_objects_takes_a_bounded_share_of_the_time(paused: None):
     full_ns, step_ns, now_ns, full = 50_000_000, 1_000_000, [0], [0]
 

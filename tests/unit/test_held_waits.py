@@ -134,6 +134,7 @@ class Loop:
         self.held.await_end(pid, ends_within, self._stat, lambda: self.now_s >= until)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guests, hostile", [(200, 50), (200, 150), (20, 3)])
 @pytest.mark.parametrize("how", ["shortly", "seen", "given up"])
 def test_guests_that_have_readers_wait_slow_the_loop_little_however_many_they_are(

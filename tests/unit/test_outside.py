@@ -64,6 +64,7 @@ def test_what_counts_as_a_strict_read(source: str, is_strict: bool):
     assert bool(list(strict_reads(source))) is is_strict
 
 
+@pytest.mark.slow
 def test_text_is_read_by_the_gate_alone():
     """Guests choose names that /proc shows as they are: a strict read ends whoever makes it."""
     found = {

@@ -81,6 +81,7 @@ def test_a_thread_that_sleeps_is_seen_to_by_the_kernels_word(tmp_path: Path, mon
     reads.close()
 
 
+@pytest.mark.slow
 def test_a_thread_that_waits_for_a_cpu_is_nobodys_fault_by_the_kernels_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -260,6 +260,7 @@ def test_the_pass_comes_by_all_places_that_the_text_has(proc: Path, accesses: Ac
     assert {place for place, why in PLACES.items() if why == PASSED} - functions == set()
 
 
+@pytest.mark.slow
 def test_each_place_that_reads_of_a_process_or_calls_for_it_is_listed():
     """Say in PLACES what a new one is of; of another process: have do_all come by it."""
     found = process_accesses.places()

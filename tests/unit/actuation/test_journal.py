@@ -177,6 +177,7 @@ with Journal(Path(path)) as journal:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_kill_9_loses_nothing_that_was_acted_upon(tmp_path: Path, me: GuestIdentity, seed: int):
     argv = [sys.executable, "-c", _WRITER, str(tmp_path / "journal")]

@@ -308,6 +308,7 @@ def test_a_guest_that_holds_up_each_call_a_little_is_left_alone_and_others_move(
     assert held.MOST_S < two.kernel.waited_s < held.MOST_S + 0.2
 
 
+@pytest.mark.slow
 def test_a_guest_whose_calls_wait_for_a_cpu_is_not_to_blame(
     journal: Journal, two: Two, monkeypatch: pytest.MonkeyPatch
 ):
@@ -318,6 +319,7 @@ def test_a_guest_whose_calls_wait_for_a_cpu_is_not_to_blame(
     assert two.kernel.waited_s > held.MOST_S
 
 
+@pytest.mark.slow
 def test_a_guest_that_holds_up_each_call_a_little_keeps_no_other_from_being_undone(
     journal: Journal, two: Two, now: list[float]
 ):

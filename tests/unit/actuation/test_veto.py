@@ -36,6 +36,7 @@ def test_there_and_back_is_left_alone_for_a_growing_while():
     assert rests_of_a_page_always_wanted_elsewhere(PingPongVeto(), 600) == [4, 8, 16, 32, 64, 128, 256]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window_ms", [20, Config().shortest_window_ms, Config().window_ms])
 def test_what_moves_to_and_fro_in_each_window_takes_little_however_short_windows_are(window_ms: int):
     """Ten minutes; 2 MiB move each time: of the shortest windows that may be set, 0.8 MB/s."""

@@ -85,6 +85,7 @@ class SeenWorld(World):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sees", "cpus", "policy_name", "is_judged"),
     [

@@ -68,6 +68,7 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("handlers")
 def test_ctrl_c_ends_it_and_the_next_one_goes_on(
     config: Config, kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -144,6 +144,7 @@ def test_a_folder_without_traces_ends_with_an_error_and_says_what_it_lacks(
     assert "has no trace of metis-pca" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_made_up_program_tells_how_its_protected_guest_fared(tmp_path: Path) -> None:
     number = next(n for n in range(100) if drawn(n)[1][0].slowdown_bound is not None)
     rows = bench_policy.hostile_rows(bench_policy.Bench(ResultCache(tmp_path), 1.0), number)

@@ -78,6 +78,7 @@ def cli(config: Path, *words: str, **options: Any) -> "subprocess.CompletedProce
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env, **options)
 
 
+@pytest.mark.slow
 def test_status_has_what_the_scenarios_read(config: Path, start: Start, child: Child):
     start(child)
     status = json.loads(cli(config, "status", "--json").stdout)
@@ -89,6 +90,7 @@ def test_status_has_what_the_scenarios_read(config: Path, start: Start, child: C
     assert status["mc_imbalance_estimate"] == pytest.approx(2**0.5)
 
 
+@pytest.mark.slow
 def test_a_clean_stop_leaves_no_socket_and_nothing_to_report(config: Path, start: Start, child: Child):
     agent = start(child)
     agent.send_signal(signal.SIGTERM)
@@ -98,6 +100,7 @@ def test_a_clean_stop_leaves_no_socket_and_nothing_to_report(config: Path, start
     assert not any("killed" in note for note in look(config)["notes"])
 
 
+@pytest.mark.slow
 def test_after_kill_9_the_next_start_reports_and_undo_without_an_agent_works(
     config: Path, start: Start, child: Child
 ):
@@ -113,6 +116,7 @@ def test_after_kill_9_the_next_start_reports_and_undo_without_an_agent_works(
     assert undone.returncode == 0 and "guest0" in undone.stdout
 
 
+@pytest.mark.slow
 def test_a_second_agent_is_refused_and_the_first_goes_on(config: Path, start: Start, child: Child):
     first = start(child)
     second = cli(config, "agent", "--config", str(config), timeout=120)
@@ -120,6 +124,7 @@ def test_a_second_agent_is_refused_and_the_first_goes_on(config: Path, start: St
     assert look(config)["pid"] == first.pid
 
 
+@pytest.mark.slow
 def test_exit_codes_tell_no_agent_from_no_guest_and_wrong_usage(config: Path, start: Start, child: Child):
     assert cli(config, "status").returncode == 4
     start(child)
@@ -137,6 +142,7 @@ def test_a_wrong_config_refuses_to_start_with_place_and_cure(config: Path):
     assert "did you mean 'window_ms'?" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_agent_stays_below_60_mb_with_16_gib_of_guests(config: Path, start: Start, child: Child):
     config.write_text(config.read_text().replace("window_ms = 50", "window_ms = 500"))
     agent = start(child, guests=4, mib=4096, windows=4)
@@ -145,6 +151,7 @@ def test_the_agent_stays_below_60_mb_with_16_gib_of_guests(config: Path, start: 
     assert peak and int(peak[1]) * 1024 < 60e6
 
 
+@pytest.mark.slow
 def test_undo_where_nothing_was_ever_moved_says_so_and_is_done(config: Path):
     for words in (["undo"], ["undo", "db1"], ["undo", "--settings"]):
         undone = cli(config, *words, "--config", str(config))
@@ -152,6 +159,7 @@ def test_undo_where_nothing_was_ever_moved_says_so_and_is_done(config: Path):
         assert undone.stdout.startswith("nothing to ")
 
 
+@pytest.mark.slow
 def test_undo_that_finds_nothing_is_the_same_with_an_agent(config: Path, start: Start, child: Child):
     alone = cli(config, "undo", "--config", str(config))
     start(child)

@@ -38,6 +38,7 @@ def shown_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any]
     return json.loads(shown(out, "--no-open", "--json")), out
 
 
+@pytest.mark.slow
 def test_the_guests_that_were_recorded_would_come_home(shown_once: tuple[dict[str, Any], Path]):
     reported, out = shown_once
     assert reported["windows"] >= 5
@@ -84,6 +85,7 @@ def test_the_report_holds_all_that_it_shows(shown_once: tuple[dict[str, Any], Pa
     assert not FOREIGN.search(page)
 
 
+@pytest.mark.slow
 def test_it_is_opened_where_there_is_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
     # The browser, which no machine of the tests has.
@@ -102,6 +104,7 @@ def test_a_server_has_no_screen(monkeypatch: pytest.MonkeyPatch):
     assert demo_command.has_screen()
 
 
+@pytest.mark.slow
 @needs_nobody
 def test_it_needs_no_rights_and_no_host():
     if not holds_for_nobody(lambda: os.access(demo_command.__file__, os.R_OK)):
@@ -113,6 +116,7 @@ def test_it_needs_no_rights_and_no_host():
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     done = CliRunner().invoke(demo, ["--no-open", "--out", str(tmp_path / "file/demo.html")])

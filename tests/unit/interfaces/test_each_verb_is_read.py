@@ -80,6 +80,7 @@ def test_a_command_that_needs_a_cloud_is_run_by_the_test_that_is_named(verb: str
     assert spelled(verb, tree) and not spelled(f"{verb} moon", tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SPOILED)
 def test_a_test_that_is_named_fails_without_what_it_reads(how: str, tmp_path: Path) -> None:
     wanted = {test: (how, verb) for verb, test in SPOILED[how].items() if not test.startswith(WITHOUT)}

@@ -54,6 +54,7 @@ def is_alike(path: Path, *words: str) -> "subprocess.CompletedProcess[bytes]":
     return quick
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -29,6 +29,7 @@ def run(tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "exit_code"),
     [

@@ -139,6 +139,7 @@ def is_survived(data: bytes, operation: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_hundreds_of_hostile_documents_go_through_its_process():
     rng = random.Random(2028)  # noqa: S311 - no secrets
     documents = [hostile(rng, number) for number in range(DOCUMENTS)]

@@ -102,6 +102,7 @@ def is_answered(socket: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_agent_and_its_socket_answer_all_the_time(run: Callable[..., Any], folder: Path, tmp_path: Path):
     socket = tmp_path / "run/control.sock"
     config = tmp_path / "vmplace.toml"
@@ -267,6 +268,7 @@ class ServiceManager:
         self._socket.close()
 
 
+@pytest.mark.slow
 def test_a_guest_that_takes_the_lock_of_its_mappings_stops_nobody_but_itself(
     run: Callable[..., Any], folder: Path, tmp_path: Path
 ):
@@ -286,6 +288,7 @@ def test_a_guest_that_takes_the_lock_of_its_mappings_stops_nobody_but_itself(
     assert world.agent.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("does", ["moves", "undoes"])
 def test_a_guest_that_takes_the_lock_while_its_pages_move_stops_nobody_but_itself(
     run: Callable[..., Any], folder: Path, tmp_path: Path, does: str

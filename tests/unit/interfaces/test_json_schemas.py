@@ -39,6 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "words"), ASKED, ids=str)
 def test_what_is_printed_is_of_its_schema_and_less_is_not(verb: str, words: tuple[str, ...], path: Path):
     reported = json.loads(asked(path, *verb.split(), *words, "--json").stdout)

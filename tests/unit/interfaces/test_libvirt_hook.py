@@ -272,6 +272,7 @@ def seeds() -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 def test_ten_thousand_malformed_documents():
     """Neither hook nor agent fails; what the hook would print is the same but for the modes."""
     rng = random.Random(28)  # noqa: S311 - no secrets

@@ -78,6 +78,7 @@ def test_a_user_who_asks_in_a_loop_is_asked_to_wait_and_nobody_else(answers: Age
     assert fit(answers, OTHER, 60).ok and all(fit(answers, ROOT, 70 + number).ok for number in range(20))
 
 
+@pytest.mark.slow
 def test_in_the_long_run_a_user_gets_a_share_of_a_cpu(answers: AgentAnswers, clock: HandClock):
     for number in range(10_000):
         clock.now_s += 0.1

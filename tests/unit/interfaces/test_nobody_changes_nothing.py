@@ -206,6 +206,7 @@ def _modules() -> None:
     importlib.import_module("numpy.ma")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_of_nobody_changes_nothing(folder: Path, control: Path, child: Child, verb: str):
     argv = [*verb.split(), *VERBS[verb].replace("{}", str(folder)).split()]

@@ -91,6 +91,7 @@ def prometheus(exporter: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", PANELS)
 def test_each_panel_has_a_series(prometheus: str, title: str) -> None:
     assert found_soon(prometheus, PANELS[title]), PANELS[title]

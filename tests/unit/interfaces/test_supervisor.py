@@ -84,6 +84,7 @@ def test_the_watchdog_is_the_agents():
         assert meant == agent != str(process.pid)
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_stopped_for_a_while_has_not_ended():
     with supervised(WAIT) as process:
         agent = int(process.stdout.readline())

@@ -60,6 +60,7 @@ def test_each_command_has_help():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "cure"),
     [
@@ -129,6 +130,7 @@ def agents_end(folder: Path, prepare: str) -> tuple[set[str], int]:
     return set(modules), rss_kib
 
 
+@pytest.mark.slow
 def test_the_agent_is_the_same_with_all_extras_and_with_none(tmp_path: Path):
     folder = stand_ins(tmp_path / "extras")
     modules, rss_kib = agents_end(tmp_path, HIDE)

@@ -50,6 +50,7 @@ def test_the_json_has_the_promised_keys(result: ScenarioResult, tmp_path: Path) 
     assert set(read["guests"]["web"]) >= PROMISED_OF_GUEST
 
 
+@pytest.mark.slow
 def test_both_pictures_are_drawn(result: ScenarioResult, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from lab.scenario_picture import draw_result
@@ -81,6 +82,7 @@ def figure(request: pytest.FixtureRequest) -> Iterator["Figure"]:
     plt.close(figure)
 
 
+@pytest.mark.slow
 def test_no_figures_and_names_of_bars_overlap(figure: "Figure") -> None:
     boxes = [
         (text.get_text(), text.get_window_extent())
@@ -125,6 +127,7 @@ def test_each_manager_has_a_colour() -> None:
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_picture(result: ScenarioResult, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from lab.scenario_picture import draw_result

@@ -33,6 +33,7 @@ def test_other(host):
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_tests_that_is_terminated_runs_no_other_test_and_leaves_nothing(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_made.py").write_text(TESTS)

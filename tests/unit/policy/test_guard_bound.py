@@ -7,6 +7,7 @@ one.  What it loses is counted here, by the latencies of the host and the prices
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def credit_ns(lived_ns: float) -> float:
     return min(guard.CREDIT_NS, guard.CREDIT_SHARE * lived_ns) + guard.TIME_SHARE * lived_ns
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 30), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.sampled_from([4e4, 4e5, 2e6]))
 def test_a_guest_is_behind_doing_nothing_by_credit_slack_and_one_look_at_most(

@@ -81,6 +81,7 @@ def sampled_on_one_node(dram_per_us: float, node: np.ndarray | int = 0) -> tuple
     return slow, guest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mb_per_s", "spreads"), [(20, False), (90, True)])
 def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
     mb_per_s: float, spreads: bool
@@ -96,6 +97,7 @@ def test_two_guests_fill_a_controller_together() -> None:
     assert filled_share(slow, (guest, guest)) == pytest.approx(0.6)
 
 
+@pytest.mark.slow
 def test_memory_that_was_spread_stays_so_in_calm_phases() -> None:
     """Else all of it would go home in each calm phase, and out again after."""
     policy = AutoPolicy()
@@ -232,6 +234,7 @@ def test_each_move_says_what_is_expected_of_it() -> None:
     assert "400 KiB" in move.reason and "ms" in move.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_known_of_a_page_is_found_again_however_its_block_is_reported(seed: int) -> None:
     """Blocks are entries as a whole in one window, page by page in the next, or not there at all."""

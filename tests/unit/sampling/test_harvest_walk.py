@@ -130,6 +130,7 @@ def test_clearing_from_the_top_alone_misses_accesses() -> None:
         explore(marks=False)
 
 
+@pytest.mark.slow
 def test_marks_miss_nothing() -> None:
     assert explore(marks=True) > 10_000
 

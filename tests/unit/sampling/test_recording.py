@@ -269,6 +269,7 @@ for window in range(10**6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 20, 53])
 def test_a_killed_recorder_leaves_all_that_it_added(tmp_path: Path, after: int) -> None:
     command, path = [sys.executable, "-c", WRITER, str(tmp_path / "x")], tmp_path / "x"

@@ -23,11 +23,13 @@ RESTLESS = range(3, 100, 8)
 """Those in which all pages are to change places in each window."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_must_hold_holds_whatever_went_wrong(seed: int) -> None:
     agent_faults.check(seed)
 
 
+@pytest.mark.slow
 def test_things_do_go_wrong_and_pages_do_move(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = 0
     carry_out = SimulatedMachine._move
@@ -73,11 +75,13 @@ def test_a_budget_that_limits_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert "beyond the budget" in "".join(failures(RESTLESS))
 
 
+@pytest.mark.slow
 def test_a_veto_that_lets_all_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PingPongVeto, "allowed", lambda _, hva: np.ones(len(hva), np.bool_))
     assert "to and fro" in "".join(failures(RESTLESS))
 
 
+@pytest.mark.slow
 def test_a_failure_that_ends_all_movers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     move_chunk = GuestMover.move_chunk
     window: dict[str, object] = {}
@@ -101,6 +105,7 @@ def test_a_failure_that_ends_all_movers_is_found(monkeypatch: pytest.MonkeyPatch
     assert "as another one failed" in "".join(failures(range(3, 400, 8)))
 
 
+@pytest.mark.slow
 def test_a_move_to_a_node_that_is_offline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     look = faulty_host.FaultyHost._without_node
 
@@ -158,6 +163,7 @@ def test_few_seeds_or_seeds_in_which_nothing_happens_are_no_success(
     assert agent_faults.verdict(asked, done) == code
 
 
+@pytest.mark.slow
 def test_moves_and_copies_are_counted() -> None:
     done = [agent_faults.check(seed) for seed in SEEDS[:12]]
     assert sum(one.moves for one in done) > 0

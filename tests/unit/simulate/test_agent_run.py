@@ -76,11 +76,13 @@ def test_the_agent_brings_private_pages_to_their_nodes():
     assert placed.run_time_s < none.run_time_s
 
 
+@pytest.mark.slow
 def test_pages_that_all_only_read_get_copies_and_keep_them():
     result = run(shared_pages(heat=LONG), "agent:auto")
     assert result.guests["g"].replicated_bytes > 0 and result.lar > 0.8
 
 
+@pytest.mark.slow
 def test_a_stock_kernel_makes_no_copies():
     arrays = shared_pages(heat=LONG, npages=100)
     stock, patched = (run(arrays, "agent:auto", source).guests["g"] for source in ("idle", "ad"))
@@ -100,6 +102,7 @@ def test_two_runs_are_the_same_to_the_last_digit():
     assert run(private_pages(heat=LONG), "agent:auto") == run(private_pages(heat=LONG), "agent:auto")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "shortest_ms", "more"), [("auto", 250, 2), ("auto", 1000, 1), ("interleave", 250, 1)]
 )
@@ -203,6 +206,7 @@ def test_a_guest_that_ended_is_gone_for_the_kernel(tmp_path):
     assert gone.value.errno == errno.ESRCH
 
 
+@pytest.mark.slow
 def test_on_a_stock_kernel_its_balancing_places_a_guest_that_spans_nodes():
     """The agent sees no nodes there, and leaves it at work; the control: it takes it if it is asked to."""
     arrays = private_pages(heat=LONG, windows=12)
@@ -217,6 +221,7 @@ def test_on_a_stock_kernel_its_balancing_places_a_guest_that_spans_nodes():
     assert simulation.guests[0].counts.moved == 0
 
 
+@pytest.mark.slow
 def test_the_faults_of_kernel_balancing_beside_the_agent_cost_the_guest(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stock, "SLOWEST", 1.0)
     arrays = private_pages(heat=LONG, windows=12)
@@ -251,6 +256,7 @@ def recorded_run(tmp_path: Path) -> tuple[Agent, list[Event]]:
     return agent, list(iter_recording(trace))
 
 
+@pytest.mark.slow
 def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
     """The agent in virtual time, kept as it runs; the control: one wrong rate changes decisions."""
     agent, events = recorded_run(tmp_path)
@@ -270,6 +276,7 @@ def test_a_recorded_run_repeats_its_decisions_to_the_page(tmp_path):
     assert wrong.decisions == result.decisions and wrong.repeated < result.repeated
 
 
+@pytest.mark.slow
 def test_decisions_are_the_same_where_nothing_is_left_out_of_a_plan(tmp_path, monkeypatch):
     """What the planner remembers is found again entry by entry, though the entries are what they were."""
     left_out: list[bool] = []

@@ -98,6 +98,7 @@ def local_after_s(folder: Path, said: DomainPolicy) -> float:
     return host.local_after_s()
 
 
+@pytest.mark.slow
 def test_what_the_last_host_knew_halves_the_time_until_memory_is_local(tmp_path: Path, handover: str):
     without = local_after_s(tmp_path / "without", DomainPolicy())
     reported = local_after_s(tmp_path / "with", DomainPolicy(placement=handover))
@@ -125,6 +126,7 @@ def _next_vcpus() -> Iterator[Run]:
         yield Run(0, 1, 1 << (thread_of(page) + 1) % 4, False, 0)
 
 
+@pytest.mark.slow
 def test_copies_go_as_soon_as_a_migration_is_reported_and_come_back_when_it_is_over(tmp_path: Path):
     """Nothing more is reported of it: after 30 s it is libvirt's word that counts, and there is none."""
     simulation = simulation_of(spec_of(shared_pages(heat=60_000)), policy="agent:auto")

@@ -18,6 +18,7 @@ HOSTS = sorted((Path(vmplace.simulate.__file__).parent / "hosts").glob("*.toml")
 TRACE = parse_trace(private_pages(windows=3), name="small")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", HOSTS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "kmaf"])
 def test_every_policy_brings_two_guests_to_their_end(path: Path, policy: str):

@@ -113,6 +113,7 @@ def test_a_huge_page_takes_the_memory_of_all_its_small_ones() -> None:
     assert (HOST.capacity_pages - simulation.free_pages()).tolist() == [2 * BLOCK, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["vmplace", "agent:auto", "kernel-balancing-model", "kmaf"])
 def test_policies_bring_huge_pages_home_as_a_whole(policy: str) -> None:
     far = {"nodes": "3", "first_touch": "0", "pages": "2M"}

@@ -29,6 +29,7 @@ def carrefour(arrays):
     return run(arrays, "carrefour-2013", source="ibs:50", host=read_host(MACHINE_A), costs=COSTS, mlp="8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [20, 40])
 def test_kmaf_reaches_nine_tenths_of_the_oracle_where_each_page_has_one_user(windows: int):
     # PACT'14, section 5.1: 13.8 of the oracle's 15.3 %.

@@ -68,6 +68,7 @@ def test_private_pages_go_to_their_nodes_soon_after_they_were_first_seen(source:
     assert 0.97 < result.lar < 1.0
 
 
+@pytest.mark.slow
 def test_bits_tell_who_uses_a_page_all_the_time_from_who_does_now_and_then(monkeypatch):
     result = run(lent_pages(), "vmplace", source="ad+hints")
     assert 0.95 < result.lar < 0.99
@@ -80,6 +81,7 @@ def test_the_oracle_needs_no_window_to_learn():
     assert run(private_pages(), "oracle").lar == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_static_oracle_places_pages_once_and_pays_nothing():
     dear = PlacementCosts(move_ns=1e8)
     assert run(private_pages(), "static-oracle", costs=dear).lar == pytest.approx(1.0, abs=0.02)
@@ -109,6 +111,7 @@ def test_a_write_collapses_copies_for_good():
     assert guest.replicated_bytes == 3 * 400 * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arrays", [private_pages(windows=4), shared_pages(windows=4), shared_pages(windows=4, stores=100)]
 )
@@ -128,6 +131,7 @@ def test_moves_cost_the_guest_time_and_are_left_out_when_they_cannot_pay():
     assert moved(run(private_pages(), "vmplace", costs=dear)) == 0
 
 
+@pytest.mark.slow
 def test_a_page_that_was_moved_must_earn_its_next_move_anew():
     records = [(w, p, w % 2, 2000, 1) for w in range(24) for p in range(100)]
     guest = run(
@@ -178,6 +182,7 @@ def test_a_guest_option_that_cannot_be_is_named(options: dict[str, str], message
         guest_spec("g", parse_trace(private_pages(), name="small"), options, square())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "oracle"])
 def test_a_guest_that_is_done_leaves_its_cpus_to_the_others(name: str):
     host, trace = square(), parse_trace(shared_pages(windows=8), name="small")
@@ -191,6 +196,7 @@ def test_a_guest_that_is_done_leaves_its_cpus_to_the_others(name: str):
     assert beside["long"].run_time_s == pytest.approx(alone + beside["brief"].run_time_s / 2, rel=0.05)
 
 
+@pytest.mark.slow
 def test_guests_that_crowd_a_node_are_spread_over_the_free_cpus_with_their_memory():
     host, trace = square(), parse_trace(shared_pages(windows=30, npages=100, stores=50), name="small")
     # Each has two vCPUs on node 0 and two on node 1 or 4: node 0 runs four too many.

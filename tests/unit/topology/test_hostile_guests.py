@@ -172,6 +172,7 @@ def touches_of(scan: GuestScan) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.kvm
 def test_hostile_processes_spoil_neither_a_look_nor_what_it_tells(hostile: list[int]):
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -183,6 +184,7 @@ def test_hostile_processes_spoil_neither_a_look_nor_what_it_tells(hostile: list[
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 64 << 10
 
 
+@pytest.mark.slow
 @pytest.mark.kvm
 def test_what_no_rule_foresaw_is_that_guests_note(hostile: list[int], monkeypatch: pytest.MonkeyPatch):
     def fail(pid: int, *_: object) -> object:

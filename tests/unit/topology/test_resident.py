@@ -176,6 +176,7 @@ def plain_s(pid: int) -> float:
     return (thread_cpu_ns() - began) / 1e9
 
 
+@pytest.mark.slow
 @pytest.mark.kvm
 @pytest.mark.parametrize(("mappings", "is_read"), [(9_000, True), (32_000, False)])
 def test_a_process_with_many_mappings_costs_a_look_little_or_is_left_alone(mappings: int, is_read: bool):
@@ -224,6 +225,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.kvm
 def test_ram_in_thousands_of_pieces_is_left_alone_and_nothing_of_it_is_kept():
     command = [sys.executable, "-c", PIECES, "4900"]

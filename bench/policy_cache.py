@@ -3,8 +3,8 @@
 A run's key is a digest of all that it depends on: the code of the model, the policies and the simulator, the
 host, each guest with its trace, the policy and the source, and the versions of the libraries that compute.
 So a table that was interrupted goes on where it stopped, and a change of the code begins it anew.  The agent
-depends on all of the product.  Code that vmplace alone runs (``OWN``) is no part of the baselines' keys: what
-vmplace is measured against need not be run again when it changes.
+depends on all of the product.  Code that vmplace alone runs (``PLANNERS``, ``AGENTS``) is no part of the
+baselines' keys: what vmplace is measured against need not be run again when it changes.
 """
 
 import hashlib
@@ -22,11 +22,15 @@ from vmplace.simulate.result import SimulationResult
 CODE = ("model", "native", "policy", "sampling", "simulate", "topology")
 """With the modules that are in no part, these are closed: none of them imports another part."""
 PRODUCT = (*CODE, "actuation", "agent")
-OWN = (
-    "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "home.py", "host_plan.py", "plan_changes.py",
-    "plan_state.py", "policy_auto.py", "spread.py", "steadiness.py", "trial.py", "vcpu_forecast.py",
-    "vcpu_plan.py", "vcpu_ties.py",
+PLANNERS = (
+    "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "host_plan.py", "steadiness.py",
+    "vcpu_plan.py",
 )  # fmt: skip
+AGENTS = (
+    "full_controllers.py", "home.py", "plan_changes.py", "plan_state.py", "policy_auto.py", "spread.py",
+    "trial.py", "vcpu_forecast.py", "vcpu_ties.py",
+)  # fmt: skip
+"""Code of vmplace's own: of its planner, and of what the agent puts around it."""
 OWN_POLICY, AGENT = "vmplace", "agent:"
 LIBRARIES = ("numpy", "pymetis")
 
@@ -56,21 +60,21 @@ class ResultCache:
         return result
 
 
-def code_of(policy: str) -> tuple[tuple[str, ...], bool]:
-    """Return which parts of the product a policy's result depends on, and whether on vmplace's own code."""
+def code_of(policy: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return on which parts of the product a result depends, and which files in them do not count."""
     if policy.startswith(AGENT):
-        return PRODUCT, True
-    return CODE, policy == OWN_POLICY
+        return PRODUCT, ()
+    return CODE, AGENTS if policy == OWN_POLICY else (*PLANNERS, *AGENTS)
 
 
 @cache
-def code_digest(parts: tuple[str, ...], own: bool) -> str:
-    """Return a digest of the code of these parts, and of no part: with or without vmplace's own."""
+def code_digest(parts: tuple[str, ...], apart: tuple[str, ...]) -> str:
+    """Return a digest of the code of these parts, and of no part, without the files called as ``apart``."""
     root = Path(vmplace.__file__).parent
     digest = hashlib.sha256()
     inside = (path for part in parts for path in (root / part).rglob("*.[pch]*"))
     for path in sorted([*root.glob("*.py"), *inside]):
-        if path.suffix in {".py", ".c", ".h"} and (own or path.name not in OWN):
+        if path.suffix in {".py", ".c", ".h"} and path.name not in apart:
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -55,9 +55,9 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "techniques": (
         ("move", "replicate"),
-        "Without interleave, memory that several nodes share stays where it is. replicate needs a KVM with "
-        "kvm-patches/. vcpus: vCPUs that may run on several nodes are tied to the one with most of their "
-        "memory, if it has cores and memory for them.",
+        "Without interleave, memory that several nodes share stays where it is, and none leaves the nodes of "
+        "the guest's vCPUs for others. replicate needs a KVM with kvm-patches/. vcpus: vCPUs that may run on "
+        "several nodes are tied to the one with most of their memory, if it has cores and memory for them.",
     ),
     "replica_mb": (
         512,

@@ -13,10 +13,14 @@ import numpy.typing as npt
 from vmplace.model.evidence import Entries
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.policy import guard
+from vmplace.policy.full_controllers import Crowding
 from vmplace.policy.host_view import ABSENT, Bools, Indexes
 from vmplace.policy.steadiness import NOBODY, Steadiness
 
 T = TypeVar("T", bound=np.generic)
+V = TypeVar("V")
+KEPT_S = 60.0
+"""So long guests are remembered that have no part in plans."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,14 @@ class Known:
 
 @dataclass(frozen=True)
 class State:
-    """What is remembered between two plans; ``crowded``: guests that a full controller once concerned."""
+    """What is remembered between two plans; ``known_s``: when each guest had a part in one."""
 
     known: dict[str, Known] = field(default_factory=dict)
     memories: dict[str, guard.Memory] = field(default_factory=dict)
     steady: dict[str, Steadiness] = field(default_factory=dict)
     planned_s: float = 0.0
-    crowded: frozenset[str] = frozenset()
+    known_s: dict[str, float] = field(default_factory=dict)
+    crowding: Crowding = field(default_factory=Crowding)
 
 
 def carried_over(state: State, seen: dict[str, Entries]) -> State:
@@ -56,7 +61,29 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         steady[name] = Steadiness(
             _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
         )
-    return State(known, memories, steady, state.planned_s, state.crowded)
+    return State(known, memories, steady, state.planned_s, crowding=state.crowding)
+
+
+def remembered(after: State, before: State) -> State:
+    """Return the state after a plan, with what was known of guests that had no part in it, for ``KEPT_S``.
+
+    A guest of which a window shows nothing is still the same guest, and so are the others where one fails.
+    """
+    known_s = before.known_s | dict.fromkeys(after.known, after.planned_s)
+    kept = {
+        name for name, at_s in known_s.items() if after.planned_s - at_s < KEPT_S and name in before.known
+    }
+    return replace(
+        after,
+        known=_with(before.known, kept, after.known),
+        memories=_with(before.memories, kept, after.memories),
+        steady=_with(before.steady, kept, after.steady),
+        known_s={name: at_s for name, at_s in known_s.items() if name in kept | after.known.keys()},
+    )
+
+
+def _with(before: dict[str, V], kept: set[str], after: dict[str, V]) -> dict[str, V]:
+    return {name: one for name, one in before.items() if name in kept} | after
 
 
 def _are_same(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:

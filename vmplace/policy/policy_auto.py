@@ -4,8 +4,8 @@
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
 2. One thing needs no knowledge of pages: if all vCPUs of a guest run on one node, its memory belongs there
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
-   pages, as long as each node's controller serves its guests well.  Other guests whose source sees no nodes
-   are left alone: that a guest spans nodes is no reason to interleave it.
+   pages, unless controllers are full (full_controllers.py).  Other guests whose source sees no nodes are left
+   alone: that a guest spans nodes is no reason to interleave it.
 3. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
    becomes one entry, or several.
 
@@ -13,7 +13,7 @@ Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as 
 (docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import home
 from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.forecast import weighings
+from vmplace.policy.full_controllers import Crowding
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import (
     REPLICATED,
@@ -43,9 +44,10 @@ from vmplace.policy.plan import (
     Mode,
     PlacementPlan,
     Snapshot,
+    Stay,
 )
 from vmplace.policy.plan_changes import allowed_places, changes_of, joined
-from vmplace.policy.plan_state import Known, State, carried_over
+from vmplace.policy.plan_state import Known, State, carried_over, remembered
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
 
@@ -62,11 +64,8 @@ THINK_NS = 50.0
 MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
-LINE_BYTES = 64
-FILLED = 0.5
-"""Of a controller's bandwidth: where more is asked for, accesses wait for each other, and other nodes'
-controllers can help (BWAP, section II)."""
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
+WAITS = "gain and price: this window tells too little of its pages, so they stay as they were placed"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
 
@@ -99,13 +98,14 @@ class AutoPolicy:
 def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[PlacementPlan, State]:
     """Return the plan for all guests, and the state after it; pure."""
     system = memory_of(snapshot.host)
-    crowded = crowded_guests(snapshot, state.crowded)
-    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowded)}
+    before, crowding = state, state.crowding.now(snapshot, state.known)
+    seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowding)}
     state = carried_over(state, seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     evidence = tuple(_evidence(snapshot, guest, seen, state, horizon) for guest in guests)
     if not guests:
-        return _by_vcpus(snapshot, seen), State(planned_s=snapshot.now_ns / 1e9, crowded=crowded)
+        state = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding)
+        return _without_evidence(snapshot, seen, crowding), remembered(state, before)
     traffics = [traffic(one.heat, one.node) for one in evidence]
     evidence = _with_think(system, evidence, guests, traffics)
     planner = HostPlanner(dict(state.memories), steady=dict(state.steady))
@@ -121,7 +121,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         for guest, before, places in zip(guests, evidence, decision.pages, strict=True)
     ]
     plan = replace(
-        joined(answers, rest := _by_vcpus(snapshot, seen)),
+        joined(answers, rest := _without_evidence(snapshot, seen, crowding)),
         notes=_coarse_notes(seen),
         weighings=(*_weighings(view, traffics, decision, guests, snapshot, horizon), *rest.weighings),
     )
@@ -129,7 +129,10 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         guest.topology.name: Known(seen[guest.topology.name].pages, places == REPLICATED)
         for guest, places in zip(guests, decision.pages, strict=True)
     }
-    return plan, State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9, crowded)
+    origins = [planner.memories[one.name].origin for one in evidence]
+    crowding = crowding.after(snapshot, zip(guests, origins, decision.pages, strict=True))
+    after = State(known, planner.memories, planner.steady, snapshot.now_ns / 1e9, crowding=crowding)
+    return plan, remembered(after, before)
 
 
 def _weighings(  # noqa: PLR0913 - a decision, and all it refers to
@@ -173,7 +176,7 @@ def memory_of(host: HostTopology) -> MemorySystem:
     return described_memory(host.nids, distances, np.full(distances.shape, FREE_MIB_PER_S), memory / MIB)
 
 
-def _iter_entries(snapshot: Snapshot, crowded: frozenset[str]) -> Iterator[tuple[GuestView, Entries]]:
+def _iter_entries(snapshot: Snapshot, crowding: Crowding) -> Iterator[tuple[GuestView, Entries]]:
     """Yield the guests of which pages are known by node, and what is known."""
     most = MOST_COUNTS // max(len(snapshot.host.nids), 1)
     # The small guests first: what they leave is the others'.
@@ -183,7 +186,7 @@ def _iter_entries(snapshot: Snapshot, crowded: frozenset[str]) -> Iterator[tuple
             continue
         if not home.allowed_nids(snapshot.host, guest):
             continue
-        if needs_no_evidence(snapshot.host, guest, is_filled=guest.topology.name in crowded):
+        if crowding.goes_by_vcpus(snapshot.host, guest):
             continue
         entries = entries_of(pages, snapshot.window_s, max(most, 0) // (len(snapshot.guests) - rest))
         if entries is not None:
@@ -195,59 +198,21 @@ def _npages(guest: GuestView) -> int:
     return sum(one.npages for one in guest.topology.ram)
 
 
-def needs_no_evidence(host: HostTopology, guest: GuestView, *, is_filled: bool) -> bool:
-    """Tell whether the guest's vCPUs alone say where its memory belongs: on one node, with little known else.
-
-    Little: nobody counts its accesses, or only samples tell of its pages, which miss most of them.  On a host
-    that ``is_filled`` other nodes can help, and samples tell of the pages that are used most.
-    """
-    is_little = guest.dram_per_us is None or (not is_filled and _is_sampled(guest))
-    return is_little and len(home.worker_nids(host, guest)) == 1
-
-
-def crowded_guests(snapshot: Snapshot, before: frozenset[str]) -> frozenset[str]:
-    """Return the guests that are planned by pages for a full controller's sake: now, or ``before``.
-
-    Whoever once was stays so: in a program's calm phases its memory would all go home, and out again after.
-    """
-    is_filled = filled_share(snapshot.host, snapshot.guests) > FILLED
-    return frozenset(
-        guest.topology.name
-        for guest in snapshot.guests
-        if (is_filled or guest.topology.name in before)
-        and needs_no_evidence(snapshot.host, guest, is_filled=False)
-        and not needs_no_evidence(snapshot.host, guest, is_filled=True)
-    )
-
-
-def filled_share(host: HostTopology, guests: Sequence[GuestView]) -> float:
-    """Return the most that guests on one node together ask of its controller, as a share of its bandwidth.
-
-    It is 0 unless samples tell of pages (``needs_no_evidence``), and where no bandwidth is known.
-    """
-    if not host.bandwidths or not any(map(_is_sampled, guests)):
-        return 0.0
-    asked = dict.fromkeys(host.nids, 0.0)
-    for guest in guests:
-        nids = home.worker_nids(host, guest)
-        if len(nids) == 1 and guest.dram_per_us is not None:
-            asked[nids[0]] += guest.dram_per_us * 1e6 * LINE_BYTES
-    return max(one / (host.bandwidths.get((nid, nid)) or np.inf) for nid, one in asked.items())
-
-
-def _is_sampled(guest: GuestView) -> bool:
-    return guest.pages is not None and any(one.sampled for one in guest.pages.ranges)
-
-
-def _by_vcpus(snapshot: Snapshot, seen: dict[str, Entries]) -> PlacementPlan:
-    """Return what the others' vCPUs alone tell."""
+def _without_evidence(snapshot: Snapshot, seen: dict[str, Entries], crowding: Crowding) -> PlacementPlan:
+    """Return what the others' vCPUs alone tell; who waits for evidence stays."""
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
-    unknown = tuple(
-        Weighing(guest.topology.name, unknown=BY_VCPUS)
-        for guest in rest
-        if guest.settings.mode is not Mode.MANUAL
+    waits = tuple(guest.topology.name for guest in rest if crowding.waits(snapshot.host, guest))
+    rest = tuple(guest for guest in rest if guest.topology.name not in waits)
+    names = (guest.topology.name for guest in rest if guest.settings.mode is not Mode.MANUAL)
+    plan = home.plan(replace(snapshot, guests=rest))
+    return replace(
+        plan,
+        stays=(*plan.stays, *(Stay(name, WAITS.removeprefix("gain and price: ")) for name in waits)),
+        weighings=(
+            *(Weighing(name, unknown=BY_VCPUS) for name in names),
+            *(Weighing(name, unknown=WAITS) for name in waits),
+        ),
     )
-    return replace(home.plan(replace(snapshot, guests=rest)), weighings=unknown)
 
 
 def _evidence(

@@ -165,12 +165,11 @@ def test_a_run_that_has_no_more_time_says_what_it_left_out(
 
 
 def test_what_the_agent_runs_is_part_of_its_key_and_no_part_of_a_baselines() -> None:
-    parts, own = policy_cache.code_of("agent:auto")
-    assert own and {"agent", "actuation", "sampling"} <= set(parts)
-    assert policy_cache.code_of("vmplace") == (policy_cache.CODE, True)
-    assert policy_cache.code_of("kmaf") == (policy_cache.CODE, False)
-    policies = Path(policy_cache.__file__).parents[1] / "vmplace/policy"
-    assert all((policies / name).is_file() for name in policy_cache.OWN)
+    parts, apart = policy_cache.code_of("agent:auto")
+    assert not apart and {"agent", "actuation", "sampling"} <= set(parts)
+    of_planner, of_agent = policy_cache.PLANNERS, policy_cache.AGENTS
+    assert policy_cache.code_of("vmplace") == (policy_cache.CODE, of_agent)
+    assert policy_cache.code_of("kmaf") == (policy_cache.CODE, (*of_planner, *of_agent))
 
 
 def test_the_page_tells_singles_from_mixes_and_names_who_was_harmed() -> None:

@@ -12,9 +12,8 @@ from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State, entries_before
-from vmplace.policy.policy_auto import AutoPolicy, Horizon, crowded_guests, filled_share, plan_auto, uncounted
+from vmplace.policy.policy_auto import AutoPolicy, Horizon, plan_auto, uncounted
 from vmplace.sampling.sample import NodeBits
-from vmplace.topology.host import HostTopology
 
 REAL = Horizon()
 S = 1e9
@@ -68,58 +67,6 @@ def test_memory_of_a_guest_on_one_node_goes_home_though_samples_missed_most_of_i
     ranges = tuple(replace(one, sampled=True) for one in narrow.pages.ranges)
     sampled = replace(narrow, pages=replace(narrow.pages, ranges=ranges))
     assert moved(after(sampled)) == {2: set(range(NPAGES))}
-
-
-def sampled_on_one_node(dram_per_us: float, node: np.ndarray | int = 0) -> tuple[HostTopology, GuestView]:
-    """Return a guest on node 0, of which samples alone tell, on a host whose controllers serve 100 MB/s."""
-    seen = guest_view([0, 0, 0, 0], node)
-    assert seen.pages
-    history = [bits({0: range(NPAGES)})] * 4
-    ranges = tuple(replace(with_history(one, *history), sampled=True) for one in seen.pages.ranges)
-    guest = replace(seen, pages=replace(seen.pages, ranges=ranges), dram_per_us=dram_per_us, cpus=4.0)
-    slow = replace(host(), bandwidths={(a, b): 10**8 for a in host().nids for b in host().nids})
-    return slow, guest
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mb_per_s", "spreads"), [(20, False), (90, True)])
-def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
-    mb_per_s: float, spreads: bool
-) -> None:
-    """As BWAP does, which has no samples: other nodes' controllers are idle."""
-    slow, guest = sampled_on_one_node(mb_per_s / 64)
-    assert filled_share(slow, (guest,)) == pytest.approx(mb_per_s / 100)
-    assert bool(after(guest, seconds=40, host=slow).moves) == spreads
-
-
-def test_two_guests_fill_a_controller_together() -> None:
-    slow, guest = sampled_on_one_node(30 / 64)
-    assert filled_share(slow, (guest, guest)) == pytest.approx(0.6)
-
-
-@pytest.mark.slow
-def test_memory_that_was_spread_stays_so_in_calm_phases() -> None:
-    """Else all of it would go home in each calm phase, and out again after."""
-    policy = AutoPolicy()
-    slow, guest = sampled_on_one_node(90 / 64)
-    after(guest, seconds=40, policy=policy, host=slow)
-    _, calm = sampled_on_one_node(5 / 64, np.arange(NPAGES) % 2)
-    snapshot = Snapshot(slow, (calm,), None, 0.25, True, now_ns=41 * S)
-    assert len(moved(AutoPolicy()(snapshot))[0]) == NPAGES // 2
-    assert len(moved(policy(snapshot)).get(0, ())) < NPAGES // 2
-    assert calm.topology.name in policy.state.memories
-
-
-def test_a_guest_that_a_full_controller_concerned_is_forgotten_with_the_guest() -> None:
-    slow, guest = sampled_on_one_node(90 / 64)
-    snapshot = Snapshot(slow, (guest,), None, 0.25, True, now_ns=41 * S)
-    crowded = crowded_guests(snapshot, frozenset())
-    assert crowded == {guest.topology.name}
-    _, calm = sampled_on_one_node(5 / 64)
-    later = replace(snapshot, guests=(calm,))
-    assert crowded_guests(later, crowded) == crowded
-    assert crowded_guests(replace(later, guests=()), crowded) == frozenset()
-    assert crowded_guests(later, frozenset()) == frozenset()
 
 
 def test_what_needs_no_evidence_keeps_to_the_operators_nodes() -> None:

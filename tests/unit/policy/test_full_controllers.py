@@ -1,0 +1,217 @@
+"""Guests on one node of which only samples tell, on a host whose controllers are full: spread, and then?"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from tests.unit.model.known_pages import with_history
+from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host
+from vmplace.policy.full_controllers import Crowding, filled_share
+from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy, by_pages
+from vmplace.topology.host import HostTopology
+
+BUSY, CALM = 90.0, 0.2
+"""MB/s, of a controller's 100."""
+
+
+def narrow_host() -> HostTopology:
+    return replace(host(), bandwidths={(a, b): 10**8 for a in host().nids for b in host().nids})
+
+
+def sampled(
+    name: str, cpus: list[int], node: np.ndarray, mb_per_s: float, nid: int = 0, **more: object
+) -> GuestView:
+    """Return a guest on node ``nid`` whose pages lie at ``node``, all of them sampled in each window."""
+    seen = guest_view(cpus, node)
+    assert seen.pages
+    history = [bits({nid: range(NPAGES)})] * 4
+    ranges = tuple(replace(with_history(one, *history), sampled=True) for one in seen.pages.ranges)
+    topology, pages = replace(seen.topology, name=name), replace(seen.pages, ranges=ranges, guest=name)
+    return replace(seen, topology=topology, pages=pages, dram_per_us=mb_per_s / 64, cpus=4.0, **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class Spread:
+    """Guests whose pages go where plans send them: "a" runs on node 0, "b" on node 1."""
+
+    policy: AutoPolicy = field(default_factory=AutoPolicy)
+    node: dict[str, np.ndarray] = field(default_factory=lambda: {"a": np.zeros(NPAGES, int)})
+    now_s: int = 0
+
+    def guest(self, name: str, mb_per_s: float) -> GuestView:
+        """Return the guest as it is seen now."""
+        nid = "ab".index(name)
+        cpus = [2 * nid, 2 * nid + 1] * 2
+        return sampled(name, cpus, self.node[name], mb_per_s, nid, known_s=float(self.now_s))
+
+    def window(self, *guests: GuestView) -> PlacementPlan:
+        """Let a window pass; what is planned is done."""
+        self.now_s += 1
+        plan = self.policy(Snapshot(narrow_host(), guests, None, 0, True, now_ns=self.now_s * 1e9))
+        for move in plan.moves:
+            self.node[move.guest][((move.hva - HVA) // 4096).astype(int)] = move.to_nid
+        return plan
+
+    def busy(self, seconds: int = 15) -> "Spread":
+        """Let "a" fill its controller."""
+        for _ in range(seconds):
+            self.window(self.guest("a", BUSY))
+        return self
+
+    def away(self, name: str = "a") -> int:
+        """Return how many pages do not lie on the guest's own node."""
+        return int((self.node[name] != "ab".index(name)).sum())
+
+
+@pytest.mark.parametrize(("mb_per_s", "spreads"), [(20, False), (BUSY, True)])
+def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
+    mb_per_s: float, spreads: bool
+) -> None:
+    """As BWAP does, which has no samples: other nodes' controllers are idle."""
+    host = Spread()
+    guest = host.guest("a", mb_per_s)
+    assert filled_share(narrow_host(), (guest,)) == pytest.approx(mb_per_s / 100)
+    for _ in range(15):
+        host.window(host.guest("a", mb_per_s))
+    assert (host.away() > NPAGES // 2) == spreads
+
+
+def test_two_guests_fill_a_controller_together() -> None:
+    host = Spread()
+    guest = host.guest("a", 30)
+    assert filled_share(narrow_host(), (guest, replace(guest))) == pytest.approx(0.6)
+
+
+def test_a_demand_about_the_limit_does_not_change_who_decides() -> None:
+    full = Crowding(is_full=True)
+    guest = Spread().guest("a", 40)
+    snapshot = Snapshot(narrow_host(), (guest,))
+    assert full.now(snapshot, ()).is_full and not Crowding().now(snapshot, ()).is_full
+    assert not full.now(replace(snapshot, guests=(Spread().guest("a", 20),)), ()).is_full
+
+
+def moved_by_phases(*, forgets: bool) -> int:
+    """Return the pages that move in three calm phases, and as soon as the guest is busy again."""
+    host, moved = Spread().busy(), 0
+    for _ in range(3):
+        if forgets:
+            host.policy.state = replace(host.policy.state, crowding=Crowding())
+        calm = [pages_of(host.window(host.guest("a", CALM))) for _ in range(15)]
+        busy = [pages_of(host.window(host.guest("a", BUSY))) for _ in range(15)]
+        moved += sum(calm) + sum(busy[:2])
+    return moved
+
+
+def test_calm_phases_do_not_send_all_memory_home_and_out_again() -> None:
+    assert moved_by_phases(forgets=False) < moved_by_phases(forgets=True) / 4
+
+
+def pages_of(plan: PlacementPlan) -> int:
+    return sum(int(move.npages.sum()) for move in plan.moves)
+
+
+def once(guest: GuestView, what: str) -> GuestView:
+    """Return the guest as a window shows it in which something is odd."""
+    assert guest.pages is not None
+    if what == "nothing is known of its pages":
+        return replace(guest, pages=None)
+    if what == "nobody counts":
+        return replace(guest, dram_per_us=None)
+    if what == "vCPUs float":
+        vcpus = tuple(replace(one, cpus=(0, 1, 2, 3)) for one in guest.topology.vcpus)
+        return replace(guest, topology=replace(guest.topology, vcpus=vcpus))
+    is_first = what == "the first window"
+    ranges = tuple(
+        replace(one, history=1) if is_first else replace(one, sampled=False) for one in guest.pages.ranges
+    )
+    return replace(guest, pages=replace(guest.pages, ranges=ranges))
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["nothing", "nothing is known of its pages", "nobody counts", "vCPUs float", "the first window", "bits"],
+)
+def test_one_odd_window_sends_no_memory_home(what: str) -> None:
+    host = Spread().busy()
+    spread = host.away()
+    calm = host.guest("a", CALM)
+    plan = host.window(calm if what == "nothing" else once(calm, what))
+    assert "a" in by_pages(plan)
+    host.window(host.guest("a", CALM))
+    assert host.away() > 0.9 * spread
+
+
+@pytest.mark.parametrize("of_others", [False, True])
+def test_a_window_without_the_guest_sends_no_memory_home(of_others: bool) -> None:
+    """As when the policy fails for another guest, and is asked for each guest alone."""
+    host = Spread()
+    host.node["b"] = np.ones(NPAGES, int)
+    host.busy()
+    spread = host.away()
+    host.window(*([host.guest("b", CALM)] if of_others else []))
+    assert "a" in host.policy.state.memories
+    host.window(host.guest("a", CALM))
+    assert host.away() > 0.9 * spread
+
+
+def test_who_is_gone_for_long_is_forgotten() -> None:
+    host = Spread().busy()
+    host.node["b"] = np.ones(NPAGES, int)
+    for _ in range(61):
+        host.window(host.guest("b", CALM))
+    state = host.policy.state
+    assert "a" not in state.memories and "a" not in state.known_s and not state.crowding.spread
+
+
+def test_a_burst_on_one_node_keeps_no_guest_of_another_from_going_home() -> None:
+    """Guest "b" was moved to node 1 by hand; its memory is still on node 0, and samples see little of it."""
+    host = Spread()
+    host.node["b"] = np.zeros(NPAGES, int)
+    few = [bits({1: range(64)})] * 4
+
+    def other() -> GuestView:
+        guest = host.guest("b", CALM)
+        assert guest.pages
+        ranges = tuple(replace(with_history(one, *few), sampled=True) for one in guest.pages.ranges)
+        return replace(guest, pages=replace(guest.pages, ranges=ranges))
+
+    for _ in range(8):
+        host.window(host.guest("a", BUSY), other())
+    assert host.away() and host.away("b")
+    for _ in range(3):
+        host.window(host.guest("a", CALM), other())
+    assert host.away("b") == 0
+
+
+def test_a_guest_whose_vcpus_go_to_another_node_is_followed() -> None:
+    host = Spread().busy()
+    there = sampled("a", [2, 3, 2, 3], host.node["a"], CALM, 1)
+    host.window(there)
+    assert (host.node["a"] == 1).all()
+
+
+def test_in_the_first_window_after_a_start_a_busy_guest_stays() -> None:
+    """Else its memory would go home in that window, and out again in the next."""
+    host = Spread().busy()
+    spread, host.policy = host.away(), AutoPolicy()
+    plan = host.window(once(host.guest("a", BUSY), "the first window"))
+    assert host.away() == spread
+    (stay,) = plan.stays
+    assert "too little" in stay.reason
+
+
+def test_a_guest_that_is_not_to_be_distributed_stays_at_home() -> None:
+    host = Spread()
+    settings = GuestSettings(interleaves=False)
+    for _ in range(15):
+        host.window(replace(host.guest("a", BUSY), settings=settings))
+    assert host.away() == 0
+
+
+def test_memory_that_came_home_goes_by_the_vcpus_again() -> None:
+    host = Spread().busy()
+    host.node["a"][:] = 0
+    host.window(host.guest("a", CALM))
+    assert not host.policy.state.crowding.spread

@@ -1,75 +1,63 @@
-"""When do samples decide where memory of a guest on one node lies?  While its host's controllers are full.
+"""When do samples decide where memory of a guest on one node lies?  While that node's controller is full.
 
 1. All of its touches come from one node, so its memory belongs there (home.py); samples miss most of them.
-   But where more than ``FILLED`` of a controller's bandwidth is asked for, accesses wait for each other, and
-   other nodes' controllers can help (BWAP, section II).  Samples tell of the pages that are used most.  All
-   guests of the host then take part, as the plan has to know who asks for what, until less than ``FREED``
-   is asked for.
-2. A guest whose memory such a plan sent away stays under it, as long as some is away and the vCPUs run where
-   they did: pages come home as far as that pays.  By its vCPUs alone all would go home in each calm phase.
+   But where more than ``FILLED`` of the controller's bandwidth is asked for, accesses wait for each other,
+   and other nodes' controllers can help (BWAP, section II).  Samples tell of the pages that are used most.
+2. That lasts until the controller was not full for ``CALM_S``: a guest's memory would all go home in each
+   calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
+4. Guests that go by their vCPUs are a load that the plan knows, and does not move.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from vmplace.policy import home
-from vmplace.policy.host_view import NodeIndexes
 from vmplace.policy.plan import GuestView, Mode, Snapshot
 from vmplace.topology.host import HostTopology
 
 LINE_BYTES = 64
-FILLED, FREED = 0.5, 0.25
+FILLED, CALM_S = 0.5, 600.0
 
 
 @dataclass(frozen=True)
 class Crowding:
-    """Whether a controller is full; ``spread``: guests whose memory was sent away, and their vCPUs' node."""
+    """By guest: the node of its vCPUs, and when that node's controller was last full."""
 
-    is_full: bool = False
-    spread: Mapping[str, int] = field(default_factory=dict)
+    full_s: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
-    def now(self, snapshot: Snapshot, known: Iterable[str]) -> "Crowding":
-        """Return what holds for a snapshot; of guests that it has not, those that are ``known`` remain."""
-        is_full = filled_share(snapshot.host, snapshot.guests) > (FREED if self.is_full else FILLED)
-        there = {guest.topology.name: home.worker_nids(snapshot.host, guest) for guest in snapshot.guests}
-        absent = {*known} - there.keys()
-        # vCPUs that float for a while are no other node.
-        spread = {
-            name: nid
-            for name, nid in self.spread.items()
-            if name in absent or (name in there and (len(there[name]) != 1 or there[name] == (nid,)))
+    def now(self, snapshot: Snapshot) -> "Crowding":
+        """Return what holds for a snapshot; a guest that it has not may only be away for a while."""
+        host, now_s = snapshot.host, snapshot.now_ns / 1e9
+        shares = asked_shares(host, snapshot.guests)
+        there = {guest.topology.name: guest for guest in snapshot.guests}
+        kept = {
+            name: (nid, at_s)
+            for name, (nid, at_s) in self.full_s.items()
+            if now_s - at_s < CALM_S and (name not in there or _may_be_on(host, there[name], nid))
         }
-        return Crowding(is_full, spread)
+        full = {
+            name: (nid, now_s)
+            for name, guest in there.items()
+            for nid in home.worker_nids(host, guest)
+            if shares[nid] > FILLED and _may_be_on(host, guest, nid) and goes_home(host, guest)
+            and guest.dram_per_us is not None
+        }  # fmt: skip
+        return Crowding(kept | full)
 
     def goes_by_vcpus(self, host: HostTopology, guest: GuestView) -> bool:
         """Tell whether the guest's vCPUs alone say where its memory belongs."""
-        if guest.topology.name in self.spread:
-            return False
-        return goes_home(host, guest) and not (self.is_full and guest.dram_per_us is not None)
+        return guest.topology.name not in self.full_s and goes_home(host, guest)
 
-    def waits(self, host: HostTopology, guest: GuestView) -> bool:
+    def waits(self, guest: GuestView) -> bool:
         """Tell whether a guest of which a window shows nothing stays, though its vCPUs run on one node."""
-        if guest.settings.mode is Mode.MANUAL or self.goes_by_vcpus(host, guest):
-            return False
-        return guest.topology.name in self.spread or goes_home(host, guest)
+        return guest.topology.name in self.full_s and guest.settings.mode is not Mode.MANUAL
 
-    def after(
-        self, snapshot: Snapshot, planned: Iterable[tuple[GuestView, NodeIndexes, NodeIndexes]]
-    ) -> "Crowding":
-        """Return what holds after the plan: of each guest, where entries were at first, and are to be."""
-        spread, host = dict(self.spread), snapshot.host
-        for guest, origin, places in planned:
-            name, workers = guest.topology.name, home.worker_nids(host, guest)
-            if len(workers) != 1:
-                continue
-            mine = host.nids.index(home.nearest(host, workers[0], home.allowed_nids(host, guest)))
-            is_sent = bool(((origin == mine) & (places >= 0) & (places != mine)).any())
-            if is_sent and goes_home(host, guest):
-                spread[name] = workers[0]
-            elif not is_sent:
-                spread.pop(name, None)
-        return replace(self, spread=spread)
+
+def _may_be_on(host: HostTopology, guest: GuestView, nid: int) -> bool:
+    """Tell whether memory may leave the guest's node ``nid``; vCPUs that float for a while did not leave."""
+    workers = home.worker_nids(host, guest)
+    return guest.settings.interleaves and (len(workers) != 1 or workers == (nid,))
 
 
 def goes_home(host: HostTopology, guest: GuestView) -> bool:
@@ -80,19 +68,17 @@ def goes_home(host: HostTopology, guest: GuestView) -> bool:
     return (guest.dram_per_us is None or _is_sampled(guest)) and len(home.worker_nids(host, guest)) == 1
 
 
-def filled_share(host: HostTopology, guests: Sequence[GuestView]) -> float:
-    """Return the most that guests on one node together ask of its controller, as a share of its bandwidth.
+def asked_shares(host: HostTopology, guests: Sequence[GuestView]) -> dict[int, float]:
+    """Return, by node, which share of its controller's bandwidth the guests ask for that run there alone.
 
-    It is 0 unless samples tell of some guest's pages, and where no bandwidth is known.
+    It is 0 where no bandwidth is known.
     """
-    if not host.bandwidths or not any(map(_is_sampled, guests)):
-        return 0.0
     asked = dict.fromkeys(host.nids, 0.0)
     for guest in guests:
         nids = home.worker_nids(host, guest)
         if len(nids) == 1 and guest.dram_per_us is not None:
             asked[nids[0]] += guest.dram_per_us * 1e6 * LINE_BYTES
-    return max(one / (host.bandwidths.get((nid, nid)) or float("inf")) for nid, one in asked.items())
+    return {nid: one / (host.bandwidths.get((nid, nid)) or float("inf")) for nid, one in asked.items()}
 
 
 def _is_sampled(guest: GuestView) -> bool:

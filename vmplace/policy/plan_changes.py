@@ -57,13 +57,10 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
 def allowed_places(
     guest: GuestView, entries: Entries, before: GuestEvidence, places: NodeIndexes
 ) -> NodeIndexes:
-    """Return the places; of guests that are not distributed, shared pages and those near some vCPU stay."""
+    """Return the places, but for shared pages of guests that are not distributed: these stay."""
     if guest.settings.interleaves:
         return places
-    near = np.append(before.worker, False)
-    leaves = near[np.maximum(entries.node, -1)] & ~near[np.maximum(places, -1)]
-    stays = (_is_shared(before.heat) | leaves) & (places >= 0)
-    return np.where(stays, entries.node, places).astype(np.int8)
+    return np.where(_is_shared(before.heat) & (places >= 0), entries.node, places).astype(np.int8)
 
 
 def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:

@@ -55,6 +55,9 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
             memories[name] = _same_memory(state.memories[name])
             continue
         at = entries_before(entries.pages, before.pages)
+        if (at < 0).all():
+            # Another guest of the same name: what this one lost and gained is not its.
+            continue
         known[name] = Known(entries.pages, _taken(before.copied, at, False))
         memories[name] = _memory_of(state.memories[name], at)
         old = state.steady[name]

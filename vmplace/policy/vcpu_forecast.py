@@ -23,7 +23,7 @@ from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.forecast import UNCOUNTED, UNSEEN
 from vmplace.policy.options import VCPUS, Option, Weighing
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
-from vmplace.policy.policy_auto import LEAST_CPUS, THINK_NS, memory_of
+from vmplace.policy.planner_view import LEAST_CPUS, THINK_NS, memory_of
 from vmplace.policy.vcpu_ties import with_vcpus
 
 COLD_NS = 0.5e6

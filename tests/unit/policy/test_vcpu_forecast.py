@@ -10,7 +10,8 @@ from vmplace.agent.planning import planned
 from vmplace.policy.forecast import UNCOUNTED, UNSEEN
 from vmplace.policy.options import Option, Weighing
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
-from vmplace.policy.policy_auto import AutoPolicy, memory_of
+from vmplace.policy.planner_view import memory_of
+from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.vcpu_forecast import weighed_vcpus
 from vmplace.topology.host import HostTopology, Node
 

@@ -1,0 +1,204 @@
+"""What may the joint plan know of a host and its guests?  The agent's snapshot, as the planner reads it.
+
+Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as fast as real ones
+(docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vmplace.model.described_memory import MIB, MLP, described_memory
+from vmplace.model.evidence import HORIZON_S, Entries
+from vmplace.model.host_memory import host_memory
+from vmplace.model.memory_system import MemorySystem
+from vmplace.model.metrics import Matrix
+from vmplace.model.touched_pages import HUGE_PAGES
+from vmplace.policy import home
+from vmplace.policy.corner_mix import asked_of
+from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, HostView, Room, traffic
+from vmplace.policy.loads import is_load, load
+from vmplace.policy.plan import GuestView, Snapshot
+from vmplace.policy.plan_state import State
+from vmplace.topology.guest import PAGE_BYTES
+from vmplace.topology.host import HostTopology
+
+MOVE_NS, FLUSH_NS, COLLAPSE_NS = 2000.0, 5000.0, 8000.0
+"""Of a vCPU per page; of all vCPUs per batch of 512; of a vCPU per page whose copies collapse."""
+BOUND = 0.005
+"""By how much a protected guest may get slower for the others' sake."""
+FREE_MIB_PER_S = 1e6
+"""Where no bandwidth is known, nodes are taken to serve whatever is asked: then distance alone counts."""
+LEAST_CPUS = 0.05
+"""Of an idle guest: it has some work now and then."""
+THINK_NS = 50.0
+"""Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How the agent's time relates to the planner's.
+
+    ``scale``: seconds of the agent for one of the planner's.  ``price``: what changes cost, in the planner's
+    time, as a share of their price in real ns: 1 in a simulation whose programs are as short as the planner
+    thinks; 1 / scale where programs run as long as the agent.
+    """
+
+    scale: float = 50.0
+    price: float = 1 / 50.0
+
+
+def host_view(
+    snapshot: Snapshot, guests: list[GuestView], seen: dict[str, Entries], state: State, horizon: Horizon
+) -> tuple[HostView, list[Matrix]]:
+    """Return what the planner may know, these guests first, and each one's traffic."""
+    loads = [one for one in snapshot.guests if one.topology.name not in seen and is_load(snapshot, one)]
+    evidence = (
+        *(_evidence(snapshot, guest, seen, state, horizon) for guest in guests),
+        *(_load(snapshot, guest, horizon) for guest in loads),
+    )
+    traffics = [traffic(one.heat, one.node) for one in evidence]
+    system = memory_of(snapshot.host)
+    evidence = _with_think(system, evidence, [*guests, *loads], traffics)
+    return _view(snapshot, system, evidence, horizon), traffics
+
+
+def _evidence(
+    snapshot: Snapshot, guest: GuestView, seen: dict[str, Entries], state: State, horizon: Horizon
+) -> GuestEvidence:
+    """Return what the planner may know of one guest."""
+    name, host = guest.topology.name, snapshot.host
+    entries = seen[name]
+    copied = state.known[name].copied & ~entries.written if name in state.known else np.False_
+    node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
+    allowed = home.allowed_nids(host, guest)
+    workers = _worker_nids(host, guest)
+    if len(workers) == 1 and not guest.settings.interleaves:
+        allowed = (home.nearest(host, workers[0], allowed),)
+    worker = np.array([nid in workers for nid in host.nids])
+    can_copy = snapshot.replica_ratio > 0
+    fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
+    weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
+    # In place: they are this plan's own, and most of what it takes.
+    np.multiply(entries.heat, weight, out=entries.heat)
+    np.multiply(entries.recent, weight, out=entries.recent)
+    return GuestEvidence(
+        name=name,
+        heat=entries.heat,
+        written=entries.written | ~fits if can_copy else np.ones(len(node), np.bool_),
+        node=node,
+        worker=worker,
+        windows=np.broadcast_to(np.int64(1), len(node)),
+        read_ratio=None,
+        parallelism=_parallelism(guest),
+        think_ns=THINK_NS,
+        mlp=MLP,
+        recent=entries.recent,
+        slowdown_bound=BOUND if guest.settings.protected else None,
+        sizes=entries.sizes,
+        huge=_huge(entries),
+        allowed=np.array([nid in allowed for nid in host.nids]),
+        known_ns=guest.known_s * 1e9 / horizon.scale,
+    )
+
+
+def known_s(guest: GuestView, window_s: float) -> float:
+    """Return for how long the guest's pages have been watched, at least."""
+    return max(guest.known_s, (guest.pages.windows if guest.pages else 0) * window_s)
+
+
+def _weight(entries: Entries, guest: GuestView, known_s: float, horizon: Horizon) -> float:
+    """Return what one of the evidence's touches counts for, beside prices that are ``horizon.price``."""
+    if guest.dram_per_us is None:
+        # A touch may stand for one access or for thousands: more than was seen is not staked on it.
+        return horizon.price
+    seen = float(entries.heat.sum())
+    return _expected(guest, known_s, horizon) / seen if seen > 0 else 0.0
+
+
+def _expected(guest: GuestView, known_s: float, horizon: Horizon) -> float:
+    """Return the accesses that are expected of a guest.
+
+    What was seen is expected once more: of a guest that is known for a second, no more than a second's.
+    """
+    return _per_ns(guest) * 1e9 * min(known_s, HORIZON_S) / horizon.scale
+
+
+def _load(snapshot: Snapshot, guest: GuestView, horizon: Horizon) -> GuestEvidence:
+    """Return what the planner may know of a guest that it moves nothing of."""
+    accesses = _expected(guest, known_s(guest, snapshot.window_s), horizon)
+    return load(snapshot, guest, accesses, _parallelism(guest), BOUND if guest.settings.protected else None)
+
+
+def _per_ns(guest: GuestView) -> float:
+    """Return the guest's accesses to DRAM a ns: counted, or those of vCPUs that wait half of the time."""
+    if guest.dram_per_us is not None:
+        return guest.dram_per_us / 1000
+    return _parallelism(guest) / (2 * THINK_NS)
+
+
+def _parallelism(guest: GuestView) -> float:
+    vcpus = max(len(guest.topology.vcpus), 1)
+    return float(vcpus if guest.cpus is None else np.clip(guest.cpus, LEAST_CPUS, vcpus))
+
+
+def _with_think(
+    system: MemorySystem,
+    evidence: tuple[GuestEvidence, ...],
+    guests: list[GuestView],
+    traffics: list[Matrix],
+) -> tuple[GuestEvidence, ...]:
+    """Return the evidence with the work between two accesses that explains the rates that were counted.
+
+    A vCPU's time between two accesses is work and latency / mlp (memory_system.py).  Where nothing counts, a
+    guest is taken to work half of its time.
+    """
+    shares = np.stack([one / max(float(one.sum()), 1e-300) for one in traffics])
+    reported = [guest.dram_per_us for guest in guests]
+    rates = np.array([_per_ns(guest) for guest in guests])
+    waits = system.visits @ system.waits(asked_of(system, rates, shares))
+    latency = np.einsum("gkj,kj->g", shares, system.latency + waits)
+    return tuple(
+        one
+        if counted is None
+        else replace(one, think_ns=max(one.parallelism / max(rate, 1e-6) - wait / one.mlp, 0.1))
+        for one, counted, rate, wait in zip(evidence, reported, rates.tolist(), latency.tolist(), strict=True)
+    )
+
+
+def _worker_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
+    return host.nids_of_cpus(tuple({cpu for vcpu in guest.topology.vcpus for cpu in vcpu.cpus}))
+
+
+def _huge(entries: Entries) -> Bools:
+    return np.concatenate([one.is_huge for one in entries.pages])
+
+
+def _view(
+    snapshot: Snapshot, system: MemorySystem, evidence: tuple[GuestEvidence, ...], horizon: Horizon
+) -> HostView:
+    host = snapshot.host
+    room, free = home.room_pages(host), {node.nid: node.free_bytes for node in host.nodes}
+    copies = [snapshot.replica_ratio * free[nid] / PAGE_BYTES for nid in host.nids]
+    churn = np.inf if snapshot.budget_bytes is None else snapshot.budget_bytes / PAGE_BYTES
+    return HostView(
+        system,
+        np.array([node.memory_bytes / PAGE_BYTES for node in host.nodes]),
+        evidence,
+        MOVE_NS * horizon.price,
+        FLUSH_NS / HUGE_PAGES * horizon.price,
+        snapshot.now_ns / horizon.scale,
+        None,
+        COLLAPSE_NS * horizon.price,
+        Room(float(churn), np.array([room[nid] for nid in host.nids]), np.array(copies)),
+    )
+
+
+def memory_of(host: HostTopology) -> MemorySystem:
+    """Return the host's memory system; where no bandwidth is known, one in which only distance counts."""
+    known = host_memory(host)
+    if known is not None:
+        return known
+    distances = np.array([[host.distances[a, b] for b in host.nids] for a in host.nids], float)
+    memory = np.array([node.memory_bytes for node in host.nodes], float)
+    return described_memory(host.nids, distances, np.full(distances.shape, FREE_MIB_PER_S), memory / MIB)

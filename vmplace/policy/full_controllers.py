@@ -1,12 +1,13 @@
-"""When do samples decide where memory of a guest on one node lies?  While that node's controller is full.
+"""When do samples decide where memory of a guest on one node lies?  While its controller there is full.
 
 1. All of its touches come from one node, so its memory belongs there (home.py); samples miss most of them.
    But where more than ``FILLED`` of the controller's bandwidth is asked for, accesses wait for each other,
    and other nodes' controllers can help (BWAP, section II).  Samples tell of the pages that are used most.
+   Guests that ask for less than ``LEAST`` have no part in it: their memory is no relief elsewhere.
 2. That lasts until the controller was not full for ``CALM_S``: a guest's memory would all go home in each
    calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
-4. Guests that go by their vCPUs are a load that the plan knows, and does not move.
+4. Guests that go by their vCPUs are a load that the plan knows, and does not move (loads.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,12 @@ from vmplace.policy.plan import GuestView, Mode, Snapshot
 from vmplace.topology.host import HostTopology
 
 LINE_BYTES = 64
-FILLED, CALM_S = 0.5, 600.0
+FILLED, LEAST, CALM_S = 0.5, 0.02, 600.0
 
 
 @dataclass(frozen=True)
 class Crowding:
-    """By guest: the node of its vCPUs, and when that node's controller was last full."""
+    """By guest: the node where its memory is at home, and when that node's controller was last full."""
 
     full_s: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -31,19 +32,17 @@ class Crowding:
         host, now_s = snapshot.host, snapshot.now_ns / 1e9
         shares = asked_shares(host, snapshot.guests)
         there = {guest.topology.name: guest for guest in snapshot.guests}
-        kept = {
+        full_s = {
             name: (nid, at_s)
             for name, (nid, at_s) in self.full_s.items()
-            if now_s - at_s < CALM_S and (name not in there or _may_be_on(host, there[name], nid))
+            if now_s - at_s < CALM_S and (name not in there or _may_leave(host, there[name], nid))
         }
-        full = {
-            name: (nid, now_s)
-            for name, guest in there.items()
-            for nid in home.worker_nids(host, guest)
-            if shares[nid] > FILLED and _may_be_on(host, guest, nid) and goes_home(host, guest)
-            and guest.dram_per_us is not None
-        }  # fmt: skip
-        return Crowding(kept | full)
+        for name, guest in there.items():
+            nid = home_nid(host, guest)
+            is_busy = nid is not None and _may_leave(host, guest, nid) and _share(host, guest) > LEAST
+            if nid is not None and is_busy and shares[nid] > FILLED and goes_home(host, guest):
+                full_s[name] = nid, now_s
+        return Crowding(full_s)
 
     def goes_by_vcpus(self, host: HostTopology, guest: GuestView) -> bool:
         """Tell whether the guest's vCPUs alone say where its memory belongs."""
@@ -54,10 +53,15 @@ class Crowding:
         return guest.topology.name in self.full_s and guest.settings.mode is not Mode.MANUAL
 
 
-def _may_be_on(host: HostTopology, guest: GuestView, nid: int) -> bool:
-    """Tell whether memory may leave the guest's node ``nid``; vCPUs that float for a while did not leave."""
-    workers = home.worker_nids(host, guest)
-    return guest.settings.interleaves and (len(workers) != 1 or workers == (nid,))
+def home_nid(host: HostTopology, guest: GuestView) -> int | None:
+    """Return the node where memory of the guest is at home; None if its vCPUs run on several nodes."""
+    workers, allowed = home.worker_nids(host, guest), home.allowed_nids(host, guest)
+    return home.nearest(host, workers[0], allowed) if len(workers) == 1 and allowed else None
+
+
+def _may_leave(host: HostTopology, guest: GuestView, nid: int) -> bool:
+    """Tell whether memory may leave the guest's home ``nid``; vCPUs that float for a while have no other."""
+    return guest.settings.interleaves and home_nid(host, guest) in {None, nid}
 
 
 def goes_home(host: HostTopology, guest: GuestView) -> bool:
@@ -69,16 +73,23 @@ def goes_home(host: HostTopology, guest: GuestView) -> bool:
 
 
 def asked_shares(host: HostTopology, guests: Sequence[GuestView]) -> dict[int, float]:
-    """Return, by node, which share of its controller's bandwidth the guests ask for that run there alone.
+    """Return, by node, which share of its controller's bandwidth guests ask for that are at home there alone.
 
     It is 0 where no bandwidth is known.
     """
     asked = dict.fromkeys(host.nids, 0.0)
     for guest in guests:
-        nids = home.worker_nids(host, guest)
-        if len(nids) == 1 and guest.dram_per_us is not None:
-            asked[nids[0]] += guest.dram_per_us * 1e6 * LINE_BYTES
-    return {nid: one / (host.bandwidths.get((nid, nid)) or float("inf")) for nid, one in asked.items()}
+        nid = home_nid(host, guest)
+        if nid is not None:
+            asked[nid] += _share(host, guest)
+    return asked
+
+
+def _share(host: HostTopology, guest: GuestView) -> float:
+    """Return which share of its home's bandwidth a guest asks for; 0 where nobody counts, or knows that."""
+    nid = home_nid(host, guest)
+    bandwidth = None if nid is None else host.bandwidths.get((nid, nid))
+    return (guest.dram_per_us or 0.0) * 1e6 * LINE_BYTES / bandwidth if bandwidth else 0.0
 
 
 def _is_sampled(guest: GuestView) -> bool:

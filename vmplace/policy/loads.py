@@ -4,39 +4,33 @@ import numpy as np
 
 from vmplace.model.described_memory import MLP
 from vmplace.policy import home
-from vmplace.policy.host_view import GuestEvidence
+from vmplace.policy.full_controllers import home_nid
+from vmplace.policy.host_view import GuestEvidence, NodeIndexes
 from vmplace.policy.plan import GuestView, Mode, Snapshot
 
 ENTRIES = 64
-"""The descent looks at every n-th entry on large hosts: of so many, some are always left."""
+"""The descent looks at every n-th entry where there are many: up to 2 TiB it errs by a fifth here."""
 
 
 def is_load(snapshot: Snapshot, guest: GuestView) -> bool:
-    """Tell whether the guest runs on one node, its memory is there or comes there, and its accesses count."""
-    host = snapshot.host
-    return (
-        guest.dram_per_us is not None
-        and guest.settings.mode is not Mode.MANUAL
-        and len(home.worker_nids(host, guest)) == 1
-        and bool(home.allowed_nids(host, guest))
-    )
+    """Tell whether the guest runs on one node, and its accesses are counted."""
+    has_count = guest.dram_per_us is not None and guest.settings.mode is not Mode.MANUAL
+    return has_count and home_nid(snapshot.host, guest) is not None
 
 
 def load(
     snapshot: Snapshot, guest: GuestView, accesses: float, parallelism: float, bound: float | None
 ) -> GuestEvidence:
-    """Return so many accesses of the guest to memory at its home, as evidence that nothing moves by."""
+    """Return evidence of so many accesses of the guest to where its pages lie; no plan moves any by it."""
     host = snapshot.host
-    (worker,) = home.worker_nids(host, guest)
-    at = home.nearest(host, worker, home.allowed_nids(host, guest))
-    is_worker, is_home = (np.array([nid == one for nid in host.nids]) for one in (worker, at))
-    heat = np.tile(is_worker * accesses / ENTRIES, (ENTRIES, 1))
+    worker = np.isin(host.nids, home.worker_nids(host, guest))
+    heat = np.tile(worker * accesses / ENTRIES, (ENTRIES, 1))
     return GuestEvidence(
         name=guest.topology.name,
         heat=heat,
         written=np.ones(ENTRIES, np.bool_),
-        node=np.full(ENTRIES, host.nids.index(at), np.int8),
-        worker=is_worker,
+        node=_places(snapshot, guest),
+        worker=worker,
         windows=np.ones(ENTRIES, np.int64),
         read_ratio=None,
         parallelism=parallelism,
@@ -44,5 +38,17 @@ def load(
         mlp=MLP,
         recent=heat,
         slowdown_bound=bound,
-        allowed=is_home,
+        allowed=np.zeros(len(host.nids), np.bool_),
     )
+
+
+def _places(snapshot: Snapshot, guest: GuestView) -> NodeIndexes:
+    """Return nodes in the proportions in which they hold the guest's pages; its home if no place is known."""
+    nids = snapshot.host.nids
+    by_node = {} if guest.pages is None else guest.pages.pages_by_node()
+    pages = np.array([by_node.get(nid, 0) for nid in nids], float)
+    if not pages.sum():
+        pages = np.array([nid == home_nid(snapshot.host, guest) for nid in nids], float)
+    middles = (np.arange(ENTRIES) + 0.5) / ENTRIES
+    places: NodeIndexes = np.searchsorted(np.cumsum(pages) / pages.sum(), middles).astype(np.int8)
+    return places

@@ -48,16 +48,13 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
     known, memories, steady = {}, {}, {}
     for name, entries in seen.items():
         before = state.known.get(name)
-        if before is None or name not in state.memories:
+        if before is None or name not in state.memories or not _is_of(entries.pages, before.pages):
             continue
         if _are_same(entries.pages, before.pages):
             known[name], steady[name] = Known(entries.pages, before.copied), state.steady[name]
             memories[name] = _same_memory(state.memories[name])
             continue
         at = entries_before(entries.pages, before.pages)
-        if (at < 0).all():
-            # Another guest of the same name: what this one lost and gained is not its.
-            continue
         known[name] = Known(entries.pages, _taken(before.copied, at, False))
         memories[name] = _memory_of(state.memories[name], at)
         old = state.steady[name]
@@ -87,6 +84,12 @@ def remembered(after: State, before: State) -> State:
 
 def _with(before: dict[str, V], kept: set[str], after: dict[str, V]) -> dict[str, V]:
     return {name: one for name, one in before.items() if name in kept} | after
+
+
+def _is_of(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:
+    """Tell whether it may be the same guest: another one of its name has its memory at other addresses."""
+    known = {one.ram.hva for one in before}
+    return not known or not now or any(one.ram.hva in known for one in now)
 
 
 def _are_same(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:

@@ -73,8 +73,9 @@ def _evidence(
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     allowed = home.allowed_nids(host, guest)
     workers = _worker_nids(host, guest)
-    if len(workers) == 1 and not guest.settings.interleaves:
-        allowed = (home.nearest(host, workers[0], allowed),)
+    if not guest.settings.interleaves:
+        near = {home.nearest(host, worker, allowed) for worker in workers}
+        allowed = tuple(nid for nid in allowed if nid in near)
     worker = np.array([nid in workers for nid in host.nids])
     can_copy = snapshot.replica_ratio > 0
     fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)

@@ -10,6 +10,7 @@ from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host
 from vmplace.policy.full_controllers import CALM_S, Crowding, asked_shares
 from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy, by_pages
+from vmplace.topology.guest import Movability
 from vmplace.topology.host import HostTopology
 
 BUSY, CALM = 90.0, 0.2
@@ -210,6 +211,29 @@ def test_a_burst_on_one_node_keeps_no_guest_of_another_from_going_home() -> None
     assert host.away()
 
 
+def test_a_small_guest_of_a_full_node_goes_home() -> None:
+    """Its memory is no relief elsewhere, and a neighbour that is busy now and then would keep it away."""
+    host = Spread()
+    host.node["c"] = np.full(NPAGES, 3)
+    small = sampled("c", [0, 1], host.node["c"], 1.0, known_s=10.0)
+    for _ in range(3):
+        host.window(host.guest("a", BUSY), small)
+    assert (host.node["c"] == 0).all() and host.away()
+
+
+def test_a_guest_that_touches_nothing_for_a_while_keeps_its_account() -> None:
+    host = Spread().busy()
+    before = host.policy.state.memories["a"]
+    guest = host.guest("a", BUSY)
+    assert guest.pages and before.spent_ns > 0
+    idle = [bits({0: range(0)})] * 4
+    ranges = tuple(replace(with_history(one, *idle), sampled=True) for one in guest.pages.ranges)
+    host.window(replace(guest, pages=replace(guest.pages, ranges=ranges)))
+    host.window(host.guest("a", BUSY))
+    after = host.policy.state.memories["a"]
+    assert after.spent_ns >= before.spent_ns and after.born_ns == before.born_ns
+
+
 def test_a_guest_whose_vcpus_go_to_another_node_is_followed() -> None:
     host = Spread().busy()
     there = sampled("a", [2, 3, 2, 3], host.node["a"], CALM, 1)
@@ -245,6 +269,21 @@ def test_a_guest_that_is_not_to_be_distributed_goes_home_or_stays(
     assert set(host.node["a"]) <= ({nearest} if is_sampled else {nearest, at_first})
 
 
+def test_private_pages_of_a_guest_on_two_nodes_stay_on_these_if_it_is_not_to_be_distributed() -> None:
+    node = np.repeat([0, 1], NPAGES // 2)
+    window = [bits({0: range(NPAGES // 2), 1: range(NPAGES // 2, NPAGES)})] * 4
+    policy = AutoPolicy()
+    for now_s in range(1, 16):
+        guest = sampled("a", [0, 1, 2, 3], node, 190, known_s=float(now_s))
+        assert guest.pages
+        ranges = tuple(with_history(one, *window) for one in guest.pages.ranges)
+        pages, settings = replace(guest.pages, ranges=ranges), GuestSettings(interleaves=False)
+        guest = replace(guest, pages=pages, settings=settings)
+        for move in policy(Snapshot(narrow_host(), (guest,), None, 0, now_ns=now_s * 1e9)).moves:
+            node[((move.hva - HVA) // 4096).astype(int)] = move.to_nid
+    assert set(node) <= {0, 1}
+
+
 def test_a_guest_that_is_not_to_be_distributed_takes_no_budget_of_others() -> None:
     host = Spread(node={"a": np.zeros(NPAGES, int), "c": np.zeros(NPAGES, int)})
     for _ in range(20):
@@ -268,3 +307,21 @@ def test_the_plan_knows_the_load_of_guests_that_it_does_not_move() -> None:
         host.window(host.guest("a", BUSY), replace(host.guest("b", 49)))
     counts = np.bincount(host.node["a"], minlength=4)
     assert counts[1] < counts[2:].min() and not host.away("b")
+
+
+def test_a_load_is_where_its_pages_are() -> None:
+    """Memory that cannot move does not come home: its node is the one that is busy."""
+    host = Spread()
+    pinned = sampled("c", [0, 1], np.full(NPAGES, 3), 45, known_s=10.0)
+    assert pinned.pages
+    rams = tuple(replace(one.ram, movability=Movability.PINNED) for one in pinned.pages.ranges)
+    ranges = tuple(replace(one, ram=ram) for one, ram in zip(pinned.pages.ranges, rams, strict=True))
+    pinned = replace(
+        pinned,
+        topology=replace(pinned.topology, ram=rams),
+        pages=replace(pinned.pages, ranges=ranges),
+    )
+    for _ in range(15):
+        host.window(host.guest("a", 60), pinned)
+    counts = np.bincount(host.node["a"], minlength=4)
+    assert counts[3] < counts[:3].min() and counts[0] > 0

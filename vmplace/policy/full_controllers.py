@@ -3,7 +3,7 @@
 1. All of its touches come from one node, so its memory belongs there (home.py); samples miss most of them.
    But where more than ``FILLED`` of the controller's bandwidth is asked for, accesses wait for each other,
    and other nodes' controllers can help (BWAP, section II).  Samples tell of the pages that are used most.
-   Guests that ask for less than ``LEAST`` have no part in it: their memory is no relief elsewhere.
+   The smallest guests have no part in it, that together ask for ``LEAST``: their memory is no relief.
 2. That lasts until the controller was not full for ``CALM_S``: a guest's memory would all go home in each
    calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
@@ -18,7 +18,7 @@ from vmplace.policy.plan import GuestView, Mode, Snapshot
 from vmplace.topology.host import HostTopology
 
 LINE_BYTES = 64
-FILLED, LEAST, CALM_S = 0.5, 0.02, 600.0
+FILLED, LEAST, CALM_S = 0.5, 0.1, 600.0
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,14 @@ class Crowding:
             for name, (nid, at_s) in self.full_s.items()
             if now_s - at_s < CALM_S and (name not in there or _may_leave(host, there[name], nid))
         }
-        for name, guest in there.items():
+        small = dict.fromkeys(host.nids, 0.0)
+        for guest in sorted(snapshot.guests, key=lambda guest: _share(host, guest)):
             nid = home_nid(host, guest)
-            is_busy = nid is not None and _may_leave(host, guest, nid) and _share(host, guest) > LEAST
-            if nid is not None and is_busy and shares[nid] > FILLED and goes_home(host, guest):
-                full_s[name] = nid, now_s
+            if nid is None or shares[nid] <= FILLED:
+                continue
+            small[nid] += _share(host, guest)
+            if small[nid] > LEAST and _may_leave(host, guest, nid) and goes_home(host, guest):
+                full_s[guest.topology.name] = nid, now_s
         return Crowding(full_s)
 
     def goes_by_vcpus(self, host: HostTopology, guest: GuestView) -> bool:

@@ -7,6 +7,7 @@ from vmplace.policy import home
 from vmplace.policy.full_controllers import home_nid
 from vmplace.policy.host_view import GuestEvidence, NodeIndexes
 from vmplace.policy.plan import GuestView, Mode, Snapshot
+from vmplace.topology.guest import Movability
 
 ENTRIES = 64
 """The descent looks at every n-th entry where there are many: up to 2 TiB it errs by a fifth here."""
@@ -18,10 +19,19 @@ def is_load(snapshot: Snapshot, guest: GuestView) -> bool:
     return has_count and home_nid(snapshot.host, guest) is not None
 
 
-def load(
-    snapshot: Snapshot, guest: GuestView, accesses: float, parallelism: float, bound: float | None
+def load(  # noqa: PLR0913 - all that a planner knows of a guest
+    snapshot: Snapshot,
+    guest: GuestView,
+    accesses: float,
+    parallelism: float,
+    bound: float | None,
+    *,
+    stays: bool,
 ) -> GuestEvidence:
-    """Return evidence of so many accesses of the guest to where its pages lie; no plan moves any by it."""
+    """Return evidence of so many accesses of the guest; no plan moves any page by it.
+
+    ``stays``: its memory does not go home now.
+    """
     host = snapshot.host
     worker = np.isin(host.nids, home.worker_nids(host, guest))
     heat = np.tile(worker * accesses / ENTRIES, (ENTRIES, 1))
@@ -29,7 +39,7 @@ def load(
         name=guest.topology.name,
         heat=heat,
         written=np.ones(ENTRIES, np.bool_),
-        node=_places(snapshot, guest),
+        node=_places(snapshot, guest, stays=stays),
         worker=worker,
         windows=np.ones(ENTRIES, np.int64),
         read_ratio=None,
@@ -42,13 +52,19 @@ def load(
     )
 
 
-def _places(snapshot: Snapshot, guest: GuestView) -> NodeIndexes:
-    """Return nodes in the proportions in which they hold the guest's pages; its home if no place is known."""
-    nids = snapshot.host.nids
-    by_node = {} if guest.pages is None else guest.pages.pages_by_node()
-    pages = np.array([by_node.get(nid, 0) for nid in nids], float)
-    if not pages.sum():
-        pages = np.array([nid == home_nid(snapshot.host, guest) for nid in nids], float)
+def _places(snapshot: Snapshot, guest: GuestView, *, stays: bool) -> NodeIndexes:
+    """Return nodes in the proportions in which they hold the guest's pages; what can go home is there."""
+    nids, at = snapshot.host.nids, home_nid(snapshot.host, guest)
+    is_home = np.array([nid == at for nid in nids], float)
+    room = 0.0 if stays or at is None else home.room_pages(snapshot.host)[at]
+    pages = np.zeros(len(nids))
+    for one in guest.pages.ranges if guest.pages and guest.pages.nids == nids else ():
+        here = one.by_node(len(nids)).astype(float)
+        away = here.sum() - float(here @ is_home)
+        if away <= room and one.ram.movability is Movability.MOVABLE:
+            here, room = here.sum() * is_home, room - away
+        pages += here
+    pages = pages if pages.any() else is_home
     middles = (np.arange(ENTRIES) + 0.5) / ENTRIES
     places: NodeIndexes = np.searchsorted(np.cumsum(pages) / pages.sum(), middles).astype(np.int8)
     return places

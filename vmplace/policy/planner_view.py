@@ -55,7 +55,7 @@ def host_view(
     loads = [one for one in snapshot.guests if one.topology.name not in seen and is_load(snapshot, one)]
     evidence = (
         *(_evidence(snapshot, guest, seen, state, horizon) for guest in guests),
-        *(_load(snapshot, guest, horizon) for guest in loads),
+        *(_load(snapshot, guest, state, horizon) for guest in loads),
     )
     traffics = [traffic(one.heat, one.node) for one in evidence]
     system = memory_of(snapshot.host)
@@ -125,10 +125,11 @@ def _expected(guest: GuestView, known_s: float, horizon: Horizon) -> float:
     return _per_ns(guest) * 1e9 * min(known_s, HORIZON_S) / horizon.scale
 
 
-def _load(snapshot: Snapshot, guest: GuestView, horizon: Horizon) -> GuestEvidence:
+def _load(snapshot: Snapshot, guest: GuestView, state: State, horizon: Horizon) -> GuestEvidence:
     """Return what the planner may know of a guest that it moves nothing of."""
     accesses = _expected(guest, known_s(guest, snapshot.window_s), horizon)
-    return load(snapshot, guest, accesses, _parallelism(guest), BOUND if guest.settings.protected else None)
+    bound, stays = BOUND if guest.settings.protected else None, state.crowding.waits(guest)
+    return load(snapshot, guest, accesses, _parallelism(guest), bound, stays=stays)
 
 
 def _per_ns(guest: GuestView) -> float:

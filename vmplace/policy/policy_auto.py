@@ -57,7 +57,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     after = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding)
     if not seen:
         return rest, remembered(after, before)
-    state = carried_over(state, seen)
+    state = carried_over(replace(state, crowding=crowding), seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     view, traffics = host_view(snapshot, guests, seen, state, horizon)
     planner = HostPlanner(dict(state.memories), steady=dict(state.steady))

@@ -221,6 +221,25 @@ def test_a_small_guest_of_a_full_node_goes_home() -> None:
     assert (host.node["c"] == 0).all() and host.away()
 
 
+def test_small_guests_that_fill_a_controller_together_stay_spread() -> None:
+    """Together they ask for more than a controller serves."""
+    policy, spread = AutoPolicy(), np.arange(NPAGES) % 4
+    names = [f"g{number}" for number in range(30)]
+    for now_s in (1, 2):
+        guests = tuple(sampled(name, [0, 1], spread, 4.0, known_s=3600.0) for name in names)
+        plan = policy(Snapshot(narrow_host(), guests, None, 0, now_ns=now_s * 1e9))
+    assert len({move.guest for move in plan.moves if len(move.hva) > NPAGES // 2}) <= 2
+
+
+def test_a_load_that_comes_home_counts_there() -> None:
+    """Else neighbours would step out of its way onto the node that it comes to."""
+    host = Spread(node={"a": np.zeros(NPAGES, int), "b": np.zeros(NPAGES, int)})
+    for _ in range(15):
+        host.window(host.guest("a", 60), host.guest("b", 45))
+    once_home = np.bincount(host.node["a"], minlength=4)
+    assert not host.away("b") and once_home[1] < once_home[2:].min()
+
+
 def test_a_guest_that_touches_nothing_for_a_while_keeps_its_account() -> None:
     host = Spread().busy()
     before = host.policy.state.memories["a"]

@@ -7,7 +7,7 @@
 2. That lasts until the controller was not full for ``CALM_S``: a guest's memory would all go home in each
    calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
-4. Guests that go by their vCPUs are a load that the plan knows, and does not move (loads.py).
+4. Guests that go by their vCPUs are then a load that the plan knows, and does not move (loads.py).
 """
 
 from collections.abc import Mapping, Sequence

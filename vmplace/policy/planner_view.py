@@ -52,7 +52,10 @@ def host_view(
     snapshot: Snapshot, guests: list[GuestView], seen: dict[str, Entries], state: State, horizon: Horizon
 ) -> tuple[HostView, list[Matrix]]:
     """Return what the planner may know, these guests first, and each one's traffic."""
-    loads = [one for one in snapshot.guests if one.topology.name not in seen and is_load(snapshot, one)]
+    rest = [one for one in snapshot.guests if one.topology.name not in seen]
+    # Else the others would give way to protected guests that lack nothing (joint-plan.md).
+    has_full = any(guest.topology.name in state.crowding.full_s for guest in guests)
+    loads = [one for one in rest if has_full and is_load(snapshot, one)]
     evidence = (
         *(_evidence(snapshot, guest, seen, state, horizon) for guest in guests),
         *(_load(snapshot, guest, state, horizon) for guest in loads),

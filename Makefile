@@ -77,9 +77,9 @@ docs: venv ## the documentation as a site that needs no server: build/site/index
 pictures: venv ## draw the pictures of docs/how-it-works.md anew
 	$(BIN)/python docs/pictures/draw.py
 
-UNIT := -n auto --maxprocesses 8 --dist worksteal tests/unit
+UNIT := --dist worksteal tests/unit
 test-unit: venv promtool ## unit tests, on all CPUs: no root, no lab
-	$(BIN)/pytest $(UNIT)
+	$(BIN)/pytest -n auto --maxprocesses 8 $(UNIT)
 
 test-native: venv ## tests of the C core, the meter and the payload
 	$(BIN)/pytest tests/native --durations 10
@@ -97,8 +97,9 @@ agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in v
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
 	$(BIN)/pytest tests/lab --ignore tests/lab/test_compute_node.py --durations 20
 
+# Quick ones wait for processes more than they compute, so there are two for each CPU.
 check: lint-files promtool ## everything that is quick: lint, and the unit tests that are
-	$(BIN)/pytest -q -m 'not slow' $(UNIT)
+	$(BIN)/pytest -q -m 'not slow' -n $$((2 * $(CPUS))) --maxprocesses 16 $(UNIT)
 
 fuzz: PACKAGES += clang libclang-rt-14-dev
 fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with limits of time and memory (RUNS=1000000)

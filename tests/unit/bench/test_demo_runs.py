@@ -115,6 +115,7 @@ def run_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *words
     return demo_runs.main(), json.loads(kept.read_text())["runs"]
 
 
+@pytest.mark.slow
 def test_a_demo_that_hangs_is_kept_as_such_and_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -169,6 +169,7 @@ def test_undo_that_finds_nothing_is_the_same_with_an_agent(config: Path, start: 
     assert cli(config, "undo", "db1", "--settings", "--config", str(config)).returncode == 2
 
 
+@pytest.mark.slow
 def test_a_second_agent_with_another_state_takes_nothing_of_the_first(
     config: Path, start: Start, child: Child, tmp_path: Path
 ):

@@ -129,6 +129,7 @@ def limited(descriptors: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_root_is_answered_while_too_much_that_clients_sent_does_not_close(
     path: Path, serve: Callable[..., ControlServer]
 ):

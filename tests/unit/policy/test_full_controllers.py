@@ -97,6 +97,7 @@ def moved_by_phases(node: np.ndarray, *, forgets: bool) -> int:
     return moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", [np.zeros(NPAGES, int), np.full(NPAGES, 3), np.arange(NPAGES) % 4])
 def test_calm_phases_do_not_send_all_memory_home_and_out_again(node: np.ndarray) -> None:
     """Wherever it lay at first."""

@@ -20,6 +20,9 @@ from vmplace.topology.host import HostTopology
 LINE_BYTES = 64
 FILLED, LEAST, CALM_S = 0.5, 0.1, 600.0
 
+Ask = tuple[float, int, GuestView]
+"""Which share of its home's bandwidth a guest asks for, that node, and the guest."""
+
 
 @dataclass(frozen=True)
 class Crowding:
@@ -30,20 +33,20 @@ class Crowding:
     def now(self, snapshot: Snapshot) -> "Crowding":
         """Return what holds for a snapshot; a guest that it has not may only be away for a while."""
         host, now_s = snapshot.host, snapshot.now_ns / 1e9
-        shares = asked_shares(host, snapshot.guests)
         there = {guest.topology.name: guest for guest in snapshot.guests}
         full_s = {
             name: (nid, at_s)
             for name, (nid, at_s) in self.full_s.items()
             if now_s - at_s < CALM_S and (name not in there or _may_leave(host, there[name], nid))
         }
-        small = dict.fromkeys(host.nids, 0.0)
-        for guest in sorted(snapshot.guests, key=lambda guest: _share(host, guest)):
-            nid = home_nid(host, guest)
-            if nid is None or shares[nid] <= FILLED:
-                continue
-            small[nid] += _share(host, guest)
-            if small[nid] > LEAST and _may_leave(host, guest, nid) and goes_home(host, guest):
+        if not any(map(_is_sampled, snapshot.guests)):
+            return Crowding(full_s)
+        asks = asks_of(host, snapshot.guests)
+        shares, small = asked_shares(host, asks), dict.fromkeys(host.nids, 0.0)
+        for share, nid, guest in asks:
+            small[nid] += share
+            is_part = shares[nid] > FILLED and small[nid] > LEAST
+            if is_part and _may_leave(host, guest, nid) and goes_home(host, guest):
                 full_s[guest.topology.name] = nid, now_s
         return Crowding(full_s)
 
@@ -75,24 +78,26 @@ def goes_home(host: HostTopology, guest: GuestView) -> bool:
     return (guest.dram_per_us is None or _is_sampled(guest)) and len(home.worker_nids(host, guest)) == 1
 
 
-def asked_shares(host: HostTopology, guests: Sequence[GuestView]) -> dict[int, float]:
-    """Return, by node, which share of its controller's bandwidth guests ask for that are at home there alone.
+def asks_of(host: HostTopology, guests: Sequence[GuestView]) -> list[Ask]:
+    """Return what guests ask for that are at home on one node alone, the smallest first.
 
-    It is 0 where no bandwidth is known.
+    It is 0 where nobody counts, or no bandwidth is known.
     """
-    asked = dict.fromkeys(host.nids, 0.0)
+    asks = []
     for guest in guests:
         nid = home_nid(host, guest)
         if nid is not None:
-            asked[nid] += _share(host, guest)
+            bytes_per_s = (guest.dram_per_us or 0.0) * 1e6 * LINE_BYTES
+            asks.append((bytes_per_s / (host.bandwidths.get((nid, nid)) or float("inf")), nid, guest))
+    return sorted(asks, key=lambda ask: ask[0])
+
+
+def asked_shares(host: HostTopology, asks: Sequence[Ask]) -> dict[int, float]:
+    """Return, by node, which share of its controller's bandwidth is asked for."""
+    asked = dict.fromkeys(host.nids, 0.0)
+    for share, nid, _ in asks:
+        asked[nid] += share
     return asked
-
-
-def _share(host: HostTopology, guest: GuestView) -> float:
-    """Return which share of its home's bandwidth a guest asks for; 0 where nobody counts, or knows that."""
-    nid = home_nid(host, guest)
-    bandwidth = None if nid is None else host.bandwidths.get((nid, nid))
-    return (guest.dram_per_us or 0.0) * 1e6 * LINE_BYTES / bandwidth if bandwidth else 0.0
 
 
 def _is_sampled(guest: GuestView) -> bool:

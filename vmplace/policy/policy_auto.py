@@ -32,7 +32,7 @@ MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
-WAITS = "gain and price: this window tells too little of its pages, so they stay as they were placed"
+WAITS = "this window tells too little of its pages, so they stay as they were placed"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
 
@@ -149,9 +149,9 @@ def _without_evidence(snapshot: Snapshot, seen: dict[str, Entries], crowding: Cr
     plan = home.plan(replace(snapshot, guests=rest))
     return replace(
         plan,
-        stays=(*plan.stays, *(Stay(name, WAITS.removeprefix("gain and price: ")) for name in waits)),
+        stays=(*plan.stays, *(Stay(name, WAITS) for name in waits)),
         weighings=(
             *(Weighing(name, unknown=BY_VCPUS) for name in names),
-            *(Weighing(name, unknown=WAITS) for name in waits),
+            *(Weighing(name, unknown=f"gain and price: {WAITS}") for name in waits),
         ),
     )

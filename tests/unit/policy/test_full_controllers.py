@@ -7,8 +7,11 @@ import pytest
 
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host
-from vmplace.policy.full_controllers import CALM_S, Crowding, asked_shares
-from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
+from vmplace.model.evidence import entries_of
+from vmplace.policy.full_controllers import CALM_S, Crowding, asked_shares, asks_of
+from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
+from vmplace.policy.plan_state import State
+from vmplace.policy.planner_view import Horizon, host_view
 from vmplace.policy.policy_auto import AutoPolicy, by_pages
 from vmplace.topology.guest import Movability
 from vmplace.topology.host import HostTopology
@@ -73,7 +76,7 @@ def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
     """As BWAP does, which has no samples: other nodes' controllers are idle."""
     host = Spread()
     guest = host.guest("a", mb_per_s)
-    assert asked_shares(narrow_host(), (guest,))[0] == pytest.approx(mb_per_s / 100)
+    assert asked_shares(narrow_host(), asks_of(narrow_host(), (guest,)))[0] == pytest.approx(mb_per_s / 100)
     for _ in range(15):
         host.window(host.guest("a", mb_per_s))
     assert (host.away() > NPAGES // 2) == spreads
@@ -82,7 +85,8 @@ def test_a_sampled_guest_at_home_spreads_once_its_controller_is_filled(
 def test_two_guests_fill_a_controller_together() -> None:
     host = Spread()
     guest = host.guest("a", 30)
-    assert asked_shares(narrow_host(), (guest, replace(guest)))[0] == pytest.approx(0.6)
+    asks = asks_of(narrow_host(), (guest, replace(guest)))
+    assert asked_shares(narrow_host(), asks)[0] == pytest.approx(0.6)
 
 
 def moved_by_phases(node: np.ndarray, *, forgets: bool) -> int:
@@ -230,6 +234,28 @@ def test_small_guests_that_fill_a_controller_together_stay_spread() -> None:
         guests = tuple(sampled(name, [0, 1], spread, 4.0, known_s=3600.0) for name in names)
         plan = policy(Snapshot(narrow_host(), guests, None, 0, now_ns=now_s * 1e9))
     assert len({move.guest for move in plan.moves if len(move.hva) > NPAGES // 2}) <= 2
+
+
+def test_a_guest_that_is_placed_by_hand_is_not_said_to_wait() -> None:
+    host = Spread().busy()
+    manual = replace(host.guest("a", BUSY), settings=GuestSettings(mode=Mode.MANUAL))
+    (stay,) = host.window(manual).stays
+    assert "by hand" in stay.reason
+
+
+def test_where_no_controller_is_full_the_plan_knows_no_loads() -> None:
+    """Else others would give way to a protected guest that lacks nothing."""
+    host = Spread()
+    host.node["b"] = np.ones(NPAGES, int)
+    views = (host.guest("a", 40), host.guest("b", 40))
+    snapshot = Snapshot(narrow_host(), views, now_ns=1e9)
+    assert views[0].pages
+    entries = entries_of(views[0].pages, 1.0)
+    assert entries is not None
+    for crowding, count in ((Crowding(), 1), (Crowding({"a": (0, 1.0)}), 2)):
+        state = State(crowding=crowding)
+        view, traffics = host_view(snapshot, [views[0]], {"a": entries}, state, Horizon())
+        assert len(view.guests) == len(traffics) == count
 
 
 def test_a_load_that_comes_home_counts_there() -> None:

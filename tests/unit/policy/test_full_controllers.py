@@ -9,6 +9,7 @@ from tests.unit.model.known_pages import with_history
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host
 from vmplace.model.evidence import entries_of
 from vmplace.policy.full_controllers import CALM_S, Crowding, asked_shares, asks_of
+from vmplace.policy.loads import load
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State
 from vmplace.policy.planner_view import Horizon, host_view
@@ -353,6 +354,20 @@ def test_the_plan_knows_the_load_of_guests_that_it_does_not_move() -> None:
         host.window(host.guest("a", BUSY), replace(host.guest("b", 49)))
     counts = np.bincount(host.node["a"], minlength=4)
     assert counts[1] < counts[2:].min() and not host.away("b")
+
+
+@pytest.mark.parametrize(
+    ("movability", "stays", "nid"),
+    [(Movability.MOVABLE, False, 0), (Movability.MOVABLE, True, 3), (Movability.PINNED, False, 3)],
+)
+def test_a_load_lies_where_its_memory_goes(movability: Movability, stays: bool, nid: int) -> None:
+    guest = sampled("c", [0, 1], np.full(NPAGES, 3), 45, known_s=10.0)
+    assert guest.pages
+    ranges = tuple(replace(one, ram=replace(one.ram, movability=movability)) for one in guest.pages.ranges)
+    guest = replace(guest, pages=replace(guest.pages, ranges=ranges))
+    evidence = load(Snapshot(narrow_host(), (guest,)), guest, 640.0, 4.0, None, stays=stays)
+    assert set(evidence.node) == {nid}
+    assert evidence.heat.sum(axis=0).tolist() == [640.0, 0.0, 0.0, 0.0]
 
 
 def test_a_load_is_where_its_pages_are() -> None:

@@ -7,6 +7,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 
 from vmplace.agent.clock import Clock
@@ -41,7 +42,8 @@ def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:
     try:
-        _planned(policy, replace(snapshot, guests=(view,)))
+        # What the policy remembers is of plans that are carried out, not of this question.
+        _planned(copy(policy), replace(snapshot, guests=(view,)))
     except Exception as err:
         blame(view.topology.name, err)
         return False

@@ -6,7 +6,8 @@ A recording that cannot be written is given up with a warning: it must not stop 
 import logging
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,24 @@ LOG = logging.getLogger(__name__)
 Policy = Callable[[Snapshot], PlacementPlan]
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A policy whose plans are kept; a copy is the policy's own: what it is asked is no decision."""
+
+    policy: Policy
+    keep: Callable[[Snapshot, PlacementPlan], None]
+
+    def __call__(self, snapshot: Snapshot) -> PlacementPlan:
+        """Return the plan, and keep it."""
+        plan = self.policy(snapshot)
+        self.keep(snapshot, plan)
+        return plan
+
+    def __copy__(self) -> Policy:
+        """Return a copy of the policy."""
+        return copy(self.policy)
+
+
 class RunRecorder:
     """Writes what a run sees and decides; ``acts``: its decisions are carried out."""
 
@@ -43,12 +62,10 @@ class RunRecorder:
     def watching(self, policy: Policy) -> Policy:
         """Return the policy, of which each decision is kept."""
 
-        def planned(snapshot: Snapshot) -> PlacementPlan:
-            plan = policy(snapshot)
+        def keep(snapshot: Snapshot, plan: PlacementPlan) -> None:
             self._write(lambda recorder: self._keep(recorder, snapshot, plan))
-            return plan
 
-        return planned
+        return Watched(policy, keep)
 
     def close(self) -> None:
         """End the recording."""

@@ -7,6 +7,7 @@ from vmplace.agent.clock import HostClock
 from vmplace.agent.config import DecisionsSection, GuestRule
 from vmplace.agent.orders import Order
 from vmplace.agent.planning import CpuBudget
+from vmplace.agent.run_recorder import Watched
 from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
 
@@ -25,6 +26,32 @@ def test_the_others_are_placed_and_the_guest_is_named():
     assert "ZeroDivisionError: no pages" in str(agent.status.guests["bad"].problem)
     assert agent.status.guests["good"].problem is None
     assert any("guest bad is planned for no more" in note for note in agent.status.notes)
+
+
+class Remembers:
+    """A policy that remembers of which guests it made plans."""
+
+    def __init__(self) -> None:
+        self.planned: tuple[tuple[str, ...], ...] = ()
+
+    def __call__(self, snapshot: Snapshot) -> PlacementPlan:
+        plan = fails_for_bad(snapshot)
+        self.planned = (*self.planned, names_of(snapshot))
+        return plan
+
+
+def names_of(snapshot: Snapshot) -> tuple[str, ...]:
+    return tuple(view.topology.name for view in snapshot.guests)
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["not recorded", "recorded"])
+def test_to_find_the_guest_that_fails_charges_nobody_for_a_plan(is_kept: bool) -> None:
+    policy, kept = Remembers(), []
+    watched = Watched(policy, lambda snapshot, _: kept.append(names_of(snapshot)))
+    world = World([guest("bad"), guest("good"), guest("fine")], policy=watched if is_kept else policy)
+    world.agent().run(windows=2)
+    assert {frozenset(names) for names in policy.planned} == {frozenset({"good", "fine"})}
+    assert kept == (list(policy.planned) if is_kept else [])
 
 
 class ManualClock:

@@ -34,6 +34,7 @@ from lab.emulator import (
 )
 from lab.errors import LabError, LostTimersError
 from lab.monitor import Monitor
+from lab.priority import prefer_session, preferred
 from lab.progress import Progress
 from lab.standstill import SAID, Standstill
 from lab.toolbox import cache_binds, enter_command, inside, started
@@ -242,10 +243,12 @@ def _emulator(
     ]
     start = ["sh", "-ec", START, "sh", str(backing[0]), str(inside(snapshot)) if snapshot else "", backing[1]]
     entered = enter_command(artifacts.toolbox, [*start, *command], binds=cache_binds() | {run: RUN})
+    entered = preferred(entered)
     with logs.with_suffix(".qemu.log").open("wb") as log:
         log.write((shlex.join(command) + "\n").encode())
         log.flush()
         with started(entered, stdout=log, stderr=subprocess.STDOUT) as process:
+            prefer_session(process.pid)
             host = LabHost(process, topology, run, snapshot or artifacts.rootfs_image.parent)
             try:
                 host._connect()

@@ -40,6 +40,8 @@ MORE_TIME = 10
 """So many times as long a test has that is run again."""
 SILENCE_S = 900.0
 """Beyond a test's limit."""
+LOOK_S, BESIDE = 15, "#"
+"""So often a test that takes long is looked at, in lines that begin like this."""
 OF_THE_SERIES = "/placement_"
 MAKE = (
     "make -s headers && make -s -j$(nproc) -C {folder} OUTPUT=/run/out ARCH=x86_64"
@@ -58,8 +60,14 @@ said() {{
 while read -r test; do
 	log={results}/$(echo "$test" | tr / _).log
 	set --; [ "$test" != {stress} ] || set -- {arguments}
-	timeout -k 5 {limit} "./$test" "$@" >"$log" 2>&1 </dev/null
+	timeout -k 5 {limit} "./$test" "$@" >"$log" 2>&1 </dev/null &
+	test_pid=$!
+	while sleep {look_s}; do
+		echo "{beside} $test: $(grep -v "^Random seed" "$log" | tail -n 1 | cut -c 1-200)"
+	done &
+	wait "$test_pid"
 	code=$? text=$(said "$log")
+	kill $!
 	[ -n "$text" ] || text=$(tail -n 1 "$log")
 	echo "$test $code $(echo "$text" | cut -c 1-400)"
 done <{results}/all
@@ -126,6 +134,8 @@ def run_selftests(  # noqa: PLR0913  (as its command's options)
             limit=limit_s,
             stress=STRESS_TEST,
             arguments=stress,
+            look_s=LOOK_S,
+            beside=BESIDE,
         )
         with progress.step(f"selftests: run on the {flavour} kernel", log):
             lines = _results(host, script, log, SILENCE_S + limit_s)
@@ -151,7 +161,7 @@ def _results(host: LabHost, script: str, log: Path, silence_s: float) -> list[tu
 
 def parse_lines(output: str) -> list[tuple[str, str, str]]:
     """Parse lines that end with a newline; tests that show progress leave carriage returns in their texts."""
-    return [parse_line(line) for line in output.split("\n") if line]
+    return [parse_line(line) for line in output.split("\n") if line and not line.startswith(BESIDE)]
 
 
 def parse_line(line: str) -> tuple[str, str, str]:

@@ -32,7 +32,9 @@ def test_a_test_may_say_nothing() -> None:
 
 
 def test_progress_on_one_line_is_one_line() -> None:
-    reported = "max_guest_memory_test 137 \r3 vCPUs wait\r2 vCPUs wait\nrseq_test 0 fine\n"
+    reported = (
+        "max_guest_memory_test 137 \r3 vCPUs wait\r2 vCPUs wait\n# rseq_test: 7 calls\nrseq_test 0 fine\n"
+    )
     assert parse_lines(reported) == [
         ("max_guest_memory_test", "137", "2 vCPUs wait"),
         ("rseq_test", "0", "fine"),

@@ -146,9 +146,9 @@ kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace-lab check-qemu-patches
 
-demo: venv ## vmplace beside kernel balancing, in the emulated host; exit code 0: its claims hold, 5: too slow to judge: build/demo
+demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories (STORY=restart: one of them); exit code 0: its claims hold, 5: too slow to judge: build/demo
 	@mkdir -p build/demo && $(BIN)/python -m bench.record > build/demo/record.json
-	$(BIN)/vmplace-lab demo --out build/demo
+	$(BIN)/vmplace-lab demo --out build/demo $(addprefix --story ,$(STORY))
 
 .PHONY: demo-log
 demo-log: RUNS = 20
@@ -163,10 +163,6 @@ demo-status: venv lab ## keep what `vmplace status` and `why` print of the demo'
 results: venv ## keep the last make demo, if there is one; render README's figures and picture, and docs/results.md
 	$(BIN)/python -m bench.readme_results $(wildcard build/demo)
 	$(BIN)/python -m bench.results_page
-
-.PHONY: demo-consolidated
-demo-consolidated: venv ## the second story: guests of several owners that queue for one node's memory: build/demo/consolidated.json
-	$(BIN)/vmplace-lab demo --consolidated --out build/demo
 
 demo-full: venv ## both with all rivals, numad among them, and vmplace on a stock kernel (builds that, too): build/demo-full
 	@rm -rf build/demo-full && mkdir -p build/demo-full && $(BIN)/python -m bench.record > build/demo-full/record.json

@@ -13,14 +13,14 @@ from lab.scenario import ManagerName, read_scenario
 from lab.scenario_result import ScenarioResult, write_result
 
 Rivals = Mapping[str, tuple[ManagerName, ...]]
-DEMO: Rivals = {"restart": ("none", "kernel", "vmplace")}
-CONSOLIDATED: Rivals = {"consolidated": ("none", "kernel", "vmplace")}
+DEMO: Rivals = {"restart": ("none", "kernel", "vmplace"), "consolidated": ("none", "kernel", "vmplace")}
 FULL: Rivals = {
     "restart": ("none", "kernel", "interleave", "vmplace-stock", "vmplace"),
     "consolidated": ("none", "kernel", "interleave", "vmplace"),
     "busy": ("none", "numad", "numad-advice", "kernel", "vmplace"),
 }
 """Scenarios of the demo, and who is run in each."""
+FIRST = "restart"
 MANAGER = ("-m", "--manager", "managers")
 
 
@@ -57,17 +57,23 @@ def run(
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/demo"), show_default=True)
 @click.option(*MANAGER, multiple=True, help="only this manager (again for more)")
 @click.option(
-    "--consolidated", is_flag=True, help="the second story: guests that queue for one node's memory"
+    *("--story", "stories"),
+    multiple=True,
+    type=click.Choice(tuple(DEMO)),
+    help="only this story (again for more)",
 )
 @click.option("--full", is_flag=True, help="both stories, all rivals, and a host on which numad acts")
-def demo(out: Path, managers: tuple[str, ...], consolidated: bool, full: bool) -> None:
+def demo(out: Path, managers: tuple[str, ...], stories: tuple[str, ...], full: bool) -> None:
     """Show what vmplace does beside the kernel's own balancing: tables, a picture, a JSON file.
 
-    The exit code is 0 if all claims hold, 1 if one does not, and 5 if this machine is too slow to judge, or
-    others use more than 30 % of it for a minute.
+    Two stories: guests that were restarted far from their memory, and guests that queue for one node's
+    memory.  The exit code is 0 if all claims hold, 1 if one does not, and 5 if this machine is too slow to
+    judge, or others use more than 30 % of it for a minute.
     """
     results, is_slow = [], False
-    for name, rivals in (FULL if full else CONSOLIDATED if consolidated else DEMO).items():
+    for name, rivals in (FULL if full else DEMO).items():
+        if stories and name not in stories:
+            continue
         try:
             await_free_machine(Progress())
             result = _run(name, managers or rivals)
@@ -75,7 +81,7 @@ def demo(out: Path, managers: tuple[str, ...], consolidated: bool, full: bool) -
             click.echo(f"{name}: {err}", err=True)
             is_slow = True
             continue
-        json_path = out / ("result.json" if name in DEMO else f"{name}.json")
+        json_path = out / ("result.json" if name == FIRST else f"{name}.json")
         write_result(result, json_path)
         pictures = _draw(result, json_path.with_name(f"{json_path.stem.replace('result', 'before-after')}"))
         _print(result, files=(json_path, *pictures))

@@ -41,9 +41,13 @@ def demo(
     return ended.exit_code, asked
 
 
-def test_each_story_has_a_command_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert demo(tmp_path, monkeypatch) == (0, {"restart": ("none", "kernel", "vmplace")})
-    assert demo(tmp_path, monkeypatch, "--consolidated")[1] == {"consolidated": ("none", "kernel", "vmplace")}
+def test_the_demo_tells_both_stories_or_the_one_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    few = ("none", "kernel", "vmplace")
+    assert demo(tmp_path, monkeypatch) == (0, {"restart": few, "consolidated": few})
+    assert demo(tmp_path, monkeypatch, "--story", "consolidated")[1] == {"consolidated": few}
+    assert demo(tmp_path, monkeypatch, "--story", "teapot")[0] == 2
     assert set(demo(tmp_path, monkeypatch, "--full")[1]) == {"restart", "consolidated", "busy"}
     assert (tmp_path / "result.json").exists() and (tmp_path / "consolidated.json").exists()
 

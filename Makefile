@@ -152,7 +152,7 @@ demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories
 
 .PHONY: demo-log
 demo-log: RUNS = 20
-demo-log: venv lab ## RUNS=20 further runs of the demo, in turns on the idle machine and beside a busy loop, added to bench/results/demo_runs.json
+demo-log: venv lab ## RUNS=20 further runs of the demo's first story, in turns on the idle machine and beside a busy loop, added to bench/results/demo_runs.json
 	$(BIN)/python -m bench.demo_runs --runs $(RUNS)
 
 .PHONY: demo-status

@@ -1,4 +1,4 @@
-"""Does each run of the demo end with the right exit code?  A log of runs, half of them beside a busy loop.
+"""Does each run of the demo's first story end with the right exit code?  A log, half of it beside busy loops.
 
     python -m bench.demo_runs --runs 20                # 20 more, in turns
     python -m bench.demo_runs --runs 3 --beside idle   # 3 more on the machine as it is
@@ -34,7 +34,7 @@ from bench.record import provenance, write_atomically
 
 KEPT = Path(__file__).parent / "results/demo_runs.json"
 OUT = Path("build/demo-runs")
-DEMO = (str(Path(sys.executable).with_name("vmplace-lab")), "demo")
+DEMO = (str(Path(sys.executable).with_name("vmplace-lab")), "demo", "--story", "restart")
 KINDS = ("idle", "busy", "late")
 LATE_S = 20.0
 """By then the demo has looked at the machine (lab/machine_share.py), and measures what guests can do."""

@@ -147,7 +147,7 @@ def rounded(count: int, weights: Matrix, start: float = 0.0) -> Indexes:
 
 def _start(name: str) -> float:
     """Return where the guest begins: by its name, as its place among the others changes with these."""
-    return crc32(name.encode(errors="surrogateescape")) / 2**32
+    return crc32(name.encode()) / 2**32
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, HostView, Room, traffic
 from vmplace.policy.loads import is_load, load
 from vmplace.policy.plan import GuestView, Snapshot
-from vmplace.policy.plan_changes import is_shared
 from vmplace.policy.plan_state import State
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
@@ -103,7 +102,6 @@ def _evidence(
         sizes=entries.sizes,
         huge=_huge(entries),
         allowed=np.array([nid in allowed for nid in host.nids]),
-        stays=None if guest.settings.interleaves else is_shared(entries.heat),
         known_ns=guest.known_s * 1e9 / horizon.scale,
     )
 

@@ -27,7 +27,8 @@ def planned(policy: Policy, snapshot: Snapshot, blame: Blame) -> PlacementPlan:
     try:
         return _planned(policy, snapshot)
     except Exception:
-        sound = tuple(view for view in snapshot.guests if _is_planned(policy, snapshot, view, blame))
+        # What the policy remembers is of plans that are carried out, not of these questions.
+        sound = tuple(view for view in snapshot.guests if _is_planned(copy(policy), snapshot, view, blame))
         if len(sound) in (0, len(snapshot.guests)):
             raise
     return _planned(policy, replace(snapshot, guests=sound))
@@ -42,8 +43,7 @@ def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:
     try:
-        # What the policy remembers is of plans that are carried out, not of this question.
-        _planned(copy(policy), replace(snapshot, guests=(view,)))
+        _planned(policy, replace(snapshot, guests=(view,)))
     except Exception as err:
         blame(view.topology.name, err)
         return False

@@ -63,13 +63,13 @@ while read -r test; do
 	timeout -k 5 {limit} "./$test" "$@" >"$log" 2>&1 </dev/null &
 	test_pid=$!
 	while sleep {look_s}; do
-		echo "{beside} $test: $(grep -v "^Random seed" "$log" | tail -n 1 | cut -c 1-200)"
+		printf '%s\\n' "{beside} $test: $(grep -v "^Random seed" "$log" | tail -n 1 | cut -c 1-200)"
 	done &
 	wait "$test_pid"
 	code=$? text=$(said "$log")
 	kill $!
 	[ -n "$text" ] || text=$(tail -n 1 "$log")
-	echo "$test $code $(echo "$text" | cut -c 1-400)"
+	printf '%s\\n' "$test $code $(printf '%s' "$text" | cut -c 1-400)"
 done <{results}/all
 """
 BAD_NEWS = re.compile(r"BUG:|WARNING:|KASAN:|INFO: |Oops|refcount_t")
@@ -148,12 +148,13 @@ def run_selftests(  # noqa: PLR0913  (as its command's options)
 def _results(host: LabHost, script: str, log: Path, silence_s: float) -> list[tuple[str, str, str]]:
     """Run the script inside to its end; return its lines as test, exit code and text."""
     process = host.spawn(script)
-    last, heard = "", time.monotonic()
+    ended, heard = 0, time.monotonic()
     while process.poll() is None:
         time.sleep(5)
-        if (output := process.output()) != last:
-            last, heard = output, time.monotonic()
-            log.write_text(output)
+        log.write_text(output := process.output())
+        # Lines about a test that goes on are none of a test that ended.
+        if (count := len(parse_lines(output))) != ended:
+            ended, heard = count, time.monotonic()
         if time.monotonic() - heard > silence_s:
             raise LabError(f"no test ended for {silence_s:.0f} s", hint=f"results so far: {log}")
     return parse_lines(process.output())

@@ -147,7 +147,7 @@ qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every s
 	$(BIN)/vmplace-lab check-qemu-patches
 
 demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories (STORY=restart: one of them); exit code 0: its claims hold, 5: too slow to judge: build/demo
-	@mkdir -p build/demo && $(BIN)/python -m bench.record > build/demo/record.json
+	@rm -rf build/demo && mkdir -p build/demo && $(BIN)/python -m bench.record > build/demo/record.json
 	$(BIN)/vmplace-lab demo --out build/demo $(addprefix --story ,$(STORY))
 
 .PHONY: demo-log

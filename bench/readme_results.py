@@ -135,6 +135,8 @@ def status_table(kept: Result) -> str:
 
 def keep(folder: Path) -> None:
     """Keep a run of the demo.  Raises ValueError for one that did not hold."""
+    if not (folder / "result.json").exists():
+        raise ValueError(f"{folder}: no figures of the first story: run make demo again")
     demo = json.loads((folder / "result.json").read_text())
     if demo["failed_expectations"] or demo["too_slow"]:
         raise ValueError("that run did not hold: only one that did is told")

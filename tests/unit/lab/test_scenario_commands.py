@@ -48,6 +48,8 @@ def test_the_demo_tells_both_stories_or_the_one_that_is_asked_for(
     assert demo(tmp_path, monkeypatch) == (0, {"restart": few, "consolidated": few})
     assert demo(tmp_path, monkeypatch, "--story", "consolidated")[1] == {"consolidated": few}
     assert demo(tmp_path, monkeypatch, "--story", "teapot")[0] == 2
+    assert demo(tmp_path, monkeypatch, "--story", "busy") == (2, {})
+    assert set(demo(tmp_path, monkeypatch, "--full", "--story", "busy")[1]) == {"busy"}
     assert set(demo(tmp_path, monkeypatch, "--full")[1]) == {"restart", "consolidated", "busy"}
     assert (tmp_path / "result.json").exists() and (tmp_path / "consolidated.json").exists()
 

@@ -86,6 +86,16 @@ def test_no_page_goes_to_a_node_without_memory() -> None:
     assert cheapest(np.array([[0.0, 99.0]]), [0], NEAR_AND_FAR, memory=[1, 0], copy=[np.inf]) == [0]
 
 
+def test_what_may_not_move_stays_where_nothing_may_be_and_has_copies_only_at_their_price() -> None:
+    """Node 0 may hold nothing: the page stays there, whatever nearer memory would save."""
+    stay: dict[str, list[float]] = {"memory": [0, 1], "move": [np.inf]}
+    heat = np.array([[20.0, 30.0]])
+    assert cheapest(heat, [0], NEAR_AND_FAR, copy=[1e12], **stay) == [0]
+    assert cheapest(heat, [0], NEAR_AND_FAR, copy=[29.0], **stay) == [REPLICATED]
+    assert cheapest(np.array([[0.0, 9.0]]), [0], NEAR_AND_FAR, copy=[10.0], **stay) == [0]
+    assert cheapest(heat, [0], NEAR_AND_FAR, copy=[1e12], memory=[0, 1]) == [1]
+
+
 def test_place_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="no place 2"):
         native.place_traffic(np.zeros((1, 2)), np.array([2], np.int8), np.zeros((2, 2)))

@@ -157,15 +157,17 @@ static int8_t cheapest_place(const struct vmp_choice *choice, const double *heat
 			     double copies)
 {
 	double least = INFINITY, cost;
+	/* What may not move stays also where nothing may be. */
+	bool stays = isinf(move);
 	struct vmp_users users;
 	int8_t ret = now;
 
 	if (now == VMP_ABSENT || !users_get(choice, heat, &users))
 		return now;
-	if (now >= 0 && choice->memory[now] && is_settled(choice, &users, now, fmin(move, copies)))
+	if (now >= 0 && (choice->memory[now] || stays) && is_settled(choice, &users, now, fmin(move, copies)))
 		return now;
 	for (size_t place = 0; place < choice->nodes; place++) {
-		if (!choice->memory[place])
+		if (!choice->memory[place] && !(stays && now == (int8_t)place))
 			continue;
 		cost = accesses_cost(choice, &users, place) + (now == (int8_t)place ? 0.0 : move);
 		if (cost < least) {

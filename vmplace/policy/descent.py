@@ -32,13 +32,14 @@ Limits: prices are of a steady state; a node's capacity is the caller's concern.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.corner_mix import CornerMix, asked_of
-from vmplace.policy.host_view import REPLICATED, Indexes, NodeIndexes, demand, row_sums
+from vmplace.policy.host_view import Indexes, NodeIndexes, demand, row_sums
 from vmplace.policy.page_task import PageTask, TaskGroup, cheapest, grouped
 
 STEPS = 16
@@ -75,7 +76,7 @@ class Mixture:
         # Pages of like heat are distributed among each other: the traffic keeps the weights, too.
         order = np.argsort(-row_sums(task.guest.heat), kind="stable")
         chosen, plan = np.empty(len(order), np.intp), task.guest.node.copy()
-        chosen[order] = rounded(len(order), self.weights)
+        chosen[order] = rounded(len(order), self.weights, start_of(task.guest.name))
         for index, one in zip(used, places, strict=True):
             pages = chosen == index
             plan[pages] = one[pages]
@@ -133,12 +134,20 @@ def descended(
     return Mixture(traffics, reported, weights, gap)
 
 
-def rounded(count: int, weights: Matrix) -> Indexes:
-    """Return which of the corners each of ``count`` pages follows, in proportion to ``weights``."""
-    point = (np.arange(1, count + 1) * GOLDEN) % 1.0
+def rounded(count: int, weights: Matrix, start: float = 0.0) -> Indexes:
+    """Return which of the corners each of ``count`` pages follows, in proportion to ``weights``.
+
+    ``start`` is from 0 to 1, and another one for each guest: then those of few pages are in proportion, too.
+    """
+    point = (np.arange(1, count + 1) * GOLDEN + start) % 1.0
     upto = np.cumsum(weights)
     chosen: Indexes = np.minimum(np.searchsorted(upto, point, side="right"), np.flatnonzero(weights)[-1])
     return chosen
+
+
+def start_of(name: str) -> float:
+    """Return where the guest begins: by its name, as its place among the others changes with these."""
+    return crc32(name.encode(errors="surrogatepass")) / 2**32
 
 
 @dataclass(frozen=True)
@@ -168,7 +177,7 @@ class _Corner:
         traffics, paid = self.traffics.copy(), self.paid.copy()
         for number, mine in group.changed(before, after):
             traffics[number] = tasks[number].traffic(after[mine])
-            paid[number] = _paid(system, tasks[number], after[mine])
+            paid[number] = tasks[number].price_of_way(system, after[mine])
         return _Corner(traffics, paid)
 
 
@@ -189,14 +198,3 @@ def _prices(system: MemorySystem, traffics: Matrix, scale: Matrix, importances: 
         for importance in {*importances.tolist()}
     }
     return [by_importance[importance] for importance in importances.tolist()]
-
-
-def _paid(system: MemorySystem, task: PageTask, goal: NodeIndexes) -> float:
-    changed = np.flatnonzero(goal != task.guest.node)
-    if not len(changed):
-        return 0.0
-    copies = max(int((task.guest.worker & (system.controller > 0)).sum()) - 1, 1)
-    each = np.where(
-        goal[changed] == REPLICATED, task.price_of_copies[changed] * copies, task.move_price[changed]
-    )
-    return float(each.sum())

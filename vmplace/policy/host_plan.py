@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.policy import guard
+from vmplace.policy.as_rounded import worthwhile
 from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
 from vmplace.policy.even_spread import evened
 from vmplace.policy.host_view import (
@@ -63,29 +64,35 @@ def plan_host(
 
     ``hurdles``: by guest, by how much the prices of its moves and copies are multiplied, in all or by page.
     """
-    # What each step takes is given back before the next one.
-    plans = _descended_plans(view, hurdles)
-    return evened(
-        view.system,
-        view.guests,
-        plans,
-        [_has_to_span(view, guest) for guest in view.guests],
-        [guest.name in settled for guest in view.guests],
-    )
-
-
-def _descended_plans(view: HostView, hurdles: Callable[[str], Hurdles]) -> list[NodeIndexes]:
-    """Return each guest's pages as the descent places them."""
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
     touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
     tasks = [
         _task(view, guest, pages, hurdles(guest.name))
         for guest, pages in zip(view.guests, touched, strict=True)
     ]
+    plans = evened(
+        view.system,
+        view.guests,
+        _descended_plans(view, touched, tasks),
+        [_has_to_span(view, guest) for guest in view.guests],
+        [guest.name in settled for guest in view.guests],
+    )
+    parts = [plan[pages] for plan, pages in zip(plans, touched, strict=True)]
+    return _placed(view, touched, worthwhile(view.system, tasks, parts))
+
+
+def _descended_plans(view: HostView, touched: list[Indexes], tasks: list[PageTask]) -> list[NodeIndexes]:
+    """Return each guest's pages as the descent places them."""
     mixture = descended(view.system, _thinned(tasks))
+    parts = [mixture.distributed(view.system, task, number) for number, task in enumerate(tasks)]
+    return _placed(view, touched, parts)
+
+
+def _placed(view: HostView, touched: list[Indexes], parts: list[NodeIndexes]) -> list[NodeIndexes]:
+    """Return each guest's pages, those that were touched at their places."""
     plans = [guest.node.copy() for guest in view.guests]
-    for number, (plan, pages, task) in enumerate(zip(plans, touched, tasks, strict=True)):
-        plan[pages] = mixture.distributed(view.system, task, number)
+    for plan, pages, places in zip(plans, touched, parts, strict=True):
+        plan[pages] = places
     return plans
 
 
@@ -288,6 +295,7 @@ def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hur
     price = pause / np.maximum(part.windows, 1)
     importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
     moves, copies = (price * (one[pages] if len(one) > 1 else one) for one in hurdles)
+    moves = moves if part.stays is None else np.where(part.stays, np.inf, moves)
     return PageTask(
         part, ~part.written & np.bool_(guest.may_copy(view.system)), moves, copies, importance, guest.allowed
     )

@@ -63,8 +63,9 @@ class GuestEvidence:
     guest is protected, and may not get slower than by this share.  ``sizes[P]``: 4 KiB pages in each,
     where an entry stands for several; ``huge[P]``: which of these are one page of the host each, None: all of
     them, where others are so many small pages.  ``allowed[N]``: nodes that may hold the pages, None: all
-    with memory.
+    with memory.  ``stays[P]``: which may have copies, but not move, None: none of them.
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
+    ``calm_since_ns``: when its controller was last full, which is so no more, None: nothing of the kind is known.
     """
 
     name: str
@@ -87,7 +88,9 @@ class GuestEvidence:
     sizes: Matrix | None = None
     huge: Bools | None = None
     allowed: Bools | None = None
+    stays: Bools | None = None
     known_ns: float = 0.0
+    calm_since_ns: float | None = None
 
     @property
     def present(self) -> Bools:
@@ -136,6 +139,7 @@ class GuestEvidence:
             windows=self.windows[pages] if self.windows.strides[0] else self.windows[: len(pages)],
             sizes=None if self.sizes is None else self.sizes[pages],
             huge=None if self.huge is None else self.huge[pages],
+            stays=None if self.stays is None else self.stays[pages],
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from vmplace import native
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
-from vmplace.policy.host_view import Bools, GuestEvidence, Indexes, NodeIndexes, traffic
+from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, Indexes, NodeIndexes, traffic
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,18 @@ class PageTask:
     def price_of_all_copies(self, copies: int) -> Matrix:
         """Return the price of so many copies of each page (ns), infinite where it may have none."""
         return self._price_if_replicable if copies == 1 else self._price_if_replicable * copies
+
+    def price_of_way(self, system: MemorySystem, places: NodeIndexes) -> float:
+        """Return the price of all that is to be done until the pages are at ``places`` (ns).
+
+        Pages that may not move (an infinite price) are not moved, whatever a plan says, and cost nothing.
+        """
+        changed = np.flatnonzero(places != self.guest.node)
+        copies = self.copies(self.memory(system))
+        each = np.where(
+            places[changed] == REPLICATED, self.price_of_copies[changed] * copies, self.move_price[changed]
+        )
+        return float(each[np.isfinite(each)].sum())
 
     def thinned(self, pages: slice, each: float) -> "PageTask":
         """Return the task of these pages, of which one stands for ``each``: what prices depend on."""

@@ -54,16 +54,14 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
     return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
 
 
-def allowed_places(
-    guest: GuestView, entries: Entries, before: GuestEvidence, places: NodeIndexes
-) -> NodeIndexes:
-    """Return the places, but for shared pages of guests that are not distributed: these stay."""
-    if guest.settings.interleaves:
+def allowed_places(entries: Entries, before: GuestEvidence, places: NodeIndexes) -> NodeIndexes:
+    """Return the places, but for pages that may not move: a loss is made good for the others alone."""
+    if before.stays is None:
         return places
-    return np.where(_is_shared(before.heat) & (places >= 0), entries.node, places).astype(np.int8)
+    return np.where(before.stays & (places >= 0), entries.node, places).astype(np.int8)
 
 
-def _is_shared(heat: npt.NDArray[np.float64]) -> Bools:
+def is_shared(heat: npt.NDArray[np.float64]) -> Bools:
     """Tell which entries no node has nearly to itself: these are distributed over nodes."""
     shared: Bools = heat.max(axis=1, initial=0.0) < SOLE * heat.sum(axis=1)
     return shared

@@ -19,6 +19,7 @@ from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, HostView, Room, traffic
 from vmplace.policy.loads import is_load, load
 from vmplace.policy.plan import GuestView, Snapshot
+from vmplace.policy.plan_changes import is_shared
 from vmplace.policy.plan_state import State
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
@@ -102,8 +103,17 @@ def _evidence(
         sizes=entries.sizes,
         huge=_huge(entries),
         allowed=np.array([nid in allowed for nid in host.nids]),
+        stays=None if guest.settings.interleaves else is_shared(entries.heat),
         known_ns=guest.known_s * 1e9 / horizon.scale,
+        calm_since_ns=_calm_since_ns(snapshot, name, state, horizon),
     )
+
+
+def _calm_since_ns(snapshot: Snapshot, name: str, state: State, horizon: Horizon) -> float | None:
+    """Return when the controller was last full to which the guest's memory belongs, unless it is now."""
+    _, full_s = state.crowding.full_s.get(name, (0, None))
+    is_full = full_s is None or full_s * 1e9 >= snapshot.now_ns
+    return None if is_full else full_s * 1e9 / horizon.scale
 
 
 def known_s(guest: GuestView, window_s: float) -> float:

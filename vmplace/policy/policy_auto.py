@@ -63,7 +63,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     planner = HostPlanner(dict(state.memories), steady=dict(state.steady))
     decision = planner.plan(view)
     places = {
-        guest.topology.name: allowed_places(guest, seen[guest.topology.name], evidence, pages)
+        guest.topology.name: allowed_places(seen[guest.topology.name], evidence, pages)
         for guest, evidence, pages in zip(guests, view.guests, decision.pages, strict=False)
     }
     # What is left are loads: they stay as they are.

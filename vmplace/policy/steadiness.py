@@ -4,6 +4,7 @@
    itself within as much time to come, and pages that are used evenly but seldom would never move.
 2. The pattern of a page is as old as the time since another node came to use it most; for copies, since the
    last write that was seen to it.
+   Where a controller was full lately, no pattern is older than that: calm may end as it began.
 3. What lasted so long is expected to last as long again: the price of a move is spread over the pattern's
    age, in spans.  So no more is staked than was lost since the pattern began, which is the break-even rule of
    ski rental counted from there (Karlin et al., Algorithmica 1988).
@@ -55,6 +56,8 @@ class Steadiness:
         used = guest.heat[np.arange(len(most)), most] > 0
         user = np.where(used, most, NOBODY).astype(np.int8)
         since = np.where(user != self.user, now_ns, self.since_ns)
+        if guest.calm_since_ns is not None:
+            since = np.maximum(since, guest.calm_since_ns)
         unwritten = np.where(guest.written | (self.user == NOBODY), now_ns, self.unwritten_ns)
         return Steadiness(user, since, unwritten)
 

@@ -152,6 +152,9 @@ def test_what_several_nodes_share_stays_where_it_may_not_be_distributed() -> Non
     everywhere = moved(after(busy(*[window] * 4)))
     assert set().union(*everywhere.values()) == set(range(100, 300))
     assert moved(after(busy(*[window] * 4, interleaves=False))) == {3: set(range(100, 200))}
+    # What may not be distributed takes no part of the budget: it is hotter than what moves.
+    few = after(busy(*[window] * 4, interleaves=False), budget_bytes=100 * 4096)
+    assert moved(few) == {3: set(range(100, 200))}
 
 
 def test_no_more_is_moved_than_the_budget_allows() -> None:

@@ -39,6 +39,12 @@ def test_another_user_begins_the_time_of_moves_anew_and_a_write_that_of_copies()
     assert after_looks((0.0, READ), (3.0, written), (5.0, READ)).moves[0] == pytest.approx(5.0)
 
 
+def test_after_a_full_controller_no_pattern_of_moves_is_older_than_the_calm():
+    calm = replace(READ, calm_since_ns=6.0 * SPAN_NS)
+    spans = after_looks((0.0, READ), (8.0, calm))
+    assert (spans.moves[0], spans.copies[0]) == pytest.approx((2.0, 8.0))
+
+
 def test_time_in_which_nobody_used_a_page_does_not_count():
     nobody = guest([[0.0, 0.0]], written=False)
     assert after_looks((0.0, nobody), (8.0, READ), (10.0, READ)).moves[0] == pytest.approx(2.0)

@@ -201,10 +201,14 @@ def test_guests_that_crowd_a_node_are_spread_over_the_free_cpus_with_their_memor
     host, trace = square(), parse_trace(shared_pages(windows=30, npages=100, stores=50), name="small")
     # Each has two vCPUs on node 0 and two on node 1 or 4: node 0 runs four too many.
     specs = [guest_spec(f"g{i}", trace, {"nodes": f"0+{nid}"}, host) for i, nid in enumerate((1, 1, 4, 4))]
-    none, ours = (simulate(host, specs, POLICIES[name], source_named("full")) for name in ("none", "vmplace"))
+    none, ours, oracle = (
+        simulate(host, specs, POLICIES[name], source_named("full")) for name in ("none", "vmplace", "oracle")
+    )
     assert ours.run_time_s < 0.7 * none.run_time_s
     # Spread over two nodes, half of the accesses to pages that all share would be remote.
-    assert ours.lar is not None and ours.lar > 0.7
+    assert ours.lar is not None and ours.lar > 0.5
+    # How much of it is gathered is a matter of what that costs: more moves made it slower.
+    assert ours.run_time_s < oracle.run_time_s
 
 
 def test_who_watches_and_changes_nothing_makes_a_guest_slower_by_the_watching(

@@ -65,7 +65,7 @@ class GuestEvidence:
     them, where others are so many small pages.  ``allowed[N]``: nodes that may hold the pages, None: all
     with memory.  ``stays[P]``: which may have copies, but not move, None: none of them.
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
-    ``calm_since_ns``: when its controller was last full, which is so no more, None: nothing of the kind is known.
+    ``calm_since_ns``: when its controller was last full, None: it is now, or nobody knows.
     """
 
     name: str

@@ -111,9 +111,10 @@ def _evidence(
 
 def _calm_since_ns(snapshot: Snapshot, name: str, state: State, horizon: Horizon) -> float | None:
     """Return when the controller was last full to which the guest's memory belongs, unless it is now."""
-    _, full_s = state.crowding.full_s.get(name, (0, None))
-    is_full = full_s is None or full_s * 1e9 >= snapshot.now_ns
-    return None if is_full else full_s * 1e9 / horizon.scale
+    if name not in state.crowding.full_s:
+        return None
+    _, full_s = state.crowding.full_s[name]
+    return None if full_s * 1e9 >= snapshot.now_ns else full_s * 1e9 / horizon.scale
 
 
 def known_s(guest: GuestView, window_s: float) -> float:

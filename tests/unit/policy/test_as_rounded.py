@@ -9,7 +9,7 @@ from tests.unit.policy.test_full_controllers import narrow_host, sampled
 from tests.unit.policy.views import HVA, NPAGES
 from vmplace.model.described_memory import described_memory
 from vmplace.policy.as_rounded import worthwhile
-from vmplace.policy.descent import start_of, rounded
+from vmplace.policy.descent import rounded, start_of
 from vmplace.policy.host_view import GuestEvidence
 from vmplace.policy.page_task import PageTask
 from vmplace.policy.plan import Snapshot

@@ -1,10 +1,11 @@
-"""Switch kernel NUMA balancing off while vmplace places guests, and leave it on while it can place none.
+"""Switch kernel NUMA balancing off while vmplace places guests, but where the kernel alone can place some.
 
 If the source does not see nodes, vmplace cannot place a guest that runs on several of them.  Kernel NUMA
 balancing can, as its hint faults see the node.  But its switch is one for the whole host (ownership.py), and
-two placers can move the same pages to and fro.  So it stays on only if vmplace can place no guest at all: no
-range belongs to one node (policy/home.py), no policy limits nodes, moves or vCPUs, and no guest is held
-after an undo.
+two placers can move the same pages to and fro.  So it stays on only if both want the same of every guest:
+1. All vCPUs of a guest run on one node: its memory goes there, whoever moves it.
+2. Or they run on several, and vmplace leaves its memory alone: no range belongs to one node (policy/home.py).
+3. No policy limits nodes, moves or vCPUs, and no guest is held after an undo.
 """
 
 from collections.abc import Sequence
@@ -53,14 +54,15 @@ class KernelBalancing:
 
 
 def left_to_kernel(host: HostTopology, guests: Sequence[GuestView]) -> tuple[str, ...]:
-    """Return the names of guests that kernel balancing places; none if vmplace places any.
+    """Return the names of guests that kernel balancing alone places; none if it would undo what vmplace does.
 
     ``guests``: those whose source tells no nodes, with their settings.
     """
     placed = [guest for guest in guests if guest.settings.mode is Mode.AUTO]
-    if any(_has_limits(guest) or _has_home(host, guest) for guest in placed):
+    wide = [guest for guest in placed if _spans(host, guest)]
+    if any(map(_has_limits, placed)) or any(_has_home(host, guest) for guest in wide):
         return ()
-    return tuple(guest.topology.name for guest in placed if _spans(host, guest))
+    return tuple(guest.topology.name for guest in wide)
 
 
 def _has_limits(guest: GuestView) -> bool:

@@ -10,10 +10,16 @@ Known limits: the kernel splits the memory into nodes itself (numa=fake), a CPU 
 distances.  A second inside is INSTRUCTIONS_PER_S instructions of one CPU, whatever they take outside.
 """
 
+import os
+import pty
 import shutil
 import subprocess
 import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 from lab import cache, trees
 from lab.build import GIB, check_machine
@@ -47,6 +53,8 @@ info: action=ignore
 error: action=ignore
 panic: action=fatal
 """
+LEAVES_S = 10.0
+"""So long its terminal is read after its end, where something keeps it open."""
 GRUB = f"""\
 set timeout=0
 menuentry lab {{
@@ -55,7 +63,7 @@ menuentry lab {{
 }}
 """
 # Without a terminal Bochs has no display that needs neither X nor a TCP port.
-START = f"TERM=linux exec script -qec 'bochs -f {RUN}/bochsrc' /dev/null"
+START = f"TERM=linux exec bochs -f {RUN}/bochsrc"
 
 
 def run_on_bochs(  # noqa: PLR0913 - what runs, and when it is over
@@ -76,12 +84,37 @@ def run_on_bochs(  # noqa: PLR0913 - what runs, and when it is over
         command = enter_command(tree, ["sh", "-c", START], binds={run: RUN, serial: RUN / "serial"})
         with (
             progress.step(f"{name}: run on Bochs", serial),
-            screen.open("ab") as log,
-            # Without a stdin that lasts, script(1) may cease to take what is written to its terminal.
-            started(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT) as process,
+            _terminal(screen) as end,
+            started(command, stdin=end, stdout=end, stderr=end) as process,
         ):
             _wait(process, serial, last_line, silence_s)
     return console_lines(serial)
+
+
+@contextmanager
+def _terminal(log: Path) -> Iterator[int]:
+    """Yield a terminal's end for a process; what is written to it is appended to ``log``.
+
+    script(1) now and then ceased to take what Bochs wrote, which then waited for ever.
+    """
+    master, end = pty.openpty()
+    # Else a byte of what is drawn could stop the output (XOFF).
+    tty.setraw(end)
+    thread = Thread(target=_append, args=(master, log), daemon=True)
+    thread.start()
+    try:
+        yield end
+    finally:
+        os.close(end)
+        thread.join(LEAVES_S)
+        os.close(master)
+
+
+def _append(master: int, log: Path) -> None:
+    """Take what is written to a terminal until nobody has it open any more, which Linux tells by EIO."""
+    with log.open("ab", buffering=0) as file, suppress(OSError):
+        while taken := os.read(master, 1 << 16):
+            file.write(taken)
 
 
 def console_lines(serial: Path) -> tuple[str, ...]:

@@ -5,6 +5,10 @@
 2. So the plan as it is rounded is solved for, with what it pays.  If it gains nothing, it is tried for the
    half of the guests that gain most, and so on.  What gains nothing stays: else each window would undo what
    the one before did.
+3. Then guests are tried one by one: those that the halves left out, and those of few pages with all of them
+   where they are nearest, as which part of a mixture they follow is chance.
+4. A part of a plan is nothing that the descent weighed: it may not cost a protected guest more than its
+   bound, unless the whole did.
 
 Example: two pages of a guest are alike, and one is on each node.  To swap them gains nothing.
 
@@ -23,56 +27,134 @@ Example: two pages of a guest are alike, and one is on each node.  To swap them 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import NodeIndexes, demand
-from vmplace.policy.page_task import PageTask
+from vmplace.policy.page_task import PageTask, cheapest
+
+FEW_PAGES = 16
+"""That were touched: more of them are in proportion to a mixture, nearly."""
+TRIES = 8
+"""So many guests of either kind are tried one by one, those first that promise most."""
+WORTH = 0.001
+"""By so much of its own time a guest that is tried alone has to help all: less is no more than rounding."""
+NEARER = 0.01
+"""By so much of its latency a place has to be nearer."""
 
 
 def worthwhile(
     system: MemorySystem, tasks: Sequence[PageTask], plans: Sequence[NodeIndexes]
 ) -> list[NodeIndexes]:
-    """Return the plans of all guests, or of those that gain most by them, whose rises are below 0 together.
+    """Return where each guest's pages are to be, of which a sum of rises below 0 can be expected.
 
     A guest's rise is by how much its time grows, moves and copies included, as a share of its time now; it
     counts by the guest's weight in the descent.
     """
-    here = [task.guest.node for task in tasks]
-    changed = [n for n, plan in enumerate(plans) if not np.array_equal(plan, here[n])]
-    now = _times(system, tasks, here)
-    tried = list(plans)
+    trials = _Trials(system, tasks)
+    planned = [trials.placed(number, plan) for number, plan in enumerate(plans)]
+    return [one.places for one in _singly(trials, _halved(trials, planned), planned)]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where a guest's pages are, its traffic[N, N] then, and what the way there costs it (ns)."""
+
+    places: NodeIndexes
+    traffic: Matrix
+    price: float
+
+
+class _Trials:
+    """What all guests' times would be: ``here`` they are now, in ns an access of a guest's vCPUs together."""
+
+    def __init__(self, system: MemorySystem, tasks: Sequence[PageTask]) -> None:
+        self.system, self.tasks = system, tasks
+        self.here = [_Placed(one.guest.node, one.traffic(one.guest.node), 0.0) for one in tasks]
+        self._vcpus = np.array([one.guest.mlp * one.guest.parallelism for one in tasks])
+        self.weights: Matrix = np.array([one.importance for one in tasks]) * self._vcpus
+        self._bounds = np.array(
+            [np.inf if one.guest.slowdown_bound is None else one.guest.slowdown_bound for one in tasks]
+        )
+        self._now = self._times(self.here, None)
+
+    def placed(self, number: int, places: NodeIndexes) -> _Placed:
+        """Return a guest with its pages at ``places``: the one of ``here`` if nothing changes."""
+        here, task = self.here[number], self.tasks[number]
+        if np.array_equal(places, here.places):
+            return here
+        return _Placed(places, task.traffic(places), task.price_of_way(self.system, places))
+
+    def rises(self, placed: Sequence[_Placed]) -> Matrix:
+        """Return each guest's rise, times its weight."""
+        accesses = np.array([max(float(one.traffic.sum()), 1e-300) for one in placed])
+        prices = np.array([one.price for one in placed])
+        then = self._times(placed, 1 / self._now) + prices / (self._vcpus * accesses)
+        rises: Matrix = self.weights * (then - self._now) / self._now
+        return rises
+
+    def spares(self, rises: Matrix, before: Matrix) -> bool:
+        """Tell whether no protected guest rises beyond its bound, and by more than ``before``."""
+        return bool((rises <= np.maximum(self._bounds * self.weights, before)).all())
+
+    def _times(self, placed: Sequence[_Placed], guess: Matrix | None) -> Matrix:
+        """``guess``: the guests' rates, nearly."""
+        needs = demand(tuple(task.guest for task in self.tasks), [one.traffic for one in placed])
+        times: Matrix = 1 / solved(self.system, needs, guess).rates
+        return times
+
+
+def _halved(trials: _Trials, planned: Sequence[_Placed]) -> list[_Placed]:
+    """Return the plans of all guests, or of those that gain most by them."""
+    tried, whole = list(planned), None
+    changed = _left_out(trials.here, planned)
     while changed:
-        rises = _rises(system, tasks, tried, now)
-        if float(rises.sum()) < 0:
+        rises = trials.rises(tried)
+        whole = rises if whole is None else whole
+        if float(rises.sum()) < 0 and trials.spares(rises, whole):
             return tried
         # With fewer there is less to be rounded: of hundreds, one may gain what the others lose.
         changed = sorted(changed, key=lambda n: float(rises[n]))[: len(changed) // 2]
-        tried = [plans[n] if n in changed else here[n] for n in range(len(plans))]
-    return here
+        tried = [planned[n] if n in changed else trials.here[n] for n in range(len(planned))]
+    return list(trials.here)
 
 
-def _rises(
-    system: MemorySystem, tasks: Sequence[PageTask], plans: Sequence[NodeIndexes], now: Matrix
-) -> Matrix:
-    """Return each guest's rise by the plans, times its weight."""
-    accesses = np.array([max(float(task.traffic(task.guest.node).sum()), 1e-300) for task in tasks])
-    vcpus = np.array([task.guest.mlp * task.guest.parallelism for task in tasks])
-    prices = np.array([task.price_of_way(system, plan) for task, plan in zip(tasks, plans, strict=True)])
-    then = _times(system, tasks, plans, 1 / now) + prices / (vcpus * accesses)
-    rises: Matrix = np.array([task.importance for task in tasks]) * vcpus * (then - now) / now
-    return rises
+def _singly(trials: _Trials, kept: list[_Placed], planned: Sequence[_Placed]) -> list[_Placed]:
+    """Return what was kept, with each guest besides that helps all by itself."""
+    candidates = [*_refused(trials, kept, planned), *_far(trials, kept)]
+    if not candidates:
+        return kept
+    before = trials.rises(kept)
+    for number, one in candidates:
+        tried = [*kept[:number], one, *kept[number + 1 :]]
+        rises = trials.rises(tried)
+        gain = float(before.sum() - rises.sum())
+        if gain > WORTH * trials.weights[number] and trials.spares(rises, before):
+            kept, before = tried, rises
+    return kept
 
 
-def _times(
-    system: MemorySystem,
-    tasks: Sequence[PageTask],
-    places: Sequence[NodeIndexes],
-    guess: Matrix | None = None,
-) -> Matrix:
-    """Return the time of an access of each guest's vCPUs together; ``guess``: their rates, nearly."""
-    traffics = [task.traffic(one) for task, one in zip(tasks, places, strict=True)]
-    times: Matrix = 1 / solved(system, demand(tuple(task.guest for task in tasks), traffics), guess).rates
-    return times
+def _refused(trials: _Trials, kept: list[_Placed], planned: Sequence[_Placed]) -> list[tuple[int, _Placed]]:
+    """Return guests whose plans were left out, those first that gain most by the whole plan."""
+    left = _left_out(kept, planned)
+    rises = trials.rises(planned) if left else np.empty(0)
+    return [(n, planned[n]) for n in sorted(left, key=lambda n: float(rises[n]))[:TRIES]]
+
+
+def _far(trials: _Trials, kept: list[_Placed]) -> list[tuple[int, _Placed]]:
+    """Return guests of few pages with these where they are nearest, the farthest first."""
+    latency, found = trials.system.latency, []
+    for number, (task, one) in enumerate(zip(trials.tasks, kept, strict=True)):
+        if 0 < len(one.places) <= FEW_PAGES:
+            near = trials.placed(number, cheapest(trials.system, task, latency))
+            share = float((near.traffic * latency).sum()) / float((one.traffic * latency).sum())
+            if share < 1 - NEARER:
+                found.append((share, number, near))
+    return [(number, near) for _, number, near in sorted(found, key=lambda one: one[:2])[:TRIES]]
+
+
+def _left_out(kept: Sequence[_Placed], planned: Sequence[_Placed]) -> list[int]:
+    return [number for number, one in enumerate(planned) if one is not kept[number]]

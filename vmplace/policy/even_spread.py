@@ -25,7 +25,7 @@ import numpy as np
 
 from vmplace.model.memory_system import Demand, MemorySystem, solved
 from vmplace.model.metrics import Matrix
-from vmplace.policy.descent import rounded
+from vmplace.policy.descent import rounded, start_of
 from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, NodeIndexes, demand, row_sums, traffic
 
 ALIKE = 0.95
@@ -109,12 +109,17 @@ def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tu
     planned = latency[np.arange(len(some)), plan[some]]
     some = some[planned > ALIKE * latency[:, near].mean(axis=1)]
     stays[some] = guest.node[some]
-    even[some] = distributed(guest.heat[some], guest.node[some], plan[some], near)
+    even[some] = distributed(guest.heat[some], guest.node[some], plan[some], near, start_of(guest.name))
     return (even, stays) if (stays != plan).any() else ()
 
 
-def distributed(heat: Matrix, here: NodeIndexes, there: NodeIndexes, near: Bools) -> NodeIndexes:
-    """Return places [P] of shared pages: those that were to move go where the least of them is."""
+def distributed(
+    heat: Matrix, here: NodeIndexes, there: NodeIndexes, near: Bools, start: float = 0.0
+) -> NodeIndexes:
+    """Return places [P] of shared pages: those that were to move go where the least of them is.
+
+    ``start``: as that of ``descent.rounded``.
+    """
     load = row_sums(heat)
     places, moved = there.copy(), np.flatnonzero(there != here)
     stays = here == there
@@ -129,7 +134,7 @@ def distributed(heat: Matrix, here: NodeIndexes, there: NodeIndexes, near: Bools
         moved = np.setdiff1d(moved, kept, assume_unique=True)
     order = moved[np.argsort(-load[moved], kind="stable")]
     if len(order) and lacks.any():
-        places[order] = rounded(len(order), lacks / lacks.sum())
+        places[order] = rounded(len(order), lacks / lacks.sum(), start)
     return places
 
 

@@ -56,7 +56,7 @@ MANAGED: tuple[ManagerName, ManagerName] = ("vmplace", "none")
 GUEST = 1
 WINDOW_S = 4.0
 FIRST_S = 30.0
-"""After the start: the agent has made the replicas by then, and the guest writes from 60 s on, by its own clock."""
+"""After the start: the agent has made the replicas by then; the guest writes when its clock shows 60 s."""
 WINDOWS = 16
 LAST = 4
 SPEED = "touches/s"

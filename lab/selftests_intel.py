@@ -40,6 +40,8 @@ mkdir -p /proc /sys /dev /tmp
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
+mount -t debugfs debug /sys/kernel/debug
+mount -t tracefs trace /sys/kernel/tracing
 exec >/dev/ttyS0 2>&1
 run() {{
 	echo "running: $1"

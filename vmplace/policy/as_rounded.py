@@ -8,7 +8,7 @@
 3. Then guests are tried one by one: those that the halves left out, and those of few pages with all of them
    where they are nearest, as which part of a mixture they follow is chance.
 4. A part of a plan is nothing that the descent weighed: it may not cost a protected guest more than its
-   bound, unless the whole did.
+   bound, even where the whole plan would.
 
 Example: two pages of a guest are alike, and one is on each node.  To swap them gains nothing.
 
@@ -96,8 +96,8 @@ class _Trials:
         rises: Matrix = self.weights * (then - self._now) / self._now
         return rises
 
-    def spares(self, rises: Matrix, before: Matrix) -> bool:
-        """Tell whether no protected guest rises beyond its bound, and by more than ``before``."""
+    def spares(self, rises: Matrix, before: Matrix | float = -np.inf) -> bool:
+        """Tell whether no protected guest rises beyond its bound, or ``before`` where that is more."""
         return bool((rises <= np.maximum(self._bounds * self.weights, before)).all())
 
     def _times(self, placed: Sequence[_Placed], guess: Matrix | None) -> Matrix:
@@ -109,12 +109,11 @@ class _Trials:
 
 def _halved(trials: _Trials, planned: Sequence[_Placed]) -> list[_Placed]:
     """Return the plans of all guests, or of those that gain most by them."""
-    tried, whole = list(planned), None
-    changed = _left_out(trials.here, planned)
+    tried = list(planned)
+    changed = whole = _left_out(trials.here, planned)
     while changed:
         rises = trials.rises(tried)
-        whole = rises if whole is None else whole
-        if float(rises.sum()) < 0 and trials.spares(rises, whole):
+        if float(rises.sum()) < 0 and (changed is whole or trials.spares(rises)):
             return tried
         # With fewer there is less to be rounded: of hundreds, one may gain what the others lose.
         changed = sorted(changed, key=lambda n: float(rises[n]))[: len(changed) // 2]

@@ -129,15 +129,16 @@ def test_time_of_a_protected_guest_counts_as_often_as_in_the_descent(importance:
     assert kept_nids([task("wins", 1, 0, 2.0), other], [1, 1]) == [node, 1]
 
 
+@pytest.mark.parametrize("nid", [0, 1])
 @pytest.mark.parametrize(("bound", "node"), [(None, 1), (0.005, 0)])
-def test_a_part_of_a_plan_spares_who_is_protected(bound: float | None, node: int) -> None:
-    """The whole plan makes way for it: "costs" leaves its node, but pays far too much for that."""
+def test_a_part_of_a_plan_spares_who_is_protected(bound: float | None, node: int, nid: int) -> None:
+    """The whole plan makes way for it, or costs it more still: "costs" moves, but pays too much for that."""
     tasks = [
         task("wins", 1, 0, 2.0),
         task("other", 1, 1, 1.0, slowdown_bound=bound),
-        task("costs", 1, 1, 1.0, price=1000.0),
+        task("costs", nid, nid, 1.0, price=1000.0),
     ]
-    assert kept_nids(tasks, [1, 1, 0]) == [node, 1, 1]
+    assert kept_nids(tasks, [1, 1, 1 - nid]) == [node, 1, nid]
 
 
 def test_a_guest_that_others_would_make_slower_is_tried_by_itself() -> None:

@@ -115,10 +115,12 @@ def forget_shared_address(state: bytes) -> bytes:
 
 
 def log_files(topology: LabTopology, run: Path) -> Path:
-    """Return the path of a run's logs without their suffixes; the oldest runs' logs are removed."""
+    """Return the path of a run's logs without their suffixes; the oldest of runs that ended are removed."""
     folder = cache.cache_root() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     logs = sorted(folder.glob("*.*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    running = [f"-{path.name}." for path in (cache.cache_root() / "run").glob("*")]
     for old in logs[KEPT_LOGS:]:
-        old.unlink(missing_ok=True)
+        if not any(name in old.name for name in running):
+            old.unlink(missing_ok=True)
     return folder / f"{topology.name}-{run.name}"

@@ -17,14 +17,15 @@ move_*                  MOVE by the agent; control: move_pages(2).  A stall: the
                         on a host of two CPUs, each of which has a real one (``undisturb``)
 guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not
 replica_lar             LAR in scenario shared-table with vmplace; controls: no manager, kernel balancing
-wait_*                  the longest wait for a lock while all of a VM is worked on; control: of an 8th of it
-                        ``nothing``: while nothing is done (kvm_holds.py; undisturbed, too)
+wait_*                  the longest wait for a lock while all of a VM is worked on; control: of a small one
+                        (by_mib: of each size); ``nothing``: while nothing is done (kvm_holds.py; undisturbed, too)
 written_table_*         replicas that the guest begins to write to; control: no manager (bench_written.py)
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ INSIDE = {
 }
 """What runs inside the host of four nodes, by the name of its part."""
 MOVES = {"moves-4k": "kvm_moves 4", "moves-2m": "kvm_moves 2048"}
-HOLDS_MIB = {"mapped": (512, 4096), "replicated": (16, 128)}
+HOLDS_MIB = {"mapped": (1024, 4096, 16384), "replicated": (16, 128)}
 """How large the VMs are whose locks are held; copies have to fit on a node."""
 TIMEOUT_S = 3600
 
@@ -86,18 +87,22 @@ def holds() -> Figures:
     figures: dict[str, Any] = {}
     with boot_host("n2-single", files=FILES) as host:
         undisturb(host)
-        for kind, (small, large) in HOLDS_MIB.items():
-            reported = [_figures(host, f"kvm_holds {kind} {mib}")["longest_ms"] for mib in (small, large)]
+        for kind, sizes in HOLDS_MIB.items():
+            reported = [_figures(host, f"kvm_holds {kind} {mib}")["longest_ms"] for mib in sizes]
             figures |= {
-                f"wait_{kind}_{work}_{lock}": _grown(*(one[work][lock] for one in reversed(reported)))
+                f"wait_{kind}_{work}_{lock}": _grown(sizes, [one[work][lock] for one in reported])
                 for work, locks in reported[0].items()
                 for lock in locks
             }
     return figures
 
 
-def _grown(value: float, control: float) -> dict[str, float | str | None]:
-    return {"value": value, "control": control, "ratio": value / control if control else None, "unit": "ms"}
+def _grown(sizes: Sequence[int], waits: Sequence[float]) -> dict[str, Any]:
+    """Return the wait in the largest VM beside that in the smallest, and all of them by size."""
+    value, control = waits[-1], waits[0]
+    ratio = value / control if control else None
+    by_mib = dict(zip(map(str, sizes), waits, strict=True))
+    return {"value": value, "control": control, "ratio": ratio, "unit": "ms", "by_mib": by_mib}
 
 
 def _figures(host: LabHost, module: str) -> Figures:

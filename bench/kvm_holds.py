@@ -187,6 +187,7 @@ def replicated(npages: int) -> Work:
         work.watch("collapse", lambda: work.replicate(0))
         for name, end in {
             "roots_off": lambda: vm.roots(0),
+            "roots_of_one_node": lambda: vm.roots(1, populate=False),
             "close": work.close,
             "log": lambda: work.log(LOG_DIRTY_PAGES),
         }.items():

@@ -42,6 +42,11 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t debugfs debug /sys/kernel/debug
 mount -t tracefs trace /sys/kernel/tracing
+mount -t cgroup2 cgroup /sys/fs/cgroup
+# As systemd has it.
+echo "+memory +cpuset" >/sys/fs/cgroup/cgroup.subtree_control
+# Some tests map more than this machine has, and touch little of it.
+echo 1 >/proc/sys/vm/overcommit_memory
 exec >/dev/ttyS0 2>&1
 run() {{
 	echo "running: $1"

@@ -51,7 +51,7 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
             drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()
-    return (), (), tuple(drops), (Stay(name, "no move would pay for itself: it rests well"),)
+    return (), (), tuple(drops), (Stay(name, "no move would pay for itself"),)
 
 
 def allowed_places(entries: Entries, before: GuestEvidence, places: NodeIndexes) -> NodeIndexes:

@@ -150,7 +150,7 @@ struct kvm_placement_roots {
 
 /* Clear the reported bits. */
 #define KVM_PLACEMENT_HARVEST_CLEAR	(1U << 0)
-/* Flush the TLBs if bits were cleared: the next harvest misses nothing. */
+/* With the former: flush the TLBs if bits were cleared, the next harvest misses nothing. */
 #define KVM_PLACEMENT_HARVEST_FLUSH	(1U << 1)
 /* Descend also where the accessed bit of a page table is clear. */
 #define KVM_PLACEMENT_HARVEST_FULL	(1U << 2)

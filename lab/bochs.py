@@ -11,15 +11,13 @@ distances.  A second inside is INSTRUCTIONS_PER_S instructions of one CPU, whate
 """
 
 import os
-import pty
+import re
 import shutil
 import subprocess
 import time
 import tty
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from threading import Thread
 
 from lab import cache, trees
 from lab.build import GIB, check_machine
@@ -53,8 +51,7 @@ info: action=ignore
 error: action=ignore
 panic: action=fatal
 """
-LEAVES_S = 10.0
-"""So long its terminal is read after its end, where something keeps it open."""
+SCREEN = re.compile(rb'connected to screen "(/dev/pts/[0-9]+)"')
 GRUB = f"""\
 set timeout=0
 menuentry lab {{
@@ -62,7 +59,7 @@ menuentry lab {{
 	initrd /initramfs
 }}
 """
-# Without a terminal Bochs has no display that needs neither X nor a TCP port.
+# The only display that needs neither X nor a TCP port.
 START = f"TERM=linux exec bochs -f {RUN}/bochsrc"
 
 
@@ -84,37 +81,12 @@ def run_on_bochs(  # noqa: PLR0913 - what runs, and when it is over
         command = enter_command(tree, ["sh", "-c", START], binds={run: RUN, serial: RUN / "serial"})
         with (
             progress.step(f"{name}: run on Bochs", serial),
-            _terminal(screen) as end,
-            started(command, stdin=end, stdout=end, stderr=end) as process,
+            screen.open("ab") as log,
+            started(command, stdout=log, stderr=log) as process,
+            ExitStack() as stack,
         ):
-            _wait(process, serial, last_line, silence_s)
+            _wait(process, _Screen(screen, stack), serial, last_line, silence_s)
     return console_lines(serial)
-
-
-@contextmanager
-def _terminal(log: Path) -> Iterator[int]:
-    """Yield a terminal's end for a process; what is written to it is appended to ``log``.
-
-    script(1) now and then ceased to take what Bochs wrote, which then waited for ever.
-    """
-    master, end = pty.openpty()
-    # Else a byte of what is drawn could stop the output (XOFF).
-    tty.setraw(end)
-    thread = Thread(target=_append, args=(master, log), daemon=True)
-    thread.start()
-    try:
-        yield end
-    finally:
-        os.close(end)
-        thread.join(LEAVES_S)
-        os.close(master)
-
-
-def _append(master: int, log: Path) -> None:
-    """Take what is written to a terminal until nobody has it open any more, which Linux tells by EIO."""
-    with log.open("ab", buffering=0) as file, suppress(OSError):
-        while taken := os.read(master, 1 << 16):
-            file.write(taken)
 
 
 def console_lines(serial: Path) -> tuple[str, ...]:
@@ -133,9 +105,32 @@ def _write_cd(tree: Path, run: Path, kernel: Path, initramfs: Path, log: Path) -
     run_in_tree(tree, [*command, f"{RUN}/cd"], binds={run: RUN}, log=log)
 
 
-def _wait(process: "subprocess.Popen[bytes]", serial: Path, last_line: str, silence_s: float) -> None:
+class _Screen:
+    """The terminal that Bochs makes, draws on and names: when it is full, as nobody reads it, Bochs waits."""
+
+    def __init__(self, log: Path, stack: ExitStack) -> None:
+        self._log, self._stack = log, stack
+        self._end: int | None = None
+
+    def read(self) -> None:
+        """Take what was drawn since the last time, and forget it."""
+        if self._end is None and (name := SCREEN.search(self._log.read_bytes())):
+            self._end = os.open(name[1], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            self._stack.callback(os.close, self._end)
+            # Lines are not waited for.
+            tty.setraw(self._end)
+        # EAGAIN when all was taken; EIO when Bochs has ended.
+        with suppress(OSError):
+            while self._end is not None and os.read(self._end, 1 << 16):
+                pass
+
+
+def _wait(
+    process: "subprocess.Popen[bytes]", screen: _Screen, serial: Path, last_line: str, silence_s: float
+) -> None:
     size, heard = 0, time.monotonic()
     while last_line not in (lines := console_lines(serial)):
+        screen.read()
         if any(PANIC in line for line in lines):
             raise LabError("the kernel panicked on Bochs", hint=f"serial console: {serial}")
         if process.poll() is not None and lines == console_lines(serial):

@@ -114,13 +114,13 @@ class _Screen:
 
     def read(self) -> None:
         """Take what was drawn since the last time, and forget it."""
-        if self._end is None and (name := SCREEN.search(self._log.read_bytes())):
-            self._end = os.open(name[1], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
-            self._stack.callback(os.close, self._end)
-            # Lines are not waited for.
-            tty.setraw(self._end)
-        # EAGAIN when all was taken; EIO when Bochs has ended.
+        # EAGAIN when all was taken; EIO or ENOENT when Bochs has ended.
         with suppress(OSError):
+            if self._end is None and (name := SCREEN.search(self._log.read_bytes())):
+                self._end = os.open(name[1], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+                self._stack.callback(os.close, self._end)
+                # Lines are not waited for.
+                tty.setraw(self._end)
             while self._end is not None and os.read(self._end, 1 << 16):
                 pass
 

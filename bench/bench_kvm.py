@@ -18,7 +18,7 @@ move_*                  MOVE by the agent; control: move_pages(2).  A stall: the
 guest_slowdown_*        a vCPU that touches memory while it is sampled; control: while it is not
 replica_lar             LAR in scenario shared-table with vmplace; controls: no manager, kernel balancing
 wait_*                  the longest wait for a lock while all of a VM is worked on; control: of a small one
-                        (by_mib: of each size); ``nothing``: while nothing is done (kvm_holds.py; undisturbed, too)
+                        (by_mib: of each size).  ``nothing``: while nothing is done (kvm_holds.py)
 written_table_*         replicas that the guest begins to write to; control: no manager (bench_written.py)
 """
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.demo_runs_page import rendered as rendered_runs
+from bench.kvm_page import rendered as rendered_kvm
 from bench.policy_page import rendered as rendered_policies
 from bench.readme_results import rendered_run
 from bench.record import write_atomically
@@ -234,12 +235,24 @@ def _policies(name: str, kept: Record) -> Iterator[str]:
     yield from _provenance(name, kept["record"])
 
 
+def _kvm(name: str, kept: Record) -> Iterator[str]:
+    yield from rendered_kvm(kept)
+    yield from _provenance(name, kept["record"])
+
+
 def _rivals(name: str, kept: Record) -> Iterator[str]:
     yield from rendered_rivals(kept)
     yield from _provenance(name, kept["record"])
 
 
-SECTIONS = {"demo": _demo, "demo_runs": _runs, "policy": _policies, "rivals": _rivals, "status": _status}
+SECTIONS = {
+    "demo": _demo,
+    "demo_runs": _runs,
+    "kvm": _kvm,
+    "policy": _policies,
+    "rivals": _rivals,
+    "status": _status,
+}
 
 
 def keep(record: Path, results: Path = RESULTS) -> None:

@@ -277,7 +277,8 @@ def written_names(bench: str) -> re.Pattern[str]:
 def figure_names(figures: object) -> Iterator[str]:
     if isinstance(figures, dict):
         for key, below in figures.items():
-            yield key
+            # A number is a size.
+            yield from () if key.isdecimal() else (key,)
             yield from () if figures.keys() >= OF_RUNS else figure_names(below)
 
 

@@ -14,7 +14,7 @@ KEPT = [path for path in sorted(RESULTS.glob("*.json")) if path.stem in BENCHES]
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_the_command_is_the_one_that_was_run(path: Path):
     bench, *arguments = json.loads(path.read_text())["record"]["command"]
-    assert f"`python -m bench.{bench.removesuffix('.py')} {' '.join(arguments[:1])}" in page()
+    assert f"`python -m bench.{' '.join((bench.removesuffix('.py'), *arguments[:1]))}" in page()
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
@@ -22,6 +22,9 @@ def test_a_control_is_not_zero(path: Path):
     def controls(figures: object, name: str = "") -> list[tuple[str, object]]:
         if not isinstance(figures, dict):
             return [(name, figures)] if "control" in name else []
+        if figures.get("ratio", 0.0) is None:
+            # Nobody waited: it says so, and no ratio is made of it.
+            return []
         return [one for key, below in figures.items() for one in controls(below, f"{name} {key}")]
 
     parts = json.loads(path.read_text())["parts"]

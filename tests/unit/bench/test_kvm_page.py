@@ -1,0 +1,36 @@
+"""The kept run of ``make bench-kvm`` is shown with a row a figure."""
+
+from typing import Any
+
+from bench.kvm_page import rendered
+
+
+def wait(*by_size: float) -> dict[str, Any]:
+    by_mib = dict(zip(("16", "128"), by_size, strict=True))
+    return {"value": by_size[-1], "control": by_size[0], "ratio": None, "unit": "ms", "by_mib": by_mib}
+
+
+def kept() -> dict[str, Any]:
+    moved = {"value": 73221.6, "control": 32576.7, "ratio": 2.2477, "unit": "pages of 4 KiB/s"}
+    waits = {
+        "wait_mapped_close_slots_lock": wait(0.07, 3.49),
+        "wait_mapped_harvest_mmu_lock": wait(0.0, 0.04),
+        "wait_replicated_log_slots_lock": wait(19.3, 85.5),
+    }
+    return {"parts": {"moves-4k": {"figures": {"move_rate": moved}}, "holds": {"figures": waits}}}
+
+
+def test_a_figure_stands_beside_its_control():
+    assert "| move rate | 73,222 | 32,577 | 2.25 | pages of 4 KiB/s |" in list(rendered(kept()))
+
+
+def test_waits_stand_by_size_and_short_ones_are_left_out():
+    lines = list(rendered(kept()))
+    assert "| close slots lock | 0.07 | 3.49 |" in lines
+    assert "| log slots lock | 19.3 | 85.5 |" in lines
+    assert not [line for line in lines if "harvest mmu lock" in line]
+
+
+def test_every_figure_of_the_bench_is_explained():
+    text = "\n".join(rendered(kept()))
+    assert all(f"* `{name}`: " in text for name in ("harvest_*", "move_*", "wait_*", "written_table_*"))

@@ -141,7 +141,7 @@ kvm-stress: venv ## 10^6 light calls of the series' stress test in the emulated 
 	$(BIN)/vmplace-lab selftests -k patched --only placement_stress --on n2-single --limit 36000 --stress-calls 1000000 --stress-light
 
 kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
-	$(BIN)/vmplace-lab selftests --on intel -k patched --only placement_ --limit 3000
+	$(BIN)/vmplace-lab selftests --on intel -k patched --only placement_ --limit 900
 
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace-lab check-qemu-patches

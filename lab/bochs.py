@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import termios
 import time
 import tty
 from contextlib import ExitStack, suppress
@@ -114,8 +115,8 @@ class _Screen:
 
     def read(self) -> None:
         """Take what was drawn since the last time, and forget it."""
-        # EAGAIN when all was taken; EIO or ENOENT when Bochs has ended.
-        with suppress(OSError):
+        # EAGAIN when all was taken; EIO or ENOENT when Bochs has ended, which tty tells in its own way.
+        with suppress(OSError, termios.error):
             if self._end is None and (name := SCREEN.search(self._log.read_bytes())):
                 self._end = os.open(name[1], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
                 self._stack.callback(os.close, self._end)

@@ -95,6 +95,10 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it; it no longer says that"
     " a guest which stays rests well",
+    (
+        "kvm",
+        "609f28b93478",
+    ): "copies go before dirty logging takes slots_lock; log slots lock of what is replicated is below 0.5 ms",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""

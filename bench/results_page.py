@@ -98,7 +98,7 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
     (
         "kvm",
         "609f28b93478",
-    ): "copies go before dirty logging takes slots_lock; log slots lock of what is replicated is below 0.5 ms",
+    ): "copies go before dirty logging takes slots_lock; log slots lock, replicated, is below 0.5 ms",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""

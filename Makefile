@@ -135,9 +135,9 @@ kvm-patches-check: venv ## the KVM series applies, is clean, builds at every ste
 	$(BIN)/vmplace-lab check-patches $(QUICK)
 
 kvm-selftests: venv ## KVM's selftests agree on the stock and the patched kernel, the series' own pass (lab): kvm-patches/selftests.txt
-	$(BIN)/vmplace-lab selftests --limit 120 --out kvm-patches/selftests.txt
+	$(BIN)/vmplace-lab selftests --limit 60 --out kvm-patches/selftests.txt
 
-kvm-stress: venv ## 10^6 light calls of the series' stress test in the emulated host: some three hours
+kvm-stress: venv ## 10^6 light calls of the series' stress test in the emulated host: some three hours (estimated)
 	$(BIN)/vmplace-lab selftests -k patched --only placement_stress --on n2-single --limit 36000 --stress-calls 1000000 --stress-light
 
 kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs

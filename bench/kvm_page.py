@@ -46,7 +46,11 @@ def rendered(kept: Record) -> Iterator[str]:
 def _beside(figures: Mapping[str, Figure]) -> Iterator[str]:
     yield "| figure | value | control | ratio | unit |\n|---|---|---|---|---|"
     for name, one in figures.items():
-        numbers = (_number(one[key]) for key in ("value", "control", "ratio"))
+        numbers = [_number(one[key]) for key in ("value", "control", "ratio")]
+        if "control_kernel" in one:
+            numbers[1] += f"; kernel balancing {_number(one['control_kernel'])}"
+        if "spread" in one:
+            numbers[2] += f" (spread {_number(one['spread'])})"
         yield f"| {name.replace('_', ' ')} | {' | '.join(numbers)} | {one['unit']} |"
     yield ""
 

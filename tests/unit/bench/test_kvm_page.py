@@ -24,6 +24,13 @@ def test_a_figure_stands_beside_its_control():
     assert "| move rate | 73,222 | 32,577 | 2.25 | pages of 4 KiB/s |" in list(rendered(kept()))
 
 
+def test_a_ratio_has_its_spread_and_a_second_control_stands_beside_the_first():
+    one = kept()
+    one["parts"]["moves-4k"]["figures"]["move_rate"] |= {"spread": 0.516, "control_kernel": 0.25}
+    row = "| move rate | 73,222 | 32,577; kernel balancing 0.25 | 2.25 (spread 0.516) | pages of 4 KiB/s |"
+    assert row in list(rendered(one))
+
+
 def test_waits_stand_by_size_and_short_ones_are_left_out():
     lines = list(rendered(kept()))
     assert "| close slots lock | 0.07 | 3.49 |" in lines

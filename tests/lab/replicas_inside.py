@@ -226,13 +226,13 @@ def first_and_last() -> tuple[int, int]:
     return first, last
 
 
-def await_marks(count: int) -> None:
-    """Keep a CPU busy until so many pages were marked: only who runs is scanned.
+def await_marks(until: int) -> None:
+    """Keep a CPU busy until so many pages were marked since boot: only who runs is scanned.
 
     A thread whose scan took long is left alone for 32 times as long (task_numa_work(), kernel/sched/fair.c),
     so another one takes over now and then.
     """
-    until, deadline = counted("numa_pte_updates") + count, time.monotonic() + MARKS_TIMEOUT_S
+    deadline = time.monotonic() + MARKS_TIMEOUT_S
     while counted("numa_pte_updates") < until:
         if time.monotonic() > deadline:
             raise TimeoutError("NUMA balancing marks nothing")
@@ -272,8 +272,10 @@ def balancing() -> None:
     # Memory of a single thread is marked only if that runs on another node (change_pte_range() in
     # mm/mprotect.c).
     os.sched_setaffinity(0, {first_and_last()[1]})
+    # Counted before it starts: a page is marked once, at the first tick on a slow machine.
+    marked = counted("numa_pte_updates") + NPAGES
     start_balancing()
-    await_marks(NPAGES)
+    await_marks(marked)
     vm.roots(on=True)
     replicated = vm.replicate()
     at_first, moved = vm.replica_mib(), counted("numa_pages_migrated")

@@ -56,16 +56,22 @@ def _beside(figures: Mapping[str, Figure]) -> Iterator[str]:
 
 
 def _waits(figures: Mapping[str, Figure]) -> Iterator[str]:
-    yield f"In ms, by MiB of the VM's memory; of less than {SHORT_MS} ms there is no row.\n"
+    yield f"The longest, in ms, by MiB of the VM's memory; of less than {SHORT_MS} ms there is no row."
+    yield "In brackets, where it was kept: what 99 of 100 waits are shorter than.\n"
     for kind in ("mapped", "replicated"):
         some = {name: one for name, one in figures.items() if name.startswith(f"wait_{kind}_")}
         sizes = list(next(iter(some.values()))["by_mib"])
         yield f"| {kind} | {' | '.join(sizes)} |\n|{'---|' * (len(sizes) + 1)}"
         for name, one in some.items():
             if max(one["by_mib"].values()) >= SHORT_MS:
-                waits = " | ".join(_number(wait) for wait in one["by_mib"].values())
+                waits = " | ".join(_with_most_below(one, mib) for mib in sizes)
                 yield f"| {name.removeprefix(f'wait_{kind}_').replace('_', ' ')} | {waits} |"
         yield ""
+
+
+def _with_most_below(one: Figure, mib: str) -> str:
+    longest, most_below = one["by_mib"][mib], one.get("p99_by_mib")
+    return f"{_number(longest)} ({_number(most_below[mib])})" if most_below else _number(longest)
 
 
 def _explained() -> Iterator[tuple[str, str]]:

@@ -63,7 +63,7 @@
  * @features: out: KVM_PLACEMENT_FEATURE_*
  * @nodes: out: bitmap of the nodes that can have a root: those with CPUs
  * @root_nodes: out: bitmap of the nodes that have node roots now; none while
- *              most of the memory is being logged
+ *              half of the memory or more is being logged
  * @pinned_pages: out: pages of the VM's process that are pinned for DMA
  * @vm_flags: out: KVM_PLACEMENT_VM_*
  * @flags: must be 0
@@ -150,7 +150,7 @@ struct kvm_placement_roots {
 
 /* Clear the reported bits. */
 #define KVM_PLACEMENT_HARVEST_CLEAR	(1U << 0)
-/* With the former: flush the TLBs if bits were cleared, the next harvest misses nothing. */
+/* With the former: flush the TLBs if bits were cleared.  They hide no access then. */
 #define KVM_PLACEMENT_HARVEST_FLUSH	(1U << 1)
 /* Descend also where the accessed bit of a page table is clear. */
 #define KVM_PLACEMENT_HARVEST_FULL	(1U << 2)
@@ -227,7 +227,7 @@ struct kvm_placement_span {
  * struct kvm_placement_hints - KVM_PLACEMENT_HINTS
  * @spans: address of an array of struct kvm_placement_span
  * @nr_spans: entries of @spans
- * @budget: mappings to arm per second, each of which costs one fault at most;
+ * @budget: mappings to arm per second, each of which yields one record at most;
  *          0 switches hints off and frees the ring
  * @period_ms: milliseconds for which a mapping stays armed; @budget times this
  *             is at most KVM_PLACEMENT_HINTS_MAX_BATCH seconds

@@ -135,10 +135,12 @@ def _build(toolbox: Path, work: Path, variant: Variant, targets: tuple[str, ...]
     objects.mkdir(exist_ok=True)
     unfinished.touch()
     (objects / "fragment").write_text(variant.fragment)
-    make = ["make", f"O=/build/{objects.name}"]
+    make = ["make", "KCFLAGS=-Werror", f"O=/build/{objects.name}"]
     for argv in (
         [*make, "allnoconfig", f"KCONFIG_ALLCONFIG=/build/{objects.name}/fragment"],
-        [*make, "KCFLAGS=-Werror", "-j2", "prepare", *targets],
+        [*make, "-j2", "prepare"],
+        # By themselves: with others kbuild builds directories one by one, by a single job.
+        [*make, "-j2", *targets],
     ):
         run_in_tree(toolbox, argv, binds={work: Path("/build")}, cwd=f"/build/{SOURCE}", log=log)
     unfinished.unlink()

@@ -100,5 +100,5 @@ def test_what_a_killed_build_left_is_not_used(tmp_path: Path, monkeypatch: pytes
     for _ in range(3):
         with contextlib.suppress(KeyboardInterrupt):
             patch_check._build(tmp_path, tmp_path, patch_check.MAIN_VARIANTS[0], ("mm/",), tmp_path / "log")
-    # The configuration and the compiler run in turn: the first compiler is killed, the second is not.
-    assert seen == [False, True, False, True, True, True]
+    # Configuration, preparation and compiler run in turn: the first preparation is killed.
+    assert seen == [False, True] + [False, True, True] + [True, True, True]

@@ -95,11 +95,6 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it; it no longer says that"
     " a guest which stays rests well",
-    (
-        "kvm",
-        "609f28b93478",
-    ): "copies go before a memslot changes (log slots lock, replicated, was below 0.5 ms then), and others "
-    "of patches 105 to 118, which no figure here is of",
     ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""

@@ -1,6 +1,7 @@
 """How is the log of demo runs (demo_runs.py) shown?  A table of runs, and one of figures' spreads."""
 
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -53,14 +54,16 @@ def rendered(kept: Run) -> Iterator[str]:
     for kind, what in KINDS.items():
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)
         counted = ", ".join(f"{count} with {code}" for code, count in sorted(codes.items()))
-        yield f"* Beside {what}: {codes.total()} runs" + (f", {counted}." if counted else ".")
+        yield f"* Beside {what}: {codes.total()} run{'s' * (codes.total() != 1)}" + (
+            f", {counted}." if counted else "."
+        )
         yield from _missed([run for run in runs if run["beside"] == kind])
     yield "\n| date, commit | beside | load | others | speed | exit code | s | retakes |"
     yield "|---|---|---|---|---|---|---|---|"
     yield from map(_row, runs)
     for run in runs:
         if why := "; ".join((*run.get("failed", ()), *filter(None, [run.get("too_slow")]))):
-            yield f"\n{run['date'][:16]}: {why}."
+            yield "\n" + textwrap.fill(f"{run['date'][:16]}: {why}.", 98, break_on_hyphens=False)
     yield "\n| figure, all runs that have it | beside | runs | median | spread |\n|---|---|---|---|---|"
     yield from _spreads(runs)
     yield ""

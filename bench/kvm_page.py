@@ -57,7 +57,8 @@ def _beside(figures: Mapping[str, Figure]) -> Iterator[str]:
 
 def _waits(figures: Mapping[str, Figure]) -> Iterator[str]:
     yield f"The longest, in ms, by MiB of the VM's memory; of less than {SHORT_MS} ms there is no row."
-    yield "In brackets, where it was kept: what 99 of 100 waits are shorter than.\n"
+    yield "Of two rounds it is the one with the shorter longest wait; a discard has one round.  In brackets,"
+    yield "where it was kept: what 99 of 100 waits of that round are below, which may be few.\n"
     for kind in ("mapped", "replicated"):
         some = {name: one for name, one in figures.items() if name.startswith(f"wait_{kind}_")}
         sizes = list(next(iter(some.values()))["by_mib"])

@@ -79,7 +79,7 @@ pictures: venv ## draw the pictures of docs/how-it-works.md anew
 
 UNIT := --dist worksteal tests/unit
 test-unit: venv promtool ## unit tests, on all CPUs: no root, no lab
-	$(BIN)/pytest -n auto --maxprocesses 8 $(UNIT)
+	$(BIN)/pytest -n auto --maxprocesses 8 $(MARKED) $(UNIT)
 
 test-native: venv ## tests of the C core, the meter and the payload
 	$(BIN)/pytest tests/native --durations 10
@@ -95,7 +95,7 @@ agent-faults: venv ## 10,000 seeds of things that go wrong under the agent, in v
 	  [ $$code = 5 ] || exit $$code; echo "agent-faults: the time was over before all seeds had run"; }
 
 test-lab: venv lab ## tests in the emulated NUMA host (needs root)
-	$(BIN)/pytest tests/lab --ignore tests/lab/test_compute_node.py --durations 20
+	$(BIN)/pytest tests/lab $(MARKED) --ignore tests/lab/test_compute_node.py --durations 20
 
 # Quick ones wait for processes more than they compute, so there are two for each CPU.
 check: lint-files promtool ## everything that is quick: lint, and the unit tests that are
@@ -115,9 +115,20 @@ fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with li
 	  tests/native/fuzz_apart_requests.c vmplace/native/apart_requests.c -o build/fuzz/apart_requests
 	cd build/fuzz && ./apart_requests -runs=$(RUNS) -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 found/apart_requests
 
+# What is marked slow (pyproject.toml) is left to `make test-all`.
+.PHONY: test-lab-quick test-slow
+test-lab-quick:
+	@$(MAKE) --no-print-directory test-lab MARKED="-m 'not slow'"
+test-slow: ## the unit tests and tests in the emulated host that make test leaves out
+	@$(MAKE) --no-print-directory test-unit MARKED="-m slow"
+	@$(MAKE) --no-print-directory test-lab MARKED="-m slow"
+
 # One after the other, as native and lab tests measure time; those that are quick come before the lab is built.
-PARTS := lint-files environments lint-ansible test-unit agent-faults test-native fuzz lab test-lab test-cloud
-test: ## lint, tests (unit, native, lab, cloud), fuzzers (needs root; builds the lab first)
+PARTS := environments check lint-ansible test-native lab test-lab-quick test-cloud
+.PHONY: test-all
+test-all: PARTS += test-slow agent-faults fuzz
+test-all: test ## make test, what is slow, and fuzzers
+test: ## lint, and tests that are quick: unit, native, lab, cloud (needs root; builds the lab first)
 	@+began=$$(date +%s); number=0; for part in $(PARTS); do number=$$((number + 1)); \
 	  echo "test: [$$(($$(date +%s) - began)) s] $$number of $(words $(PARTS)): make $$part"; \
 	  $(MAKE) --no-print-directory $$part || exit; done; \

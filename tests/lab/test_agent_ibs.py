@@ -18,7 +18,7 @@ from lab.scenario_meter import read_window
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import status, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
 AGENT = 'source = "ibs"\nwindow_ms = 500\nlongest_rest_ms = 500\n'
 SCENARIO = replace(read_scenario("one-guest"), agent_config=AGENT)

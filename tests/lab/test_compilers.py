@@ -8,7 +8,7 @@ from lab import trees
 from lab.progress import Progress
 from lab.toolbox import compile_in_tree
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 
 def test_what_was_compiled_in_one_folder_is_not_compiled_in_another(

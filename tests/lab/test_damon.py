@@ -10,7 +10,7 @@ import pytest
 
 from lab.machine import LabHost, boot_host
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
 INSIDE = [Path(__file__).with_name(name) for name in ("damon_inside.py", "sampling_inside.py")]
 WAIT_S = 600

@@ -149,6 +149,7 @@ def test_no_process_and_no_mount_outlives_us(how: signal.Signals) -> None:
     assert not list((cache.cache_root() / "run").glob(f"{ours.pid}-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["n4-cpuless", "n4-memoryless"])
 def test_nodes_without_cpus_or_memory_are_seen_as_such(name: str) -> None:
     topology = read_topology(name)

@@ -12,7 +12,7 @@ import pytest
 
 from lab.machine import LabHost, boot_host
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 # As modules inside, too.

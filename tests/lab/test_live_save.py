@@ -18,7 +18,7 @@ from lab.scenario_managers import VmplaceAgent
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import status, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SCENARIO = parse_scenario(
     """

@@ -12,7 +12,7 @@ from lab.build import build_all
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 FLAGS = (

@@ -18,7 +18,7 @@ from lab.scenario_managers import NUMAD_LOG, UP_FOR_A_DAY
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import is_away, is_home, start_agent, status, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SCENARIO = read_scenario("busy")
 KEPT_OFF, OTHER = "busy0", "busy1"

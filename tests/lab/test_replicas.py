@@ -33,6 +33,7 @@ def asked(host: LabHost, command: str) -> Any:
     return json.loads(host.run(["python3", "/root/replicas_inside.py", command], timeout=600).stdout)
 
 
+@pytest.mark.slow
 def test_numa_balancing_leaves_replicas_alone(host: LabHost) -> None:
     seen = asked(host, "balancing")
     at_first, later = seen["mib"]

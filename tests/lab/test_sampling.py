@@ -167,6 +167,7 @@ def rightly_ordered(cool: list[float], hot: list[float]) -> float:
     return float((one < other).mean() + (one == other).mean() / 2)
 
 
+@pytest.mark.slow
 def test_bits_that_an_agent_reads_early_order_pages_by_heat(seen: Watched) -> None:
     (hot, cool, _), (hot_by_once, cool_by_once, _) = seen.early["heat"], seen.once["heat"]
     assert rightly_ordered(cool, hot) > 0.85
@@ -175,6 +176,7 @@ def test_bits_that_an_agent_reads_early_order_pages_by_heat(seen: Watched) -> No
     assert np.mean(hot) > 2 * np.mean(cool)
 
 
+@pytest.mark.slow
 def test_bits_that_an_agent_reads_early_tell_who_uses_a_page_most(seen: Watched) -> None:
     several, once = seen.early["by_node"][0], seen.once["by_node"][0]
     assert several[OWN] > 2 * several[NEIGHBOUR]

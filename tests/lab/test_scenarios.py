@@ -87,6 +87,7 @@ def starved(host: LabHost) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_machine_that_starves_the_guests_is_too_slow_to_judge(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_machine_that_starves_the_guests_is_too_slow_to_judge(
     assert caught.value.exit_code not in (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "guest", "has_huge"), [("one-guest", "small", True), ("shared-text", "caller", False)]
 )

@@ -14,7 +14,7 @@ from lab.scenario_managers import VmplaceAgent
 from lab.scenario_meter import read_window
 from lab.scenario_prepare import prepare_stage
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SCENARIO = read_scenario("shared-text")
 WINDOW_S, PAUSE_S, STAYS_S = 2.0, 3.0, 40.0

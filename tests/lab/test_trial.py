@@ -16,7 +16,7 @@ from lab.scenario_prepare import prepare_stage
 from lab.topology import cpu_nids
 from tests.lab.test_agent import pages_by_nid, status, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONFIG = """
 policy = "interleave"

@@ -16,7 +16,7 @@ from lab.scenario_meter import read_window
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EARLY = read_scenario("visited-halves")
 ONCE = replace(EARLY, agent_config=EARLY.agent_config.replace("first_ms = 16", "first_ms = 0"))

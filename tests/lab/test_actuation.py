@@ -12,6 +12,7 @@ import pytest
 from lab.machine import LabHost, boot_host
 
 pytestmark = pytest.mark.lab
+SLOW_HUGE = pytest.param("huge", marks=pytest.mark.slow)
 
 INSIDE = "/root/actuation_inside.py"
 PAGES_PER_MIB = 256
@@ -111,7 +112,7 @@ def test_memory_moves_whole_and_unchanged_while_it_is_read(host: LabHost, kind: 
     assert len(child.sums()) == 1
 
 
-@pytest.mark.parametrize("kind", ["small", "huge"])
+@pytest.mark.parametrize("kind", ["small", SLOW_HUGE])
 def test_undo_restores_every_page_of_a_scattered_process(host: LabHost, kind: str):
     child, journal = LabChild(host, f"back-{kind}", kind=kind, nids="-i 0,1,3"), f"/root/b-{kind}.journal"
     before = child.nid_of_each_page()
@@ -126,6 +127,7 @@ def test_undo_restores_every_page_of_a_scattered_process(host: LabHost, kind: st
     assert len(child.sums()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["small", "huge"])
 def test_undo_leaves_pages_that_somebody_else_moved_on(host: LabHost, kind: str):
     child, journal = LabChild(host, f"on-{kind}", kind=kind, nids="-i 0,1"), f"/root/o-{kind}.journal"
@@ -141,7 +143,7 @@ def test_undo_leaves_pages_that_somebody_else_moved_on(host: LabHost, kind: str)
     assert len(child.sums()) == 1
 
 
-@pytest.mark.parametrize("kind", ["small", "huge"])
+@pytest.mark.parametrize("kind", ["small", SLOW_HUGE])
 def test_kvm_moves_the_memory_of_a_vm_and_undo_brings_it_back(host: LabHost, kind: str):
     child, journal = LabChild(host, f"vm-{kind}", kind=kind, nids="-i 0,1,3"), f"/root/vm-{kind}.journal"
     assert host.run(["python3", INSIDE, "kernel", child.name]).stdout == "GfnKernel\n"
@@ -163,7 +165,9 @@ def test_a_process_without_a_vm_is_moved_by_the_system_call(host: LabHost):
     child.kill()
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 0.8, 1.5])
+@pytest.mark.parametrize(
+    "delay_s", [0.8, *(pytest.param(other, marks=pytest.mark.slow) for other in (0.3, 1.5))]
+)
 def test_a_mover_killed_9_is_undone_by_the_next(host: LabHost, delay_s: float):
     child = LabChild(host, "killed", nids="-i 0,1")
     journal = f"/root/k{delay_s}.journal"
@@ -182,6 +186,7 @@ def test_a_mover_killed_9_is_undone_by_the_next(host: LabHost, delay_s: float):
     assert len(child.sums()) == 1
 
 
+@pytest.mark.slow
 def test_a_guest_killed_in_the_middle_leaves_the_other_its_moves(host: LabHost):
     victim, other = LabChild(host, "victim"), LabChild(host, "other")
     mover = host.spawn(["python3", INSIDE, "apply", "/root/v.journal", "1", "small", "4", "victim", "other"])

@@ -146,6 +146,7 @@ def test_a_killed_agents_moves_are_reported_and_undone_by_the_next(host: LabHost
     host.run("kill -CONT $(pidof qemu-system-x86_64)")
 
 
+@pytest.mark.slow
 def test_the_next_agent_knows_of_a_killed_one(host: LabHost):
     agent = start_agent(host, mb_per_s=16)
     until(lambda: pages_by_nid(host, "two").get(3, 0) > 1000, "some pages are moved", agent)
@@ -167,6 +168,7 @@ def affinities(host: LabHost, name: str) -> set[str]:
     return {line.split()[1] for line in host.run(script).stdout.splitlines()}
 
 
+@pytest.mark.slow
 def test_vcpus_that_float_are_tied_to_their_memory_and_undo_lets_them_float(host: LabHost):
     for name in ("one", "two"):
         host.run(f"virsh vcpupin {name} 0 0-7 --live")
@@ -214,6 +216,7 @@ def test_what_is_recorded_here_is_replayed_elsewhere(host: LabHost, tmp_path: Pa
         assert guest["moved_bytes"] > PRESENT * 4096
 
 
+@pytest.mark.slow
 def test_libvirtds_restart_and_a_guest_destroyed_in_the_middle_stop_nothing(host: LabHost):
     agent = start_agent(host, mb_per_s=16)
     until(lambda: pages_by_nid(host, "one").get(0, 0) > 500, "moves are going on", agent)
@@ -226,6 +229,7 @@ def test_libvirtds_restart_and_a_guest_destroyed_in_the_middle_stop_nothing(host
     assert agent.wait(timeout=60) == 0
 
 
+@pytest.mark.slow
 def test_the_services_sandbox_lets_it_work_and_ends_cleanly(host: LabHost):
     balance(host, "1")
     host.put(CONFIG.format(mb_per_s=512).encode(), "/etc/vmplace/vmplace.toml")

@@ -123,6 +123,7 @@ def timed(host: LabHost, cpu_nid: int, mem_nid: int) -> tuple[float, MeterReadin
         return int(took) / 1e9, counters.read().since(before)
 
 
+@pytest.mark.slow
 def test_a_nested_guest_pays_the_modelled_latency(host: LabHost) -> None:
     """One vCPU asks little of the memory: its accesses take the unloaded latency and hardly more."""
     latency = emulated_memory(host.topology).latency / MLP
@@ -133,6 +134,7 @@ def test_a_nested_guest_pays_the_modelled_latency(host: LabHost) -> None:
     assert remote_s / local_s == pytest.approx(latency[1, 2] / latency[1, 1], rel=0.1)
 
 
+@pytest.mark.slow
 def test_guests_that_share_a_controller_wait_for_each_other(host: LabHost) -> None:
     """Eight CPUs read node 0 at once: where they settle, the solver says."""
     readers = [host.spawn(["meter_probe", "serve", str(cpu), "0", "32", str(cpu + 1)]) for cpu in range(8)]

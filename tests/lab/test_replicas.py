@@ -56,6 +56,7 @@ def test_replicas_are_given_back_before_the_host_swaps(host: LabHost) -> None:
     assert seen["intact"]
 
 
+@pytest.mark.slow
 def test_pages_that_ksm_merges_get_no_copies_or_lose_them_and_are_intact(host: LabHost) -> None:
     seen = asked(host, "ksm")
     assert seen["merged_first"] > 0.9 * NPAGES

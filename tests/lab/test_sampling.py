@@ -65,6 +65,7 @@ def test_huge_pages_are_seen_whole(host: LabHost, source: str, kind: str, code: 
     assert seen["huge"] == 32
 
 
+@pytest.mark.slow
 def test_a_guest_whose_pages_are_mapped_too_often_is_left_alone_and_another_one_is_read(
     host: LabHost,
 ) -> None:
@@ -90,7 +91,7 @@ def test_the_node_of_each_page_is_the_kernels(small_pages: dict[str, Any]) -> No
     assert "N2=16384" in small_pages["numa_maps"]
 
 
-@pytest.mark.parametrize("kind", ["process", "kvm"])
+@pytest.mark.parametrize("kind", ["kvm", pytest.param("process", marks=pytest.mark.slow)])
 def test_damon_finds_the_touched_region(host: LabHost, kind: str) -> None:
     """Sampled: no exact truth, but the region must stand out, and silence must be seen."""
     seen = windows(host, "damon", kind, 4, [[4096, 8192]])["windows"]
@@ -183,6 +184,7 @@ def test_bits_that_an_agent_reads_early_tell_who_uses_a_page_most(seen: Watched)
     assert once[OWN] < 1.5 * once[NEIGHBOUR]
 
 
+@pytest.mark.slow
 def test_ibs_samples_pages_that_a_vcpu_touches_and_no_others(host: LabHost) -> None:
     """The samples of a guest, taken by the host, have addresses of the host."""
     seen = windows(host, "ibs", "kvm", 4, [[1024, 9216]])["windows"]
@@ -227,6 +229,7 @@ def damon_by_doctor(host: LabHost) -> dict[str, Any]:
     return next(one for one in reported["capabilities"] if one["name"] == "DAMON")
 
 
+@pytest.mark.slow
 def test_the_cure_for_damon_of_somebody_else_frees_it(host: LabHost) -> None:
     new_damon(host, WATCH_ITSELF, "/run/somebody")
     found = damon_by_doctor(host)

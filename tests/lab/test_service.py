@@ -66,9 +66,8 @@ def ended(host: LabHost) -> str:
     return host.run("journalctl -u vmplace --no-pager", check=False).stdout
 
 
-@pytest.mark.parametrize(
-    "source", ["kvm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("damon", "idle"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["damon", "idle", "kvm"])
 def test_an_agent_comes_back_and_takes_over_whatever_ended_it(service: LabHost, source: str):
     """In one run, as each end costs a minute of emulation: killed, out of memory, hanging."""
     first = start(service, source)

@@ -88,30 +88,27 @@ def weighings(
     ``ahead_s``: for how long what was seen of each is expected to go on, None where nothing counts it.
     """
     wanted = decision.wanted or decision.pages
-    pauses = [view.mean_pause_ns(guest) for guest in view.guests]
     ways, goal = [], list(now)
     for number, (places, all_of_it) in enumerate(zip(decision.pages, wanted, strict=True)):
-        planned = _changed(view, number, PLANNED, now[number], places, pauses[number])
+        planned = _changed(view, number, PLANNED, now[number], places)
         goal[number] = planned.traffic
         ways += [_Way(number, STAY, now[number])]
         ways += [planned] if planned.pages else []
         if all_of_it is not places and not np.array_equal(all_of_it, places):
-            ways.append(_changed(view, number, WANTED, now[number], all_of_it, pauses[number]))
+            ways.append(_changed(view, number, WANTED, now[number], all_of_it))
     host = _Host.of(view, np.stack(goal), now)
-    ways += _other_ways(view, host, now, pauses)
+    ways += _other_ways(view, host, now)
     times = host.times(ways)
     by_guest: list[list[tuple[_Way, float]]] = [[] for _ in view.guests]
     for way, time in zip(ways, times, strict=True):
         by_guest[way.number].append((way, time))
     return tuple(
-        _weighing(guest, some, pause * real_ns, real_ns, ahead, view.system.nids)
-        for guest, some, pause, ahead in zip(view.guests, by_guest, pauses, ahead_s, strict=True)
+        _weighing(guest, some, view.mean_pause_ns(guest) * real_ns, real_ns, ahead, view.system.nids)
+        for guest, some, ahead in zip(view.guests, by_guest, ahead_s, strict=True)
     )
 
 
-def _changed(  # noqa: PLR0913 - a guest, and what its way there depends on
-    view: HostView, number: int, name: str, now: Matrix, places: NodeIndexes, mean_pause_ns: float
-) -> _Way:
+def _changed(view: HostView, number: int, name: str, now: Matrix, places: NodeIndexes) -> _Way:
     """Return the way of pages of guest ``number`` to ``places``, at the price of these pages."""
     guest = view.guests[number]
     pages = np.flatnonzero(places != guest.node)
@@ -127,18 +124,16 @@ def _changed(  # noqa: PLR0913 - a guest, and what its way there depends on
     kind = 2 * (there == REPLICATED) + (here == REPLICATED)
     moved, dropped, copied = np.bincount(kind, sizes, 3).tolist()
     each = np.where(there == REPLICATED, guest.copies, 1) * view.worth(guest, pages)
-    priced = float(each.sum()) * view.pause_ns(guest) / max(mean_pause_ns, 1e-300)
+    priced = float(each.sum()) * view.pause_ns(guest) / max(view.mean_pause_ns(guest), 1e-300)
     return _Way(number, name, then, moved, copied * guest.copies, dropped, priced=priced)
 
 
-def _other_ways(
-    view: HostView, host: "_Host", now: Sequence[Matrix], pauses: Sequence[float]
-) -> Iterator[_Way]:
+def _other_ways(view: HostView, host: "_Host", now: Sequence[Matrix]) -> Iterator[_Way]:
     """Yield the ways that are no plan: all on the best node, and copies."""
     sample, seen = _sample(view), np.stack(now)
     heat, nodes = seen.sum(axis=2), len(view.system.nids)
     moved = sample.held[:, 2:].sum(axis=1, keepdims=True) - sample.held[:, 2:]
-    best = host.best_nodes(heat, moved, np.array(pauses))
+    best = host.best_nodes(heat, moved)
     for number, index in enumerate(best.tolist()):
         if moved[number, index] or sample.held[number, 0]:
             then = np.zeros((nodes, nodes))
@@ -198,11 +193,12 @@ class _Host:
         uses = needs.shares.reshape(-1, pairs) @ system.visits.reshape(pairs, -1)
         return cls(view, needs, uses * solved(system, needs).rates[:, None])
 
-    def best_nodes(self, heat: Matrix, moved: Matrix, pause_ns: Matrix) -> npt.NDArray[np.intp]:
+    def best_nodes(self, heat: Matrix, moved: Matrix) -> npt.NDArray[np.intp]:
         """Return the node that each guest's memory would best be on as a whole, at the waits of the plan."""
         system, needs = self.view.system, self.needs
         latency = system.latency + system.visits @ system.waits(self.asked.sum(axis=0))
-        costs = (heat @ latency) / (needs.mlp * needs.parallelism)[:, None] + moved * pause_ns[:, None]
+        pause = np.array([self.view.mean_pause_ns(guest) for guest in self.view.guests])
+        costs = (heat @ latency) / (needs.mlp * needs.parallelism)[:, None] + moved * pause[:, None]
         holds = np.stack([guest.holds(system) for guest in self.view.guests])
         best: npt.NDArray[np.intp] = np.where(holds, costs, np.inf).argmin(axis=1)
         return best

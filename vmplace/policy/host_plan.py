@@ -184,8 +184,6 @@ def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory:
     """Return the plan's changes of the hottest pages, as far as the budget goes; ways back are paid for."""
     budget_ns = memory.budget_ns(view.now_ns, guest.slowdown_bound)
     changed = np.flatnonzero(plan != guest.node)
-    if not len(changed):
-        return plan
     stakes = _stakes_ns(view, guest, changed, plan, memory)
     if float(stakes.sum()) <= budget_ns:
         return plan

@@ -17,10 +17,12 @@ import numpy as np
 
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
+from vmplace.policy.host_view import Bools
 
 ROUNDS = 24
 """Pairs of corners between which weight is moved, at most."""
-HALVINGS = 10
+PARTS = 32
+"""A weight to be moved is found to one part of PARTS squared."""
 ENOUGH = 1e-4
 """A difference between corners below this share of the total is none."""
 
@@ -91,20 +93,27 @@ class CornerMix:
         return weights
 
     def _shift(self, weights: Matrix, source: int, to: int) -> float:
-        """Return how much weight to move so that both corners cost the same, or all that there is."""
-        whole = float(weights[source])
-        if self._still_falls(weights, source, to, whole):
-            return whole
-        low, high = 0.0, whole
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._still_falls(weights, source, to, middle) else (low, middle)
-        return low
+        """Return how much weight to move so that both corners cost the same, or all that there is.
 
-    def _still_falls(self, weights: Matrix, source: int, to: int, shift: float) -> bool:
-        """Return whether the total still falls where ``shift`` was moved."""
-        tried = weights.copy()
-        tried[source] -= shift
-        tried[to] += shift
-        margins = self.margins(tried)
-        return bool(margins[to] < margins[source])
+        The total is convex in what is moved: where ``to`` is as dear as ``source``, it no longer falls.
+        """
+        whole, low, parts = float(weights[source]), 0.0, np.arange(1.0, 1.0 + PARTS) / PARTS
+        for width in (1.0, 1.0 / PARTS):
+            tried = whole * (low + width * parts)
+            falls = self._still_falls(weights, source, to, tried)
+            if falls.all():
+                return float(tried[-1])
+            low += width * (float(falls.argmin()) / PARTS)
+        return whole * low
+
+    def _still_falls(self, weights: Matrix, source: int, to: int, shifts: Matrix) -> Bools:
+        """Return whether the total still falls where so much was moved, for each of ``shifts`` [S]."""
+        asked = weights @ self.asked + shifts[:, None] * (self.asked[to] - self.asked[source])
+        weighted = weights @ self.weighted + shifts[:, None] * (self.weighted[to] - self.weighted[source])
+        waits, margins = self.system.waits_and_margins(asked)
+        rise = weighted * (margins - waits) / np.maximum(asked, 1e-300)
+        steeper = waits @ (self.weighted[to] - self.weighted[source]) + rise @ (
+            self.asked[to] - self.asked[source]
+        )
+        falls: Bools = self.plain[to] - self.plain[source] + steeper < 0
+        return falls

@@ -42,6 +42,8 @@ HEAD = struct.Struct("=IiII")
 """Kind, pid, count, bytes of text (native/apart_requests.h, as all that is sent and answered)."""
 ANSWER = struct.Struct("=qqqq")
 """errno, ns by the clock, ns of CPU since the last answer, ns that it waited for a CPU."""
+LACK_CURE = "free some memory, or raise TasksMax and LimitNOFILE of the agent"
+UNUSABLE_CURE = f"install vmplace again: {native.APART} is missing, or may not be executed"
 ENDED_CURE = "`journalctl -k` tells whether the kernel ended it, as for lack of memory"
 READY = b"2"
 """What is sent first, by a program with these formats."""
@@ -58,9 +60,10 @@ class Process:
             self._socket, self._process = _started()
         except OSError as err:
             # Not as OSError, which callers take for the result of the call, such as "the node is full".
+            is_unusable = isinstance(err, FileNotFoundError | PermissionError)
             raise VmplaceError(
                 f"the process that moves pages does not start: {err.strerror}",
-                hint="free some memory, or raise TasksMax and LimitNOFILE of the agent",
+                hint=UNUSABLE_CURE if is_unusable else LACK_CURE,
             ) from err
         self._stat = Path(f"/proc/{self._process.pid}/stat")
         # Whose the guest is for which the last call was made; it may be gone as the process ends.

@@ -335,6 +335,14 @@ def test_that_the_process_does_not_start_is_no_word_of_the_kernels_on_a_node(
     assert reported.value.hint and descriptors() - before == set()
 
 
+def test_a_program_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    apart.close()
+    monkeypatch.setattr(native, "APART", tmp_path / native.APART.name)
+    with pytest.raises(VmplaceError, match="No such file") as reported:
+        apart.page_nids(os.getpid(), np.zeros(1, np.uint64), np.zeros(1, np.int32))
+    assert reported.value.hint and native.APART.name in reported.value.hint
+
+
 def test_a_program_with_other_formats_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The package was upgraded, and the agent was not started again."""
     program = tmp_path / native.APART.name

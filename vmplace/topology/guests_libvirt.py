@@ -85,24 +85,30 @@ class Libvirt:
         self._asked_for: frozenset[str] | None = None
         self._asked_at = 0.0
         self._retry_s = RETRY_S
+        self._is_routine = False
         self._last = LibvirtAnswer()
 
     def read(self, uuids: frozenset[str] = frozenset()) -> LibvirtAnswer:
         """Return the running domains; the last known ones with a ``problem`` while libvirt is away.
 
-        ``uuids`` are those of the guests that run: libvirt is asked at once when they changed.
+        ``uuids`` are those of the guests that run: libvirt is asked at once when they changed.  If all is
+        known, and only old, nobody waits for the answer: a later ``read`` takes it up.
         """
         patience_s = 0.0
         try:
             if self._worker is None and self._is_due(uuids):
-                is_again = uuids == self._asked_for and self._lacks(uuids)
-                self._retry_s = min(self._retry_s * 2, REFRESH_S) if is_again else RETRY_S
-                self._asked_for, self._asked_at, patience_s = uuids, self._clock(), self._answer_s
+                is_known, lacks = uuids == self._asked_for, self._lacks(uuids)
+                self._retry_s = min(self._retry_s * 2, REFRESH_S) if is_known and lacks else RETRY_S
+                self._is_routine = is_known and not lacks
+                self._asked_for, self._asked_at = uuids, self._clock()
+                patience_s = 0.0 if self._is_routine else self._answer_s
                 self._worker = Question(self._uri, "domains")
             if self._worker is not None:
                 self._last = _answer_of(self._worker.result(patience_s))
                 self._worker = None
         except TimeoutError:
+            if uuids == self._asked_for and self._may_take_longer:
+                return self._last
             return replace(self._last, problem=SILENCE)
         except VmplaceError as err:
             self._worker, self._last = None, replace(self._last, problem=str(err))
@@ -114,8 +120,13 @@ class Libvirt:
 
     @property
     def has_answered(self) -> bool:
-        """Tell whether an answer that came late waits for the next ``read``."""
-        return self._worker is not None and self._worker.has_ended
+        """Tell whether an answer that is wanted, and came late, waits for the next ``read``."""
+        return self._worker is not None and not self._may_take_longer and self._worker.has_ended
+
+    @property
+    def _may_take_longer(self) -> bool:
+        """Tell whether nobody waits for the answer yet."""
+        return self._is_routine and self._clock() - self._asked_at < self._answer_s
 
     def ask_monitor(self, uuid: str, command: str) -> str:
         """Return the answer of QEMU's human monitor; taints the domain.

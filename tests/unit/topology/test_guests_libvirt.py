@@ -89,6 +89,23 @@ def test_it_is_asked_when_guests_come_and_else_now_and_then(workers: list[tuple[
 
 
 @needs_libvirt
+def test_nobody_waits_for_a_routine_answer(stuck_uri: str):
+    clock = Clock()
+    libvirt = Libvirt(TEST_DRIVER, answer_s=20, clock=clock)
+    known = libvirt.read(test := frozenset(libvirt.read().descriptions))
+    libvirt._uri = stuck_uri
+    clock.now += REFRESH_S
+    began = time.monotonic()
+    assert libvirt.read(test) == known and not libvirt.has_answered
+    assert time.monotonic() - began < 10
+    # A guest that came is one of which nothing is known.
+    assert libvirt.read(test | {"newcomer"}).problem == "libvirt does not answer"
+    clock.now += 20
+    assert libvirt.read(test).problem == "libvirt does not answer"
+    libvirt.close()
+
+
+@needs_libvirt
 def test_a_guest_that_libvirt_does_not_list_yet_is_asked_for_again(workers: list[tuple[str, ...]]):
     clock = Clock()
     libvirt = Libvirt(TEST_DRIVER, answer_s=20, clock=clock)

@@ -1,4 +1,8 @@
-"""How long was the longest call that moved pages?  By the kernel's tracepoints, for all managers alike.
+"""How long was the longest call that moved or copied pages?  By the kernel's tracepoints, for all alike.
+
+1. Calls are move_pages, migrate_pages and mbind; and the ioctls by which the agent moves pages, makes copies
+   and drops them on a kernel with kvm-patches/.  Of all other ioctls nothing is noted.
+2. move_pages without nodes only asks where pages are: it does not count.
 
 Kernel balancing moves pages as tasks fault: it makes no calls.
 """
@@ -8,12 +12,22 @@ from lab.machine import LabHost
 TRACING = "/sys/kernel/tracing"
 COPIED = "instances/copies"
 """A buffer of its own: what KVM does to copies of guests' pages is counted there."""
-CALLS = ("move_pages", "migrate_pages", "mbind")
+CALLS = ("move_pages", "migrate_pages", "mbind", "ioctl")
+MOVE, REPLICATE, COLLAPSE = 0xC010AEFE, 0xC018AEFC, 0xC018AEFD
+"""KVM_PLACEMENT_MOVE and so on (kvm-patches/kvm_placement.h)."""
 _EVENTS = " ".join(
     f"{TRACING}/events/syscalls/sys_{end}_{call}" for call in CALLS for end in ("enter", "exit")
 )
+_ENTERED = " || ".join(f"cmd == {number:#x}" for number in (MOVE, REPLICATE, COLLAPSE))
+# An exit does not say of which ioctl: those of VMMs would fill the buffer.
+_FILTERS = {"sys_enter_ioctl": _ENTERED, "sys_exit_ioctl": 'comm ~ "vmplace*" || comm ~ "python*"'}
+_FILTER = "\n".join(
+    f"[ ! -d {TRACING}/events/syscalls/{event} ] || echo '{words}' >{TRACING}/events/syscalls/{event}/filter"
+    for event, words in _FILTERS.items()
+)
 START = f"""mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING} || exit 0
 echo 8192 >{TRACING}/buffer_size_kb; echo >{TRACING}/trace
+{_FILTER}
 for event in {_EVENTS}; do [ ! -d $event ] || echo 1 >$event/enable; done
 mkdir -p {TRACING}/{COPIED}; echo 64 >{TRACING}/{COPIED}/buffer_size_kb
 for event in replicate collapse; do
@@ -24,7 +38,7 @@ done"""
 LONGEST = f"""awk '
 match($0, /-[0-9]+ +\\[/) {{ tid = substr($0, RSTART + 1) + 0 }}
 match($0, / [0-9]+\\.[0-9]+: sys_/) {{ at = substr($0, RSTART + 1) + 0 }}
-/: sys_[a-z_]+\\(/ {{ began[tid] = at }}
+/: sys_[a-z_]+\\(/ && !/ nodes: 0[,)]/ {{ began[tid] = at }}
 /: sys_[a-z_]+ -> / && (tid in began) {{
 	took = at - began[tid]; delete began[tid]; calls++
 	if (took > longest) longest = took

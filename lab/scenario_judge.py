@@ -7,7 +7,7 @@ from lab.scenario import ManagerName, Scenario
 from lab.scenario_forecast import POLICY_OF, can_forecast, forecast_run_times
 from lab.scenario_lines import declared_lines
 from lab.scenario_managers import ManagerFigures
-from lab.scenario_meter import MeteredWindow, WindowSet
+from lab.scenario_meter import WindowSet
 from lab.scenario_probe import VMSTAT, moved_bytes
 from lab.scenario_result import GuestResult, ManagerResult
 from lab.topology import LabTopology, cpu_nids
@@ -27,7 +27,7 @@ class Observed:
     manager: ManagerName
     before: WindowSet
     after: WindowSet
-    emulated: MeteredWindow | None
+    emulated: WindowSet | None
     cpu_loads: dict[str, float]
     vmstat: tuple[dict[str, int], dict[str, int]]
     active_s: float | None
@@ -69,7 +69,7 @@ def judged(scenario: Scenario, topology: LabTopology, seen: Observed, run_time_s
         run_time_s=run_time_s,
         emulated_run_time_s=_mean([guest.emulated_run_time_s for guest in guests.values()]),
         forecast_run_time_s=_mean([guest.forecast_run_time_s for guest in guests.values()]),
-        retakes=after.retakes,
+        retakes=before.retakes + after.retakes,
         cost_share=seen.cost,
         machine_share=seen.shares,
         step_s=seen.step_s,
@@ -92,7 +92,7 @@ def _judged_guest(
     guest = scenario.guests[guest_id - 1]
     before, after = seen.before, seen.after
     cpus, nids = seen.vcpu_cpus.get(guest.name, {}), cpu_nids(topology)
-    answer = seen.verified.get(guest.name)
+    answer, emulated = seen.verified.get(guest.name), seen.emulated
     return GuestResult(
         vcpu_nids=guest.vcpu_nids,
         vcpu_nids_after=tuple(nids[cpus[i]] if i in cpus else None for i in range(len(guest.vcpu_nids))),
@@ -109,7 +109,10 @@ def _judged_guest(
         bad_pages=answer["bad_pages"] if answer else None,
         touches=answer["touches"] if answer else None,
         lar_agent=seen.figures.guest_lar.get(guest.name),
-        emulated_run_time_s=seen.emulated.emulated_run_time_s(guest_id) if seen.emulated else None,
+        emulated_run_time_s=emulated.median(lambda w: w.emulated_run_time_s(guest_id)) if emulated else None,
+        emulated_run_time_spread_s=(
+            emulated.spread(lambda w: w.emulated_run_time_s(guest_id)) if emulated else None
+        ),
         forecast_run_time_s=forecast_s,
         cpu_load=seen.cpu_loads.get(guest.name),
         traffic_before=before.windows[0].accesses_per_s(guest_id),

@@ -306,10 +306,12 @@ class VmplaceAgent:
         used = read_process_time(self._host, process.pid)
         # A guest without a finished window makes the exit code 3; the JSON is whole all the same.
         said = self._host.run(["vmplace", "status", "--json"], check=False, timeout=START_TIMEOUT_S)
-        figures = figures_of_status(
-            json.loads(said.stdout), used.total_s if used else None, self._start_cpu_s
-        )
-        lacking = {guest.name for guest in self._scenario.guests} - set(json.loads(said.stdout)["guests"])
+        try:
+            status = json.loads(said.stdout)
+        except ValueError:
+            raise LabTimeoutError("the agent tells no figures", hint=said.stderr[-500:]) from None
+        figures = figures_of_status(status, used.total_s if used else None, self._start_cpu_s)
+        lacking = {guest.name for guest in self._scenario.guests} - set(status["guests"])
         notes = (f"not found yet: {', '.join(sorted(lacking))}",) if lacking else ()
         return replace(figures, notes=notes)
 

@@ -5,9 +5,10 @@ so many seconds.  Where one needs more than ``LATEST`` times that, the machine w
 nothing and is taken again.  What guests' kernels access is left out of what is judged.
 """
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.counted import counted_by_programs, counted_fetches, counted_traffic
@@ -27,6 +28,8 @@ NODE_CACHE_LINES = 40_960
 """Of a node of two CPUs: 256 KiB each and 2 MiB in common (docs/meter.md)."""
 LATEST = 1.25
 """A guest that needs more time than this for its work has less than 80 % of its declared rate."""
+WINDOWS = 3
+"""Of a set: figures are their median."""
 RETAKES = 4
 """As many windows of a set may be taken again before the machine is called too slow."""
 POLL_S = 0.05
@@ -127,35 +130,59 @@ class WindowSet:
         return max(known) - min(known) if known else None
 
 
-def read_window(
+def read_window(host: LabHost, topology: LabTopology, seconds: float, guest_count: int) -> MeteredWindow:
+    """Switch the meter on, let the seconds pass, switch it off, and return what guests accessed meanwhile."""
+    with MeterCounters(host.shared_memory) as meter, _metering(host, "on"):
+        time.sleep(WARM_UP_S)
+        growth, passed = _passed(meter, seconds)
+    return metered_window(growth, passed, topology, guest_count)
+
+
+def read_emulated_windows(
     host: LabHost,
     topology: LabTopology,
     seconds: float,
     guest_count: int,
-    set_speed: Callable[[int], object] | None = None,
-) -> MeteredWindow:
-    """Switch the meter on, let the seconds pass, switch it off, and return what guests accessed meanwhile.
+    set_speed: Callable[[int], object],
+) -> WindowSet:
+    """Return windows in emulated time, in which the guests work as fast as memory lets them.
 
-    With ``set_speed`` it is a window in emulated time, in which the guests work as fast as memory lets them:
     ``set_speed(n)`` makes them work n times as fast as declared.
     """
+    windows: list[MeteredWindow] = []
     with MeterCounters(host.shared_memory) as meter:
         # Before and after emulated time, in which an answer of the guests takes a minute.
-        if set_speed:
-            set_speed(FULL_SPEED)
+        set_speed(FULL_SPEED)
         try:
-            host.run(["vmp-meter", "time" if set_speed else "on"])
-            time.sleep(WARM_UP_S)
-            earlier, start = meter.read(), time.monotonic()
-            time.sleep(seconds)
-            growth, passed = meter.read().since(earlier), time.monotonic() - start
+            with _metering(host, "time"):
+                time.sleep(WARM_UP_S)
+                for _ in range(WINDOWS):
+                    growth, passed = _passed(meter, seconds)
+                    if not growth.timed:
+                        raise LabError(
+                            "the meter keeps no emulated time", hint="vmplace lab build, and boot again"
+                        )
+                    windows.append(metered_window(growth, passed, topology, guest_count))
         finally:
-            host.run(["vmp-meter", "off"])
-            if set_speed:
-                set_speed(1)
-    if set_speed and not growth.timed:
-        raise LabError("the meter keeps no emulated time", hint="vmplace lab build, and boot again")
-    return metered_window(growth, passed, topology, guest_count)
+            set_speed(1)
+    return WindowSet(tuple(windows))
+
+
+@contextlib.contextmanager
+def _metering(host: LabHost, how: str) -> Iterator[None]:
+    """Have the meter count within the block."""
+    host.run(["vmp-meter", how])
+    try:
+        yield
+    finally:
+        host.run(["vmp-meter", "off"])
+
+
+def _passed(meter: MeterCounters, seconds: float) -> tuple[MeterReading, float]:
+    """Let the seconds pass; return what was counted, and how many they were."""
+    earlier, start = meter.read(), time.monotonic()
+    time.sleep(seconds)
+    return meter.read().since(earlier), time.monotonic() - start
 
 
 def read_windows(
@@ -169,20 +196,16 @@ def read_windows(
     """
     sound: list[MeteredWindow] = []
     retakes = 0
-    with MeterCounters(host.shared_memory) as meter:
-        host.run(["vmp-meter", "on"])
-        try:
-            _warm_up(meter, rates)
-            while len(sound) < 3:
-                growth, passed = _grown(meter, seconds, rates)
-                if late := late_guests(growth, passed, rates):
-                    retakes += 1
-                    if retakes > RETAKES:
-                        raise too_slow(growth, passed, rates, late)
-                    continue
-                sound.append(metered_window(growth, passed, topology, guest_count))
-        finally:
-            host.run(["vmp-meter", "off"])
+    with MeterCounters(host.shared_memory) as meter, _metering(host, "on"):
+        _warm_up(meter, rates)
+        while len(sound) < WINDOWS:
+            growth, passed = _grown(meter, seconds, rates)
+            if late := late_guests(growth, passed, rates):
+                retakes += 1
+                if retakes > RETAKES:
+                    raise too_slow(growth, passed, rates, late)
+                continue
+            sound.append(metered_window(growth, passed, topology, guest_count))
     if (worst := max(window.unattributed for window in sound)) > UNATTRIBUTED_MAX:
         raise LabError(
             f"the meter could not tell of {worst:.2%} of all accesses whose or where they were",

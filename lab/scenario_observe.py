@@ -3,15 +3,18 @@
 1. Guests work at the speed of this machine.  Three metered windows before, once for all managers.
 2. The manager is let act from when it is ready, until nothing moves any more; nobody gets less time than
    ``least_s``, and the control as much as the longest of the others.
-3. It is stopped: where memory lies is judged without it.  Three metered windows, and one in emulated time.
-4. It runs again, in turns with being stopped: what it costs.
-5. Every guest verifies all its memory, exactly.
+3. It is paused: where memory lies is judged without it.  Three metered windows, and three in emulated time.
+   Where there are copies, every guest verifies all its memory on each vCPU: each reads those of its node.
+4. It runs again, in turns with being paused: what it costs.
+5. It is stopped, and every guest verifies all its memory, exactly.
+
+Memory is looked at, too, where the machine turns out to be too slow for the rest.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lab.errors import LabError, LabTimeoutError, TooSlowError
@@ -22,13 +25,21 @@ from lab.scenario import ManagerName
 from lab.scenario_ask import ask_all, ask_patiently
 from lab.scenario_calls import longest_call_ms, start_tracing
 from lab.scenario_cost import measured_cost
-from lab.scenario_judge import Observed
+from lab.scenario_judge import Observed, is_intact
 from lab.scenario_managers import MANAGERS, Manager, NoManager
-from lab.scenario_meter import FULL_SPEED, MeteredWindow, WindowSet, read_window, read_windows
+from lab.scenario_meter import FULL_SPEED, RETAKES, WindowSet, read_emulated_windows, read_windows
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat
 from lab.scenario_rest import Acting
-from lab.scenario_result import ACTS, COST_TURNS, EMULATED_WINDOW, WINDOWS_AFTER, WINDOWS_BEFORE
+from lab.scenario_result import (
+    ACTS,
+    COST_TURNS,
+    EMULATED_WINDOW,
+    VERIFIED,
+    VERIFIED_COPIES,
+    WINDOWS_AFTER,
+    WINDOWS_BEFORE,
+)
 from lab.scenario_speed import LEAST_SPEED, WorkClock, declared_rates, measured_speed
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
@@ -72,7 +83,9 @@ def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progr
         try:
             return run.observed()
         except LabTimeoutError as err:
-            raise too_slow_for(err, run.share()) from err
+            raise run.unless_memory_is_lost(too_slow_for(err, run.share())) from err
+        except TooSlowError as err:
+            raise run.unless_memory_is_lost(err) from err
 
 
 def too_slow_for(err: LabTimeoutError, share: float) -> LabError:
@@ -132,13 +145,14 @@ class _Run:
         )
         after = self._windows(WINDOWS_AFTER, scenario.time.after_s)
         cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
-        emulated = self._emulated_window()
+        emulated = self._emulated_windows()
+        have_answered = self._verify_copies()
         manager.resume()
         figures, cost = manager.figures(), self._cost()
-        versions = read_versions(host)
+        versions = read_versions(host) | {"kernel": self._stage.artifacts.kernel.parent.name}
         manager.stop()
-        with self._step("guests verify all their memory"):
-            verified = self._verify()
+        with self._step(VERIFIED):
+            verified = {name: one for name, one in self._verify().items() if name in have_answered}
         return Observed(
             manager=self._name,
             before=before,
@@ -200,11 +214,14 @@ class _Run:
     def _windows(self, what: str, seconds: float) -> WindowSet:
         """Return windows at the speed that the machine allows now: it may do other things than at first."""
         count = len(self._scenario.guests)
+        retakes = 0
         with self._step(what):
             while True:
                 try:
-                    return read_windows(self._host, self._stage.topology, seconds, count, self._rates)
+                    found = read_windows(self._host, self._stage.topology, seconds, count, self._rates)
+                    return replace(found, retakes=retakes + found.retakes)
                 except TooSlowError:
+                    retakes += RETAKES + 1
                     slower = (self._start.speed or 1.0) / 2
                     if slower < LEAST_SPEED:
                         raise
@@ -219,12 +236,12 @@ class _Run:
     def _set_speed(self, factor: float) -> None:
         ask_all(self._host, self._scenario.guests, f"speed {factor:g}")
 
-    def _emulated_window(self) -> MeteredWindow | None:
-        """Return a window in emulated time, in which the guests work as fast as they can."""
+    def _emulated_windows(self) -> WindowSet | None:
+        """Return windows in emulated time, in which the guests work as fast as they can."""
         if self._scenario.time.dilation is None:
             return None
         with self._step(EMULATED_WINDOW):
-            return read_window(
+            return read_emulated_windows(
                 self._host,
                 self._stage.topology,
                 self._scenario.time.emulated_s,
@@ -275,6 +292,29 @@ class _Run:
         if self._name == "none" and self._start.longest_s:
             return acting.passed_s >= self._start.longest_s
         return acting.is_over
+
+    def unless_memory_is_lost(self, err: LabError) -> LabError:
+        """Return the error itself, or, if a guest lost memory under a manager, that: on any machine."""
+        if not self._is_managed or not isinstance(err, TooSlowError):
+            return err
+        try:
+            verified = self._verify()
+        except LabError:
+            return err
+        if lost := sorted(name for name, one in verified.items() if not is_intact(one)):
+            return LabError(f"{', '.join(lost)} lost memory under {self._name}", hint=str(err))
+        return err
+
+    def _verify_copies(self) -> Collection[str]:
+        """Return the guests that verified all while there may be copies, or all where there never were any.
+
+        What they found counts on: the answer of a later look has it, too.
+        """
+        every = [guest.name for guest in self._scenario.guests]
+        if read_progress(self._host)[1:] in ((), (0,)):
+            return every
+        with self._step(VERIFIED_COPIES):
+            return ask_patiently(self._host, self._scenario.guests, "verify", VERIFY_TIMEOUT_S)
 
     def _verify(self) -> dict[str, Any]:
         # All is measured by now; the vCPUs that a manager packed on one node would take minutes.

@@ -95,9 +95,10 @@ class Acting:
         """Tell whether it has had its time: all get the least, and nobody more than the most.
 
         But one that comes to rest is waited for: where it puts memory is judged once it is done, and how long
-        that took is reported.  Those that do not come to rest get as long.
+        that took is reported.  Those that do not come to rest get as long, whether they move pages or not.
         """
-        if self.had_s >= self.timing.least_s and self.is_at_rest:
+        has_as_long = self.rests or self.passed_s >= self.longest_s
+        if self.had_s >= self.timing.least_s and self.is_at_rest and has_as_long:
             return True
         most_s = max(self.timing.least_s, self.timing.most_s)
         if self.passed_s >= LONGEST * most_s:

@@ -13,7 +13,8 @@ from lab.scenario import ManagerName
 SCHEMA_VERSION = 1
 ACTS = "acts"
 WINDOWS_BEFORE, WINDOWS_AFTER = "metered windows before", "metered windows after"
-EMULATED_WINDOW, COST_TURNS = "window in emulated time", "what it costs, in turns"
+EMULATED_WINDOW, COST_TURNS = "windows in emulated time", "what it costs, in turns"
+VERIFIED, VERIFIED_COPIES = "guests verify all their memory", "guests verify all copies of it"
 """Steps of a manager's run from which figures come, as ``machine_share`` calls them."""
 WORK_TOUCHES = 100_000_000
 """The work that emulated run times are given for."""
@@ -36,7 +37,8 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     the scenario does not measure it.  ``forecast_run_time_s`` is what the simulator says of it
     (scenario_forecast.py).  ``cpu_load``: CPUs that the guest used while the manager acted.
     ``fetch_lar_*``: the share of its instructions whose code lies on the node that executes them.
-    Figures "after" are medians of three windows, ``lar_after_spread`` how far these are apart.
+    Figures "after" and emulated run times are medians of three windows, ``*_spread`` how far these are
+    apart.
     ``lines_per_touch`` is what the meter counted, ``declared_lines_per_touch`` what follows from the declared
     pattern.
     """
@@ -60,6 +62,7 @@ class GuestResult(msgspec.Struct, frozen=True, kw_only=True):
     fetch_lar_before: float | None = None
     fetch_lar_after: float | None = None
     lar_after_spread: float | None = None
+    emulated_run_time_spread_s: float | None = None
     lines_per_touch: float | None = None
     declared_lines_per_touch: float | None = None
 
@@ -74,9 +77,9 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     contains waiting for a CPU and for others to drain their page lists, ``longest_move_call_cpu_ms`` is
     the most that a call worked. ``emulated_run_time_s`` and ``forecast_run_time_s`` are the means of the
     guests'; None if one has none. ``retakes``: windows that were taken again as a guest came to less than
-    80 % of its touches. ``cost_share``: which share of what guests do at full speed the running manager
-    costs when all is placed. ``machine_share``: what of the machine others left to the emulated host in
-    each step, ``step_s`` how long that took.
+    80 % of its touches, those before, which all managers share, among them. ``cost_share``: which share
+    of what guests do at full speed the running manager costs when all is placed. ``machine_share``: what
+    of the machine others left to the emulated host in each step, ``step_s`` how long that took.
     """
 
     guests: dict[str, GuestResult]
@@ -96,7 +99,6 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     run_time_s: float
     emulated_run_time_s: float | None = None
     forecast_run_time_s: float | None = None
-    attempts: int = 1
     retakes: int = 0
     cost_share: float | None = None
     machine_share: dict[str, float] = {}
@@ -111,7 +113,8 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario under several managers, each from the same snapshot of host and guests.
 
     ``speed``: at which share of their declared rates guests worked.  ``too_slow``: why not all was judged;
-    ``undecided``: what did not come out, without a verdict (scenario_verdict.py).
+    ``undecided``: what did not come out, without a verdict (scenario_verdict.py).  ``skipped``: how many
+    claims compare with a manager that was not asked for, by its name.
     """
 
     scenario: str
@@ -121,6 +124,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     failed_expectations: tuple[str, ...] = ()
     too_slow: str | None = None
     undecided: tuple[str, ...] = ()
+    skipped: dict[str, int] = {}
     # The word that kept results have.
     speed: float | None = msgspec.field(default=None, name="pace")
     seed: int

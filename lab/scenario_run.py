@@ -20,7 +20,7 @@ from lab.scenario_managers import KERNEL_OF, MANAGERS
 from lab.scenario_observe import SharedStart, observe
 from lab.scenario_prepare import Stage, prepare_stage
 from lab.scenario_result import ManagerResult, ScenarioResult
-from lab.scenario_verdict import verdict
+from lab.scenario_verdict import skipped_claims, verdict
 from vmplace.errors import VmplaceError
 
 
@@ -54,8 +54,8 @@ class _ScenarioRun:
     def add(self, name: ManagerName) -> None:
         """Run one more; raises TooSlowError."""
         started = time.monotonic()
-        stage = self._stage(name)
         try:
+            stage = self._stage(name)
             seen = observe(stage, name, self._start, self._progress)
         except TooSlowError:
             raise
@@ -89,6 +89,7 @@ class _ScenarioRun:
             failed_expectations=(*failures, *found.failed),
             too_slow="; ".join(slow) or None,
             undecided=found.undecided,
+            skipped=skipped_claims(self._scenario, results),
             speed=self._start.speed,
             seed=self._scenario.seed,
             versions=_versions(stage),

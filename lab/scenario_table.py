@@ -23,6 +23,9 @@ def print_result(result: ScenarioResult, console: Console) -> None:
         console.print(f"[yellow]{result.too_slow}[/yellow]", highlight=False)
     for sentence in result.failed_expectations:
         console.print(f"[red]not as expected:[/red] {sentence}", highlight=False)
+    if result.skipped:
+        rivals = ", ".join(f"{name} ({count})" for name, count in sorted(result.skipped.items()))
+        console.print(f"[dim]claims not judged, as these did not run: {rivals}[/dim]")
     if not result.failed_expectations and not result.too_slow:
         console.print("[green]all expectations hold[/green]")
 

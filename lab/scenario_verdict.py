@@ -2,9 +2,11 @@
 
 A claim holds or fails only where the machine was free enough in the steps that its figures come from, under
 each manager that it compares.  Else it is undecided, whichever way it came out: managers run one after the
-other, and what others did may have hurt any of them.  Memory that is lost is lost on any machine.
+other, and what others did may have hurt any of them.  Windows in which figures are taken are short beside the
+time in which a manager acts, and count each by itself.  Memory that is lost is lost on any machine.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +19,8 @@ from lab.scenario_result import (
     ACTS,
     COST_TURNS,
     EMULATED_WINDOW,
+    VERIFIED,
+    VERIFIED_COPIES,
     WINDOWS_AFTER,
     WINDOWS_BEFORE,
     ManagerResult,
@@ -35,10 +39,12 @@ STEPS_OF: Mapping[str, tuple[str, ...]] = {
     "cost_share_max": (COST_TURNS,),
     "declared_lines_within": (WINDOWS_AFTER,),
     "forecast_within": TIMED,
-    "intact": (),
+    "intact": (VERIFIED_COPIES, VERIFIED),
 }
-"""The steps that the figures of each kind of claim come from; none: they are the same on any machine."""
+"""The steps that the figures of each kind of claim come from."""
 COMPARISONS = ("as_good_as", "fastest_of")
+FIGURES = {"lar": "lar_after", "mc_imbalance": "mc_imbalance_after", "run_time": "emulated_run_time_s"}
+"""By what ``compare`` says: which figure of a guest that is."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,21 @@ class _Claim:
     expectation: Expectation
     managers: tuple[ManagerName, ...]
     steps: tuple[str, ...]
+
+    def lacks_figures(self, results: Mapping[ManagerName, ManagerResult]) -> bool:
+        """Tell whether a rival has no figure to compare with: then nothing can be claimed."""
+        rivals = [results[name] for name in self.managers[1:]]
+        return any(figure is None for rival in rivals for figure in self._figures(rival))
+
+    def _figures(self, rival: ManagerResult) -> Iterator[float | None]:
+        if self.expectation.fastest_of:
+            yield rival.emulated_run_time_s
+        elif self.expectation.compare == "host_mc_imbalance":
+            yield rival.mc_imbalance_after
+        else:
+            key = FIGURES[self.expectation.compare]
+            for name in self.expectation.guests or tuple(rival.guests):
+                yield getattr(rival.guests[name], key)
 
 
 @dataclass
@@ -80,7 +101,12 @@ class _Open:
         if not self.count:
             return None
         left, name = self.busiest
-        others = f"this machine is too slow to judge: others used up to {1 - left:.0%} of it under {name}"
+        why = (
+            f"others used up to {1 - left:.0%} of it"
+            if left < FREE
+            else "there are no figures to compare with"
+        )
+        others = f"this machine is too slow to judge: {why} under {name}"
         missed = "; ".join(self.missed) or "nothing"
         return f"{others}; claims undecided: {self.count}, not as expected of them: {missed}"
 
@@ -92,38 +118,45 @@ def verdict(scenario: Scenario, results: dict[ManagerName, ManagerResult]) -> Ve
     for claim in _claims(scenario, results):
         alone = msgspec.structs.replace(scenario, expect=(claim.expectation,))
         missed = failed_expectations(alone, results)
-        if all(free_share(results[name], claim.steps) >= FREE for name in claim.managers):
+        is_free = all(free_share(results[name], claim.steps) >= FREE for name in claim.managers)
+        if is_free and (missed or not claim.lacks_figures(results)):
             failed += missed
         else:
             left.add(claim, missed, results)
     return Verdict(tuple(failed), tuple(left.missed), left.reason)
 
 
+def skipped_claims(scenario: Scenario, results: Mapping[ManagerName, ManagerResult]) -> dict[str, int]:
+    """Return how many claims compare with a manager that has no result, by its name."""
+    ran = [one for one in scenario.expect for name in one.managers if name in results]
+    rivals = [rival for one in ran for rival in (*one.as_good_as, *one.fastest_of) if rival not in results]
+    return dict(Counter(rivals))
+
+
 def free_share(result: ManagerResult, steps: tuple[str, ...]) -> float:
-    """Return what others left of the machine in these steps together, by the time that each took.
+    """Return what others left of the machine in that of these steps in which they left least.
 
     A step that was not taken does not count.
     """
-    shares = result.machine_share
-    weights = {step: result.step_s.get(step, 1.0) for step in steps if step in shares}
-    total = sum(weights.values())
-    return sum(shares[step] * weight for step, weight in weights.items()) / total if total else 1.0
+    return min((result.machine_share[step] for step in steps if step in result.machine_share), default=1.0)
 
 
 def _claims(scenario: Scenario, results: Mapping[ManagerName, ManagerResult]) -> Iterator[_Claim]:
     for expectation in scenario.expect:
         for name in expectation.managers:
             if name in results:
-                yield from _limits(expectation, name)
+                yield from _limits(expectation, name, results[name])
                 yield from _comparisons(expectation, name, results)
 
 
-def _limits(expectation: Expectation, name: ManagerName) -> Iterator[_Claim]:
-    """Yield the claims about one manager alone."""
+def _limits(expectation: Expectation, name: ManagerName, result: ManagerResult) -> Iterator[_Claim]:
+    """Yield the claims about one manager alone; memory that is lost is lost on any machine."""
     bare = Expectation(managers=(name,), guests=expectation.guests)
+    has_lost = any(guest.intact is False for guest in result.guests.values())
     for key, steps in STEPS_OF.items():
         if (limit := getattr(expectation, key)) is not None:
-            yield _Claim(msgspec.structs.replace(bare, **{key: limit}), (name,), steps)
+            where = () if key == "intact" and has_lost else steps
+            yield _Claim(msgspec.structs.replace(bare, **{key: limit}), (name,), where)
 
 
 def _comparisons(

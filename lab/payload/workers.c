@@ -167,11 +167,14 @@ static void verify_for_a_tick(struct vmp_worker *worker)
 	worker->verify_debt -= floor(worker->verify_debt);
 }
 
-static void verify_share(struct vmp_worker *worker)
+/* Each vCPU checks all pages: it reads the copies that its node has of them, if there are any. */
+static void verify_all(struct vmp_worker *worker)
 {
-	for (uint64_t page = worker->first_page; page < worker->end_page; page++)
-		vmp_arena_verify_page(worker->team->arena, page, 0);
-	worker->verified_pages += worker->end_page - worker->first_page;
+	uint64_t npages = worker->team->arena->npages;
+
+	for (uint64_t i = 0; i < npages; i++)
+		vmp_arena_verify_page(worker->team->arena, (worker->first_page + i) % npages, 0);
+	worker->verified_pages += npages;
 }
 
 static void verify_library(struct vmp_team *team)
@@ -184,7 +187,7 @@ static void verify_library(struct vmp_team *team)
 static void halt_and_verify(struct vmp_worker *worker)
 {
 	pthread_barrier_wait(&worker->team->halted);
-	verify_share(worker);
+	verify_all(worker);
 	if (!worker->vcpu)
 		verify_library(worker->team);
 	pthread_barrier_wait(&worker->team->halted);

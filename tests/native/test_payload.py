@@ -48,6 +48,12 @@ def test_untouched_memory_is_intact(program: Path) -> None:
     assert (verified["verified_pages"], verified["bad_pages"]) == (2048, 0)
 
 
+def test_each_vcpu_verifies_all_of_it(program: Path) -> None:
+    """Nodes may have copies of their own."""
+    (verified,) = answer(talk(program, ("arena=8", "vcpus=2"), "verify\nquit\n"), "verified")
+    assert (verified["verified_pages"], verified["bad_pages"]) == (2 * 2048, 0)
+
+
 @pytest.mark.parametrize("byte", [0, 3, 4, 63, 4096 * 100 + 77, (8 << 20) - 1])
 def test_one_flipped_bit_anywhere_is_found(program: Path, byte: int) -> None:
     (verified,) = answer(talk(program, ONE_VCPU, f"corrupt {byte}\nverify\nquit\n"), "verified")

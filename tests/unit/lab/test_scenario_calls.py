@@ -18,6 +18,16 @@ TRACE = """\
     CPU 0/KVM-tcg-77     [001] .....   130.126500: sys_migrate_pages -> 0x12
          vmplace-512     [002] .....   130.300000: sys_move_pages -> 0x0
 """
+ASKS = """\
+   vmplace-apart-9  [003] .....   1.000000: sys_move_pages(pid: 1c2, nr_pages: 2, pages: 7f, nodes: 0, s: 7e)
+   vmplace-apart-9  [003] .....   9.000000: sys_move_pages -> 0x0
+"""
+MOVES = """\
+         vmplace-7  [003] .....   4.000000: sys_ioctl -> 0x0
+         vmplace-7  [003] .....   5.000000: sys_ioctl(fd: 9, cmd: c010aefe, arg: 7f)
+         vmplace-7  [003] .....   5.110000: sys_ioctl -> 0x0
+         vmplace-7  [003] .....   9.000000: sys_ioctl -> 0x0
+"""
 
 
 def longest(tmp_path: Path, trace: str) -> tuple[float | None, str]:
@@ -29,6 +39,15 @@ def longest(tmp_path: Path, trace: str) -> tuple[float | None, str]:
 
 def test_a_calls_length_is_from_its_entry_to_its_exit_on_one_thread(tmp_path: Path):
     assert longest(tmp_path, TRACE)[0] == pytest.approx(40.5)
+
+
+def test_calls_that_only_ask_do_not_count(tmp_path: Path):
+    assert longest(tmp_path, ASKS) == (None, NO_CALLS)
+
+
+def test_the_agents_moves_by_ioctl_count(tmp_path: Path):
+    """Only exits are noted of its other ioctls."""
+    assert longest(tmp_path, MOVES)[0] == pytest.approx(110.0)
 
 
 def test_no_calls_are_no_answer(tmp_path: Path):

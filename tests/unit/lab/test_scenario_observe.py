@@ -65,6 +65,25 @@ def test_guests_that_keep_silent_under_a_manager_on_a_free_machine_are_its_failu
     assert str(err) == "others left 95% of the machine, and under vmplace no guest answered in 180 s"
 
 
+@pytest.mark.parametrize(("bad_pages", "is_slow"), [(0, True), (1, False)])
+def test_memory_that_was_lost_counts_though_the_machine_was_too_slow(
+    monkeypatch: pytest.MonkeyPatch, bad_pages: int, is_slow: bool
+):
+    def gives_up(run: scenario_observe._Run) -> None:
+        run._is_managed = True
+        raise TooSlowError("vmplace had not come to rest")
+
+    answer = {"event": "verified", "bad_pages": bad_pages, "wrong_calls": 0}
+    machine_had(monkeypatch, (0.0, 0.0))
+    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
+    monkeypatch.setattr(scenario_observe, "ask_patiently", lambda *_: {"web": answer})
+    monkeypatch.setattr(scenario_observe._Run, "observed", gives_up)
+    with pytest.raises(LabError) as caught:
+        scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
+    assert isinstance(caught.value, TooSlowError) == is_slow
+    assert is_slow or str(caught.value) == "web lost memory under vmplace"
+
+
 @pytest.mark.parametrize(
     ("manager", "share", "managed"),
     [("vmplace", 0.6, True), ("vmplace", 0.95, False), ("none", 0.95, True)],

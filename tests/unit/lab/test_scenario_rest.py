@@ -68,7 +68,8 @@ def test_on_a_slow_machine_one_that_comes_to_rest_is_waited_for():
 
 def test_one_that_never_rests_gets_as_long_as_those_before_it():
     assert acting(moves=200, share=0.5, rests=False, longest_s=109).passed_s == 109
-    assert acting(moves=3, share=0.5, rests=False, longest_s=109).passed_s == 20
+    assert acting(moves=3, share=0.5, rests=False, longest_s=109).passed_s == 109
+    assert acting(moves=3, share=0.5, rests=False, longest_s=15).passed_s == 20
 
 
 def test_what_others_use_and_what_guests_lack_is_not_counted_twice():

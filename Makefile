@@ -157,7 +157,7 @@ kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace-lab check-qemu-patches
 
-demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories (STORY=restart: one of them); exit code 0: its claims hold, 5: too slow to judge: build/demo
+demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories (STORY=restart: one of them); Error 1: a claim fails, Error 5: too slow to judge: build/demo
 	@rm -rf build/demo && mkdir -p build/demo && $(BIN)/python -m bench.record > build/demo/record.json
 	$(BIN)/vmplace-lab demo --out build/demo $(addprefix --story ,$(STORY))
 
@@ -298,5 +298,5 @@ $(TOOLS)/prometheus: | setup
 	@mkdir -p $(TOOLS)/deb && cd $(TOOLS)/deb && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
 	@mv $(TOOLS)/deb/usr/bin/promtool $(TOOLS)/deb/usr/bin/prometheus $(TOOLS) && rm -rf $(TOOLS)/deb && touch $@
 
-clean: ## remove what was built here (the lab's cache stays: vmplace lab clean --all)
+clean: ## remove what was built here (the lab's cache stays; before it, vmplace lab clean --all empties that)
 	rm -rf build lab/build .venv vmplace/native/*.so vmplace/native/vmplace-apart *.egg-info lab/*.egg-info

@@ -53,7 +53,8 @@ def rendered(log: Result) -> str:
 def rendered_run(kept: Result) -> str:
     """Return the table for the one run that is kept whole, and the line below it."""
     record = kept["record"]
-    source = f"One run, {record['date'][:10]}, commit {record['commit'][:12]}, kernel {_kernel(kept)}."
+    what = f"{record['date'][:10]}, commit {record['commit'][:12]}, kernel {_kernel(kept)}"
+    source = f"One run in which all claims held, {what}."
     return "\n".join((*_rows([kept["demo"]]), "", source))
 
 
@@ -62,10 +63,14 @@ def _kernel(kept: Result) -> str:
 
 
 def _rows(runs: Sequence[Result]) -> Iterator[str]:
-    yield "| who | LAR, one node | LAR, read-only | imbalance: span, host | time, s | moved, copied | cost |"
+    heads = ("who", "LAR, one node", "LAR, read-only", "imbalance: span, host", "modelled s")
+    yield f"| {' | '.join((*heads, 'moved, copied', 'cost'))} |"
     yield "|---|---|---|---|---|---|---|"
     for name, shown in NAMES.items():
-        managers = [run["managers"][name] for run in runs]
+        # A run that failed may lack a manager that broke.
+        managers = [run["managers"][name] for run in runs if name in run.get("managers", {})]
+        if not managers:
+            continue
         guests = [manager["guests"] for manager in managers]
         home = [min(of[guest]["lar_after"] for guest in ("web", "shop")) for of in guests]
         table = [of["table"]["lar_after"] for of in guests]
@@ -95,14 +100,23 @@ def _cost(managers: Sequence[Result]) -> str:
 
 
 def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
-    codes = Counter(run["exit_code"] for run in runs)
-    ended = ", ".join(f"{codes[code]} with {code}" for code in sorted(codes))
+    idle = _codes([run for run in runs if run["beside"] == "idle"])
+    busy = _codes([run for run in runs if run["beside"] != "idle"])
     commits = list(dict.fromkeys(run["commit"][:7] for run in shown))
     which_commits = ", ".join(commits) if len(commits) < 3 else f"{commits[0]} to {commits[-1]}"
-    which = "One run" if len(shown) == 1 else f"Medians (and spread) of {len(shown)} runs"
+    which = "one run" if len(shown) == 1 else f"medians (and spread) of {len(shown)} runs"
     until = shown[-1]["date"][:10]
-    yield f"{which} to {until}, commit {which_commits}, on two virtual cores."
-    yield f"Times are modelled. [Exit codes](docs/results.md#runs-of-the-demo-in-a-row): {ended}."
+    yield f"First story, {which} to {until}, {which_commits}, two virtual cores."
+    lacking = sum(not set(NAMES) <= set(run.get("managers", {})) for run in shown)
+    if lacking:
+        yield f"{lacking} of them lack the figures of some manager."
+    codes = "[Exit codes](docs/results.md#runs-of-the-demo-in-a-row)"
+    yield f"{codes}: idle {idle}; busy {busy}."
+
+
+def _codes(runs: Sequence[Result]) -> str:
+    codes = Counter(run["exit_code"] for run in runs)
+    return ", ".join(f"{codes[code]} with {code}" for code in sorted(codes)) or "none"
 
 
 def with_results(readme: str, log: Result) -> str:

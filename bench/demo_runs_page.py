@@ -29,6 +29,7 @@ FIGURES: Mapping[str, Callable[[Run], float | None]] = {
     "MC imbalance of span under vmplace": _guest("span", "mc_imbalance_after"),
     "MC imbalance of span under kernel balancing": _guest("span", "mc_imbalance_after", "kernel"),
     "MC imbalance of the host under nobody": _manager("none", "mc_imbalance_after"),
+    "MC imbalance of the host under kernel balancing": _manager("kernel", "mc_imbalance_after"),
     "MC imbalance of the host under vmplace": _manager("vmplace", "mc_imbalance_after"),
     "emulated s under nobody": _manager("none", "emulated_run_time_s"),
     "emulated s under kernel balancing": _manager("kernel", "emulated_run_time_s"),
@@ -49,7 +50,8 @@ def rendered(kept: Run) -> Iterator[str]:
         "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 124 it hung.\n"
         "Spreads are of all runs that have figures, whichever their code. *Others* is the most that other\n"
         "processes used of the machine in a step, *speed* the share of their touches that guests made.\n"
-        "*Retakes* are windows that were taken again, *load* is that of the minute before.\n"
+        "*Retakes* are windows that were taken again, *load* is that of the minute before. Until\n"
+        "2026-11-28 kernel balancing got half of vmplace's time, and emulated s are of one window.\n"
     )
     for kind, what in KINDS.items():
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)
@@ -85,7 +87,8 @@ def _row(run: Run) -> str:
     retakes = sum(manager["retakes"] for manager in run.get("managers", {}).values())
     others = f"{run['others']:.0%}" if "others" in run else "?"
     speed = f"{run['speed']:.2f}" if run.get("speed") else "?"
-    commit = (run["commit"] or "unknown")[:12]
+    commit, _, is_dirty = (run["commit"] or "unknown").partition("-")
+    commit = commit[:12] + (" and changes" if is_dirty else "")
     return (
         f"| {run['date'][:16]}, {commit} | {run['beside']} | {run['load']:.1f} | {others} "
         f"| {speed} | {run['exit_code']} | {run['took_s']:.0f} | {retakes} |"

@@ -32,6 +32,10 @@ class LabCommandError(LabError):
         self.output = output
 
 
+class LostMemoryError(LabError):
+    """A guest found memory that is not what it wrote."""
+
+
 class TooSlowError(LabError):
     """This machine did not let the guests do their work: nothing can be said of who placed them."""
 
@@ -44,3 +48,12 @@ class TooSlowError(LabError):
             hint="end what else runs here, or wait for it, and try again",
         )
         self.why = why
+
+
+class NothingJudgedError(TooSlowError):
+    """The lab itself failed before a manager acted, or under none: that says nothing of any manager."""
+
+    def __init__(self, err: LabError) -> None:
+        reported = f"nothing is judged, as the lab failed where no manager acts: {err}"
+        LabError.__init__(self, reported, hint=err.hint or RUN_AGAIN)
+        self.why = str(err)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lab.errors import LabError, LabTimeoutError, TooSlowError
+from lab.errors import LabError, LabTimeoutError, LostMemoryError, NothingJudgedError, TooSlowError
 from lab.machine import LabHost, boot_host
 from lab.machine_share import FREE, MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
@@ -69,23 +69,26 @@ class SharedStart:
 
 def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progress) -> Observed:
     """Run one manager and return what was seen; raises LabError, TooSlowError where nothing can be said."""
+    run: _Run | None = None
     dilation = stage.scenario.time.dilation
-    with boot_host(
-        stage.topology,
-        meter=True,
-        plugin_args={} if dilation is None else {"dilation": repr(dilation)},
-        snapshot=stage.snapshot,
-        files=stage.files,
-        artifacts=stage.artifacts,
-        progress=progress,
-    ) as host:
-        run = _Run(stage, name, start, progress, host)
-        try:
-            return run.observed()
-        except LabTimeoutError as err:
-            raise run.unless_memory_is_lost(too_slow_for(err, run.share())) from err
-        except TooSlowError as err:
-            raise run.unless_memory_is_lost(err) from err
+    try:
+        with boot_host(
+            stage.topology,
+            meter=True,
+            plugin_args={} if dilation is None else {"dilation": repr(dilation)},
+            snapshot=stage.snapshot,
+            files=stage.files,
+            artifacts=stage.artifacts,
+            progress=progress,
+        ) as host:
+            run = _Run(stage, name, start, progress, host)
+            return run.observed_or_lost()
+    except (TooSlowError, LostMemoryError):
+        raise
+    except LabError as err:
+        if run is not None and run.is_judged:
+            raise
+        raise NothingJudgedError(err) from err
 
 
 def too_slow_for(err: LabTimeoutError, share: float) -> LabError:
@@ -121,6 +124,20 @@ class _Run:
         self._rates: dict[int, float] = {}
         self._notes: list[str] = []
 
+    @property
+    def is_judged(self) -> bool:
+        """Tell whether there is a manager that what goes wrong now may be of."""
+        return self._is_managed and self._name != "none"
+
+    def observed_or_lost(self) -> Observed:
+        """Go through all steps; memory is looked at, too, where the machine was too slow for that."""
+        try:
+            return self.observed()
+        except LabTimeoutError as err:
+            raise self._unless_memory_is_lost(too_slow_for(err, self.share())) from err
+        except TooSlowError as err:
+            raise self._unless_memory_is_lost(err) from err
+
     def observed(self) -> Observed:
         """Go through all steps."""
         host, scenario = self._host, self._scenario
@@ -149,6 +166,8 @@ class _Run:
         have_answered = self._verify_copies()
         manager.resume()
         figures, cost = manager.figures(), self._cost()
+        if figures.replica_bytes and VERIFIED_COPIES not in self._step_s:
+            raise LabError(f"{self._name} made copies that the lab did not see", hint="see scenario_calls.py")
         versions = read_versions(host) | {"kernel": self._stage.artifacts.kernel.parent.name}
         manager.stop()
         with self._step(VERIFIED):
@@ -293,8 +312,8 @@ class _Run:
             return acting.passed_s >= self._start.longest_s
         return acting.is_over
 
-    def unless_memory_is_lost(self, err: LabError) -> LabError:
-        """Return the error itself, or, if a guest lost memory under a manager, that: on any machine."""
+    def _unless_memory_is_lost(self, err: LabError) -> LabError:
+        """Return the error itself, or, if a guest lost memory or hangs, that: on any machine."""
         if not self._is_managed or not isinstance(err, TooSlowError):
             return err
         try:
@@ -302,7 +321,9 @@ class _Run:
         except LabError:
             return err
         if lost := sorted(name for name, one in verified.items() if not is_intact(one)):
-            return LabError(f"{', '.join(lost)} lost memory under {self._name}", hint=str(err))
+            return LostMemoryError(f"{', '.join(lost)} lost memory under {self._name}", hint=str(err))
+        if silent := [one.name for one in self._scenario.guests if one.name not in verified]:
+            return LabError(f"{', '.join(silent)} fell silent under {self._name}", hint=str(err))
         return err
 
     def _verify_copies(self) -> Collection[str]:

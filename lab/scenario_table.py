@@ -27,7 +27,7 @@ def print_result(result: ScenarioResult, console: Console) -> None:
         rivals = ", ".join(f"{name} ({count})" for name, count in sorted(result.skipped.items()))
         console.print(f"[dim]claims not judged, as these did not run: {rivals}[/dim]")
     if not result.failed_expectations and not result.too_slow:
-        console.print("[green]all expectations hold[/green]")
+        console.print("[green]all claims that were judged hold[/green]")
 
 
 def guest_table(result: ScenarioResult) -> Table:

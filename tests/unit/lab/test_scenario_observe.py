@@ -23,6 +23,15 @@ def test_on_a_free_machine_it_hangs():
     assert too_slow_for(TIMEOUT, 0.9) is TIMEOUT
 
 
+def stage_of(*guests: str) -> Any:
+    """Return a stage of a scenario with these guests."""
+    stage = MagicMock()
+    stage.scenario.guests = [MagicMock() for _ in guests]
+    for one, name in zip(stage.scenario.guests, guests, strict=True):
+        one.name = name
+    return stage
+
+
 def machine_had(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, float]) -> None:
     """Let each look find so many CPU seconds, all of them used, and so many by the emulator."""
     times = iter([MachineTimes(passed, passed, own) for passed, own in looks])
@@ -34,6 +43,7 @@ def test_what_others_used_before_a_step_does_not_excuse_that_it_hangs(
     monkeypatch: pytest.MonkeyPatch, own_s: float, is_slow: bool
 ):
     def hangs(run: scenario_observe._Run) -> None:
+        run._is_managed = True
         with run._step("starts"):
             raise TIMEOUT
 
@@ -65,9 +75,32 @@ def test_guests_that_keep_silent_under_a_manager_on_a_free_machine_are_its_failu
     assert str(err) == "others left 95% of the machine, and under vmplace no guest answered in 180 s"
 
 
-@pytest.mark.parametrize(("bad_pages", "is_slow"), [(0, True), (1, False)])
+@pytest.mark.parametrize("manager", ["vmplace", "none"])
+@pytest.mark.parametrize("managed", [False, True])
+def test_what_the_lab_fails_at_before_a_manager_acts_is_no_failure_of_that_one(
+    monkeypatch: pytest.MonkeyPatch, manager: Any, managed: bool
+):
+    def hangs(run: scenario_observe._Run) -> None:
+        run._is_managed = managed
+        raise LabError("web fell silent: no answer to 'speed 64'")
+
+    machine_had(monkeypatch, (0.0, 0.0))
+    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
+    monkeypatch.setattr(scenario_observe._Run, "observed", hangs)
+    with pytest.raises(LabError, match="web fell silent") as caught:
+        scenario_observe.observe(MagicMock(), manager, SharedStart(), MagicMock())
+    assert isinstance(caught.value, TooSlowError) == (not managed or manager == "none")
+
+
+def test_a_host_that_does_not_boot_is_no_failure_of_a_manager(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock(side_effect=TIMEOUT))
+    with pytest.raises(TooSlowError, match="where no manager acts"):
+        scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
+
+
+@pytest.mark.parametrize(("bad_pages", "is_slow"), [(0, True), (1, False), (None, False)])
 def test_memory_that_was_lost_counts_though_the_machine_was_too_slow(
-    monkeypatch: pytest.MonkeyPatch, bad_pages: int, is_slow: bool
+    monkeypatch: pytest.MonkeyPatch, bad_pages: int | None, is_slow: bool
 ):
     def gives_up(run: scenario_observe._Run) -> None:
         run._is_managed = True
@@ -76,12 +109,14 @@ def test_memory_that_was_lost_counts_though_the_machine_was_too_slow(
     answer = {"event": "verified", "bad_pages": bad_pages, "wrong_calls": 0}
     machine_had(monkeypatch, (0.0, 0.0))
     monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
-    monkeypatch.setattr(scenario_observe, "ask_patiently", lambda *_: {"web": answer})
+    answers = {"shop": answer | {"bad_pages": 0}} | ({} if bad_pages is None else {"web": answer})
+    monkeypatch.setattr(scenario_observe, "ask_patiently", lambda *_: answers)
     monkeypatch.setattr(scenario_observe._Run, "observed", gives_up)
     with pytest.raises(LabError) as caught:
-        scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
+        scenario_observe.observe(stage_of("web", "shop"), "vmplace", SharedStart(), MagicMock())
     assert isinstance(caught.value, TooSlowError) == is_slow
-    assert is_slow or str(caught.value) == "web lost memory under vmplace"
+    what = "fell silent" if bad_pages is None else "lost memory"
+    assert is_slow or str(caught.value) == f"web {what} under vmplace"
 
 
 @pytest.mark.parametrize(

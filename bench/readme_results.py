@@ -122,12 +122,12 @@ def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
     if lacking:
         yield f"{lacking} of them lack the figures of some manager."
     codes = "[Exit codes](docs/results.md#runs-of-the-demo-in-a-row)"
-    yield f"{codes}: idle {idle}; busy {busy}."
+    yield f"{codes}: idle {idle}{'; busy ' * bool(busy)}{busy}."
 
 
 def _codes(runs: Sequence[Result]) -> str:
     codes = Counter(run["exit_code"] for run in runs)
-    return ", ".join(f"{codes[code]} with {code}" for code in sorted(codes)) or "none"
+    return ", ".join(f"{codes[code]} with {code}" for code in sorted(codes))
 
 
 def with_results(readme: str, log: Result) -> str:

@@ -15,6 +15,7 @@ from bench.readme_results import (
     PICTURE,
     README,
     STATUS,
+    judged,
     keep,
     rendered,
     rendered_run,
@@ -45,11 +46,28 @@ def test_other_runs_give_other_figures() -> None:
 
 def test_a_run_that_failed_counts_as_the_others_do() -> None:
     changed = log()
-    one = next(run for run in changed["runs"] if run["beside"] == "idle" and run["exit_code"] == 0)
+    one: Any = judged(changed["runs"])[0]
     one["exit_code"] = 1
     one["managers"]["vmplace"]["emulated_run_time_s"] = 9.87
     assert "9.9" in rendered(changed)
     assert "1 with 1" in rendered(changed)
+
+
+def test_a_run_in_which_a_manager_broke_counts_without_it() -> None:
+    changed = log()
+    one: Any = judged(changed["runs"])[0]
+    one["exit_code"] = 1
+    del one["managers"]["vmplace"]
+    assert "1 with 1" in rendered(changed) and "1 of them lack the figures" in rendered(changed)
+
+
+def test_runs_under_other_rules_or_of_a_changed_tree_are_not_pooled() -> None:
+    changed = log()
+    for other in ({"rules": 1}, {"commit": "c" * 40 + "-dirty"}):
+        one = json.loads(json.dumps(judged(changed["runs"])[0])) | other
+        one["managers"]["vmplace"]["emulated_run_time_s"] = 9.87
+        changed["runs"].append(one)
+    assert rendered(changed) == rendered(log())
 
 
 def test_runs_without_a_verdict_give_no_figures() -> None:

@@ -50,8 +50,9 @@ def rendered(kept: Run) -> Iterator[str]:
         "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 124 it hung.\n"
         "Spreads are of all runs that have figures, whichever their code. *Others* is the most that other\n"
         "processes used of the machine in a step, *speed* the share of their touches that guests made.\n"
-        "*Retakes* are windows that were taken again, *load* is that of the minute before. Until\n"
-        "2026-11-28 kernel balancing got half of vmplace's time, and emulated s are of one window.\n"
+        "*Retakes* are windows that were taken again, *load* is that of the minute before. Before\n"
+        "commit 4518daf kernel balancing got about half of vmplace's time, and emulated s are of one\n"
+        "window.\n"
     )
     for kind, what in KINDS.items():
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)

@@ -79,7 +79,7 @@ def demo(out: Path, managers: tuple[str, ...], stories: tuple[str, ...], full: b
             await_free_machine(Progress())
             result = _run(name, managers or scenarios[name])
         except TooSlowError as err:
-            click.echo(f"{name}: {err}", err=True)
+            click.echo(f"{name}: {err}\n  hint: {err.hint}", err=True)
             is_slow = True
             continue
         json_path = out / ("result.json" if name == FIRST else f"{name}.json")

@@ -11,7 +11,7 @@ import msgspec
 from lab import domain_xml, scenario_stage
 from lab.build import LabArtifacts, build_all
 from lab.cache import content_hash
-from lab.errors import LabError
+from lab.errors import LabError, NothingJudgedError
 from lab.guest_initramfs import programs_initramfs
 from lab.kernel import Flavour
 from lab.machine import LabHost
@@ -45,7 +45,8 @@ def deployed_files(scenario: Scenario, artifacts: LabArtifacts, progress: Progre
 def prepare_stage(scenario: Scenario, progress: Progress, flavour: Flavour | None = None) -> Stage:
     """Build what is missing and return the scenario's start, taking the snapshot if it is absent.
 
-    ``flavour`` is the kernel's, by default that of the environment (kernel.py).
+    ``flavour`` is the kernel's, by default that of the environment (kernel.py).  Raises LabError for what
+    cannot be built, NothingJudgedError where host and guests do not come up.
     """
     topology = read_topology(scenario.topology)
     check_on_nodes(scenario, scenario_stage.cpus_by_nid(topology))
@@ -70,7 +71,10 @@ def prepare_stage(scenario: Scenario, progress: Progress, flavour: Flavour | Non
     except LabError as err:
         # A nested guest hangs now and then under emulation; a fresh host is the cure.
         progress.note(f"{scenario.name}: {err}: once more")
-        snapshot = take()
+        try:
+            snapshot = take()
+        except LabError as again:
+            raise NothingJudgedError(again) from again
     return Stage(scenario, topology, artifacts, snapshot, files)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 import vmplace
-from lab.errors import LabError, NothingJudgedError, TooSlowError
+from lab.errors import LabError, TooSlowError
 from lab.kernel import chosen_flavour
 from lab.progress import Progress
 from lab.scenario import ManagerName, Scenario
@@ -54,10 +54,7 @@ class _ScenarioRun:
     def add(self, name: ManagerName) -> None:
         """Run one more; raises TooSlowError."""
         started = time.monotonic()
-        try:
-            stage = self._stage(name)
-        except LabError as err:
-            raise NothingJudgedError(err) from err
+        stage = self._stage(name)
         try:
             seen = observe(stage, name, self._start, self._progress)
         except TooSlowError:

@@ -9,6 +9,7 @@ from lab import scenario_observe
 from lab.errors import LabError, LabTimeoutError, TooSlowError
 from lab.machine_share import MachineTimes
 from lab.scenario_observe import SharedStart, too_slow_for
+from lab.scenario_result import VERIFIED_COPIES
 
 TIMEOUT = LabTimeoutError("in the emulated host: virsh list took over 120 s")
 
@@ -73,6 +74,19 @@ def test_guests_that_keep_silent_under_a_manager_on_a_free_machine_are_its_failu
     err = ended_step(monkeypatch, "vmplace", share=0.95, managed=True)
     assert not isinstance(err, TooSlowError)
     assert str(err) == "others left 95% of the machine, and under vmplace no guest answered in 180 s"
+
+
+@pytest.mark.parametrize(("copies", "is_asked"), [(0, False), (3, True)])
+def test_guests_verify_their_memory_while_there_are_copies(
+    monkeypatch: pytest.MonkeyPatch, copies: int, is_asked: bool
+):
+    machine_had(monkeypatch, *[(0.0, 0.0)] * 4)
+    monkeypatch.setattr(scenario_observe, "read_progress", lambda _: (100, copies))
+    monkeypatch.setattr(scenario_observe, "ask_patiently", lambda *_: {"web": {}})
+    run = scenario_observe._Run(stage_of("web", "shop"), "vmplace", SharedStart(), MagicMock(), MagicMock())
+    # "shop" kept silent.
+    assert set(run._verify_copies()) == ({"web"} if is_asked else {"web", "shop"})
+    assert (VERIFIED_COPIES in run._step_s) == is_asked
 
 
 @pytest.mark.parametrize("manager", ["vmplace", "none"])

@@ -6,10 +6,10 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
-from lab import scenario_run
+from lab import scenario_prepare, scenario_run
 from lab.errors import LabError, TooSlowError
 from lab.progress import Progress
-from lab.scenario import ManagerName
+from lab.scenario import ManagerName, read_scenario
 from lab.scenario_result import ManagerResult
 from lab.scenario_run import run_scenario
 from tests.unit.lab.test_scenario_verdict import CLAIM, LOST, scenario, seen
@@ -63,6 +63,23 @@ def test_a_manager_that_broke_is_reported_though_no_figure_is_left(monkeypatch: 
 def test_a_machine_too_slow_for_the_first_manager_is_the_verdict(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(TooSlowError):
         run(monkeypatch, vmplace=SLOW, none=seen({}))
+
+
+def test_what_cannot_be_built_is_an_error_with_its_cure_and_no_verdict(monkeypatch: pytest.MonkeyPatch):
+    no_root = LabError("the lab needs root", hint="sudo")
+    monkeypatch.setattr(scenario_prepare, "build_all", MagicMock(side_effect=no_root))
+    with pytest.raises(LabError) as caught:
+        run_scenario(read_scenario("one-guest"), ["vmplace"], Progress())
+    assert caught.value is no_root
+
+
+def test_a_host_that_does_not_come_up_twice_is_no_failure_of_a_manager(monkeypatch: pytest.MonkeyPatch):
+    hangs = LabError("guest small did not come up in 900 s")
+    for name, result in (("build_all", None), ("deployed_files", {})):
+        monkeypatch.setattr(scenario_prepare, name, lambda *_, result=result: result)
+    monkeypatch.setattr(scenario_prepare, "prepared_snapshot", MagicMock(side_effect=hangs))
+    with pytest.raises(TooSlowError, match="did not come up"):
+        run_scenario(read_scenario("one-guest"), ["vmplace"], Progress())
 
 
 def test_what_is_undecided_is_kept(monkeypatch: pytest.MonkeyPatch):

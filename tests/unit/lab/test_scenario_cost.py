@@ -1,0 +1,28 @@
+"""In which order is a manager let run and paused, to see what it costs?"""
+
+from unittest.mock import MagicMock
+
+import pytest
+
+from lab import scenario_cost
+from lab.scenario_cost import Spell, measured_cost
+
+
+def test_a_machine_that_gets_slower_all_the_time_costs_nothing(monkeypatch: pytest.MonkeyPatch):
+    speeds = iter([10.0, 9.0, 8.0, 7.0])
+    monkeypatch.setattr(scenario_cost, "_spell", lambda *_: Spell(next(speeds), 1.0))
+    assert measured_cost(MagicMock(), MagicMock(), 1.5, {1: 1.0}) == pytest.approx(0.0)
+
+
+def test_what_is_lost_while_it_runs_is_its_cost_and_it_runs_on(monkeypatch: pytest.MonkeyPatch):
+    running = True
+    manager = MagicMock()
+
+    def let(state: bool) -> None:
+        nonlocal running
+        running = state
+
+    manager.pause.side_effect, manager.resume.side_effect = lambda: let(False), lambda: let(True)
+    monkeypatch.setattr(scenario_cost, "_spell", lambda *_: Spell(9.0 if running else 10.0, 1.0))
+    assert measured_cost(MagicMock(), manager, 1.5, {1: 1.0}) == pytest.approx(0.1)
+    assert running

@@ -90,6 +90,14 @@ def test_a_run_that_did_not_hold_is_not_kept(tmp_path: Path) -> None:
         keep(tmp_path)
 
 
+def test_a_run_whose_second_story_did_not_hold_is_not_kept(tmp_path: Path) -> None:
+    demo = json.loads(KEPT.read_text())["demo"]
+    (tmp_path / "result.json").write_text(json.dumps(demo))
+    (tmp_path / "consolidated.json").write_text(json.dumps(demo | {"too_slow": "others used 40% of it"}))
+    with pytest.raises(ValueError, match=r"consolidated\.json did not hold"):
+        keep(tmp_path)
+
+
 def test_a_run_is_kept_with_the_commit_that_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readme_results, "KEPT", tmp_path / "kept.json")
     (tmp_path / "result.json").write_text(json.dumps(json.loads(KEPT.read_text())["demo"]))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench import demo_runs
-from bench.demo_runs import busy_machine, figures_of, next_kind, run_once
+from bench.demo_runs import busy_machine, figures_of, next_kind, run_once, worst
 from bench.demo_runs_page import rendered
 from bench.readme_results import KEPT
 
@@ -90,6 +90,21 @@ def test_spreads_are_of_all_runs_that_have_figures():
     text = "\n".join(rendered({"runs": runs}))
     assert "| LAR of table under vmplace | busy | 3 | 0.80 | 0.10 to 0.90 |" in text
     assert "| emulated s under nobody | busy | 2 |" in text
+
+
+@pytest.mark.parametrize(
+    ("runs", "code"),
+    [
+        ([("idle", 0), ("busy", 5)], 0),
+        ([("idle", 5), ("busy", 5)], 5),
+        ([("idle", 0), ("busy", 0)], 1),
+        ([("idle", 0), ("late", 0)], 1),
+        ([("idle", 5), ("idle", 1)], 1),
+        ([("busy", 124)], 1),
+    ],
+)
+def test_a_verdict_beside_a_busy_loop_is_as_bad_as_a_failure(runs: list[tuple[str, int]], code: int):
+    assert worst([{"beside": beside, "exit_code": ended} for beside, ended in runs]) == code
 
 
 def test_claims_without_a_verdict_are_counted_beside_those_that_failed():

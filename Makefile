@@ -39,11 +39,22 @@ setup: ## install the Debian packages that are missing (needs root)
 
 venv: $(STAMP) ## set up .venv with the C core built in place
 
-$(STAMP): pyproject.toml lab/pyproject.toml setup.py $(NATIVE) | setup
+# Exact versions, so that a new release of a package fails no test of an old commit.  The variable reaches
+# what pip builds, too.
+PINNED ?= constraints.txt
+PIP_INSTALL = pip install --quiet --disable-pip-version-check
+$(STAMP): pyproject.toml lab/pyproject.toml setup.py constraints.txt $(NATIVE) | setup
 	@echo "venv: installing vmplace and its tools into $(VENV)"
 	@python3 -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,libvirt,report]' --editable ./lab
+	@PIP_CONSTRAINT=$(PINNED) $(BIN)/$(PIP_INSTALL) --editable '.[dev,libvirt,report]' --editable ./lab
 	@touch $@
+
+.PHONY: constraints
+constraints: ## take the newest versions of all Python packages into constraints.txt, and those of the cloud and the role
+	@rm -rf $(VENV) $(CLOUD) $(ANSIBLE)
+	@$(MAKE) --no-print-directory environments PINNED=/dev/null
+	@for of in $(VENV):. $(CLOUD):tests/cloud $(ANSIBLE):ansible; do \
+	  $${of%:*}/bin/pip freeze --all --exclude-editable | grep -vE '^(pip|setuptools==65)' >$${of#*:}/constraints.txt; done
 
 lint: lint-files ## format, lint, types, shell scripts, prose and its links
 	$(BIN)/pytest -q tests/unit/test_prose.py
@@ -103,7 +114,7 @@ check: lint-files promtool ## everything that is quick: lint, and the unit tests
 
 fuzz: PACKAGES += clang libclang-rt-14-dev
 fuzz: venv ## fuzzers of all that is read from outside, in Python and C, with limits of time and memory (RUNS=1000000)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@PIP_CONSTRAINT=$(PINNED) $(BIN)/$(PIP_INSTALL) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.fuzz $(RUNS)
 	@mkdir -p build/fuzz/found/perf_records
 	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Ivmplace/native \
@@ -213,10 +224,11 @@ bench-sweep: $(CLOUD)/.stamp ## speed-up of a sweep, and the scheduler's work pe
 	@bench/run $(CLOUD)/bin/python "sweep --traces $(TRACES)"
 
 # What runs against the services of clouds has an environment of its own: nova alone has 100 dependencies.
-$(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt setup.py $(NATIVE) | setup
+$(CLOUD)/.stamp: PINNED = tests/cloud/constraints.txt
+$(CLOUD)/.stamp: pyproject.toml tests/cloud/requirements.txt tests/cloud/constraints.txt setup.py $(NATIVE) | setup
 	@echo "cloud: installing the services that the cloud tests talk to into $(CLOUD)"
 	@python3 -m venv $(CLOUD)
-	@$(CLOUD)/bin/pip install --quiet --disable-pip-version-check --editable '.[fleet,kube,metrics,openstack]' -r tests/cloud/requirements.txt
+	@PIP_CONSTRAINT=$(PINNED) $(CLOUD)/bin/$(PIP_INSTALL) --editable '.[fleet,kube,metrics,openstack]' -r tests/cloud/requirements.txt
 	@touch $@
 
 test-cloud: $(CLOUD)/.stamp promtool ## sweeps, and what speaks to OpenStack and Kubernetes, against the real services
@@ -235,10 +247,11 @@ test-kube: $(CLOUD)/.stamp ## annotations, hooks and manifests for KubeVirt, aga
 
 ANSIBLE := .venv-ansible
 ANSIBLE_BIN := $(CURDIR)/$(ANSIBLE)/bin
-$(ANSIBLE)/.stamp: ansible/requirements.txt | setup
+$(ANSIBLE)/.stamp: PINNED = ansible/constraints.txt
+$(ANSIBLE)/.stamp: ansible/requirements.txt ansible/constraints.txt | setup
 	@echo "ansible: installing ansible-lint and molecule into $(ANSIBLE)"
 	@python3 -m venv $(ANSIBLE)
-	@$(ANSIBLE_BIN)/pip install --quiet --disable-pip-version-check -r ansible/requirements.txt
+	@PIP_CONSTRAINT=$(PINNED) $(ANSIBLE_BIN)/$(PIP_INSTALL) -r ansible/requirements.txt
 	@touch $@
 
 # The collection's way into a booted tree comes with the package ansible, of which nothing else is wanted.

@@ -95,7 +95,7 @@ def journal_records(data: bytes) -> None:
 def pages_spread(payload: bytes) -> int:
     """Return how many pages the runs of a record have, at most; 0 for what is no such record."""
     try:
-        record = msgspec.msgpack.decode(payload, type=Record)
+        record: Record = msgspec.msgpack.decode(payload, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return 0
     runs = [record.runs] if isinstance(record, PagesRecord) else list(getattr(record, "rest", ()))

@@ -54,7 +54,7 @@ def ask(
             with contextlib.suppress(BrokenPipeError):
                 sock.sendall(request)
             line = _read_line(sock)
-        response = msgspec.json.decode(line, type=Response)
+        response: Response = msgspec.json.decode(line, type=Response)
     except PermissionError as err:
         hint = "run it as root, or join the group vmplace to look"
         raise RefusedError(f"you may not open {path}", kind="denied", hint=hint) from err

@@ -87,7 +87,7 @@ class Installation:
         """Return what an earlier installation noted, None without one; raises VmplaceError if damaged."""
         path = self.at(MANIFEST)
         try:
-            noted = msgspec.json.decode(read_bytes(path, MOST_BYTES), type=Manifest)
+            noted: Manifest = msgspec.json.decode(read_bytes(path, MOST_BYTES), type=Manifest)
             if not all(name.startswith("/") for name in (*noted.files, *noted.folders)):
                 raise ValueError("a path in it is not absolute")
             return noted

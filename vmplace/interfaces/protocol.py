@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 def parse_request(line: bytes) -> Request | Response:
     """Parse one line; return a refusal for what is no request of this version."""
     try:
-        request = msgspec.json.decode(line, type=Request)
+        request: Request = msgspec.json.decode(line, type=Request)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         return refusal(
             "request", f"not a request: {err}", 'send one line: {"version": 1, "command": "status"}'

@@ -80,7 +80,7 @@ def parse_handover(text: str) -> Handover:
     if len(text) > MOST_TEXT:
         raise OutsideError(f"a placement summary of {len(text)} letters")
     try:
-        received = msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=Handover)
+        received: Handover = msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=Handover)
     except (binascii.Error, ValueError, msgspec.MsgspecError) as err:
         raise OutsideError(f"no placement summary: {err}") from err
     vcpus = [vcpu for group in received.groups for vcpu in group]

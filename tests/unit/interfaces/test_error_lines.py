@@ -43,7 +43,7 @@ def test_an_error_is_one_line_of_json_on_stderr(tmp_path: Path, words: str, code
     (tmp_path / "vmplace.toml").write_text(f'state_dir = "{tmp_path}"\n')
     argv = words.format(tmp_path).split()
     reported = run(tmp_path, *argv, "--json")
-    line = msgspec.json.decode(reported.stderr, type=ErrorLine)
+    line: ErrorLine = msgspec.json.decode(reported.stderr, type=ErrorLine)
     assert reported.stderr.count("\n") == 1 and (line.error.code, line.exit_code) == (code, exit_code)
     assert line.error.message and line.error.cure
     plain = run(tmp_path, *argv)

@@ -50,7 +50,8 @@ $(STAMP): pyproject.toml lab/pyproject.toml setup.py constraints.txt $(NATIVE) |
 	@touch $@
 
 .PHONY: constraints
-constraints: ## take the newest versions of all Python packages into constraints.txt, and those of the cloud and the role
+constraints: ## take the newest versions that Debian 12's Python can use into constraints.txt, and those of the cloud and the role
+	@python3 -c 'import sys; sys.exit(sys.version_info >= (3, 11, 3) and "constraints: run this where python3 is 3.11.2")'
 	@rm -rf $(VENV) $(CLOUD) $(ANSIBLE)
 	@$(MAKE) --no-print-directory environments PINNED=/dev/null
 	@for of in $(VENV):. $(CLOUD):tests/cloud $(ANSIBLE):ansible; do \

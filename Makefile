@@ -55,7 +55,7 @@ constraints: ## take the newest versions that Debian 12's Python can use into co
 	@rm -rf $(VENV) $(CLOUD) $(ANSIBLE)
 	@$(MAKE) --no-print-directory environments PINNED=/dev/null
 	@for of in $(VENV):. $(CLOUD):tests/cloud $(ANSIBLE):ansible; do \
-	  $${of%:*}/bin/pip freeze --all --exclude-editable | grep -vE '^(pip|setuptools==65)' >$${of#*:}/constraints.txt; done
+	  $${of%:*}/bin/pip freeze --all --exclude-editable | grep -vE '^(pip|setuptools==6)' >$${of#*:}/constraints.txt; done
 
 lint: lint-files ## format, lint, types, shell scripts, prose and its links
 	$(BIN)/pytest -q tests/unit/test_prose.py

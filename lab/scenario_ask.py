@@ -10,7 +10,7 @@ from typing import Any
 from lab.errors import RUN_AGAIN, LabError, TooSlowError
 from lab.machine import LabHost
 from lab.scenario import Guest
-from lab.scenario_stage import ask_payloads
+from lab.scenario_stage import ask_payloads, numbered
 
 ANSWER_S = 60
 TRIES = 3
@@ -33,11 +33,12 @@ def ask_patiently(host: LabHost, guests: Sequence[Guest], command: str, seconds:
     Raises TooSlowError if nobody answers.
     """
     answers: dict[str, Any] = {}
+    question = numbered(command)
     for _ in range(TRIES):
         missing = [guest for guest in guests if guest.name not in answers]
         if not missing:
             break
-        answers |= ask_payloads(host, missing, command, seconds)
+        answers |= ask_payloads(host, missing, question, seconds)
     if guests and not answers:
         raise TooSlowError(f"no guest answered in {TRIES * seconds} s")
     return answers

@@ -86,11 +86,24 @@ def apply_go(host: LabHost, scenario: Scenario) -> None:
 
 
 def ask_payloads(host: LabHost, guests: Iterable[Guest], command: str, timeout_s: int) -> dict[str, Any]:
-    """Return each guest's answer to a command (payload/control.h); a guest that did not answer is absent."""
+    """Return each guest's answer to a command (payload/control.h); a guest that did not answer is absent.
+
+    ``command`` may have a number (``numbered``) already: then the answer to an earlier try counts, too.
+    """
     sockets = [str(RUN_DIR / f"{guest.name}.sock") for guest in guests]
-    result = host.run(["vmp-talk", str(timeout_s), command, *sockets], timeout=timeout_s + 30, check=False)
+    result = host.run(
+        ["vmp-talk", str(timeout_s), numbered(command), *sockets], timeout=timeout_s + 30, check=False
+    )
     pairs = (line.partition("\t") for line in result.stdout.splitlines())
     return {PurePosixPath(path).stem: json.loads(answer) for path, _, answer in pairs}
+
+
+def numbered(command: str) -> str:
+    """Return the command with a number, which only its answer repeats.
+
+    What guests say by themselves, as when a phase ends, or say late to an earlier question, is no answer.
+    """
+    return command if command.startswith("@") else f"@{time.monotonic_ns()} {command}"
 
 
 def _xml_path(guest: Guest) -> str:

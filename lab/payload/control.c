@@ -86,7 +86,7 @@ static void report(struct vmp_control *control, const char *event)
 	struct vmp_arena *arena = control->team->arena;
 	struct totals totals = sum_up(control->team);
 	uint64_t bad = arena->bad_pages;
-	char first_bad[32] = "null", line[640];
+	char first_bad[32] = "null", line[672];
 	int length;
 
 	if (bad)
@@ -96,12 +96,13 @@ static void report(struct vmp_control *control, const char *event)
 			  "\"arena_pages\":%" PRIu64 ",\"touches\":%" PRIu64 ",\"reads\":%" PRIu64
 			  ",\"writes\":%" PRIu64 ",\"late_ticks\":%" PRIu64
 			  ",\"verified_pages\":%" PRIu64 ",\"bad_pages\":%" PRIu64
-			  ",\"first_bad\":%s,\"calls\":%" PRIu64 ",\"wrong_calls\":%" PRIu64 "}\n",
+			  ",\"first_bad\":%s,\"calls\":%" PRIu64 ",\"wrong_calls\":%" PRIu64
+			  ",\"answers\":%" PRIu64 "}\n",
 			  event, (double)(now_ns() - control->start_ns) / 1e9,
 			  control->team->pattern->guest_id, control->team->phase, arena->npages,
 			  totals.reads + totals.writes, totals.reads, totals.writes,
 			  totals.late_ticks, totals.verified_pages, bad, first_bad,
-			  totals.calls, control->team->library.wrong);
+			  totals.calls, control->team->library.wrong, control->answers);
 	send_line(control->out, line, (size_t)length);
 }
 
@@ -150,6 +151,17 @@ static void obey(struct vmp_control *control, const char *command)
 	}
 }
 
+/* "@NUMBER COMMAND": the answer has the number, so that no other line is taken for it. */
+static void obey_numbered(struct vmp_control *control, const char *text)
+{
+	char *command = (char *)text;
+
+	if (*text == '@')
+		control->answers = strtoull(text + 1, &command, 10);
+	obey(control, command + strspn(command, " "));
+	control->answers = 0;
+}
+
 static void obey_lines(struct vmp_control *control)
 {
 	char *newline;
@@ -159,7 +171,7 @@ static void obey_lines(struct vmp_control *control)
 
 		*newline = '\0';
 		await_listener(control->out);
-		obey(control, control->buffer);
+		obey_numbered(control, control->buffer);
 		control->length -= used;
 		memmove(control->buffer, newline + 1, control->length);
 	}

@@ -8,7 +8,7 @@
  * Commands: "status"; "go" (see the word wait); "verify" (all memory and code, exactly); "phase N"; "speed N" (all
  * declared rates times N: what cannot be done in time is dropped, so a large N is "as fast as memory is");
  * "corrupt BYTE" (flips one bit of that byte of the arena, for tests of the verification); "quit".  Each is
- * answered by one JSON line.
+ * answered by one JSON line, which ends with the NUMBER where the command begins with "@NUMBER ".
  */
 struct vmp_control {
 	struct vmp_team *team;
@@ -16,6 +16,8 @@ struct vmp_control {
 	int64_t start_ns;
 	int64_t phase_end_ns;
 	int child;
+	/* The number of the question that is being answered, 0 for what is said unasked. */
+	uint64_t answers;
 	char buffer[256];
 	size_t length;
 	int quit;

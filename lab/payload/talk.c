@@ -2,8 +2,10 @@
  * vmp-talk SECONDS COMMAND SOCKET... : say COMMAND to payloads and print their answers.
  *
  * All are asked first, so that they work at the same time; then each answer is
- * printed as "SOCKET<tab>JSON".  Status lines that come on their own are passed
- * over unless COMMAND is "status".  Exit code 1 when one did not answer in time.
+ * printed as "SOCKET<tab>JSON".  Where COMMAND begins with "@NUMBER ", the answer is
+ * the line with that number: what a payload says by itself, or says late to another
+ * question, is passed over.  Without one, status lines are, unless COMMAND is "status".
+ * Exit code 1 when one did not answer in time.
  */
 #include <errno.h>
 #include <poll.h>
@@ -88,12 +90,22 @@ static char *receive_line(struct peer *peer, double deadline_s)
 	}
 }
 
+static int is_answer(const char *line, const char *command)
+{
+	char number[48];
+
+	if (*command != '@')
+		return !strcmp(command, "status") || !strstr(line, "\"event\":\"status\"");
+	snprintf(number, sizeof(number), "\"answers\":%llu}", strtoull(command + 1, NULL, 10));
+	return strstr(line, number) || strstr(line, "\"event\":\"error\"");
+}
+
 static int print_answer(struct peer *peer, const char *command, double deadline_s)
 {
 	char *line;
 
 	while ((line = receive_line(peer, deadline_s))) {
-		if (strcmp(command, "status") && strstr(line, "\"event\":\"status\""))
+		if (!is_answer(line, command))
 			continue;
 		printf("%s\t%s\n", peer->path, line);
 		return 0;

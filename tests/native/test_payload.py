@@ -1,6 +1,7 @@
 """The payload as a plain process: declared touches are made, and a wrong byte is found."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,35 @@ def after_ticks(program: Path, words: tuple[str, ...], seconds: float) -> dict[s
 
 def answer(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == event]
+
+
+def test_an_answer_has_the_number_of_its_question_and_nothing_else_has(program: Path) -> None:
+    lines = talk(program, ONE_VCPU, "@7 verify\n@8 status\nverify\nquit\n")
+    numbers = [(line["event"], line["answers"]) for line in lines if line["event"] != "status"]
+    assert numbers == [("verified", 7), ("verified", 0), ("quit", 0)]
+    assert {line["answers"] for line in lines if line["event"] == "status"} <= {0, 8}
+
+
+SAID = (
+    b'{"event":"speed","bad_pages":0,"answers":6}\n{"event":"phase","bad_pages":0,"answers":0}\n',
+    b'{"event":"verified","bad_pages":0,"answers":77}\n{"event":"verified","bad_pages":3,"answers":7}\n',
+)
+
+
+def test_only_the_line_with_its_number_is_an_answer(tmp_path: Path) -> None:
+    """Neither what a guest says as its phase ends, nor what it says late."""
+    subprocess.run(["make", "-s", "-C", str(SOURCE), f"OUT={tmp_path}", f"{tmp_path}/vmp-talk"], check=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        asking = [str(tmp_path / "vmp-talk"), "20", "@7 verify", str(tmp_path / "s")]
+        with subprocess.Popen(asking, stdout=subprocess.PIPE, text=True) as run:
+            peer, _ = listening.accept()
+            with peer:
+                assert peer.recv(100) == b"@7 verify\n"
+                peer.sendall(b"".join(SAID))
+                assert run.stdout and json.loads(run.stdout.read().partition("\t")[2])["bad_pages"] == 3
+    assert run.returncode == 0
 
 
 def test_untouched_memory_is_intact(program: Path) -> None:

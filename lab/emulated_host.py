@@ -44,6 +44,8 @@ from vmplace.topology.procfs import read_cpu_seconds
 # Translated code, the disk overlay and the emulator itself, beside the host's memory.
 OVERHEAD_BYTES = 2 * GIB
 BOOT_TIMEOUT_S = 240.0
+ENDS_S = 2.0
+"""Its sockets close before a process has ended."""
 BOOTS = 4
 """As many as are made if Linux stands still (standstill.py)."""
 # QEMU 10.0 does not load the state of a CPU that was in (nested) guest mode when it was saved under TCG, so
@@ -151,9 +153,25 @@ class LabHost:
 
     @property
     def emulator_pid(self) -> int:
-        """Return the process of the emulator, as seen on this machine."""
+        """Return the process of the emulator, as seen on this machine; LabError once it has ended."""
         pid = self._process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        try:
+            return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        except (OSError, IndexError) as err:
+            raise LabError("the emulator ended", hint=f"console: {self.console_log}") from err
+
+    def killed_by(self) -> str | None:
+        """Return the signal that ended the emulator; None if it runs, or ended as its machine went off.
+
+        A kernel that panics resets its machine, which ends the emulator without a signal.
+        """
+        try:
+            code = self._process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            return None
+        # unshare(1) ends as its child did, or says 128 + N as shells do.
+        number = -code if code < 0 else code - 128
+        return signal.Signals(number).name if number in set(signal.Signals) else None
 
     def _migrated(self, timeout: float) -> None:
         if self._monitor is None:
@@ -184,7 +202,7 @@ class LabHost:
             return True
         try:
             return standstill.lasts(time.monotonic(), read_cpu_seconds(self.emulator_pid))
-        except (OSError, IndexError):
+        except (OSError, LabError):
             # It has ended, as the next look at it will tell.
             return False
 

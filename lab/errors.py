@@ -10,6 +10,10 @@ RUN_AGAIN = "run it again: a nested guest hangs now and then under emulation"
 class LabError(VmplaceError):
     """The lab cannot be built or booted, or a command in the emulated host failed."""
 
+    exit_code = 6
+    """Of the lab's commands: no verdict (0, 1), nor a machine that is too slow (5), nor one of vmplace's own
+    (exit_codes.py)."""
+
 
 class LabTimeoutError(LabError):
     """Something in the emulated host took longer than it may: it hangs, or this machine is too slow."""
@@ -36,11 +40,16 @@ class LostMemoryError(LabError):
     """A guest found memory that is not what it wrote."""
 
 
+class BrokenManagersError(LabError):
+    """No manager came to an end, and one of them broke: a claim that fails."""
+
+    exit_code = 1
+
+
 class TooSlowError(LabError):
     """This machine did not let the guests do their work: nothing can be said of who placed them."""
 
     exit_code = 5
-    """Of the lab's commands: neither "not as expected" (1) nor one of vmplace's own (exit_codes.py)."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -51,9 +60,9 @@ class TooSlowError(LabError):
 
 
 class NothingJudgedError(TooSlowError):
-    """The lab itself failed before a manager acted, or under none: that says nothing of any manager."""
+    """The lab failed before a manager acted, under none, or as its emulator was killed: no manager is why."""
 
     def __init__(self, err: LabError) -> None:
-        reported = f"nothing is judged, as the lab failed where no manager acts: {err}"
+        reported = f"nothing is judged, as the lab failed, and no manager can be why: {err}"
         LabError.__init__(self, reported, hint=err.hint or RUN_AGAIN)
         self.why = str(err)

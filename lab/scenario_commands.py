@@ -24,6 +24,11 @@ FIRST = "restart"
 MANAGER = ("-m", "--manager", "managers")
 
 
+def file_of(story: str) -> str:
+    """Return the name of the file that a story's figures go to."""
+    return "result.json" if story == FIRST else f"{story}.json"
+
+
 @click.command()
 @click.argument("scenario")
 @click.option(
@@ -41,7 +46,8 @@ def run(
 ) -> None:
     """Run SCENARIO (a name or a TOML file), each manager from the same start.
 
-    The exit code is 1 if an expectation of the scenario fails, 5 if this machine is too slow to judge.
+    The exit code is 1 if an expectation of the scenario fails, 5 if this machine is too slow to judge, 6 if
+    the lab cannot be built.
     """
     wanted = managers + (("vmplace", *against) if against else ())
     result = _run(scenario, wanted)
@@ -68,7 +74,7 @@ def demo(out: Path, managers: tuple[str, ...], stories: tuple[str, ...], full: b
 
     Two stories: guests that were restarted far from their memory, and guests that queue for one node's
     memory.  The exit code is 0 if all claims hold, 1 if one does not, and 5 if this machine is too slow to
-    judge, or others use more than 30 % of it for a minute before each story.
+    judge, or others use more than 30 % of it for a minute before each story; 6 if the lab cannot be built.
     """
     scenarios = FULL if full else DEMO
     if missing := [name for name in stories if name not in scenarios]:
@@ -82,7 +88,7 @@ def demo(out: Path, managers: tuple[str, ...], stories: tuple[str, ...], full: b
             click.echo(f"{name}: {err}\n  hint: {err.hint}", err=True)
             is_slow = True
             continue
-        json_path = out / ("result.json" if name == FIRST else f"{name}.json")
+        json_path = out / file_of(name)
         write_result(result, json_path)
         pictures = _draw(result, json_path.with_name(f"{json_path.stem.replace('result', 'before-after')}"))
         _print(result, files=(json_path, *pictures))

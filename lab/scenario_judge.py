@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.scenario import ManagerName, Scenario
+from lab.scenario_cost import Cost
 from lab.scenario_forecast import POLICY_OF, can_forecast, forecast_run_times
 from lab.scenario_lines import declared_lines
 from lab.scenario_managers import ManagerFigures
@@ -36,7 +37,7 @@ class Observed:
     verified: dict[str, Any]
     rates: dict[int, float]
     speed: float | None
-    cost: float | None
+    cost: Cost
     shares: dict[str, float]
     step_s: dict[str, float]
     versions: dict[str, str]
@@ -70,7 +71,9 @@ def judged(scenario: Scenario, topology: LabTopology, seen: Observed, run_time_s
         emulated_run_time_s=_mean([guest.emulated_run_time_s for guest in guests.values()]),
         forecast_run_time_s=_mean([guest.forecast_run_time_s for guest in guests.values()]),
         retakes=before.retakes + after.retakes,
-        cost_share=seen.cost,
+        cost_share=seen.cost.share,
+        worst_guest_cost_share=seen.cost.worst_share,
+        speed=seen.speed,
         machine_share=seen.shares,
         step_s=seen.step_s,
         notes=figures.notes,

@@ -4,8 +4,9 @@
 2. The manager is let act from when it is ready, until nothing moves any more; nobody gets less time than
    ``least_s``, and the control as much as the longest of the others.
 3. It is paused: where memory lies is judged without it.  Three metered windows, and three in emulated time.
-   Where there are copies, every guest verifies all its memory on each vCPU: each reads those of its node.
 4. It runs again, in turns with being paused: what it costs.
+   Before and after, where there are copies, every guest verifies all its memory on each vCPU: each reads
+   those of its node.
 5. It is stopped, and every guest verifies all its memory, exactly.
 
 Memory is looked at, too, where the machine turns out to be too slow for the rest.
@@ -17,14 +18,21 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lab.errors import LabError, LabTimeoutError, LostMemoryError, NothingJudgedError, TooSlowError
+from lab.errors import (
+    RUN_AGAIN,
+    LabError,
+    LabTimeoutError,
+    LostMemoryError,
+    NothingJudgedError,
+    TooSlowError,
+)
 from lab.machine import LabHost, boot_host
 from lab.machine_share import FREE, MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
 from lab.scenario import ManagerName
 from lab.scenario_ask import ask_all, ask_patiently
 from lab.scenario_calls import longest_call_ms, start_tracing
-from lab.scenario_cost import measured_cost
+from lab.scenario_cost import Cost, measured_cost
 from lab.scenario_judge import Observed, is_intact
 from lab.scenario_managers import MANAGERS, Manager, NoManager
 from lab.scenario_meter import FULL_SPEED, RETAKES, WindowSet, read_emulated_windows, read_windows
@@ -44,6 +52,7 @@ from lab.scenario_speed import LEAST_SPEED, WorkClock, declared_rates, measured_
 from lab.scenario_stage import VERIFY_TIMEOUT_S
 
 POLL_S = 1.0
+KILLED_CURE = "dmesg tells whether memory ran out; else see the end of the emulator's log"
 FEW = 0.005
 """Of the guests' memory: less than that moved or copied for a while is rest."""
 PAGES_PER_MIB = 256
@@ -137,6 +146,10 @@ class _Run:
             raise self._unless_memory_is_lost(too_slow_for(err, self.share())) from err
         except TooSlowError as err:
             raise self._unless_memory_is_lost(err) from err
+        except LabError as err:
+            if killed := self._host.killed_by():
+                raise NothingJudgedError(LabError(f"{killed} ended the emulator", hint=KILLED_CURE)) from err
+            raise
 
     def observed(self) -> Observed:
         """Go through all steps."""
@@ -163,15 +176,20 @@ class _Run:
         after = self._windows(WINDOWS_AFTER, scenario.time.after_s)
         cpus = read_vcpu_cpus(host, tuple(guest.name for guest in scenario.guests))
         emulated = self._emulated_windows()
-        have_answered = self._verify_copies()
+        have_answered = set(self._verify_copies())
         manager.resume()
         figures, cost = manager.figures(), self._cost()
+        manager.pause()
+        have_answered &= set(self._verify_copies())
+        manager.resume()
         if figures.replica_bytes and VERIFIED_COPIES not in self._step_s:
             raise LabError(f"{self._name} made copies that the lab did not see", hint="see scenario_calls.py")
         versions = read_versions(host) | {"kernel": self._stage.artifacts.kernel.parent.name}
         manager.stop()
         with self._step(VERIFIED):
             verified = {name: one for name, one in self._verify().items() if name in have_answered}
+        if not self.is_judged:
+            self._expect_all(verified)
         return Observed(
             manager=self._name,
             before=before,
@@ -228,7 +246,9 @@ class _Run:
         if start.before is None:
             start.before = self._windows(WINDOWS_BEFORE, self._scenario.time.before_s)
             start.shares, start.step_s = dict(self._shares), dict(self._step_s)
-        return start.before
+            return start.before
+        # Windows that were taken again count once.
+        return replace(start.before, retakes=0)
 
     def _windows(self, what: str, seconds: float) -> WindowSet:
         """Return windows at the speed that the machine allows now: it may do other things than at first."""
@@ -268,11 +288,11 @@ class _Run:
                 lambda speed: self._set_speed(speed if speed > 1 else self._start.speed or 1.0),
             )
 
-    def _cost(self) -> float | None:
+    def _cost(self) -> Cost:
         """Return the share of the guests' work that the manager costs when all is placed."""
         seconds = self._scenario.time.cost_s
         if not seconds or not self._rates or self._name == "none":
-            return None
+            return Cost()
         with self._step(COST_TURNS):
             self._set_speed(FULL_SPEED)
             cost = measured_cost(self._host, self._manager, seconds, self._rates)
@@ -336,6 +356,11 @@ class _Run:
             return every
         with self._step(VERIFIED_COPIES):
             return ask_patiently(self._host, self._scenario.guests, "verify", VERIFY_TIMEOUT_S)
+
+    def _expect_all(self, verified: Collection[str]) -> None:
+        """Raise LabError for guests that did not answer: under no manager the lab is why."""
+        if silent := [one.name for one in self._scenario.guests if one.name not in verified]:
+            raise LabError(f"{', '.join(silent)} fell silent", hint=RUN_AGAIN)
 
     def _verify(self) -> dict[str, Any]:
         # All is measured by now; the vCPUs that a manager packed on one node would take minutes.

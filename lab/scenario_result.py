@@ -77,8 +77,10 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     contains waiting for a CPU and for others to drain their page lists, ``longest_move_call_cpu_ms`` is
     the most that a call worked. ``emulated_run_time_s`` and ``forecast_run_time_s`` are the means of the
     guests'; None if one has none. ``retakes``: windows that were taken again as a guest came to less than
-    80 % of its touches, those before, which all managers share, among them. ``cost_share``: which share
-    of what guests do at full speed the running manager costs when all is placed. ``machine_share``: what
+    80 % of its touches; those before, which all managers share, count for the first that ran.
+    ``cost_share``: which share of what guests do at full speed the running manager costs when all is
+    placed, ``worst_guest_cost_share`` that of the guest that loses most. ``speed``: which share of their
+    declared touches guests made in the end. ``machine_share``: what
     of the machine others left to the emulated host in each step, ``step_s`` how long that took.
     """
 
@@ -101,6 +103,8 @@ class ManagerResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast_run_time_s: float | None = None
     retakes: int = 0
     cost_share: float | None = None
+    worst_guest_cost_share: float | None = None
+    speed: float | None = None
     machine_share: dict[str, float] = {}
     step_s: dict[str, float] = {}
     notes: tuple[str, ...] = ()

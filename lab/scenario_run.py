@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 import vmplace
-from lab.errors import LabError, TooSlowError
+from lab.errors import BrokenManagersError, LabError, TooSlowError
 from lab.kernel import chosen_flavour
 from lab.progress import Progress
 from lab.scenario import ManagerName, Scenario
@@ -101,7 +101,7 @@ def _no_figures(failures: Sequence[str], too_slow: TooSlowError | None) -> LabEr
     if too_slow and not failures:
         return too_slow
     reasons = (*failures, str(too_slow)) if too_slow else tuple(failures)
-    return LabError("no manager came to an end", hint="; ".join(reasons))
+    return BrokenManagersError("no manager came to an end", hint="; ".join(reasons))
 
 
 def _tell(progress: Progress, name: ManagerName, result: ManagerResult) -> None:

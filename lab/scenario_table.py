@@ -78,7 +78,8 @@ def _guest_rows(result: ScenarioResult, guest_name: str) -> Iterator[tuple[str, 
 def manager_table(result: ScenarioResult) -> Table:
     """Return a row per manager: imbalances of all guests together, bytes moved and copied, what it cost.
 
-    "costs" is the share of the guests' work that the running manager costs when all is placed, "machine" the
+    "costs" is the share of the guests' work that the running manager costs when all is placed, "most" that of
+    the guest that loses most, "speed" the share of their declared touches that guests made, "machine" the
     least that others left of it in a step, "retakes" windows that were taken again.
     """
     table = Table(title="managers: all guests together, and the cost", title_justify="left")
@@ -90,8 +91,10 @@ def manager_table(result: ScenarioResult) -> Table:
         "copies MiB",
         "CPU s",
         "costs",
+        "most",
         "longest call ms",
         "moving for s",
+        "speed",
         "retakes",
         "machine",
     ):
@@ -113,8 +116,10 @@ def _manager_cells(manager: ManagerResult) -> tuple[str, ...]:
         f"{manager.replica_bytes / MIB:.0f}",
         _number(manager.manager_cpu_seconds, 2),
         _share(manager.cost_share),
+        _share(manager.worst_guest_cost_share),
         _number(manager.longest_move_call_ms, 1),
         _number(manager.active_s, 1),
+        _share(manager.speed),
         str(manager.retakes),
         _share(min(manager.machine_share.values(), default=None)),
     )

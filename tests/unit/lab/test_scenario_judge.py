@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lab.scenario import read_scenario
+from lab.scenario_cost import Cost
 from lab.scenario_judge import Observed, judged
 from lab.scenario_managers import ManagerFigures
 from lab.scenario_meter import WindowSet
@@ -22,7 +23,7 @@ FIELDS: dict[str, Any] = {
     "verified": {},
     "rates": {},
     "speed": 1.0,
-    "cost": None,
+    "cost": Cost(),
     "shares": {},
     "step_s": {},
     "versions": {},

@@ -8,6 +8,7 @@ import pytest
 from lab import scenario_observe
 from lab.errors import LabError, LabTimeoutError, TooSlowError
 from lab.machine_share import MachineTimes
+from lab.scenario_meter import WindowSet
 from lab.scenario_observe import SharedStart, too_slow_for
 from lab.scenario_result import VERIFIED_COPIES
 
@@ -39,6 +40,13 @@ def machine_had(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, float]) ->
     monkeypatch.setattr(scenario_observe, "read_machine_times", lambda _: next(times))
 
 
+def hosts_boot(monkeypatch: pytest.MonkeyPatch, killed: str | None = None) -> None:
+    """Let hosts boot, and run on, or be killed by this signal."""
+    boot = MagicMock()
+    boot.return_value.__enter__.return_value.killed_by.return_value = killed
+    monkeypatch.setattr(scenario_observe, "boot_host", boot)
+
+
 @pytest.mark.parametrize(("own_s", "is_slow"), [(95.0, False), (60.0, True)])
 def test_what_others_used_before_a_step_does_not_excuse_that_it_hangs(
     monkeypatch: pytest.MonkeyPatch, own_s: float, is_slow: bool
@@ -51,7 +59,7 @@ def test_what_others_used_before_a_step_does_not_excuse_that_it_hangs(
     # Nine tenths of the time until the step were others'; or, second row, none were, but much of the step.
     earlier = (900.0, 900.0 if is_slow else 0.0)
     machine_had(monkeypatch, (0.0, 0.0), earlier, (1000.0, earlier[1] + own_s))
-    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
+    hosts_boot(monkeypatch)
     monkeypatch.setattr(scenario_observe._Run, "observed", hangs)
     with pytest.raises(LabError) as caught:
         scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
@@ -99,16 +107,50 @@ def test_what_the_lab_fails_at_before_a_manager_acts_is_no_failure_of_that_one(
         raise LabError("web fell silent: no answer to 'speed 64'")
 
     machine_had(monkeypatch, (0.0, 0.0))
-    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
+    hosts_boot(monkeypatch)
     monkeypatch.setattr(scenario_observe._Run, "observed", hangs)
     with pytest.raises(LabError, match="web fell silent") as caught:
         scenario_observe.observe(MagicMock(), manager, SharedStart(), MagicMock())
     assert isinstance(caught.value, TooSlowError) == (not managed or manager == "none")
 
 
+@pytest.mark.parametrize(("killed", "is_slow"), [("SIGKILL", True), (None, False)])
+def test_an_emulator_that_was_killed_is_no_failure_of_a_manager(
+    monkeypatch: pytest.MonkeyPatch, killed: str | None, is_slow: bool
+):
+    def gone(run: scenario_observe._Run) -> None:
+        run._is_managed = True
+        raise LabError("the guest agent closed the connection")
+
+    machine_had(monkeypatch, (0.0, 0.0))
+    hosts_boot(monkeypatch, killed)
+    monkeypatch.setattr(scenario_observe._Run, "observed", gone)
+    with pytest.raises(LabError) as caught:
+        scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
+    assert isinstance(caught.value, TooSlowError) == is_slow
+    assert not killed or killed in str(caught.value)
+
+
+def test_a_guest_that_is_silent_at_the_end_of_a_run_without_a_manager_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    machine_had(monkeypatch, (0.0, 0.0))
+    run = scenario_observe._Run(stage_of("web", "shop"), "none", SharedStart(), MagicMock(), MagicMock())
+    with pytest.raises(LabError, match="shop fell silent"):
+        run._expect_all({"web"})
+    run._expect_all({"web", "shop"})
+
+
+def test_windows_before_that_were_taken_again_count_once(monkeypatch: pytest.MonkeyPatch):
+    machine_had(monkeypatch, *[(0.0, 0.0)] * 4)
+    start = SharedStart(before=WindowSet((), retakes=3))
+    run = scenario_observe._Run(stage_of("web"), "none", start, MagicMock(), MagicMock())
+    assert run._windows_before().retakes == 0
+
+
 def test_a_host_that_does_not_boot_is_no_failure_of_a_manager(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scenario_observe, "boot_host", MagicMock(side_effect=TIMEOUT))
-    with pytest.raises(TooSlowError, match="where no manager acts"):
+    with pytest.raises(TooSlowError, match="no manager can be why"):
         scenario_observe.observe(MagicMock(), "vmplace", SharedStart(), MagicMock())
 
 
@@ -122,7 +164,7 @@ def test_memory_that_was_lost_counts_though_the_machine_was_too_slow(
 
     answer = {"event": "verified", "bad_pages": bad_pages, "wrong_calls": 0}
     machine_had(monkeypatch, (0.0, 0.0))
-    monkeypatch.setattr(scenario_observe, "boot_host", MagicMock())
+    hosts_boot(monkeypatch)
     answers = {"shop": answer | {"bad_pages": 0}} | ({} if bad_pages is None else {"web": answer})
     monkeypatch.setattr(scenario_observe, "ask_patiently", lambda *_: answers)
     monkeypatch.setattr(scenario_observe._Run, "observed", gives_up)

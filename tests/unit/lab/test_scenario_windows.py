@@ -163,9 +163,12 @@ def test_guests_as_fast_as_they_can_be_declare_nothing(name: str):
 
 def test_a_managers_cost_is_work_lost_per_cpu_second_of_the_emulator():
     # The machine gave the second turns half the time, which is not the manager's doing.
-    running, stopped = [Spell(9.0, 2.0), Spell(4.5, 1.0)], [Spell(10.0, 2.0), Spell(5.0, 1.0)]
+    running, stopped = (
+        [Spell({1: 9.0}, 2.0), Spell({1: 4.5}, 1.0)],
+        [Spell({1: 10.0}, 2.0), Spell({1: 5.0}, 1.0)],
+    )
     assert cost_of(running, stopped) == pytest.approx(0.1)
-    assert cost_of([Spell(0.0, 1.0)], [Spell(0.0, 1.0)]) is None
+    assert cost_of([Spell({1: 0.0}, 1.0)], [Spell({1: 0.0}, 1.0)]) is None
 
 
 def test_what_others_use_of_the_machine_is_not_there_for_the_emulated_host(tmp_path: Path):

@@ -1,0 +1,34 @@
+"""Did a signal end the emulator, or did its machine go off?"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab import emulated_host
+from lab.emulated_host import LabHost
+from lab.errors import LabError
+from lab.topology import read_topology
+
+ENDS = (
+    ("kill -KILL $$", "SIGKILL"),
+    ("exit 139", "SIGSEGV"),
+    ("exit 0", None),
+    ("exit 1", None),
+    ("exit 255", None),
+    ("sleep 60", None),
+)
+
+
+@pytest.mark.parametrize(("script", "by"), ENDS)
+def test_an_end_by_a_signal_is_known_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, by: str | None
+):
+    monkeypatch.setattr(emulated_host, "ENDS_S", 0.5 if by is None else 60.0)
+    with subprocess.Popen(["sh", "-c", script]) as process:
+        host = LabHost(process, read_topology("n4-full"), tmp_path, tmp_path)
+        assert host.killed_by() == by
+        process.kill()
+        process.wait()
+        with pytest.raises(LabError, match="the emulator ended"):
+            _ = host.emulator_pid

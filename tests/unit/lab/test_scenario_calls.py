@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from lab.scenario_calls import LONGEST, NO_CALLS, TRACING, parse_longest
+from lab.scenario_calls import (
+    COLLAPSE,
+    LONGEST,
+    MOVE,
+    NO_CALLS,
+    OVERRUN,
+    REPLICATE,
+    START,
+    TRACING,
+    parse_longest,
+)
 
 TRACE = """\
 # tracer: nop
@@ -30,8 +40,13 @@ MOVES = """\
 """
 
 
-def longest(tmp_path: Path, trace: str) -> tuple[float | None, str]:
+def longest(tmp_path: Path, trace: str, overrun: int = 0) -> tuple[float | None, str]:
     (tmp_path / "trace").write_text(trace)
+    for cpu in range(2):
+        (tmp_path / f"per_cpu/cpu{cpu}").mkdir(parents=True)
+        (tmp_path / f"per_cpu/cpu{cpu}/stats").write_text(
+            f"entries: 9\noverrun: {cpu * overrun}\ndropped events: 0\n"
+        )
     script = LONGEST.replace(TRACING, str(tmp_path))
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=120)
     return parse_longest(done.stdout)
@@ -48,6 +63,22 @@ def test_calls_that_only_ask_do_not_count(tmp_path: Path):
 def test_the_agents_moves_by_ioctl_count(tmp_path: Path):
     """Only exits are noted of its other ioctls."""
     assert longest(tmp_path, MOVES)[0] == pytest.approx(110.0)
+
+
+def test_calls_that_the_buffer_lost_are_no_answer(tmp_path: Path):
+    assert longest(tmp_path, TRACE, overrun=3) == (None, OVERRUN)
+
+
+def test_the_traced_ioctls_are_those_that_move_copy_and_drop(tmp_path: Path):
+    source, program = tmp_path / "numbers.c", tmp_path / "numbers"
+    source.write_text(
+        '#include <stdio.h>\n#include "kvm_placement.h"\nint main(void)\n{\n'
+        'printf("%x %x %x", KVM_PLACEMENT_MOVE, KVM_PLACEMENT_REPLICATE, KVM_PLACEMENT_COLLAPSE);\n}\n'
+    )
+    subprocess.run(["gcc", "-I", "kvm-patches", str(source), "-o", str(program)], check=True, timeout=60)
+    numbers = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert [int(number, 16) for number in numbers.split()] == [MOVE, REPLICATE, COLLAPSE]
+    assert all(f"cmd == {number:#x}" in START for number in (MOVE, REPLICATE, COLLAPSE))
 
 
 def test_no_calls_are_no_answer(tmp_path: Path):

@@ -14,8 +14,8 @@
 start; "late": they begin once the demo has found the machine free, and last to its end.
 ``load`` is that of the minute before the run began, ``others`` the most that other processes used of the
 machine in a step, ``undecided`` the claims that did not come out and got no verdict.  Exit codes are the
-demo's: 0 its claims hold, 1 one does not, 5 this machine is too slow to judge; 124 is a demo that hung and
-was ended.
+demo's: 0 its claims hold, 1 one does not, 5 this machine is too slow to judge, 6 the lab cannot be built;
+124 is a demo that hung and was ended.
 """
 
 import argparse
@@ -52,6 +52,7 @@ OF_GUESTS = (
 )
 OF_MANAGERS = (
     *("mc_imbalance_before", "mc_imbalance_after", "emulated_run_time_s", "cost_share", "retakes"),
+    *("worst_guest_cost_share", "speed"),
     *("moved_bytes", "replica_bytes", "active_s", "run_time_s", "notes"),
 )
 
@@ -67,7 +68,7 @@ def next_kind(runs: list[Mapping[str, Any]]) -> str:
 def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the log keeps of a demo's result."""
     managers = {
-        name: {key: manager[key] for key in OF_MANAGERS}
+        name: {key: manager.get(key) for key in OF_MANAGERS}
         | {"guests": {one: {key: g[key] for key in OF_GUESTS} for one, g in manager["guests"].items()}}
         for name, manager in result["managers"].items()
     }

@@ -36,6 +36,7 @@ FIGURES: Mapping[str, Callable[[Run], float | None]] = {
     "emulated s under vmplace": _manager("vmplace", "emulated_run_time_s"),
     "share of work that kernel balancing costs": _manager("kernel", "cost_share"),
     "share of work that vmplace costs": _manager("vmplace", "cost_share"),
+    "the same of the guest that loses most": _manager("vmplace", "worst_guest_cost_share"),
     "s until vmplace moved a page last": _manager("vmplace", "active_s"),
 }
 

@@ -24,6 +24,7 @@ import msgspec
 
 from bench.demo_runs import RULES
 from bench.record import write_atomically
+from lab.scenario_commands import DEMO, FIRST, file_of
 from lab.scenario_picture import draw_result
 from lab.scenario_result import ScenarioResult
 
@@ -46,9 +47,8 @@ def judged(runs: Sequence[Result]) -> list[Result]:
 
 
 def present(runs: Sequence[Result]) -> list[Result]:
-    """Return the runs by the present rules, of whole commits; all, where none of them was judged."""
-    now = [run for run in runs if run.get("rules") == RULES and "-" not in (run["commit"] or "-")]
-    return now if _judged(now) else list(runs)
+    """Return the runs by the present rules, of whole commits."""
+    return [run for run in runs if run.get("rules") == RULES and "-" not in (run["commit"] or "-")]
 
 
 def _judged(runs: Sequence[Result]) -> list[Result]:
@@ -74,9 +74,12 @@ def _kernel(kept: Result) -> str:
 
 
 def _rows(runs: Sequence[Result]) -> Iterator[str]:
-    heads = ("who", "LAR, one node", "LAR, read-only", "imbalance: span, host", "model s")
-    yield f"| {' | '.join((*heads, 'moved, copied', 'cost, %'))} |"
-    yield "|---|---|---|---|---|---|---|"
+    """Yield the table's lines; beside spreads there is no room for what was moved and copied."""
+    is_one = len(runs) == 1
+    moves = ("moved, copied",) * is_one
+    heads = ("who", "LAR, one node", "LAR, read-only", "imbalance: span, host", "model s", *moves, "cost, %")
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
     for name, shown in NAMES.items():
         # A run that failed may lack a manager that broke.
         managers = [run["managers"][name] for run in runs if name in run.get("managers", {})]
@@ -85,17 +88,18 @@ def _rows(runs: Sequence[Result]) -> Iterator[str]:
         guests = [manager["guests"] for manager in managers]
         home = [min(of[guest]["lar_after"] for guest in ("web", "shop")) for of in guests]
         table = [of["table"]["lar_after"] for of in guests]
-        span = statistics.median(of["span"]["mc_imbalance_after"] for of in guests)
-        host = statistics.median(manager["mc_imbalance_after"] for manager in managers)
+        span = [of["span"]["mc_imbalance_after"] for of in guests]
+        host = [manager["mc_imbalance_after"] for manager in managers]
         times = [manager["emulated_run_time_s"] for manager in managers]
         moved, copied = (
             round(statistics.median(manager[key] for manager in managers) / MIB)
             for key in ("moved_bytes", "replica_bytes")
         )
-        yield (
-            f"| {shown} | {_spread(home, 2)} | {_spread(table, 2)} | {span:.2f}, {host:.2f} "
-            f"| {_spread(times, 1)} | {moved}, {copied} | {_cost(managers)} |"
-        )
+        imbalance = f"{_spread(span, 2)}, {_spread(host, 2)}"
+        lars = (_spread(home, 2), _spread(table, 2))
+        moves = (f"{moved}, {copied}",) * is_one
+        cells = (shown, *lars, imbalance, _spread(times, 1), *moves, _cost(managers))
+        yield f"| {' | '.join(cells)} |"
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
@@ -111,6 +115,9 @@ def _cost(managers: Sequence[Result]) -> str:
 
 
 def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
+    if not shown:
+        yield "No run by the present rules came to a verdict yet."
+        return
     idle = _codes([run for run in present(runs) if run["beside"] == "idle"])
     busy = _codes([run for run in present(runs) if run["beside"] != "idle"])
     commits = list(dict.fromkeys(run["commit"][:7] for run in shown))
@@ -160,12 +167,13 @@ def status_table(kept: Result) -> str:
 
 def keep(folder: Path) -> None:
     """Keep a run of the demo.  Raises ValueError for one that did not hold."""
-    if not (folder / "result.json").exists():
-        raise ValueError(f"{folder}: no figures of the first story: run make demo again")
-    demo = json.loads((folder / "result.json").read_text())
-    for story in sorted(folder.glob("*.json")):
-        if story.name != "record.json" and not _holds(json.loads(story.read_text())):
-            raise ValueError(f"{story.name} did not hold: only a run that did is told")
+    for path in sorted(folder.glob("*.json")):
+        if path.name != "record.json" and not _holds(json.loads(path.read_text())):
+            raise ValueError(f"{path.name} did not hold: only a run that did is told")
+    for story in DEMO:
+        if not (folder / file_of(story)).exists():
+            raise ValueError(f"{folder}: no figures of {story}: run make demo again, with both stories")
+    demo = json.loads((folder / file_of(FIRST)).read_text())
     if not (folder / "record.json").exists():
         raise ValueError(f"{folder}: of which commit that run was is not known: run make demo again")
     record = json.loads((folder / "record.json").read_text())

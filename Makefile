@@ -169,7 +169,7 @@ kvm-selftests-intel: venv ## the series' own selftests on Intel's EPT, in Bochs
 qemu-patches-check: venv ## the QEMU series applies, is clean, builds at every step
 	$(BIN)/vmplace-lab check-qemu-patches
 
-demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories (STORY=restart: one of them); Error 1: a claim fails, Error 5: too slow to judge: build/demo
+demo: venv ## vmplace beside kernel balancing, in the emulated host, two stories (STORY=restart: one of them); Error 1: a claim fails, Error 5: too slow to judge, Error 6: the lab cannot be built: build/demo
 	@rm -rf build/demo && mkdir -p build/demo && $(BIN)/python -m bench.record > build/demo/record.json
 	$(BIN)/vmplace-lab demo --out build/demo $(addprefix --story ,$(STORY))
 

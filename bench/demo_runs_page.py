@@ -48,7 +48,8 @@ def rendered(kept: Run) -> Iterator[str]:
     yield (
         "By `make demo-log`, in turns with nothing of its own beside it and with a busy loop on each CPU.\n"
         "The loops begin with the demo (*busy*), or once it has found the machine free (*late*).\n"
-        "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 124 it hung.\n"
+        "Exit codes: 0 all claims hold, 1 one does not, 5 the machine is too slow to judge, 6 the lab could\n"
+        "not be built, 124 it hung.\n"
         "Spreads are of all runs that have figures, whichever their code. *Others* is the most that other\n"
         "processes used of the machine in a step, *speed* the share of their touches that guests made.\n"
         "*Retakes* are windows that were taken again, *load* is that of the minute before. Before\n"

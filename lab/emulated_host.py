@@ -7,6 +7,7 @@ migration stream without memory (x-ignore-shared); restoring copies them in, whi
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -44,8 +45,8 @@ from vmplace.topology.procfs import read_cpu_seconds
 # Translated code, the disk overlay and the emulator itself, beside the host's memory.
 OVERHEAD_BYTES = 2 * GIB
 BOOT_TIMEOUT_S = 240.0
-ENDS_S = 2.0
-"""Its sockets close before a process has ended."""
+ENDS_S = 30.0
+"""Its sockets close before a process has ended, which has to free the host's memory first."""
 BOOTS = 4
 """As many as are made if Linux stands still (standstill.py)."""
 # QEMU 10.0 does not load the state of a CPU that was in (nested) guest mode when it was saved under TCG, so
@@ -59,6 +60,21 @@ FREEZE = (
     " done"
 )
 THAW = f"if [ -s {FROZEN} ]; then xargs kill -CONT <{FROZEN}; fi; rm -f {FROZEN}"
+
+
+def ending_signal(code: int, said: str) -> str | None:
+    """Return the signal that an emulator ended by, from the code of unshare(1) around it, and its last words.
+
+    unshare ends as its child did, but cannot do so by SIGKILL.  QEMU takes SIGTERM and the like for a wish to
+    end, and says who sent it.
+    """
+    if wish := re.search(r"terminating on signal (\d+)", said):
+        number = int(wish[1])
+    elif code == 1 and "sigprocmask unblock failed" in said:
+        number = signal.SIGKILL
+    else:
+        number = -code if code < 0 else code - 128
+    return signal.Signals(number).name if number in set(signal.Signals) else None
 
 
 class LabHost:
@@ -169,9 +185,8 @@ class LabHost:
             code = self._process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
             return None
-        # unshare(1) ends as its child did, or says 128 + N as shells do.
-        number = -code if code < 0 else code - 128
-        return signal.Signals(number).name if number in set(signal.Signals) else None
+        said = self._emulator_log.read_text(errors="replace") if self._emulator_log.exists() else ""
+        return ending_signal(code, said[-2000:])
 
     def _migrated(self, timeout: float) -> None:
         if self._monitor is None:

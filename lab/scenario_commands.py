@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lab.errors import TooSlowError
+from lab.errors import BrokenManagersError, LabError, TooSlowError
 from lab.machine_share import await_free_machine
 from lab.progress import Progress
 from lab.scenario import ManagerName, read_scenario
@@ -79,21 +79,23 @@ def demo(out: Path, managers: tuple[str, ...], stories: tuple[str, ...], full: b
     scenarios = FULL if full else DEMO
     if missing := [name for name in stories if name not in scenarios]:
         raise click.UsageError(f"{missing[0]} is a story of --full only")
-    results, is_slow = [], False
+    results: list[ScenarioResult] = []
+    codes: list[int] = []
     for name in stories or scenarios:
         try:
             await_free_machine(Progress())
             result = _run(name, managers or scenarios[name])
-        except TooSlowError as err:
+        except LabError as err:
+            # The other story is shown all the same.
             click.echo(f"{name}: {err}\n  hint: {err.hint}", err=True)
-            is_slow = True
+            codes.append(err.exit_code)
             continue
         json_path = out / file_of(name)
         write_result(result, json_path)
         pictures = _draw(result, json_path.with_name(f"{json_path.stem.replace('result', 'before-after')}"))
         _print(result, files=(json_path, *pictures))
         results.append(result)
-    _exit(results, is_slow=is_slow)
+    _exit(results, codes)
 
 
 def _run(name: str, managers: Sequence[str]) -> ScenarioResult:
@@ -121,9 +123,13 @@ def _print(result: ScenarioResult, files: tuple[Path, ...] = ()) -> None:
         console.print(f"written: {path}", highlight=False)
 
 
-def _exit(results: Sequence[ScenarioResult], *, is_slow: bool = False) -> None:
-    """End with the worst verdict; ``is_slow``: one more was too slow for any figure."""
-    if any(result.failed_expectations for result in results):
-        sys.exit(1)
-    if is_slow or any(result.too_slow for result in results):
-        sys.exit(TooSlowError.exit_code)
+def _exit(results: Sequence[ScenarioResult], codes: Sequence[int] = ()) -> None:
+    """End with the worst verdict; ``codes``: those of stories that came to no figures.
+
+    A claim that fails outweighs a lab that cannot be built, and that a machine that is too slow.
+    """
+    found = {1} if any(result.failed_expectations for result in results) else set()
+    found |= {TooSlowError.exit_code} if any(result.too_slow for result in results) else set()
+    for code in (BrokenManagersError.exit_code, LabError.exit_code, TooSlowError.exit_code):
+        if code in found.union(codes):
+            sys.exit(code)

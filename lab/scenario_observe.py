@@ -50,6 +50,7 @@ from lab.scenario_result import (
 )
 from lab.scenario_speed import LEAST_SPEED, WorkClock, declared_rates, measured_speed
 from lab.scenario_stage import VERIFY_TIMEOUT_S
+from vmplace.errors import VmplaceError
 
 POLL_S = 1.0
 KILLED_CURE = "dmesg tells whether memory ran out; else see the end of the emulator's log"
@@ -142,14 +143,19 @@ class _Run:
         """Go through all steps; memory is looked at, too, where the machine was too slow for that."""
         try:
             return self.observed()
-        except LabTimeoutError as err:
-            raise self._unless_memory_is_lost(too_slow_for(err, self.share())) from err
-        except TooSlowError as err:
-            raise self._unless_memory_is_lost(err) from err
-        except LabError as err:
-            if killed := self._host.killed_by():
-                raise NothingJudgedError(LabError(f"{killed} ended the emulator", hint=KILLED_CURE)) from err
-            raise
+        except VmplaceError as err:
+            raise self._explained(err) from err
+
+    def _explained(self, err: VmplaceError) -> VmplaceError:
+        """Return why a step failed: the machine, somebody who ended the emulator, or what the step says."""
+        may_be_gone = not self._host.is_running() or not isinstance(err, LabTimeoutError | TooSlowError)
+        if may_be_gone and (killed := self._host.killed_by()):
+            return NothingJudgedError(LabError(f"{killed} ended the emulator", hint=KILLED_CURE))
+        if isinstance(err, LabTimeoutError):
+            return self._unless_memory_is_lost(too_slow_for(err, self.share()))
+        if isinstance(err, TooSlowError):
+            return self._unless_memory_is_lost(err)
+        return err if isinstance(err, LabError) else LabError(str(err), hint=err.hint)
 
     def observed(self) -> Observed:
         """Go through all steps."""
@@ -179,17 +185,14 @@ class _Run:
         have_answered = set(self._verify_copies())
         manager.resume()
         figures, cost = manager.figures(), self._cost()
+        versions = read_versions(host) | {"kernel": self._stage.artifacts.kernel.parent.name}
+        # Stopped as it is: it makes no more copies.
         manager.pause()
         have_answered &= set(self._verify_copies())
-        manager.resume()
         if figures.replica_bytes and VERIFIED_COPIES not in self._step_s:
             raise LabError(f"{self._name} made copies that the lab did not see", hint="see scenario_calls.py")
-        versions = read_versions(host) | {"kernel": self._stage.artifacts.kernel.parent.name}
         manager.stop()
-        with self._step(VERIFIED):
-            verified = {name: one for name, one in self._verify().items() if name in have_answered}
-        if not self.is_judged:
-            self._expect_all(verified)
+        verified = self._verified_by(have_answered)
         return Observed(
             manager=self._name,
             before=before,
@@ -219,8 +222,9 @@ class _Run:
                 if not self._is_managed:
                     raise
                 raise whose_doing(err, self._name, self.share()) from err
-            self._shares[what] = self.share()
-            self._step_s[what] = round(time.monotonic() - began, 3)
+            # A step may be taken twice.
+            self._shares[what] = min(self.share(), self._shares.get(what, 1.0))
+            self._step_s[what] = round(time.monotonic() - began + self._step_s.get(what, 0.0), 3)
 
     def share(self) -> float:
         """Return what others left of the machine since the last step began."""
@@ -357,10 +361,17 @@ class _Run:
         with self._step(VERIFIED_COPIES):
             return ask_patiently(self._host, self._scenario.guests, "verify", VERIFY_TIMEOUT_S)
 
-    def _expect_all(self, verified: Collection[str]) -> None:
-        """Raise LabError for guests that did not answer: under no manager the lab is why."""
-        if silent := [one.name for one in self._scenario.guests if one.name not in verified]:
+    def _verified_by(self, have_answered: Collection[str]) -> dict[str, Any]:
+        """Return what guests find at the end that have answered so far.
+
+        Raises LabError for those that did not where no manager acts: the lab is why.
+        """
+        with self._step(VERIFIED):
+            verified = {name: one for name, one in self._verify().items() if name in have_answered}
+        silent = [one.name for one in self._scenario.guests if one.name not in verified]
+        if silent and not self.is_judged:
             raise LabError(f"{', '.join(silent)} fell silent", hint=RUN_AGAIN)
+        return verified
 
     def _verify(self) -> dict[str, Any]:
         # All is measured by now; the vCPUs that a manager packed on one node would take minutes.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 import vmplace
-from lab.errors import BrokenManagersError, LabError, TooSlowError
+from lab.errors import BrokenManagersError, LabError, NothingJudgedError, TooSlowError
 from lab.kernel import chosen_flavour
 from lab.progress import Progress
 from lab.scenario import ManagerName, Scenario
@@ -69,7 +69,13 @@ class _ScenarioRun:
     def _stage(self, name: ManagerName) -> Stage:
         flavour = KERNEL_OF.get(name, chosen_flavour())
         if flavour not in self._stages:
-            self._stages[flavour] = prepare_stage(self._scenario, self._progress, flavour)
+            try:
+                self._stages[flavour] = prepare_stage(self._scenario, self._progress, flavour)
+            except LabError as err:
+                # What is known of those before is judged all the same.
+                if isinstance(err, TooSlowError) or not (self._results or self._broken):
+                    raise
+                raise NothingJudgedError(err) from err
         return self._stages[flavour]
 
     def result(self, managers: Sequence[ManagerName], too_slow: TooSlowError | None) -> ScenarioResult:

@@ -125,9 +125,10 @@ def _create(host: LabHost, guests: Iterable[Guest]) -> None:
 def _wait_for_payloads(host: LabHost, scenario: Scenario) -> None:
     deadline = time.monotonic() + BOOT_TIMEOUT_S
     waiting = {guest.name: guest for guest in scenario.guests}
+    question = numbered("status")
     while waiting and time.monotonic() < deadline:
         _start_again(host, waiting.values())
-        for name, answer in ask_payloads(host, tuple(waiting.values()), "status", 3).items():
+        for name, answer in ask_payloads(host, tuple(waiting.values()), question, 3).items():
             if answer["event"] == "error":
                 hint = f"change the workload of guest {name} in the scenario"
                 raise LabError(f"guest {name} cannot run its workload: {answer['message']}", hint=hint)

@@ -104,6 +104,10 @@ def test_a_snapshot_holds_processes_memory_and_disk_and_serves_two_at_once(host:
                 assert copy.run(["pgrep", "-f", "sleep 7777"]).stdout.strip() == str(process.pid)
             one.run("rm /root/kept")
             assert two.run("cat /root/kept").stdout == "disk\n"
+            assert one.is_running()
+            for copy, how in ((one, signal.SIGKILL), (two, signal.SIGTERM)):
+                os.kill(copy.emulator_pid, how)
+                assert copy.killed_by() == how.name
     finally:
         process.kill()
         cache.remove_tree(saved)

@@ -48,7 +48,7 @@ def test_an_answer_has_the_number_of_its_question_and_nothing_else_has(program: 
     lines = talk(program, ONE_VCPU, "@7 verify\n@8 status\nverify\nquit\n")
     numbers = [(line["event"], line["answers"]) for line in lines if line["event"] != "status"]
     assert numbers == [("verified", 7), ("verified", 0), ("quit", 0)]
-    assert {line["answers"] for line in lines if line["event"] == "status"} <= {0, 8}
+    assert 8 in {line["answers"] for line in lines if line["event"] == "status"}
 
 
 SAID = (

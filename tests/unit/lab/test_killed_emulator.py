@@ -1,4 +1,4 @@
-"""Did a signal end the emulator, or did its machine go off?"""
+"""Did a signal end the emulator, or did its machine go off?  By what unshare(1) 2.38 and QEMU 10 say."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab import emulated_host
-from lab.emulated_host import LabHost
+from lab.emulated_host import LabHost, ending_signal
 from lab.errors import LabError
 from lab.topology import read_topology
 
@@ -18,6 +18,18 @@ ENDS = (
     ("exit 255", None),
     ("sleep 60", None),
 )
+
+
+UNSHARE = "unshare: sigprocmask unblock failed: Invalid argument\n"
+QEMU = "qemu-system-x86_64: terminating on signal 15 from pid 4711 (earlyoom)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "by"),
+    [(1, UNSHARE, "SIGKILL"), (1, "no such CPU model", None), (0, QEMU, "SIGTERM"), (-11, "", "SIGSEGV")],
+)
+def test_the_last_words_tell_of_signals_that_the_code_hides(code: int, said: str, by: str | None):
+    assert ending_signal(code, said) == by
 
 
 @pytest.mark.parametrize(("script", "by"), ENDS)

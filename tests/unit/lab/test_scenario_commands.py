@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from bench.readme_results import KEPT
 from lab import scenario_commands
-from lab.errors import TooSlowError
+from lab.errors import BrokenManagersError, LabError, TooSlowError
 from lab.scenario_result import ScenarioResult
 
 KEPT_RUN = msgspec.convert(json.loads(KEPT.read_text())["demo"], ScenarioResult)
@@ -62,6 +62,17 @@ def test_one_that_is_too_slow_does_not_keep_the_others_from_being_run(
     assert code == TooSlowError.exit_code and "busy" in asked
     assert demo(tmp_path, monkeypatch, "--full", **slow, busy={"failed_expectations": ("slower",)})[0] == 1
     assert demo(tmp_path, monkeypatch, restart={"too_slow": "others"})[0] == TooSlowError.exit_code
+
+
+def test_a_lab_that_cannot_be_built_is_no_verdict_and_hides_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    broken = LabError("no space left", hint="free some")
+    assert demo(tmp_path, monkeypatch, consolidated=broken)[0] == LabError.exit_code == 6
+    assert demo(tmp_path, monkeypatch, restart=broken, consolidated={"too_slow": "others"})[0] == 6
+    failed = {"failed_expectations": ("slower",)}
+    assert demo(tmp_path, monkeypatch, restart=failed, consolidated=broken)[0] == 1
+    assert demo(tmp_path, monkeypatch, restart=BrokenManagersError("all of them"))[0] == 1
 
 
 def test_beside_others_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

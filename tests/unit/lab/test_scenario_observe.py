@@ -131,14 +131,29 @@ def test_an_emulator_that_was_killed_is_no_failure_of_a_manager(
     assert not killed or killed in str(caught.value)
 
 
-def test_a_guest_that_is_silent_at_the_end_of_a_run_without_a_manager_is_no_verdict(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("manager", "names"), [("none", None), ("vmplace", {"web"})])
+def test_a_guest_that_is_silent_at_the_end_is_a_managers_failure_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, manager: Any, names: set[str] | None
 ):
-    machine_had(monkeypatch, (0.0, 0.0))
-    run = scenario_observe._Run(stage_of("web", "shop"), "none", SharedStart(), MagicMock(), MagicMock())
-    with pytest.raises(LabError, match="shop fell silent"):
-        run._expect_all({"web"})
-    run._expect_all({"web", "shop"})
+    machine_had(monkeypatch, *[(0.0, 0.0)] * 4)
+    monkeypatch.setattr(scenario_observe, "ask_patiently", lambda *_: {"web": {}, "shop": {}})
+    run = scenario_observe._Run(stage_of("web", "shop"), manager, SharedStart(), MagicMock(), MagicMock())
+    run._is_managed = True
+    if names is None:
+        with pytest.raises(LabError, match="shop fell silent"):
+            run._verified_by({"web"})
+    else:
+        # Without an answer its memory is not taken to be intact.
+        assert set(run._verified_by({"web"})) == names
+
+
+def test_a_step_that_is_taken_twice_was_as_free_as_at_its_worst(monkeypatch: pytest.MonkeyPatch):
+    machine_had(monkeypatch, *[(0.0, 0.0)] * 2, (100.0, 40.0), (100.0, 40.0), (200.0, 140.0))
+    run = scenario_observe._Run(stage_of("web"), "vmplace", SharedStart(), MagicMock(), MagicMock())
+    for _ in range(2):
+        with run._step("acts"):
+            pass
+    assert run._shares["acts"] == pytest.approx(0.4)
 
 
 def test_windows_before_that_were_taken_again_count_once(monkeypatch: pytest.MonkeyPatch):

@@ -18,8 +18,10 @@ SLOW = TooSlowError("no guest answered in 180 s")
 CRASHED = LabError("the agent died")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, **outcomes: ManagerResult | LabError) -> Any:
-    """Run managers that end so, in an emulated host that is none."""
+def run(
+    monkeypatch: pytest.MonkeyPatch, unbuilt: str | None = None, **outcomes: ManagerResult | LabError
+) -> Any:
+    """Run managers that end so, in an emulated host that is none; flavour ``unbuilt`` cannot be built."""
 
     def observed(stage: Any, name: ManagerName, *_: Any) -> ManagerResult:
         outcome = outcomes[name]
@@ -28,7 +30,13 @@ def run(monkeypatch: pytest.MonkeyPatch, **outcomes: ManagerResult | LabError) -
         return outcome
 
     stage = MagicMock(**{"topology.nids": (0, 1)})
-    monkeypatch.setattr(scenario_run, "prepare_stage", lambda *_: stage)
+
+    def prepared(_scenario: Any, _progress: Any, flavour: str) -> Any:
+        if flavour == unbuilt:
+            raise LabError("no space left", hint="free some")
+        return stage
+
+    monkeypatch.setattr(scenario_run, "prepare_stage", prepared)
     monkeypatch.setattr(scenario_run, "_versions", lambda _: {})
     monkeypatch.setattr(scenario_run, "observe", observed)
     monkeypatch.setattr(scenario_run, "judged", lambda _scenario, _topology, one, _s: one)
@@ -71,6 +79,13 @@ def test_what_cannot_be_built_is_an_error_with_its_cure_and_no_verdict(monkeypat
     with pytest.raises(LabError) as caught:
         run_scenario(read_scenario("one-guest"), ["vmplace"], Progress())
     assert caught.value is no_root
+
+
+def test_a_kernel_that_cannot_be_built_hides_no_failure_of_those_before(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(scenario_run, "KERNEL_OF", {"numad": "odd"})
+    lost = seen({}, intact=False)
+    result = run(monkeypatch, unbuilt="odd", vmplace=lost, numad=seen({}))
+    assert result.failed_expectations == (LOST,) and "no space left" in result.too_slow
 
 
 def test_a_host_that_does_not_come_up_twice_is_no_failure_of_a_manager(monkeypatch: pytest.MonkeyPatch):

@@ -33,7 +33,7 @@ from lab.emulator import (
     meter_arguments,
     port_arguments,
 )
-from lab.errors import LabError, LostTimersError
+from lab.errors import GoneError, LabError, LostTimersError
 from lab.monitor import Monitor
 from lab.priority import prefer_session, preferred
 from lab.progress import Progress
@@ -88,7 +88,7 @@ class LabHost:
         self.shared_memory = run / "shared"
         self.console_socket = run / "console.sock"
         self.console_log = logs.with_suffix(".console.log")
-        self._emulator_log = logs.with_suffix(".qemu.log")
+        self.emulator_log = logs.with_suffix(".qemu.log")
         self._process = process
         self._run = run
         self._parent = parent.name
@@ -158,6 +158,8 @@ class LabHost:
             state = target / "state"
             state.write_bytes(forget_shared_address(state.read_bytes()))
             subprocess.run(["cp", "--sparse=always", str(source / "disk.qcow2"), str(folder)], check=True)
+        except (OSError, subprocess.CalledProcessError) as err:
+            raise LabError(f"the snapshot cannot be saved: {err}", hint="free disk space for it") from err
         finally:
             self.qmp("cont")
             self.run(THAW)
@@ -174,7 +176,7 @@ class LabHost:
         try:
             return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         except (OSError, IndexError) as err:
-            raise LabError("the emulator ended", hint=f"console: {self.console_log}") from err
+            raise GoneError("the emulator ended", hint=f"console: {self.console_log}") from err
 
     def killed_by(self) -> str | None:
         """Return the signal that ended the emulator; None if it runs, or ended as its machine went off.
@@ -185,7 +187,7 @@ class LabHost:
             code = self._process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
             return None
-        said = self._emulator_log.read_text(errors="replace") if self._emulator_log.exists() else ""
+        said = self.emulator_log.read_text(errors="replace") if self.emulator_log.exists() else ""
         return ending_signal(code, said[-2000:])
 
     def _migrated(self, timeout: float) -> None:
@@ -227,7 +229,7 @@ class LabHost:
 
     def _check_alive(self) -> None:
         if self._process.poll() is not None:
-            said = self._emulator_log.read_text(errors="replace").strip()[-500:]
+            said = self.emulator_log.read_text(errors="replace").strip()[-500:]
             raise LabError(
                 f"the emulator ended: {said or 'without a word'}", hint=f"console: {self.console_log}"
             )
@@ -237,9 +239,7 @@ class LabHost:
         while not (self._run / "qmp.sock").exists():
             self._check_alive()
             if time.monotonic() > deadline:
-                raise LabError(
-                    "the emulator opened no monitor within 60 s", hint=f"log: {self._emulator_log}"
-                )
+                raise LabError("the emulator opened no monitor within 60 s", hint=f"log: {self.emulator_log}")
             time.sleep(0.02)
         # Memory that is a shared file of ours is copied as a file, not through the stream.
         self.qmp("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
@@ -276,7 +276,8 @@ def _emulator(
     ]
     start = ["sh", "-ec", START, "sh", str(backing[0]), str(inside(snapshot)) if snapshot else "", backing[1]]
     entered = enter_command(artifacts.toolbox, [*start, *command], binds=cache_binds() | {run: RUN})
-    entered = preferred(entered)
+    # What unshare(1) says of a signal is looked for (ending_signal).
+    entered = preferred(["env", "LC_ALL=C", *entered])
     with logs.with_suffix(".qemu.log").open("wb") as log:
         log.write((shlex.join(command) + "\n").encode())
         log.flush()

@@ -25,6 +25,10 @@ class LostTimersError(LabError):
     """The emulated host's Linux came up without the timers of some CPUs."""
 
 
+class GoneError(LabError):
+    """The emulator does not answer any more: it ended, or its machine hangs."""
+
+
 class LabCommandError(LabError):
     """A command run for the lab ended with an error; its output is kept."""
 
@@ -63,6 +67,6 @@ class NothingJudgedError(TooSlowError):
     """The lab failed before a manager acted, under none, or as its emulator was killed: no manager is why."""
 
     def __init__(self, err: LabError) -> None:
-        reported = f"nothing is judged, as the lab failed, and no manager can be why: {err}"
+        reported = f"nothing more is judged, as the lab failed, and no manager can be why: {err}"
         LabError.__init__(self, reported, hint=err.hint or RUN_AGAIN)
         self.why = str(err)

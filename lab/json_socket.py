@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab.errors import LabError
+from lab.errors import GoneError
 
 Json = dict[str, Any]
 GONE_CURE = "the host's console log may tell why; boot it again"
@@ -51,7 +51,7 @@ class JsonSocket:
         try:
             self._stream.sendall(prefix + json.dumps(message).encode() + b"\n")
         except OSError as err:
-            raise LabError(f"{self._peer} is gone: {err}", hint=GONE_CURE) from err
+            raise GoneError(f"{self._peer} is gone: {err}", hint=GONE_CURE) from err
 
     def receive(self, *, timeout: float) -> Json:
         """Return the next object; raises TimeoutError, or LabError when the peer is gone."""
@@ -76,7 +76,7 @@ class JsonSocket:
         except TimeoutError as err:
             raise TimeoutError(f"no answer from {self._peer}") from err
         except OSError as err:
-            raise LabError(f"{self._peer} is gone: {err}", hint=GONE_CURE) from err
+            raise GoneError(f"{self._peer} is gone: {err}", hint=GONE_CURE) from err
         if not data:
-            raise LabError(f"{self._peer} closed the connection", hint=GONE_CURE)
+            raise GoneError(f"{self._peer} closed the connection", hint=GONE_CURE)
         self._buffer += data

@@ -17,12 +17,18 @@ class Monitor:
         self.command("qmp_capabilities")
 
     def command(self, name: str, *, timeout: float = 120.0, **arguments: Any) -> Any:
-        """Run a command (underscores in argument names stand for dashes) and return its result."""
+        """Run a command (underscores in argument names stand for dashes) and return its result.
+
+        Raises LabTimeoutError if QEMU does not answer, LabError if it refuses.
+        """
         named = {key.replace("_", "-"): value for key, value in arguments.items()}
         with self._socket.lock:
             self._socket.send({"execute": name, "arguments": named})
             while True:
-                answer = self._socket.receive(timeout=timeout)
+                try:
+                    answer = self._socket.receive(timeout=timeout)
+                except TimeoutError as err:
+                    raise LabTimeoutError(f"QEMU did not answer {name} in {timeout:.0f} s") from err
                 if "return" in answer:
                     return answer["return"]
                 if "error" in answer:

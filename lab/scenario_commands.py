@@ -86,9 +86,11 @@ def demo(out: Path, managers: tuple[str, ...], stories: tuple[str, ...], full: b
             await_free_machine(Progress())
             result = _run(name, managers or scenarios[name])
         except LabError as err:
-            # The other story is shown all the same.
-            click.echo(f"{name}: {err}\n  hint: {err.hint}", err=True)
+            click.echo(f"{name}: {err}" + (f"\n  hint: {err.hint}" if err.hint else ""), err=True)
             codes.append(err.exit_code)
+            if err.exit_code == LabError.exit_code:
+                # What cannot be built for one story cannot be for the other.
+                break
             continue
         json_path = out / file_of(name)
         write_result(result, json_path)
@@ -117,7 +119,7 @@ def _print(result: ScenarioResult, files: tuple[Path, ...] = ()) -> None:
     from lab.scenario_table import print_result
 
     # A log file has no width of its own, and a table cut at 80 columns says nothing.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = Console(width=None if sys.stdout.isatty() else 170)
     print_result(result, console)
     for path in files:
         console.print(f"written: {path}", highlight=False)

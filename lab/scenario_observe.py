@@ -20,6 +20,7 @@ from typing import Any
 
 from lab.errors import (
     RUN_AGAIN,
+    GoneError,
     LabError,
     LabTimeoutError,
     LostMemoryError,
@@ -53,7 +54,6 @@ from lab.scenario_stage import VERIFY_TIMEOUT_S
 from vmplace.errors import VmplaceError
 
 POLL_S = 1.0
-KILLED_CURE = "dmesg tells whether memory ran out; else see the end of the emulator's log"
 FEW = 0.005
 """Of the guests' memory: less than that moved or copied for a while is rest."""
 PAGES_PER_MIB = 256
@@ -148,9 +148,10 @@ class _Run:
 
     def _explained(self, err: VmplaceError) -> VmplaceError:
         """Return why a step failed: the machine, somebody who ended the emulator, or what the step says."""
-        may_be_gone = not self._host.is_running() or not isinstance(err, LabTimeoutError | TooSlowError)
-        if may_be_gone and (killed := self._host.killed_by()):
-            return NothingJudgedError(LabError(f"{killed} ended the emulator", hint=KILLED_CURE))
+        host = self._host
+        if (isinstance(err, GoneError) or not host.is_running()) and (killed := host.killed_by()):
+            cure = f"dmesg tells whether memory ran out; else see the end of {host.emulator_log}"
+            return NothingJudgedError(LabError(f"{killed} ended the emulator", hint=cure))
         if isinstance(err, LabTimeoutError):
             return self._unless_memory_is_lost(too_slow_for(err, self.share()))
         if isinstance(err, TooSlowError):

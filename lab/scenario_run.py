@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 
 import vmplace
-from lab.errors import BrokenManagersError, LabError, NothingJudgedError, TooSlowError
+from lab.build import build_all
+from lab.errors import BrokenManagersError, LabError, TooSlowError
 from lab.kernel import chosen_flavour
 from lab.progress import Progress
 from lab.scenario import ManagerName, Scenario
@@ -32,6 +33,7 @@ def run_scenario(scenario: Scenario, managers: Sequence[ManagerName], progress: 
     Raises TooSlowError where the machine was too slow for the first one already.
     """
     run = _ScenarioRun(scenario, progress)
+    run.build(managers)
     too_slow: TooSlowError | None = None
     try:
         for name in sorted(managers, key=lambda name: (name == "none", not MANAGERS[name].comes_to_rest)):
@@ -60,22 +62,21 @@ class _ScenarioRun:
         except TooSlowError:
             raise
         except LabError as err:
-            self._broken[name] = f"{err} ({err.hint})" if err.hint else str(err)
+            self._broken[name] = with_cure(err)
             self._progress.note(f"{name}: {self._broken[name]}")
             return
         self._results[name] = judged(self._scenario, stage.topology, seen, time.monotonic() - started)
         _tell(self._progress, name, self._results[name])
 
+    def build(self, managers: Sequence[ManagerName]) -> None:
+        """Build what all of them need, before there is a result that an error could hide."""
+        for flavour in dict.fromkeys(KERNEL_OF.get(name, chosen_flavour()) for name in managers):
+            build_all(self._progress, flavour)
+
     def _stage(self, name: ManagerName) -> Stage:
         flavour = KERNEL_OF.get(name, chosen_flavour())
         if flavour not in self._stages:
-            try:
-                self._stages[flavour] = prepare_stage(self._scenario, self._progress, flavour)
-            except LabError as err:
-                # What is known of those before is judged all the same.
-                if isinstance(err, TooSlowError) or not (self._results or self._broken):
-                    raise
-                raise NothingJudgedError(err) from err
+            self._stages[flavour] = prepare_stage(self._scenario, self._progress, flavour)
         return self._stages[flavour]
 
     def result(self, managers: Sequence[ManagerName], too_slow: TooSlowError | None) -> ScenarioResult:
@@ -85,7 +86,8 @@ class _ScenarioRun:
             raise _no_figures(failures, too_slow)
         results = {name: self._results[name] for name in managers if name in self._results}
         found = verdict(self._scenario, results)
-        slow = [str(err) for err in (too_slow, found.too_slow) if err]
+        slow = [with_cure(too_slow)] if too_slow else []
+        slow += [found.too_slow] if found.too_slow else []
         stage = next(iter(self._stages.values()))
         return ScenarioResult(
             scenario=self._scenario.name,
@@ -102,11 +104,16 @@ class _ScenarioRun:
         )
 
 
+def with_cure(err: LabError) -> str:
+    """Return what went wrong, with its cure if there is one."""
+    return f"{err} ({err.hint})" if err.hint else str(err)
+
+
 def _no_figures(failures: Sequence[str], too_slow: TooSlowError | None) -> LabError:
     """Return the error of a run without figures: one that broke is named, though others were too slow."""
     if too_slow and not failures:
         return too_slow
-    reasons = (*failures, str(too_slow)) if too_slow else tuple(failures)
+    reasons = (*failures, with_cure(too_slow)) if too_slow else tuple(failures)
     return BrokenManagersError("no manager came to an end", hint="; ".join(reasons))
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from lab.machine_share import FREE
 from lab.scenario import Expectation, ManagerName, Scenario
-from lab.scenario_calls import OVERRUN
 from lab.scenario_expect import failed_expectations
 from lab.scenario_result import (
     ACTS,
@@ -71,11 +70,6 @@ class _Claim:
         rivals = [results[name] for name in self.managers[1:]]
         return any(figure is None for rival in rivals for figure in self._figures(rival))
 
-    def is_unseen(self, results: Mapping[ManagerName, ManagerResult]) -> bool:
-        """Tell whether the lab itself lost what the claim is about."""
-        is_about_calls = self.expectation.longest_move_call_ms_max is not None
-        return is_about_calls and OVERRUN in results[self.managers[0]].unknown.values()
-
     def _figures(self, rival: ManagerResult) -> Iterator[float | None]:
         if self.expectation.fastest_of:
             yield rival.emulated_run_time_s
@@ -126,7 +120,7 @@ def verdict(scenario: Scenario, results: dict[ManagerName, ManagerResult]) -> Ve
         alone = msgspec.structs.replace(scenario, expect=(claim.expectation,))
         missed = failed_expectations(alone, results)
         is_free = all(free_share(results[name], claim.steps) >= FREE for name in claim.managers)
-        if is_free and not claim.is_unseen(results) and (missed or not claim.lacks_figures(results)):
+        if is_free and (missed or not claim.lacks_figures(results)):
             failed += missed
         else:
             left.add(claim, missed, results)

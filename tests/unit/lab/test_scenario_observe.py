@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from lab import scenario_observe
-from lab.errors import LabError, LabTimeoutError, TooSlowError
+from lab.errors import GoneError, LabError, LabTimeoutError, TooSlowError
 from lab.machine_share import MachineTimes
 from lab.scenario_meter import WindowSet
 from lab.scenario_observe import SharedStart, too_slow_for
@@ -120,7 +120,7 @@ def test_an_emulator_that_was_killed_is_no_failure_of_a_manager(
 ):
     def gone(run: scenario_observe._Run) -> None:
         run._is_managed = True
-        raise LabError("the guest agent closed the connection")
+        raise GoneError("the guest agent closed the connection")
 
     machine_had(monkeypatch, (0.0, 0.0))
     hosts_boot(monkeypatch, killed)

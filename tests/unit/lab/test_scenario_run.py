@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from lab import scenario_prepare, scenario_run
-from lab.errors import LabError, TooSlowError
+from lab.errors import LabError, NothingJudgedError, TooSlowError
 from lab.progress import Progress
 from lab.scenario import ManagerName, read_scenario
 from lab.scenario_result import ManagerResult
@@ -31,12 +31,12 @@ def run(
 
     stage = MagicMock(**{"topology.nids": (0, 1)})
 
-    def prepared(_scenario: Any, _progress: Any, flavour: str) -> Any:
+    def built(_progress: Any, flavour: str) -> None:
         if flavour == unbuilt:
             raise LabError("no space left", hint="free some")
-        return stage
 
-    monkeypatch.setattr(scenario_run, "prepare_stage", prepared)
+    monkeypatch.setattr(scenario_run, "build_all", built)
+    monkeypatch.setattr(scenario_run, "prepare_stage", lambda *_: stage)
     monkeypatch.setattr(scenario_run, "_versions", lambda _: {})
     monkeypatch.setattr(scenario_run, "observe", observed)
     monkeypatch.setattr(scenario_run, "judged", lambda _scenario, _topology, one, _s: one)
@@ -75,23 +75,30 @@ def test_a_machine_too_slow_for_the_first_manager_is_the_verdict(monkeypatch: py
 
 def test_what_cannot_be_built_is_an_error_with_its_cure_and_no_verdict(monkeypatch: pytest.MonkeyPatch):
     no_root = LabError("the lab needs root", hint="sudo")
-    monkeypatch.setattr(scenario_prepare, "build_all", MagicMock(side_effect=no_root))
+    monkeypatch.setattr(scenario_run, "build_all", MagicMock(side_effect=no_root))
     with pytest.raises(LabError) as caught:
         run_scenario(read_scenario("one-guest"), ["vmplace"], Progress())
     assert caught.value is no_root
 
 
-def test_a_kernel_that_cannot_be_built_hides_no_failure_of_those_before(monkeypatch: pytest.MonkeyPatch):
+def test_what_a_later_manager_needs_is_built_before_the_first_one_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scenario_run, "KERNEL_OF", {"numad": "odd"})
-    lost = seen({}, intact=False)
-    result = run(monkeypatch, unbuilt="odd", vmplace=lost, numad=seen({}))
-    assert result.failed_expectations == (LOST,) and "no space left" in result.too_slow
+    with pytest.raises(LabError, match="no space left") as caught:
+        run(monkeypatch, unbuilt="odd", vmplace=CRASHED, numad=seen({}))
+    assert caught.value.exit_code == 6
+
+
+def test_the_cure_is_shown_beside_figures(monkeypatch: pytest.MonkeyPatch):
+    killed = NothingJudgedError(LabError("SIGKILL ended the emulator", hint="see dmesg"))
+    result = run(monkeypatch, vmplace=seen({}), none=killed)
+    assert "no manager can be why: SIGKILL ended the emulator (see dmesg)" in result.too_slow
 
 
 def test_a_host_that_does_not_come_up_twice_is_no_failure_of_a_manager(monkeypatch: pytest.MonkeyPatch):
     hangs = LabError("guest small did not come up in 900 s")
     for name, result in (("build_all", None), ("deployed_files", {})):
         monkeypatch.setattr(scenario_prepare, name, lambda *_, result=result: result)
+    monkeypatch.setattr(scenario_run, "build_all", lambda *_: None)
     monkeypatch.setattr(scenario_prepare, "prepared_snapshot", MagicMock(side_effect=hangs))
     with pytest.raises(TooSlowError, match="did not come up"):
         run_scenario(read_scenario("one-guest"), ["vmplace"], Progress())

@@ -7,7 +7,6 @@ migration stream without memory (x-ignore-shared); restoring copies them in, whi
 
 import contextlib
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from lab.emulator import (
     meter_arguments,
     port_arguments,
 )
+from lab.emulator_end import ending_signal
 from lab.errors import GoneError, LabError, LostTimersError
 from lab.monitor import Monitor
 from lab.priority import prefer_session, preferred
@@ -60,21 +60,6 @@ FREEZE = (
     " done"
 )
 THAW = f"if [ -s {FROZEN} ]; then xargs kill -CONT <{FROZEN}; fi; rm -f {FROZEN}"
-
-
-def ending_signal(code: int, said: str) -> str | None:
-    """Return the signal that an emulator ended by, from the code of unshare(1) around it, and its last words.
-
-    unshare ends as its child did, but cannot do so by SIGKILL.  QEMU takes SIGTERM and the like for a wish to
-    end, and says who sent it.
-    """
-    if wish := re.search(r"terminating on signal (\d+)", said):
-        number = int(wish[1])
-    elif code == 1 and "sigprocmask unblock failed" in said:
-        number = signal.SIGKILL
-    else:
-        number = -code if code < 0 else code - 128
-    return signal.Signals(number).name if number in set(signal.Signals) else None
 
 
 class LabHost:

@@ -20,7 +20,6 @@ from typing import Any
 
 from lab.errors import (
     RUN_AGAIN,
-    GoneError,
     LabError,
     LabTimeoutError,
     LostMemoryError,
@@ -28,10 +27,11 @@ from lab.errors import (
     TooSlowError,
 )
 from lab.machine import LabHost, boot_host
-from lab.machine_share import FREE, MachineTimes, machine_share, read_machine_times
+from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
 from lab.scenario import ManagerName
 from lab.scenario_ask import ask_all, ask_patiently
+from lab.scenario_blame import killed_for, too_slow_for, whose_doing
 from lab.scenario_calls import longest_call_ms, start_tracing
 from lab.scenario_cost import Cost, measured_cost
 from lab.scenario_judge import Observed, is_intact
@@ -101,24 +101,6 @@ def observe(stage: Stage, name: ManagerName, start: SharedStart, progress: Progr
         raise NothingJudgedError(err) from err
 
 
-def too_slow_for(err: LabTimeoutError, share: float) -> LabError:
-    """Return the error itself, or, where others left little of the machine, that it was too slow."""
-    return err if share >= FREE else TooSlowError(f"others used {1 - share:.0%} of it, and {err}")
-
-
-def whose_doing(err: TooSlowError, manager: ManagerName, share: float) -> LabError:
-    """Return the error itself, or, where others left a manager enough of the machine, that it is its doing.
-
-    Without a manager guests could do their work on this machine, or it had not come this far.
-    """
-    if manager == "none" or share < FREE:
-        return err
-    return LabError(
-        f"others left {share:.0%} of the machine, and under {manager} {err.why}",
-        hint=f"see what {manager} did: a guest that it holds up does little work",
-    )
-
-
 class _Run:
     """One manager in one host."""
 
@@ -148,10 +130,8 @@ class _Run:
 
     def _explained(self, err: VmplaceError) -> VmplaceError:
         """Return why a step failed: the machine, somebody who ended the emulator, or what the step says."""
-        host = self._host
-        if (isinstance(err, GoneError) or not host.is_running()) and (killed := host.killed_by()):
-            cure = f"dmesg tells whether memory ran out; else see the end of {host.emulator_log}"
-            return NothingJudgedError(LabError(f"{killed} ended the emulator", hint=cure))
+        if killed := killed_for(err, self._host):
+            return killed
         if isinstance(err, LabTimeoutError):
             return self._unless_memory_is_lost(too_slow_for(err, self.share()))
         if isinstance(err, TooSlowError):

@@ -62,7 +62,7 @@ class _ScenarioRun:
         except TooSlowError:
             raise
         except LabError as err:
-            self._broken[name] = with_cure(err)
+            self._broken[name] = _with_cure(err)
             self._progress.note(f"{name}: {self._broken[name]}")
             return
         self._results[name] = judged(self._scenario, stage.topology, seen, time.monotonic() - started)
@@ -86,7 +86,7 @@ class _ScenarioRun:
             raise _no_figures(failures, too_slow)
         results = {name: self._results[name] for name in managers if name in self._results}
         found = verdict(self._scenario, results)
-        slow = [with_cure(too_slow)] if too_slow else []
+        slow = [_with_cure(too_slow)] if too_slow else []
         slow += [found.too_slow] if found.too_slow else []
         stage = next(iter(self._stages.values()))
         return ScenarioResult(
@@ -104,7 +104,7 @@ class _ScenarioRun:
         )
 
 
-def with_cure(err: LabError) -> str:
+def _with_cure(err: LabError) -> str:
     """Return what went wrong, with its cure if there is one."""
     return f"{err} ({err.hint})" if err.hint else str(err)
 
@@ -113,7 +113,7 @@ def _no_figures(failures: Sequence[str], too_slow: TooSlowError | None) -> LabEr
     """Return the error of a run without figures: one that broke is named, though others were too slow."""
     if too_slow and not failures:
         return too_slow
-    reasons = (*failures, with_cure(too_slow)) if too_slow else tuple(failures)
+    reasons = (*failures, _with_cure(too_slow)) if too_slow else tuple(failures)
     return BrokenManagersError("no manager came to an end", hint="; ".join(reasons))
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from lab import emulated_host
-from lab.emulated_host import LabHost, ending_signal
+from lab.emulated_host import LabHost
+from lab.emulator_end import ending_signal
 from lab.errors import LabError
 from lab.topology import read_topology
 

@@ -8,8 +8,9 @@ import pytest
 from lab import scenario_observe
 from lab.errors import GoneError, LabError, LabTimeoutError, TooSlowError
 from lab.machine_share import MachineTimes
+from lab.scenario_blame import too_slow_for
 from lab.scenario_meter import WindowSet
-from lab.scenario_observe import SharedStart, too_slow_for
+from lab.scenario_observe import SharedStart
 from lab.scenario_result import VERIFIED_COPIES
 
 TIMEOUT = LabTimeoutError("in the emulated host: virsh list took over 120 s")

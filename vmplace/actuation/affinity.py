@@ -60,6 +60,28 @@ def set_cpus_by_libvirt(connection: LibvirtConnection, guest: str, vcpu_id: int,
         ) from err
 
 
+class ThreadCpus(Protocol):
+    """Where threads may run, and where that is set: the kernel, or a simulated host."""
+
+    def read_cpus(self, tid: int) -> set[int]:
+        """Return the CPUs that thread ``tid`` may run on; raises GuestGoneError."""
+
+    def set_cpus(self, tid: int, cpus: Iterable[int]) -> None:
+        """Let thread ``tid`` run on ``cpus`` only; raises GuestGoneError, VmplaceError."""
+
+
+class KernelCpus:
+    """The kernel of this machine."""
+
+    def read_cpus(self, tid: int) -> set[int]:
+        """Return the CPUs that thread ``tid`` may run on."""
+        return read_cpus(tid)
+
+    def set_cpus(self, tid: int, cpus: Iterable[int]) -> None:
+        """Let thread ``tid`` run on ``cpus`` only."""
+        set_cpus(tid, cpus)
+
+
 def read_thread_start(pid: int, tid: int, proc: Path = PROC) -> int:
     """Return when a vCPU thread started; GuestGoneError when it is gone."""
     start = read_start_time(pid, proc, tid=tid)

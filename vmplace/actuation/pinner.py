@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vmplace.actuation.affinity import (
+    KernelCpus,
     LibvirtConnection,
-    read_cpus,
+    ThreadCpus,
     read_thread_start,
-    set_cpus,
     set_cpus_by_libvirt,
 )
 from vmplace.actuation.cpusets import read_cpuset
@@ -35,8 +35,10 @@ class Pinner:
         libvirt: LibvirtConnection | None = None,
         proc: Path = PROC,
         sysfs: Path = SYSFS,
+        threads: ThreadCpus | None = None,
     ) -> None:
         self._journal = journal
+        self._threads = threads or KernelCpus()
         self._libvirt = libvirt
         self._proc, self._sysfs = proc, sysfs
 
@@ -64,12 +66,12 @@ class Pinner:
         """
         for pin in done:
             with contextlib.suppress(Exception):
-                if read_cpus(pin.tid) == set(pin.set_to or ()):
+                if self._threads.read_cpus(pin.tid) == set(pin.set_to or ()):
                     self._set(guest, replace(pin, set_to=pin.cpus))
 
     def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)
-        before = tuple(sorted(read_cpus(vcpu.tid)))
+        before = tuple(sorted(self._threads.read_cpus(vcpu.tid)))
         # What its cpuset leaves of them: undo must know what vmplace's doing looks like, even if this
         # process is killed before it has looked.
         left = set(cpus) & (read_cpuset(guest.pid, vcpu.tid, self._proc, self._sysfs) or set(cpus))
@@ -86,7 +88,7 @@ class Pinner:
         for pin in pins:
             try:
                 self._set(guest, pin)
-                done.append(replace(pin, set_to=tuple(sorted(read_cpus(pin.tid)))))
+                done.append(replace(pin, set_to=tuple(sorted(self._threads.read_cpus(pin.tid)))))
             except Exception as err:
                 errors.append(err)
         # CPUs that are offline, or a cpuset that became smaller meanwhile.
@@ -108,7 +110,7 @@ class Pinner:
         if self._libvirt is not None and self._is_by_libvirt(guest):
             set_cpus_by_libvirt(self._libvirt, guest.name, pin.vcpu_id, cpus)
         else:
-            set_cpus(pin.tid, cpus)
+            self._threads.set_cpus(pin.tid, cpus)
 
     def _is_by_libvirt(self, guest: GuestTopology) -> bool:
         return self._libvirt is not None and guest.origin == "libvirt"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import held, left_behind
-from vmplace.actuation.affinity import LibvirtConnection
+from vmplace.actuation.affinity import KernelCpus, LibvirtConnection, ThreadCpus
 from vmplace.actuation.batch import UNTRIED, CallWaits, MoveKernel, NativeKernel, move_batch, read_nids
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
@@ -24,7 +24,7 @@ from vmplace.actuation.journal import GuestOrigins, Journal
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.page_runs import PageOrigins
 from vmplace.actuation.tally import errno_name
-from vmplace.actuation.undo_vcpus import VcpusUndoing
+from vmplace.actuation.undo_vcpus import SYSFS, VcpusUndoing
 from vmplace.errors import GuestGoneError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
@@ -98,6 +98,8 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     stop: Callable[[], bool] = lambda: False,
     allowance: Allowance | None = None,
     progress: Progress = lambda guest, done, total: None,
+    threads: ThreadCpus | None = None,
+    sysfs: Path = SYSFS,
 ) -> UndoResult:
     """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are).
 
@@ -112,8 +114,9 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     for origins in contents.guests.values():
         if guests is not None and origins.identity.name not in guests:
             continue
+        vcpus = VcpusUndoing(libvirt, proc, sysfs, threads=threads or KernelCpus())
         undoing = _GuestUndoing(
-            journal, origins, kernel or NativeKernel(), libvirt, proc, stop, allowance, progress
+            journal, origins, kernel or NativeKernel(), vcpus, proc, stop, allowance, progress
         )
         try:
             done.append(undoing.run(failures))
@@ -145,7 +148,7 @@ class _GuestUndoing:
         journal: Journal,
         origins: GuestOrigins,
         kernel: MoveKernel,
-        libvirt: LibvirtConnection | None,
+        vcpus: VcpusUndoing,
         proc: Path,
         stop: Callable[[], bool],
         allowance: Allowance | None,
@@ -158,8 +161,7 @@ class _GuestUndoing:
         self._stop = stop
         self._allowance = allowance
         self._progress = progress
-        self._counts: Counter[str] = Counter()
-        self._vcpus = VcpusUndoing(libvirt, proc, counts=self._counts)
+        self._vcpus, self._counts = vcpus, vcpus.counts
         self._stuck: Counter[str] = Counter()
         self._sizes = BatchSizes()
         self._waits = CallWaits(origins.identity.pid)

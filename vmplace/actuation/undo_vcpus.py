@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vmplace.actuation.affinity import LibvirtConnection, read_cpus, set_cpus, set_cpus_by_libvirt
+from vmplace.actuation.affinity import KernelCpus, LibvirtConnection, ThreadCpus, set_cpus_by_libvirt
 from vmplace.actuation.identity import PROC, read_start_time
 from vmplace.actuation.journal_records import AffinityRecord
 from vmplace.errors import GuestGoneError, VmplaceError
@@ -30,6 +30,7 @@ class VcpusUndoing:
     sysfs: Path = SYSFS
     counts: Counter[str] = field(default_factory=Counter)
     offline: set[int] = field(default_factory=set)
+    threads: ThreadCpus = field(default_factory=KernelCpus)
 
     def restore(self, records: Iterable[AffinityRecord], failures: list[str]) -> list[AffinityRecord]:
         """Give all threads their CPUs back; return the records of those that would not take them."""
@@ -57,13 +58,13 @@ class VcpusUndoing:
         if record.by_libvirt and self.libvirt is not None:
             set_cpus_by_libvirt(self.libvirt, record.guest.name, record.vcpu_id, record.cpus)
         else:
-            set_cpus(record.tid, record.cpus)
+            self.threads.set_cpus(record.tid, record.cpus)
         self.counts["vcpus"] += 1
         self.offline |= missing
 
     def _is_ours(self, record: AffinityRecord, online: frozenset[int]) -> bool:
         """Tell whether a thread has the CPUs that vmplace gave it, or none of these are left to it."""
-        now, was = read_cpus(record.tid), online.intersection(record.cpus)
+        now, was = self.threads.read_cpus(record.tid), online.intersection(record.cpus)
         if now in (was, set(record.cpus)):
             # What sched_getaffinity leaves out may still be missing.
             return was != set(record.cpus)

@@ -7,7 +7,7 @@ from vmplace.actuation.result import ActuationResult
 from vmplace.agent.balancing import KernelBalancing
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
-from vmplace.agent.may_move import may_move
+from vmplace.agent.may_move import may_change, may_move
 from vmplace.agent.notes import described, unexpected
 from vmplace.policy.plan import PlacementPlan
 from vmplace.policy.trial import Trial, Verdict
@@ -31,7 +31,8 @@ class ActStage:
         if state.commands.waits_for_window:
             self._balancing.own()
         try:
-            plan = plan.only(lambda name: may_move(state, name))
+            # What harmed a guest must end, whatever its trial has to say of moves.
+            plan = plan.only(lambda name: may_move(state, name), lambda name: may_change(state, name))
             if plan.is_empty:
                 return ActuationResult()
             topologies = {guest.name: guest.topology for guest in state.roster}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from vmplace import apart, left_behind
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
+from vmplace.actuation.identity import is_alive
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
@@ -21,6 +22,7 @@ from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.report import copies_line
 from vmplace.agent.undo_lines import undo_lines
 from vmplace.errors import VmplaceError
+from vmplace.policy.gathering import EarlierTie, Identity
 from vmplace.policy.plan import PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 
@@ -67,7 +69,7 @@ class HostActuator:
             proc=calls.proc,
             sleep=calls.sleep,
         )
-        self._pinner = Pinner(self._journal, proc=calls.proc)
+        self._pinner = Pinner(self._journal, proc=calls.proc, sysfs=calls.sysfs, threads=calls.threads)
         self._replicator = Replicator(budget, calls.clock, calls.proc, calls.opened, calls.ask)
 
     def apply(
@@ -78,7 +80,8 @@ class HostActuator:
         for move in pinned.pinned:
             LOG.info("%s", vcpus_line(move))
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
-        moves = tuple(move for move in plan.moves if move.guest not in pinned.refused)
+        tied = {move.guest for move in plan.vcpu_moves if move.nid is not None}
+        moves = tuple(move for move in plan.moves if move.guest not in pinned.refused & tied)
         plan = replace(plan, moves=moves)
         dropped, failures = self._drop_copies(plan, guests)
         result = self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
@@ -121,6 +124,17 @@ class HostActuator:
         """Return what copies take, and lost, by guest, as KVM counts them."""
         return self._replicator.copies()
 
+    def ties(self) -> Mapping[Identity, EarlierTie]:
+        """Return whose vCPUs are tied by what the journal holds, by pid and start time."""
+        return {
+            (guest.identity.pid, guest.identity.start_time): EarlierTie(
+                {one.vcpu_id: one.cpus for one in tied}, {one.vcpu_id: one.set_to or () for one in tied}
+            )
+            for guest in self._journal.contents().guests.values()
+            if (tied := [one for one in guest.affinities.values() if one.set_to and one.set_to != one.cpus])
+            and is_alive(guest.identity, self._calls.proc)
+        }
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise.
 
@@ -157,6 +171,8 @@ class HostActuator:
             kernel=calls.kernel,
             stop=stop,
             allowance=UndoAllowance(self._budget, calls, stop),
+            threads=calls.threads,
+            sysfs=calls.sysfs,
         )
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.
@@ -218,6 +234,7 @@ def ownership_of(config: Config) -> Ownership:
 
 
 def vcpus_line(move: VcpuMove) -> str:
-    """Return which vCPUs were tied to which node, and why."""
+    """Return which vCPUs were tied to which node, or float again, and why."""
     vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
-    return f'guest={move.guest} vcpus={vcpus} nid={before}->{move.nid} reason="{move.reason}"'
+    after = "any" if move.nid is None else move.nid
+    return f'guest={move.guest} vcpus={vcpus} nid={before}->{after} reason="{move.reason}"'

@@ -13,7 +13,8 @@ from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalanc
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
-from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
+from vmplace.policy.gathering import EarlierTie, Identity
+from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Move, PlacementPlan, Snapshot
 from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import RangeSample, SampleBatch
@@ -38,6 +39,10 @@ class NoActuator:
 
     def copies(self) -> Mapping[str, Copies]:
         """Nothing has copies."""
+        return {}
+
+    def ties(self) -> Mapping[Identity, EarlierTie]:
+        """Nothing is tied."""
         return {}
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
@@ -260,7 +265,14 @@ def _view(guest: _Guest, settings: GuestSettings, planned: PlannedGuest | None) 
     view = GuestView(guest.topology, guest.pages, settings)
     if planned is None:
         return view
-    return replace(view, dram_per_us=planned.dram_per_us, cpus=planned.cpus, known_s=planned.known_s)
+    return replace(
+        view,
+        dram_per_us=planned.dram_per_us,
+        cpus=planned.cpus,
+        known_s=planned.known_s,
+        costs=tuple(CostSample(*sample) for sample in planned.costs),
+        may_change=planned.may_change,
+    )
 
 
 def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:

@@ -14,8 +14,8 @@ from vmplace.policy.schedule import FORM, parse_stretch
 
 Nid = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 Nids = Annotated[tuple[Nid, ...], msgspec.Meta(min_length=1, max_length=1024)]
-Technique = Literal["move", "interleave", "replicate", "vcpus"]
-TECHNIQUES: tuple[Technique, ...] = ("move", "interleave", "replicate")
+Technique = Literal["move", "interleave", "replicate", "gather", "vcpus"]
+TECHNIQUES: tuple[Technique, ...] = ("move", "interleave", "replicate", "gather")
 
 
 class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -51,9 +51,10 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             tuple[Technique, ...],
             msgspec.Meta(
                 min_length=1,
-                max_length=4,
-                description='a list of "move" (memory), "interleave" (shared memory, needs "move"), '
-                '"replicate" (memory that is only read) and "vcpus" (ties those that float to a node)',
+                max_length=5,
+                description='a list of "move" (memory), "interleave" (shared memory), "replicate" (memory '
+                'that is only read), "gather" (ties floating vCPUs to a node) and "vcpus" (the same, '
+                "untried)",
             ),
         ]
         | None
@@ -129,9 +130,10 @@ def check(policy: GuestPolicy) -> None:
                 "schedule", f"schedule: {err}", f"schedule is a list of {FORM}"
             ) from None
     techniques = policy.techniques
-    if techniques and "interleave" in techniques and "move" not in techniques:
-        hint = 'add "move", or take "interleave" out'
-        raise ContradictionError("techniques", 'techniques: "interleave" needs "move"', hint)
+    for needs in ("interleave", "gather"):
+        if techniques and needs in techniques and "move" not in techniques:
+            hint = f'add "move", or take "{needs}" out'
+            raise ContradictionError("techniques", f'techniques: "{needs}" needs "move"', hint)
     preferred, allowed = set(policy.preferred_nids or ()), policy.allowed_nids
     if allowed is not None and (outside := sorted(preferred.difference(allowed))):
         hint = f"add {outside} to allowed_nids, or prefer others"
@@ -167,6 +169,7 @@ def settings_of(policy: GuestPolicy) -> GuestSettings:
         replica_bytes=None if whole.replica_mb is None else whole.replica_mb * 10**6,
         move_bytes_per_s=None if whole.move_mb_per_s is None else whole.move_mb_per_s * 1e6,
         schedule=tuple(parse_stretch(text) for text in whole.schedule or ()),
+        gathers="gather" in techniques,
     )
 
 

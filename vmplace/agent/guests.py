@@ -10,6 +10,7 @@ from operator import add
 
 from vmplace.actuation.budget import Budget
 from vmplace.agent.config import LoadedConfig
+from vmplace.agent.cost_samples import CostSamples
 from vmplace.agent.decided import LEFT_ALONE, Decided, changed_words, decided
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits
@@ -51,6 +52,7 @@ class TrackedGuest:
     cost_ratio: float | None = None
     held: bool = False
     rate: MemoryRate | None = None
+    costs: CostSamples = field(default_factory=CostSamples)
     trial: Trial = field(default_factory=Trial)
     problem: str | None = None
     complaints: set[str] = field(default_factory=set)
@@ -95,6 +97,7 @@ class TrackedGuest:
             dram_per_us=self.dram_per_us,
             cpus=self.rate.cpus if self.rate else None,
             known_s=self.known_s,
+            costs=tuple(self.costs.kept),
         )
 
     def known_for_s(self, now_s: float) -> float:

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from vmplace.actuation.affinity import KernelCpus, ThreadCpus
 from vmplace.actuation.batch import MoveKernel
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
+from vmplace.actuation.pinner import SYSFS
 from vmplace.actuation.replicator import Ask, ask_kvm
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.placement import Placement, open_placement
@@ -26,6 +28,8 @@ class HostCalls:
     sleep: Callable[[float], None] = time.sleep
     opened: Callable[[GuestTopology, Path], Placement] = open_placement
     ask: Ask = ask_kvm
+    threads: ThreadCpus = field(default_factory=KernelCpus)
+    sysfs: Path = SYSFS
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Agent:
         if state.wakeup.stopping:
             return
         started_cpu = clock.cpu_s()
-        state.trials.end(armed)
+        state.trials.end(armed, clock.monotonic())
         self._sample_stage.harvest(armed)
         busy_cpu += clock.cpu_s() - started_cpu
         plan = self._plan_stage.plan(self._window_ms)

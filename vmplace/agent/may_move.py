@@ -6,6 +6,16 @@ from vmplace.policy.plan import Mode
 
 def may_move(state: LoopState, name: str) -> bool:
     """Tell whether the guest's policy, root's orders and its trial let its memory move."""
+    if not may_change(state, name):
+        return False
+    if state.commands.asked_to_move(name) or state.rooms.is_making:
+        return True
+    guest = state.roster.get(name)
+    return guest is not None and state.trials.may_move(guest, state.clock.monotonic())
+
+
+def may_change(state: LoopState, name: str) -> bool:
+    """Tell whether the guest's policy and root's orders let anything of it be changed now."""
     guest = state.roster.get(name)
     if guest is None or guest.settings.mode is Mode.MANUAL or guest.is_migrating:
         return False
@@ -16,6 +26,5 @@ def may_move(state: LoopState, name: str) -> bool:
         return False
     if state.commands.asked_to_move(name):
         return True
-    if guest.held or guest.waits_for or state.commands.paused or guest.settings.mode is not Mode.AUTO:
-        return False
-    return state.rooms.is_making or state.trials.may_move(guest, state.clock.monotonic())
+    is_held = guest.held or guest.waits_for is not None or state.commands.paused
+    return not is_held and guest.settings.mode is Mode.AUTO

@@ -7,6 +7,7 @@ from typing import Protocol
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.discovered import Discovered
+from vmplace.policy.gathering import EarlierTie, Identity
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.sample import SampleBatch
@@ -44,6 +45,9 @@ class Actuator(Protocol):
 
     def copies(self) -> Mapping[str, Copies]:
         """Return what copies take, and lost, by guest; absent means none."""
+
+    def ties(self) -> Mapping[Identity, EarlierTie]:
+        """Return whose vCPUs an earlier agent tied, by pid and start time."""
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take what must not interfere with guests, or give it back (False); return notes."""

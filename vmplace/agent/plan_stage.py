@@ -65,6 +65,7 @@ class PlanStage:
         state = self._state
         budget_bytes = round(state.config.budget.mb_per_s * 1e6 * self._since_plan_s(window_ms))
         views, stays = preferred_views(state.roster.views(state.clock.monotonic()), host)
+        views = tuple(replace(one, may_change=may_move(state, one.topology.name)) for one in views)
         snapshot = Snapshot(
             host,
             views,

@@ -38,7 +38,7 @@ def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
     vcpu_moves = plan_vcpus(snapshot)
     # Memory belongs where the vCPUs will be.
     plan = policy(with_vcpus(snapshot, vcpu_moves))
-    return replace(plan, vcpu_moves=weighed_vcpus(snapshot, vcpu_moves))
+    return replace(plan, vcpu_moves=(*weighed_vcpus(snapshot, vcpu_moves), *plan.vcpu_moves))
 
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:

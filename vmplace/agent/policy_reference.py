@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs/policy-reference.md"
 SCHEMA = Path(__file__).with_name("policy.rng")
 
 _NIDS = r"\^?[0-9]{1,4}( ?- ?[0-9]{1,4})?"
-_WORD = "(move|interleave|replicate|vcpus)"
+_WORD = "(move|interleave|replicate|gather|vcpus)"
 _DAY, _HOURS = f"({'|'.join(DAYS)})", "[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]"
 _STRETCH = f"({_DAY}([,-]{_DAY})* )?{_HOURS}"
 PATTERNS = {
@@ -56,8 +56,10 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     "techniques": (
         ("move", "replicate"),
         "Without interleave, memory that several nodes share stays where it is, and none leaves the nodes of "
-        "the guest's vCPUs for others. replicate needs a KVM with kvm-patches/. vcpus: vCPUs that may run on "
-        "several nodes are tied to the one with most of their memory, if it has cores and memory for them.",
+        "the guest's vCPUs for others. interleave and gather need move. replicate needs a KVM with "
+        "kvm-patches/. gather: vCPUs that may run on several nodes are tied to one where that saves time "
+        "with the memory that follows. They get their CPUs back if an instruction then takes longer. vcpus: "
+        "they are tied to the node with most of their memory, if it has cores and memory for them.",
     ),
     "replica_mb": (
         512,

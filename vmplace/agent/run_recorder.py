@@ -17,7 +17,15 @@ import numpy as np
 from vmplace.agent.parts import Parts
 from vmplace.errors import OutsideError, RecordingError, cure_of_writing
 from vmplace.model.pages import GuestPages
-from vmplace.policy.plan import Collapse, GuestSettings, GuestView, PlacementPlan, Replication, Snapshot
+from vmplace.policy.plan import (
+    Collapse,
+    CostSample,
+    GuestSettings,
+    GuestView,
+    PlacementPlan,
+    Replication,
+    Snapshot,
+)
 from vmplace.sampling.recording import Recorder
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import SampleBatch
@@ -26,6 +34,8 @@ from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
 Policy = Callable[[Snapshot], PlacementPlan]
+NOT_YET = {"gathers": False}
+"""What recordings of earlier versions do not tell: nobody did it then."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,8 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             _plain(view.dram_per_us),
             _plain(view.cpus),
             float(view.known_s),
+            tuple((float(one.at_s), float(one.cost), float(one.accesses)) for one in view.costs),
+            view.may_change,
         )
         for view in snapshot.guests
     )
@@ -148,7 +160,8 @@ def snapshot_of(
         topology, pages = known[one.name]
         settings, dram_per_us = settings_of(one), one.dram_per_us
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
-        views.append(replace(view, known_s=one.known_s))
+        costs = tuple(CostSample(*sample) for sample in one.costs)
+        views.append(replace(view, known_s=one.known_s, costs=costs, may_change=one.may_change))
     return Snapshot(
         host,
         tuple(views),
@@ -163,7 +176,7 @@ def snapshot_of(
 def settings_of(guest: PlannedGuest) -> GuestSettings:
     """Return the guest's settings at a decision; raises OutsideError for what are none."""
     try:
-        return msgspec.convert(guest.settings, GuestSettings)
+        return msgspec.convert(NOT_YET | guest.settings, GuestSettings)
     except msgspec.ValidationError as err:
         raise OutsideError(f"settings that are none: {err}") from err
 
@@ -186,6 +199,8 @@ def _parts(plan: PlacementPlan) -> Iterable[bytes]:
         nids = one.nids if isinstance(one, Replication) else ()
         yield f"{type(one).__name__} {one.guest} {nids}".encode()
         yield np.ascontiguousarray(one.hva).tobytes() + np.ascontiguousarray(one.npages).tobytes()
+    for vcpus in plan.vcpu_moves:
+        yield f"{vcpus.guest} {vcpus.nid} {sorted(vcpus.cpus.items())}".encode()
 
 
 def _plain(figure: float | None) -> float | None:

@@ -32,7 +32,7 @@ class StaySummary:
 
 @dataclass(frozen=True)
 class VcpuSummary:
-    """vCPUs that should be tied to node ``nid``; they may run on ``from_nids`` now.
+    """vCPUs that should be tied to node ``nid``, None: to none any more; they may run on ``from_nids`` now.
 
     ``weighing``: what that alone is expected to save and cost; None where nobody weighed it.
     """
@@ -40,7 +40,7 @@ class VcpuSummary:
     guest: str
     vcpu_ids: tuple[int, ...]
     from_nids: tuple[int, ...]
-    nid: int
+    nid: int | None
     reason: str
     weighing: Weighing | None = None
 

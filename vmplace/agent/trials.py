@@ -45,13 +45,15 @@ class Trials:
         self._window_s = window_s
         self._costs = {guest.name: self._cost(guest) for guest in guests}
 
-    def end(self, guests: Iterable[TrackedGuest]) -> None:
-        """End it."""
+    def end(self, guests: Iterable[TrackedGuest], now_s: float) -> None:
+        """End it, at ``now_s`` of the agent's clock."""
         begun = self._costs
         guests = tuple(guests)
         self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
         for guest in guests:
             guest.rate = self._rate(guest)
+            cost = self._costs.get(guest.name)
+            guest.costs.add(cost, guest.rate, self._window_s, self._sample_s, now_s)
 
     def settle(
         self, guests: Iterable[TrackedGuest], result: ActuationResult, now_s: float

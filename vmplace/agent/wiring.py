@@ -62,7 +62,7 @@ def open_parts(
             has_news=lambda: finder.has_news,
         ),
         source=source,
-        policy=begun(config.policy),
+        policy=begun(config.policy, earlier=actuator.ties()),
         policy_name=config.policy,
         actuator=notifying(actuator, source),
         notes=(

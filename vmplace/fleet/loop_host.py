@@ -63,7 +63,7 @@ def loop_run(
 ) -> LoopRun:
     """Return what guests on these nodes bring about once the agent was at work for half of ``span_ns``."""
     specs = [
-        GuestSpec(f"guest-{number}", guest.trace, tuple(mine), guest.vcpus)
+        GuestSpec(f"guest-{number}", guest.trace, tuple(mine), guest.vcpus, pinned=True)
         for number, (guest, mine) in enumerate(zip(guests, nodes, strict=True))
     ]
     runs = [RepeatedRun(spec, host, ALL_WINDOWS) for spec in specs]

@@ -105,7 +105,8 @@ def print_plan(plan: Mapping[str, Any]) -> None:
         out.print(table)
     for move in plan["vcpu_moves"]:
         vcpus = ", ".join(map(str, move["vcpu_ids"]))
-        out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} to node {move['nid']}: {escape(move['reason'])}")
+        where = "back to their CPUs" if move["nid"] is None else f"to node {move['nid']}"
+        out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} {where}: {escape(move['reason'])}")
         out.print(f"    {vcpus_expectation(move)}")
     for copy in plan["copies"]:
         where = f"on nodes {', '.join(map(str, copy['nids']))}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MIB = 1 << 20
-VCPUS = "vcpus"
+VCPUS, GATHER = "vcpus", "gather"
 """The way in which vCPUs are tied and nothing is carried (policy/options.py)."""
 NOT_WEIGHED = "expected: not known: gain and price: nothing weighed them"
 LEAST = 0.05
@@ -27,7 +27,8 @@ def decided_lines(one: Mapping[str, Any]) -> Iterator[str]:
         yield f"- expected: LAR {lar:.2f} once all of it is done"
     for vcpus in one.get("vcpus", ()):
         ids = ", ".join(map(str, vcpus["vcpu_ids"]))
-        yield f"- vCPUs {ids} run on node {vcpus['nid']} now; {vcpus_expectation(vcpus)}"
+        where = "where they ran before" if vcpus["nid"] is None else f"on node {vcpus['nid']}"
+        yield f"- vCPUs {ids} run {where} now; {vcpus_expectation(vcpus)}"
     yield from _copies_lines(one)
     if outcome and (left := _not_moved(outcome)):
         yield f"- not moved, pages: {left}"
@@ -62,7 +63,12 @@ def expectation(weighing: Mapping[str, Any]) -> str:
 
 def vcpus_expectation(vcpus: Mapping[str, Any]) -> str:
     """Return what is expected of vCPUs that are tied to a node."""
-    return f"by itself, {expectation(vcpus['weighing'])}" if vcpus.get("weighing") else NOT_WEIGHED
+    weighing = vcpus.get("weighing")
+    if not weighing:
+        return NOT_WEIGHED
+    chosen = weighing["chosen"]
+    is_gathered = chosen is not None and chosen["way"] == GATHER
+    return f"{'with the memory that follows' if is_gathered else 'by itself'}, {expectation(weighing)}"
 
 
 def effect_of(option: Mapping[str, Any]) -> str:
@@ -78,7 +84,7 @@ def price_of(option: Mapping[str, Any]) -> str:
     """Return what a way takes: time of the guest, and what is carried."""
     sizes = (("moved", "moved"), ("copied", "copied"), ("dropped", "of copies dropped"))
     carried = [f"{size / MIB:,.1f} MiB {words}" for key, words in sizes if (size := option[f"{key}_bytes"])]
-    has_price = carried or option["way"] == VCPUS
+    has_price = carried or option["way"] in (VCPUS, GATHER)
     return ", ".join([f"{option['price_ns'] / 1e6:,.1f} ms", *carried]) if has_price else "nothing"
 
 

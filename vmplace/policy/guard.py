@@ -38,6 +38,7 @@ from vmplace.model.memory_system import beside
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
+    REPLICATED,
     Counters,
     GuestEvidence,
     HostView,
@@ -226,9 +227,15 @@ def shares_by_node(counters: Counters) -> Matrix:
     return rates / max(float(rates.sum()), 1e-300)
 
 
-def resettled(memory: Memory, guest: GuestEvidence) -> Memory:
-    """Return the memory after the guest's vCPUs moved: gains count from where its pages are now."""
-    return replace(memory, origin=guest.node.copy(), trials=(), promise=None)
+def resettled(memory: Memory, guest: GuestEvidence, granted_ns: float = 0.0) -> Memory:
+    """Return the memory after the guest's vCPUs moved: gains count from where its pages are now.
+
+    ``granted_ns``: what was staked on it that memory follows, there to be spent on that.
+    """
+    # Of a page with copies, the node that it was on before them.
+    origin = np.where(guest.node == REPLICATED, memory.origin, guest.node).astype(np.int8)
+    spent_ns = memory.spent_ns - granted_ns
+    return replace(memory, origin=origin, trials=(), promise=None, spent_ns=spent_ns)
 
 
 def trusted(memory: Memory) -> Memory:

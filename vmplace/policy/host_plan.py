@@ -98,7 +98,9 @@ def _placed(view: HostView, touched: list[Indexes], parts: list[NodeIndexes]) ->
 
 def _has_to_span(view: HostView, guest: GuestEvidence) -> bool:
     """Tell whether the guest's vCPUs are too many for one node: others may be gathered beside their pages."""
-    return view.cpus is None or guest.vcpu_node is None or len(guest.vcpu_node) > view.cpus.max()
+    if view.cpus is None or guest.vcpu_node is None or guest.may_tie is None:
+        return True
+    return len(guest.vcpu_node) > float(view.cpus.max())
 
 
 def _thinned(tasks: list[PageTask]) -> list[PageTask]:
@@ -115,6 +117,8 @@ class HostPlanner:
     memories: dict[str, guard.Memory] = field(default_factory=dict)
     vcpus: VcpuPlanner = field(default_factory=VcpuPlanner)
     steady: dict[str, Steadiness] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
+    """Guests whose pages stay for now: their vCPUs are about to move."""
 
     def plan(self, view: HostView) -> HostPlacement:
         """Return where all guests' pages ought to be, or where their vCPUs ought to be first."""
@@ -129,6 +133,9 @@ class HostPlanner:
         left = view.room
         kept = []
         for guest, plan in zip(view.guests, plans, strict=True):
+            if guest.name in self.waiting:
+                kept.append(guest.node)
+                continue
             places, left = self._guarded(view, guest, plan, spans[guest.name], left)
             kept.append(places)
         return HostPlacement(kept, wanted=plans)

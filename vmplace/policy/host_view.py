@@ -66,6 +66,7 @@ class GuestEvidence:
     with memory.  ``stays[P]``: which may have copies, but not move, None: none of them.
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
     ``calm_since_ns``: when its controller was last full, None: it is now, or nobody knows.
+    ``may_tie[N]``: nodes to which all of its vCPUs may be tied, None: they stay where they may run now.
     """
 
     name: str
@@ -91,6 +92,7 @@ class GuestEvidence:
     stays: Bools | None = None
     known_ns: float = 0.0
     calm_since_ns: float | None = None
+    may_tie: Bools | None = None
 
     @property
     def present(self) -> Bools:
@@ -160,7 +162,8 @@ class HostView:
     ``move_ns`` is what moving a page costs one vCPU, ``flush_ns`` all of a guest's vCPUs at once: their
     share of
     a batch's TLB flush; ``collapse_ns``: a vCPU, when copies of a page are dropped.  ``cpus[N]``: CPUs of
-    each node.  ``room``: what a plan may use, None: whatever it wants.
+    each node, which vCPUs share.  ``cores[N]``: how many vCPUs each node takes, if not as many as CPUs.
+    ``room``: what a plan may use, None: whatever it wants.
     """
 
     system: MemorySystem
@@ -172,6 +175,7 @@ class HostView:
     cpus: Matrix | None = None
     collapse_ns: float = 0.0
     room: "Room | None" = None
+    cores: Matrix | None = None
 
     @property
     def memory(self) -> npt.NDArray[np.intp]:

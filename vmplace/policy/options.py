@@ -10,6 +10,10 @@ STAY, PLANNED, WANTED, NODE, COPIES = "stay", "planned", "all wanted", "one node
 all that nobody writes."""
 VCPUS = "vcpus"
 """No memory moves, but vCPUs, to ``nid``."""
+GATHER = "gather"
+"""vCPUs go to ``nid``, and memory follows."""
+COLD_NS = 0.5e6
+"""kernel/sched/fair.c: sysctl_sched_migration_cost, what a thread loses that goes to another CPU."""
 
 
 class Option(msgspec.Struct, frozen=True):

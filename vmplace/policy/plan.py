@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +27,11 @@ class Mode(Enum):
 class GuestSettings:
     """The operator's word on one guest; ``allowed_nids`` None = every node with memory.
 
-    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one.  ``protected``: others give way
-    to it.  ``moves``, ``interleaves``, ``replicates``, ``huge_pages``: what may be done with its memory;
-    ``interleaves`` the policy itself follows, what else is not allowed is taken out of any plan
-    (agent/limits.py), and so is what goes beyond ``replica_bytes`` or ``move_bytes_per_s``.
+    ``place_vcpus``: vCPUs that may run on several nodes may be tied to one for its memory (vcpu_ties.py).
+    ``gathers``: they may be tied to one if that saves time, with the memory that follows (vcpu_plan.py).
+    ``protected``: others give way to it.  ``moves``, ``interleaves``, ``replicates``, ``huge_pages``: what
+    may be done with its memory; ``interleaves`` the policy itself follows, what else is not allowed is taken
+    out of any plan (agent/limits.py), and so is what goes beyond ``replica_bytes`` or ``move_bytes_per_s``.
     ``preferred_nids``: as long as there is room, they are what is allowed.
     """
 
@@ -45,6 +47,18 @@ class GuestSettings:
     replica_bytes: int | None = None
     move_bytes_per_s: float | None = None
     schedule: tuple[Stretch, ...] = ()
+    gathers: bool = True
+
+
+class CostSample(NamedTuple):
+    """What an instruction took a guest in a while that ended at ``at_s`` of the agent's clock.
+
+    ``cost``: in cycles.  ``accesses``: to DRAM per instruction, in any unit; 0: nothing counted them.
+    """
+
+    at_s: float
+    cost: float
+    accesses: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,8 @@ class GuestView:
 
     ``dram_per_us``: accesses to DRAM a microsecond, ``cpus``: vCPUs that run at once; None where nothing
     counts them.  ``known_s``: for how long its pages have been watched, on its last host and here.
+    ``costs``: the last samples of its cost, the newest last.  ``may_change``: whether what is planned for it
+    may be done now.
     """
 
     topology: GuestTopology
@@ -61,6 +77,8 @@ class GuestView:
     dram_per_us: float | None = None
     cpus: float | None = None
     known_s: float = 0.0
+    costs: tuple[CostSample, ...] = ()
+    may_change: bool = True
 
     def sped_up(self, scale: float) -> "GuestView":
         """Return the guest as it would be if it did in one second what it does in ``scale`` seconds."""
@@ -143,13 +161,14 @@ class Collapse:
 class VcpuMove:
     """vCPUs of one guest that should run on ``cpus`` (by vCPU id) only, all of node ``nid``.
 
+    ``nid`` None: ``cpus`` are those that vCPUs had before they were tied, and they float again.
     ``weighing``: what that alone is expected to save and cost; None where nobody weighed it.
     """
 
     guest: str
     cpus: Mapping[int, tuple[int, ...]]
     from_nids: tuple[int, ...]
-    nid: int
+    nid: int | None
     reason: str
     weighing: Weighing | None = None
 
@@ -182,14 +201,22 @@ class PlacementPlan:
         """Return whether the plan changes nothing."""
         return not (self.moves or self.replications or self.collapses or self.vcpu_moves)
 
-    def only(self, may_change: Callable[[str], bool]) -> "PlacementPlan":
-        """Return the changes of those guests that may be changed, by name."""
+    def only(
+        self, may_change: Callable[[str], bool], may_loosen: Callable[[str], bool] | None = None
+    ) -> "PlacementPlan":
+        """Return the changes of those guests that may be changed, by name.
+
+        ``may_loosen``: whose vCPUs may float again, None: those of the same.
+        """
+        may_loosen = may_loosen or may_change
         return PlacementPlan(
             tuple(one for one in self.moves if may_change(one.guest)),
             self.stays,
             tuple(one for one in self.replications if may_change(one.guest)),
             tuple(one for one in self.collapses if may_change(one.guest)),
-            tuple(one for one in self.vcpu_moves if may_change(one.guest)),
+            tuple(
+                one for one in self.vcpu_moves if (may_loosen if one.nid is None else may_change)(one.guest)
+            ),
             self.notes,
             self.weighings,
         )

@@ -14,6 +14,7 @@ from vmplace.model.evidence import Entries
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.policy import guard
 from vmplace.policy.full_controllers import Crowding
+from vmplace.policy.gathering import Gathering
 from vmplace.policy.host_view import ABSENT, Bools, Indexes
 from vmplace.policy.steadiness import NOBODY, Steadiness
 
@@ -41,6 +42,7 @@ class State:
     planned_s: float = 0.0
     known_s: dict[str, float] = field(default_factory=dict)
     crowding: Crowding = field(default_factory=Crowding)
+    gathering: Gathering = field(default_factory=Gathering)
 
 
 def carried_over(state: State, seen: dict[str, Entries]) -> State:
@@ -61,7 +63,7 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         steady[name] = Steadiness(
             _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
         )
-    return State(known, memories, steady, state.planned_s, crowding=state.crowding)
+    return replace(state, known=known, memories=memories, steady=steady, known_s={})
 
 
 def remembered(after: State, before: State) -> State:

@@ -16,11 +16,12 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import home
 from vmplace.policy.corner_mix import asked_of
-from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, HostView, Room, traffic
+from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, HostView, Room, row_sums, traffic
 from vmplace.policy.loads import is_load, load
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.plan_changes import is_shared
 from vmplace.policy.plan_state import State
+from vmplace.policy.vcpu_places import free_cores, may_tie, vcpu_nodes
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
 
@@ -64,7 +65,8 @@ def host_view(
     traffics = [traffic(one.heat, one.node) for one in evidence]
     system = memory_of(snapshot.host)
     evidence = _with_think(system, evidence, [*guests, *loads], traffics)
-    return _view(snapshot, system, evidence, horizon), traffics
+    cores = free_cores(snapshot.host, rest)
+    return _view(snapshot, system, evidence, horizon, cores), traffics
 
 
 def _evidence(
@@ -87,6 +89,8 @@ def _evidence(
     # In place: they are this plan's own, and most of what it takes.
     np.multiply(entries.heat, weight, out=entries.heat)
     np.multiply(entries.recent, weight, out=entries.recent)
+    for heat in (entries.heat, entries.recent) if guest.settings.gathers else ():
+        _only_from(worker, heat)
     return GuestEvidence(
         name=name,
         heat=entries.heat,
@@ -106,7 +110,24 @@ def _evidence(
         stays=None if guest.settings.interleaves else is_shared(entries.heat),
         known_ns=guest.known_s * 1e9 / horizon.scale,
         calm_since_ns=_calm_since_ns(snapshot, name, state, horizon),
+        vcpu_node=vcpu_nodes(host, guest.topology, entries.heat.sum(axis=0)),
+        may_tie=_may_tie(snapshot, guest, state),
     )
+
+
+def _may_tie(snapshot: Snapshot, guest: GuestView, state: State) -> Bools | None:
+    now_s = snapshot.now_ns / 1e9
+    if guest.topology.identity in state.gathering.left_out(now_s):
+        return None
+    return may_tie(snapshot.host, guest, now_s)
+
+
+def _only_from(worker: Bools, heat: Matrix) -> None:
+    """Let all accesses come from nodes where vCPUs may run: those from elsewhere come from these by now."""
+    gone = row_sums(heat[:, ~worker])
+    if worker.any() and gone.any():
+        heat[:, ~worker] = 0.0
+        heat[:, worker] += gone[:, None] / int(worker.sum())
 
 
 def _calm_since_ns(snapshot: Snapshot, name: str, state: State, horizon: Horizon) -> float | None:
@@ -191,7 +212,11 @@ def _huge(entries: Entries) -> Bools:
 
 
 def _view(
-    snapshot: Snapshot, system: MemorySystem, evidence: tuple[GuestEvidence, ...], horizon: Horizon
+    snapshot: Snapshot,
+    system: MemorySystem,
+    evidence: tuple[GuestEvidence, ...],
+    horizon: Horizon,
+    cores: Matrix,
 ) -> HostView:
     host = snapshot.host
     room, free = home.room_pages(host), {node.nid: node.free_bytes for node in host.nodes}
@@ -207,6 +232,7 @@ def _view(
         None,
         COLLAPSE_NS * horizon.price,
         Room(float(churn), np.array([room[nid] for nid in host.nids]), np.array(copies)),
+        cores,
     )
 
 

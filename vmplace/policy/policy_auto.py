@@ -6,18 +6,25 @@
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
    pages, unless controllers are full (full_controllers.py).  Other guests whose source sees no nodes are left
    alone: that a guest spans nodes is no reason to interleave it.
-3. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
+3. vCPUs that may run on several nodes are tied to one if that saves time with the memory that follows, and
+   get the CPUs back that they had if it did not (gather_ties.py).
+4. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
    becomes one entry, or several.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.metrics import Matrix
-from vmplace.policy import home
+from vmplace.policy import guard, home
 from vmplace.policy.forecast import weighings
 from vmplace.policy.full_controllers import Crowding
+from vmplace.policy.gather_choice import chosen
+from vmplace.policy.gather_ties import followed
+from vmplace.policy.gathering import EarlierTie, Gathering, Identity, Stage
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView
 from vmplace.policy.options import Weighing
@@ -25,6 +32,7 @@ from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, Stay
 from vmplace.policy.plan_changes import allowed_places, changes_of, joined
 from vmplace.policy.plan_state import Known, State, carried_over, remembered
 from vmplace.policy.planner_view import Horizon, host_view, known_s
+from vmplace.policy.vcpu_plan import following_ns
 
 __all__ = ["AutoPolicy", "Horizon", "by_pages", "plan_auto", "uncounted"]
 
@@ -39,9 +47,11 @@ UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them coun
 class AutoPolicy:
     """The plan with its state, as the agent holds it."""
 
-    def __init__(self, horizon: Horizon | None = None) -> None:
+    def __init__(
+        self, horizon: Horizon | None = None, earlier: Mapping[Identity, EarlierTie] | None = None
+    ) -> None:
         self._horizon = horizon or Horizon()
-        self.state = State()
+        self.state = State(gathering=Gathering(earlier=earlier or {}))
 
     def __call__(self, snapshot: Snapshot) -> PlacementPlan:
         """Return the plan, and remember."""
@@ -54,13 +64,16 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     before, crowding = state, state.crowding.now(snapshot)
     seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowding)}
     rest = _without_evidence(snapshot, seen, crowding)
-    after = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding)
+    gathering = followed(state.gathering, snapshot)
+    after = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding, gathering=gathering)
     if not seen:
-        return rest, remembered(after, before)
-    state = carried_over(replace(state, crowding=crowding), seen)
+        return replace(rest, vcpu_moves=gathering.moves(snapshot)), remembered(after, before)
+    state = carried_over(replace(state, crowding=crowding, gathering=gathering), seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     view, traffics = host_view(snapshot, guests, seen, state, horizon)
-    planner = HostPlanner(dict(state.memories), steady=dict(state.steady))
+    memories, gathering = _granted(state.memories, gathering, view)
+    gathering = chosen(gathering, snapshot, view, _lived_ns(memories, view), horizon.price)
+    planner = HostPlanner(memories, steady=dict(state.steady), waiting=gathering.asked())
     decision = planner.plan(view)
     places = {
         guest.topology.name: allowed_places(seen[guest.topology.name], evidence, pages)
@@ -75,6 +88,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     weighed = _weighings(view, traffics, decision, guests, snapshot, horizon)
     plan = replace(
         joined(answers, rest),
+        vcpu_moves=gathering.moves(snapshot),
         notes=_coarse_notes(seen),
         weighings=(*weighed, *rest.weighings),
     )
@@ -83,8 +97,32 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         known={name: Known(seen[name].pages, one == REPLICATED) for name, one in places.items()},
         memories={name: planner.memories[name] for name in places},
         steady={name: planner.steady[name] for name in places},
+        gathering=gathering,
     )
     return plan, remembered(after, before)
+
+
+def _granted(
+    memories: Mapping[str, guard.Memory], gathering: Gathering, view: HostView
+) -> tuple[dict[str, guard.Memory], Gathering]:
+    """Return the memories with what is staked on memory that follows vCPUs, and on its way back.
+
+    It is granted once, as soon as the vCPUs are seen on their node and anything of the memory.
+    """
+    here, memories, ties = {guest.name: guest for guest in view.guests}, dict(memories), dict(gathering.ties)
+    for identity, one in gathering.ties.items():
+        name = one.move.guest
+        if one.stage in (Stage.TRIED, Stage.KEPT) and not one.granted and name in here and name in memories:
+            staked_ns = 2 * following_ns(view, here[name])
+            memories[name] = guard.resettled(memories[name], here[name], staked_ns)
+            ties[identity] = replace(one, granted=True)
+    return memories, replace(gathering, ties=ties)
+
+
+def _lived_ns(memories: Mapping[str, guard.Memory], view: HostView) -> Matrix:
+    """Return for how long each guest [G] was watched, 0 for one that is new."""
+    born = [memories[one.name].born_ns if one.name in memories else view.now_ns for one in view.guests]
+    return view.now_ns - np.array(born)
 
 
 def _weighings(  # noqa: PLR0913 - a decision, and all it refers to

@@ -141,10 +141,16 @@ class Trial:
         ), verdict
 
 
-def is_worse(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Return whether the cost rose beyond the noise of both (Welch), and by more than TOLERANCE."""
+def is_worse(
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    tolerance: float = TOLERANCE,
+    errors: float = ERRORS,
+) -> bool:
+    """Return whether the cost rose beyond the noise of both (Welch), and by more than the tolerance."""
     rise, error = _rise_and_error(before, after)
-    return rise > TOLERANCE * float(np.mean(before)) and rise > ERRORS * error
+    return rise > tolerance * float(np.mean(before)) and rise > errors * error
 
 
 def _rise_and_error(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:

@@ -21,13 +21,10 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.forecast import UNCOUNTED, UNSEEN
-from vmplace.policy.options import VCPUS, Option, Weighing
+from vmplace.policy.options import COLD_NS, VCPUS, Option, Weighing
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
 from vmplace.policy.planner_view import LEAST_CPUS, THINK_NS, memory_of
 from vmplace.policy.vcpu_ties import with_vcpus
-
-COLD_NS = 0.5e6
-"""kernel/sched/fair.c: sysctl_sched_migration_cost, what a thread loses that goes to another CPU."""
 
 
 def weighed_vcpus(snapshot: Snapshot, moves: tuple[VcpuMove, ...]) -> tuple[VcpuMove, ...]:

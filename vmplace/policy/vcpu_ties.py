@@ -106,13 +106,14 @@ def _sum(load: dict[int, float], more: dict[int, float]) -> dict[int, float]:
 
 def _capacity(snapshot: Snapshot) -> dict[int, float]:
     """Return how many vCPUs each node takes."""
-    cores = {node.nid: _cores(snapshot.host, node.cpus) for node in snapshot.host.nodes}
+    cores = {node.nid: cores_of(snapshot.host, node.cpus) for node in snapshot.host.nodes}
     vcpus = sum(len(guest.topology.vcpus) for guest in snapshot.guests)
     crowding = max(1.0, vcpus / max(sum(cores.values()), 1))
     return {nid: count * crowding for nid, count in cores.items()}
 
 
-def _cores(host: HostTopology, cpus: Iterable[int]) -> int:
+def cores_of(host: HostTopology, cpus: Iterable[int]) -> int:
+    """Return of how many physical cores the CPUs are."""
     return len({min(host.smt_siblings.get(cpu, (cpu,))) for cpu in cpus})
 
 
@@ -131,7 +132,7 @@ def _chosen(
     fitting = [
         nid
         for nid in allowed_nids(host, group.guest)
-        if all(_cpus_on(host, vcpu, nid) for vcpu in group.vcpus)
+        if all(cpus_on(host, vcpu, nid) for vcpu in group.vcpus)
         and len(group.vcpus) <= free(nid)
         and (_missing(group, nid) <= room[nid] if group.movable else not _missing(group, nid))
     ]
@@ -143,12 +144,13 @@ def _missing(group: Group, nid: int) -> int:
     return sum(group.pages.values()) - group.pages.get(nid, 0)
 
 
-def _cpus_on(host: HostTopology, vcpu: Vcpu, nid: int) -> tuple[int, ...]:
+def cpus_on(host: HostTopology, vcpu: Vcpu, nid: int) -> tuple[int, ...]:
+    """Return those of a vCPU's CPUs that are of a node."""
     return tuple(sorted(set(vcpu.cpus).intersection(host.node(nid).cpus)))
 
 
 def _move(host: HostTopology, group: Group, nid: int) -> VcpuMove:
-    cpus = {vcpu.vcpu_id: _cpus_on(host, vcpu, nid) for vcpu in group.vcpus}
+    cpus = {vcpu.vcpu_id: cpus_on(host, vcpu, nid) for vcpu in group.vcpus}
     before = host.nids_of_cpus(tuple({cpu for vcpu in group.vcpus for cpu in vcpu.cpus}))
     there = group.pages.get(nid, 0) * PAGE_BYTES >> 20
     who = "the vCPUs fit" if group.cell is None else f"the vCPUs of cell {group.cell} fit"

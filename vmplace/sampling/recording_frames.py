@@ -104,6 +104,8 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     dram_per_us: float | None = None
     cpus: float | None = None
     known_s: float = 0.0
+    costs: tuple[tuple[float, float, float], ...] = ()
+    may_change: bool = True
 
 
 class RunFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):

@@ -20,6 +20,7 @@ import numpy as np
 
 from vmplace.agent.wakeup import Wakeup
 from vmplace.policy.host_view import HUGE_PAGES, REPLICATED, Indexes, moved_as
+from vmplace.simulate.agent_threads import SimulatedThreads
 from vmplace.simulate.simulated_guest import HVA, Gfns, Numbers, SimulatedGuest, first_of_each
 from vmplace.simulate.simulation import Simulation
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -131,13 +132,15 @@ class SimulatedMachine:
         }
         self.by_pid = {guest.pid: guest for guest in self.guests.values()}
         self._cpus = _cpus(simulation)
+        self.threads = SimulatedThreads(simulation, self.guests.values(), self._cpus)
         boot = proc / "sys/kernel/random"
         boot.mkdir(parents=True)
         (boot / "boot_id").write_text(BOOT_ID)
         for guest in self.guests.values():
-            (proc / str(guest.pid)).mkdir()
             state = f"{guest.pid} (qemu) S {'0 ' * 18}{guest.pid} 0"
-            (proc / str(guest.pid) / "stat").write_text(state)
+            for folder in ("", *(f"task/{tid}" for tid in guest.tids)):
+                (proc / str(guest.pid) / folder).mkdir(parents=True, exist_ok=True)
+                (proc / str(guest.pid) / folder / "stat").write_text(state)
 
     def alive(self, pid: int) -> SimulatedGuest | None:
         """Return the guest with that pid if it still runs, and take its process away if not."""
@@ -177,7 +180,7 @@ class SimulatedMachine:
         """Return the guests that run."""
         self.trouble.before("guests", None)
         running = [self.alive(pid) for pid in self.by_pid]
-        return tuple(guest.topology(self.nids, self._cpus) for guest in running if guest is not None)
+        return tuple(guest.topology(self.threads.cpus) for guest in running if guest is not None)
 
     # The kernel, as actuation/batch.py asks it.
 

@@ -108,7 +108,14 @@ class AgentHost:
         """Return the real actuator, over the simulated kernel."""
         machine, clock = self.machine, self.machine.clock
         calls = HostCalls(
-            machine, machine.proc, clock.monotonic_ns, clock.sleep, machine.opened, machine.replicate
+            machine,
+            machine.proc,
+            clock.monotonic_ns,
+            clock.sleep,
+            machine.opened,
+            machine.replicate,
+            machine.threads,
+            machine.proc / "sys",
         )
         return HostActuator(self.config, killed_pid=killed_pid, calls=calls)
 
@@ -123,7 +130,7 @@ class AgentHost:
         return Parts(
             discovery=Discovery(machine.host, machine.free_bytes, find, machine.clock.monotonic),
             source=TraceSource(machine, setup.sensor, setup.seed),
-            policy=begun(setup.policy, Horizon(setup.scale, 1.0)),
+            policy=begun(setup.policy, Horizon(setup.scale, 1.0), actuator.ties()),
             policy_name=setup.policy,
             actuator=actuator,
             # A stock kernel makes no copies.

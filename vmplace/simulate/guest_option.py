@@ -61,7 +61,8 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
         raise VmplaceError(f"guest {name}: node {start} has no memory", hint=hint)
     indexes = with_cpus if nodes is None else tuple(_index(name, nid, host) for nid in nodes)
     in_pages = in_units(trace, UNITS[pages])
-    return GuestSpec(name, in_pages, indexes, vcpus, start_index, mlp, BOUNDS[priority])
+    pinned = nodes is not None
+    return GuestSpec(name, in_pages, indexes, vcpus, start_index, mlp, BOUNDS[priority], pinned)
 
 
 def _split(text: str) -> tuple[str, Path, dict[str, str]]:

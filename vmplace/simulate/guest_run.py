@@ -5,6 +5,7 @@ node with more vCPUs than CPUs shares its time.  A window's threads run side by 
 accesses are even (parallelism = all accesses / those of the busiest vCPU) and nobody waits at barriers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class GuestSpec:
     """What is reported of a guest; nodes are indexes.
 
     ``first_touch``: the node of pages that are touched for the first time, one for all or one per page;
-    None = the first toucher's.
+    None = the first toucher's.  ``pinned``: vCPUs run on their nodes only, and nobody may tie them to others.
     """
 
     name: str
@@ -55,6 +56,7 @@ class GuestSpec:
     first_touch: int | NodeIndexes | None = None
     mlp: float = MLP
     slowdown_bound: float | None = None
+    pinned: bool = False
 
 
 @dataclass
@@ -81,6 +83,11 @@ class GuestRun:
         self.spec, self.windows, self.window = spec, min(windows, spec.trace.windows), 0
         self.nodes, self.with_hits, self.unit_pages = len(host.cpus), with_hits, spec.trace.unit_pages
         self.vcpu_node = np.array(spec.nodes)[np.arange(spec.vcpus) * len(spec.nodes) // spec.vcpus]
+        self.has_cpus: Bools = host.cpus > 0
+        self.may_run: list[Sequence[int]] | None = None
+        """The nodes on which each vCPU may run, None: on all."""
+        if spec.pinned:
+            self.tie_to(self.vcpu_node)
         self.cpu_share, self.side_by_side = 1.0, 1.0
         self.node: NodeIndexes = np.full(spec.trace.npages, ABSENT, np.int8)
         self.changes = 0
@@ -147,6 +154,10 @@ class GuestRun:
         self.learnt.ran_on(vcpu_shift(self.vcpu_node, vcpu_node, self.nodes))
         self.vcpu_node = vcpu_node.copy()
         self._open()
+
+    def tie_to(self, vcpu_node: Indexes) -> None:
+        """Let each vCPU run on one node alone, wherever it is now."""
+        self.may_run = [(node,) for node in vcpu_node.tolist()]
 
     @property
     def parallelism(self) -> float:
@@ -258,6 +269,7 @@ class GuestRun:
             samples_recent=self.learnt.samples_recent,
             sharing=self.learnt.sharing,
             vcpu_node=self.vcpu_node,
+            may_tie=None if self.spec.pinned else self.has_cpus,
             counters=counters,
             slowdown_bound=self.spec.slowdown_bound,
             sizes=None if self.unit_pages == 1 else np.full(len(self.node), float(self.unit_pages)),

@@ -27,6 +27,7 @@ from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.result import Meter, SimulationResult, result_of
+from vmplace.simulate.scheduler import started
 
 STEPS = 24
 ENOUGH = 3e-4
@@ -116,7 +117,7 @@ def oracle(
 ) -> SimulationResult:
     """Return what comes out when every window is known beforehand, and ``choose`` tells courses at prices."""
     runs = [GuestRun(spec, host, windows) for spec in specs]
-    share_cpus(runs, host)
+    started(runs, host)
     known = [_known(run, host.system) for run in runs]
     schedule = [_untouched(one) for one in known]
     best = _replayed(host, known, schedule)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from vmplace.errors import VmplaceError
 from vmplace.simulate.agent_run import AgentSetup, agent_rates_after, run_agent
-from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus
+from vmplace.simulate.guest_run import GuestRun, GuestSpec
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.learnt import HALF_LIFE_NS
 from vmplace.simulate.oracle import best_course, oracle
@@ -12,6 +12,7 @@ from vmplace.simulate.oracle_static import static_course
 from vmplace.simulate.placement_costs import FREE, PlacementCosts
 from vmplace.simulate.registry import Reach, SimulatedPolicy
 from vmplace.simulate.result import SimulationResult
+from vmplace.simulate.scheduler import started
 from vmplace.simulate.simulation import Simulation
 from vmplace.simulate.source_views import Source, sensor_of, wants_hits
 
@@ -35,7 +36,7 @@ def simulate(  # noqa: PLR0913  (what is simulated; each has its own type)
     if policy.reach is Reach.FIXED:
         return oracle(host, specs, windows, FREE, static_course)
     guests = [GuestRun(spec, host, windows, half_life_ns, wants_hits(source)) for spec in specs]
-    share_cpus(guests, host)
+    started(guests, host)
     simulation = Simulation(host, guests, policy, source, costs or PlacementCosts())
     if policy.reach is Reach.AGENT:
         run_agent(simulation, AgentSetup(policy.agent_policy, sensor_of(source)))
@@ -55,7 +56,7 @@ def settled_rates(  # noqa: PLR0913  (what is simulated; each has its own type)
     For guests whose traces do not end before; those that do have no rate.
     """
     guests = [GuestRun(spec, host, ALL_WINDOWS) for spec in specs]
-    share_cpus(guests, host)
+    started(guests, host)
     simulation = Simulation(host, guests, policy, source, costs or PlacementCosts())
     if policy.reach is Reach.AGENT:
         return agent_rates_after(simulation, AgentSetup(policy.agent_policy, sensor_of(source)), span_ns)

@@ -100,12 +100,14 @@ class SimulatedGuest:
         nodes = self.nodes()[self.slots_of(hvas)]
         return np.where(nodes >= 0, np.array(nids)[nodes], -errno.ENOENT).astype(np.int32)
 
-    def topology(self, nids: tuple[int, ...], cpus: Mapping[int, tuple[int, ...]]) -> GuestTopology:
-        """Return the guest as the agent finds it."""
-        vcpus = tuple(
-            Vcpu(number, self.pid + 1 + number, cpus[nids[node]])
-            for number, node in enumerate(self.run.vcpu_node.tolist())
-        )
+    @property
+    def tids(self) -> range:
+        """Return the thread of each vCPU."""
+        return range(self.pid + 1, self.pid + 1 + self.run.spec.vcpus)
+
+    def topology(self, cpus: Mapping[int, tuple[int, ...]]) -> GuestTopology:
+        """Return the guest as the agent finds it, whose threads may run on ``cpus``."""
+        vcpus = tuple(Vcpu(number, tid, cpus[tid]) for number, tid in enumerate(self.tids))
         ram = RamRange(HVA, self.frames, 0, PAGE_BYTES, Movability.MOVABLE, "anonymous memory")
         return GuestTopology(self.name, self.pid, self.pid, "kvm", vcpus, (ram,))
 

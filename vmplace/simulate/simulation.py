@@ -37,6 +37,7 @@ from vmplace.simulate.look import Look, Part
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import Planner, Reach, SimulatedPolicy
 from vmplace.simulate.result import Meter, SimulationResult, result_of
+from vmplace.simulate.scheduler import scheduled
 from vmplace.simulate.source_views import Source, looked
 
 SEED = 1
@@ -118,11 +119,20 @@ class Simulation:
                     self.finished[guest.spec.name] = self.now
                     active.remove(guest)
                     # A guest that is done leaves its CPUs to the others.
-                    share_cpus(active, self.host)
+                    self.schedule()
             if self.watched and active and self.now >= self.clock.next_wake_ns:
                 self._wake(active)
             if self.kernel and active and self.now >= self.kernel.next_wake_ns:
                 self._balance(self.kernel, active)
+
+    def schedule(self) -> None:
+        """Let vCPUs run where they may, and where there are CPUs."""
+        for guest, nodes in zip(self.active, scheduled(self.active, self.host), strict=True):
+            moved = int(np.count_nonzero(nodes != guest.vcpu_node))
+            if moved:
+                self.pause[guest.spec.name] += self.costs.vcpu_move_ns * moved / len(nodes)
+                guest.run_on(nodes)
+        share_cpus(self.active, self.host)
 
     def _pass_time(self, active: list[GuestRun], most_ns: float) -> list[GuestRun]:
         """Let time pass until something has to be done, ``most_ns`` at most; return who ended a window."""
@@ -229,6 +239,7 @@ class Simulation:
                 if nodes is not None and (nodes != guest.vcpu_node).any():
                     self.pause[guest.spec.name] += self.costs.vcpu_move_ns
                     guest.run_on(nodes)
+                    guest.tie_to(nodes)
             share_cpus(active, self.host)
         before = sum(guest.counts.moved + guest.counts.replicated for guest in active)
         for guest, plan in zip(active, decision.pages, strict=True):

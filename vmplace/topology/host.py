@@ -69,8 +69,15 @@ class HostTopology:
 
     def nids_of_cpus(self, cpus: tuple[int, ...]) -> tuple[int, ...]:
         """Return the nids that hold at least one of ``cpus``, ascending."""
-        known = self._nid_by_cpu
-        return tuple(sorted({known[cpu] for cpu in cpus if cpu in known}))
+        # Most vCPUs of a host may run on the same CPUs.
+        found, known = self._nids_by_cpus, self._nid_by_cpu
+        if cpus not in found:
+            found[cpus] = tuple(sorted({known[cpu] for cpu in cpus if cpu in known}))
+        return found[cpus]
+
+    @cached_property
+    def _nids_by_cpus(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        return {}
 
     @cached_property
     def _nid_by_cpu(self) -> Mapping[int, int]:

@@ -2,13 +2,13 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.actuation.child_guest import Child, child_guest
-from vmplace.actuation import pinner
+from vmplace.actuation.affinity import KernelCpus
 from vmplace.actuation.cpusets import read_cpuset
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner
@@ -96,20 +96,20 @@ class KilledError(BaseException):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
 def test_undo_knows_a_pin_that_a_cpuset_narrowed_from_an_agent_that_was_killed_just_then(
-    tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, child: Child
 ):
     vcpu = child.guest.vcpus[0]
     sysfs = of_thread(tmp_path, vcpu.tid, "0-1")
 
-    def killed(tid: int, _cpus: object) -> None:
-        # What the kernel makes of CPUs 1 and 5 in that cpuset.
-        os.sched_setaffinity(tid, {1})
-        raise KilledError
+    class Killed(KernelCpus):
+        def set_cpus(self, tid: int, cpus: Iterable[int]) -> None:
+            # What the kernel makes of CPUs 1 and 5 in that cpuset.
+            os.sched_setaffinity(tid, {1})
+            raise KilledError
 
     with Journal(tmp_path / "journal") as journal:
-        with monkeypatch.context() as patch, pytest.raises(KilledError):
-            patch.setattr(pinner, "set_cpus", killed)
-            Pinner(journal, sysfs=sysfs).pin(child.guest, vcpu, {1, 5})
+        with pytest.raises(KilledError):
+            Pinner(journal, sysfs=sysfs, threads=Killed()).pin(child.guest, vcpu, {1, 5})
         (guest,) = journal.contents().guests.values()
         undoing = VcpusUndoing(sysfs=with_cpus(sysfs, "0-7"))
         failures: list[str] = []

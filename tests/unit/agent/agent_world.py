@@ -14,6 +14,7 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
 from vmplace.policy import home
+from vmplace.policy.gathering import EarlierTie, Identity
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.page_frames import block_count
@@ -161,6 +162,9 @@ class World:
     def copies(self) -> Mapping[str, Copies]:
         """Return what the test wants."""
         return self.copied
+
+    def ties(self) -> Mapping[Identity, EarlierTie]:
+        return {}
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Note it."""

@@ -150,7 +150,7 @@ def test_moves_that_are_little_in_each_window_are_tried_by_their_sum() -> None:
     trials, tracked = Trials(Cost(lambda _: 1.3 if moved == 2 else 1.0)), TrackedGuest(of)
     for window in range(BEFORE + AFTER + 6):
         trials.begin([tracked], 1.0)
-        trials.end([tracked])
+        trials.end([tracked], float(window))
         now = 1 if window in {BEFORE, BEFORE + 2} else 0
         result = ActuationResult((MoveOutcome("db1", moved=now, calls=now),))
         verdicts += trials.settle([tracked], result, float(window)).values()
@@ -166,7 +166,7 @@ def test_a_trial_that_was_begun_before_the_guest_was_planned_by_pages_undoes_not
         is_judged[0] = not BEFORE < window < BEFORE + 20
         cost[0] = 1.2 if window >= BEFORE + 20 else 1.0
         trials.begin([tracked], 1.0)
-        trials.end([tracked])
+        trials.end([tracked], float(window))
         moved = NPAGES if window == BEFORE else 0
         result = ActuationResult((MoveOutcome("db1", moved=moved, calls=1),))
         verdicts += trials.settle([tracked], result, float(window)).values()

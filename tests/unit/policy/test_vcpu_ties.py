@@ -45,7 +45,7 @@ def guest(
     return GuestView(topology, GuestPages(name, (0, 1), 1, (pages,)), settings)
 
 
-def homes(*guests: GuestView, host: HostTopology = HOST) -> dict[str, int]:
+def homes(*guests: GuestView, host: HostTopology = HOST) -> dict[str, int | None]:
     """Return the chosen node of each guest that is to be pinned."""
     return {move.guest: move.nid for move in plan_vcpus(Snapshot(host, guests))}
 
@@ -79,7 +79,7 @@ def test_a_guest_that_fits_on_no_node_stays():
 
 def test_on_an_overcommitted_host_each_node_takes_its_share():
     guests = [guest(name, on_node_1=500) for name in "abcd"]
-    assert sorted(homes(*guests).values()) == [0, 0, 1, 1]
+    assert sorted(nid for nid in homes(*guests).values() if nid is not None) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,12 @@ def test_on_a_stock_kernel_a_guest_of_one_node_comes_home_and_its_balancing_is_t
 
 def recorded_run(tmp_path: Path) -> tuple[Agent, list[Event]]:
     """Return an agent that managed two guests in virtual time, and what was kept of its run."""
-    simulation = simulation_of(spec_of(private_pages(heat=LONG), "a"), spec_of(shared_pages(heat=LONG), "b"))
+    specs = spec_of(private_pages(heat=LONG), "a"), spec_of(shared_pages(heat=LONG), "b")
+    return recorded_run_of(simulation_of(*specs), tmp_path)
+
+
+def recorded_run_of(simulation: Simulation, tmp_path: Path) -> tuple[Agent, list[Event]]:
+    """Return an agent that managed these guests for 30 windows, and what was kept of its run."""
     trace = tmp_path / "run.vmptrace"
     host = AgentHost(simulation, AgentSetup("auto", KVM), tmp_path)
     with quiet(), closing(host.actuator()) as actuator:

@@ -44,7 +44,7 @@ class Arrival(AgentHost):
     def __init__(self, folder: Path, said: DomainPolicy) -> None:
         records = [(w, p, thread_of(p), HEAT, 1) for w in range(6) for p in range(NPAGES)]
         trace = arrays_of(records, pages=NPAGES, threads=4, windows=6)
-        simulation = simulation_of(spec_of(trace), policy="agent:auto")
+        simulation = simulation_of(spec_of(trace, nodes="0+2+3+5"), policy="agent:auto")
         super().__init__(simulation, AgentSetup("auto", KVM), folder)
         self.said = said
         self.seen: list[tuple[float, float]] = []

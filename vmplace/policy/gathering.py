@@ -1,0 +1,124 @@
+"""Whose vCPUs are tied to a node, or asked to be, and who is left out?
+
+Times are in s of the agent's clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from vmplace.policy.gather_trial import GatherTrial
+from vmplace.policy.plan import Snapshot, VcpuMove
+from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
+
+Identity = tuple[int, int]
+Cpus = Mapping[int, tuple[int, ...]]
+SETTLE_S = 5.0
+"""After how long the next layout is thought of, as long as there is something new."""
+
+
+class Stage(Enum):
+    """How far a tie is."""
+
+    ASKED = "asked"
+    TRIED = "tried"
+    KEPT = "kept"
+    LOOSE = "loose"
+
+
+@dataclass(frozen=True)
+class Tie:
+    """One guest's vCPUs: the CPUs of each before, and on the node; ``why`` they are to float again.
+
+    ``since_s``: when its stage began.  ``granted``: whether the guard allows for memory that follows.
+    """
+
+    move: VcpuMove
+    before: Cpus
+    asked_s: float
+    since_s: float
+    seen_s: float
+    stage: Stage = Stage.ASKED
+    trial: GatherTrial = field(default_factory=GatherTrial)
+    why: str = ""
+    granted: bool = False
+
+    @property
+    def nid(self) -> int:
+        """Return the node."""
+        return -1 if self.move.nid is None else self.move.nid
+
+    def tied(self, guest: GuestTopology, host: HostTopology) -> frozenset[int]:
+        """Return which vCPUs run where they were tied; CPUs that are offline are in nobody's affinity."""
+        online = set(host.node(self.nid).cpus) if self.nid in host.nids else set()
+        return frozenset(
+            vcpu.vcpu_id
+            for vcpu in guest.vcpus
+            if (cpus := self.move.cpus.get(vcpu.vcpu_id))
+            and (vcpu.cpus == cpus or set(vcpu.cpus) == online.intersection(cpus))
+        )
+
+    def loosened(self, guest: GuestTopology, host: HostTopology) -> VcpuMove:
+        """Return the move that gives vCPUs that are still tied the CPUs that they had."""
+        cpus = {vcpu_id: self.before[vcpu_id] for vcpu_id in sorted(self.tied(guest, host))}
+        return VcpuMove(guest.name, cpus, (self.nid,), None, self.why)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Until when a guest is left out, and for how long the next time."""
+
+    until_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class EarlierTie:
+    """The CPUs of vCPUs before an earlier agent tied them, and since, as the journal has them."""
+
+    before: Cpus
+    since: Cpus
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """All ties of the host, and who is left out.
+
+    ``candidates``: whose pages were known when a layout was thought of last, at ``tried_s``; the next one is
+    due after ``settle_s``.  ``earlier``: ties of an earlier agent whose guests were not seen yet.
+    """
+
+    ties: Mapping[Identity, Tie] = field(default_factory=dict)
+    refused: Mapping[Identity, Refusal] = field(default_factory=dict)
+    candidates: frozenset[str] = frozenset()
+    tried_s: float = 0.0
+    settle_s: float = SETTLE_S
+    earlier: Mapping[Identity, EarlierTie] = field(default_factory=dict)
+
+    @property
+    def next_s(self) -> float:
+        """Return when the next layout is due."""
+        return self.tried_s + self.settle_s
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a tie is asked for or tried."""
+        return any(one.stage in (Stage.ASKED, Stage.TRIED) for one in self.ties.values())
+
+    def left_out(self, now_s: float) -> frozenset[Identity]:
+        """Return whose vCPUs are not to be tied now."""
+        return frozenset([*self.ties, *(who for who, one in self.refused.items() if now_s < one.until_s)])
+
+    def asked(self) -> frozenset[str]:
+        """Return the guests whose vCPUs are about to go to a node: memory follows once they are there."""
+        return frozenset(one.move.guest for one in self.ties.values() if one.stage is Stage.ASKED)
+
+    def moves(self, snapshot: Snapshot) -> tuple[VcpuMove, ...]:
+        """Return what is to be done, of guests that are there."""
+        here = {guest.topology.identity: guest.topology for guest in snapshot.guests}
+        return tuple(
+            one.move if one.stage is Stage.ASKED else one.loosened(here[identity], snapshot.host)
+            for identity, one in sorted(self.ties.items())
+            if identity in here and one.stage in (Stage.ASKED, Stage.LOOSE)
+        )

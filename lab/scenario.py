@@ -32,7 +32,8 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One guest.  ``start_nids[i]`` is the node vCPU i is pinned to while memory is first touched;
-    ``nids[i]`` the one the operator pins it to afterwards (none given: it stays).
+    ``nids[i]`` the one the operator pins it to afterwards (none given: it stays).  ``floats``: afterwards all
+    may run anywhere, and the host's scheduler says where.
 
     No memory policy is set: kernel balancing leaves memory with an explicit one alone, and a start that
     shuts one manager out is no comparison.
@@ -47,6 +48,7 @@ class Guest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     memory_mib: Positive
     workload: Workload
     nids: VcpuIds = ()
+    floats: bool = False
     backing: Backing = "anonymous"
     huge_pages: bool = True
     cpu_percent: Positive | None = None
@@ -201,6 +203,8 @@ def _check_guest(guest: Guest) -> None:
         raise VmplaceError("start_nids is empty", hint="one nid for each vCPU")
     if guest.nids and len(guest.nids) != vcpus:
         raise VmplaceError(f"nids has {len(guest.nids)} entries, start_nids {vcpus}", hint="one per vCPU")
+    if guest.nids and guest.floats:
+        raise VmplaceError("nids pins vCPUs that float", hint="leave nids or floats out")
     check_workload(guest.workload, vcpus=vcpus, memory_mib=guest.memory_mib)
     if not guest.cells:
         return

@@ -63,17 +63,20 @@ def apply_start(host: LabHost, scenario: Scenario, topology: LabTopology) -> Non
 def apply_operator_pins(host: LabHost, scenario: Scenario, topology: LabTopology) -> None:
     """Pin the vCPUs to where they belong, as an operator does: virsh vcpupin --live."""
     cpus = cpus_by_nid(topology)
+    every = tuple(sorted(cpu for some in cpus.values() for cpu in some))
     lines = ["set -e"]
     for guest in scenario.guests:
+        wanted = [every] * len(guest.start_nids) if guest.floats else [cpus[nid] for nid in guest.nids]
         lines += [
-            f"virsh -q vcpupin {guest.name} {vcpu} {cpu_list(cpus[nid])} --live"
-            for vcpu, nid in enumerate(guest.nids)
+            f"virsh -q vcpupin {guest.name} {vcpu} {cpu_list(some)} --live"
+            for vcpu, some in enumerate(wanted)
         ]
-        everywhere = sorted({cpu for nid in guest.vcpu_nids for cpu in cpus[nid]})
+        pinned = {cpu for nid in guest.vcpu_nids for cpu in cpus[nid]}
+        everywhere = every if guest.floats else tuple(sorted(pinned))
         if guest.cpu_percent:
             quota = f"vcpu_period={PERIOD_US} vcpu_quota={guest.cpu_percent * PERIOD_US // 100}"
             lines.append(f"virsh -q schedinfo {guest.name} --live {quota} >/dev/null")
-        lines.append(f"virsh -q emulatorpin {guest.name} {cpu_list(tuple(everywhere))} --live")
+        lines.append(f"virsh -q emulatorpin {guest.name} {cpu_list(everywhere)} --live")
     host.run("\n".join(lines), timeout=BOOT_TIMEOUT_S)
 
 

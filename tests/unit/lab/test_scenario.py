@@ -4,10 +4,15 @@ import contextlib
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from lab import scenario_stage
+from lab.machine import LabHost
 from lab.scenario import SCENARIOS, check_on_nodes, parse_scenario, read_scenario
+from lab.topology import read_topology
 from vmplace.errors import ConfigError, VmplaceError
 
 GUEST = """
@@ -33,6 +38,11 @@ def test_guest_ids_count_from_one() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        (
+            "nids = [0, 0]",
+            "nids = [0, 0]\nfloats = true",
+            "try.toml: $.guests[0] (web): nids pins vCPUs that float",
+        ),
         (
             "memory_mib = 128",
             "memory_mib = 128\nmemroy = 1",
@@ -90,3 +100,15 @@ def test_a_huge_number_anywhere_in_a_scenario_ends_in_no_time(path: Path) -> Non
         with contextlib.suppress(VmplaceError):
             parse_scenario(f"{text[: number.start()]}{10**18}{text[number.end() :]}", source="x")
         assert time.process_time() - began < 1, number
+
+
+def test_vcpus_are_pinned_to_their_nodes_or_may_run_anywhere() -> None:
+    floating = SCENARIO.replace("nids = [0, 0]", "floats = true")
+    for text, cpus in ((SCENARIO, "0,1"), (floating, "0,1,2,3")):
+        scripts: list[str] = []
+        host = SimpleNamespace(run=lambda script, timeout, scripts=scripts: scripts.append(script))
+        scenario_stage.apply_operator_pins(
+            cast(LabHost, host), parse_scenario(text, source="try.toml"), read_topology("n2")
+        )
+        said = [f"virsh -q vcpupin web {vcpu} {cpus} --live" for vcpu in (0, 1)]
+        assert scripts == ["\n".join(["set -e", *said, f"virsh -q emulatorpin web {cpus} --live"])]

@@ -53,8 +53,7 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 min_length=1,
                 max_length=5,
                 description='a list of "move" (memory), "interleave" (shared memory), "replicate" (memory '
-                'that is only read), "gather" (ties floating vCPUs to a node) and "vcpus" (the same, '
-                "untried)",
+                'that is only read), "gather" and "vcpus" (both tie vCPUs that float to a node)',
             ),
         ]
         | None

@@ -58,8 +58,9 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
         "Without interleave, memory that several nodes share stays where it is, and none leaves the nodes of "
         "the guest's vCPUs for others. interleave and gather need move. replicate needs a KVM with "
         "kvm-patches/. gather: vCPUs that may run on several nodes are tied to one where that saves time "
-        "with the memory that follows. They get their CPUs back if an instruction then takes longer. vcpus: "
-        "they are tied to the node with most of their memory, if it has cores and memory for them.",
+        "with the memory that follows. They get their CPUs back if an instruction then takes longer. That "
+        "needs mode auto. vcpus: they are tied to the node with most of their memory, if it has cores and "
+        "memory for them.",
     ),
     "replica_mb": (
         512,

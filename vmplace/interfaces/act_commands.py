@@ -33,7 +33,7 @@ ORDER_S = 300.0
 @socket_option
 @config_option
 def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | None) -> None:
-    """Show what would be moved or copied, and what stays and why; change nothing.
+    """Show what would be moved, copied or tied, and what stays and why; change nothing.
 
     It asks the running agent for its last plan.  Without an agent it samples one window itself, as root.
     """

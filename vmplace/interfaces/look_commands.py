@@ -58,7 +58,7 @@ def show(guest: str, as_json: bool, socket: Path | None) -> None:
 @json_option
 @socket_option
 def why(guest: str, as_json: bool, socket: Path | None) -> None:
-    """Explain why the memory of GUEST was moved, or was not."""
+    """Explain why memory and vCPUs of GUEST were moved, or were not."""
     data = ask("why", guest, path=socket)
     if as_json:
         print_json(data)

@@ -107,7 +107,8 @@ def print_plan(plan: Mapping[str, Any]) -> None:
         vcpus = ", ".join(map(str, move["vcpu_ids"]))
         where = "back to their CPUs" if move["nid"] is None else f"to node {move['nid']}"
         out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} {where}: {escape(move['reason'])}")
-        out.print(f"    {vcpus_expectation(move)}")
+        if move["nid"] is not None:
+            out.print(f"    {vcpus_expectation(move)}")
     for copy in plan["copies"]:
         where = f"on nodes {', '.join(map(str, copy['nids']))}"
         out.print(

@@ -27,8 +27,10 @@ def decided_lines(one: Mapping[str, Any]) -> Iterator[str]:
         yield f"- expected: LAR {lar:.2f} once all of it is done"
     for vcpus in one.get("vcpus", ()):
         ids = ", ".join(map(str, vcpus["vcpu_ids"]))
-        where = "where they ran before" if vcpus["nid"] is None else f"on node {vcpus['nid']}"
-        yield f"- vCPUs {ids} run {where} now; {vcpus_expectation(vcpus)}"
+        if vcpus["nid"] is None:
+            yield f"- vCPUs {ids} may run where they did before"
+        else:
+            yield f"- vCPUs {ids} run on node {vcpus['nid']} now; {vcpus_expectation(vcpus)}"
     yield from _copies_lines(one)
     if outcome and (left := _not_moved(outcome)):
         yield f"- not moved, pages: {left}"

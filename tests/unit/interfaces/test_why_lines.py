@@ -17,6 +17,7 @@ from vmplace.interfaces.tables import print_plan
 from vmplace.interfaces.why_lines import (
     NO_TRIAL,
     NOT_WEIGHED,
+    decided_lines,
     effect_lines,
     effect_of,
     expectation,
@@ -24,7 +25,7 @@ from vmplace.interfaces.why_lines import (
     vcpus_expectation,
 )
 from vmplace.interfaces.why_tables import print_decisions
-from vmplace.policy.options import Option, Weighing
+from vmplace.policy.options import GATHER, Option, Weighing
 
 MIB = 1 << 20
 WINDOW = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
@@ -115,3 +116,18 @@ def test_the_schema_has_what_is_printed() -> None:
     schema = msgspec.json.decode(Path("vmplace/interfaces/schemas/why.json").read_bytes())["$defs"]
     assert {"Weighing", "Option", "EffectView", "ReplicaOutcome"} <= set(schema)
     assert {"weighing", "copies", "dropped_bytes", "vcpus"} <= set(schema["Decision"]["properties"])
+
+
+def test_vcpus_that_get_their_cpus_back_need_no_expectation() -> None:
+    loose = VcpuSummary("g", (0, 1), (1,), None, "an instruction takes 5% longer")
+    decision = msgspec.to_builtins(Decision(3, 0.0, 0, (loose.reason,), vcpus=(loose,)))
+    lines = [*decided_lines(decision)]
+    assert lines == ["- an instruction takes 5% longer", "- vCPUs 0, 1 may run where they did before"]
+
+
+def test_vcpus_that_are_gathered_are_weighed_with_the_memory_that_follows() -> None:
+    option = Option(GATHER, 0, 0, 0, 2e6, 3e8, 0.1, nid=1)
+    move = msgspec.to_builtins(VcpuSummary("g", (0,), (0, 1), 1, "", Weighing("g", option, ahead_s=3.0)))
+    assert vcpus_expectation(move) == (
+        "with the memory that follows, expected: saves 10.0% of its time for 2.0 ms"
+    )

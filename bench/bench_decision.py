@@ -13,8 +13,9 @@ that spans four nodes (``auto_s_per_gib``). ``auto_s_of_gib_touched``: the same 
 touches one GiB; controls: every page of it (``auto_s_of_all_touched``: more than a plan tells apart, so
 most of its blocks are placed as a whole), and every one of its huge pages (``auto_s_of_huge_touched``).
 ``auto_s_of_many``: of N guests that have a TiB together, a tenth of it random small pages; every tenth
-guest spans four nodes, the others run on one each. Figures in MiB are what each adds to the process at its
-peak, numpy's arrays included.
+guest spans four nodes, the others run on one each. ``auto_s_of_floating``: of as many that all span them and
+whose vCPUs float; ``_most``: the longest plan, which compares layouts of these. Figures in MiB are what each
+adds to the process at its peak, numpy's arrays included.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import Counters, GuestEvidence, HostView, NodeIndexes, traffic
-from vmplace.policy.plan import GuestView, Snapshot
+from vmplace.policy.plan import CostSample, GuestView, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.vcpu_plan import better_layout
 from vmplace.sampling.sample import NodeBits, RangeSample, SampleBatch, SourceCoverage
@@ -50,6 +51,8 @@ from vmplace.topology.host import HostTopology, Node
 HOST = Path(vmplace.simulate.__file__).parent / "hosts" / "asymmetric-8.toml"
 BLOCKS = (1 << 19) // 200
 LOOKS = 6
+FLOATING_LOOKS = 14
+"""So many until layouts were compared twice."""
 GIB_PAGES = 1 << 18
 LARGE_GIB = 16
 LOOK_NS = 1e9
@@ -105,8 +108,11 @@ def layout_seconds(guests: int) -> float:
     """Return the CPU seconds to compare layouts of the vCPUs: every other guest is on two nodes."""
     system = read_host(HOST).system
     some = [guest(number, system, None, home=True) for number in range(guests)]
-    placed = tuple(replace(one, vcpu_node=np.flatnonzero(one.worker).repeat(2)) for one in some)
     count = len(system.nids)
+    anywhere = np.ones(count, np.bool_)
+    placed = tuple(
+        replace(one, vcpu_node=np.flatnonzero(one.worker).repeat(2), may_tie=anywhere) for one in some
+    )
     cpus = np.full(count, float(-(-4 * guests // count)))
     view = HostView(system, np.full(count, 1e9), placed, MOVE_NS, now_ns=LOOK_NS, cpus=cpus)
     started = time.process_time()
@@ -134,9 +140,34 @@ def of_many(guests: int) -> tuple[float, float]:
     return of_plans(host_of_four(512 << 30), views)
 
 
-def host_of_four(memory_bytes: int) -> HostTopology:
-    """Return a host of four nodes, half of whose memory is free."""
-    nodes = tuple(Node(nid, (nid,), memory_bytes, memory_bytes // 2) for nid in range(4))
+def of_floating(guests: int) -> Figures:
+    """Return what plans take where the same guests' vCPUs float, and there are cores for all of them."""
+    npages = 1024 * GIB_PAGES // guests
+    pages, host = random_range(npages, npages // 10, (0, 1, 2, 3)), host_of_four(512 << 30, guests)
+    every = tuple(range(4 * guests))
+    policy, took = AutoPolicy(), []
+    for look in range(1, FLOATING_LOOKS):
+        costs = tuple(CostSample(float(second), 1.0, 1.0) for second in range(max(look - 8, 0), look))
+        views = tuple(
+            replace(floating(view_of(f"g{number}", pages, (0, 1, 2, 3)), every, number), costs=costs)
+            for number in range(guests)
+        )
+        started = time.process_time()
+        policy(Snapshot(host, views, 1 << 28, 0.25, now_ns=look * LOOK_NS))
+        took.append(time.process_time() - started)
+    return {"auto_s_of_floating": float(np.mean(took[1:])), "auto_s_of_floating_most": max(took[1:])}
+
+
+def floating(view: GuestView, cpus: tuple[int, ...], number: int) -> GuestView:
+    """Return the guest with vCPUs that may run anywhere."""
+    vcpus = tuple(replace(vcpu, cpus=cpus) for vcpu in view.topology.vcpus)
+    return replace(view, topology=replace(view.topology, pid=number + 1, vcpus=vcpus))
+
+
+def host_of_four(memory_bytes: int, cpus: int = 1) -> HostTopology:
+    """Return a host of four nodes with so many CPUs each, half of whose memory is free."""
+    by_node = [tuple(range(nid * cpus, (nid + 1) * cpus)) for nid in range(4)]
+    nodes = tuple(Node(nid, by_node[nid], memory_bytes, memory_bytes // 2) for nid in range(4))
     distances = {(a, b): 10 if a == b else 20 for a in range(4) for b in range(4)}
     return HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
 
@@ -235,6 +266,7 @@ def main() -> int:
         "control": partial(measured, options.guests // 10),
         "by_gib": by_gib,
         "many": partial(by_many, options.guests),
+        "floating": partial(of_floating, options.guests),
         "large_guest": of_large_guest,
     }
     return measure("decision", parts, options)

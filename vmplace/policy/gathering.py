@@ -3,7 +3,7 @@
 Times are in s of the agent's clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -61,8 +61,10 @@ class Tie:
 
     def loosened(self, guest: GuestTopology, host: HostTopology) -> VcpuMove:
         """Return the move that gives vCPUs that are still tied the CPUs that they had."""
-        cpus = {vcpu_id: self.before[vcpu_id] for vcpu_id in sorted(self.tied(guest, host))}
-        return VcpuMove(guest.name, cpus, (self.nid,), None, self.why)
+        tied = sorted(self.tied(guest, host))
+        now = tuple({cpu for vcpu in guest.vcpus if vcpu.vcpu_id in tied for cpu in vcpu.cpus})
+        cpus = {vcpu_id: self.before[vcpu_id] for vcpu_id in tied}
+        return VcpuMove(guest.name, cpus, host.nids_of_cpus(now), None, self.why)
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,15 @@ class Gathering:
             for identity, one in sorted(self.ties.items())
             if identity in here and one.stage in (Stage.ASKED, Stage.LOOSE)
         )
+
+
+def news(before: Gathering, now: Gathering) -> Iterator[str]:
+    """Yield a line for the log of each tie that is at another stage than before."""
+    for identity, tie in {**before.ties, **now.ties}.items():
+        was, after = before.ties.get(identity), now.ties.get(identity)
+        if after is None:
+            yield f"guest={tie.move.guest} gather={tie.stage.value}->none nid={tie.nid}"
+        elif was is None or was.stage is not after.stage:
+            stages = f"{was.stage.value if was else 'none'}->{after.stage.value}"
+            reason = after.why or after.move.reason
+            yield f'guest={tie.move.guest} gather={stages} nid={tie.nid} reason="{reason}"'

@@ -12,6 +12,7 @@
    becomes one entry, or several.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from vmplace.policy.forecast import weighings
 from vmplace.policy.full_controllers import Crowding
 from vmplace.policy.gather_choice import chosen
 from vmplace.policy.gather_ties import followed
-from vmplace.policy.gathering import EarlierTie, Gathering, Identity, Stage
+from vmplace.policy.gathering import EarlierTie, Gathering, Identity, Stage, news
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView
 from vmplace.policy.options import Weighing
@@ -36,6 +37,7 @@ from vmplace.policy.vcpu_plan import following_ns
 
 __all__ = ["AutoPolicy", "Horizon", "by_pages", "plan_auto", "uncounted"]
 
+LOG = logging.getLogger(__name__)
 MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
@@ -55,7 +57,10 @@ class AutoPolicy:
 
     def __call__(self, snapshot: Snapshot) -> PlacementPlan:
         """Return the plan, and remember."""
+        before = self.state.gathering
         plan, self.state = plan_auto(snapshot, self.state, self._horizon)
+        for line in news(before, self.state.gathering):
+            LOG.info("%s", line)
         return plan
 
 

@@ -1,6 +1,7 @@
 """Ties of vCPUs, from being asked for to being kept or given back."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from tests.unit.policy.views import GIB, guest_view
 from vmplace.policy.gather_choice import tie
 from vmplace.policy.gather_ties import ASKED_S, FIRST_WAIT_S, KEPT_S, LOOSE_S, followed
 from vmplace.policy.gather_trial import FRESH_S, STUCK_S, UNJUDGED_S, GatherTrial, fresh
-from vmplace.policy.gathering import EarlierTie, Gathering, Stage, Tie
+from vmplace.policy.gathering import EarlierTie, Gathering, Stage, Tie, news
 from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Snapshot
 from vmplace.policy.vcpu_places import free_cores, may_tie, vcpu_nodes
 from vmplace.topology.guest import Movability
@@ -258,6 +259,19 @@ def test_ties_of_a_full_node_are_given_back_one_after_the_other() -> None:
 def test_a_failure_is_remembered_for_an_hour() -> None:
     state = followed(asked(view()), at(100.0 + ASKED_S, view()))
     assert followed(state, at(3000.0, view())).refused and not followed(state, at(9000.0, view())).refused
+
+
+def test_the_log_has_a_line_for_each_stage() -> None:
+    slower = moved(view(), costs=[1.1] * 6, until_s=110.0)
+    states = [Gathering(), asked(view()), tried(view())]
+    states.append(followed(states[-1], at(110.0, slower)))
+    states.append(followed(states[-1], at(111.0, view())))
+    lines = [line for before, after in pairwise(states) for line in news(before, after)]
+    assert [line.split()[:3] for line in lines] == [
+        ["guest=g", f"gather={stages}", "nid=1"]
+        for stages in ("none->asked", "asked->tried", "tried->loose", "loose->none")
+    ]
+    assert "10% longer" in lines[2]
 
 
 def test_vcpus_that_float_are_where_touches_come_from() -> None:

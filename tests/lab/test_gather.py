@@ -1,21 +1,86 @@
-"""Guests whose vCPUs float: the agent brings each one's together, and its memory with them."""
+"""Guests whose vCPUs float: the agent brings each one's together, and its memory with them.
+
+Real vCPU threads under libvirt, a real KVM, and counters that stand in for the CPU's: what an instruction
+stalls, in emulated time.  Truth: the threads' affinities, and the kernel's numa_maps.
+"""
+
+import json
+from collections.abc import Iterator
 
 import pytest
 
+from lab import scenario_stage
+from lab.channel import GuestProcess
+from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import read_scenario
-from lab.scenario_run import run_scenario
+from lab.scenario_prepare import prepare_stage
+from tests.lab.test_agent import affinities, pages_by_nid, status, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+DILATION = 100
+CONFIG = f"""
+window_ms = 500
+longest_rest_ms = 500
+[budget]
+mb_per_s = 4096
+[readings]
+first_ms = 0
+[clock]
+scale = {DILATION}
+[decisions]
+share = 1.0
+[trial]
+counters = "meter"
+meter_guests = {{ left = 1, right = 2 }}
+"""
+EVERY, NODES = "0-3", ("0-1", "2-3")
+GUESTS = ("left", "right")
 
 
-def test_vcpus_that_float_are_gathered_and_their_memory_follows() -> None:
-    """The control: whatever the scheduler and kernel balancing make of it, nobody but vmplace ties a vCPU."""
-    result = run_scenario(read_scenario("floating"), ("none", "vmplace"), Progress())
-    none, ours = result.managers["none"], result.managers["vmplace"]
-    assert all(guest.intact for manager in (none, ours) for guest in manager.guests.values())
-    nodes = [set(guest.vcpu_nids_after) for guest in ours.guests.values()]
-    assert all(len(one) == 1 for one in nodes) and nodes[0] != nodes[1]
-    assert all((guest.lar_after or 0) > 0.9 for guest in ours.guests.values())
-    assert ours.emulated_run_time_s is not None and none.emulated_run_time_s is not None
-    assert ours.emulated_run_time_s < none.emulated_run_time_s
+@pytest.fixture(scope="module")
+def host() -> Iterator[LabHost]:
+    scenario = read_scenario("floating")
+    stage = prepare_stage(scenario, Progress())
+    with boot_host(
+        stage.topology,
+        meter=True,
+        plugin_args={"dilation": repr(float(DILATION))},
+        snapshot=stage.snapshot,
+        files=stage.files,
+    ) as booted:
+        scenario_stage.apply_go(booted, scenario)
+        booted.run("mkdir -p /etc/vmplace; vmp-meter time")
+        yield booted
+
+
+def tied_nodes(host: LabHost) -> list[str]:
+    """Return the CPUs of each guest whose vCPUs are all on one node."""
+    found = [affinities(host, name) for name in GUESTS]
+    return [next(iter(one)) for one in found if one in ({NODES[0]}, {NODES[1]})]
+
+
+def share_beside(host: LabHost, name: str) -> float:
+    pages, (cpus,) = pages_by_nid(host, name), affinities(host, name)
+    return pages.get(NODES.index(cpus), 0) / sum(pages.values())
+
+
+def start(host: LabHost) -> GuestProcess:
+    host.put(CONFIG.encode(), "/etc/vmplace/vmplace.toml")
+    return host.spawn(["vmplace", "agent"])
+
+
+def test_vcpus_that_float_are_gathered_memory_follows_and_undo_lets_them_float(host: LabHost) -> None:
+    assert [affinities(host, name) for name in GUESTS] == [{EVERY}, {EVERY}]
+    agent = start(host)
+    until(lambda: sorted(tied_nodes(host)) == sorted(NODES), "each guest has a node", agent, timeout_s=400)
+    until(lambda: all(share_beside(host, name) > 0.8 for name in GUESTS), "memory follows", agent)
+    why = json.loads(host.run("vmplace why left --json", timeout=120).stdout)
+    assert any(decision["vcpus"] for decision in why["decisions"])
+    until(lambda: "->kept" in agent.output(), "counters confirm it", agent, timeout_s=400)
+    assert status(host)["guests"]["left"]["mode"] == "auto"
+    host.run("vmplace undo", timeout=300)
+    assert [affinities(host, name) for name in GUESTS] == [{EVERY}, {EVERY}]
+    agent.kill("TERM")
+    assert agent.wait(timeout=60) == 0

@@ -150,7 +150,9 @@ def _spec(guest: Guest, topology: LabTopology) -> GuestSpec:
     first = by_vcpu.argmax(axis=0)
     starts = np.array([topology.nids.index(nid) for nid in guest.start_nids], np.int8)
     nodes = tuple(topology.nids.index(nid) for nid in guest.vcpu_nids)
-    return GuestSpec(guest.name, _trace(guest, by_vcpu), nodes, len(nodes), starts[first])
+    return GuestSpec(
+        guest.name, _trace(guest, by_vcpu), nodes, len(nodes), starts[first], pinned=not guest.floats
+    )
 
 
 def _touched(guest: Guest) -> Matrix:

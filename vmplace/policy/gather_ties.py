@@ -72,10 +72,10 @@ def _seen(tie: Tie, view: GuestView | None, host: HostTopology, now_s: float) ->
     tie = replace(tie, seen_s=now_s, move=replace(tie.move, guest=view.topology.name))
     is_welcome = is_allowed(view.settings) and tie.nid in allowed_nids(host, view)
     tied, is_whole = tie.tied(view.topology, host), _is_whole(tie, view, host)
-    if tie.stage is Stage.ASKED:
-        if is_welcome and is_whole:
-            return replace(tie, stage=Stage.TRIED, since_s=now_s, trial=tie.trial.begun(now_s))
-        return tie if is_welcome and now_s - tie.asked_s < ASKED_S else None
+    if tie.stage is Stage.ASKED and is_welcome and is_whole:
+        return replace(tie, stage=Stage.TRIED, since_s=now_s, trial=tie.trial.begun(now_s))
+    if tie.stage is Stage.ASKED and is_welcome and now_s - tie.asked_s < ASKED_S:
+        return tie
     is_late = tie.stage is Stage.LOOSE and now_s - tie.since_s >= LOOSE_S
     if not tied or is_late:
         return None

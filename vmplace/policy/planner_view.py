@@ -124,8 +124,10 @@ def _may_tie(snapshot: Snapshot, guest: GuestView, state: State) -> Bools | None
 
 def _only_from(worker: Bools, heat: Matrix) -> None:
     """Let all accesses come from nodes where vCPUs may run: those from elsewhere come from these by now."""
+    if worker.all() or not worker.any():
+        return
     gone = row_sums(heat[:, ~worker])
-    if worker.any() and gone.any():
+    if gone.any():
         heat[:, ~worker] = 0.0
         heat[:, worker] += gone[:, None] / int(worker.sum())
 

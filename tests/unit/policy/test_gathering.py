@@ -216,6 +216,9 @@ def test_an_operator_who_does_not_allow_it_any_more_gets_the_cpus_back(settings:
     state = followed(tried(view()), at(110.0, moved(view(), costs=[1.0] * 6, until_s=110.0)))
     assert stage_of(followed(state, at(111.0, moved(view(), settings=settings))), view()) is Stage.LOOSE
     assert not followed(asked(view()), at(101.0, view(settings=settings))).ties
+    # Tied in the very window in which it was forbidden.
+    state = followed(asked(view()), at(101.0, moved(view(), settings=settings)))
+    assert stage_of(state, view()) is Stage.LOOSE
 
 
 @pytest.mark.parametrize(

@@ -130,16 +130,15 @@ def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, Gues
     pinned, refused, failures = [], set(), []
     for move in moves:
         try:
-            _pin_together(pinner, guests[move.guest], move)
+            if _pin_together(pinner, guests[move.guest], move):
+                pinned.append(move)
         except Exception as err:
             refused.add(move.guest)
             failures.append(f"guest {move.guest}: {err}")
-        else:
-            pinned.append(move)
     return PinOutcome(tuple(pinned), frozenset(refused), tuple(failures))
 
 
-def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> None:
-    """Pin the vCPUs of a move, all or none."""
+def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> bool:
+    """Pin the vCPUs of a move, all or none; False if they run there already."""
     mine = {vcpu: move.cpus[vcpu.vcpu_id] for vcpu in guest.vcpus if vcpu.vcpu_id in move.cpus}
-    pinner.pin_together(guest, mine)
+    return pinner.pin_together(guest, mine)

@@ -9,9 +9,10 @@
 3. What was kept is given back, too, once the operator's word on the guest is another one, once some of its
    vCPUs run elsewhere, or once vCPUs that have no other node come to the cores.  Who was given back is left
    out, twice as long each time.
-4. vCPUs that somebody else gave other CPUs are no business of vmplace any more.
+4. vCPUs that somebody else gave other CPUs are no business of vmplace any more, once they had these for
+   ``GONE_S``: which CPUs are online may be known as late as that.
 
-What is not known of a guest for ``KEPT_S`` is forgotten.
+As long as a guest may not be changed, nothing is late.  What is not known of one for ``KEPT_S`` is forgotten.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ from vmplace.policy.vcpu_ties import cores_of
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
-ASKED_S, LOOSE_S, KEPT_S = 90.0, 600.0, 600.0
+ASKED_S, LOOSE_S, KEPT_S, GONE_S = 90.0, 600.0, 600.0, 90.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 TAKEN_AWAY = "its policy does not allow any more that its vCPUs are gathered there"
 CROWDED = "vCPUs that have no other node came to the cores"
@@ -64,23 +65,40 @@ def _has_failed(before: Tie, after: Tie | None, now_s: float) -> bool:
 
 def _seen(tie: Tie, view: GuestView | None, host: HostTopology, now_s: float) -> Tie | None:
     """Return the tie by where the vCPUs run now, None if there is nothing to do about it any more."""
-    if view is None:
+    if view is None or not view.topology.vcpus:
         return tie if now_s - tie.seen_s < KEPT_S else None
     if view.settings.place_vcpus:
         # Another technique ties them, wherever they fit.
         return None
     tie = replace(tie, seen_s=now_s, move=replace(tie.move, guest=view.topology.name))
-    is_welcome = is_allowed(view.settings) and tie.nid in allowed_nids(host, view)
-    tied, is_whole = tie.tied(view.topology, host), _is_whole(tie, view, host)
-    if tie.stage is Stage.ASKED and is_welcome and is_whole:
+    return (_asked if tie.stage is Stage.ASKED else _held)(tie, view, host, now_s)
+
+
+def _asked(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie | None:
+    """Return a tie that was asked for, as it is by now."""
+    is_whole, is_welcome = _is_whole(tie, view, host), _is_welcome(tie, view, host)
+    if is_welcome and is_whole:
         return replace(tie, stage=Stage.TRIED, since_s=now_s, trial=tie.trial.begun(now_s))
-    if tie.stage is Stage.ASKED and is_welcome and now_s - tie.asked_s < ASKED_S:
+    if is_welcome and now_s - tie.asked_s < ASKED_S:
         return tie
-    is_late = tie.stage is Stage.LOOSE and now_s - tie.since_s >= LOOSE_S
-    if not tied or is_late:
-        return None
-    why = TAKEN_AWAY if not is_welcome else ELSEWHERE if not is_whole else ""
-    return loose(tie, why, now_s) if why and tie.stage is not Stage.LOOSE else tie
+    return loose(tie, TAKEN_AWAY, now_s) if tie.tied(view.topology, host) else None
+
+
+def _held(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie | None:
+    """Return a tie that was seen, as it is by now."""
+    if not tie.tied(view.topology, host):
+        gone_s = now_s if tie.gone_s is None else tie.gone_s
+        return None if now_s - gone_s >= GONE_S else replace(tie, gone_s=gone_s)
+    tie = replace(tie, gone_s=None, since_s=tie.since_s if view.may_change else now_s)
+    if tie.stage is Stage.LOOSE:
+        return tie if now_s - tie.since_s < LOOSE_S else None
+    if not _is_welcome(tie, view, host):
+        return loose(tie, TAKEN_AWAY, now_s)
+    return tie if _is_whole(tie, view, host) else loose(tie, ELSEWHERE, now_s)
+
+
+def _is_welcome(tie: Tie, view: GuestView, host: HostTopology) -> bool:
+    return is_allowed(view.settings) and tie.nid in allowed_nids(host, view)
 
 
 def _is_whole(tie: Tie, view: GuestView, host: HostTopology) -> bool:
@@ -123,7 +141,7 @@ def _uncrowded(ties: dict[Identity, Tie], snapshot: Snapshot) -> dict[Identity, 
 
 def _with_earlier(before: Gathering, snapshot: Snapshot) -> Gathering:
     """Return the ties with those of an earlier agent, of guests that are there: these are judged no more."""
-    here = {guest.topology.identity: guest.topology for guest in snapshot.guests}
+    here = {guest.topology.identity: guest.topology for guest in snapshot.guests if guest.topology.vcpus}
     new = {who: _taken_up(one, here[who], snapshot) for who, one in before.earlier.items() if who in here}
     left = {who: one for who, one in before.earlier.items() if who not in here}
     return replace(before, ties={**new, **before.ties}, earlier=left) if new else before

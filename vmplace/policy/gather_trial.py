@@ -67,6 +67,8 @@ class GatherTrial:
         guest = views.get(self.who)
         if guest is None or self.followed_s is not None:
             return self
+        if not guest.may_change:
+            return replace(self, grew_s=now_s, begun_s=now_s)
         share = _share_on(guest, nid)
         if self.share + GROWN < share < FOLLOWED and now_s - self.begun_s < LONGEST_S:
             return replace(self, share=share, grew_s=now_s)

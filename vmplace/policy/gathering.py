@@ -31,7 +31,8 @@ class Stage(Enum):
 class Tie:
     """One guest's vCPUs: the CPUs of each before, and on the node; ``why`` they are to float again.
 
-    ``since_s``: when its stage began.  ``granted``: whether the guard allows for memory that follows.
+    ``since_s``: when its stage began, ``gone_s``: since when no vCPU is seen tied any more.
+    ``granted``: whether the guard allows for memory that follows.
     """
 
     move: VcpuMove
@@ -43,6 +44,7 @@ class Tie:
     trial: GatherTrial = field(default_factory=GatherTrial)
     why: str = ""
     granted: bool = False
+    gone_s: float | None = None
 
     @property
     def nid(self) -> int:
@@ -119,11 +121,12 @@ class Gathering:
     def moves(self, snapshot: Snapshot) -> tuple[VcpuMove, ...]:
         """Return what is to be done, of guests that are there."""
         here = {guest.topology.identity: guest.topology for guest in snapshot.guests}
-        return tuple(
+        moves = (
             one.move if one.stage is Stage.ASKED else one.loosened(here[identity], snapshot.host)
             for identity, one in sorted(self.ties.items())
             if identity in here and one.stage in (Stage.ASKED, Stage.LOOSE)
         )
+        return tuple(move for move in moves if move.cpus)
 
 
 def news(before: Gathering, now: Gathering) -> Iterator[str]:

@@ -51,6 +51,8 @@ def scheduled(guests: Sequence[GuestRun], host: SimulatedHost) -> list[Indexes]:
 def started(guests: Sequence[GuestRun], host: SimulatedHost) -> None:
     """Let guests begin where there are CPUs for their vCPUs, as far as these are not pinned."""
     for guest, nodes in zip(guests, scheduled(guests, host), strict=True):
+        if guest.may_run is not None:
+            continue
         # Neighbours stay together: threads of a program are in the order of their work.
         nodes.sort()
         if (nodes != guest.vcpu_node).any():

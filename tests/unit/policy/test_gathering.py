@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.policy.views import GIB, guest_view
 from vmplace.policy.gather_choice import tie
-from vmplace.policy.gather_ties import ASKED_S, FIRST_WAIT_S, KEPT_S, LOOSE_S, followed
+from vmplace.policy.gather_ties import ASKED_S, FIRST_WAIT_S, GONE_S, KEPT_S, LOOSE_S, followed
 from vmplace.policy.gather_trial import FRESH_S, STUCK_S, UNJUDGED_S, GatherTrial, fresh
 from vmplace.policy.gathering import EarlierTie, Gathering, Stage, Tie, news
 from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Snapshot
@@ -114,9 +114,31 @@ def test_vcpus_get_their_cpus_back_until_they_have_them_if_an_instruction_takes_
         assert (move.nid, move.cpus) == (None, {0: EVERY, 1: EVERY}) and "10% longer" in move.reason
     # Once only, it counts as a failure.
     assert state.refused[view().topology.identity].until_s == 110.0 + FIRST_WAIT_S
-    assert not followed(state, at(109.5 + LOOSE_S, view())).ties
-    # What cannot be given back is left to undo.
+    state, end_s = followed(state, at(109.5 + LOOSE_S, view())), 109.5 + LOOSE_S + GONE_S
+    assert not state.moves(at(110.0, view())) and not followed(state, at(end_s, view())).ties
+
+
+def test_what_cannot_be_given_back_is_left_to_undo_but_not_while_nothing_may_be_changed() -> None:
+    slower = moved(view(), costs=[1.1, 1.1, 1.101, 1.1, 1.1, 1.1], until_s=110.0)
+    state = followed(tried(view()), at(110.0, slower))
     assert not followed(state, at(110.0 + LOOSE_S, slower)).ties
+    later = followed(state, at(110.0 + LOOSE_S, replace(slower, may_change=False)))
+    assert later.moves(at(110.0, slower)) and not followed(later, at(110.0 + 2 * LOOSE_S, slower)).ties
+
+
+def test_memory_that_may_not_follow_now_is_waited_for() -> None:
+    off_hours = replace(moved(view(), there=0.2, costs=[1.5] * 6, until_s=130.0), may_change=False)
+    state = followed(asked(view()), at(101.0, off_hours))
+    for now_s in (110.0, 130.0, 900.0):
+        state = followed(state, at(now_s, off_hours))
+        assert stage_of(state, view()) is Stage.TRIED
+
+
+def test_a_look_that_shows_no_vcpus_tells_nothing() -> None:
+    state = followed(tried(view()), at(103.0, view(ON_1, vcpus=0)))
+    assert stage_of(state, view()) is Stage.TRIED and not state.moves(at(103.0, view(ON_1, vcpus=0)))
+    earlier = Gathering(earlier={view().topology.identity: EarlierTie({0: EVERY}, {0: ON_1})})
+    assert followed(earlier, at(103.0, view(ON_1, vcpus=0))).earlier
 
 
 def test_the_costs_of_the_time_in_which_memory_followed_count_for_nothing() -> None:
@@ -164,7 +186,11 @@ def test_neighbours_that_are_harmed_count_but_not_for_a_trifle(cost: float, stag
 
 def test_what_somebody_else_changed_is_left_alone() -> None:
     state = followed(tried(view()), at(103.0, view((0, 1))))
-    assert not state.ties and not state.moves(at(103.0, view((0, 1))))
+    assert not state.moves(at(103.0, view((0, 1)))) and state.ties
+    assert not followed(state, at(103.0 + GONE_S, view((0, 1)))).ties
+    # What looked like it, as a CPU came back or went, is nothing once it is as it was.
+    state = followed(state, at(104.0, moved(view())))
+    assert followed(state, at(103.0 + GONE_S, view((0, 1)))).ties
 
 
 @pytest.mark.parametrize("cpus", [(4, 5, 6), (5, 7)])
@@ -172,7 +198,8 @@ def test_cpus_that_are_offline_are_nobodys_change_and_others_are(cpus: tuple[int
     now = view(cpus, there=1.0)
     host = replace(HOST, nodes=(HOST.nodes[0], replace(HOST.nodes[1], cpus=cpus)))
     assert stage_of(followed(tried(view()), at(103.0, now, host=host)), view()) is Stage.TRIED
-    assert stage_of(followed(tried(view()), at(103.0, now)), view()) is None
+    later = followed(followed(tried(view()), at(103.0, now)), at(103.0 + GONE_S, now))
+    assert stage_of(later, view()) is None
 
 
 def test_vcpus_that_somebody_ties_one_by_one_stay_so_and_the_others_get_their_cpus_back() -> None:
@@ -269,6 +296,7 @@ def test_the_log_has_a_line_for_each_stage() -> None:
     states = [Gathering(), asked(view()), tried(view())]
     states.append(followed(states[-1], at(110.0, slower)))
     states.append(followed(states[-1], at(111.0, view())))
+    states.append(followed(states[-1], at(111.0 + GONE_S, view())))
     lines = [line for before, after in pairwise(states) for line in news(before, after)]
     assert [line.split()[:3] for line in lines] == [
         ["guest=g", f"gather={stages}", "nid=1"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vmplace import apart, left_behind
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
-from vmplace.actuation.identity import is_alive
+from vmplace.actuation.identity import GuestIdentity, is_alive
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
@@ -22,9 +22,10 @@ from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.report import copies_line
 from vmplace.agent.undo_lines import undo_lines
 from vmplace.errors import VmplaceError
-from vmplace.policy.gathering import EarlierTie, Identity
+from vmplace.held import HeldError
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import PlacementPlan, VcpuMove
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
 
 LOG = logging.getLogger(__name__)
 UNDO_S = 240.0
@@ -132,8 +133,15 @@ class HostActuator:
             )
             for guest in self._journal.contents().guests.values()
             if (tied := [one for one in guest.affinities.values() if one.set_to and one.set_to != one.cpus])
-            and is_alive(guest.identity, self._calls.proc)
+            and self._is_there(guest.identity)
         }
+
+    def _is_there(self, guest: GuestIdentity) -> bool:
+        """Tell whether a guest may still run; one that holds up whoever asks must not keep the agent down."""
+        try:
+            return is_alive(guest, self._calls.proc)
+        except HeldError:
+            return True
 
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take kernel NUMA balancing while guests are managed, give it back otherwise.

@@ -13,12 +13,12 @@ from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalanc
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
-from vmplace.policy.gathering import EarlierTie, Identity
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Move, PlacementPlan, Snapshot
 from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import RangeSample, SampleBatch
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 Event = HostTopology | GuestTopology | SampleBatch | RunFrame | PlanFrame

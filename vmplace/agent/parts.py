@@ -7,12 +7,12 @@ from typing import Protocol
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.discovered import Discovered
-from vmplace.policy.gathering import EarlierTie, Identity
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.sample import SampleBatch
 from vmplace.sampling.source import Source
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 

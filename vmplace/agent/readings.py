@@ -21,9 +21,7 @@ from vmplace.agent.config import ReadingsSection
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.model.touch_rates import reading_times
 from vmplace.sampling.source import EarlyReader
-from vmplace.topology.guest import GuestTopology
-
-Identity = tuple[int, int]
+from vmplace.topology.guest import GuestTopology, Identity
 
 
 @dataclass

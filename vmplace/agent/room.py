@@ -15,12 +15,10 @@ from vmplace.errors import VmplaceError
 from vmplace.policy.fit import Fit, Flavour, fit, tenants
 from vmplace.policy.make_room import room_moves
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
-from vmplace.topology.guest import PAGE_BYTES
+from vmplace.topology.guest import PAGE_BYTES, Identity
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
-Identity = tuple[int, int]
-"""The identity of a guest's process: pid and start time."""
 KEPT_S = 300.0
 LONGEST_S = 240.0
 """Less than the 300 s that the client waits (control.py)."""

@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace.policy.gather_trial import GatherTrial
-from vmplace.policy.gathering import EarlierTie, Gathering, Identity, Refusal, Stage, Tie
+from vmplace.policy.gathering import EarlierTie, Gathering, Refusal, Stage, Tie
 from vmplace.policy.home import allowed_nids
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
 from vmplace.policy.vcpu_places import is_allowed
 from vmplace.policy.vcpu_ties import cores_of
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 ASKED_S, LOOSE_S, KEPT_S, GONE_S = 90.0, 600.0, 600.0, 90.0
@@ -81,7 +81,8 @@ def _asked(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie |
         return replace(tie, stage=Stage.TRIED, since_s=now_s, trial=tie.trial.begun(now_s))
     if is_welcome and now_s - tie.asked_s < ASKED_S:
         return tie
-    return loose(tie, TAKEN_AWAY, now_s) if tie.tied(view.topology, host) else None
+    why = ELSEWHERE if is_welcome else TAKEN_AWAY
+    return loose(tie, why, now_s) if tie.tied(view.topology, host) else None
 
 
 def _held(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie | None:

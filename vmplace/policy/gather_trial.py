@@ -19,8 +19,8 @@ import numpy as np
 
 from vmplace.policy.plan import CostSample, GuestView
 from vmplace.policy.trial import AFTER, ERRORS, TOLERANCE, is_worse
+from vmplace.topology.guest import Identity
 
-Identity = tuple[int, int]
 NOBODY = (-1, -1)
 OTHER_WORK = 2.0
 FOLLOWED, GROWN = 0.9, 0.001

@@ -9,10 +9,9 @@ from enum import Enum
 
 from vmplace.policy.gather_trial import GatherTrial
 from vmplace.policy.plan import Snapshot, VcpuMove
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
-Identity = tuple[int, int]
 Cpus = Mapping[int, tuple[int, ...]]
 SETTLE_S = 5.0
 """After how long the next layout is thought of, as long as there is something new."""
@@ -25,6 +24,14 @@ class Stage(Enum):
     TRIED = "tried"
     KEPT = "kept"
     LOOSE = "loose"
+
+
+NOT_OURS, ITS_OWN = "it is gone, or another technique ties its vCPUs", "its vCPUs have other CPUs"
+ENDS = {
+    Stage.ASKED: "its vCPUs could not be tied, or may not be just now",
+    Stage.LOOSE: "its vCPUs do not take their CPUs back: vmplace undo tries again",
+}
+"""Why a tie is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,8 @@ def news(before: Gathering, now: Gathering) -> Iterator[str]:
     for identity, tie in {**before.ties, **now.ties}.items():
         was, after = before.ties.get(identity), now.ties.get(identity)
         if after is None:
-            yield f"guest={tie.move.guest} gather={tie.stage.value}->none nid={tie.nid}"
+            how = ENDS.get(tie.stage, NOT_OURS) if tie.gone_s is None else ITS_OWN
+            yield f'guest={tie.move.guest} gather={tie.stage.value}->none nid={tie.nid} reason="{how}"'
         elif was is None or was.stage is not after.stage:
             stages = f"{was.stage.value if was else 'none'}->{after.stage.value}"
             reason = after.why or after.move.reason

@@ -25,7 +25,7 @@ from vmplace.policy.forecast import weighings
 from vmplace.policy.full_controllers import Crowding
 from vmplace.policy.gather_choice import chosen
 from vmplace.policy.gather_ties import followed
-from vmplace.policy.gathering import EarlierTie, Gathering, Identity, Stage, news
+from vmplace.policy.gathering import EarlierTie, Gathering, Stage, news
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView
 from vmplace.policy.options import Weighing
@@ -34,6 +34,7 @@ from vmplace.policy.plan_changes import allowed_places, changes_of, joined
 from vmplace.policy.plan_state import Known, State, carried_over, remembered
 from vmplace.policy.planner_view import Horizon, host_view, known_s
 from vmplace.policy.vcpu_plan import following_ns
+from vmplace.topology.guest import Identity
 
 __all__ = ["AutoPolicy", "Horizon", "by_pages", "plan_auto", "uncounted"]
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from vmplace.policy.baselines import interleave
-from vmplace.policy.gathering import EarlierTie, Identity
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy, Horizon
+from vmplace.topology.guest import Identity
 
 Policy = Callable[[Snapshot], PlacementPlan]
 

@@ -25,7 +25,7 @@ from vmplace import held, native
 from vmplace.errors import VmplaceError
 from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.page_arrays import Bytes
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
 
 PIECE = 256
 FACTOR = 16
@@ -34,7 +34,6 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 4.0, 3600.0
 FRAMES_PER_WORD = 64
 LEAST_NS = 100.0
 """For a frame; no kernel asks for one faster."""
-Identity = tuple[int, int]
 
 
 class DearGuestError(VmplaceError):

@@ -31,11 +31,10 @@ from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.damon import Begun, begun_at
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity, RamRange
 from vmplace.users import owner_of
 
 LOG = logging.getLogger(__name__)
-Identity = tuple[int, int]
 LATE_S, LOOK_S = 0.75, 0.02
 """A kdamond tells of a guest in less than three aggregations after the guest was armed."""
 PATIENCE_S = 5.0

@@ -32,7 +32,7 @@ from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import Served, ServedTally, served_by
 from vmplace.sampling.source import SourceSetup
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology, RamRange
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity, RamRange
 from vmplace.topology.host import HostTopology
 
 PMU = "bus/event_source/devices/ibs_op"
@@ -42,7 +42,6 @@ L3_MISS_ONLY = 1 << 16
 """IBS_OP_L3MISSONLY, CPUs since Zen 4: only accesses that reach memory are worth an interrupt."""
 MEM_OP_STORE = np.uint64(4)
 """PERF_MEM_OP_STORE in union perf_mem_data_src (linux/perf_event.h)."""
-Identity = tuple[int, int]
 _Found = tuple[Frames, NodeIndexes, npt.NDArray[np.bool_]]
 """Samples: frame, row of the CPU's node, whether it was a store."""
 NO_FRAMES, NO_ROWS, NO_STORES = np.zeros(0, np.uint64), np.zeros(0, np.int8), np.zeros(0, np.bool_)

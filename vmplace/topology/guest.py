@@ -9,6 +9,8 @@ PAGE_BYTES = 4096
 HUGE_BYTES = 2 << 20
 MOST_VCPU_ID = (1 << 14) - 1
 """KVM_MAX_VCPU_IDS at its largest (arch/x86/include/asm/kvm_host.h)."""
+Identity = tuple[int, int]
+"""Of a process: its pid and start time, which no later one shares until reboot."""
 
 
 class Movability(Enum):
@@ -86,6 +88,6 @@ class GuestTopology:
         object.__setattr__(self, "name", printable(self.name))
 
     @property
-    def identity(self) -> tuple[int, int]:
+    def identity(self) -> Identity:
         """Return (pid, start time), which no later process shares until reboot."""
         return self.pid, self.start_time

@@ -18,7 +18,7 @@ from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import RUN, is_of_domain, reported_pids
 from vmplace.topology.domain_policy import DomainPolicy
-from vmplace.topology.guest import GuestTopology, RamRange, Vcpu
+from vmplace.topology.guest import GuestTopology, Identity, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import SILENCE, Libvirt, LibvirtAnswer
 from vmplace.topology.monitor_layout import locate_exact
@@ -53,7 +53,6 @@ NOT_YET = "not read yet: reading the other processes takes long"
 MOST_RANGES = 1024
 """Of a guest's RAM: QEMU has 256 slots for DIMMs, and vNUMA cells are some dozens."""
 DEBUGFS = Path("/sys/kernel/debug")
-Identity = tuple[int, int]
 
 
 @dataclass(frozen=True)

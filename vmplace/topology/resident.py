@@ -28,11 +28,10 @@ import numpy.typing as npt
 
 from vmplace import held
 from vmplace.errors import GuestGoneError
-from vmplace.topology.guest import PAGE_BYTES, RamRange
+from vmplace.topology.guest import PAGE_BYTES, Identity, RamRange
 from vmplace.topology.procfs import PROC
 
 Pieces = npt.NDArray[np.int64]
-Identity = tuple[int, int]
 
 WHOLE_BYTES = 1 << 30
 LEAST_SHARE = 4

@@ -18,13 +18,12 @@ import msgspec
 from vmplace.errors import VmplaceError
 from vmplace.outside import parse_json
 from vmplace.topology.domain_policy import MAX_TEXT, MAX_WORDS, CloudNames, DomainPolicy, Word
+from vmplace.topology.guest import Identity
 
 LOG = logging.getLogger(__name__)
 NAME = "stated-guests.json"
 """In the directory of the control socket."""
 MOST_BYTES = 4 << 20
-
-Identity = tuple[int, int]
 
 
 class StatedGuest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

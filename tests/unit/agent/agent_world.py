@@ -14,14 +14,14 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
 from vmplace.policy import home
-from vmplace.policy.gathering import EarlierTie, Identity
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy
-from vmplace.topology.guest import GuestTopology, Movability, RamRange, Vcpu
+from vmplace.topology.guest import GuestTopology, Identity, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 
 GIB = 1 << 30

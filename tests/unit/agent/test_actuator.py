@@ -17,10 +17,13 @@ from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
+from vmplace.agent import actuator as agent_actuator
 from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.errors import VmplaceError
+from vmplace.held import HeldError
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import Collapse, PlacementPlan, VcpuMove
 
 BASE = 1 << 32
@@ -92,6 +95,39 @@ def test_memory_stays_where_vcpus_could_not_be_pinned(
     assert {outcome.guest for outcome in result.outcomes} == moved_for
     assert bool(result.failures) == (not moved_for)
     assert result.pinned_vcpus == len(moved_for)
+
+
+def test_memory_moves_though_vcpus_do_not_take_their_cpus_back(tmp_path: Path):
+    with child_guest(8) as child:
+        name = child.guest.name
+        loose = VcpuMove(name, {0: (1000,)}, (0,), None, "test")
+        plan = replace(plan_of(child.hva, 8, 0), vcpu_moves=(loose,))
+        actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"))
+        try:
+            result = actuator.apply(plan, {name: child.guest}, lambda: False)
+        finally:
+            actuator.close()
+    assert {outcome.guest for outcome in result.outcomes} == {name} and result.failures
+
+
+def test_a_guest_that_holds_up_whoever_asks_does_not_keep_an_agent_from_knowing_ties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def held(*_: object) -> bool:
+        raise HeldError
+
+    with child_guest(8) as child:
+        name, cpus = child.guest.name, os.sched_getaffinity(child.guest.vcpus[0].tid)
+        actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"))
+        try:
+            plan = PlacementPlan(vcpu_moves=(VcpuMove(name, {0: (min(cpus),)}, (0,), 0, "test"),))
+            actuator.apply(plan, {name: child.guest}, lambda: False)
+            monkeypatch.setattr(agent_actuator, "is_alive", held)
+            ties = actuator.ties()
+        finally:
+            actuator.close()
+    expected = {child.guest.identity: EarlierTie({0: tuple(sorted(cpus))}, {0: (min(cpus),)})}
+    assert ties == (expected if len(cpus) > 1 else {})
 
 
 def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_path: Path):

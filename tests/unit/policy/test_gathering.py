@@ -6,13 +6,23 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.unit.policy.test_host_plan import guest as evidence
+from tests.unit.policy.test_host_plan import two_nodes
 from tests.unit.policy.views import GIB, guest_view
+from vmplace.agent.cost_samples import CostSamples
+from vmplace.policy import guard
 from vmplace.policy.gather_choice import tie
 from vmplace.policy.gather_ties import ASKED_S, FIRST_WAIT_S, GONE_S, KEPT_S, LOOSE_S, followed
 from vmplace.policy.gather_trial import FRESH_S, STUCK_S, UNJUDGED_S, GatherTrial, fresh
 from vmplace.policy.gathering import EarlierTie, Gathering, Stage, Tie, news
+from vmplace.policy.host_plan import HostPlanner
+from vmplace.policy.host_view import HostView
 from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Snapshot
+from vmplace.policy.planner_view import _only_from
+from vmplace.policy.policy_auto import _granted
 from vmplace.policy.vcpu_places import free_cores, may_tie, vcpu_nodes
+from vmplace.policy.vcpu_plan import following_ns
+from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.topology.guest import Movability
 from vmplace.topology.host import HostTopology, Node
 
@@ -356,3 +366,47 @@ def test_a_node_has_the_physical_cores_that_others_leave() -> None:
     host = replace(HOST, smt_siblings=pairs)
     assert free_cores(HOST, []).tolist() == [4.0, 4.0]
     assert free_cores(host, [view((0, 1)), view(vcpus=1)]).tolist() == [0.0, 1.5]
+
+
+def test_accesses_come_from_where_vcpus_may_run_by_now() -> None:
+    heat = np.array([[8.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+    for worker, expected in (
+        ([False, True, False], [[0, 10, 0], [0, 0, 0]]),
+        ([True, True, False], [[9, 1, 0], [0, 0, 0]]),
+        ([True, True, True], [[8, 0, 2], [0, 0, 0]]),
+        ([False, False, False], [[8, 0, 2], [0, 0, 0]]),
+    ):
+        some = heat.copy()
+        _only_from(np.array(worker), some)
+        assert some.tolist() == expected
+
+
+def test_costs_of_windows_make_samples_and_a_window_without_one_ends_none() -> None:
+    costs, rate = CostSamples(), MemoryRate(2.0, 10.0)
+    for now_s, cost in ((0.5, 1.0), (1.0, 3.0), (1.5, 1.0), (2.0, None), (2.5, 1.0)):
+        costs.add(cost, rate, 0.5, 1.0, now_s)
+    assert [*costs.kept] == [CostSample(1.0, 2.0, 10.0)]
+    costs.add(1.0, MemoryRate(None, 10.0), 2.0, 1.0, 5.0)
+    assert costs.kept[-1].accesses < costs.kept[0].accesses
+
+
+def test_pages_stay_while_vcpus_are_about_to_move() -> None:
+    away = evidence([[9.0, 0.0]] * 8, node=1)
+    host = HostView(two_nodes(), np.full(2, 1e9), (away,), 0.0, now_ns=1e9)
+    waiting = frozenset((away.name,))
+    moving, staying = HostPlanner().plan(host), HostPlanner(waiting=waiting).plan(host)
+    assert (moving.pages[0] == 0).any() and (staying.pages[0] == 1).all()
+
+
+def test_what_is_staked_on_memory_that_follows_is_granted_once() -> None:
+    here = evidence([[9.0, 0.0]] * 8, node=1)
+    host = HostView(two_nodes(), np.full(2, 1e9), (here,), 1000.0, now_ns=1e9)
+    memories = guard.remembered({}, host)
+    state = tried(view())
+    (who,) = state.ties
+    move = replace(state.ties[who].move, guest=here.name)
+    state = replace(state, ties={who: replace(state.ties[who], move=move)})
+    granted, state = _granted(memories, state, host)
+    assert granted[here.name].spent_ns == -2 * following_ns(host, here) < 0
+    again, _ = _granted(granted, state, host)
+    assert again[here.name].spent_ns == granted[here.name].spent_ns

@@ -22,3 +22,11 @@ def test_only_what_may_be_changed_is_left() -> None:
         assert [one.guest for one in kind] == ["db2"]
     assert not left.is_empty and plan.only("db3".__eq__).is_empty
     assert left.stays == plan.stays
+
+
+def test_vcpus_may_float_again_where_nothing_else_may_be_changed() -> None:
+    kinds = (("db1", 1), ("db2", None))
+    tied, loose = (VcpuMove(name, {0: (1,)}, (0,), nid, "reason") for name, nid in kinds)
+    plan = PlacementPlan(vcpu_moves=(tied, loose))
+    assert plan.only(lambda _: False, lambda _: True).vcpu_moves == (loose,)
+    assert plan.only(lambda _: True, lambda _: False).vcpu_moves == (tied,)

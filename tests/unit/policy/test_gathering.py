@@ -8,7 +8,8 @@ import pytest
 
 from tests.unit.policy.test_host_plan import guest as evidence
 from tests.unit.policy.test_host_plan import two_nodes
-from tests.unit.policy.views import GIB, guest_view
+from tests.unit.policy.test_policy_auto import after, busy
+from tests.unit.policy.views import GIB, bits, guest_view
 from vmplace.agent.cost_samples import CostSamples
 from vmplace.policy import guard
 from vmplace.policy.gather_choice import tie
@@ -19,7 +20,7 @@ from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import HostView
 from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Snapshot
 from vmplace.policy.planner_view import _only_from
-from vmplace.policy.policy_auto import _granted
+from vmplace.policy.policy_auto import AutoPolicy, _granted
 from vmplace.policy.vcpu_places import free_cores, may_tie, vcpu_nodes
 from vmplace.policy.vcpu_plan import following_ns
 from vmplace.sampling.guest_cost import MemoryRate
@@ -410,3 +411,13 @@ def test_what_is_staked_on_memory_that_follows_is_granted_once() -> None:
     assert granted[here.name].spent_ns == -2 * following_ns(host, here) < 0
     again, _ = _granted(granted, state, host)
     assert again[here.name].spent_ns == granted[here.name].spent_ns
+
+
+def test_no_page_of_a_guest_moves_in_a_plan_that_asks_for_its_vcpus() -> None:
+    """The control: without the tie that is asked for, its pages go to the node that uses them."""
+    guest = busy(*[bits({1: range(300)}, range(300))] * 4)
+    policy = AutoPolicy()
+    (tie,) = asked(view()).ties.values()
+    tie = replace(tie, move=replace(tie.move, guest=guest.topology.name))
+    policy.state = replace(policy.state, gathering=Gathering({guest.topology.identity: tie}))
+    assert after(guest).moves and not after(guest, policy=policy).moves

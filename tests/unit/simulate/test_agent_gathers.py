@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.simulate.small_trace import arrays_of
 from tests.unit.simulate.test_agent_run import HOST, KVM, recorded_run_of, spec_of
+from vmplace.agent import act_stage
 from vmplace.agent.dry_run import Event, rehearse
 from vmplace.errors import GuestGoneError
 from vmplace.policy.plan import GuestSettings
@@ -144,3 +145,42 @@ def test_a_thread_of_a_guest_that_ended_is_gone(tmp_path):
     host.simulation.go_on(np.inf)
     with pytest.raises(GuestGoneError):
         host.machine.threads.set_cpus(host.machine.guests["a"].tids[0], {0})
+
+
+def test_vcpus_are_given_back_though_a_trial_lets_nothing_else_move(tmp_path, monkeypatch):
+    simulation, honest = pairs(), SimulatedCost.cost
+    is_tied: list[bool] = [False]
+
+    def cost(self: SimulatedCost, guest: GuestTopology) -> float | None:
+        is_tied[0] |= guest.name == "b" and all(len(vcpu.cpus) == 2 for vcpu in guest.vcpus)
+        known = honest(self, guest)
+        return known and known * (1.6 if is_tied[0] and guest.name == "b" else 1.0)
+
+    monkeypatch.setattr(SimulatedCost, "cost", cost)
+    monkeypatch.setattr(act_stage, "may_move", lambda *_: not is_tied[0])
+    host = managed(simulation, tmp_path, 80)
+    assert is_tied[0] and cpus_of(host)["b"] == [EVERY, EVERY]
+
+
+def test_vcpus_of_guests_that_are_held_are_not_asked_for(tmp_path):
+    host = AgentHost(pairs(), AgentSetup("auto", KVM), tmp_path)
+    with quiet(), closing(host.actuator()) as actuator:
+        agent = host.agent(actuator)
+        agent.run(windows=2)
+        for guest in agent.state.roster:
+            guest.held = True
+        agent.run(windows=22)
+        policy = agent.state.parts.policy
+    assert isinstance(policy, AutoPolicy) and not policy.state.gathering.ties
+
+
+def test_vcpus_that_crowd_a_node_go_to_the_cpus_of_a_guest_that_ended():
+    simulation = pairs("abcde")
+    count = np.bincount(np.concatenate([g.vcpu_node for g in simulation.guests]), minlength=4)
+    # One that leaves the others as crowded as they are.
+    min(simulation.guests, key=lambda guest: count[guest.vcpu_node].sum()).windows = 1
+    crowds = [count.max()]
+    while len(simulation.active) == 5:
+        simulation.go_on(simulation.now + 1e7)
+    crowds.append(np.bincount(np.concatenate([g.vcpu_node for g in simulation.active]), minlength=4).max())
+    assert crowds == [3, 2]

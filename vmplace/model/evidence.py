@@ -17,6 +17,7 @@
 A source that sees no nodes gives no evidence (None): a plan that cannot know better leaves pages alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -30,6 +31,7 @@ from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
+from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import Movability
 
 HORIZON_S = 6.0
@@ -122,13 +124,28 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]
     node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
-    recent = heat * (lengths_s[0] / HORIZON_S)
-    newest = (pages.seen & 1) > 0
-    recent[~newest] = 0.0
+    recent = _of_newest(pages, heat, lengths_s[0])
     absent = np.flatnonzero(node < 0)
     if len(absent):
         heat[absent] = 0.0
     return Entries((pages,), heat, recent, written, node, sizes)
+
+
+def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float) -> Matrix:
+    """Return the accesses [E, N] of the newest window alone: it had no part in what was moved before it.
+
+    Of a page that its usual nodes did not touch this time, all are of those that did.
+    """
+    if pages.counted and pages.sampled:
+        return _counts(pages, pages.counted[:1])
+    newest = np.unpackbits(pages.newest, axis=1, count=len(heat)).T.astype(np.float64)
+    recent: Matrix = heat * newest
+    by_row = np.ones(pages.nodes)
+    total, left = heat @ by_row, recent @ by_row
+    others = np.flatnonzero(left * 2 < total)
+    recent[others] = newest[others] * (total[others] / np.maximum(newest[others] @ by_row, 1.0))[:, None]
+    recent *= window_s / HORIZON_S
+    return recent
 
 
 def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
@@ -164,16 +181,21 @@ def _credited(pages: TouchedPages, heat: Matrix, watched_s: float) -> Matrix:
         _count_as_shared(pages, heat, watched_s)
     first = _firsts(pages, shared)
     size = np.diff(np.append(first, len(shared)))[:, None]
-    total = heat[shared].sum(axis=1, keepdims=True)
-    share = heat[shared] / total
+    unit = np.repeat(np.arange(len(first)), size[:, 0])
+    share = heat.take(shared, axis=0)
+    total = share @ np.ones((pages.nodes, 1))
+    share /= total
     usual = np.add.reduceat(share, first) / size
-    apart = share - np.repeat(usual, size[:, 0], axis=0)
+    apart = share - usual.take(unit, axis=0)
     due = np.add.reduceat(share * (1 - share), first) / size / HISTORY_WINDOWS
     # A page is part of what is around it.
     alone = np.maximum(1 - 1 / size, 1 / size)
     beyond = np.maximum(np.add.reduceat(apart * apart, first) / size / alone - due, 0.0)
     doubt = np.divide(due, beyond + due, out=np.zeros_like(due), where=due > 0)
-    heat[shared] = total * (share - np.repeat(doubt, size[:, 0], axis=0) * apart)
+    apart *= doubt.take(unit, axis=0)
+    share -= apart
+    share *= total
+    heat[shared] = share
     return heat
 
 
@@ -243,13 +265,19 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     return weighed
 
 
-def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...]) -> Matrix:
-    """Return what counted samples imply, in samples per horizon."""
+def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
+    """Return how many samples there were in these windows, by entry and node [E, N]."""
     counts = np.zeros((len(pages.heat), pages.nodes))
-    for hits in pages.counted:
+    for hits in windows:
         known = hits.rows < pages.nodes
         places = hits.pages[known] * pages.nodes + hits.rows[known]
         counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
+    return counts
+
+
+def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...]) -> Matrix:
+    """Return what counted samples imply, in samples per horizon."""
+    counts = _counts(pages, pages.counted)
     block = pages.block_of(np.arange(len(counts)))
     place = pages.node_index.astype(np.intp) + 1
     near = np.arange(len(counts)) // NEAR_PAGES

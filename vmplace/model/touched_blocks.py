@@ -28,12 +28,13 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
     if not pages.history:
         return None
     windows, part = pages.seen[: pages.history], _Part.of(pages, most)
-    touches, seen, wrote = part.seen_in(windows)
+    touches, newest, seen, wrote = part.seen_in(windows)
     node_index = part.bytes_of(pages.nodes).view(np.int8)
     codes = part.codes(pages.rate) if pages.rate else None
     if part.coarse_touches is not None and len(part.coarse):
         at = part.coarse_entries
         touches[:, at] = part.coarse_touches
+        newest[:, at] = part.coarse_touches > 0
         node_index[at] = most_on(pages, part.coarse, len(touches) - 1)
         if codes is not None and pages.rate:
             codes[:, at] = coarse_codes(pages.rate, part.coarse, pages.blocks)
@@ -47,6 +48,7 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
         np.concatenate([pages.heat_of(part.apart).reshape(-1), pages.first_heat()[part.whole]]),
         node_index,
         touches,
+        np.packbits(newest[:-1], axis=1),
         seen,
         wrote,
         any(window.written is None for window in windows),
@@ -113,18 +115,19 @@ class _Part:
         place[self.every] = np.arange(len(self.every))
         return place[some]
 
-    def seen_in(self, windows: tuple[SeenWindow, ...]) -> tuple[Bytes, Bytes, Bytes]:
-        """Return ``touches``, ``seen`` and ``wrote`` (TouchedPages)."""
+    def seen_in(self, windows: tuple[SeenWindow, ...]) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+        """Return ``touches``, ``newest``, ``seen`` and ``wrote`` (TouchedPages)."""
         size = len(self.apart) * HUGE_PAGES + len(self.whole)
-        touches = np.zeros((windows[0].planes(self.blocks), size), np.uint8)
+        touches, newest = np.zeros((2, windows[0].planes(self.blocks), size), np.uint8)
         seen = np.zeros(size, np.uint8)
         for node in self.nodes:
             marks = self.marks([window.accessed for window in windows], node)
             if marks is not None:
                 touches[node] = BITS[marks]
+                newest[node] = marks & 1
                 seen |= marks
         wrote = self.marks([window.written or self._nothing for window in windows])
-        return touches, seen, np.zeros(size, np.uint8) if wrote is None else wrote
+        return touches, newest, seen, np.zeros(size, np.uint8) if wrote is None else wrote
 
     def marks(self, windows: Sequence[BlockRows], plane: int = 0) -> Bytes | None:
         """Return a bit for each window and entry that has one; None where nothing has."""

@@ -24,7 +24,7 @@ from vmplace.policy.gathering import EarlierTie, Gathering, Refusal, Stage, Tie
 from vmplace.policy.home import allowed_nids
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
 from vmplace.policy.vcpu_places import is_allowed
-from vmplace.policy.vcpu_ties import cores_of
+from vmplace.policy.vcpu_ties import cores_of, cpus_on
 from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
@@ -44,7 +44,7 @@ def followed(before: Gathering, snapshot: Snapshot) -> Gathering:
     for identity, tie in before.ties.items():
         after = _seen(tie, views.get(identity), snapshot.host, now_s)
         if after is not None and after.stage is Stage.TRIED:
-            after = _judged(after, views, now_s)
+            after = _judged(after, _touched(after, views, snapshot.host), now_s)
         if after is not None:
             ties[identity] = after
     ties = _uncrowded(ties, snapshot)
@@ -110,6 +110,15 @@ def _is_whole(tie: Tie, view: GuestView, host: HostTopology) -> bool:
 def loose(tie: Tie, why: str, now_s: float) -> Tie:
     """Return the tie as it is to be given back; what was measured is not needed any more."""
     return replace(tie, stage=Stage.LOOSE, since_s=now_s, why=why, trial=GatherTrial())
+
+
+def _touched(tie: Tie, views: Mapping[Identity, GuestView], host: HostTopology) -> dict[Identity, GuestView]:
+    """Return the guest, and those that may run on its node now: another one may have been tied elsewhere."""
+    return {
+        who: one
+        for who, one in views.items()
+        if who == tie.trial.who or any(cpus_on(host, vcpu, tie.nid) for vcpu in one.topology.vcpus)
+    }
 
 
 def _judged(tie: Tie, views: Mapping[Identity, GuestView], now_s: float) -> Tie:

@@ -1,8 +1,8 @@
 """Did it help that a guest's vCPUs were tied to a node?  By cycles per instruction, before and after.
 
 1. It is judged once the guest's memory has followed, or follows no more.
-2. If the guest itself is worse off beyond the noise (trial.py), or a guest that may run on the node, it was
-   harm.  Of the others there may be many, and chance must not find one among them: for them twice the
+2. If the guest itself is worse off beyond the noise (trial.py), or a guest that may still run on the node, it
+   was harm.  Of the others there may be many, and chance must not find one among them: for them twice the
    tolerance and twice the standard errors are asked for.
 3. A guest that accesses memory ``OTHER_WORK`` times as often per instruction, or as seldom, does something
    else than before, or misses a cache that it has to share now: it cannot be compared.

@@ -43,6 +43,7 @@ MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
+FOLLOWS = "gain and price: its memory follows its vCPUs, and counters tell whether that helps"
 WAITS = "this window tells too little of its pages, so they stay as they were placed"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
@@ -69,8 +70,8 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     """Return the plan for all guests, and the state after it; pure."""
     before, crowding = state, state.crowding.now(snapshot)
     seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowding)}
-    rest = _without_evidence(snapshot, seen, crowding)
     gathering = followed(state.gathering, snapshot)
+    rest = _without_evidence(snapshot, seen, crowding, gathering.tried())
     after = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding, gathering=gathering)
     if not seen:
         return replace(rest, vcpu_moves=gathering.moves(snapshot)), remembered(after, before)
@@ -152,7 +153,10 @@ def _coarse_notes(seen: dict[str, Entries]) -> tuple[str, ...]:
 
 
 def by_pages(plan: PlacementPlan) -> frozenset[str]:
-    """Return the guests whose pages were weighed; of others, vCPUs alone tell where memory belongs."""
+    """Return the guests that the plan itself watches: their pages were weighed, or their vCPUs are tried.
+
+    Of others, vCPUs alone tell where memory belongs, and a trial of theirs tells whether that was right.
+    """
     return frozenset(one.guest for one in plan.weighings if one.unknown != BY_VCPUS)
 
 
@@ -184,8 +188,13 @@ def _npages(guest: GuestView) -> int:
     return sum(one.npages for one in guest.topology.ram)
 
 
-def _without_evidence(snapshot: Snapshot, seen: dict[str, Entries], crowding: Crowding) -> PlacementPlan:
-    """Return what the others' vCPUs alone tell; who waits for evidence stays."""
+def _without_evidence(
+    snapshot: Snapshot, seen: dict[str, Entries], crowding: Crowding, tried: frozenset[str]
+) -> PlacementPlan:
+    """Return what the others' vCPUs alone tell; who waits for evidence stays.
+
+    ``tried``: guests whose vCPUs were tied on trial.
+    """
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
     waits = tuple(guest.topology.name for guest in rest if crowding.waits(guest))
     rest = tuple(guest for guest in rest if guest.topology.name not in waits)
@@ -195,7 +204,7 @@ def _without_evidence(snapshot: Snapshot, seen: dict[str, Entries], crowding: Cr
         plan,
         stays=(*plan.stays, *(Stay(name, WAITS) for name in waits)),
         weighings=(
-            *(Weighing(name, unknown=BY_VCPUS) for name in names),
+            *(Weighing(name, unknown=FOLLOWS if name in tried else BY_VCPUS) for name in names),
             *(Weighing(name, unknown=f"gain and price: {WAITS}") for name in waits),
         ),
     )

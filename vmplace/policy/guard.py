@@ -17,12 +17,12 @@
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
 
 Example: a guest that lived for a second has a budget of 2 ms (the first credit) and 3 ms (0.3 % of its time).
-Its trials of moves cost 4 ms and earned 1 ms.  With what trials are taken to have had before, 0.3 ms each,
-a move must promise sqrt(4.3 / 1.3) = 1.82 times its cost.  Copies were never tried: sqrt(1.2 / 0.3) = 2.
+Its trials of moves cost 4 ms and earned 4 ms.  With what trials are taken to have had before, 1.2 and 0.3 ms,
+a move must promise sqrt(5.2 / 4.3) = 1.1 times its cost.  Copies were never tried: sqrt(1.2 / 0.3) = 2.
 
->>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records_ns=((4e6, 1e6), (0.0, 0.0)))
+>>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records_ns=((4e6, 4e6), (0.0, 0.0)))
 >>> memory.budget_ns(1e9) / 1e6, round(memory.hurdle(copies=False), 2), memory.hurdle(copies=True)
-(5.0, 1.82, 2.0)
+(5.0, 1.1, 2.0)
 
 Source: the demand of "never more than 1 % slower than doing nothing"; Carrefour (ASPLOS'13, section 4.4) has
 gates instead, kMAF (PACT'14, section 3.3) halves a page's vector on a move.
@@ -58,10 +58,11 @@ TIME_SHARE = 0.003
 CREDIT_OF_BOUND = 0.5
 """Of what a protected guest may lose at most, the share that is its credit: the rest is for errors."""
 HURDLE_RANGE = (0.25, 8.0)
-PRIORS_NS = ((3e5, 3e5), (12e5, 3e5))
+PRIORS_NS = ((12e5, 3e5), (12e5, 3e5))
 """Cost and gain that trials are taken to have had before the first one: of moves, and of copies.
 
-Trials below them do not sway the hurdle by much; copies begin with twice the hurdle."""
+Trials below them do not sway the hurdle by much.  It begins at two: what a guest that is hardly known seems
+to gain is partly chance, and its program may end before a move paid."""
 FORGETTING = 0.7
 """Share of earlier trials' cost and gain that still counts when the next one ends."""
 MEASURED_RISE = 0.005

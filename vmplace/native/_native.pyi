@@ -44,6 +44,13 @@ def place_traffic(heat: F64, places: I8, traffic: F64) -> None:
     local.  Other places raise ValueError.
     """
 
+def place_costs(heat: F64, places: I8, prices: F64, costs: F64) -> None:
+    """Fill ``costs[P]`` with what the accesses ``heat[P, N]`` to each page cost at its place.
+
+    ``prices[N, N]``: of an access by (node, place).  Copies are accessed locally; a page that is not in
+    memory costs nothing.
+    """
+
 def place_cheapest(
     heat: F64, places: I8, prices: F64, memory: U8, move_price: F64, copy_price: F64, best: I8
 ) -> None:

@@ -63,6 +63,7 @@ PyObject *vmp_touch_rate_count(PyObject *module, PyObject *args);
 PyObject *vmp_touch_rate_step(PyObject *module, PyObject *args);
 PyObject *vmp_queue_length(PyObject *module, PyObject *args);
 PyObject *vmp_place_traffic(PyObject *module, PyObject *args);
+PyObject *vmp_place_costs(PyObject *module, PyObject *args);
 PyObject *vmp_place_cheapest(PyObject *module, PyObject *args);
 PyObject *vmp_read_pagemap(PyObject *module, PyObject *args);
 PyObject *vmp_folio_heads(PyObject *module, PyObject *args);

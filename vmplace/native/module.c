@@ -13,6 +13,7 @@ static PyMethodDef vmp_methods[] = {
 	  "windows_marks(rows, blocks, plane, apart, whole, marks) -> any" },
 	{ "queue_length", vmp_queue_length, METH_VARARGS, "queue_length(rho, knee, load, slope)" },
 	{ "place_traffic", vmp_place_traffic, METH_VARARGS, "place_traffic(heat, places, traffic)" },
+	{ "place_costs", vmp_place_costs, METH_VARARGS, "place_costs(heat, places, prices, costs)" },
 	{ "place_cheapest", vmp_place_cheapest, METH_VARARGS,
 	  "place_cheapest(heat, places, prices, memory, move_price, copy_price, best)" },
 	{ "read_pagemap", vmp_read_pagemap, METH_VARARGS, "read_pagemap(fd, hva, entries) -> entries read" },

@@ -73,6 +73,38 @@ PyObject *vmp_place_traffic(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+PyObject *vmp_place_costs(PyObject *module, PyObject *args)
+{
+	_cleanup_buffer_ struct vmp_buffer heat = { 0 }, places = { 0 }, prices = { 0 }, costs = { 0 };
+	PyObject *heat_object, *places_object, *prices_object, *costs_object;
+	size_t nodes;
+
+	if (!PyArg_ParseTuple(args, "OOOO:place_costs", &heat_object, &places_object, &prices_object,
+			      &costs_object) ||
+	    !vmp_buffer_get(heat_object, "heat", VMP_FLOAT64, false, &heat) ||
+	    !vmp_buffer_get(places_object, "places", VMP_INT8, false, &places) ||
+	    !vmp_buffer_get(prices_object, "prices", VMP_FLOAT64, false, &prices) ||
+	    !vmp_buffer_get(costs_object, "costs", VMP_FLOAT64, true, &costs))
+		return NULL;
+	nodes = side_of(&prices, "prices");
+	if (!nodes || !count_is(&heat, "heat", places.count * nodes) ||
+	    !count_is(&costs, "costs", places.count) || !places_are_valid(&places, nodes))
+		return NULL;
+
+	Py_BEGIN_ALLOW_THREADS
+	for (size_t p = 0; p < places.count; p++) {
+		const double *row = heat.f64 + p * nodes;
+		int place = places.i8[p];
+		double cost = 0.0;
+
+		for (size_t k = 0; place != VMP_ABSENT && k < nodes; k++)
+			cost += row[k] * prices.f64[k * nodes + (place == VMP_REPLICATED ? k : (size_t)place)];
+		costs.f64[p] = cost;
+	}
+	Py_END_ALLOW_THREADS
+	Py_RETURN_NONE;
+}
+
 /* @least: the lowest price of an access from each node, wherever the page lies. */
 struct vmp_choice {
 	size_t nodes;

@@ -39,7 +39,7 @@ import numpy as np
 from vmplace.model.memory_system import MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.corner_mix import CornerMix, asked_of
-from vmplace.policy.host_view import Indexes, NodeIndexes, demand, row_sums
+from vmplace.policy.host_view import Indexes, NodeIndexes, demand, hottest_first, row_sums
 from vmplace.policy.page_task import PageTask, TaskGroup, cheapest, grouped
 
 STEPS = 16
@@ -71,16 +71,22 @@ class Mixture:
         """Return places of the pages of guest ``number``, distributed over the corners in proportion."""
         used = np.flatnonzero(self.weights).tolist()
         places = [self._at(system, task, number, index) for index in used]
-        if all(np.array_equal(places[0], one) for one in places[1:]):
-            return places[0]
+        first, *others = places
+        differ = np.flatnonzero(np.logical_or.reduce([one != first for one in others], initial=False))
+        if not len(differ):
+            return first
         # Pages of like heat are distributed among each other: the traffic keeps the weights, too.
-        order = np.argsort(-row_sums(task.guest.heat), kind="stable")
-        chosen, plan = np.empty(len(order), np.intp), task.guest.node.copy()
-        chosen[order] = rounded(len(order), self.weights, start_of(task.guest.name))
-        for index, one in zip(used, places, strict=True):
-            pages = chosen == index
+        order = differ[hottest_first(row_sums(task.guest.heat.take(differ, axis=0)))]
+        chosen, plan = rounded(len(order), self.weights, start_of(task.guest.name)), first.copy()
+        for index, one in zip(used[1:], others, strict=True):
+            pages = order[chosen == index]
             plan[pages] = one[pages]
         return plan
+
+    def prices(self, number: int) -> Matrix:
+        """Return the last prices [N, N] of guest ``number``: what one more access costs all, in its time."""
+        prices = self.corners[-1]
+        return np.zeros_like(self.traffics[number]) if prices is None else prices[number]
 
     def shares(self, system: MemorySystem, task: PageTask, number: int) -> Matrix:
         """Return which share of each page of guest ``number`` ought to be at each node [P, N].
@@ -139,10 +145,14 @@ def rounded(count: int, weights: Matrix, start: float = 0.0) -> Indexes:
 
     ``start`` is from 0 to 1, and another one for each guest: then those of few pages are in proportion, too.
     """
-    point = (np.arange(1, count + 1) * GOLDEN + start) % 1.0
-    upto = np.cumsum(weights)
-    chosen: Indexes = np.minimum(np.searchsorted(upto, point, side="right"), np.flatnonzero(weights)[-1])
-    return chosen
+    point = np.arange(1, count + 1) * GOLDEN + start
+    point -= np.floor(point)
+    used = np.flatnonzero(weights)
+    nth = np.zeros(count, np.intp)
+    # Corners are few: several times faster than to search, or a remainder.
+    for upto in np.cumsum(weights[used])[:-1].tolist():
+        nth += point >= upto
+    return used[nth]
 
 
 def start_of(name: str) -> float:

@@ -119,7 +119,7 @@ def _changed(view: HostView, number: int, name: str, now: Matrix, places: NodeIn
         # To pick that many takes longer than to go through all.
         then = traffic(guest.heat, places)
     else:
-        heat = guest.heat[pages]
+        heat = guest.heat.take(pages, axis=0)
         then = np.maximum(now + traffic(heat, there) - traffic(heat, here), 0.0)
     kind = 2 * (there == REPLICATED) + (here == REPLICATED)
     moved, dropped, copied = np.bincount(kind, sizes, 3).tolist()

@@ -36,6 +36,8 @@ from vmplace.policy.host_view import (
     Indexes,
     NodeIndexes,
     Room,
+    costs,
+    hottest_first,
     row_sums,
 )
 from vmplace.policy.page_task import PageTask
@@ -50,6 +52,17 @@ SAMPLED_PAGES = 1 << 16
 Hurdles = tuple[Matrix, Matrix]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Where each guest's pages ought to be, and the prices [N, N] by (node, place) of its accesses then.
+
+    A price is what one more access costs all guests, in units of the guest's own time (ns).
+    """
+
+    plans: list[NodeIndexes]
+    prices: list[Matrix]
+
+
 def no_hurdles(_: str) -> Hurdles:
     """Return the hurdles of a guest that has none."""
     return np.ones(1), np.ones(1)
@@ -59,7 +72,7 @@ def plan_host(
     view: HostView,
     hurdles: Callable[[str], Hurdles] = no_hurdles,
     settled: frozenset[str] = frozenset(),
-) -> list[NodeIndexes]:
+) -> Wanted:
     """Return each guest's pages where the host's accesses cost the least time, moves included.
 
     ``hurdles``: by guest, by how much the prices of its moves and copies are multiplied, in all or by page.
@@ -70,22 +83,18 @@ def plan_host(
         _task(view, guest, pages, hurdles(guest.name))
         for guest, pages in zip(view.guests, touched, strict=True)
     ]
+    mixture = descended(view.system, _thinned(tasks))
+    distributed = [mixture.distributed(view.system, task, number) for number, task in enumerate(tasks)]
     plans = evened(
         view.system,
         view.guests,
-        _descended_plans(view, touched, tasks),
+        _placed(view, touched, distributed),
         [_has_to_span(view, guest) for guest in view.guests],
         [guest.name in settled for guest in view.guests],
     )
     parts = [plan[pages] for plan, pages in zip(plans, touched, strict=True)]
-    return _placed(view, touched, worthwhile(view.system, tasks, parts))
-
-
-def _descended_plans(view: HostView, touched: list[Indexes], tasks: list[PageTask]) -> list[NodeIndexes]:
-    """Return each guest's pages as the descent places them."""
-    mixture = descended(view.system, _thinned(tasks))
-    parts = [mixture.distributed(view.system, task, number) for number, task in enumerate(tasks)]
-    return _placed(view, touched, parts)
+    prices = [mixture.prices(number) for number in range(len(tasks))]
+    return Wanted(_placed(view, touched, worthwhile(view.system, tasks, parts)), prices)
 
 
 def _placed(view: HostView, touched: list[Indexes], parts: list[NodeIndexes]) -> list[NodeIndexes]:
@@ -129,16 +138,17 @@ class HostPlanner:
             return self._moved(view, layout)
         spans = {name: one.spans(view.now_ns) for name, one in self.steady.items()}
         settled = frozenset(name for name, one in self.memories.items() if one.moves >= SETTLED_MOVES)
-        plans = plan_host(view, lambda name: self._hurdles(name, spans[name]), settled)
+        wanted = plan_host(view, lambda name: self._hurdles(name, spans[name]), settled)
         left = view.room
         kept = []
-        for guest, plan in zip(view.guests, plans, strict=True):
+        for guest, plan, prices in zip(view.guests, wanted.plans, wanted.prices, strict=True):
             if guest.name in self.waiting:
                 kept.append(guest.node)
                 continue
-            places, left = self._guarded(view, guest, plan, spans[guest.name], left)
+            change = Change(guest, plan, prices)
+            places, left = self._guarded(view, change, spans[guest.name], left)
             kept.append(places)
-        return HostPlacement(kept, wanted=plans)
+        return HostPlacement(kept, wanted=wanted.plans)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
         before = self.steady.get(guest.name)
@@ -163,8 +173,9 @@ class HostPlanner:
         return HostPlacement([guest.node for guest in view.guests], moves)
 
     def _guarded(
-        self, view: HostView, guest: GuestEvidence, plan: NodeIndexes, spans: Spans, room: Room | None
+        self, view: HostView, change: "Change", spans: Spans, room: Room | None
     ) -> tuple[NodeIndexes, Room | None]:
+        guest = change.guest
         memory = self.memories[guest.name]
         if guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
             here = (guest.node != ABSENT) & (memory.origin != ABSENT)
@@ -181,35 +192,61 @@ class HostPlanner:
             undone[pages[guest.node[pages] != ABSENT]] = back
             self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
             return undone, room
-        kept = _affordable(view, guest, plan, memory)
-        kept, room = _fitting(guest, kept, room)
+        change = change.to(_affordable(view, change, memory))
+        kept, room = _fitting(change, room)
         self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
         return kept, room
 
 
-def _affordable(view: HostView, guest: GuestEvidence, plan: NodeIndexes, memory: guard.Memory) -> NodeIndexes:
-    """Return the plan's changes of the hottest pages, as far as the budget goes; ways back are paid for."""
+@dataclass(frozen=True)
+class Change:
+    """A guest's pages, where they ought to be, and what its accesses cost then (``Wanted``)."""
+
+    guest: GuestEvidence
+    plan: NodeIndexes
+    prices: Matrix
+
+    @property
+    def pages(self) -> Indexes:
+        """Return the pages that are to be elsewhere."""
+        return np.flatnonzero(self.plan != self.guest.node)
+
+    def to(self, plan: NodeIndexes) -> "Change":
+        """Return the change to other places."""
+        return replace(self, plan=plan)
+
+    def gains_ns(self, pages: Indexes) -> Matrix:
+        """Return what a change of each of ``pages`` gains the guest, and others, in its time; 0 at least."""
+        guest, heat = self.guest, self.guest.heat.take(pages, axis=0)
+        saved = costs(heat, guest.node[pages], self.prices) - costs(heat, self.plan[pages], self.prices)
+        gains: Matrix = np.maximum(saved / (guest.mlp * guest.parallelism), 0.0)
+        return gains
+
+
+def _affordable(view: HostView, change: Change, memory: guard.Memory) -> NodeIndexes:
+    """Return the changes that gain most for what is staked, way back included, as far as the budget goes."""
+    guest, plan = change.guest, change.plan
     budget_ns = memory.budget_ns(view.now_ns, guest.slowdown_bound)
-    changed = np.flatnonzero(plan != guest.node)
+    changed = change.pages
     stakes = _stakes_ns(view, guest, changed, plan, memory)
     if float(stakes.sum()) <= budget_ns:
         return plan
     kept, free = guest.node.copy(), stakes <= 0
     kept[changed[free]] = plan[changed[free]]
-    order = _hottest(guest, changed[~free], 1 + int(budget_ns / max(view.pause_ns(guest), 1.0)))
-    costs = np.cumsum(_stakes_ns(view, guest, order, plan, memory))
-    chosen = order[: int(np.searchsorted(costs, budget_ns, side="right"))]
+    paid, stakes = changed[~free], stakes[~free]
+    order = hottest_first(change.gains_ns(paid) / stakes)
+    chosen = paid[order[: int(np.searchsorted(np.cumsum(stakes[order]), budget_ns, side="right"))]]
     kept[chosen] = plan[chosen]
     return kept
 
 
-def _fitting(guest: GuestEvidence, plan: NodeIndexes, room: Room | None) -> tuple[NodeIndexes, Room | None]:
-    """Return the plan's changes of the hottest pages, as far as there is room, and the room left then."""
-    changed = np.flatnonzero(plan != guest.node)
+def _fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | None]:
+    """Return the changes that gain most for their size, as far as there is room, and the room left then."""
+    guest, plan, changed = change.guest, change.plan, change.pages
     if room is None or not len(changed):
         return plan, room
     kept, free, copies, churn = guest.node.copy(), room.free.copy(), room.copies.copy(), room.churn
-    order = changed[np.argsort(-row_sums(guest.heat[changed]) / guest.sizes_of(changed), kind="stable")]
+    order = changed[hottest_first(change.gains_ns(changed) / guest.sizes_of(changed))]
     sizes = guest.sizes_of(order)
     for target in np.unique(plan[order]).tolist():
         mine = plan[order] == target
@@ -230,16 +267,6 @@ def _fitting(guest: GuestEvidence, plan: NodeIndexes, room: Room | None) -> tupl
         chosen = order[mine][fits]
         kept[chosen] = plan[chosen]
     return kept, Room(churn, free, copies)
-
-
-def _hottest(guest: GuestEvidence, pages: Indexes, most: int) -> Indexes:
-    """Return the hottest of the pages, at most so many, hottest first."""
-    cold = -row_sums(guest.heat[pages]) / guest.sizes_of(pages)
-    chosen: Indexes = np.arange(len(pages))
-    if most < len(pages):
-        chosen = np.sort(np.argpartition(cold, most)[:most])
-    hottest: Indexes = pages[chosen[np.argsort(cold[chosen], kind="stable")]]
-    return hottest
 
 
 def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:
@@ -298,8 +325,10 @@ def _noted(
 def _task(view: HostView, guest: GuestEvidence, pages: npt.NDArray[np.intp], hurdles: Hurdles) -> PageTask:
     part = guest.of_pages(pages)
     # Time of the guest is latency / (mlp x parallelism); the price is in latency per window.
-    pause = view.pause_ns(guest) * guest.mlp * guest.parallelism * view.worth(guest, pages)
-    price = pause / np.maximum(part.windows, 1)
+    price = view.worth(guest, pages)
+    price *= view.pause_ns(guest) * guest.mlp * guest.parallelism
+    if part.windows.max(initial=1) != 1:
+        price /= np.maximum(part.windows, 1)
     importance = PROTECTED_IMPORTANCE if guest.slowdown_bound is not None else 1.0
     moves, copies = (price * (one[pages] if len(one) > 1 else one) for one in hurdles)
     moves = moves if part.stays is None else np.where(part.stays, np.inf, moves)

@@ -5,6 +5,7 @@ A/D bits, IBS, hint faults, or the full truth of a trace.  Pure data; indexes, n
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,21 @@ class GuestEvidence:
         """Return how many 4 KiB pages each of ``pages`` is."""
         return np.ones(len(pages)) if self.sizes is None else self.sizes[pages]
 
+    @cached_property
+    def moved(self) -> Matrix:
+        """Return as how many pages of 4 KiB each page [P] is copied and unmapped (``moved_as``)."""
+        every = np.arange(len(self.node))
+        moved: Matrix = moved_as(self.sizes_of(every), self.unmapped(every)).astype(np.float32)
+        return moved
+
+    @cached_property
+    def mean_moved(self) -> float:
+        """Return the same of 4 KiB on average, by the pages that are in memory."""
+        here = self.present
+        if self.sizes is None or not here.any():
+            return 1.0
+        return float(self.moved @ here) / float(self.sizes @ here)
+
     def unmapped(self, pages: Indexes) -> Matrix:
         """Return how many pages of the host each of ``pages`` is, which are unmapped one by one."""
         if self.huge is None or self.sizes is None:
@@ -134,7 +150,8 @@ class GuestEvidence:
             return self
         return replace(
             self,
-            heat=self.heat[pages],
+            # Several times faster than an index.
+            heat=self.heat.take(pages, axis=0),
             written=self.written[pages],
             node=self.node[pages],
             # The same for all pages, most often: no copy of it, then.
@@ -193,17 +210,14 @@ class HostView:
         """
         if guest.sizes is None:
             return np.ones(len(pages))
-        sizes, one_ns = guest.sizes_of(pages), max(self.pause_ns(guest), 1e-300)
-        move_ns = self.move_ns / max(guest.parallelism, 1.0) * moved_as(sizes, guest.unmapped(pages))
-        worth: Matrix = (move_ns + self.flush_ns * sizes) / one_ns
+        one_ns, move_ns = max(self.pause_ns(guest), 1e-300), self.move_ns / max(guest.parallelism, 1.0)
+        moved, sizes = guest.moved.take(pages), guest.sizes.take(pages)
+        worth: Matrix = moved * (move_ns / one_ns) + sizes * (self.flush_ns / one_ns)
         return worth
 
     def mean_pause_ns(self, guest: GuestEvidence) -> float:
         """Return how long 4 KiB hold up the guest on average, by the pages that it has."""
-        here = np.flatnonzero(guest.present)
-        if guest.sizes is None or not len(here):
-            return self.pause_ns(guest)
-        return self.pause_ns(guest) * float(self.worth(guest, here).sum() / guest.sizes[here].sum())
+        return self.move_ns / max(guest.parallelism, 1.0) * guest.mean_moved + self.flush_ns
 
     def free_pages(self) -> Matrix:
         """Return the 4 KiB pages that each node has left."""
@@ -227,11 +241,33 @@ def row_sums(counts: Matrix) -> npt.NDArray[np.float64]:
     return sums
 
 
+def hottest_first(heat: npt.NDArray[np.float64]) -> Indexes:
+    """Return the order of pages by heat [P]; what differs by less than a part in 128 is as it comes.
+
+    By the upper half of a float alone, which sorts several times faster.
+
+    >>> hottest_first(np.array([1.0, 0.0, 3e9, 1.001])).tolist()
+    [2, 0, 3, 1]
+    """
+    upper = (heat.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return np.argsort(~upper, kind="stable")
+
+
 def traffic(heat: Matrix, node: NodeIndexes) -> Matrix:
     """Return accesses by (CPU node, memory node); replicas are read locally, absent pages not at all."""
     by_node = np.empty((heat.shape[1], heat.shape[1]))
     native.place_traffic(np.ascontiguousarray(heat), node, by_node)
     return by_node
+
+
+def costs(heat: Matrix, node: NodeIndexes, prices: Matrix) -> Matrix:
+    """Return what each page's accesses cost at ``prices[k, j]`` of one from node k to memory of node j.
+
+    Copies are accessed locally; pages that are absent cost nothing.
+    """
+    cost = np.empty(len(node))
+    native.place_costs(np.ascontiguousarray(heat), node, np.ascontiguousarray(prices), cost)
+    return cost
 
 
 def demand(guests: tuple[GuestEvidence, ...], traffics: list[Matrix] | Matrix) -> Demand:

@@ -10,7 +10,16 @@ from vmplace.model.evidence import Entries
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages, runs_of
-from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, Indexes, NodeIndexes, row_sums
+from vmplace.policy.host_view import (
+    REPLICATED,
+    Bools,
+    GuestEvidence,
+    Indexes,
+    NodeIndexes,
+    costs,
+    hottest_first,
+    row_sums,
+)
 from vmplace.policy.plan import Collapse, GuestView, Move, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.topology.guest import PAGE_BYTES
 
@@ -80,8 +89,8 @@ def _move(  # noqa: PLR0913 - as above
     system: MemorySystem,
 ) -> Move:
     """Return the move of entries to one node; small pages of a block that are alike move one by one."""
-    heat = before.heat[start + some]
-    some = some[np.argsort(-row_sums(heat) / pages.sizes[some], kind="stable")]
+    heat = before.heat.take(start + some, axis=0)
+    some = some[hottest_first(row_sums(heat) / pages.sizes[some])]
     single = np.where(pages.is_huge[some], 1, pages.sizes[some])
     hva = np.repeat(pages.hva_of(some), single)
     first = np.cumsum(single) - single
@@ -95,11 +104,8 @@ def _move(  # noqa: PLR0913 - as above
     at = first[coarse][:, None] + np.arange(HUGE_PAGES)
     here[at] = known.nodes_of(pages.blocks[pages.block_of(some[coarse])])
     away = (here >= 0) & (here != target)
-    gain = float(
-        (before.heat[start + some] @ (system.latency[:, :] - system.latency[:, [target]]))[
-            np.arange(len(some)), node[some]
-        ].sum()
-    )
+    saved = system.latency - system.latency[:, [target]]
+    gain = float(costs(before.heat.take(start + some, axis=0), node[some], saved).sum())
     size = _sized(float(npages[away].sum()))
     effect = f"{'save' if gain >= 0 else 'add'} {abs(gain) / 1e6:.2f} ms of latency"
     reason = (

@@ -35,7 +35,7 @@ def guest(heat, *, node=0, written=True, read_ratio=None, windows=5, parallelism
 
 
 def planned(*guests: GuestEvidence, system: MemorySystem | None = None, move_ns: float = 0.0):
-    return plan_host(HostView(system or two_nodes(), np.full(2, 1e9), guests, move_ns))
+    return plan_host(HostView(system or two_nodes(), np.full(2, 1e9), guests, move_ns)).plans
 
 
 def test_private_pages_go_home_while_there_is_room():

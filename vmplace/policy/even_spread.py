@@ -26,7 +26,17 @@ import numpy as np
 from vmplace.model.memory_system import Demand, MemorySystem, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.descent import rounded, start_of
-from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, NodeIndexes, demand, row_sums, traffic
+from vmplace.policy.host_view import (
+    REPLICATED,
+    Bools,
+    GuestEvidence,
+    NodeIndexes,
+    costs,
+    demand,
+    hottest_first,
+    row_sums,
+    traffic,
+)
 
 ALIKE = 0.95
 """Of the latency on average over the nodes: a page that is nearer than that to its users has a home."""
@@ -77,6 +87,7 @@ def evened(
 
     ``settled``: guests of which shared pages and copies stay, on the same condition.
     """
+    places = [exchanged(system, *one) for one in zip(guests, places, strict=True)]
     plans: Plans | None = None
     times: Matrix | None = None
     for number, guest in enumerate(guests):
@@ -104,13 +115,14 @@ def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tu
     # A page with copies that one node was seen to read: were it that node's, it would gain nothing.
     stays = np.where((guest.node == REPLICATED) & (plan >= 0), guest.node, plan)
     even = stays.copy()
-    some = np.flatnonzero((stays >= 0) & (guest.node >= 0) & (row_sums(guest.heat) > 0))
-    latency = guest.heat[some] @ system.latency
-    planned = latency[np.arange(len(some)), plan[some]]
-    some = some[planned > ALIKE * latency[:, near].mean(axis=1)]
+    beyond = system.latency - ALIKE * system.latency[:, near].mean(axis=1, keepdims=True)
+    some = np.flatnonzero((guest.node >= 0) & (costs(guest.heat, plan, beyond) > 0))
     stays[some] = guest.node[some]
-    even[some] = distributed(guest.heat[some], guest.node[some], plan[some], near, start_of(guest.name))
-    return (even, stays) if (stays != plan).any() else ()
+    if not (stays != plan).any():
+        return ()
+    heat = guest.heat.take(some, axis=0)
+    even[some] = distributed(heat, guest.node[some], plan[some], near, start_of(guest.name))
+    return even, stays
 
 
 def distributed(
@@ -120,19 +132,47 @@ def distributed(
 
     ``start``: as that of ``descent.rounded``.
     """
-    load = row_sums(heat)
-    places, moved = there.copy(), np.flatnonzero(there != here)
-    stays = here == there
+    load, stays = row_sums(heat), here == there
     has: Matrix = np.bincount(here[stays], load[stays], len(near)).astype(np.float64)
-    lacks = np.where(near, np.maximum(_level(has[near], float(load[moved].sum())) - has, 0.0), 0.0)
+    lacks = np.where(near, np.maximum(_level(has[near], float(load[~stays].sum())) - has, 0.0), 0.0)
+    return _dealt(load, np.ones(len(load)), here, there, lacks, start)
+
+
+def exchanged(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> NodeIndexes:
+    """Return the plan with as many accesses to each node, and the fewest moves of pages that have no home.
+
+    Which of these go where is chance: one that is to leave a node, and one that is to come there, may stay.
+    """
+    moves = np.flatnonzero((plan != guest.node) & (plan >= 0) & (guest.node >= 0))
+    count, here, there = len(system.nids), guest.node[moves], plan[moves]
+    left, comes = np.bincount(here, minlength=count), np.bincount(there, minlength=count)
+    if not (left * comes).any():
+        return plan
+    heat = guest.heat.take(moves, axis=0)
+    latency = heat @ system.latency[:, comes > 0]
+    alike = latency.max(axis=1) * ALIKE <= costs(heat, there, system.latency)
+    load, places = row_sums(heat[alike]), plan.copy()
+    lacks = np.bincount(there[alike], load, count).astype(np.float64)
+    sizes, start = guest.sizes_of(moves[alike]), start_of(guest.name)
+    places[moves[alike]] = _dealt(load, sizes, here[alike], there[alike], lacks, start)
+    return places
+
+
+def _dealt(  # noqa: PLR0913 - pages, and what is to become of them
+    load: Matrix, sizes: Matrix, here: NodeIndexes, there: NodeIndexes, lacks: Matrix, start: float
+) -> NodeIndexes:
+    """Return places of pages: of those that were to move each node keeps, or gets, what it lacks."""
+    lacks, places, moved = lacks.copy(), there.copy(), np.flatnonzero(there != here)
     for node in np.flatnonzero(lacks).tolist():
         mine = moved[here[moved] == node]
+        # Of those that go, the fewest carry the same accesses if they are the hottest.
+        mine = mine[hottest_first(load[mine] / sizes[mine])[::-1]]
         # To the nearest page: of ten that are alike but for chance, nine and a bit are ten.
         kept = mine[np.cumsum(load[mine]) - load[mine] / 2 <= lacks[node]]
         places[kept] = node
         lacks[node] = max(lacks[node] - load[kept].sum(), 0.0)
         moved = np.setdiff1d(moved, kept, assume_unique=True)
-    order = moved[np.argsort(-load[moved], kind="stable")]
+    order = moved[hottest_first(load[moved])]
     if len(order) and lacks.any():
         places[order] = rounded(len(order), lacks / lacks.sum(), start)
     return places

@@ -32,9 +32,9 @@ from vmplace.simulate.source_views import Sensor
 from vmplace.simulate.watch_costs import SAMPLE_NS, SET_BIT_NS
 from vmplace.topology.guest import GuestTopology
 
-LOOK_PAGE_NS = 600.0
+LOOK_PAGE_NS = 450.0
 """Of the agent, for each page that was touched in a window: the harvest takes some 30 ms for a GiB of small
-pages that several nodes touch, and what is learnt from it and the plan 120 (make bench-policy: decision)."""
+pages that several nodes touch, and what is learnt from it and the plan 80 (make bench-policy: decision)."""
 READ_PAGE_NS = 1.0
 """Of the agent, for each page of a guest and reading of node bits (make bench: some 0.3 ms a GiB)."""
 IDLE_PAGE_NS = 100.0

@@ -121,20 +121,23 @@ class GuestEvidence:
         """Return how many 4 KiB pages each of ``pages`` is."""
         return np.ones(len(pages)) if self.sizes is None else self.sizes[pages]
 
-    @cached_property
-    def moved(self) -> Matrix:
-        """Return as how many pages of 4 KiB each page [P] is copied and unmapped (``moved_as``)."""
-        every = np.arange(len(self.node))
-        moved: Matrix = moved_as(self.sizes_of(every), self.unmapped(every)).astype(np.float32)
+    def moved(self, pages: Indexes) -> Matrix:
+        """Return as how many pages of 4 KiB each of ``pages`` is copied and unmapped (``moved_as``)."""
+        sizes = self.sizes_of(pages)
+        moved: Matrix = moved_as(sizes, self.unmapped(pages)) if self._has_huge else sizes
         return moved
+
+    @cached_property
+    def _has_huge(self) -> bool:
+        return self.huge is None or bool(self.huge.any())
 
     @cached_property
     def mean_moved(self) -> float:
         """Return the same of 4 KiB on average, by the pages that are in memory."""
-        here = self.present
-        if self.sizes is None or not here.any():
+        here = np.flatnonzero(self.present)
+        if self.sizes is None or not len(here):
             return 1.0
-        return float(self.moved @ here) / float(self.sizes @ here)
+        return float(self.moved(here).sum() / self.sizes[here].sum())
 
     def unmapped(self, pages: Indexes) -> Matrix:
         """Return how many pages of the host each of ``pages`` is, which are unmapped one by one."""
@@ -211,7 +214,7 @@ class HostView:
         if guest.sizes is None:
             return np.ones(len(pages))
         one_ns, move_ns = max(self.pause_ns(guest), 1e-300), self.move_ns / max(guest.parallelism, 1.0)
-        moved, sizes = guest.moved.take(pages), guest.sizes.take(pages)
+        moved, sizes = guest.moved(pages), guest.sizes.take(pages)
         worth: Matrix = moved * (move_ns / one_ns) + sizes * (self.flush_ns / one_ns)
         return worth
 

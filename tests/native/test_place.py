@@ -57,6 +57,26 @@ def cheapest(heat: Floats, places: list[int], prices: Floats, **others: list[flo
     return best.tolist()
 
 
+@given(pages(), st.integers(0, 99))
+def test_costs_are_what_a_plain_loop_sums(some: Pages, seed: int) -> None:
+    nodes = some.heat.shape[1]
+    prices = np.random.default_rng(seed).integers(0, 9, (nodes, nodes)).astype(float)
+    found = np.full(len(some.places), 7.0)
+    native.place_costs(some.heat, some.places, prices, found)
+    for row, place, cost in zip(some.heat, some.places.tolist(), found.tolist(), strict=True):
+        at = [node if place == REPLICATED else place for node in range(nodes)]
+        assert cost == (0 if place == ABSENT else sum(row[n] * prices[n, at[n]] for n in range(nodes)))
+
+
+@pytest.mark.parametrize(
+    ("places", "prices", "costs"), [([2], 4, 1), ([-3], 4, 1), ([0, 1], 4, 2), ([0], 3, 1), ([0], 4, 2)]
+)
+def test_costs_of_arrays_that_do_not_fit_are_refused(places: list[int], prices: int, costs: int) -> None:
+    shape = (2, 2) if prices == 4 else (3,)
+    with pytest.raises(ValueError):
+        native.place_costs(np.ones((1, 2)), np.array(places, np.int8), np.ones(shape), np.empty(costs))
+
+
 NEAR_AND_FAR = np.array([[1.0, 2.0], [2.0, 1.0]])
 
 

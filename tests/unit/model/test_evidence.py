@@ -132,3 +132,28 @@ def test_a_guest_of_an_older_recording_has_windows_of_the_length_that_is_stated(
     found = entries_of(replace(pages, lengths_s=()), 0.5)
     assert found
     assert np.allclose(found.heat, HORIZON_S / 0.5 * np.broadcast_to(found.sizes[:, None], found.heat.shape))
+
+
+def touched_by(*nodes: int) -> np.ndarray:
+    touched = np.zeros((NODES, BLOCK), np.uint8)
+    touched[list(nodes)] = 1
+    return touched
+
+
+def test_of_the_last_window_count_those_who_touched_pages_in_it() -> None:
+    """Node 0 did in seven windows, 2 and 3 in the eighth: heat is mostly 0's, the last window is theirs."""
+    found = evidence(*[window(touched_by(0), 1.0)] * 7, window(touched_by(2, 3), 1.0))
+    assert found.heat.sum(axis=0).argmax() == 0
+    assert np.allclose(found.recent.sum(axis=0) / found.recent.sum(), [0, 0, 0.5, 0.5])
+    assert np.isclose(found.recent.sum(), found.heat.sum() / HORIZON_S)
+
+
+def test_a_page_that_nobody_touched_in_the_last_window_had_no_access_then() -> None:
+    found = evidence(*[window(touched_by(0, 1), 1.0)] * 7, window(touched_by(), 1.0))
+    assert found.heat.any() and not found.recent.any()
+
+
+def test_of_samples_the_last_window_counts_its_own() -> None:
+    found = evidence(*[sampled_window(1, 8, 1.0)] * 3, sampled_window(2, 2, 1.0))
+    assert found.heat.sum(axis=0).argmax() == 1
+    assert found.recent.sum(axis=0).tolist() == [0, 0, 2 * BLOCK, 0]

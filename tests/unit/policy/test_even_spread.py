@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
-from vmplace.policy.even_spread import WORTH, Plans, distributed, evened
+from vmplace.policy.even_spread import WORTH, Plans, distributed, evened, exchanged
 from vmplace.policy.host_view import REPLICATED, GuestEvidence, NodeIndexes
 
 
@@ -119,3 +119,37 @@ def test_huge_pages_that_are_alike_but_for_chance_stay_where_they_lie_evenly() -
     # The control: where one node has all of them, three in four go.
     crowded = np.zeros(40, np.int8)
     assert np.bincount(distributed(heat, crowded, there, np.ones(4, bool))).tolist() == [10, 10, 10, 10]
+
+
+def test_pages_without_a_home_change_places_rather_than_nodes() -> None:
+    """30 pages are to leave node 0, 30 others to come there: none has to, and 10 go to node 1 as planned."""
+    mine = replace(shared(100), node=places(60, 40))
+    plan = np.concatenate([places(20, 40), places(30, 10)])
+    kept = exchanged(two_nodes(), mine, plan)
+    assert np.bincount(kept).tolist() == np.bincount(plan).tolist() == [50, 50]
+    assert int((kept != mine.node).sum()) == 10 < int((plan != mine.node).sum())
+
+
+def test_pages_that_have_a_home_go_there_whoever_else_comes() -> None:
+    mine = replace(guest([[9, 0]] * 10 + [[0, 9]] * 10), node=np.array([1] * 10 + [0] * 10, np.int8))
+    assert exchanged(two_nodes(), mine, places(10, 10)).tolist() == places(10, 10).tolist()
+
+
+def test_of_pages_that_change_places_the_fewest_bytes_move() -> None:
+    """Half of the accesses are to go: two huge pages have as many as sixteen small ones together."""
+    mine = guest([[64, 64]] * 2 + [[8, 8]] * 16 + [[64, 64]] * 2)
+    sizes = np.array([512.0] * 2 + [1.0] * 16 + [512.0] * 2)
+    mine = replace(mine, node=np.array([0] * 18 + [1] * 2, np.int8), sizes=sizes)
+    plan = np.array([1] * 18 + [0] * 2, np.int8)
+    kept = exchanged(two_nodes(), mine, plan)
+    assert float(mine.sizes_of(np.flatnonzero(kept != mine.node)).sum()) == 16
+    assert [float(mine.heat[kept == node].sum()) for node in (0, 1)] == [256.0, 512.0]
+
+
+def test_absent_pages_and_copies_change_no_places() -> None:
+    node = np.array([0, 1, -1, REPLICATED, 0, 1], np.int8)
+    mine = replace(shared(6), node=node)
+    plan = np.array([1, 0, -1, REPLICATED, REPLICATED, 0], np.int8)
+    kept = exchanged(two_nodes(), mine, plan)
+    assert kept[2:5].tolist() == plan[2:5].tolist()
+    assert sorted(kept[[0, 1, 5]].tolist()) == [0, 0, 1]

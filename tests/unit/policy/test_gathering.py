@@ -195,6 +195,14 @@ def test_neighbours_that_are_harmed_count_but_not_for_a_trifle(cost: float, stag
     assert stage_of(state, view()) is stage
 
 
+def test_a_neighbour_that_was_tied_elsewhere_says_nothing() -> None:
+    """It may not run on the node any more: what harms it now is something else."""
+    state = tried(view(), view(name="beside", pid=43))
+    away = view((0, 1, 2, 3), name="beside", pid=43, costs=[2.0] * 6, until_s=110.0)
+    state = followed(state, at(110.0, moved(view(), costs=[0.9] * 6, until_s=110.0), away))
+    assert stage_of(state, view()) is Stage.KEPT
+
+
 def test_what_somebody_else_changed_is_left_alone() -> None:
     state = followed(tried(view()), at(103.0, view((0, 1))))
     assert not state.moves(at(103.0, view((0, 1)))) and state.ties

@@ -125,6 +125,18 @@ def test_no_more_is_spent_than_the_budget_holds():
     assert int((plan == 0).sum()) == 10
 
 
+def test_what_gains_most_for_its_price_is_bought_first():
+    """Half of the pages are accessed more, but from both nodes, so that moving one gains less."""
+    dear = (guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE) * 4 / 20
+    heat = np.array([[30e6, 20e6], [20e6, 0.0]] * 50)
+    pages = replace(guest(heat, node=1), recent=heat, counters=seen(1).counters)
+    planner = HostPlanner()
+    planner.plan(view(pages, now_ms=-1000, move_ns=dear))
+    (plan,) = planner.plan(view(pages, now_ms=0, move_ns=dear)).pages
+    moved = np.flatnonzero(plan == 0)
+    assert len(moved) == 10 and (moved % 2 == 1).all()
+
+
 def test_copies_are_bought_only_if_dropping_them_could_be_paid_for_too():
     budget_ns = guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
     pages = replace(guest([[1e8, 1e8]] * 100, node=1, written=False), counters=seen(1).counters)

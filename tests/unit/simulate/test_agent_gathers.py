@@ -21,7 +21,7 @@ from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
 from vmplace.simulate.scheduler import next_nodes, started
 from vmplace.simulate.simulation import Simulation
-from vmplace.simulate.source_views import CLOCK_SCALE, source_named
+from vmplace.simulate.source_views import CLOCK_SCALE, Sensor, sensor_of, source_named
 from vmplace.topology.guest import GuestTopology
 
 EVERY = set(range(8))
@@ -38,9 +38,9 @@ def pairs(names: str = "ab", policy: str = "agent:auto", **options: str) -> Simu
     return Simulation(HOST, guests, POLICIES[policy], source_named("full"), PlacementCosts())
 
 
-def managed(simulation: Simulation, folder: Path, seconds: float) -> AgentHost:
-    """Return the host after an agent managed it for so many of its seconds."""
-    host = AgentHost(simulation, AgentSetup("auto", KVM), folder)
+def managed(simulation: Simulation, folder: Path, seconds: float, sensor: Sensor = KVM) -> AgentHost:
+    """Return the host after an agent managed it for so many windows."""
+    host = AgentHost(simulation, AgentSetup("auto", sensor), folder)
     with quiet(), closing(host.actuator()) as actuator:
         agent = host.agent(actuator)
         agent.run(windows=int(seconds))
@@ -107,6 +107,16 @@ def test_vcpus_get_their_cpus_back_if_an_instruction_takes_longer_then(tmp_path,
     host = managed(pairs(), tmp_path, 60)
     assert any(seen) and not seen[-1]
     assert cpus_of(host)["b"] == [EVERY, EVERY] and all(len(cpus) == 2 for cpus in cpus_of(host)["a"])
+
+
+@pytest.mark.parametrize("sensor", [KVM, sensor_of(source_named("ibs"))])
+def test_memory_follows_at_once_whatever_else_is_measured(tmp_path: Path, sensor: Sensor) -> None:
+    """Where samples alone tell of pages, a guest on one node is else measured for long before it may move."""
+    host = managed(pairs(), tmp_path, 24, sensor)
+    tied = {name: cpus[0] for name, cpus in cpus_of(host).items() if cpus[0] != EVERY}
+    assert tied
+    for name, cpus in tied.items():
+        assert (host.machine.guests[name].nodes() == min(cpus) // 2).mean() > 0.9
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.pages import WantedPages
 from vmplace.actuation.result import ActuationResult
 from vmplace.actuation.tally import Tally
+from vmplace.actuation.veto import PingPongVeto
 from vmplace.errors import GuestGoneError, JournalError, VmplaceError
 from vmplace.policy.plan import Move, PlacementPlan
 from vmplace.topology.guest import HUGE_BYTES, GuestTopology
@@ -81,6 +82,12 @@ class Mover:
             mover.end()
             failures += mover.failures
         return ActuationResult(tuple(m.tally.outcome() for m in movers), tuple(failures))
+
+    def forgive(self, guest: GuestTopology) -> None:
+        """Let pages of the guest go to where they came from: its vCPUs run elsewhere now."""
+        memory = self._memories.get(guest.identity)
+        if memory is not None:
+            memory.veto = PingPongVeto()
 
     def release(self, guest: GuestTopology) -> None:
         """Let go of one guest until it is moved again."""

@@ -80,6 +80,7 @@ class HostActuator:
         pinned = pin_all(self._pinner, plan.vcpu_moves, guests)
         for move in pinned.pinned:
             LOG.info("%s", vcpus_line(move))
+            self._mover.forgive(guests[move.guest])
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
         tied = {move.guest for move in plan.vcpu_moves if move.nid is not None}
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused & tied)

@@ -137,7 +137,7 @@ def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float) -> Matrix:
     Of a page that its usual nodes did not touch this time, all are of those that did.
     """
     if pages.counted and pages.sampled:
-        return _counts(pages, pages.counted[:1])
+        return _believed(pages, pages.counted[:1])
     newest = np.unpackbits(pages.newest, axis=1, count=len(heat)).T.astype(np.float64)
     recent: Matrix = heat * newest
     by_row = np.ones(pages.nodes)
@@ -277,14 +277,19 @@ def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
 
 def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...]) -> Matrix:
     """Return what counted samples imply, in samples per horizon."""
-    counts = _counts(pages, pages.counted)
+    counted_s = max(_watched_s(lengths_s, len(pages.counted)), SHORTEST_S)
+    return _believed(pages, pages.counted) * (HORIZON_S / counted_s)
+
+
+def _believed(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
+    """Return what the samples of these windows imply: each entry's own as far as chance explains no more."""
+    counts = _counts(pages, windows)
     block = pages.block_of(np.arange(len(counts)))
     place = pages.node_index.astype(np.intp) + 1
     near = np.arange(len(counts)) // NEAR_PAGES
     within = _numbered(block * (pages.nodes + 1) + place)
     inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
-    counted_s = max(_watched_s(lengths_s, len(pages.counted)), SHORTEST_S)
-    return credible(counts, counts, [inner, within]) * (HORIZON_S / counted_s)
+    return credible(counts, counts, [inner, within])
 
 
 def _numbered(keys: Indexes) -> Indexes:

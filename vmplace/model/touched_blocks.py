@@ -34,7 +34,7 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
     if part.coarse_touches is not None and len(part.coarse):
         at = part.coarse_entries
         touches[:, at] = part.coarse_touches
-        newest[:, at] = part.coarse_touches > 0
+        newest[:, at] = (part.coarse_touches > 0) & (seen[at] & 1)
         node_index[at] = most_on(pages, part.coarse, len(touches) - 1)
         if codes is not None and pages.rate:
             codes[:, at] = coarse_codes(pages.rate, part.coarse, pages.blocks)

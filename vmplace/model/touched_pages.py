@@ -46,7 +46,8 @@ class TouchedPages:
     places in ``blocks`` of those whose pages have an entry each; ``whole``: of those that are an entry.
     ``touches[N + 1, E]``: in how many windows each node touched it; the last row is of nodes that are not
     known.
-    ``newest[N, E / 8]``: bits of those that it touched in the newest of them; of ``coarse`` ones: in any.
+    ``newest[N, E / 8]``: bits of those that it touched in the newest of them; a ``coarse`` one: in
+    any, if anybody did in that.
     ``seen[E]``, ``wrote[E]``: whether anybody touched it, and wrote; bit 0 of the newest window.
     ``all_written``: in one of them that is not known.  ``codes[N, E]``: its rate (page_rates.py).
     ``coarse``: entries of small pages that differ: they have the mean of these, and the node that has most.

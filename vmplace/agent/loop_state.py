@@ -27,7 +27,7 @@ class LoopState:
 
     It belongs to the loop's thread.  Others may read ``status``, ``host`` and ``last_plan``, which are
     replaced whole, and hand over what is for ``inbox``.  ``host`` is what plans see: without the room that is
-    kept, None before the first look.  ``by_pages``: guests whose pages the last plan weighed.
+    kept, None before the first look.  ``by_pages``: guests that the last plan watches itself.
     """
 
     config: Config

@@ -114,10 +114,12 @@ def loose(tie: Tie, why: str, now_s: float) -> Tie:
 
 def _touched(tie: Tie, views: Mapping[Identity, GuestView], host: HostTopology) -> dict[Identity, GuestView]:
     """Return the guest, and those that may run on its node now: another one may have been tied elsewhere."""
+    is_there = tie.nid in host.nids
     return {
         who: one
         for who, one in views.items()
-        if who == tie.trial.who or any(cpus_on(host, vcpu, tie.nid) for vcpu in one.topology.vcpus)
+        if who == tie.trial.who
+        or (is_there and any(cpus_on(host, vcpu, tie.nid) for vcpu in one.topology.vcpus))
     }
 
 

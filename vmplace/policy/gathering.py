@@ -129,6 +129,10 @@ class Gathering:
         """Return the guests whose memory follows their vCPUs, while counters tell whether that helps."""
         return frozenset(one.move.guest for one in self.ties.values() if one.stage is Stage.TRIED)
 
+    def loose(self) -> frozenset[str]:
+        """Return the guests whose vCPUs are to float again."""
+        return frozenset(one.move.guest for one in self.ties.values() if one.stage is Stage.LOOSE)
+
     def moves(self, snapshot: Snapshot) -> tuple[VcpuMove, ...]:
         """Return what is to be done, of guests that are there."""
         here = {guest.topology.identity: guest.topology for guest in snapshot.guests}

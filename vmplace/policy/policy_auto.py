@@ -44,6 +44,7 @@ MOST_COUNTS = 1 << 20
 COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
 FOLLOWS = "gain and price: its memory follows its vCPUs, and counters tell whether that helps"
+FLOATS = "its vCPUs get back the CPUs that they had, so its memory stays for now"
 WAITS = "this window tells too little of its pages, so they stay as they were placed"
 UNCOUNTED = "nothing counts accesses to memory of {}: what was seen of them counts as all, so little moves"
 
@@ -71,7 +72,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     before, crowding = state, state.crowding.now(snapshot)
     seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowding)}
     gathering = followed(state.gathering, snapshot)
-    rest = _without_evidence(snapshot, seen, crowding, gathering.tried())
+    rest = _without_evidence(snapshot, seen, crowding, gathering)
     after = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding, gathering=gathering)
     if not seen:
         return replace(rest, vcpu_moves=gathering.moves(snapshot)), remembered(after, before)
@@ -189,22 +190,21 @@ def _npages(guest: GuestView) -> int:
 
 
 def _without_evidence(
-    snapshot: Snapshot, seen: dict[str, Entries], crowding: Crowding, tried: frozenset[str]
+    snapshot: Snapshot, seen: dict[str, Entries], crowding: Crowding, gathering: Gathering
 ) -> PlacementPlan:
-    """Return what the others' vCPUs alone tell; who waits for evidence stays.
-
-    ``tried``: guests whose vCPUs were tied on trial.
-    """
+    """Return what the others' vCPUs alone tell; who waits, for evidence or for vCPUs to float, stays."""
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
-    waits = tuple(guest.topology.name for guest in rest if crowding.waits(guest))
+    tried, loose = gathering.tried(), gathering.loose()
+    waits = {guest.topology.name: WAITS for guest in rest if crowding.waits(guest)}
+    waits |= {guest.topology.name: FLOATS for guest in rest if guest.topology.name in loose}
     rest = tuple(guest for guest in rest if guest.topology.name not in waits)
     names = (guest.topology.name for guest in rest if guest.settings.mode is not Mode.MANUAL)
     plan = home.plan(replace(snapshot, guests=rest))
     return replace(
         plan,
-        stays=(*plan.stays, *(Stay(name, WAITS) for name in waits)),
+        stays=(*plan.stays, *(Stay(name, why) for name, why in waits.items())),
         weighings=(
             *(Weighing(name, unknown=FOLLOWS if name in tried else BY_VCPUS) for name in names),
-            *(Weighing(name, unknown=f"gain and price: {WAITS}") for name in waits),
+            *(Weighing(name, unknown=f"gain and price: {why}") for name, why in waits.items()),
         ),
     )

@@ -84,8 +84,11 @@ class Mixture:
         return plan
 
     def prices(self, number: int) -> Matrix:
-        """Return the last prices [N, N] of guest ``number``: what one more access costs all, in its time."""
-        prices = self.corners[-1]
+        """Return the first prices [N, N] of guest ``number``: what one more access costs all, in its time.
+
+        That is with all pages where they are.
+        """
+        prices = self.corners[1] if len(self.corners) > 1 else None
         return np.zeros_like(self.traffics[number]) if prices is None else prices[number]
 
     def shares(self, system: MemorySystem, task: PageTask, number: int) -> Matrix:

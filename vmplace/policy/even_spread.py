@@ -4,7 +4,8 @@
    Which node has how much room for them follows from all guests' rates, which vary from window to window.
 2. So of a plan's moves of such pages those are distributed evenly over the nodes of the guest's vCPUs, beside
    what stays, unless that makes a guest slower than the plan would by more than ``WORTH``.
-3. Only a guest that no node has CPUs enough for: the vCPUs of others are gathered where most pages are.
+   Before that, pages without a home that would change nodes with each other stay, by the same measure.
+3. Evenly only a guest that no node has CPUs enough for: vCPUs of others are gathered where most pages are.
 4. Of a guest that was moved before, shared pages and copies stay where they may as well, by the same measure:
    they follow neither each window's rates nor the chance by which one node alone was seen.
 
@@ -87,20 +88,26 @@ def evened(
 
     ``settled``: guests of which shared pages and copies stay, on the same condition.
     """
-    places = [exchanged(system, *one) for one in zip(guests, places, strict=True)]
     plans: Plans | None = None
     times: Matrix | None = None
     for number, guest in enumerate(guests):
-        others = _others(system, guest, places[number]) if has_to_span[number] else ()
-        for other in others if settled[number] else others[:1]:
-            plans = plans or Plans.of(system, tuple(guests), places)
-            times = plans.times() if times is None else times
-            tried = plans.with_guest(number, other)
-            tried_times = tried.times(times)
-            if bool((tried_times <= (1 + WORTH) * times).all()):
-                # Never later than before: else each guest's change could cost the others WORTH once more.
-                plans, times = tried, np.minimum(times, tried_times)
+        for of in (_exchange, _others) if has_to_span[number] else (_exchange,):
+            others = of(system, guest, places[number] if plans is None else plans.places[number])
+            for other in others if settled[number] else others[:1]:
+                plans = plans or Plans.of(system, tuple(guests), places)
+                times = plans.times() if times is None else times
+                tried = plans.with_guest(number, other)
+                tried_times = tried.times(times)
+                if bool((tried_times <= (1 + WORTH) * times).all()):
+                    # Never later than before: else each guest's change could cost the others WORTH once more.
+                    plans, times = tried, np.minimum(times, tried_times)
     return places if plans is None else plans.places
+
+
+def _exchange(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tuple[NodeIndexes, ...]:
+    """Return the plan with pages exchanged, if that changes anything."""
+    other = exchanged(system, guest, plan)
+    return () if other is plan or bool((other == plan).all()) else (other,)
 
 
 def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tuple[NodeIndexes, ...]:
@@ -116,7 +123,7 @@ def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tu
     stays = np.where((guest.node == REPLICATED) & (plan >= 0), guest.node, plan)
     even = stays.copy()
     beyond = system.latency - ALIKE * system.latency[:, near].mean(axis=1, keepdims=True)
-    some = np.flatnonzero((guest.node >= 0) & (costs(guest.heat, plan, beyond) > 0))
+    some = np.flatnonzero((guest.node >= 0) & (plan >= 0) & (costs(guest.heat, plan, beyond) > 0))
     stays[some] = guest.node[some]
     if not (stays != plan).any():
         return ()

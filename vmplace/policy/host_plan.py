@@ -46,6 +46,8 @@ from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 
 SETTLED_MOVES = 3
 """After so many plans that moved pages of a guest, those that are shared move for what is worth it alone."""
+SMALLEST = 1e-12
+"""A price (ns) below this is none."""
 SAMPLED_PAGES = 1 << 16
 """The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
 
@@ -54,9 +56,10 @@ Hurdles = tuple[Matrix, Matrix]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Where each guest's pages ought to be, and the prices [N, N] by (node, place) of its accesses then.
+    """Where each guest's pages ought to be, and the prices [N, N] by (node, place) of its accesses as yet.
 
-    A price is what one more access costs all guests, in units of the guest's own time (ns).
+    A price is what one more access costs all guests, in units of the guest's own time (ns).  At prices of the
+    plan a page that leaves a full controller would gain nothing: it is not full any more then.
     """
 
     plans: list[NodeIndexes]
@@ -200,7 +203,7 @@ class HostPlanner:
 
 @dataclass(frozen=True)
 class Change:
-    """A guest's pages, where they ought to be, and what its accesses cost then (``Wanted``)."""
+    """A guest's pages, where they ought to be, and what its accesses cost as yet (``Wanted``)."""
 
     guest: GuestEvidence
     plan: NodeIndexes
@@ -215,12 +218,13 @@ class Change:
         """Return the change to other places."""
         return replace(self, plan=plan)
 
-    def gains_ns(self, pages: Indexes) -> Matrix:
-        """Return what a change of each of ``pages`` gains the guest, and others, in its time; 0 at least."""
+    def best_first(self, pages: Indexes, prices: Matrix) -> Indexes:
+        """Return the order of ``pages`` by what all gain for each of ``prices``, of like ones by heat."""
         guest, heat = self.guest, self.guest.heat.take(pages, axis=0)
+        order = hottest_first(row_sums(heat) / guest.sizes_of(pages))
         saved = costs(heat, guest.node[pages], self.prices) - costs(heat, self.plan[pages], self.prices)
-        gains: Matrix = np.maximum(saved / (guest.mlp * guest.parallelism), 0.0)
-        return gains
+        worth = np.maximum(saved, 0.0) / np.maximum(prices, SMALLEST)
+        return order[hottest_first(worth[order])]
 
 
 def _affordable(view: HostView, change: Change, memory: guard.Memory) -> NodeIndexes:
@@ -234,7 +238,7 @@ def _affordable(view: HostView, change: Change, memory: guard.Memory) -> NodeInd
     kept, free = guest.node.copy(), stakes <= 0
     kept[changed[free]] = plan[changed[free]]
     paid, stakes = changed[~free], stakes[~free]
-    order = hottest_first(change.gains_ns(paid) / stakes)
+    order = change.best_first(paid, stakes)
     chosen = paid[order[: int(np.searchsorted(np.cumsum(stakes[order]), budget_ns, side="right"))]]
     kept[chosen] = plan[chosen]
     return kept
@@ -246,7 +250,7 @@ def _fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | Non
     if room is None or not len(changed):
         return plan, room
     kept, free, copies, churn = guest.node.copy(), room.free.copy(), room.copies.copy(), room.churn
-    order = changed[hottest_first(change.gains_ns(changed) / guest.sizes_of(changed))]
+    order = changed[change.best_first(changed, guest.sizes_of(changed))]
     sizes = guest.sizes_of(order)
     for target in np.unique(plan[order]).tolist():
         mine = plan[order] == target

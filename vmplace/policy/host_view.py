@@ -247,7 +247,7 @@ def row_sums(counts: Matrix) -> npt.NDArray[np.float64]:
 def hottest_first(heat: npt.NDArray[np.float64]) -> Indexes:
     """Return the order of pages by heat [P]; what differs by less than a part in 128 is as it comes.
 
-    By the upper half of a float alone, which sorts several times faster.
+    By the upper half of a float alone, which sorts several times faster; none may be below zero, or NaN.
 
     >>> hottest_first(np.array([1.0, 0.0, 3e9, 1.001])).tolist()
     [2, 0, 3, 1]

@@ -347,6 +347,18 @@ def test_pages_that_move_to_and_fro_are_vetoed(journal: Journal):
     assert [(o.moved, o.vetoed) for o in outcomes] == [(8, 0), (8, 0), (0, 8)]
 
 
+def test_pages_that_moved_to_and_fro_may_follow_vcpus_that_went_elsewhere(journal: Journal):
+    """A guest that has not moved anything yet has nothing to be forgiven."""
+    kernel = fake_ram(8)
+    mover = Mover(journal, Budget(None), kernel=kernel)
+    mover.forgive(guest(8))
+    for nid in (1, 0, 1, 0, 1):
+        mover.apply(plan_of(BASE, 8, nid), {"db1": guest(8)})
+    assert mover.apply(plan_of(BASE, 8, 0), {"db1": guest(8)}).outcomes[0].vetoed == 8
+    mover.forgive(guest(8))
+    assert mover.apply(plan_of(BASE, 8, 0), {"db1": guest(8)}).outcomes[0].vetoed == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_page_is_accounted_for_and_reported_truly(journal: Journal, seed: int):
     noise = np.random.default_rng(seed)

@@ -157,3 +157,27 @@ def test_of_samples_the_last_window_counts_its_own() -> None:
     found = evidence(*[sampled_window(1, 8, 1.0)] * 3, sampled_window(2, 2, 1.0))
     assert found.heat.sum(axis=0).argmax() == 1
     assert found.recent.sum(axis=0).tolist() == [0, 0, 2 * BLOCK, 0]
+
+
+def test_blocks_that_are_taken_as_a_whole_had_no_access_either_where_nobody_touched_them() -> None:
+    half = touched_by(0) * (np.arange(BLOCK) % 2).astype(np.uint8)
+    pages: GuestPages | None = None
+    for touched in (*[half] * 5, touched_by()):
+        pages = absorbed(pages, window(touched, 1.0))
+    assert pages
+    for most in (None, 0):
+        found = entries_of(pages, 1.0, most)
+        assert found and found.heat.any() and not found.recent.any()
+
+
+def test_a_few_samples_of_pages_that_are_shared_alike_give_them_no_owner() -> None:
+    """Each page was caught once: by chance, half of them from either node."""
+    chance = np.random.default_rng(1)
+    batches = []
+    for _ in range(4):
+        batch = sampled_window(1, 1, 1.0)
+        hits = NodeHits(np.arange(BLOCK), chance.integers(0, 2, BLOCK))
+        batches.append(replace(batch, ranges=(replace(batch.ranges[0], counted=hits),)))
+    found = evidence(*batches)
+    shares = found.recent[:, :2] / found.recent.sum(axis=1, keepdims=True)
+    assert np.abs(shares - 0.5).max() < 0.2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
+from vmplace.model.memory_system import Link, routed
 from vmplace.policy.even_spread import WORTH, Plans, distributed, evened, exchanged
 from vmplace.policy.host_view import REPLICATED, GuestEvidence, NodeIndexes
 
@@ -153,3 +154,23 @@ def test_absent_pages_and_copies_change_no_places() -> None:
     kept = exchanged(two_nodes(), mine, plan)
     assert kept[2:5].tolist() == plan[2:5].tolist()
     assert sorted(kept[[0, 1, 5]].tolist()) == [0, 0, 1]
+
+
+def test_pages_that_gain_a_little_each_are_not_kept_from_it_for_good() -> None:
+    """Two kinds lie on each other's node: a page gains less than 5 % by going home, its guest 3 % by all."""
+    mine = guest([[53, 47]] * 100 + [[47, 53]] * 100, parallelism=4.0)
+    mine = replace(mine, node=np.array([1] * 100 + [0] * 100, np.int8), think_ns=0.1)
+    home = places(100, 100)
+    assert (exchanged(two_nodes(), mine, home) == mine.node).all()
+    (kept,) = evened(two_nodes(), [mine], [home], [False], [True])
+    assert (kept == home).all()
+
+
+@pytest.mark.parametrize("remote", [1.01, 1.05])
+def test_planned_copies_are_made_however_near_remote_memory_is(remote: float) -> None:
+    latency = np.array([[100.0, 100 * remote], [100 * remote, 100.0]])
+    system = routed((0, 1), latency, np.ones(2), [Link((0, 1), 1.0)], 1.0)
+    mine = replace(guest([[9, 9]] * 100, written=False), node=places(50, 50))
+    plan = np.full(100, REPLICATED, np.int8)
+    (kept,) = evened(system, [mine], [plan], [True], [True])
+    assert (kept == REPLICATED).all()

@@ -20,7 +20,7 @@ from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import HostView
 from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Snapshot
 from vmplace.policy.planner_view import _only_from
-from vmplace.policy.policy_auto import AutoPolicy, _granted
+from vmplace.policy.policy_auto import AutoPolicy, _granted, by_pages
 from vmplace.policy.vcpu_places import free_cores, may_tie, vcpu_nodes
 from vmplace.policy.vcpu_plan import following_ns
 from vmplace.sampling.guest_cost import MemoryRate
@@ -201,6 +201,17 @@ def test_a_neighbour_that_was_tied_elsewhere_says_nothing() -> None:
     away = view((0, 1, 2, 3), name="beside", pid=43, costs=[2.0] * 6, until_s=110.0)
     state = followed(state, at(110.0, moved(view(), costs=[0.9] * 6, until_s=110.0), away))
     assert stage_of(state, view()) is Stage.KEPT
+
+
+def test_a_node_that_goes_in_the_middle_of_a_trial_blames_nobody() -> None:
+    """Where the node is gone, its CPUs are nobody's, and a neighbour's plan must not fail by it."""
+    one_node = HostTopology(HOST.nodes[:1], {(0, 0): 10})
+    state = followed(
+        tried(view(), view(name="beside", pid=43)), at(103.0, view(name="beside", pid=43), host=one_node)
+    )
+    assert stage_of(state, view()) is Stage.TRIED
+    state = followed(state, at(104.0, moved(view()), view(name="beside", pid=43)))
+    assert stage_of(state, view()) is Stage.TRIED
 
 
 def test_what_somebody_else_changed_is_left_alone() -> None:
@@ -429,3 +440,16 @@ def test_no_page_of_a_guest_moves_in_a_plan_that_asks_for_its_vcpus() -> None:
     tie = replace(tie, move=replace(tie.move, guest=guest.topology.name))
     policy.state = replace(policy.state, gathering=Gathering({guest.topology.identity: tie}))
     assert after(guest).moves and not after(guest, policy=policy).moves
+
+
+def test_no_memory_goes_on_to_the_node_that_vcpus_are_about_to_leave() -> None:
+    """Where nothing tells of pages but where vCPUs run."""
+    guest = moved(view())
+    policy = AutoPolicy()
+    (kept,) = (replace(one, stage=Stage.TRIED) for one in asked(view()).ties.values())
+    for stage, moves in ((Stage.TRIED, True), (Stage.LOOSE, False)):
+        state = Gathering({guest.topology.identity: replace(kept, stage=stage, since_s=101.0, seen_s=101.0)})
+        policy.state = replace(policy.state, gathering=state)
+        plan = policy(at(102.0, moved(view(), there=0.0)))
+        assert bool(plan.moves) == moves
+        assert by_pages(plan) == {guest.topology.name}

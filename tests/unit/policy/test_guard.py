@@ -8,7 +8,7 @@ import pytest
 from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy import guard
 from vmplace.policy.host_plan import HostPlanner
-from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, traffic
+from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, Room, traffic
 
 MS = 1e6
 
@@ -148,3 +148,19 @@ def test_copies_are_bought_only_if_dropping_them_could_be_paid_for_too():
             host = replace(view(pages, now_ms=now_ms, move_ns=4 * each_ns), collapse_ns=4 * drop_ns)
             (plan,) = planner.plan(host).pages
         assert int((plan == REPLICATED).sum()) == pytest.approx(20, abs=1)
+
+
+def test_a_full_controller_is_rid_of_the_hottest_pages_first():
+    """Once it is not full any more, pages that are used alike gain nothing, and may not rank by that."""
+    chance = np.random.default_rng(3)
+    heat = (chance.pareto(1.5, 800) + 0.1)[:, None] * (1 + 0.02 * chance.standard_normal((800, 2))) * 1e6
+    pages = replace(guest(heat, parallelism=16.0), recent=heat, counters=seen(0).counters)
+    host = HostView(two_nodes(controllers=(0.05, 0.05), link=10.0), np.full(2, 1e9), (pages,), 1.0)
+    host = replace(host, room=Room(40.0, np.full(2, 1e9), np.full(2, 1e9)))
+    planner = HostPlanner()
+    planner.plan(replace(host, now_ns=-1000 * MS))
+    (plan,) = planner.plan(host).pages
+    total = heat.sum(axis=1)
+    moved = total[plan == 1]
+    # Not all of the hottest are to go: half of all stay.
+    assert len(moved) == 40 and moved.sum() > 0.6 * np.sort(total)[-40:].sum()

@@ -72,6 +72,7 @@ class HostActuator:
         )
         self._pinner = Pinner(self._journal, proc=calls.proc, sysfs=calls.sysfs, threads=calls.threads)
         self._replicator = Replicator(budget, calls.clock, calls.proc, calls.opened, calls.ask)
+        self._tied_to: dict[Identity, int | None] = {}
 
     def apply(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
@@ -80,7 +81,7 @@ class HostActuator:
         pinned = pin_all(self._pinner, plan.vcpu_moves, guests)
         for move in pinned.pinned:
             LOG.info("%s", vcpus_line(move))
-            self._mover.forgive(guests[move.guest])
+            self._forgive(guests[move.guest], move)
         # Without its vCPUs, a guest's memory would follow to a node where nobody is.
         tied = {move.guest for move in plan.vcpu_moves if move.nid is not None}
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused & tied)
@@ -93,6 +94,12 @@ class HostActuator:
                 LOG.info("%s", copies_line(outcome))
         failures = (*pinned.failures, *failures, *result.failures, *refused)
         return replace(result, failures=failures, replicas=replicas, pinned=pinned.pinned, dropped=dropped)
+
+    def _forgive(self, guest: GuestTopology, move: VcpuMove) -> None:
+        """Let pages go back to where they were if vCPUs go to a node, but once: others may move them, too."""
+        if move.nid is not None and self._tied_to.get(guest.identity) != move.nid:
+            self._mover.forgive(guest)
+        self._tied_to[guest.identity] = move.nid
 
     def _drop_copies(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology]
@@ -117,6 +124,7 @@ class HostActuator:
             dropped = self._replicator.release(guest)
         finally:
             self._mover.release(guest)
+            self._tied_to.pop(guest.identity, None)
         for reported in dropped.reported:
             LOG.info('guest=%s reason="%s"', guest.name, reported)
         if dropped.left:

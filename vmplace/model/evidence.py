@@ -53,7 +53,8 @@ NEAR_PAGES = 16
 class Entries:
     """Evidence of one guest with E entries on N nodes; ``pages`` are their ranges, entries in their order.
 
-    ``heat[E, N]``: accesses expected within HORIZON_S.  ``recent[E, N]``: those of the last window."""
+    ``heat[E, N]``: accesses expected within HORIZON_S.  ``recent[E, N]``: those of the newest window, as
+    far as it tells."""
 
     pages: tuple[TouchedPages, ...]
     heat: Matrix
@@ -115,7 +116,8 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     sizes = pages.sizes.astype(np.float64)
     by_samples = pages.counted and pages.sampled
     watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
-    heat = _sampled_heat(pages, lengths_s) if by_samples else _heat_of_bits(pages, watched_s)
+    units = _sample_units(pages) if by_samples else None
+    heat = _heat_of_bits(pages, watched_s) if units is None else _sampled_heat(pages, lengths_s, units)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
@@ -124,20 +126,20 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]
     node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
-    recent = _of_newest(pages, heat, lengths_s[0])
+    recent = _of_newest(pages, heat, lengths_s[0], units)
     absent = np.flatnonzero(node < 0)
     if len(absent):
         heat[absent] = 0.0
     return Entries((pages,), heat, recent, written, node, sizes)
 
 
-def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float) -> Matrix:
+def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: Sequence[Indexes] | None) -> Matrix:
     """Return the accesses [E, N] of the newest window alone: it had no part in what was moved before it.
 
     Of a page that its usual nodes did not touch this time, all are of those that did.
     """
-    if pages.counted and pages.sampled:
-        return _believed(pages, pages.counted[:1])
+    if units is not None:
+        return _believed(pages, pages.counted[:1], units)
     newest = np.unpackbits(pages.newest, axis=1, count=len(heat)).T.astype(np.float64)
     recent: Matrix = heat * newest
     by_row = np.ones(pages.nodes)
@@ -275,21 +277,26 @@ def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
     return counts
 
 
-def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...]) -> Matrix:
+def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes]) -> Matrix:
     """Return what counted samples imply, in samples per horizon."""
     counted_s = max(_watched_s(lengths_s, len(pages.counted)), SHORTEST_S)
-    return _believed(pages, pages.counted) * (HORIZON_S / counted_s)
+    return _believed(pages, pages.counted, units) * (HORIZON_S / counted_s)
 
 
-def _believed(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
+def _believed(pages: TouchedPages, windows: Sequence[NodeHits], units: Sequence[Indexes]) -> Matrix:
     """Return what the samples of these windows imply: each entry's own as far as chance explains no more."""
     counts = _counts(pages, windows)
-    block = pages.block_of(np.arange(len(counts)))
+    return credible(counts, counts, units)
+
+
+def _sample_units(pages: TouchedPages) -> list[Indexes]:
+    """Return the numbers of the units that tell of each entry: of a few pages around it, and of its block."""
+    every = np.arange(len(pages.heat))
+    block, near = pages.block_of(every), every // NEAR_PAGES
     place = pages.node_index.astype(np.intp) + 1
-    near = np.arange(len(counts)) // NEAR_PAGES
     within = _numbered(block * (pages.nodes + 1) + place)
     inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
-    return credible(counts, counts, [inner, within])
+    return [inner, within]
 
 
 def _numbered(keys: Indexes) -> Indexes:

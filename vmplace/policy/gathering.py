@@ -3,16 +3,18 @@
 Times are in s of the agent's clock.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from vmplace.policy.gather_trial import GatherTrial
-from vmplace.policy.plan import Snapshot, VcpuMove
+from vmplace.policy.plan import GuestView, Mode, Snapshot, VcpuMove
 from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 Cpus = Mapping[int, tuple[int, ...]]
+LEAVING_S = 10.0
+"""For so long memory waits for vCPUs that are to float again."""
 SETTLE_S = 5.0
 """After how long the next layout is thought of, as long as there is something new."""
 
@@ -121,17 +123,27 @@ class Gathering:
         """Return whose vCPUs are not to be tied now."""
         return frozenset([*self.ties, *(who for who, one in self.refused.items() if now_s < one.until_s)])
 
-    def asked(self) -> frozenset[str]:
-        """Return the guests whose vCPUs are about to go to a node: memory follows once they are there."""
-        return frozenset(one.move.guest for one in self.ties.values() if one.stage is Stage.ASKED)
+    def asked(self, guests: Sequence[GuestView]) -> frozenset[str]:
+        """Return which of ``guests`` have vCPUs that are about to go to a node: memory follows them there."""
+        return frozenset(name for name, one in self._ties_of(guests) if one.stage is Stage.ASKED)
 
-    def tried(self) -> frozenset[str]:
-        """Return the guests whose memory follows their vCPUs, while counters tell whether that helps."""
-        return frozenset(one.move.guest for one in self.ties.values() if one.stage is Stage.TRIED)
+    def tried(self, guests: Sequence[GuestView]) -> frozenset[str]:
+        """Return of which of ``guests`` memory follows vCPUs, while counters tell whether that helps."""
+        return frozenset(name for name, one in self._ties_of(guests) if one.stage is Stage.TRIED)
 
-    def loose(self) -> frozenset[str]:
-        """Return the guests whose vCPUs are to float again."""
-        return frozenset(one.move.guest for one in self.ties.values() if one.stage is Stage.LOOSE)
+    def leaving(self, guests: Sequence[GuestView], now_s: float) -> frozenset[str]:
+        """Return which of ``guests`` have vCPUs that are about to float again: at once, unless refused."""
+        free = [one for one in guests if one.may_change and one.settings.mode is not Mode.MANUAL]
+        return frozenset(
+            name
+            for name, one in self._ties_of(free)
+            if one.stage is Stage.LOOSE and one.gone_s is None and now_s - one.since_s < LEAVING_S
+        )
+
+    def _ties_of(self, guests: Sequence[GuestView]) -> list[tuple[str, Tie]]:
+        """Return the ties of these processes by name: another one may have the name of one that ended."""
+        known = ((one.topology.name, self.ties.get(one.topology.identity)) for one in guests)
+        return [(name, one) for name, one in known if one is not None]
 
     def moves(self, snapshot: Snapshot) -> tuple[VcpuMove, ...]:
         """Return what is to be done, of guests that are there."""

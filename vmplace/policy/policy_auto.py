@@ -4,8 +4,8 @@
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
 2. One thing needs no knowledge of pages: if all vCPUs of a guest run on one node, its memory belongs there
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
-   pages, unless controllers are full (full_controllers.py).  Other guests whose source sees no nodes are left
-   alone: that a guest spans nodes is no reason to interleave it.
+   pages, unless controllers are full (full_controllers.py), or its vCPUs are about to float again.  Other
+   guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to interleave it.
 3. vCPUs that may run on several nodes are tied to one if that saves time with the memory that follows, and
    get the CPUs back that they had if it did not (gather_ties.py).
 4. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
@@ -81,7 +81,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     view, traffics = host_view(snapshot, guests, seen, state, horizon)
     memories, gathering = _granted(state.memories, gathering, view)
     gathering = chosen(gathering, snapshot, view, _lived_ns(memories, view), horizon.price)
-    planner = HostPlanner(memories, steady=dict(state.steady), waiting=gathering.asked())
+    planner = HostPlanner(memories, steady=dict(state.steady), waiting=gathering.asked(snapshot.guests))
     decision = planner.plan(view)
     places = {
         guest.topology.name: allowed_places(seen[guest.topology.name], evidence, pages)
@@ -154,7 +154,7 @@ def _coarse_notes(seen: dict[str, Entries]) -> tuple[str, ...]:
 
 
 def by_pages(plan: PlacementPlan) -> frozenset[str]:
-    """Return the guests that the plan itself watches: their pages were weighed, or their vCPUs are tried.
+    """Return the guests that the plan itself watches: their pages were weighed, or wait, or vCPUs are tried.
 
     Of others, vCPUs alone tell where memory belongs, and a trial of theirs tells whether that was right.
     """
@@ -194,9 +194,9 @@ def _without_evidence(
 ) -> PlacementPlan:
     """Return what the others' vCPUs alone tell; who waits, for evidence or for vCPUs to float, stays."""
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
-    tried, loose = gathering.tried(), gathering.loose()
+    tried, leaving = gathering.tried(rest), gathering.leaving(rest, snapshot.now_ns / 1e9)
     waits = {guest.topology.name: WAITS for guest in rest if crowding.waits(guest)}
-    waits |= {guest.topology.name: FLOATS for guest in rest if guest.topology.name in loose}
+    waits |= {guest.topology.name: FLOATS for guest in rest if guest.topology.name in leaving}
     rest = tuple(guest for guest in rest if guest.topology.name not in waits)
     names = (guest.topology.name for guest in rest if guest.settings.mode is not Mode.MANUAL)
     plan = home.plan(replace(snapshot, guests=rest))

@@ -15,10 +15,10 @@ from vmplace.policy import guard
 from vmplace.policy.gather_choice import tie
 from vmplace.policy.gather_ties import ASKED_S, FIRST_WAIT_S, GONE_S, KEPT_S, LOOSE_S, followed
 from vmplace.policy.gather_trial import FRESH_S, STUCK_S, UNJUDGED_S, GatherTrial, fresh
-from vmplace.policy.gathering import EarlierTie, Gathering, Stage, Tie, news
+from vmplace.policy.gathering import LEAVING_S, EarlierTie, Gathering, Stage, Tie, news
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import HostView
-from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Snapshot
+from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.planner_view import _only_from
 from vmplace.policy.policy_auto import AutoPolicy, _granted, by_pages
 from vmplace.policy.vcpu_places import free_cores, may_tie, vcpu_nodes
@@ -442,14 +442,40 @@ def test_no_page_of_a_guest_moves_in_a_plan_that_asks_for_its_vcpus() -> None:
     assert after(guest).moves and not after(guest, policy=policy).moves
 
 
-def test_no_memory_goes_on_to_the_node_that_vcpus_are_about_to_leave() -> None:
-    """Where nothing tells of pages but where vCPUs run."""
-    guest = moved(view())
+def placed(state: Gathering, guest: GuestView, now_s: float = 102.0) -> PlacementPlan:
+    """Return the plan for a guest of which nothing tells but where vCPUs run."""
     policy = AutoPolicy()
-    (kept,) = (replace(one, stage=Stage.TRIED) for one in asked(view()).ties.values())
-    for stage, moves in ((Stage.TRIED, True), (Stage.LOOSE, False)):
-        state = Gathering({guest.topology.identity: replace(kept, stage=stage, since_s=101.0, seen_s=101.0)})
-        policy.state = replace(policy.state, gathering=state)
-        plan = policy(at(102.0, moved(view(), there=0.0)))
-        assert bool(plan.moves) == moves
-        assert by_pages(plan) == {guest.topology.name}
+    policy.state = replace(policy.state, gathering=state)
+    return policy(at(now_s, guest))
+
+
+def in_stage(stage: Stage, **more: object) -> Gathering:
+    (tie,) = asked(view()).ties.values()
+    tie = replace(tie, stage=stage, since_s=101.0, seen_s=101.0, **more)
+    return Gathering({view().topology.identity: tie})
+
+
+def test_no_memory_goes_on_to_the_node_that_vcpus_are_about_to_leave() -> None:
+    follows, leaves = placed(in_stage(Stage.TRIED), moved(view(), there=0.0)), in_stage(Stage.LOOSE)
+    assert follows.moves and by_pages(follows) == {"g"}
+    assert not placed(leaves, moved(view(), there=0.0)).moves
+    # What the kernel refuses for so long is as good as tied.
+    assert placed(leaves, moved(view(), there=0.0), 101.0 + LEAVING_S).moves
+
+
+def test_memory_waits_for_no_vcpus_that_may_not_be_changed_or_are_gone() -> None:
+    leaves, there = in_stage(Stage.LOOSE), moved(view(), there=0.0)
+    assert placed(leaves, replace(there, may_change=False)).moves
+    manual = replace(there, settings=GuestSettings(mode=Mode.MANUAL))
+    assert [one.reason for one in placed(leaves, manual).stays] == [
+        "the operator places this guest by hand (mode manual)"
+    ]
+    # Somebody else gave them CPUs of the node by now.
+    assert placed(leaves, view((4, 5), there=0.0)).moves
+
+
+@pytest.mark.parametrize("stage", [Stage.TRIED, Stage.LOOSE])
+def test_a_guest_that_was_started_again_has_no_tie_of_the_one_before(stage: Stage) -> None:
+    again = moved(view(pid=99), there=0.0)
+    plan = placed(in_stage(stage), again)
+    assert plan.moves and not by_pages(plan)

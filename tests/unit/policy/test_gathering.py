@@ -449,9 +449,9 @@ def placed(state: Gathering, guest: GuestView, now_s: float = 102.0) -> Placemen
     return policy(at(now_s, guest))
 
 
-def in_stage(stage: Stage, **more: object) -> Gathering:
+def in_stage(stage: Stage) -> Gathering:
     (tie,) = asked(view()).ties.values()
-    tie = replace(tie, stage=stage, since_s=101.0, seen_s=101.0, **more)
+    tie = replace(tie, stage=stage, since_s=101.0, seen_s=101.0)
     return Gathering({view().topology.identity: tie})
 
 

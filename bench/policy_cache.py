@@ -23,7 +23,7 @@ CODE = ("model", "native", "policy", "sampling", "simulate", "topology")
 """With the modules that are in no part, these are closed: none of them imports another part."""
 PRODUCT = (*CODE, "actuation", "agent")
 PLANNERS = (
-    "as_rounded.py", "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "host_plan.py",
+    "affordable.py", "as_rounded.py", "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "host_plan.py",
     "page_task.py", "steadiness.py", "vcpu_plan.py",
 )  # fmt: skip
 AGENTS = (

@@ -24,14 +24,13 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.credibility import credible
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
+from vmplace.model.sampled_entries import believed, sample_units
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
-from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import Movability
 
 HORIZON_S = 6.0
@@ -45,8 +44,6 @@ NEAR_BLOCKS = 16
 PRIVATE_AT_FIRST = 4.0
 """So many pages of a block are taken to be private at first: one that is shared proves little."""
 CHUNK_UNITS = 32
-NEAR_PAGES = 16
-"""64 KiB: pages that are taken to be more alike than those of a block (credibility.py)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     sizes = pages.sizes.astype(np.float64)
     by_samples = pages.counted and pages.sampled
     watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
-    units = _sample_units(pages) if by_samples else None
+    units = sample_units(pages) if by_samples else None
     heat = _heat_of_bits(pages, watched_s) if units is None else _sampled_heat(pages, lengths_s, units)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
@@ -139,7 +136,7 @@ def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: Sequen
     Of a page that its usual nodes did not touch this time, all are of those that did.
     """
     if units is not None:
-        return _believed(pages, pages.counted[:1], units)
+        return believed(pages, pages.counted[:1], units)
     newest = np.unpackbits(pages.newest, axis=1, count=len(heat)).T.astype(np.float64)
     recent: Matrix = heat * newest
     by_row = np.ones(pages.nodes)
@@ -267,41 +264,10 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     return weighed
 
 
-def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
-    """Return how many samples there were in these windows, by entry and node [E, N]."""
-    counts = np.zeros((len(pages.heat), pages.nodes))
-    for hits in windows:
-        known = hits.rows < pages.nodes
-        places = hits.pages[known] * pages.nodes + hits.rows[known]
-        counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
-    return counts
-
-
 def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes]) -> Matrix:
     """Return what counted samples imply, in samples per horizon."""
     counted_s = max(_watched_s(lengths_s, len(pages.counted)), SHORTEST_S)
-    return _believed(pages, pages.counted, units) * (HORIZON_S / counted_s)
-
-
-def _believed(pages: TouchedPages, windows: Sequence[NodeHits], units: Sequence[Indexes]) -> Matrix:
-    """Return what the samples of these windows imply: each entry's own as far as chance explains no more."""
-    counts = _counts(pages, windows)
-    return credible(counts, counts, units)
-
-
-def _sample_units(pages: TouchedPages) -> list[Indexes]:
-    """Return the numbers of the units that tell of each entry: of a few pages around it, and of its block."""
-    every = np.arange(len(pages.heat))
-    block, near = pages.block_of(every), every // NEAR_PAGES
-    place = pages.node_index.astype(np.intp) + 1
-    within = _numbered(block * (pages.nodes + 1) + place)
-    inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
-    return [inner, within]
-
-
-def _numbered(keys: Indexes) -> Indexes:
-    numbers: Indexes = np.unique(keys, return_inverse=True)[1]
-    return numbers
+    return believed(pages, pages.counted, units) * (HORIZON_S / counted_s)
 
 
 def _written_by_samples(pages: TouchedPages, heat: Matrix) -> Bools:

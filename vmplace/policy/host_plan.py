@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.policy import guard
+from vmplace.policy.affordable import Change, affordable, copies_of, fitting, stakes_ns
 from vmplace.policy.as_rounded import worthwhile
 from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
 from vmplace.policy.even_spread import evened
@@ -36,8 +37,6 @@ from vmplace.policy.host_view import (
     Indexes,
     NodeIndexes,
     Room,
-    costs,
-    hottest_first,
     row_sums,
 )
 from vmplace.policy.page_task import PageTask
@@ -46,8 +45,6 @@ from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
 
 SETTLED_MOVES = 3
 """After so many plans that moved pages of a guest, those that are shared move for what is worth it alone."""
-SMALLEST = 1e-12
-"""A price (ns) below this is none."""
 SAMPLED_PAGES = 1 << 16
 """The descent looks at about so many pages, evenly taken; the others then go by the prices found."""
 
@@ -58,8 +55,7 @@ Hurdles = tuple[Matrix, Matrix]
 class Wanted:
     """Where each guest's pages ought to be, and the prices [N, N] by (node, place) of its accesses as yet.
 
-    A price is what one more access costs all guests, in units of the guest's own time (ns).  At prices of the
-    plan a page that leaves a full controller would gain nothing: it is not full any more then.
+    A price is what one more access costs all guests, in units of the guest's own time (ns).
     """
 
     plans: list[NodeIndexes]
@@ -176,7 +172,7 @@ class HostPlanner:
         return HostPlacement([guest.node for guest in view.guests], moves)
 
     def _guarded(
-        self, view: HostView, change: "Change", spans: Spans, room: Room | None
+        self, view: HostView, change: Change, spans: Spans, room: Room | None
     ) -> tuple[NodeIndexes, Room | None]:
         guest = change.guest
         memory = self.memories[guest.name]
@@ -195,103 +191,10 @@ class HostPlanner:
             undone[pages[guest.node[pages] != ABSENT]] = back
             self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
             return undone, room
-        change = change.to(_affordable(view, change, memory))
-        kept, room = _fitting(change, room)
+        change = change.to(affordable(view, change, memory))
+        kept, room = fitting(change, room)
         self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
         return kept, room
-
-
-@dataclass(frozen=True)
-class Change:
-    """A guest's pages, where they ought to be, and what its accesses cost as yet (``Wanted``)."""
-
-    guest: GuestEvidence
-    plan: NodeIndexes
-    prices: Matrix
-
-    @property
-    def pages(self) -> Indexes:
-        """Return the pages that are to be elsewhere."""
-        return np.flatnonzero(self.plan != self.guest.node)
-
-    def to(self, plan: NodeIndexes) -> "Change":
-        """Return the change to other places."""
-        return replace(self, plan=plan)
-
-    def best_first(self, pages: Indexes, prices: Matrix) -> Indexes:
-        """Return the order of ``pages`` by what all gain for each of ``prices``, of like ones by heat."""
-        guest, heat = self.guest, self.guest.heat.take(pages, axis=0)
-        order = hottest_first(row_sums(heat) / guest.sizes_of(pages))
-        saved = costs(heat, guest.node[pages], self.prices) - costs(heat, self.plan[pages], self.prices)
-        worth = np.maximum(saved, 0.0) / np.maximum(prices, SMALLEST)
-        return order[hottest_first(worth[order])]
-
-
-def _affordable(view: HostView, change: Change, memory: guard.Memory) -> NodeIndexes:
-    """Return the changes that gain most for what is staked, way back included, as far as the budget goes."""
-    guest, plan = change.guest, change.plan
-    budget_ns = memory.budget_ns(view.now_ns, guest.slowdown_bound)
-    changed = change.pages
-    stakes = _stakes_ns(view, guest, changed, plan, memory)
-    if float(stakes.sum()) <= budget_ns:
-        return plan
-    kept, free = guest.node.copy(), stakes <= 0
-    kept[changed[free]] = plan[changed[free]]
-    paid, stakes = changed[~free], stakes[~free]
-    order = change.best_first(paid, stakes)
-    chosen = paid[order[: int(np.searchsorted(np.cumsum(stakes[order]), budget_ns, side="right"))]]
-    kept[chosen] = plan[chosen]
-    return kept
-
-
-def _fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | None]:
-    """Return the changes that gain most for their size, as far as there is room, and the room left then."""
-    guest, plan, changed = change.guest, change.plan, change.pages
-    if room is None or not len(changed):
-        return plan, room
-    kept, free, copies, churn = guest.node.copy(), room.free.copy(), room.copies.copy(), room.churn
-    order = changed[change.best_first(changed, guest.sizes_of(changed))]
-    sizes = guest.sizes_of(order)
-    for target in np.unique(plan[order]).tolist():
-        mine = plan[order] == target
-        upto = np.cumsum(sizes[mine])
-        if target == REPLICATED:
-            near = guest.worker
-            times = max(int(near.sum()) - 1, 1)
-            fits = (upto <= float(copies[near].min(initial=np.inf))) & (upto * times <= churn)
-            used = float(upto[fits][-1]) if fits.any() else 0.0
-            copies[near] -= used
-            free[near] -= used
-            churn -= used * times
-        else:
-            fits = (upto <= free[target]) & (upto <= churn)
-            used = float(upto[fits][-1]) if fits.any() else 0.0
-            free[target] -= used
-            churn -= used
-        chosen = order[mine][fits]
-        kept[chosen] = plan[chosen]
-    return kept, Room(churn, free, copies)
-
-
-def _copies(guest: GuestEvidence, places: NodeIndexes) -> npt.NDArray[np.float64]:
-    return np.where(places == REPLICATED, guest.copies, 1).astype(np.float64)
-
-
-def _stakes_ns(
-    view: HostView, guest: GuestEvidence, pages: Indexes, plan: NodeIndexes, memory: guard.Memory
-) -> npt.NDArray[np.float64]:
-    """Return what is staked on each of ``pages`` by the plan: the price, and what the way back takes.
-
-    That is the price of dropping copies, or of another move.  It is staked when a page leaves where it was
-    before anything was done, and is there to be spent when it goes back.
-    """
-    here, there, origin = guest.node[pages], plan[pages], memory.origin[pages]
-    pause = view.pause_ns(guest) * view.worth(guest, pages)
-    drop = view.collapse_ns / max(guest.parallelism, 1.0) * guest.unmapped(pages)
-    back = np.where(there == REPLICATED, drop, pause)
-    leaves, returns = (origin == here) | (origin == ABSENT), origin == there
-    price = _copies(guest, there) * pause
-    return np.where(returns, 0.0, price + np.where(leaves | (there == REPLICATED), back, 0.0))
 
 
 def _noted(
@@ -307,12 +210,12 @@ def _noted(
     trials, spent = memory.trials, memory.spent_ns
     for copies in (False, True):
         some = pages[(plan[pages] == REPLICATED) == copies]
-        costs = _copies(guest, plan[some]) * view.pause_ns(guest) * view.worth(guest, some)
+        costs = copies_of(guest, plan[some]) * view.pause_ns(guest) * view.worth(guest, some)
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
             trials = guard.with_trial(trials, guard.PastMove(some, before, after, due, view.now_ns, copies))
-            spent += float(_stakes_ns(view, guest, some, plan, memory).sum())
+            spent += float(stakes_ns(view, guest, some, plan, memory).sum())
     promise = None
     if guest.counters is not None:
         promise = guard.Promise(

@@ -23,8 +23,8 @@ CODE = ("model", "native", "policy", "sampling", "simulate", "topology")
 """With the modules that are in no part, these are closed: none of them imports another part."""
 PRODUCT = (*CODE, "actuation", "agent")
 PLANNERS = (
-    "affordable.py", "as_rounded.py", "corner_mix.py", "descent.py", "even_spread.py", "guard.py", "host_plan.py",
-    "page_task.py", "steadiness.py", "vcpu_plan.py",
+    "affordable.py", "as_rounded.py", "corner_mix.py", "descent.py", "even_spread.py", "guard.py",
+    "host_plan.py", "page_task.py", "steadiness.py", "vcpu_plan.py",
 )  # fmt: skip
 AGENTS = (
     "full_controllers.py", "gather_choice.py", "gather_ties.py", "gather_trial.py", "gathering.py", "home.py",

@@ -110,6 +110,34 @@ def test_memory_moves_though_vcpus_do_not_take_their_cpus_back(tmp_path: Path):
     assert {outcome.guest for outcome in result.outcomes} == {name} and result.failures
 
 
+def test_what_moved_to_and_fro_is_forgotten_once_for_each_time_that_vcpus_go_to_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where somebody else gives vCPUs other CPUs again and again, memory is not to move each time."""
+    forgiven: list[str] = []
+    monkeypatch.setattr(Mover, "forgive", lambda _, guest: forgiven.append(guest.name))
+    with child_guest(8) as child:
+        name, tid = child.guest.name, child.guest.vcpus[0].tid
+        every = os.sched_getaffinity(tid)
+        actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"))
+        counts = []
+        try:
+            for cpus, nid in (
+                ((min(every),), 0),
+                ((min(every),), 0),
+                (tuple(every), None),
+                ((min(every),), 0),
+            ):
+                move = VcpuMove(name, {0: cpus}, (0,), nid, "test")
+                actuator.apply(PlacementPlan(vcpu_moves=(move,)), {name: child.guest}, lambda: False)
+                counts.append(len(forgiven))
+                if nid is not None and len(counts) == 1:
+                    os.sched_setaffinity(tid, every)
+        finally:
+            actuator.close()
+    assert counts == [1, 1, 1, 2]
+
+
 def test_a_guest_that_holds_up_whoever_asks_does_not_keep_an_agent_from_knowing_ties(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

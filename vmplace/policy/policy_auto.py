@@ -8,7 +8,9 @@
    guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to interleave it.
 3. vCPUs that may run on several nodes are tied to one if that saves time with the memory that follows, and
    get the CPUs back that they had if it did not (gather_ties.py).
-4. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
+4. So many small pages are planned one by one (``MOST_COUNTS``), others by blocks.  Where many guests share in
+   that, those on one node go by blocks: their pages differ in heat alone.
+5. What the planner remembers is kept by entry from plan to plan, and follows pages if their block
    becomes one entry, or several.
 """
 
@@ -20,6 +22,8 @@ import numpy as np
 
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.metrics import Matrix
+from vmplace.model.pages import GuestPages
+from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import guard, home
 from vmplace.policy.forecast import weighings
 from vmplace.policy.full_controllers import Crowding
@@ -35,13 +39,18 @@ from vmplace.policy.plan_state import Known, State, carried_over, remembered
 from vmplace.policy.planner_view import Horizon, host_view, known_s
 from vmplace.policy.vcpu_plan import following_ns
 from vmplace.topology.guest import Identity
+from vmplace.topology.host import HostTopology
 
 __all__ = ["AutoPolicy", "Horizon", "by_pages", "plan_auto", "uncounted"]
 
 LOG = logging.getLogger(__name__)
 MOST_COUNTS = 1 << 20
 """Small pages planned one by one, times nodes: 1 GiB on four nodes.  A plan takes some 250 B for each."""
-COARSE = "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ than a plan tells apart"
+FEW_PAGES = 1 << 12
+"""16 MiB of each guest: if a plan has no room for more, guests on one node are planned by blocks."""
+COARSE = (
+    "of guest {}, {} blocks of 2 MiB are placed as a whole: more pages differ here than a plan tells apart"
+)
 BY_VCPUS = "gain and price: its vCPUs alone tell where its memory belongs, not its accesses"
 FOLLOWS = "gain and price: its memory follows its vCPUs, and counters tell whether that helps"
 FLOATS = "its vCPUs get back the CPUs that they had, so its memory stays for now"
@@ -171,18 +180,34 @@ def _iter_entries(snapshot: Snapshot, crowding: Crowding) -> Iterator[tuple[Gues
     """Yield the guests of which pages are known by node, and what is known."""
     most = MOST_COUNTS // max(len(snapshot.host.nids), 1)
     # The small guests first: what they leave is the others'.
-    for rest, guest in enumerate(sorted(snapshot.guests, key=_npages)):
-        pages = guest.pages
-        if pages is None or guest.settings.mode is Mode.MANUAL or pages.nids != snapshot.host.nids:
+    in_turn = enumerate(sorted(snapshot.guests, key=_npages))
+    shown = [(rest, guest, _pages_of(snapshot, crowding, guest)) for rest, guest in in_turn]
+    are_many = most < FEW_PAGES * sum(pages is not None for *_, pages in shown)
+    for rest, guest, pages in shown:
+        if pages is None:
             continue
-        if not home.allowed_nids(snapshot.host, guest):
-            continue
-        if crowding.goes_by_vcpus(snapshot.host, guest):
-            continue
-        entries = entries_of(pages, snapshot.window_s, max(most, 0) // (len(snapshot.guests) - rest))
+        share = max(most, 0) // (len(snapshot.guests) - rest)
+        by_blocks = are_many and _is_of_one_node(snapshot.host, guest)
+        entries = entries_of(pages, snapshot.window_s, 0 if by_blocks else share)
         if entries is not None:
-            most -= entries.apart
+            # What a guest on one node does without is no other's: many guests' plans are to be cheap.
+            most -= min(share, entries.apart + HUGE_PAGES * entries.coarse) if by_blocks else entries.apart
             yield guest, entries
+
+
+def _pages_of(snapshot: Snapshot, crowding: Crowding, guest: GuestView) -> GuestPages | None:
+    """Return the guest's pages, None if nobody asks for them."""
+    pages = guest.pages
+    if pages is None or guest.settings.mode is Mode.MANUAL or pages.nids != snapshot.host.nids:
+        return None
+    has_room = bool(home.allowed_nids(snapshot.host, guest))
+    return pages if has_room and not crowding.goes_by_vcpus(snapshot.host, guest) else None
+
+
+def _is_of_one_node(host: HostTopology, guest: GuestView) -> bool:
+    """Tell whether one node uses all of the guest's memory, and each 2 MiB of it lie on one."""
+    lies_apart = guest.pages is not None and any(one.nodes.is_mixed.any() for one in guest.pages.ranges)
+    return not lies_apart and len(home.worker_nids(host, guest)) == 1
 
 
 def _npages(guest: GuestView) -> int:

@@ -110,3 +110,52 @@ def test_the_operator_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_auto, "MOST_COUNTS", 2 * BLOCK * NODES)
     (note,) = plan_after(guest(8), seconds=1).notes
     assert note == policy_auto.COARSE.format("db1", 6)
+
+
+def named(name: str, some: GuestView, cpus: list[int]) -> GuestView:
+    """Return the guest under that name, with vCPUs on the nodes of these CPUs."""
+    topology = replace(guest_view(cpus, 0).topology, name=name, ram=some.topology.ram)
+    pages = None if some.pages is None else replace(some.pages, guest=name)
+    return replace(some, topology=topology, pages=pages)
+
+
+def test_of_many_guests_those_on_one_node_go_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six guests share in what is enough for twelve blocks.  Nobody gets what others do without."""
+    monkeypatch.setattr(policy_auto, "MOST_COUNTS", 12 * BLOCK * NODES)
+    away = np.zeros(8 * BLOCK, np.int8)
+    one_node = [named(f"one{number}", guest(8, away), [4, 5]) for number in range(4)]
+    spanning = [named(f"span{number}", guest(8), [0, 2, 4, 6]) for number in range(2)]
+    policy, moved = AutoPolicy(), set[str]()
+    for now in range(1, 13):
+        plan = policy(Snapshot(host(), (*one_node, *spanning), None, 0.25, True, now_ns=now * 1e9))
+        moved |= {move.guest for move in plan.moves if (move.to_nid == USER).all()}
+    by_blocks = dict.fromkeys(("one0", "one1", "one2", "one3"), 8) | {"span0": 6, "span1": 6}
+    assert plan.notes == tuple(policy_auto.COARSE.format(name, by_blocks[name]) for name in sorted(by_blocks))
+    assert moved >= {"one0", "one1", "one2", "one3"}
+
+
+def test_blocks_that_lie_on_several_nodes_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a whole such a block is where most of its pages are, and the others would never come home."""
+    monkeypatch.setattr(policy_auto, "MOST_COUNTS", 8 * BLOCK * NODES)
+    nodes = np.random.default_rng(2).choice([USER, USER, USER, 1, 3], 2 * BLOCK).astype(np.int8)
+    guests = tuple(named(f"one{number}", guest(2, nodes), [4, 5]) for number in range(4))
+    policy, home = AutoPolicy(), set[tuple[str, int]]()
+    for now in range(1, 13):
+        plan = policy(Snapshot(host(), guests, None, 0.25, True, now_ns=now * 1e9))
+        for move in plan.moves:
+            home |= {(move.guest, int(hva)) for hva in move.hva[move.to_nid == USER]}
+    assert len(home) > 0.9 * len(guests) * np.count_nonzero(nodes != USER)
+
+
+def test_what_guests_on_one_node_would_not_use_is_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that are alike need no entry each: the guest that spans nodes has what eight blocks need."""
+    monkeypatch.setattr(policy_auto, "MOST_COUNTS", 9 * BLOCK * NODES)
+    alike = guest(2)
+    touched = np.zeros((NODES + 1, 2 * BLOCK), np.uint8)
+    touched[USER] = 1
+    pages = with_history(large(2), *[policy_bits(touched)] * 4)
+    alike = replace(alike, pages=GuestPages("db1", (0, 1, 2, 3), 4, (pages,)))
+    one_node = [named(f"one{number}", alike, [4, 5]) for number in range(8)]
+    spanning = named("span", guest(8), [0, 2, 4, 6])
+    plan = AutoPolicy()(Snapshot(host(), (*one_node, spanning), None, 0.25, True, now_ns=1e9))
+    assert plan.notes == ()

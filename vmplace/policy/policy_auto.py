@@ -22,7 +22,7 @@ import numpy as np
 
 from vmplace.model.evidence import HORIZON_S, Entries, entries_of
 from vmplace.model.metrics import Matrix
-from vmplace.model.pages import GuestPages
+from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import guard, home
 from vmplace.policy.forecast import weighings
@@ -38,6 +38,7 @@ from vmplace.policy.plan_changes import allowed_places, changes_of, joined
 from vmplace.policy.plan_state import Known, State, carried_over, remembered
 from vmplace.policy.planner_view import Horizon, host_view, known_s
 from vmplace.policy.vcpu_plan import following_ns
+from vmplace.sampling.page_frames import block_offset
 from vmplace.topology.guest import Identity
 from vmplace.topology.host import HostTopology
 
@@ -206,8 +207,15 @@ def _pages_of(snapshot: Snapshot, crowding: Crowding, guest: GuestView) -> Guest
 
 def _is_of_one_node(host: HostTopology, guest: GuestView) -> bool:
     """Tell whether one node uses all of the guest's memory, and each 2 MiB of it lie on one."""
-    lies_apart = guest.pages is not None and any(one.nodes.is_mixed.any() for one in guest.pages.ranges)
+    lies_apart = guest.pages is not None and any(map(_lies_apart, guest.pages.ranges))
     return not lies_apart and len(home.worker_nids(host, guest)) == 1
+
+
+def _lies_apart(pages: RangePages) -> bool:
+    """Tell whether a whole block of the range lies on several nodes; parts at its ends go by pages anyhow."""
+    begin = block_offset(pages.ram)
+    end = (begin + pages.ram.npages) % HUGE_PAGES
+    return bool(pages.nodes.is_mixed[bool(begin) : pages.blocks - bool(end)].any())
 
 
 def _npages(guest: GuestView) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.bench_decision import random_range
 from tests.unit.model.known_pages import with_history, with_nodes
 from tests.unit.model.test_touched_pages import HVA, large, packed
 from tests.unit.policy.views import guest_view, host
@@ -159,3 +160,14 @@ def test_what_guests_on_one_node_would_not_use_is_the_others(monkeypatch: pytest
     spanning = named("span", guest(8), [0, 2, 4, 6])
     plan = AutoPolicy()(Snapshot(host(), (*one_node, spanning), None, 0.25, True, now_ns=1e9))
     assert plan.notes == ()
+
+
+@pytest.mark.parametrize(("elsewhere", "apart"), [((), False), ((700,), True), ((1026,), False)])
+def test_a_part_of_a_block_at_the_end_of_a_range_goes_by_pages_anyhow(
+    elsewhere: tuple[int, ...], apart: bool
+) -> None:
+    """Of a range of 1,030 pages the last six are no whole block; nodes are not known beyond it."""
+    pages = random_range(1030, 100, (1,))
+    nodes = np.ones(1030, np.int8)
+    nodes[list(elsewhere)] = 2
+    assert policy_auto._lies_apart(with_nodes(pages, nodes)) == apart

@@ -35,8 +35,10 @@ class KernelBalancing:
         managing = (
             any(guest.settings.mode is Mode.AUTO for guest in state.roster) and not state.commands.paused
         )
+        state.left_to_kernel = frozenset()
         with state.notes.fenced("kernel NUMA balancing"):
             left = self._left_to_kernel() if managing else ()
+            state.left_to_kernel = frozenset(left)
             if left:
                 state.notes.add(LEFT_TO_KERNEL.format(", ".join(left)))
             state.notes.add(*state.parts.actuator.own(managing and not left))

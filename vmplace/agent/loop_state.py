@@ -28,6 +28,7 @@ class LoopState:
     It belongs to the loop's thread.  Others may read ``status``, ``host`` and ``last_plan``, which are
     replaced whole, and hand over what is for ``inbox``.  ``host`` is what plans see: without the room that is
     kept, None before the first look.  ``by_pages``: guests that the last plan watches itself.
+    ``left_to_kernel``: guests that the kernel's balancing places instead.
     """
 
     config: Config
@@ -48,6 +49,7 @@ class LoopState:
     notes: Notes = field(default_factory=Notes)
     host: HostTopology | None = None
     by_pages: frozenset[str] = frozenset()
+    left_to_kernel: frozenset[str] = frozenset()
     last_plan: PlanSummary = field(default_factory=PlanSummary)
 
     def now_ns(self) -> int:

@@ -8,6 +8,7 @@ from vmplace.agent import decisions
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.report import published, result_lines
 from vmplace.agent.state import AgentStatus
+from vmplace.policy.plan import Mode
 from vmplace.topology.guest import PAGE_BYTES
 
 
@@ -35,7 +36,12 @@ class SettleStage:
             state.parts.discovery.look_again()
         did = result.moved_pages + result.replicated_pages + result.pinned_vcpus
         if state.decisions.allows:
-            state.backoff = state.backoff.after(moved=changed or did > 0, look_s=cost.look_cpu_s)
+            placed = {guest.name for guest in state.roster if guest.settings.mode is Mode.AUTO}
+            state.backoff = state.backoff.after(
+                moved=changed or did > 0,
+                look_s=cost.look_cpu_s,
+                all_left=bool(placed) and placed <= state.left_to_kernel,
+            )
             self._write_summaries()
         self.publish(self._counted(result, cost))
         if state.decisions.allows:

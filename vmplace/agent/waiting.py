@@ -35,10 +35,14 @@ class Waits:
         return self._listener.has_heard or state.wakeup.reloading or state.parts.discovery.has_news()
 
     def _is_stirred(self) -> bool:
-        """Return whether a guest does something else than in its last window: then a rest is over."""
+        """Return whether a guest does something else than in its last window: then a rest is over.
+
+        One that is left to the kernel may do what it likes: nothing of it would be moved.
+        """
         state = self._state
+        watched = [guest for guest in state.roster if guest.name not in state.left_to_kernel]
         with state.notes.fenced("whether guests changed is not known"):
-            if state.trials.stirred(state.roster):
+            if state.trials.stirred(watched):
                 state.look_again_soon()
                 return True
         return False

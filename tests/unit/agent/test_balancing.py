@@ -1,11 +1,14 @@
 """Kernel balancing and vmplace work at the same time only where they cannot undo each other's moves."""
 
+import time
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.config import GuestRule
+from vmplace.agent.idle_backoff import LONGEST_DEAR_MS, IdleBackoff
 from vmplace.agent.orders import Order
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan
 from vmplace.sampling.sample import SourceCoverage
@@ -110,3 +113,38 @@ def test_kernel_balancing_is_off_in_the_window_of_an_order():
     world.apply = apply  # type: ignore[method-assign]
     agent.run(windows=3)
     assert world.applied == ["asked"] and owned_as_it_moved == [True]
+
+
+class Restless:
+    """Costs that double and halve: a guest that does something else all the time."""
+
+    name = "restless"
+
+    def __init__(self) -> None:
+        self._costs = cycle([1.0, 2.0])
+
+    def cost(self, guest: GuestTopology) -> float | None:
+        return next(self._costs)
+
+    def forget(self, guest: GuestTopology) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("one", "is_whole"), [(WIDE, True), (guest("small"), False)])
+def test_a_guest_that_the_kernel_places_ends_no_rest_whatever_it_does(one: GuestTopology, is_whole: bool):
+    agent = World([one], counters=Restless()).agent()
+    agent.run(windows=1)
+    began = time.monotonic()
+    agent.waits.rest(1.0, until_asked=True)
+    assert (time.monotonic() - began >= 1.0) == is_whole
+
+
+@pytest.mark.parametrize(("one", "rest_ms"), [(WIDE, LONGEST_DEAR_MS), (guest("small"), 40)])
+def test_rests_are_long_while_the_kernel_places_a_guest(one: GuestTopology, rest_ms: int):
+    world = World([one], nid_of={"small": 1})
+    agent = world.agent()
+    agent.state.backoff = IdleBackoff(20, None)
+    agent.waits.rest = lambda seconds, *, until_asked: None  # type: ignore[method-assign]
+    agent.run(windows=4)
+    assert agent.status.rest_ms == rest_ms

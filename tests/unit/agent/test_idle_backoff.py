@@ -5,11 +5,13 @@ import pytest
 from vmplace.agent.idle_backoff import IdleBackoff
 
 
-def rests(moved: list[bool], look_s: float = 0.0, longest_rest_ms: int | None = 5000) -> list[int]:
+def rests(
+    moved: list[bool], look_s: float = 0.0, longest_rest_ms: int | None = 5000, *, left: bool = False
+) -> list[int]:
     backoff = IdleBackoff(1000, longest_rest_ms)
     found = []
     for was_moved in moved:
-        backoff = backoff.after(moved=was_moved, look_s=look_s)
+        backoff = backoff.after(moved=was_moved, look_s=look_s, all_left=left)
         found.append(backoff.rest_ms)
     return found
 
@@ -44,3 +46,9 @@ def test_dear_looks_change_no_rest_before_it_has_grown_nor_one_that_a_move_ends(
 @pytest.mark.parametrize("longest_rest_ms", [0, 500, 1000, 1999, 2000, 5000, 60_000])
 def test_a_longest_rest_that_is_set_holds_however_dear_looks_are(longest_rest_ms: int):
     assert rests([False] * 20, 2.0, longest_rest_ms)[-1] == longest_rest_ms
+
+
+def test_while_all_guests_are_left_to_the_kernel_rests_are_long_at_once_unless_a_bound_is_set():
+    moved = [False, False, False, True, False, False]
+    assert rests(moved, 0.01, None, left=True) == [0, 10_000, 10_000, 0, 0, 10_000]
+    assert rests(moved, 0.01, 3000, left=True) == [0, 3000, 3000, 0, 0, 3000]

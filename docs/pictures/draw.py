@@ -79,11 +79,12 @@ def _readings() -> Iterator[str]:
 
 
 def mechanisms() -> Iterator[str]:
-    """Yield what is done to memory: three pairs of hosts of two nodes, before and after."""
+    """Yield what is done to a guest: pairs of hosts of two nodes, before and after."""
     rows = (
         ("move", "one node uses it", ((1, 0), (0, 1)), ((1, 0), (1, 0))),
         ("interleave", "both nodes write it", ((1, 1), (1, 0)), ((1, 1), (0.5, 0.5))),
         ("copy", "both nodes only read it", ((1, 1), (1, 0)), ((1, 1), (1, -1))),
+        ("gather", "vCPUs may run anywhere", ((0.5, 0.5), (0.5, 0.5)), ((1, 0), (1, 0))),
     )
     for index, (name, why, before, after) in enumerate(rows):
         y = 20 + 130 * index
@@ -100,8 +101,9 @@ def _host(x: float, y: float, vcpus: tuple[float, float], memory: tuple[float, f
         yield box(left, y, 140, 105)
         yield text(left + 70, y + 98, f"node {node}", size=11)
         if vcpus[node]:
-            yield box(left + 10, y + 10, 120, 28, VCPU)
-            yield text(left + 70, y + 29, "vCPUs", size=13)
+            wide = 120 * vcpus[node]
+            yield box(left + 10, y + 10, wide, 28, VCPU)
+            yield text(left + 10 + wide / 2, y + 29, "vCPUs" if vcpus[node] == 1 else "half", size=13)
         share = memory[node]
         if share:
             wide = 120 * abs(share)
@@ -112,7 +114,7 @@ def _host(x: float, y: float, vcpus: tuple[float, float], memory: tuple[float, f
 
 PICTURES = {
     "window.svg": picture(910, 250, "One window of the agent: five stages, and a rest", window()),
-    "mechanisms.svg": picture(910, 400, "Move, interleave, copy: before and after", mechanisms()),
+    "mechanisms.svg": picture(910, 530, "Move, interleave, copy, gather: before and after", mechanisms()),
 }
 
 

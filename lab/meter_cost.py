@@ -1,7 +1,8 @@
 """What does the meter count of a guest, in place of the counters that emulated CPUs lack?
 
 1. What an instruction takes: stall, in emulated time, while the meter keeps that.
-2. How often the guest accesses DRAM: lines while the meter counts them.  While it is off, which makes
+2. How long its vCPUs wait for a CPU, in the emulated host's time: that needs no stand-in.
+3. How often the guest accesses DRAM: lines while the meter counts them.  While it is off, which makes
    emulation several times faster, the touches that the payload says it has made: about a line each.
 
 The agent inside finds this class by its entry point (pyproject.toml).
@@ -9,9 +10,10 @@ The agent inside finds this class by its entry point (pyproject.toml).
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.counters_meter import GuestTotals, MeterCounters
+from vmplace.sampling.cpu_waits import CpuWaits
 from vmplace.sampling.guest_cost import MemoryRate, cost_of
 from vmplace.topology.guest import GuestTopology
 
@@ -34,6 +36,7 @@ class MeterCost:
         self._meter, self._numbers = MeterCounters(), numbers
         self._last: dict[str, _Look] = {}
         self._rates: dict[str, MemoryRate] = {}
+        self._waits = CpuWaits()
 
     def cost(self, guest: GuestTopology) -> float | None:
         """Return emulated ns of stall per instruction; None while the meter keeps no time."""
@@ -46,17 +49,20 @@ class MeterCost:
             return None
         if (seconds := now.at_s - last.at_s) > 0:
             counted = _accesses(last.totals, now.totals)
-            self._rates[guest.name] = MemoryRate(None, None if counted is None else counted / seconds / 1e6)
+            dram_per_us = None if counted is None else counted / seconds / 1e6
+            self._rates[guest.name] = MemoryRate(None, dram_per_us)
         return _cost(last.totals, now.totals)
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
         """Return accesses by this host's clock; how busy emulated CPUs are tells nothing."""
-        return self._rates.get(guest.name)
+        rate = self._rates.get(guest.name)
+        return rate and replace(rate, waits=self._waits.ratio(guest))
 
     def forget(self, guest: GuestTopology) -> None:
         """Drop the last reading."""
         self._last.pop(guest.name, None)
         self._rates.pop(guest.name, None)
+        self._waits.forget(guest)
 
     def close(self) -> None:
         """Unmap the meter."""

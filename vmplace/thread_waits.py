@@ -1,4 +1,4 @@
-"""Does a thread of this program work, or does it wait?  By /proc/TID/stat and /proc/TID/schedstat.
+"""Does a thread work, or does it wait?  By /proc/TID/stat and /proc/TID/schedstat.
 
 The "stat" of other programs' threads is never read: that would wait for as long as they wait in execve(2).
 """
@@ -78,6 +78,16 @@ def _waiting_ticks(stat: bytes) -> int | None:
     if len(fields) < 13 or fields[0] == b"R":
         return None
     return sum(int(ticks) for ticks in fields[11:13]) if all(map(bytes.isdigit, fields[11:13])) else None
+
+
+def ran_and_waited_ns(schedstat: Path) -> tuple[int, int] | None:
+    """Return how long a thread ran, and waited for a CPU; None if it is gone, or nobody counts."""
+    try:
+        times = _read_small(schedstat).split()[:2]
+    except OSError:
+        return None
+    is_counted = len(times) == 2 and all(map(bytes.isdigit, times)) and times != [b"0", b"0"]
+    return (int(times[0]), int(times[1])) if is_counted else None
 
 
 def _ran_ns(schedstat: bytes) -> int:

@@ -71,7 +71,15 @@ def start(host: LabHost) -> GuestProcess:
     return host.spawn(["vmplace", "agent"])
 
 
-def test_vcpus_that_float_are_gathered_memory_follows_and_undo_lets_them_float(host: LabHost) -> None:
+def begin_job(host: LabHost, cpus: str) -> list[GuestProcess]:
+    """Have somebody of whom vmplace knows nothing want all these CPUs."""
+    job = ["taskset", "-c", cpus, "sh", "-c", "while :; do :; done"]
+    return [host.spawn(job) for _ in range(4)]
+
+
+def test_vcpus_are_gathered_memory_follows_and_they_float_again_if_others_want_the_cores_or_by_undo(
+    host: LabHost,
+) -> None:
     assert [affinities(host, name) for name in GUESTS] == [{EVERY}, {EVERY}]
     agent = start(host)
     until(lambda: sorted(tied_nodes(host)) == sorted(NODES), "each guest has a node", agent, timeout_s=400)
@@ -80,6 +88,16 @@ def test_vcpus_that_float_are_gathered_memory_follows_and_undo_lets_them_float(h
     assert any(decision["vcpus"] for decision in why["decisions"])
     until(lambda: "->kept" in agent.output(), "counters confirm it", agent, timeout_s=400)
     assert status(host)["guests"]["left"]["mode"] == "auto"
+    until(lambda: agent.output().count("->kept") == len(GUESTS), "so for both", agent, timeout_s=400)
+    (crowded,) = affinities(host, "left")
+    job = begin_job(host, crowded)
+    loosened = "guest=left gather=kept->loose"
+    until(lambda: loosened in agent.output(), "its vCPUs wait for the job", agent, timeout_s=300)
+    (line,) = (line for line in agent.output().splitlines() if loosened in line)
+    assert "wait longer for a CPU" in line
+    until(lambda: affinities(host, "left") == {EVERY}, "left floats", agent)
+    for process in job:
+        process.kill("KILL")
     host.run("vmplace undo", timeout=300)
     assert [affinities(host, name) for name in GUESTS] == [{EVERY}, {EVERY}]
     agent.kill("TERM")

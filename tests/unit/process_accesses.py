@@ -47,6 +47,8 @@ NEVER_WAITS = {
     ("open", "comm"): "task_lock, a spinlock (get_task_comm)",
     ("open", "task/*/comm"): "as above",
     ("open", "cgroup"): "css_set_lock, a spinlock (proc_cgroup_show)",
+    ("open", "task/*/cgroup"): "as above",
+    ("open", "task/*/schedstat"): "no lock (proc_pid_schedstat)",
     ("sched_getaffinity", ""): "a thread's pi_lock, a spinlock",
     ("sched_setaffinity", ""): "locks of CPUs; a kernel thread takes the thread to another one",
 }

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,14 @@ from vmplace.errors import VmplaceError
 from vmplace.held import Held
 from vmplace.left_behind import NAME
 from vmplace.sampling.counters_perf import PerfCounters
+from vmplace.sampling.cpu_waits import CpuWaits
 from vmplace.sampling.page_frames import FrameReader
 from vmplace.step_thread import Job
 from vmplace.topology.capabilities import probe_numad
 from vmplace.topology.capability import Roots
 from vmplace.topology.damon import begun_at
 from vmplace.topology.description import GuestDescription
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Vcpu
 from vmplace.topology.guest_finder import GuestFinder
 from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
 from vmplace.topology.placement import Placement, open_placement
@@ -70,6 +72,7 @@ PLACES = {
     "interfaces/supervisor.py:_end_as": OWN,
     "interfaces/supervisor.py:_leader": OWN,
     "interfaces/supervisor.py:_wait_status": OWN,
+    "sampling/cpu_waits.py:CpuWaits._times": PASSED,
     "sampling/damon_admin.py:DamonAdmin.is_held_up": KDAMOND,
     "sampling/damon_trace.py:RegionTrace.__init__": KDAMOND,
     "sampling/dram_events.py:dram_events": HOST,
@@ -166,6 +169,7 @@ def put_guest(proc: Path) -> None:
     for tid in (GUEST, GUEST + 50):
         thread = folder / f"task/{tid}"
         thread.mkdir(parents=True)
+        (thread / "schedstat").write_text("1 1 1\n")
         for name in ("comm", "stat", "status"):
             shutil.copy(folder / name, thread)
         (thread / "syscall").write_text("16 0xa 0xae80 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n")
@@ -224,6 +228,7 @@ def do_all(proc: Path) -> None:
         with contextlib.suppress(VmplaceError):
             call()
     PerfCounters([GUEST], pid=GUEST).close()
+    CpuWaits(proc, root / "sys").ratio(replace(guest, vcpus=(Vcpu(0, GUEST, (0, 1)),)))
     with (
         contextlib.suppress(VmplaceError),
         contextlib.closing(FrameReader(proc)) as frames,

@@ -2,40 +2,18 @@
 
 from pathlib import Path
 
-from vmplace.errors import OutsideError, VmplaceError
-from vmplace.outside import SMALL_BYTES, lines, read_text
+from vmplace.errors import OutsideError
 from vmplace.topology.cpulist import parse_cpulist
-from vmplace.topology.procfs import read_cgroup
+from vmplace.topology.thread_cgroup import iter_texts
 
 V2, V1 = "cpuset.cpus.effective", "cpuset.effective_cpus"
 
 
 def read_cpuset(pid: int, tid: int, proc: Path, sysfs: Path) -> frozenset[int] | None:
     """Return the CPUs of the nearest cpuset that a thread is in; None where there is none, or no thread."""
-    try:
-        text = read_cgroup(pid, proc, tid=tid)
-    except VmplaceError:
-        return None
-    for _, controllers, path in (line.split(":", 2) for line in lines(text) if line.count(":") >= 2):
-        if controllers == "":
-            root, name = sysfs / "fs/cgroup", V2
-        elif "cpuset" in controllers.split(","):
-            root, name = sysfs / "fs/cgroup/cpuset", V1
-        else:
-            continue
-        if (cpus := _nearest(root, path, name)) is not None:
-            return cpus
-    return None
-
-
-def _nearest(root: Path, path: str, name: str) -> frozenset[int] | None:
-    group = root / path.lstrip("/")
-    for folder in (group, *group.parents):
-        if ".." in folder.parts or not folder.is_relative_to(root):
-            return None
+    for text in iter_texts(pid, tid, "cpuset", V2, V1, proc, sysfs):
         try:
-            return frozenset(parse_cpulist(read_text(folder / name, SMALL_BYTES)))
-        except (OSError, OutsideError):
-            # The controller may be off here, and on further up.
+            return frozenset(parse_cpulist(text))
+        except OutsideError:
             continue
     return None

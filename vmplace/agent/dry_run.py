@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.agent.run_recorder import digest, snapshot_of
+from vmplace.agent.run_recorder import costs_of, digest, snapshot_of
 from vmplace.errors import OutsideError, RecordingError
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.gathering import EarlierTie
-from vmplace.policy.plan import CostSample, GuestSettings, GuestView, Move, PlacementPlan, Snapshot
+from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
 from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import RangeSample, SampleBatch
@@ -270,7 +270,7 @@ def _view(guest: _Guest, settings: GuestSettings, planned: PlannedGuest | None) 
         dram_per_us=planned.dram_per_us,
         cpus=planned.cpus,
         known_s=planned.known_s,
-        costs=tuple(CostSample(*sample) for sample in planned.costs),
+        costs=costs_of(planned),
         may_change=planned.may_change,
     )
 

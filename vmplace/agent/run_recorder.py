@@ -122,6 +122,14 @@ def recording_run(
     return replace(parts, policy=kept.watching(parts.policy), sampled=kept.add), kept
 
 
+def costs_of(planned: PlannedGuest) -> tuple[CostSample, ...]:
+    """Return the samples of a guest's cost that a decision was made with."""
+    waits = (*planned.waits, *(None for _ in planned.costs))
+    return tuple(
+        CostSample(*sample)._replace(waits=one) for sample, one in zip(planned.costs, waits, strict=False)
+    )
+
+
 def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
     """Return what is kept of a decision."""
     guests = tuple(
@@ -133,6 +141,7 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             float(view.known_s),
             tuple((float(one.at_s), float(one.cost), float(one.accesses)) for one in view.costs),
             view.may_change,
+            tuple(_plain(one.waits) for one in view.costs),
         )
         for view in snapshot.guests
     )
@@ -160,8 +169,7 @@ def snapshot_of(
         topology, pages = known[one.name]
         settings, dram_per_us = settings_of(one), one.dram_per_us
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
-        costs = tuple(CostSample(*sample) for sample in one.costs)
-        views.append(replace(view, known_s=one.known_s, costs=costs, may_change=one.may_change))
+        views.append(replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change))
     return Snapshot(
         host,
         tuple(views),

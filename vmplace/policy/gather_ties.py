@@ -7,8 +7,8 @@
    as the CPUs are offline, is left to ``vmplace undo``.  No other guest is chosen as long as one is asked for
    or tried.
 3. What was kept is given back, too, once the operator's word on the guest is another one, once some of its
-   vCPUs run elsewhere, or once vCPUs that have no other node come to the cores.  Who was given back is left
-   out, twice as long each time.
+   vCPUs run elsewhere, or once others come to the cores: vCPUs that have no other node, or somebody for whom
+   its vCPUs have to wait (gather_waits.py).  Who was given back is left out, twice as long each time.
 4. vCPUs that somebody else gave other CPUs are no business of vmplace any more, once they had these for
    ``GONE_S``: which CPUs are online may be known as late as that.
 
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace.policy.gather_trial import GatherTrial
+from vmplace.policy.gather_waits import WaitWatch, known_waits
 from vmplace.policy.gathering import EarlierTie, Gathering, Refusal, Stage, Tie
 from vmplace.policy.home import allowed_nids
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
@@ -32,6 +33,7 @@ ASKED_S, LOOSE_S, KEPT_S, GONE_S = 90.0, 600.0, 600.0, 90.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 TAKEN_AWAY = "its policy does not allow any more that its vCPUs are gathered there"
 CROWDED = "vCPUs that have no other node came to the cores"
+WAITING = "its vCPUs wait longer for a CPU than before they were tied"
 ELSEWHERE = "some of its vCPUs run elsewhere"
 EARLIER = "an earlier agent tied them"
 
@@ -47,7 +49,7 @@ def followed(before: Gathering, snapshot: Snapshot) -> Gathering:
             after = _judged(after, _touched(after, views, snapshot.host), now_s)
         if after is not None:
             ties[identity] = after
-    ties = _uncrowded(ties, snapshot)
+    ties = _without_waits(_uncrowded(ties, snapshot), now_s)
     refused = {who: one for who, one in before.refused.items() if now_s < one.until_s + LONGEST_WAIT_S}
     for identity, tie in before.ties.items():
         if _has_failed(tie, ties.get(identity), now_s):
@@ -95,7 +97,9 @@ def _held(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie | 
         return tie if now_s - tie.since_s < LOOSE_S else None
     if not _is_welcome(tie, view, host):
         return loose(tie, TAKEN_AWAY, now_s)
-    return tie if _is_whole(tie, view, host) else loose(tie, ELSEWHERE, now_s)
+    if not _is_whole(tie, view, host):
+        return loose(tie, ELSEWHERE, now_s)
+    return replace(tie, waits=tie.waits.after(view.costs)) if tie.stage is Stage.KEPT else tie
 
 
 def _is_welcome(tie: Tie, view: GuestView, host: HostTopology) -> bool:
@@ -131,7 +135,8 @@ def _judged(tie: Tie, views: Mapping[Identity, GuestView], now_s: float) -> Tie:
         return loose(tie, harm, now_s)
     if harm is None:
         return replace(tie, trial=trial)
-    return replace(tie, stage=Stage.KEPT, since_s=now_s, trial=GatherTrial())
+    waits = WaitWatch(known_waits(tie.trial.costs.get(tie.trial.who, ())), seen_s=now_s)
+    return replace(tie, stage=Stage.KEPT, since_s=now_s, trial=GatherTrial(), waits=waits)
 
 
 def _uncrowded(ties: dict[Identity, Tie], snapshot: Snapshot) -> dict[Identity, Tie]:
@@ -151,6 +156,20 @@ def _uncrowded(ties: dict[Identity, Tie], snapshot: Snapshot) -> dict[Identity, 
     return ties
 
 
+def _without_waits(ties: dict[Identity, Tie], now_s: float) -> dict[Identity, Tie]:
+    """Return the ties, of each node that loose for which waits cost most, if that is too much.
+
+    As long as it is being given back, the others of its node stay; what these lost so far was its doing, too.
+    """
+    for nid in {tie.nid for tie in ties.values() if tie.stage is Stage.KEPT and tie.waits.is_over}:
+        here = {who: one for who, one in ties.items() if one.nid == nid and one.stage is not Stage.ASKED}
+        if all(one.stage is not Stage.LOOSE for one in here.values()):
+            worst = max(here, key=lambda who: here[who].waits.lost_s)
+            freed = {who: replace(one, waits=replace(one.waits, lost_s=0.0)) for who, one in here.items()}
+            ties = ties | freed | {worst: loose(ties[worst], WAITING, now_s)}
+    return ties
+
+
 def _with_earlier(before: Gathering, snapshot: Snapshot) -> Gathering:
     """Return the ties with those of an earlier agent, of guests that are there: these are judged no more."""
     here = {guest.topology.identity: guest.topology for guest in snapshot.guests if guest.topology.vcpus}
@@ -164,4 +183,6 @@ def _taken_up(earlier: EarlierTie, guest: GuestTopology, snapshot: Snapshot) -> 
     before, now = (snapshot.host.nids_of_cpus(one) for one in cpus)
     move = VcpuMove(guest.name, earlier.since, before, now[0] if len(now) == 1 else None, EARLIER)
     now_s = snapshot.now_ns / 1e9
-    return Tie(move, earlier.before, now_s, now_s, now_s, Stage.KEPT, granted=True)
+    return Tie(
+        move, earlier.before, now_s, now_s, now_s, Stage.KEPT, granted=True, waits=WaitWatch(seen_s=now_s)
+    )

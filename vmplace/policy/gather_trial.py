@@ -1,4 +1,5 @@
-"""Did it help that a guest's vCPUs were tied to a node?  By cycles per instruction, before and after.
+"""Did it help that a guest's vCPUs were tied to a node?  By what an instruction takes, before and after: in
+cycles, and, where that is known, with the time in which vCPUs waited for a CPU.
 
 1. It is judged once the guest's memory has followed, or follows no more.
 2. If the guest itself is worse off beyond the noise (trial.py), or a guest that may still run on the node, it
@@ -8,15 +9,17 @@
    else than before, or misses a cache that it has to share now: it cannot be compared.
 4. If the guest itself cannot be compared within ``UNJUDGED_S``, nobody knows, and that counts as harm.
 
-Limits: waiting for a CPU takes no cycles: that a node's cores are not shared is seen to beforehand
-(vcpu_places.py), and looked at again (gather_ties.py).
+Limits: of a guest with a quota waits are not known (sampling/cpu_waits.py).  That a node's cores are not
+shared is seen to beforehand (vcpu_places.py), and looked at again (gather_ties.py, gather_waits.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import numpy as np
 
+from vmplace.policy.gather_waits import known_waits
 from vmplace.policy.plan import CostSample, GuestView
 from vmplace.policy.trial import AFTER, ERRORS, TOLERANCE, is_worse
 from vmplace.topology.guest import Identity
@@ -88,9 +91,11 @@ class GatherTrial:
             is_own = who == self.who
             if len(costs) < AFTER or self._does_other_work(who, costs):
                 continue
-            if self._is_worse(who, costs, 1 if is_own else 2):
-                rise = _mean(costs) / _mean(self.costs[who]) - 1
-                return HARMED.format(rise) if is_own else OTHERS_HARMED.format(views[who].topology.name, rise)
+            for before, now in _compared(self.costs[who], costs):
+                if self._is_worse(before, now, 1 if is_own else 2):
+                    rise = fmean(now) / fmean(before) - 1
+                    name = views[who].topology.name
+                    return HARMED.format(rise) if is_own else OTHERS_HARMED.format(name, rise)
         return ""
 
     def _after(self, guest: GuestView) -> tuple[CostSample, ...]:
@@ -102,13 +107,8 @@ class GatherTrial:
         was, now = (float(np.mean([one.accesses for one in some])) for some in (self.costs[who], after))
         return bool(was and now) and max(was / now, now / was) >= OTHER_WORK
 
-    def _is_worse(self, who: Identity, after: Sequence[CostSample], times: int) -> bool:
-        return is_worse(
-            [one.cost for one in self.costs[who]],
-            [one.cost for one in after],
-            tolerance=times * TOLERANCE,
-            errors=times * ERRORS,
-        )
+    def _is_worse(self, before: Sequence[float], after: Sequence[float], times: int) -> bool:
+        return is_worse(before, after, tolerance=times * TOLERANCE, errors=times * ERRORS)
 
 
 def fresh(guest: GuestView, now_s: float) -> tuple[CostSample, ...]:
@@ -121,8 +121,17 @@ def fresh(guest: GuestView, now_s: float) -> tuple[CostSample, ...]:
     return tuple(reversed(kept))
 
 
-def _mean(costs: Sequence[CostSample]) -> float:
-    return float(np.mean([one.cost for one in costs]))
+def _compared(
+    before: Sequence[CostSample], after: Sequence[CostSample]
+) -> Iterator[tuple[list[float], list[float]]]:
+    """Yield what an instruction took before and after: in cycles, and with waits for a CPU."""
+    yield [one.cost for one in before], [one.cost for one in after]
+    if known_waits(before) is not None and known_waits(after) is not None:
+        yield _with_waits(before), _with_waits(after)
+
+
+def _with_waits(samples: Sequence[CostSample]) -> list[float]:
+    return [one.cost * (1 + (one.waits or 0.0)) for one in samples]
 
 
 def _share_on(guest: GuestView, nid: int) -> float:

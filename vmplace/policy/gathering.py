@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vmplace.policy.gather_trial import GatherTrial
+from vmplace.policy.gather_waits import WaitWatch
 from vmplace.policy.plan import GuestView, Mode, Snapshot, VcpuMove
 from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
@@ -41,7 +42,8 @@ class Tie:
     """One guest's vCPUs: the CPUs of each before, and on the node; ``why`` they are to float again.
 
     ``since_s``: when its stage began, ``gone_s``: since when no vCPU is seen tied any more.
-    ``granted``: whether the guard allows for memory that follows.
+    ``granted``: whether the guard allows for memory that follows.  ``waits``: what waits for a CPU cost since
+    the tie was kept.
     """
 
     move: VcpuMove
@@ -54,6 +56,7 @@ class Tie:
     why: str = ""
     granted: bool = False
     gone_s: float | None = None
+    waits: WaitWatch = field(default_factory=WaitWatch)
 
     @property
     def nid(self) -> int:

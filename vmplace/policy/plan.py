@@ -54,11 +54,13 @@ class CostSample(NamedTuple):
     """What an instruction took a guest in a while that ended at ``at_s`` of the agent's clock.
 
     ``cost``: in cycles.  ``accesses``: to DRAM per instruction, in any unit; 0: nothing counted them.
+    ``waits``: for how long its vCPUs waited for a CPU, over how long they ran; None: not known.
     """
 
     at_s: float
     cost: float
     accesses: float = 0.0
+    waits: float | None = None
 
 
 @dataclass(frozen=True)

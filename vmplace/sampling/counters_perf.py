@@ -105,7 +105,7 @@ class PerfCounters:
         self._pid, self._key = pid, next(counting.KEYS)
         self._names = tuple(events)
         threads = tuple(tids)
-        some = _spread(threads, max(MOST_EVENTS // max(len(events), 1), 1))
+        some = spread(threads, max(MOST_EVENTS // max(len(events), 1), 1))
         self._threads_of_one = len(threads) / max(len(some), 1)
         self._events = [(*event, tid) for tid in some for event in events.values()]
         _, counted = counting.count(pid, self._key, self._events)
@@ -174,7 +174,7 @@ def _sum(values: Iterable[float | None], each_stands_for: float) -> float | None
     return sum(value for value in known if value is not None) * each_stands_for
 
 
-def _spread(threads: Sequence[int], most: int) -> tuple[int, ...]:
+def spread(threads: Sequence[int], most: int) -> tuple[int, ...]:
     """Return at most so many of the threads, at equal distances."""
     count = min(len(threads), most)
     return tuple(threads[one * len(threads) // count] for one in range(count))

@@ -5,12 +5,13 @@ A cost: it rises where memory gets slower, and hardly depends on how much a gues
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.counters_perf import PerfCounters
+from vmplace.sampling.cpu_waits import CpuWaits
 from vmplace.sampling.dram_events import dram_events
 from vmplace.topology.guest import GuestTopology
 
@@ -25,10 +26,14 @@ LEAST_INSTRUCTIONS = 1e6
 
 @dataclass(frozen=True)
 class MemoryRate:
-    """How busy a guest's vCPUs were: CPUs at once, DRAM accesses a microsecond; None: not counted here."""
+    """How busy a guest's vCPUs were: CPUs at once, DRAM accesses a microsecond; None: not counted here.
+
+    ``waits``: ns that they waited for a CPU for each ns that they ran.
+    """
 
     cpus: float | None
     dram_per_us: float | None
+    waits: float | None = None
 
 
 @runtime_checkable
@@ -36,7 +41,10 @@ class CountsMemory(Protocol):
     """A cost that counts accesses to memory, too."""
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
-        """Return what the guest did in the window that the last call of ``cost`` ended."""
+        """Return what the guest did in the window that the last call of ``cost`` ended.
+
+        ``waits`` are of the time since the last call of ``rate``.
+        """
 
 
 class GuestCost(Protocol):
@@ -81,6 +89,7 @@ class PerfCost:
             raise UnsupportedHostError(f"this CPU does not count {' and '.join(missing)}", hint=hint)
         self._counters: dict[tuple[int, ...], PerfCounters] = {}
         self._tids: dict[object, tuple[int, ...]] = {}
+        self._waits = CpuWaits()
 
     def cost(self, guest: GuestTopology) -> float | None:
         """Return cycles per instruction of the guest's vCPU threads."""
@@ -99,7 +108,8 @@ class PerfCost:
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
         """Return how busy the vCPU threads were, None before the second call of ``cost``."""
-        return self._rates.get(guest.identity)
+        rate = self._rates.get(guest.identity)
+        return rate and replace(rate, waits=self._waits.ratio(guest))
 
     def _note_rate(self, guest: GuestTopology, counts: Mapping[str, float | None]) -> None:
         now = time.monotonic_ns()
@@ -113,6 +123,7 @@ class PerfCost:
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the guest's events off."""
+        self._waits.forget(guest)
         self._rates.pop(guest.identity, None)
         self._counted_ns.pop(guest.identity, None)
         if tids := self._tids.pop(guest.identity, None):

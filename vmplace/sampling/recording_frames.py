@@ -97,7 +97,10 @@ class OldBatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
 
 
 class PlannedGuest(msgspec.Struct, frozen=True):
-    """What a policy knew of a guest beside its pages; ``settings`` as its policy says, without times."""
+    """What a policy knew of a guest beside its pages; ``settings`` as its policy says, without times.
+
+    ``waits``: those of each of ``costs``; empty in recordings up to November 2026.
+    """
 
     name: str
     settings: dict[str, object]
@@ -106,6 +109,7 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     known_s: float = 0.0
     costs: tuple[tuple[float, float, float], ...] = ()
     may_change: bool = True
+    waits: tuple[float | None, ...] = ()
 
 
 class RunFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
@@ -226,6 +230,8 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
     figures = [frame.now_ns, frame.window_s, frame.replica_ratio]
     for one in frame.guests:
         figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s]
+        figures += [figure for sample in one.costs for figure in sample]
+        figures += [waits or 0.0 for waits in one.waits]
     for value in figures:
         finite(value, least=0, most=MOST_BITS, what="a figure of a decision")
     within(frame.budget_bytes or 0, 0, MOST_BITS, "a budget")

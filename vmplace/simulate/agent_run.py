@@ -55,6 +55,7 @@ class SimulatedCost:
 
     def __init__(self, simulation: Simulation) -> None:
         self._done, self._last = simulation.done, dict[str, Done]()
+        self._runs = {guest.spec.name: guest for guest in simulation.guests}
         self._rates: dict[str, MemoryRate] = {}
 
     def cost(self, guest: GuestTopology) -> float | None:
@@ -65,7 +66,9 @@ class SimulatedCost:
             return None
         span_ns = now.span_ns - last.span_ns
         self._rates[guest.name] = MemoryRate(
-            (now.vcpu_ns - last.vcpu_ns) / span_ns, (now.dram - last.dram) / span_ns * 1000
+            (now.vcpu_ns - last.vcpu_ns) / span_ns,
+            (now.dram - last.dram) / span_ns * 1000,
+            1 / self._runs[guest.name].cpu_share - 1,
         )
         return cost_of(now.vcpu_ns - last.vcpu_ns, now.instructions - last.instructions)
 

@@ -15,6 +15,7 @@ from vmplace.policy import guard
 from vmplace.policy.gather_choice import tie
 from vmplace.policy.gather_ties import ASKED_S, FIRST_WAIT_S, GONE_S, KEPT_S, LOOSE_S, followed
 from vmplace.policy.gather_trial import FRESH_S, STUCK_S, UNJUDGED_S, GatherTrial, fresh
+from vmplace.policy.gather_waits import WaitWatch
 from vmplace.policy.gathering import LEAVING_S, EarlierTie, Gathering, Stage, Tie, news
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import HostView
@@ -45,6 +46,7 @@ def view(
     until_s: float = 100.0,
     there: float = 0.0,
     accesses: float = 1.0,
+    waits: float | None = 0.0,
     vcpus: int = 2,
     settings: GuestSettings | None = None,
 ) -> GuestView:
@@ -55,7 +57,9 @@ def view(
     topology = replace(one.topology, name=name, pid=pid, vcpus=threads)
     assert one.pages
     known = [1.0] * 4 if costs is None else costs
-    samples = tuple(CostSample(until_s - len(known) + 1 + i, cost, accesses) for i, cost in enumerate(known))
+    samples = tuple(
+        CostSample(until_s - len(known) + 1 + i, cost, accesses, waits) for i, cost in enumerate(known)
+    )
     pages = replace(one.pages, guest=name, nids=(0, 1))
     return replace(one, topology=topology, pages=pages, costs=samples, dram_per_us=10.0, cpus=2.0)
 
@@ -114,6 +118,86 @@ def test_who_is_not_tied_when_asked_for_is_left_out_for_a_while_and_longer_each_
 def test_a_tie_is_kept_if_an_instruction_takes_no_longer() -> None:
     state = followed(tried(view()), at(110.0, moved(view(), costs=[1.0] * 6, until_s=110.0)))
     assert stage_of(state, view()) is Stage.KEPT and not state.is_busy and not state.refused
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stage"),
+    [(0.0, 0.02, Stage.KEPT), (0.0, 0.1, Stage.LOOSE), (0.1, 0.1, Stage.KEPT), (None, 0.1, Stage.KEPT)],
+)
+def test_the_time_in_which_vcpus_wait_for_a_cpu_counts(
+    before: float | None, after: float, stage: Stage
+) -> None:
+    """Cycles fall by 2 %, as memory is near."""
+    state = tried(view(waits=before))
+    state = followed(state, at(110.0, moved(view(), costs=[0.98] * 6, until_s=110.0, waits=after)))
+    assert stage_of(state, view()) is stage
+
+
+def test_waits_that_come_and_go_do_not_hide_that_an_instruction_takes_more_cycles() -> None:
+    guests = [view(), moved(view(), costs=[1.1, 1.1, 1.101, 1.1, 1.1, 1.1], until_s=110.0)]
+    before, after = (
+        replace(one, costs=tuple(c._replace(waits=0.6 * (i % 2)) for i, c in enumerate(one.costs)))
+        for one in guests
+    )
+    assert stage_of(followed(tried(before), at(110.0, after)), before) is Stage.LOOSE
+
+
+def kept_through(state: Gathering, *lives: tuple[GuestView, list[float | None]]) -> Gathering:
+    """Return the state after as many s as there are waits, a sample and a plan each."""
+    for second in range(len(lives[0][1])):
+        guests = []
+        for guest, waits in lives:
+            known = waits[: second + 1][-8:]
+            samples = [
+                CostSample(112.0 + second - back, 1.0, 1.0, one) for back, one in enumerate(reversed(known))
+            ]
+            guests.append(replace(guest, costs=tuple(reversed(samples))))
+        state = followed(state, at(112.0 + second, *guests))
+    return state
+
+
+def kept(*guests: GuestView) -> Gathering:
+    """Return ties of guests that never waited before."""
+    ties = {who: one for guest in guests for who, one in asked(guest).ties.items()}
+    watch = WaitWatch(0.0, seen_s=111.0)
+    return Gathering({who: replace(one, stage=Stage.KEPT, waits=watch) for who, one in ties.items()})
+
+
+@pytest.mark.parametrize(
+    ("waits", "stage"),
+    [
+        ([0.05] * 600, Stage.KEPT),
+        ([0.08] * 300, Stage.LOOSE),
+        ([0.2] * 60, Stage.LOOSE),
+        # For two seconds of four.
+        ([0.4, 0.4, 0.0, 0.0] * 20, Stage.LOOSE),
+        # A job of some seconds is no reason.
+        ([0.5] * 8 + [0.0] * 60, Stage.KEPT),
+        ([None] * 60, Stage.KEPT),
+    ],
+)
+def test_a_kept_tie_ends_if_its_vcpus_wait_for_somebody_for_long(
+    waits: list[float | None], stage: Stage
+) -> None:
+    state = kept_through(kept(view()), (moved(view()), waits))
+    assert stage_of(state, view()) is stage
+    moves = state.moves(at(800.0, moved(view())))
+    assert ["wait longer for a CPU" in move.reason for move in moves] == [True] * (stage is Stage.LOOSE)
+
+
+def test_of_two_guests_that_wait_on_a_node_one_goes_at_a_time() -> None:
+    one, two = view(name="one", pid=1, vcpus=1), view(name="two", pid=2, vcpus=1)
+    lives = (moved(one, vcpus=1), [0.3] * 60), (moved(two, vcpus=1), [0.2] * 60)
+    state = kept_through(kept(one, two), *lives)
+    assert [stage_of(state, guest) for guest in (one, two)] == [Stage.LOOSE, Stage.KEPT]
+
+
+def test_of_a_tie_of_an_earlier_agent_the_first_samples_tell_what_is_usual() -> None:
+    earlier = EarlierTie({0: EVERY, 1: EVERY}, {0: ON_1, 1: ON_1})
+    state = Gathering(earlier={view().topology.identity: earlier})
+    state = followed(state, at(111.0, replace(moved(view()), costs=())))
+    assert stage_of(kept_through(state, (moved(view()), [0.3] * 60)), view()) is Stage.KEPT
+    assert stage_of(kept_through(state, (moved(view()), [0.3] * 5 + [0.8] * 60)), view()) is Stage.LOOSE
 
 
 def test_vcpus_get_their_cpus_back_until_they_have_them_if_an_instruction_takes_longer() -> None:
@@ -408,6 +492,12 @@ def test_costs_of_windows_make_samples_and_a_window_without_one_ends_none() -> N
     assert [*costs.kept] == [CostSample(1.0, 2.0, 10.0)]
     costs.add(1.0, MemoryRate(None, 10.0), 2.0, 1.0, 5.0)
     assert costs.kept[-1].accesses < costs.kept[0].accesses
+    for now_s, waits in ((6.0, 0.1), (7.0, 0.4)):
+        costs.add(2.0, MemoryRate(1.0, 10.0, waits), 0.5, 1.0, now_s)
+    assert costs.kept[-1].waits == 0.25
+    for now_s, known in ((8.0, None), (9.0, 0.4), (10.0, None), (11.0, None)):
+        costs.add(2.0, MemoryRate(1.0, 10.0, known), 0.5, 1.0, now_s)
+    assert [one.waits for one in costs.kept][-2:] == [0.4, None]
 
 
 def test_pages_stay_while_vcpus_are_about_to_move() -> None:

@@ -46,6 +46,7 @@ class MeterCost:
         now, last = _Look(time.monotonic(), self._meter.totals(number)), self._last.get(guest.name)
         self._last[guest.name] = now
         if last is None:
+            self._waits.ratio(guest)
             return None
         if (seconds := now.at_s - last.at_s) > 0:
             counted = _accesses(last.totals, now.totals)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace.policy.gather_trial import GatherTrial
-from vmplace.policy.gather_waits import WaitWatch, known_waits
+from vmplace.policy.gather_waits import WaitWatch
 from vmplace.policy.gathering import EarlierTie, Gathering, Refusal, Stage, Tie
 from vmplace.policy.home import allowed_nids
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
@@ -33,7 +33,7 @@ ASKED_S, LOOSE_S, KEPT_S, GONE_S = 90.0, 600.0, 600.0, 90.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 TAKEN_AWAY = "its policy does not allow any more that its vCPUs are gathered there"
 CROWDED = "vCPUs that have no other node came to the cores"
-WAITING = "its vCPUs wait longer for a CPU than before they were tied"
+WAITING = "its vCPUs wait longer for a CPU than when they were tied"
 ELSEWHERE = "some of its vCPUs run elsewhere"
 EARLIER = "an earlier agent tied them"
 
@@ -49,7 +49,7 @@ def followed(before: Gathering, snapshot: Snapshot) -> Gathering:
             after = _judged(after, _touched(after, views, snapshot.host), now_s)
         if after is not None:
             ties[identity] = after
-    ties = _without_waits(_uncrowded(ties, snapshot), now_s)
+    ties = _without_waits(_uncrowded(ties, snapshot), views, now_s)
     refused = {who: one for who, one in before.refused.items() if now_s < one.until_s + LONGEST_WAIT_S}
     for identity, tie in before.ties.items():
         if _has_failed(tie, ties.get(identity), now_s):
@@ -99,7 +99,11 @@ def _held(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie | 
         return loose(tie, TAKEN_AWAY, now_s)
     if not _is_whole(tie, view, host):
         return loose(tie, ELSEWHERE, now_s)
-    return replace(tie, waits=tie.waits.after(view.costs)) if tie.stage is Stage.KEPT else tie
+    if tie.stage is not Stage.KEPT:
+        return tie
+    # What was while nothing might be changed is old by the time when it may.
+    waits = tie.waits.after(view.costs) if view.may_change else WaitWatch.of(tie.waits.usual, now_s)
+    return replace(tie, waits=waits)
 
 
 def _is_welcome(tie: Tie, view: GuestView, host: HostTopology) -> bool:
@@ -135,7 +139,7 @@ def _judged(tie: Tie, views: Mapping[Identity, GuestView], now_s: float) -> Tie:
         return loose(tie, harm, now_s)
     if harm is None:
         return replace(tie, trial=trial)
-    waits = WaitWatch(known_waits(tie.trial.costs.get(tie.trial.who, ())), seen_s=now_s)
+    waits = WaitWatch.of(tie.trial.usual_waits(views), now_s)
     return replace(tie, stage=Stage.KEPT, since_s=now_s, trial=GatherTrial(), waits=waits)
 
 
@@ -156,17 +160,24 @@ def _uncrowded(ties: dict[Identity, Tie], snapshot: Snapshot) -> dict[Identity, 
     return ties
 
 
-def _without_waits(ties: dict[Identity, Tie], now_s: float) -> dict[Identity, Tie]:
-    """Return the ties, of each node that loose for which waits cost most, if that is too much.
+def _without_waits(
+    ties: dict[Identity, Tie], views: Mapping[Identity, GuestView], now_s: float
+) -> dict[Identity, Tie]:
+    """Return the ties, of each node one loose where vCPUs wait too much: the one that waits most.
 
-    As long as it is being given back, the others of its node stay; what these lost so far was its doing, too.
+    As long as it is being given back, the others of its node stay; they waited for it, too.
     """
-    for nid in {tie.nid for tie in ties.values() if tie.stage is Stage.KEPT and tie.waits.is_over}:
-        here = {who: one for who, one in ties.items() if one.nid == nid and one.stage is not Stage.ASKED}
-        if all(one.stage is not Stage.LOOSE for one in here.values()):
-            worst = max(here, key=lambda who: here[who].waits.lost_s)
-            freed = {who: replace(one, waits=replace(one.waits, lost_s=0.0)) for who, one in here.items()}
-            ties = ties | freed | {worst: loose(ties[worst], WAITING, now_s)}
+    free = {who: one for who, one in ties.items() if who in views and views[who].may_change}
+    for nid in {one.nid for one in free.values() if one.stage is Stage.KEPT and one.waits.is_over}:
+        here = [(who, one) for who, one in free.items() if one.nid == nid]
+        if any(one.stage is Stage.LOOSE and now_s - one.since_s < GONE_S for _, one in here):
+            continue
+        kept = {who: one for who, one in here if one.stage is Stage.KEPT}
+        worst = max(kept, key=lambda who: kept[who].waits.excess)
+        relieved = {
+            who: replace(one, waits=WaitWatch.of(one.waits.usual, now_s)) for who, one in kept.items()
+        }
+        ties = ties | relieved | {worst: loose(kept[worst], WAITING, now_s)}
     return ties
 
 
@@ -184,5 +195,5 @@ def _taken_up(earlier: EarlierTie, guest: GuestTopology, snapshot: Snapshot) -> 
     move = VcpuMove(guest.name, earlier.since, before, now[0] if len(now) == 1 else None, EARLIER)
     now_s = snapshot.now_ns / 1e9
     return Tie(
-        move, earlier.before, now_s, now_s, now_s, Stage.KEPT, granted=True, waits=WaitWatch(seen_s=now_s)
+        move, earlier.before, now_s, now_s, now_s, Stage.KEPT, granted=True, waits=WaitWatch.of(None, now_s)
     )

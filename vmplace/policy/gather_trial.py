@@ -19,12 +19,13 @@ from statistics import fmean
 
 import numpy as np
 
-from vmplace.policy.gather_waits import known_waits
+from vmplace.policy.gather_waits import known_waits, usual_waits
 from vmplace.policy.plan import CostSample, GuestView
 from vmplace.policy.trial import AFTER, ERRORS, TOLERANCE, is_worse
 from vmplace.topology.guest import Identity
 
 NOBODY = (-1, -1)
+TINY = 1e-9
 OTHER_WORK = 2.0
 FOLLOWED, GROWN = 0.9, 0.001
 """Share of the memory in use that is on the node once it has followed; by which it grows while it follows."""
@@ -93,10 +94,15 @@ class GatherTrial:
                 continue
             for before, now in _compared(self.costs[who], costs):
                 if self._is_worse(before, now, 1 if is_own else 2):
-                    rise = fmean(now) / fmean(before) - 1
+                    rise = fmean(now) / max(fmean(before), TINY) - 1
                     name = views[who].topology.name
                     return HARMED.format(rise) if is_own else OTHERS_HARMED.format(name, rise)
         return ""
+
+    def usual_waits(self, views: Mapping[Identity, GuestView]) -> float | None:
+        """Return how long the guest usually waits for a CPU, by the trial; None: not known."""
+        guest = views.get(self.who)
+        return usual_waits(self.costs.get(self.who, ()), self._after(guest) if guest else ())
 
     def _after(self, guest: GuestView) -> tuple[CostSample, ...]:
         """Return the last whole samples since memory followed."""
@@ -126,12 +132,12 @@ def _compared(
 ) -> Iterator[tuple[list[float], list[float]]]:
     """Yield what an instruction took before and after: in cycles, and with waits for a CPU."""
     yield [one.cost for one in before], [one.cost for one in after]
-    if known_waits(before) is not None and known_waits(after) is not None:
+    if known_waits(before) and known_waits(after):
         yield _with_waits(before), _with_waits(after)
 
 
 def _with_waits(samples: Sequence[CostSample]) -> list[float]:
-    return [one.cost * (1 + (one.waits or 0.0)) for one in samples]
+    return [one.cost * (1 + one.waits) for one in samples if one.waits is not None]
 
 
 def _share_on(guest: GuestView, nid: int) -> float:

@@ -99,6 +99,7 @@ class PerfCost:
             self._counters[tids] = PerfCounters(tids, self._events, guest.pid)
             self._tids[guest.identity] = tids
             self._counted_ns[guest.identity] = time.monotonic_ns()
+            self._waits.ratio(guest)
             return None
         # Where they cannot be read now, nothing is known: what was counted once is not kept.
         self._rates.pop(guest.identity, None)

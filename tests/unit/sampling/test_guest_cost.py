@@ -25,7 +25,7 @@ BUSY_NS = 20_000_000
 
 
 def guest(*tids: int) -> GuestTopology:
-    vcpus = tuple(Vcpu(i, tid, (0,)) for i, tid in enumerate(tids))
+    vcpus = tuple(Vcpu(i, tid, (0, 1)) for i, tid in enumerate(tids))
     return GuestTopology("db1", os.getpid(), 1, "kvm", vcpus, ())
 
 
@@ -79,6 +79,7 @@ def test_how_busy_a_window_was_is_reported_beside_its_cost(speed: PerfCost) -> N
         and rate.dram_per_us == pytest.approx(1000 * rate.cpus, rel=0.05)
     )
     assert 0 < rate.cpus < 1.2
+    assert (rate.waits is None) != Path("/proc/self/schedstat").exists()
 
 
 def test_what_was_counted_once_is_not_kept_where_counting_fails(

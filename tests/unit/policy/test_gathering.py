@@ -1,5 +1,6 @@
 """Ties of vCPUs, from being asked for to being kept or given back."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -142,7 +143,7 @@ def test_waits_that_come_and_go_do_not_hide_that_an_instruction_takes_more_cycle
     assert stage_of(followed(tried(before), at(110.0, after)), before) is Stage.LOOSE
 
 
-def kept_through(state: Gathering, *lives: tuple[GuestView, list[float | None]]) -> Gathering:
+def kept_through(state: Gathering, *lives: tuple[GuestView, Sequence[float | None]]) -> Gathering:
     """Return the state after as many s as there are waits, a sample and a plan each."""
     for second in range(len(lives[0][1])):
         guests = []
@@ -226,7 +227,7 @@ def test_a_tie_on_trial_is_judged_by_its_trial_alone() -> None:
     state, late = kept(one, two), two.topology.identity
     trial = GatherTrial(late, begun_s=111.0, grew_s=111.0)
     state = replace(
-        state, ties=state.ties | {late: replace(state.ties[late], stage=Stage.TRIED, trial=trial)}
+        state, ties={**state.ties, late: replace(state.ties[late], stage=Stage.TRIED, trial=trial)}
     )
     lives = (moved(one, vcpus=1), [6.0] * 18), (moved(two, vcpus=1, there=0.2), [0.0] * 18)
     state = kept_through(state, *lives)
@@ -245,7 +246,7 @@ def test_nothing_is_decided_by_waits_of_a_time_in_which_nothing_may_be_changed()
 def test_one_that_cannot_be_given_back_now_does_not_keep_the_others_of_its_node(is_gone: bool) -> None:
     one, two = view(name="one", pid=1, vcpus=1), view(name="two", pid=2, vcpus=1)
     state, stuck = kept(one, two), one.topology.identity
-    state = replace(state, ties=state.ties | {stuck: replace(state.ties[stuck], stage=Stage.LOOSE)})
+    state = replace(state, ties={**state.ties, stuck: replace(state.ties[stuck], stage=Stage.LOOSE)})
     lives = [(moved(two, vcpus=1), [1.0] * 120)]
     if not is_gone:
         lives.append((replace(moved(one, vcpus=1), may_change=False), [0.0] * 120))

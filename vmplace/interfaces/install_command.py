@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -29,6 +30,7 @@ HOOKS = (PACKAGE / "interfaces/qemu-hook", PACKAGE.parent / "libvirt-hooks/qemu.
 """In an installed package, and in a checkout."""
 UNITS = ("vmplace.service", "vmplace-metrics.service")
 IN_UNIT = "/opt/vmplace/bin/vmplace"
+HOOK_PYTHON = "/usr/bin/python3"
 LINK = Path("/usr/local/bin/vmplace")
 HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108
 """The unit's sandbox does not see these folders (ProtectHome, PrivateTmp)."""
@@ -127,7 +129,9 @@ def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[Piece]:
         yield Piece(LINK, target=str(command))
     hook = next((path for path in HOOKS if path.exists()), None)
     if has_libvirt and hook is not None:
-        yield Piece(Path("/etc/libvirt/hooks/qemu.d/vmplace"), hook.read_bytes(), 0o755)
+        # The system's own Python may be older than the hook, or missing.
+        text = read_text(hook).replace(HOOK_PYTHON, shlex.quote(str(Path(sys.executable).resolve())))
+        yield Piece(Path("/etc/libvirt/hooks/qemu.d/vmplace"), text.encode(), 0o755)
 
 
 def _check(installation: Installation) -> None:

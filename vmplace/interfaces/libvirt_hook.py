@@ -1,13 +1,21 @@
-#!/usr/bin/python3 -IS
-"""libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
+#!/bin/sh
+""":"
+/usr/bin/python3 -IS "$0" "$@" || cat >/dev/null
+exit 0
+
+libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
 
 At ``migrate`` and ``restore``, the only operations at which libvirt follows what a hook prints, numatune that
 is strict is printed as restrictive, where the domain's own policy lets vmplace move memory.  At each
 operation one datagram goes to the agent, if it listens.  The hook must not call libvirt, and always
 exits 0: at any other code libvirt ends the operation, at ``reconnect`` even the running guest.
 
-A file that stands alone: Python's standard library, and of that only what loads in a moment.
+A file that stands alone: Python's standard library from 3.7 on, and of that only what loads in a moment.
+The shell reads the lines before "exit 0" alone, Python none of them: so the code is 0 even where Python is
+missing, or too old.
 """
+
+from __future__ import annotations
 
 # What signal and socket wrap: those load enum, selectors and more, and take longer than all else here.
 import _signal  # type: ignore[import-not-found]
@@ -30,7 +38,7 @@ _POLICY = (*_METADATA, NAMESPACE + " policy")
 _SPEC = NOVA + " extraSpec"
 _NUMATUNE = ("domain", "numatune")
 _UUID = ("domain", "uuid")
-_TECHNIQUES = ("move", "interleave", "replicate", "vcpus")
+_TECHNIQUES = ("move", "interleave", "replicate", "gather", "vcpus")
 
 
 class Domain:
@@ -122,8 +130,9 @@ def relaxed(data: bytes) -> bytes | None:
     # libvirt takes restrictive for all of them or for none, and nodes of its own choice it may choose anew.
     if "strict" not in modes or not fixed or set(modes) - {"strict", "restrictive"}:
         return None
-    for (index, _), mode in reversed(list(zip(bindings, modes, strict=True))):
-        if mode == "strict":
+    # From the end: what is before it keeps its place.
+    for index, attributes in reversed(bindings):
+        if attributes.get("mode", "strict") == "strict":
             data = _restrictive(data, index)
     return data
 

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,10 @@ def test_an_image_gets_units_that_run_this_vmplace_settings_completion_and_the_h
     )
     example = CHECKOUT / "vmplace/agent/vmplace.toml.example"
     assert (image / SETTINGS).read_text() == example.read_text()
-    assert (image / HOOK).read_bytes() == (CHECKOUT / "libvirt-hooks/qemu.d/vmplace").read_bytes()
+    python = str(Path(sys.executable).resolve())
+    hook = (CHECKOUT / "libvirt-hooks/qemu.d/vmplace").read_text().replace("/usr/bin/python3", python)
+    assert (image / HOOK).read_text() == hook
+    assert f'\n{python} -IS "$0" "$@" ' in hook
     assert stat.S_IMODE((image / HOOK).stat().st_mode) == 0o755
     link = image / "usr/local/bin/vmplace"
     assert link.readlink() == image.parent / "opt/vmplace/bin/vmplace"

@@ -1,5 +1,6 @@
 """The hook exits 0 whatever comes, prints only what libvirt should take, and waits for nobody."""
 
+import ast
 import os
 import random
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -16,6 +18,7 @@ from lxml import etree
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
 from vmplace.agent.config import parse_config
 from vmplace.agent.decided import decided
+from vmplace.agent.guest_policy import Technique
 from vmplace.agent.policy_text import stated_policies
 from vmplace.errors import ConfigError
 from vmplace.interfaces import libvirt_hook
@@ -84,6 +87,7 @@ def test_at_other_operations_nothing_is_printed(operation):
         ({"mode": "auto"}, None, True),
         (None, {"mode": "auto"}, True),
         ({"techniques": "vcpus, move"}, None, True),
+        ({"techniques": "move interleave replicate gather"}, None, True),
         (None, None, False),
         ({"mode": "advise"}, None, False),
         ({"mode": "manual"}, {"mode": "auto"}, False),
@@ -136,6 +140,52 @@ def test_odd_spellings_of_a_tag_are_rewritten_in_place():
 def test_the_hook_and_the_agent_mean_the_same_words():
     assert libvirt_hook.NAMESPACE == policy_module.NAMESPACE
     assert libvirt_hook.NOVA == policy_module.NOVA
+    assert get_args(Technique) == libvirt_hook._TECHNIQUES
+
+
+PYTHON = "/usr/bin/python3"
+
+
+def run_as_libvirt_does(tmp_path: Path, python: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the file itself, with another interpreter, and the limit of ``run``."""
+    text, hook = HOOK.read_text().replace(LIMIT, "LIMIT_S = 60.0\n"), tmp_path / "hook"
+    assert text.count(PYTHON) == 1
+    hook.write_text(text.replace(PYTHON, python))
+    hook.chmod(0o755)
+    xml = strict_xml({}) + " " * (1 << 20)
+    return subprocess.run(
+        [hook, "db1", "migrate", "begin", "-"],
+        input=xml.encode()[: libvirt_hook.MOST_BYTES],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_run_as_libvirt_does_it_is_python_that_answers(tmp_path: Path):
+    done = run_as_libvirt_does(tmp_path, sys.executable)
+    assert done.returncode == 0
+    assert b"restrictive" in done.stdout
+
+
+@pytest.mark.parametrize("body", [None, "exit 3", "cat >/dev/null; exit 1", "kill -9 $$"])
+def test_no_python_or_one_that_fails_ends_no_guest(tmp_path: Path, body: str | None):
+    """At any other code than 0 libvirt starts no guest, and when it starts itself, ends those that run."""
+    python = tmp_path / "python"
+    if body is not None:
+        python.write_text(f"#!/bin/sh\n{body}\n")
+        python.chmod(0o755)
+    done = run_as_libvirt_does(tmp_path, str(python))
+    assert done.returncode == 0
+    assert done.stdout == b""
+
+
+def test_the_hook_is_for_older_python_too():
+    """RHEL 9 has 3.9: there ``str | None`` is no syntax error, but fails where it is evaluated."""
+    ast.parse(HOOK.read_text(), feature_version=(3, 7))
+    annotations = Domain._start.__annotations__ | Domain._declared.__annotations__
+    assert annotations
+    assert all(isinstance(one, str) for one in annotations.values())
 
 
 def test_the_agent_hears_of_each_operation(tmp_path: Path):

@@ -16,6 +16,7 @@ from vmplace.topology.description import GuestDescription, RamBlock
 from vmplace.topology.guest import MOST_VCPU_ID, Cell
 
 PROGRAM = re.compile(r"(?:.*/)?(?:qemu-system-x86_64|qemu-kvm|kvm)")
+UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 SIZE = re.compile(r"([0-9]{1,20})([bkmgt]?)b?", re.IGNORECASE)
 SHIFTS = {"": 20, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 DEFAULT_RAM = "128M"
@@ -39,7 +40,7 @@ def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
         cells, memdevs = _parse_numa(options)
         return GuestDescription(
             name=_parse_name(options),
-            uuid=next((value for name, value in options if name == "uuid"), None),
+            uuid=next((value for name, value in options if name == "uuid" and UUID.fullmatch(value)), None),
             machine=machine,
             blocks=_parse_blocks(options, memdevs),
             cells=cells,

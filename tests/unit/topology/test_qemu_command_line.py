@@ -39,6 +39,14 @@ def test_what_libvirt_writes():
     )
 
 
+@pytest.mark.parametrize("uuid", ["x" * 100_000, "0f5b8a52-9b67-4c8e-9a5a-6a0a3f6d2a1\x1b", "", "0" * 36])
+def test_a_uuid_is_one_or_none(uuid: str):
+    """It goes into each answer of the agent: of any length, a few guests would fill that."""
+    guest = parse_qemu(["qemu-system-x86_64", "-uuid", uuid])
+    assert guest is not None
+    assert guest.uuid is None
+
+
 def test_defaults_of_qemu():
     assert parse("qemu-system-x86_64 -nodefaults -S") == GuestDescription(
         "", machine="pc", blocks=(RamBlock(128 * MIB),)

@@ -5,6 +5,7 @@ recorder that is killed leaves a readable prefix.
 """
 
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from vmplace.outside import parse_json
 from vmplace.sampling.page_arrays import Bits, Indexes
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.recording_frames import (
+    MOST_BODY_BYTES,
     BatchFrame,
     Frame,
     GuestFrame,
@@ -72,7 +74,8 @@ class Recorder:
         self._compression = compression
         self._guests: dict[str, GuestTopology] = {}
         try:
-            self._file: BinaryIO = path.open("wb" if overwrite else "xb")
+            # For its owner alone: it tells addresses of other processes, and guests by name.
+            self._file: BinaryIO = _opened(path, os.O_TRUNC if overwrite else os.O_EXCL)
         except FileExistsError as err:
             raise RecordingError(f"{path} exists", hint="record to another file, or delete it first") from err
         except OSError as err:
@@ -102,9 +105,15 @@ class Recorder:
     def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
         """Append a batch, and before it the guest as it is now, if that changed."""
         self.see_guest(guest)
+        frame = batch_frame(batch)
+        if frame_body_bytes(frame) > MOST_BODY_BYTES:
+            raise RecordingError(
+                f"a batch of guest {guest.name} takes more than {MOST_BODY_BYTES >> 30} GiB",
+                hint="record without early readings: first_ms = 0 in [readings]",
+            )
         packer = zlib.compressobj(self._compression)
         body = [packer.compress(array.data) for sample in batch.ranges for array in _arrays(sample)]
-        self._append(batch_frame(batch), b"".join([*body, packer.flush()]))
+        self._append(frame, b"".join([*body, packer.flush()]))
 
     def close(self) -> None:
         """Close the file; harmless when done twice."""
@@ -163,6 +172,14 @@ def read_recorded_host(path: Path) -> HostTopology:
     raise RecordingError(f"{path} tells no host", hint="the recorder was stopped at once; record again")
 
 
+def _opened(path: Path, flags: int) -> BinaryIO:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        # One that is written over may have been everybody's.
+        os.fchmod(fd, 0o600)
+    return os.fdopen(fd, "wb")
+
+
 def _arrays(sample: RangeSample) -> tuple[Any, ...]:
     """Return what is kept of a range, in the order in which ``_range_of`` reads it."""
     arrays: list[Any] = [sample.accessed, sample.node_index, sample.huge]
@@ -202,6 +219,10 @@ def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any
             if read is None:
                 return
             event = _event_of(*read, only_guest)
+        except MemoryError as err:
+            raise RecordingError(
+                f"{path}: no memory for the frame at offset {offset}", hint="replay it on a larger machine"
+            ) from err
         except (_DamagedError, OutsideError, zlib.error) as err:
             raise RecordingError(
                 f"{path}: {err} at offset {offset} of {path.stat().st_size}; "

@@ -18,7 +18,9 @@ Pairs: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 MOST_PAGES = 1 << 29
-"""Of one guest: 2 TiB, whose batches are 1 GiB when unpacked."""
+"""Of one guest: 2 TiB, whose batches are 1 GiB when unpacked, and what bits by node and samples take."""
+MOST_BODY_BYTES = 4 << 30
+"""Of a batch, when unpacked: 2 TiB with the bits of four nodes, read nine times."""
 MOST_NODES = 127
 """An index of a node is a signed byte."""
 MOST_RANGES = 4096
@@ -222,6 +224,7 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
             within(after_ns, before_ns + 1, frame.ended_ns - frame.started_ns, "the time of an early reading")
         for entries in (arrays.counted or 0, arrays.text or 0):
             within(entries, 0, MOST_ENTRIES, "the number of samples")
+    within(frame_body_bytes(frame), 0, MOST_BODY_BYTES, "the size of a batch")
     return msgspec.structs.replace(frame, guest=printable(frame.guest))
 
 

@@ -1,5 +1,6 @@
 """Recordings: what comes back is what went in, whatever happened to the file."""
 
+import json
 import os
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from tests.unit.sampling.guest_process import ram_range
 from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
+from vmplace.sampling import recording
 from vmplace.sampling.recording import FILE_HEAD, FRAME_HEAD, Event, Recorder, iter_recording
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.sample import (
@@ -243,6 +245,39 @@ def test_arrays_that_do_not_fit_their_ranges_are_refused(recorded: Path, tmp_pat
     forged(tmp_path / "x", data[start + 16 : start + 16 + head_bytes], zlib.compress(bytes(wanted + extra)))
     with pytest.raises(RecordingError, match=f"do not hold the {wanted} bytes"):
         list(iter_recording(tmp_path / "x"))
+
+
+def test_a_batch_that_claims_more_than_memory_holds_is_refused_unseen(recorded: Path, tmp_path: Path) -> None:
+    data = recorded.read_bytes()
+    start = data.index(b'{"kind":"batch"') - 16
+    head = json.loads(data[start + 16 : start + 16 + struct.unpack_from("<4sIII", data, start)[1]])
+    head["ranges"][1]["npages"] = 1 << 28
+    head["arrays"][1] |= {"node_rows": len(head["nids"]) + 1, "early_ns": [*range(1, 65)]}
+    forged(tmp_path / "x", json.dumps(head).encode(), zlib.compress(bytes(1 << 20)))
+    with pytest.raises(RecordingError, match="size of a batch"):
+        list(iter_recording(tmp_path / "x"))
+
+
+def test_a_recording_is_its_owners_alone(tmp_path: Path) -> None:
+    """It tells addresses of other processes, and names of guests."""
+    before = os.umask(0)
+    try:
+        Recorder(tmp_path / "x", HOST).close()
+        (tmp_path / "y").touch(0o644)
+        Recorder(tmp_path / "y", HOST, overwrite=True).close()
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "xy"] == [0o600, 0o600]
+
+
+def test_what_nobody_could_read_back_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MOST_BODY_BYTES", 7000)
+    with (
+        Recorder(tmp_path / "x", HOST) as recorder,
+        pytest.raises(RecordingError, match="guest a takes more"),
+    ):
+        recorder.add(guest("a"), batch("a", 1))
+    assert not any(isinstance(event, SampleBatch) for event in iter_recording(tmp_path / "x"))
 
 
 def test_an_existing_file_is_not_overwritten(recorded: Path) -> None:

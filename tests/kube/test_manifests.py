@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT
 
 from tests.kube.cluster import MANIFESTS, objects, shipped_role
 from tests.kube.control_plane import ControlPlane
@@ -107,3 +108,14 @@ def test_only_one_container_is_privileged() -> None:
     containers = daemon_set["spec"]["template"]["spec"]["containers"]
     privileged = [one["name"] for one in containers if one["securityContext"].get("privileged")]
     assert privileged == ["agent"]
+
+
+def test_only_one_container_has_the_token_and_others_do_not_write_to_the_agent() -> None:
+    [daemon_set] = [one for one in objects(MANIFESTS / "base") if one["kind"] == "DaemonSet"]
+    pod = daemon_set["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    [token] = [one["name"] for one in pod["volumes"] if "projected" in one]
+    mounts = {one["name"]: {at["name"]: at for at in one["volumeMounts"]} for one in pod["containers"]}
+    assert [name for name, at in mounts.items() if token in at] == ["kube"]
+    assert mounts["kube"][token]["mountPath"] == SERVICE_ACCOUNT
+    assert {name for name, at in mounts.items() if at["run"].get("readOnly")} == {"features", "metrics"}

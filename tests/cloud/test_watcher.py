@@ -6,6 +6,8 @@ The exporter's code makes the text that is scraped; what four agents would tell 
 import http.server
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,11 +34,16 @@ HOSTS: Mapping[str, Mapping[str, float]] = {
     "hostname_3": {"INSTANCE_5": 0.2},
 }
 """What guests press, on the hosts of Watcher's scenario 8."""
+STRANGER = ("INSTANCE_0", 0.62)
+"""QEMU that somebody starts by hand, with an instance's uuid."""
 
 
-def exposition(pressing: Mapping[str, float]) -> bytes:
+def exposition(pressing: Mapping[str, float], *, has_stranger: bool = False) -> bytes:
     """Return what the exporter of one host says."""
-    status = AgentStatus("1", 1, "kvm", "auto", False, guests=dict(map(named, pressing.items())))
+    guests = dict(map(named, pressing.items()))
+    if has_stranger:
+        guests["stranger"] = replace(named(STRANGER)[1], origin="kvm")
+    status = AgentStatus("1", 1, "kvm", "auto", False, guests=guests)
     reported = msgspec.to_builtins(status, str_keys=True)
     registry = CollectorRegistry()
     registry.register(mock.Mock(collect=lambda: families(reported), describe=lambda: []))
@@ -55,10 +62,11 @@ def named(pressing: tuple[str, float]) -> tuple[str, GuestStatus]:
 
 
 class Exporters(http.server.BaseHTTPRequestHandler):
-    """/HOST is that host's exporter."""
+    """/HOST is that host's exporter, /HOST+ the same with a stranger."""
 
     def do_GET(self) -> None:
-        body = exposition(HOSTS[self.path.strip("/")])
+        path = self.path.strip("/")
+        body = exposition(HOSTS[path.rstrip("+")], has_stranger=path.endswith("+"))
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.end_headers()
@@ -68,17 +76,25 @@ class Exporters(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Run Prometheus on the four exporters."""
+@contextmanager
+def scraping(folder: Path, stranger_at: str = "") -> Iterator[Prometheus]:
+    """Run Prometheus on the four exporters, one of which may have a stranger."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Exporters)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    targets = {host: Target(f"127.0.0.1:{server.server_port}", f"/{host}") for host in HOSTS}
-    guests = sum(map(len, HOSTS.values()))
-    with prometheus_service(tmp_path_factory.mktemp("prometheus"), targets, guests) as running:
+    paths = {host: f"/{host}+" if host == stranger_at else f"/{host}" for host in HOSTS}
+    targets = {host: Target(f"127.0.0.1:{server.server_port}", path) for host, path in paths.items()}
+    guests = sum(map(len, HOSTS.values())) + bool(stranger_at)
+    with prometheus_service(folder, targets, guests) as running:
         yield running
     # No shutdown(): eventlet, which Watcher brings, makes its wait one without end.
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Run Prometheus on the four exporters."""
+    with scraping(tmp_path_factory.mktemp("prometheus")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -92,6 +108,14 @@ def test_the_guest_that_is_enough_leaves_the_host_that_queues_most(strategy: Any
     Host 1 is least pressed: with all that the guest takes of both nodes, its 0.1 + 0.375 stay below 0.75.
     """
     assert run(strategy) == [("INSTANCE_0", "hostname_0", "hostname_1")]
+
+
+@pytest.mark.parametrize("host", ["hostname_0", "hostname_1"])
+def test_who_starts_qemu_with_an_instances_uuid_does_not_choose_who_moves(tmp_path: Path, host: str) -> None:
+    """With what the stranger presses counted as instance 0's, instance 1 would be the smaller one."""
+    with scraping(tmp_path, stranger_at=host) as running:
+        moves = run(loaded(running.port), migrations=1)
+    assert [(uuid, source) for uuid, source, _ in moves] == [("INSTANCE_0", "hostname_0")]
 
 
 def test_the_efficacy_is_stated(strategy: Any) -> None:

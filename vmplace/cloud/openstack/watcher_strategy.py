@@ -25,7 +25,8 @@ from vmplace.fleet.rebalance import (
 )
 
 HOST_QUERY = "max by ({label}, numa_node) (numa_node:vmplace_memory_pressure:ratio)"
-GUEST_QUERY = "max by (uuid, numa_node) (vmplace:guest_node_pressure:ratio)"
+GUEST_QUERY = "max by (uuid, {label}, numa_node) (vmplace:guest_node_pressure:ratio{{origin='libvirt'}})"
+"""By host, too: whoever may run QEMU on another host may give it the uuid of an instance."""
 NODE = "numa_node"
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
@@ -71,11 +72,12 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
         """Plan, and add the migrations to the solution."""
         nodes, instances = self._nodes(), self._instances()
         self._instances_count = len(instances)
-        loads = self._asked(HOST_QUERY.format(label=self.datasource_backend.prometheus_fqdn_label))
-        self._loads = {name: by_node for name, by_node in loads.items() if name in nodes}
-        by_uuid = self._asked(GUEST_QUERY)
+        label = self.datasource_backend.prometheus_fqdn_label
+        loads = self._asked(HOST_QUERY.format(label=label), label)
+        self._loads = {name: by_node for (name,), by_node in loads.items() if name in nodes}
+        taken = self._asked(GUEST_QUERY.format(label=label), "uuid", label)
         guests = [
-            PressingGuest(uuid, host, by_uuid.get(uuid, {}))
+            PressingGuest(uuid, host, taken.get((uuid, host), {}))
             for uuid, (instance, host) in instances.items()
             if instance.state == element.InstanceState.ACTIVE.value
         ]
@@ -133,14 +135,13 @@ class VmplacePressure(base.WorkloadStabilizationBaseStrategy):  # type: ignore[m
         except exception.ComputeResourceNotFound:
             return None
 
-    def _asked(self, query: str) -> dict[str, dict[int, float]]:
-        """Return what a query finds by node, by its other label."""
-        found: dict[str, dict[int, float]] = {}
+    def _asked(self, query: str, *names: str) -> dict[tuple[str, ...], dict[int, float]]:
+        """Return what a query finds by node, by the labels of these names."""
+        found: dict[tuple[str, ...], dict[int, float]] = {}
         for one in self.datasource_backend.prometheus.query(query):
-            labels = dict(one.labels)
-            node, name = labels.pop(NODE, ""), next(iter(labels.values()), None)
-            if name and node.isdecimal():
-                found.setdefault(str(name), {})[int(node)] = float(one.value)
+            node, labels = one.labels.get(NODE, ""), tuple(str(one.labels.get(name, "")) for name in names)
+            if all(labels) and node.isdecimal():
+                found.setdefault(labels, {})[int(node)] = float(one.value)
         return found
 
 

@@ -2,6 +2,9 @@
 
 1. For each guest it is remembered where each page lay before anything was done.  At each look the model
    answers how long the time since the last one would have taken with all of them there: the gain so far.
+   A guest that would be faster back there, as long as the others stay away, loses nothing if all of them
+   together would be slower: of guests that left a full controller each would like to be the one that returns.
+   That is known only where the accesses of all are counted.
 2. A guest's budget limits what may be spent on moves: a first credit, a small share of its time, and what was
    gained.  Copies are paid with the price of dropping them, a protected guest's credit is within its bound.
    What lies wrong once a pattern changes is lost on top until it is seen (bench/bench_hostile.py).
@@ -9,9 +12,10 @@
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
    its cost (the hurdle), and a fraction if they earned it several times over.
 4. If a guest lost time since it was best off, as when the program does something else now, and its budget is
-   empty, every page goes back to where it was: a loss that was measured must end.  So the price of the way
-   back is staked with each move.  Nothing is forgiven: a guest is behind doing nothing by no more than its
-   credit, the slack of ``is_lost``, and what is lost within a look (tests/unit/policy/test_guard_bound.py).
+   empty or the loss is long, every page goes back to where it was: a loss that was measured must end.  So the
+   price of the way back is staked with each move.  Nothing is forgiven: a guest is behind doing nothing by no
+   more than its credit, the slack of ``is_lost``, and what is lost within a look
+   (tests/unit/policy/test_guard_bound.py).
 5. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
    was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
    is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
@@ -34,7 +38,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vmplace.model.memory_system import beside
+from vmplace.model.memory_system import beside, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
@@ -72,6 +76,9 @@ SAME_WORK = 0.01
 LOSS_NS, LOSS_SHARE = 1e6, 0.003
 """What all that was moved may lose before it goes back: this share of the guest's time, and at first twice
 that, up to ``LOSS_NS`` more: what is measured in a short time varies."""
+MOST_LOST_NS = 0.4e9
+"""And no more than this, 20 s of a guest's real time, however long it lived and whatever it gained before:
+a share of a month would be hours."""
 LEFT_ALONE_NS = 40e6
 """How long a guest is left alone if its first plan did harm."""
 LEFT_ALONE_LEAST_NS = 2.5e6
@@ -150,14 +157,16 @@ def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memo
         [traffic_now.without_moves(answers[g.name].origin), *[traffic_now.without(trial) for trial in some]]
         for g, traffic_now, some in zip(known, traffics, trials, strict=True)
     ]
-    for guest, some, lost in zip(known, trials, slowdowns(view, traffics, asked), strict=True):
+    alone, together = slowdowns(view, traffics, asked), _slowdown_of_all(view, traffics, asked)
+    for guest, some, lost, of_all in zip(known, trials, alone, together, strict=True):
         memory = answers[guest.name]
         span = view.now_ns - memory.looked_ns
+        gain = lost[0] if lost[0] >= 0 else max(lost[0], of_all)
         seen = tuple(
             replace(t, gained_ns=t.gained_ns + share * span) for t, share in zip(some, lost[1:], strict=True)
         )
         memory = replace(memory, looked_ns=view.now_ns)
-        answers[guest.name] = _judged(memory, seen, span * lost[0])
+        answers[guest.name] = _judged(memory, seen, span * gain)
     return answers
 
 
@@ -193,6 +202,8 @@ def _judged(memory: Memory, trials: tuple[PastMove, ...], gained_ns: float) -> M
 def is_lost(memory: Memory, now_ns: float, bound: float | None = None) -> bool:
     """Return whether all pages go back: the guest loses by where they are, and nothing is left to try."""
     lost_ns = memory.best_ns - memory.gained_ns
+    if lost_ns > MOST_LOST_NS:
+        return True
     return lost_ns > slack_ns(now_ns - memory.born_ns) and memory.left_ns(now_ns, bound) <= 0
 
 
@@ -346,6 +357,27 @@ def slowdowns(view: HostView, traffics: list[GuestTraffic], asked: list[list[Mat
         now = next(rates)
         answers.append([now / next(rates) - 1 for _ in some])
     return answers
+
+
+def _slowdown_of_all(view: HostView, traffics: list[GuestTraffic], asked: list[list[Matrix]]) -> list[float]:
+    """Return by which share each guest would be slower if all had the first of their ``asked`` traffics.
+
+    -1 where nobody knows, as not all are counted: one that uses its caches alone, and is taken to ask for
+    memory all the time, must not turn a loss of others into a gain.
+    """
+    pairs = list(zip(traffics, asked, strict=True))
+    if not all(guest.is_counted for guest in view.guests):
+        return [-1.0] * len(pairs)
+    if all(some[0] is one.traffic for one, some in pairs):
+        return [0.0] * len(pairs)
+    names = {one.guest.name for one in traffics}
+    rest = [GuestTraffic.of(guest) for guest in view.guests if guest.name not in names]
+    guests = tuple(one.guest for one in (*traffics, *rest))
+    stay = [one.traffic for one in rest]
+    now = solved(view.system, demand(guests, [*(one.traffic for one in traffics), *stay])).rates
+    then = solved(view.system, demand(guests, [*(some[0] for some in asked), *stay]), now).rates
+    shares: list[float] = (now / then - 1)[: len(pairs)].tolist()
+    return shares
 
 
 def _background(view: HostView, guests: list[GuestEvidence]) -> Matrix:

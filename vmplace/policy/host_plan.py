@@ -174,27 +174,36 @@ class HostPlanner:
     def _guarded(
         self, view: HostView, change: Change, spans: Spans, room: Room | None
     ) -> tuple[NodeIndexes, Room | None]:
+        """Return where the pages of a guest ought to be now, and the room that is left for the others."""
         guest = change.guest
-        memory = self.memories[guest.name]
-        if guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
-            here = (guest.node != ABSENT) & (memory.origin != ABSENT)
-            home = np.where(here, memory.origin, guest.node).astype(np.int8)
-            self.memories[guest.name] = guard.given_up(memory, view.now_ns)
-            return home, room
-        rise = guard.measured_rise(memory, guest)
-        if rise is not None and rise < -guard.MEASURED_RISE:
-            memory = self.memories[guest.name] = guard.trusted(memory)
-        if rise is not None and rise > guard.MEASURED_RISE and memory.promise is not None:
-            undone = guest.node.copy()
-            pages = memory.promise.pages
-            back = memory.promise.before[guest.node[pages] != ABSENT]
-            undone[pages[guest.node[pages] != ABSENT]] = back
-            self.memories[guest.name] = guard.left_alone(memory, view.now_ns)
-            return undone, room
-        change = change.to(affordable(view, change, memory))
-        kept, room = fitting(change, room)
-        self.memories[guest.name] = _noted(view, guest, kept, memory, spans)
-        return kept, room
+        places, memory, left = _allowed(view, change, self.memories[guest.name], spans, room)
+        if not guest.may_change:
+            # Nobody does it: it stakes nothing, and takes no room.
+            return places, room
+        self.memories[guest.name] = memory
+        return places, left
+
+
+def _allowed(
+    view: HostView, change: Change, memory: guard.Memory, spans: Spans, room: Room | None
+) -> tuple[NodeIndexes, guard.Memory, Room | None]:
+    """Return what the guard lets a guest have of its change, what it remembers of that, and the room left."""
+    guest = change.guest
+    if guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
+        here = (guest.node != ABSENT) & (memory.origin != ABSENT)
+        home = np.where(here, memory.origin, guest.node).astype(np.int8)
+        return home, guard.given_up(memory, view.now_ns), room
+    rise = guard.measured_rise(memory, guest)
+    if rise is not None and rise < -guard.MEASURED_RISE:
+        memory = guard.trusted(memory)
+    if rise is not None and rise > guard.MEASURED_RISE and memory.promise is not None:
+        undone = guest.node.copy()
+        pages = memory.promise.pages
+        back = memory.promise.before[guest.node[pages] != ABSENT]
+        undone[pages[guest.node[pages] != ABSENT]] = back
+        return undone, guard.left_alone(memory, view.now_ns), room
+    kept, room = fitting(change.to(affordable(view, change, memory)), room)
+    return kept, _noted(view, guest, kept, memory, spans), room
 
 
 def _noted(

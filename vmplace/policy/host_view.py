@@ -68,6 +68,8 @@ class GuestEvidence:
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
     ``calm_since_ns``: when its controller was last full, None: it is now, or nobody knows.
     ``may_tie[N]``: nodes to which all of its vCPUs may be tied, None: they stay where they may run now.
+    ``may_change``: what is planned for it is done now, if the guard lets it.  ``is_counted``: somebody counts
+    its accesses; else how often it asks for memory is a guess.
     """
 
     name: str
@@ -94,6 +96,8 @@ class GuestEvidence:
     known_ns: float = 0.0
     calm_since_ns: float | None = None
     may_tie: Bools | None = None
+    may_change: bool = True
+    is_counted: bool = True
 
     @property
     def present(self) -> Bools:

@@ -49,6 +49,7 @@ def load(  # noqa: PLR0913 - all that a planner knows of a guest
         recent=heat,
         slowdown_bound=bound,
         allowed=np.zeros(len(host.nids), np.bool_),
+        is_counted=guest.dram_per_us is not None,
     )
 
 

@@ -16,7 +16,17 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import home
 from vmplace.policy.corner_mix import asked_of
-from vmplace.policy.host_view import REPLICATED, Bools, GuestEvidence, HostView, Room, row_sums, traffic
+from vmplace.policy.host_view import (
+    ABSENT,
+    REPLICATED,
+    Bools,
+    GuestEvidence,
+    HostView,
+    NodeIndexes,
+    Room,
+    row_sums,
+    traffic,
+)
 from vmplace.policy.loads import is_load, load
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.plan_changes import is_shared
@@ -77,6 +87,7 @@ def _evidence(
     entries = seen[name]
     copied = state.known[name].copied & ~entries.written if name in state.known else np.False_
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
+    _leave_out_unknown(host, node)
     allowed = home.allowed_nids(host, guest)
     workers = _worker_nids(host, guest)
     if not guest.settings.interleaves:
@@ -112,7 +123,16 @@ def _evidence(
         calm_since_ns=_calm_since_ns(snapshot, name, state, horizon),
         vcpu_node=vcpu_nodes(host, guest.topology, entries.heat.sum(axis=0)),
         may_tie=_may_tie(snapshot, guest, state),
+        may_change=guest.may_change,
+        is_counted=guest.dram_per_us is not None,
     )
+
+
+def _leave_out_unknown(host: HostTopology, node: NodeIndexes) -> None:
+    """Count pages as absent on nodes without memory (in place): these came up since the host was read."""
+    none = np.array([not one.memory_bytes for one in host.nodes])
+    if none.any():
+        node[(node >= 0) & none[node]] = ABSENT
 
 
 def _may_tie(snapshot: Snapshot, guest: GuestView, state: State) -> Bools | None:

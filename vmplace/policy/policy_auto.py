@@ -110,9 +110,16 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         notes=_coarse_notes(seen),
         weighings=(*weighed, *rest.weighings),
     )
+    # What is planned for a guest that may not change now, nobody does.
+    done = [
+        one if guest.may_change else guest.node
+        for guest, one in zip(view.guests, places.values(), strict=False)
+    ]
     after = replace(
         after,
-        known={name: Known(seen[name].pages, one == REPLICATED) for name, one in places.items()},
+        known={
+            name: Known(seen[name].pages, one == REPLICATED) for name, one in zip(places, done, strict=True)
+        },
         memories={name: planner.memories[name] for name in places},
         steady={name: planner.steady[name] for name in places},
         gathering=gathering,

@@ -9,6 +9,7 @@ from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy import guard
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, Room, traffic
+from vmplace.policy.planner_view import Horizon
 
 MS = 1e6
 
@@ -53,6 +54,15 @@ def test_moves_that_hurt_empty_the_budget():
     after = looked(looked(None, seen(1, remote=False), 0), seen(0, remote=False), 30)
     assert after.gained_ns < -7 * MS
     assert after.budget_ns(30 * MS) == 0.0
+
+
+@pytest.mark.parametrize("days", [1, 30, 365])
+def test_however_long_a_guest_lived_a_loss_ends_within_minutes(days: int):
+    """By 5 %, of its real time, of which the planner's is a part (Horizon)."""
+    lived_ns, minutes = days * 86400e9 / Horizon().scale, 60e9 / Horizon().scale
+    memory = replace(looked(None, seen(1), 0), gained_ns=0.3 * lived_ns, best_ns=0.3 * lived_ns)
+    after = [replace(memory, gained_ns=memory.gained_ns - 0.05 * late * minutes) for late in (1, 10)]
+    assert [guard.is_lost(one, lived_ns) for one in after] == [False, True]
 
 
 def judged(cost_ms: float, *, gains: bool, copies: bool = False) -> guard.Memory:

@@ -135,9 +135,9 @@ def routed(
     Equally short routes share the accesses evenly.  Raises ValueError where no route leads to memory.
     """
     count = len(nids)
-    visits = np.zeros((count, count, count + len(links)))
+    visits, ways = np.zeros((count, count, count + len(links))), _ways_by_node(count, links)
     for start in range(count):
-        visits[start, :, count:] = _routes_from(start, count, links)
+        visits[start, :, count:] = _routes_from(start, ways, len(links))
     visits[:, np.arange(count), np.arange(count)] = 1
     reached = visits[:, :, count:].any(axis=2) | np.eye(count, dtype=bool)
     if not (reached | (controller == 0)).all():
@@ -244,25 +244,31 @@ def _queue_area(rho: Matrix) -> Matrix:
     return area
 
 
-def _routes_from(start: int, count: int, links: Sequence[Link]) -> Matrix:
+def _routes_from(start: int, ways: list[list[tuple[int, int]]], links: int) -> Matrix:
     """Return, for each node, the share of accesses from ``start`` that passes each link."""
-    passes = np.zeros((count, len(links)))
+    passes = np.zeros((len(ways), links))
     reached, frontier = {start}, [start]
     while frontier:
         arrivals: dict[int, list[npt.NDArray[np.float64]]] = {}
         for here in frontier:
-            for number, there in _neighbours(here, links):
+            for number, there in ways[here]:
                 if there not in reached:
-                    arrivals.setdefault(there, []).append(passes[here] + np.eye(len(links))[number])
-        for there, ways in arrivals.items():
-            passes[there] = np.mean(ways, axis=0)
+                    way = passes[here].copy()
+                    way[number] += 1
+                    arrivals.setdefault(there, []).append(way)
+        for there, some in arrivals.items():
+            passes[there] = np.mean(some, axis=0)
         frontier = list(arrivals)
         reached.update(frontier)
     return passes
 
 
-def _neighbours(here: int, links: Sequence[Link]) -> list[tuple[int, int]]:
-    """Return (number of the link, node at its other end)."""
-    forth = [(i, link.ends[1]) for i, link in enumerate(links) if link.ends[0] == here]
-    back = [(i, link.ends[0]) for i, link in enumerate(links) if link.ends[1] == here and not link.directed]
-    return forth + back
+def _ways_by_node(count: int, links: Sequence[Link]) -> list[list[tuple[int, int]]]:
+    """Return for each node (number of the link, node at its other end): forth, then back."""
+    ways: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for number, link in enumerate(links):
+        ways[link.ends[0]].append((number, link.ends[1]))
+    for number, link in enumerate(links):
+        if not link.directed:
+            ways[link.ends[1]].append((number, link.ends[0]))
+    return ways

@@ -4,7 +4,7 @@ cycles, and, where that is known, with the time in which vCPUs waited for a CPU.
 1. It is judged once the guest's memory has followed, or follows no more.
 2. If the guest itself is worse off beyond the noise (trial.py), or a guest that may still run on the node, it
    was harm.  Of the others there may be many, and chance must not find one among them: for them twice the
-   tolerance and twice the standard errors are asked for.
+   tolerance and twice the standard errors are asked for, unless they are protected.
 3. A guest that accesses memory ``OTHER_WORK`` times as often per instruction, or as seldom, does something
    else than before, or misses a cache that it has to share now: it cannot be compared.
 4. If the guest itself cannot be compared within ``UNJUDGED_S``, nobody knows, and that counts as harm.
@@ -92,8 +92,9 @@ class GatherTrial:
             is_own = who == self.who
             if len(costs) < AFTER or self._does_other_work(who, costs):
                 continue
+            times = 1 if is_own or views[who].settings.protected else 2
             for before, now in _compared(self.costs[who], costs):
-                if self._is_worse(before, now, 1 if is_own else 2):
+                if self._is_worse(before, now, times):
                     rise = fmean(now) / max(fmean(before), TINY) - 1
                     name = views[who].topology.name
                     return HARMED.format(rise) if is_own else OTHERS_HARMED.format(name, rise)

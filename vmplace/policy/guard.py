@@ -16,9 +16,12 @@
    price of the way back is staked with each move.  Nothing is forgiven: a guest is behind doing nothing by no
    more than its credit, the slack of ``is_lost``, and what is lost within a look
    (tests/unit/policy/test_guard_bound.py).
-5. Counters have the last word: if latency rises where the plan promised less, the source misleads; what
-   was moved is moved back, and the guest is left alone for a while.  The while doubles with each promise that
-   is broken, and halves with each that is kept: one that fails after many is most likely a new phase.
+5. Counters have the last word where they tell latency, as in the simulator: if it rises where the plan
+   promised less, the source misleads; what was moved is moved back, and the guest is left alone for a while.
+   The while doubles with each promise that is broken, and halves with each that is kept: one that fails after
+   many is most likely a new phase.  A host's counters tell cycles per instruction, which other work changes,
+   too: they judge ties of vCPUs (gather_trial.py), and guests that are placed by their vCPUs alone
+   (agent/trials.py), but not the pages of a joint plan.
 
 Example: a guest that lived for a second has a budget of 2 ms (the first credit) and 3 ms (0.3 % of its time).
 Its trials of moves cost 4 ms and earned 4 ms.  With what trials are taken to have had before, 1.2 and 0.3 ms,

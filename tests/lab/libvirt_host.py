@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from lab.progress import Progress
+from lab.toolbox import PRIVATE
 from lab.trees import host_root
 
-HERE = Path(__file__).parent
-HOOK = HERE.parents[1] / "libvirt-hooks/qemu.d/vmplace"
+SCRIPT = Path(__file__).with_name("libvirt_host.sh")
+HOOK = SCRIPT.parents[2] / "libvirt-hooks/qemu.d/vmplace"
 FILES = {
     "libvirtd.conf": 'host_uuid = "{uuid}"\nauth_unix_rw = "none"\nauth_unix_ro = "none"\n',
     "qemu.conf": (
@@ -82,7 +83,7 @@ def _pids_within(pid: int, folder: Path) -> list[int]:
         with contextlib.suppress(OSError):
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
             root = str(status.with_name("root").readlink())
-            if fields["NSpid"].split()[1:] == [str(pid)] and root.startswith(str(folder)):
+            if fields["NSpid"].split()[1:] == [str(pid)] and str(folder) in root:
                 found.append(int(status.parent.name))
     return found
 
@@ -117,9 +118,9 @@ def libvirt_host(shared: Path, name: str = "host1") -> Iterator[LibvirtHost]:
             "--fork",
             "--kill-child",
             "--propagation",
-            "private",
+            "unchanged",
         ]
-        script = ["sh", str(HERE / "libvirt_host.sh"), str(tree), str(folder), str(shared)]
+        script = ["sh", "-c", PRIVATE + SCRIPT.read_text(), "sh", str(tree), str(folder), str(shared)]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, *script],

@@ -1,6 +1,7 @@
 #!/bin/sh
 # libvirt_host.sh TREE FOLDER SHARED: libvirtd of a Debian tree, in namespaces of its own, over files of its own.
 # Its /run is FOLDER/run, its /shared is SHARED; FOLDER/etc is laid over its /etc.  A libvirtd that ends comes back.
+# Before it stands what makes the mount namespace private (lab/toolbox.py).
 set -eu
 tree=$1 folder=$2 shared=$3
 space=$folder/space root=$folder/space/root

@@ -14,6 +14,7 @@ import pytest
 
 from lab import trees
 from lab.progress import Progress
+from lab.toolbox import PRIVATE
 from tests.unit.agent.agent_world import guest
 from vmplace.topology.capabilities import probe_numad
 from vmplace.topology.capability import Roots
@@ -35,9 +36,9 @@ class Tree:
     """A shell in a tree of Debian, in namespaces of its own; ``root`` is the tree as it sees it."""
 
     def __init__(self, tree: Path) -> None:
-        unshare = ["unshare", "--mount", "--ipc", "--propagation", "private"]
+        unshare = ["unshare", "--mount", "--ipc", "--propagation", "unchanged"]
         self._shell = subprocess.Popen(
-            [*unshare, "sh", "-c", INSIDE, "sh", str(tree)],
+            [*unshare, "sh", "-c", PRIVATE + INSIDE, "sh", str(tree)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )  # fmt: skip
         self.root = Path(f"/proc/{self._shell.pid}/root")

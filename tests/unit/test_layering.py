@@ -29,6 +29,7 @@ FOR_ALL = {
     "step_thread",
     "thread_waits",
     "users",
+    "whole_file",
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAB_MODULES = sorted(LAB.rglob("*.py"))

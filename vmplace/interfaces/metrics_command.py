@@ -6,7 +6,6 @@ right but the group vmplace, and asks the agent as ``vmplace status`` does.
 
 import os
 import signal
-import tempfile
 import threading
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -16,6 +15,7 @@ import click
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import WholeSentences, examples, socket_option
 from vmplace.outside import read_text
+from vmplace.whole_file import replace_file
 
 DEFAULT_LISTEN = "127.0.0.1:9755"
 SHIPPED = Path(__file__).with_name("prometheus")
@@ -107,16 +107,3 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not address or not port.isdecimal() or int(port) > 65535:
         raise VmplaceError(f"--listen {text}: not ADDRESS:PORT", hint=f"for example {DEFAULT_LISTEN}")
     return address.strip("[]"), int(port)
-
-
-def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace a file in one step: readers see the old content or the new one.  Raises OSError."""
-    fd, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(fd, "wb") as out:
-            out.write(content)
-            os.fchmod(out.fileno(), mode)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

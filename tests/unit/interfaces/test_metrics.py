@@ -20,7 +20,7 @@ from vmplace.agent.state import AgentStatus, GuestStatus
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import metrics
 from vmplace.interfaces.control import ControlServer
-from vmplace.interfaces.metrics_command import parse_listen, replace_file
+from vmplace.interfaces.metrics_command import parse_listen
 from vmplace.interfaces.prometheus import dashboard
 from vmplace.interfaces.protocol import Response
 from vmplace.topology.domain_policy import CloudNames
@@ -166,14 +166,6 @@ def test_a_file_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
     done = cli("write", str(tmp_path / "no/such.prom"), "--socket", str(tmp_path / "none"))
     assert done.returncode == 1
     assert "no/such.prom" in done.stderr
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (target := tmp_path / "x").write_text("old")
-    monkeypatch.setattr(os, "fchmod", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-    with pytest.raises(OSError, match="full"):
-        replace_file(target, b"new")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_serve_answers_scrapes_until_sigterm(agent_socket: Path) -> None:

@@ -15,9 +15,9 @@ from vmplace.cloud.slow_state import SlowState
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_socket import socket_path
 from vmplace.interfaces.client import ask
-from vmplace.interfaces.metrics_command import replace_file
 from vmplace.interfaces.options import FiniteRange, WholeSentences, examples, socket_option
 from vmplace.model.pressure import node_pressure
+from vmplace.whole_file import replace_file
 
 LOG = logging.getLogger(__name__)
 FOLDER = Path("/etc/kubernetes/node-feature-discovery/features.d")

@@ -14,8 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from vmplace.cloud.kubernetes.vmis import MIGRATING_S, Vmi, stated
-from vmplace.interfaces.metrics_command import replace_file
 from vmplace.topology.stated_guests import StatedGuest, StatedGuests, boot_s, encoded
+from vmplace.whole_file import replace_file
 
 LOG = logging.getLogger(__name__)
 Key = tuple[str, str]

@@ -27,6 +27,7 @@ from vmplace.actuation.page_runs import decode_runs, encode_pages
 from vmplace.agent.config import parse_config
 from vmplace.agent.decided import Decided, changed_words, decided
 from vmplace.agent.news import parse_news
+from vmplace.agent.standing_orders import StandingOrders
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import parse_request
 from vmplace.topology.domain_policy import domain_policy
@@ -65,6 +66,21 @@ def stated(data: bytes) -> None:
         policy_view("db1", decided(parse_config("", Path("x")), "db1", policy, (0, 1)), None)
     found.migrating()
     assert all(note.isprintable() for note in found.notes)
+
+
+def standing_orders(data: bytes) -> None:
+    """Take up what an earlier agent kept; what is written anew must say the same."""
+    path, proc = SCRATCH / "standing-orders.json", SCRATCH / "proc-of-orders"
+    boot = proc / "sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True, exist_ok=True)
+    boot.write_text("boot")
+    path.write_bytes(data)
+    found = StandingOrders(path, proc)
+    assert found.paused or not found.notes
+    assert all(note.isprintable() for note in found.notes)
+    found.hold_all(held=True)
+    again = StandingOrders(path, proc)
+    assert again.paused and not again.notes
 
 
 def journal(data: bytes) -> None:
@@ -129,6 +145,10 @@ ORDER_TARGETS: Mapping[str, Target] = {
     "policy_words": Target(domain_words, lambda: [domain_xml(WHOLE, {"mode": "auto"}).encode()]),
     "stated_guests": Target(
         stated, lambda: [encoded((StatedGuest(7, 9, "kube", (("vmplace.io/mode", "auto"),), 200.0),))]
+    ),
+    "standing_orders": Target(
+        standing_orders,
+        just(b'{"version": 1, "paused": false, "boot_id": "boot", "held": [[7, 9]]}'),
     ),
     "news": Target(datagram, just(b"1\0migrate\0begin\0-\0db1\0uuid")),
     "protocol": Target(parse_request, just(b'{"version": 1, "command": "show", "guest": "a"}')),

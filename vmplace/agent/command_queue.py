@@ -7,13 +7,14 @@ from vmplace.agent.guests import Roster
 from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
 from vmplace.agent.parts import Actuator
 from vmplace.agent.room import RoomMaker
+from vmplace.agent.standing_orders import StandingOrders
 from vmplace.errors import VmplaceError
 
 LOG = logging.getLogger(__name__)
 
 
 class CommandQueue:
-    """Serves the inbox; ``paused`` and guests that are held are what orders left behind.
+    """Serves the inbox; ``standing`` are the orders that stay behind: ``paused``, and guests that are held.
 
     ``changed`` is called when one of these did, before who asked for it is answered.  An undo is given up
     once ``is_stopping()``.
@@ -27,6 +28,7 @@ class CommandQueue:
         changed: Callable[[], None],
         is_stopping: Callable[[], bool] = lambda: False,
         rooms: RoomMaker | None = None,
+        standing: StandingOrders | None = None,
     ) -> None:
         self._inbox = inbox
         self._roster = roster
@@ -34,8 +36,13 @@ class CommandQueue:
         self._changed = changed
         self._is_stopping = is_stopping
         self._rooms = rooms
+        self._standing = standing or StandingOrders()
         self._applied: list[Order] = []
-        self.paused = False
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether nothing of any guest may be changed."""
+        return self._standing.paused
 
     @property
     def waits_for_window(self) -> bool:
@@ -85,9 +92,13 @@ class CommandQueue:
             self._make_room(order)
             return None
         self._hold(order.guest, held=order.verb != "resume")
+        done: Answer = (f"{order.guest or 'all guests'}: {order.verb}d",)
         if order.verb == "undo":
-            return self._actuator.undo(order.guest, self._is_stopping)
-        return (f"{order.guest or 'all guests'}: {order.verb}d",)
+            done = self._actuator.undo(order.guest, self._is_stopping)
+        if problem := self._standing.problem:
+            hint = "free some space, or make it writable, and order it again"
+            raise VmplaceError(f"{'; '.join(done)}, but {problem}", hint=hint)
+        return done
 
     def _make_room(self, order: Order) -> None:
         if self._rooms is None or order.flavour is None:
@@ -98,9 +109,9 @@ class CommandQueue:
 
     def _hold(self, name: str | None, *, held: bool) -> None:
         if name is None:
-            self.paused = held
+            self._standing.hold_all(held=held)
+        elif guest := self._roster.get(name):
+            self._standing.hold(guest.topology, held=held)
         for guest in self._roster:
-            # "resume" without a name also lets go of each guest that was held by name.
-            if guest.name == name or (name is None and not held):
-                guest.held = held
+            guest.held = self._standing.holds(guest.topology)
         self._changed()

@@ -193,6 +193,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Return the file that only one agent can hold."""
         return Path(self.state_dir, "agent.lock")
 
+    @property
+    def standing_orders_path(self) -> Path:
+        """Return where the orders are kept that hold until `vmplace resume`."""
+        return Path(self.state_dir, "standing-orders.json")
+
 
 @dataclass(frozen=True)
 class GuestRule:

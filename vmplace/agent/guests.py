@@ -152,10 +152,16 @@ class Roster:
     """The guests of the host by name, following their coming and going."""
 
     def __init__(
-        self, loaded: LoadedConfig, holds: Callable[[GuestTopology], bool] = lambda guest: False
+        self,
+        loaded: LoadedConfig,
+        holds: Callable[[GuestTopology], bool] = lambda guest: False,
+        is_held: Callable[[GuestTopology], bool] = lambda guest: False,
     ) -> None:
-        """``holds`` tells whether a guest would hold up a step that reads its memory map."""
-        self._loaded, self._holds = loaded, holds
+        """``holds`` tells whether a guest would hold up a step that reads its memory map.
+
+        ``is_held``: whether root ordered, perhaps an earlier agent, to leave it alone.
+        """
+        self._loaded, self._holds, self._is_held = loaded, holds, is_held
         self._guests: dict[str, TrackedGuest] = {}
         self._gone: list[GuestTopology] = []
         self._migrating: dict[str, float] = {}
@@ -262,7 +268,7 @@ class Roster:
         for guest in self:
             guest.begin_window()
         for topology in found:
-            guest = known.get(topology.identity) or TrackedGuest(topology)
+            guest = known.get(topology.identity) or TrackedGuest(topology, held=self._is_held(topology))
             try:
                 self._take_up(guest, topology, host_nids, is_new=topology.identity not in known)
             except Exception as err:

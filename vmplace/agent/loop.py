@@ -78,7 +78,14 @@ class Agent:
     def status(self) -> AgentStatus:
         """Return the state after the last window, with the agent's cost of this moment."""
         now = replace(self.state.status, cpu_seconds=cost.cpu_seconds(), rss_bytes=cost.rss_bytes())
-        notes = (*self.state.parts.notes, *self._kept, *self.refresh_stage.reload_notes, *now.notes)
+        parts = self.state.parts
+        notes = (
+            *parts.notes,
+            *self._kept,
+            *parts.standing.notes,
+            *self.refresh_stage.reload_notes,
+            *now.notes,
+        )
         return replace(now, notes=tuple(dict.fromkeys(notes)))
 
     def run(self, *, windows: int | None = None) -> None:
@@ -158,7 +165,8 @@ class Agent:
         self, loaded: LoadedConfig, parts: Parts, wakeup: Wakeup, heartbeat: Heartbeat
     ) -> LoopState:
         config, clock = loaded.config, parts.clock
-        roster, inbox, rooms = Roster(loaded, parts.holds), Inbox(wakeup), RoomMaker(clock)
+        standing = parts.standing
+        roster, inbox, rooms = Roster(loaded, parts.holds, standing.holds), Inbox(wakeup), RoomMaker(clock)
         return LoopState(
             config,
             parts,
@@ -168,13 +176,15 @@ class Agent:
             roster,
             inbox,
             rooms,
-            CommandQueue(inbox, roster, parts.actuator, self._held, self._is_undo_over, rooms),
+            CommandQueue(inbox, roster, parts.actuator, self._held, self._is_undo_over, rooms, standing),
             # A shorter configured window asks for verdicts sooner; windows that shrink by themselves do not.
             Trials(parts.counters, self._is_judged, min(SAMPLE_S, config.window_ms / 1000)),
             Readings(_reader(parts), config.readings, config.window_ms, clock),
             CpuBudget(config.decisions.share, clock),
             Handovers(parts.summaries, config.migration.summary_s, clock, heartbeat.beat),
-            AgentStatus(__version__, os.getpid(), parts.source.name, parts.policy_name, paused=False),
+            AgentStatus(
+                __version__, os.getpid(), parts.source.name, parts.policy_name, paused=standing.paused
+            ),
             IdleBackoff(config.window_ms, config.longest_rest_ms),
         )
 

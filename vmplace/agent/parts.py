@@ -7,6 +7,7 @@ from typing import Protocol
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.discovered import Discovered
+from vmplace.agent.standing_orders import StandingOrders
 from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.sampling.guest_cost import GuestCost
@@ -86,7 +87,8 @@ class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
     ``huge_replicas`` are the snapshot's, ``counters`` None if nothing tells whether moving helped,
     ``summaries`` None where nothing is handed over; ``holds`` tells whether a guest holds up, now, whoever
-    reads its memory map; ``sampled`` is called with each window of a guest."""
+    reads its memory map; ``sampled`` is called with each window of a guest; ``standing``:
+    what root ordered until `vmplace resume`."""
 
     discovery: Discovery
     source: Source
@@ -101,3 +103,4 @@ class Parts:
     summaries: Summaries | None = None
     holds: Callable[[GuestTopology], bool] = lambda guest: False
     sampled: Callable[[GuestTopology, SampleBatch], None] = lambda guest, batch: None
+    standing: StandingOrders = field(default_factory=StandingOrders)

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,7 @@ def run_agent(
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
     from vmplace.agent.run_recorder import recording_run
+    from vmplace.agent.standing_orders import StandingOrders
     from vmplace.agent.wakeup import REPEAT_S, Wakeup
     from vmplace.garbage import passing_over_what_is_there
     from vmplace.interfaces.answers import AgentAnswers
@@ -128,7 +130,8 @@ def run_agent(
             contextlib.ExitStack() as stack,
         ):
             heartbeat = Heartbeat.from_environment()
-            parts = open_parts(config, actuator, heartbeat.beat)
+            standing = StandingOrders(config.standing_orders_path)
+            parts = replace(open_parts(config, actuator, heartbeat.beat), standing=standing)
             if record is not None:
                 parts, kept = recording_run(parts, record, acts=True)
                 stack.callback(kept.close)

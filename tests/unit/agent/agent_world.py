@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from vmplace.agent.config import Config, GuestRule, LoadedConfig
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
+from vmplace.agent.standing_orders import StandingOrders
 from vmplace.agent.wakeup import Wakeup
 from vmplace.policy import home
 from vmplace.policy.gathering import EarlierTie
@@ -93,6 +95,7 @@ class World:
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
     awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
+    orders_file: Path | None = None
 
     def __post_init__(self) -> None:
         """Remember what is to be closed (tests/unit/conftest.py)."""
@@ -104,7 +107,11 @@ class World:
         """Return an agent of this world."""
         config = Config(window_ms=window_ms, longest_rest_ms=0, **settings)  # type: ignore[arg-type]
         clock = clock or ClockOfFreeDecisions()
-        parts = Parts(self, self, self.policy, "auto", self, counters=self.counters, clock=clock)
+        # Another agent of this world finds what the one before it kept.
+        standing = StandingOrders(self.orders_file)
+        parts = Parts(
+            self, self, self.policy, "auto", self, counters=self.counters, clock=clock, standing=standing
+        )
         return Agent(LoadedConfig(config, rules), parts, self.wakeup)
 
     def host(self) -> HostTopology:

@@ -117,6 +117,22 @@ def test_after_kill_9_the_next_start_reports_and_undo_without_an_agent_works(
 
 
 @pytest.mark.slow
+def test_after_kill_9_the_next_agent_is_still_paused_and_holds_the_guest_that_was_undone(
+    config: Path, start: Start, child: Child
+):
+    agent = start(child)
+    assert cli(config, "undo", "guest0").returncode == cli(config, "pause").returncode == 0
+    agent.kill()
+    agent.wait()
+    start(child)
+    status = json.loads(cli(config, "status", "--json").stdout)
+    assert status["paused"] and status["guests"]["guest0"]["state"] == "held"
+    assert cli(config, "resume").returncode == 0
+    again = look(config)
+    assert not again["paused"] and again["guests"]["guest0"]["state"] != "held"
+
+
+@pytest.mark.slow
 def test_a_second_agent_is_refused_and_the_first_goes_on(config: Path, start: Start, child: Child):
     first = start(child)
     second = cli(config, "agent", "--config", str(config), timeout=120)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.agent.run_recorder import costs_of, digest, snapshot_of
+from vmplace.agent.run_recorder import costs_of, digest, settings_of, snapshot_of
 from vmplace.errors import OutsideError, RecordingError
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.gathering import EarlierTie
-from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Snapshot
+from vmplace.policy.plan import GuestSettings, GuestView, Mode, Move, PlacementPlan, Snapshot
 from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import RangeSample, SampleBatch
@@ -199,8 +199,9 @@ class _Run:
 
     def _repeat(self, host: HostTopology, decided: PlanFrame) -> None:
         """Decide as the agent did: what came of it is in the windows that follow."""
-        known = {name: (guest.topology, guest.pages) for name, guest in self.guests.items()}
         try:
+            self._let_go(decided)
+            known = {name: (guest.topology, guest.pages) for name, guest in self.guests.items()}
             snapshot = snapshot_of(decided, host, known)
         except OutsideError as err:
             raise RecordingError(str(err), hint="record again") from err
@@ -209,6 +210,12 @@ class _Run:
         self.repeated += digest(plan) == decided.digest
         for move in plan.moves:
             self.guests[move.guest].tell(move)
+
+    def _let_go(self, decided: PlanFrame) -> None:
+        """Forget the pages of guests in mode "manual", as the agent did: later they are learnt anew."""
+        for one in decided.guests:
+            if one.name in self.guests and settings_of(one).mode is Mode.MANUAL:
+                self.guests[one.name].pages = None
 
     def _decide(self, host: HostTopology, decided: PlanFrame | None, window: list[Event]) -> None:
         """Decide, and carry it out on what is known of the pages."""

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
-from tests.unit.agent.agent_world import HOST, NPAGES, batch, guest
+import numpy as np
+
+from tests.unit.agent.agent_world import HOST, NPAGES, World, batch, guest
+from vmplace.agent.config import Config, GuestRule, LoadedConfig
 from vmplace.agent.dry_run import rehearse
+from vmplace.agent.run_recorder import recording_run
 from vmplace.policy import home
-from vmplace.policy.plan import GuestSettings, Mode
+from vmplace.policy.plan import GuestSettings, Mode, Move, PlacementPlan, Snapshot
 from vmplace.sampling.recording import Recorder, iter_recording
 
 
@@ -37,3 +41,30 @@ def test_a_manual_guest_would_have_been_left_alone(tmp_path: Path):
     result = rehearse(events, home.plan, lambda _: GuestSettings(Mode.MANUAL))
     assert result.moved_bytes == 0
     assert result.guests["remote"].lar_after == 0.0
+
+
+def by_age(snapshot: Snapshot) -> PlacementPlan:
+    """Move as many pages of each guest as windows are known of it."""
+    moves = []
+    for view in (one for one in snapshot.guests if one.pages):
+        count, ram = view.pages.windows if view.pages else 0, view.topology.ram[0]
+        hva = np.uint64(ram.hva) + np.arange(count, dtype=np.uint64) * np.uint64(4096)
+        nid = np.zeros(count, np.int16)
+        moves.append(Move(view.topology.name, hva, np.ones(count, np.uint16), nid, nid + np.int16(1), "age"))
+    return PlacementPlan(tuple(moves))
+
+
+def test_a_guest_that_was_manual_for_a_while_is_repeated_as_one_that_is_learnt_anew(tmp_path: Path):
+    """The agent itself, kept as it runs: it lets go of what it knows of a guest that goes manual."""
+    agent = World([guest("db1"), guest("web")], policy=by_age).agent()
+    agent.state.parts, kept = recording_run(agent.state.parts, tmp_path / "run", acts=True)
+    for mode in (Mode.AUTO, Mode.MANUAL, Mode.AUTO):
+        rules = (GuestRule("db1", GuestSettings(mode)),)
+        agent.roster.reload(LoadedConfig(Config(), rules), HOST.nids)
+        agent.run(windows=agent.status.windows + 3)
+    kept.close()
+    result = rehearse(iter_recording(tmp_path / "run"), by_age, lambda _: GuestSettings())
+    assert result.decisions == result.repeated == 9
+    # Three windows, none, and three that begin anew; nine windows in one go.
+    windows = {"db1": (1 + 2 + 3) * 2, "web": sum(range(1, 10))}
+    assert {name: one.moved_bytes // 4096 for name, one in result.guests.items()} == windows

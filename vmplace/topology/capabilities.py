@@ -76,13 +76,16 @@ def probe_native(_: Roots) -> Capability:
 
 
 def probe_access_sampling(roots: Roots) -> Capability:
-    """One source that tells which pages were touched is needed; the first of these is the best."""
-    sources = [probe_kvm_placement(roots), probe_idle_pages(roots), probe_damon(roots)]
+    """One source that tells which pages were touched is needed; the first of these is the best.
+
+    They come in the order in which source "auto" tries them (sampling/registry.py).
+    """
+    sources = [probe_kvm_placement(roots), probe_idle_pages(roots), probe_damon(roots), probe_ibs(roots)]
     usable = [source.name for source in sources if source.answer]
     if usable:
         return Capability("access sampling", True, f"by {usable[0]}", needed=True)
     why = "; ".join(f"{source.name}: {source.why}" for source in sources)
-    _, idle, damon = sources
+    _, idle, damon, _ = sources
     cure = f"free DAMON, as is said there, or {idle.cure}" if damon.why.startswith(IN_USE) else idle.cure
     return Capability("access sampling", False, why, cure, needed=True)
 

@@ -1,16 +1,21 @@
 """vmplace doctor says what is there, what is not, and the cure."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.unit.nobody import holds_for_nobody, needs_nobody
+from tests.unit.sampling.damon_files import put, put_damon
+from vmplace import native
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.doctor import print_capabilities
+from vmplace.sampling.registry import SENSORS
+from vmplace.sampling.source_ibs import PMU
 from vmplace.topology import capabilities
-from vmplace.topology.capabilities import can_work, probe_host
+from vmplace.topology.capabilities import can_work, probe_access_sampling, probe_host
 from vmplace.topology.capability import Capability, Roots
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
@@ -53,6 +58,38 @@ def test_the_meter_is_known_by_its_pci_id(tmp_path: Path):
     assert probe("meter", Roots(sys=tmp_path)).answer is True
     (device / "device").write_text("0x1041\n")
     assert probe("meter", Roots(sys=tmp_path)).answer is False
+
+
+@pytest.mark.parametrize(
+    ("there", "by"),
+    [
+        ((), None),
+        (("ibs",), "AMD IBS"),
+        (("damon", "ibs"), "DAMON"),
+        (("idle", "damon", "ibs"), "idle page tracking"),
+    ],
+)
+def test_a_host_that_has_only_ibs_can_be_sampled_and_a_better_source_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], by: str | None
+) -> None:
+    """The order is that of source "auto"; the kernel of this machine need not have IBS."""
+    monkeypatch.setattr(native, "perf_open", lambda *_: os.open(os.devnull, os.O_RDONLY))
+    if "ibs" in there:
+        put(tmp_path / PMU / "type", "11\n")
+    if "damon" in there:
+        put_damon(tmp_path)
+    if "idle" in there:
+        put(tmp_path / "kernel/mm/page_idle/bitmap", "")
+    found = probe_access_sampling(Roots(sys=tmp_path, dev=tmp_path, run=tmp_path))
+    assert (found.answer, found.why if found.answer else None) == (by is not None, by and f"by {by}")
+
+
+def test_doctor_tries_the_sources_that_auto_tries_in_its_order(tmp_path: Path) -> None:
+    """Where hint faults are, KVM has accessed bits, too (sampling/registry.py)."""
+    names = {"kvm": "KVM placement patch", "idle": "idle page tracking", "damon": "DAMON", "ibs": "AMD IBS"}
+    why = probe_access_sampling(Roots(sys=tmp_path, dev=tmp_path)).why
+    tried = [one.partition(":")[0] for one in why.split("; ")]
+    assert tried == [names[name] for name in SENSORS if name != "hints"]
 
 
 def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):

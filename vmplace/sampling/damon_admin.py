@@ -32,10 +32,12 @@ from vmplace.topology.damon import (
     BUSY_S,
     BUSY_STEP_S,
     MARK,
+    OPERATIONS_CURE,
     Begun,
     begun_at,
     foreign_use,
     is_marked,
+    lacking,
     read_mark,
     read_patiently,
 )
@@ -208,11 +210,8 @@ class DamonAdmin:
         self._write("0/contexts/nr_contexts", 1)
         known = self._read("0/contexts/0/avail_operations").split()
         self._stop_all()
-        if "fvaddr" not in known:
-            raise UnsupportedHostError(
-                f"DAMON cannot watch processes (only {' '.join(known)})",
-                hint="boot a kernel with CONFIG_DAMON_VADDR",
-            )
+        if why := lacking(tuple(known)):
+            raise UnsupportedHostError(why, hint=OPERATIONS_CURE)
 
     def _take_over(self) -> None:
         """Stop what a killed agent left; raises OSError, DamonHeldError."""

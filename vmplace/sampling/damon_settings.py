@@ -5,6 +5,8 @@ Source: Documentation/admin-guide/mm/damon/usage.rst (6.12).
 
 from collections.abc import Mapping, Sequence
 
+from vmplace.topology.damon import OPERATIONS
+
 MOST_REGIONS, LEAST_REGIONS, ALL_REGIONS = 1000, 50, 40_000
 """Of one guest, and of the first guests together: DAMON checks each region in each sample."""
 Range = tuple[int, int]
@@ -20,7 +22,7 @@ def settings_of(
 ) -> list[tuple[str, object]]:
     """Return the files under a context and what to write, in order; ``most``: so many regions, or fewer."""
     attributes: Mapping[str, object] = {
-        "operations": "fvaddr",
+        "operations": OPERATIONS,
         "monitoring_attrs/intervals/sample_us": sample_us,
         "monitoring_attrs/intervals/aggr_us": aggregation_us,
         # Maximum first: the kernel refuses a minimum above it.

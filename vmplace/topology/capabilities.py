@@ -12,7 +12,16 @@ from vmplace.errors import OutsideError, UnsupportedHostError, VmplaceError
 from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
-from vmplace.topology.damon import ADMIN, MARK, TRACE_POINT, TRACE_POINT_CURE, foreign_use
+from vmplace.topology.damon import (
+    ADMIN,
+    MARK,
+    OPERATIONS_CURE,
+    TRACE_POINT,
+    TRACE_POINT_CURE,
+    foreign_use,
+    known_operations,
+    lacking,
+)
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
 from vmplace.topology.numad import find_numad
 from vmplace.topology.placement import FEATURES, probe_features
@@ -104,13 +113,16 @@ def probe_damon(roots: Roots) -> Capability:
     if not found.answer:
         return found
     try:
-        use = foreign_use(roots.sys, roots.run / MARK, roots.proc)
+        if use := foreign_use(roots.sys, roots.run / MARK, roots.proc):
+            return Capability("DAMON", False, f"{IN_USE} {use.why}", use.cure)
+        # An agent that uses it has looked at that.
+        operations = known_operations(roots.sys)
     except (OSError, OutsideError) as err:
         return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
-    if use is None:
-        traced = _probe_open("DAMON", roots.sys / TRACE_POINT, os.O_RDONLY, TRACE_POINT_CURE)
-        return found if traced.answer else traced
-    return Capability("DAMON", False, f"{IN_USE} {use.why}", use.cure)
+    if operations is not None and (why := lacking(operations)):
+        return Capability("DAMON", False, why, OPERATIONS_CURE)
+    traced = _probe_open("DAMON", roots.sys / TRACE_POINT, os.O_RDONLY, TRACE_POINT_CURE)
+    return found if traced.answer else traced
 
 
 def probe_pagemap(roots: Roots) -> Capability:

@@ -11,6 +11,9 @@ from vmplace.topology.procfs import PROC, read_start_time
 
 ADMIN = "kernel/mm/damon/admin/kdamonds"
 TRACE_POINT = "kernel/tracing/events/damon/damon_aggregated/format"
+OPERATIONS = "fvaddr"
+"""How processes are watched: fixed ranges of their virtual addresses."""
+OPERATIONS_CURE = "boot a kernel with CONFIG_DAMON_VADDR=y"
 TRACE_POINT_CURE = "mount -t tracefs tracefs /sys/kernel/tracing, as root"
 BUSY_S, BUSY_STEP_S = 1.0, 0.002
 """How long to try again: each kdamond takes DAMON's lock for a moment in each sample, and whoever meets it
@@ -97,6 +100,32 @@ def foreign_use(sysfs: Path, mark: Path, proc: Path = PROC) -> DamonUse | None:
     off = "; ".join(f"echo off > {root}/{slot}/state" for slot in running)
     cure = f"stop its owner, or, which ends what it watches and forgets its settings: {off}; then: {end}"
     return DamonUse("by somebody else (on)", cure)
+
+
+def known_operations(sysfs: Path) -> tuple[str, ...] | None:
+    """Return the operations that this kernel's DAMON has; None while it is in use.
+
+    The kernel tells only beside a kdamond: one is prepared for that, never turned on, and taken away again.
+    Raises OSError, OutsideError.
+    """
+    count, root = sysfs / ADMIN / "nr_kdamonds", sysfs / ADMIN / "0/contexts"
+    if read_whole(count):
+        return None
+    count.write_text("1")
+    try:
+        (root / "nr_contexts").write_text("1")
+        return tuple(map(printable, read_patiently(root / "0/avail_operations").split()))
+    finally:
+        # An agent that began meanwhile has prepared more.
+        if read_whole(count) == 1:
+            count.write_text("0")
+
+
+def lacking(operations: tuple[str, ...]) -> str | None:
+    """Return why DAMON with these operations cannot watch guests, None if it can."""
+    if OPERATIONS in operations:
+        return None
+    return f"DAMON cannot watch processes (only {' '.join(operations) or 'nothing'})"
 
 
 def _exclusive_module(sysfs: Path) -> str | None:

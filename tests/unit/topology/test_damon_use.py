@@ -9,7 +9,7 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.damon_admin import DamonAdmin
 from vmplace.topology.capabilities import probe_access_sampling, probe_damon
 from vmplace.topology.capability import Capability, Roots
-from vmplace.topology.damon import TRACE_POINT
+from vmplace.topology.damon import ADMIN, TRACE_POINT, known_operations
 
 MODULES = ("damon_stat", "damon_reclaim", "damon_lru_sort")
 
@@ -69,3 +69,42 @@ def test_the_cure_turns_off_each_thread_of_somebody_else(roots: Roots):
     cure = probe_damon(roots).cure or ""
     assert [f"kdamonds/{slot}/state" in cure for slot in range(3)] == [True, False, True]
     assert cure.endswith("/nr_kdamonds")
+
+
+@pytest.mark.parametrize(
+    ("known", "answer"), [("vaddr\nfvaddr\npaddr\n", True), ("paddr\n", False), ("vaddr\npaddr\n", False)]
+)
+def test_a_kernel_whose_damon_watches_no_ranges_of_processes_is_reported_as_the_agent_finds_it(
+    roots: Roots, known: str, answer: bool
+):
+    """Linux without CONFIG_DAMON_VADDR has "paddr" alone; its tracefs is not what lacks."""
+    put(roots.sys / ADMIN / "0/contexts/0/avail_operations", known)
+    (roots.sys / TRACE_POINT).unlink()
+    found = probe_damon(roots)
+    cure = found.cure or ""
+    assert found.answer is False and ("CONFIG_DAMON_VADDR" in cure, "mount" in cure) == (not answer, answer)
+    assert (roots.sys / ADMIN / "nr_kdamonds").read_text().strip() == "0"
+    if not answer:
+        with pytest.raises(UnsupportedHostError) as caught:
+            DamonAdmin(roots.sys, roots.run)
+        assert (str(caught.value), caught.value.hint) == (found.why, found.cure)
+
+
+def test_doctor_prepares_nothing_while_an_agent_uses_damon(roots: Roots):
+    put(roots.sys / ADMIN / "nr_kdamonds", "2\n")
+    put(roots.run / "damon-kdamonds", "2\n")
+    (contexts := roots.sys / ADMIN / "0/contexts/nr_contexts").write_text("7")
+    assert probe_damon(roots).answer is True
+    assert (contexts.read_text(), (roots.sys / ADMIN / "nr_kdamonds").read_text()) == ("7", "2\n")
+
+
+def test_what_an_agent_prepared_while_doctor_looked_stays(roots: Roots, monkeypatch: pytest.MonkeyPatch):
+    count = roots.sys / ADMIN / "nr_kdamonds"
+
+    def agent_begins(path: Path) -> str:
+        count.write_text("512")
+        return path.read_text()
+
+    monkeypatch.setattr("vmplace.topology.damon.read_patiently", agent_begins)
+    assert known_operations(roots.sys) == ("vaddr", "fvaddr", "paddr")
+    assert count.read_text() == "512"

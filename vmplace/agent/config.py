@@ -18,6 +18,7 @@ import msgspec
 
 from vmplace.agent.guest_policy import (
     GONE_KEYS,
+    KEYS,
     NOTHING,
     ContradictionError,
     GuestPolicy,
@@ -38,6 +39,7 @@ FilePath = Annotated[
     str, msgspec.Meta(min_length=2, max_length=4095, pattern=r"^/[^\x00]*$", description="an absolute path")
 ]
 MOST_BYTES = 1 << 20
+OF_GUESTS = "it is a key of guests: put it under [defaults], or under [guests.NAME]"
 
 
 class BudgetSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -391,7 +393,7 @@ class _Teller:
             place = (*under, *inner, unknown[1])
             return self.error(place, f"{unknown[1]} is gone: {GONE_KEYS[unknown[1]]}", "remove the line")
         if unknown:
-            hint = _nearest(unknown[1], list(struct.__struct_fields__))
+            hint = OF_GUESTS if unknown[1] in KEYS else _nearest(unknown[1], list(struct.__struct_fields__))
             return self.error((*under, *inner, unknown[1]), f"unknown key {unknown[1]!r}", hint)
         key = ".".join(names[-1:]) or ".".join(str(part) for part in (*under, *inner))
         message = f"{key}: {toml_words(what)}"

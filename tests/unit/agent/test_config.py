@@ -21,6 +21,8 @@ WRONG = [
     ("budget = { mb_per_s = -1 }", "1:12", "whole number >= 1", "1 to 100000"),
     ("[bugdet]\nmb_per_s = 1", "1:2", "unknown key 'bugdet'", "did you mean 'budget'?"),
     ("budget.mb_per = 1", "1:8", "unknown key 'mb_per'", "did you mean 'mb_per_s'?"),
+    ("mode = 'advise'", "1:1", "unknown key 'mode'", "put it under [defaults]"),
+    ("[budget]\nreplica_mb = 0", "2:1", "unknown key 'replica_mb'", "put it under [defaults]"),
     ("source = 'idel'", "1:1", "source 'idel' does not exist", "did you mean 'idle'?"),
     ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: auto, interleave"),
     ("socket = 'run/x'", "1:1", "socket", "absolute path"),

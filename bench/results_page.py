@@ -95,7 +95,6 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it; it no longer says that"
     " a guest which stays rests well",
-    ("migration", "136aa5af5312"): "what the table has as seconds are milliseconds",
 }
 """What a reader of old figures must know, by file and commit: the next run that is kept ends it."""
 

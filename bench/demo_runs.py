@@ -44,7 +44,8 @@ HUNG = 124
 TOO_SLOW = 5
 RULES = 2
 """Of the verdict and of managers' times: 2 since lab/ gives all managers that never rest as long as vmplace,
-and takes three windows in emulated time.  README's figures are of runs under the present rules."""
+and takes three windows in emulated time.  README's figures are of runs under the present rules.  A run
+without any was under the first ones."""
 CLEANS_UP_S = 30
 OF_GUESTS = (
     *("lar_before", "lar_after", "lar_after_spread", "mc_imbalance_before", "mc_imbalance_after"),
@@ -55,6 +56,11 @@ OF_MANAGERS = (
     *("worst_guest_cost_share", "speed"),
     *("moved_bytes", "replica_bytes", "active_s", "run_time_s", "notes"),
 )
+
+
+def present(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the runs by the present rules, of whole commits."""
+    return [run for run in runs if run.get("rules") == RULES and "-" not in (run["commit"] or "-")]
 
 
 def next_kind(runs: list[Mapping[str, Any]]) -> str:

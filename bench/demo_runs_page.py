@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.demo_runs import RULES, present
+
 Run = Mapping[str, Any]
 KINDS = {
     "idle": "nothing of its own",
@@ -52,9 +54,9 @@ def rendered(kept: Run) -> Iterator[str]:
         "not be built, 124 it hung.\n"
         "Spreads are of all runs that have figures, whichever their code. *Others* is the most that other\n"
         "processes used of the machine in a step, *speed* the share of their touches that guests made.\n"
-        "*Retakes* are windows that were taken again, *load* is that of the minute before. Before\n"
-        "commit 4518daf kernel balancing got about half of vmplace's time, and emulated s are of one\n"
-        "window.\n"
+        "*Retakes* are windows that were taken again, *load* is that of the minute before. By *rules* 1\n"
+        "(until commit 4518daf) kernel balancing got about half of vmplace's time, and emulated s are of\n"
+        "one window.\n"
     )
     for kind, what in KINDS.items():
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)
@@ -63,8 +65,9 @@ def rendered(kept: Run) -> Iterator[str]:
             f", {counted}." if counted else "."
         )
         yield from _missed([run for run in runs if run["beside"] == kind])
-    yield "\n| date, commit | beside | load | others | speed | exit code | s | retakes |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield f"\n{_in_readme(runs)}"
+    yield "\n| date, commit | rules | beside | load | others | speed | exit code | s | retakes |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     yield from map(_row, runs)
     for run in runs:
         if why := "; ".join((*run.get("failed", ()), *filter(None, [run.get("too_slow")]))):
@@ -72,6 +75,17 @@ def rendered(kept: Run) -> Iterator[str]:
     yield "\n| figure, all runs that have it | beside | runs | median | spread |\n|---|---|---|---|---|"
     yield from _spreads(runs)
     yield ""
+
+
+def _in_readme(runs: Sequence[Run]) -> str:
+    """Return how many of the runs README counts: a reader can find them by the column."""
+    counted = present(runs)
+    idle = sum(run["beside"] == "idle" for run in counted)
+    words = (
+        f"README counts the runs by rules {RULES}, the present ones, of commits without changes: {idle} idle,"
+        f" and {len(counted) - idle} busy or late, which it calls busy."
+    )
+    return textwrap.fill(words, 98)
 
 
 def _missed(runs: Sequence[Run]) -> Iterator[str]:
@@ -93,8 +107,8 @@ def _row(run: Run) -> str:
     commit, _, is_dirty = (run["commit"] or "unknown").partition("-")
     commit = commit[:12] + (" and changes" if is_dirty else "")
     return (
-        f"| {run['date'][:16]}, {commit} | {run['beside']} | {run['load']:.1f} | {others} "
-        f"| {speed} | {run['exit_code']} | {run['took_s']:.0f} | {retakes} |"
+        f"| {run['date'][:16]}, {commit} | {run.get('rules', 1)} | {run['beside']} | {run['load']:.1f} "
+        f"| {others} | {speed} | {run['exit_code']} | {run['took_s']:.0f} | {retakes} |"
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from bench.demo_runs import RULES
+from bench.demo_runs import RULES, present
 from bench.record import write_atomically
 from lab.scenario_commands import DEMO, FIRST, file_of
 from lab.scenario_picture import draw_result
@@ -44,11 +44,6 @@ Result = Mapping[str, Any]
 def judged(runs: Sequence[Result]) -> list[Result]:
     """Return the runs on the idle machine that came to a verdict, good or bad, by the present rules."""
     return _judged(present(runs))
-
-
-def present(runs: Sequence[Result]) -> list[Result]:
-    """Return the runs by the present rules, of whole commits."""
-    return [run for run in runs if run.get("rules") == RULES and "-" not in (run["commit"] or "-")]
 
 
 def _judged(runs: Sequence[Result]) -> list[Result]:
@@ -128,8 +123,9 @@ def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
     lacking = sum(not set(NAMES) <= set(run.get("managers", {})) for run in shown)
     if lacking:
         yield f"{lacking} of them lack the figures of some manager."
-    codes = "[Exit codes](docs/results.md#runs-of-the-demo-in-a-row)"
-    yield f"{codes}: idle {idle}{'; busy ' * bool(busy)}{busy}."
+    codes = f"[Exit codes](docs/results.md#runs-of-the-demo-in-a-row), rules {RULES}"
+    counted = f"{codes}: idle {idle}{'; busy ' * bool(busy)}{busy}."
+    yield textwrap.fill(counted, 98, break_long_words=False, break_on_hyphens=False)
 
 
 def _codes(runs: Sequence[Result]) -> str:

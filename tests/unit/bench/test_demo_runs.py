@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench import demo_runs
-from bench.demo_runs import busy_machine, figures_of, next_kind, run_once, worst
+from bench.demo_runs import RULES, busy_machine, figures_of, next_kind, run_once, worst
 from bench.demo_runs_page import rendered
 from bench.readme_results import KEPT
 
@@ -78,6 +78,16 @@ def test_the_page_counts_exit_codes_by_kind_and_tells_what_failed():
     assert "Beside nothing of its own: 2 runs, 1 with 0, 1 with 1." in text
     assert "Beside a busy loop on each CPU: 2 runs, 1 with 0, 1 with 5." in text
     assert "guests made 10%" in text and "vmplace: slower" in text
+
+
+def test_the_page_says_which_runs_readme_counts():
+    now = {"rules": RULES}
+    runs = [entry("idle", 0), entry("idle", 0) | now, entry("late", 5) | now, entry("busy", 5) | now]
+    runs.append(entry("idle", 0) | now | {"commit": "a" * 40 + "-dirty"})
+    text = " ".join("\n".join(rendered({"runs": runs})).split())
+    assert "of commits without changes: 1 idle, and 2 busy or late" in text
+    rows = [f"| 2026-11-25T12:00, {'a' * 12} | {rules} | idle | 2.0 |" for rules in (1, RULES)]
+    assert all(row in text for row in rows)
 
 
 def test_spreads_are_of_all_runs_that_have_figures():

@@ -40,7 +40,7 @@ HEADS = (
 SPLIT = tomllib.loads((Path(__file__).parent / "traces.toml").read_text())
 
 
-def kind_of(row: Row) -> str:
+def kind_of(row: Mapping[str, Any]) -> str:
     """Return whether a row is of a trace alone (which half, or huge pages), a mix, or a made-up program."""
     if row["mix"].startswith("hostile-"):
         return "hostile"
@@ -61,15 +61,15 @@ def _worst(row: Mapping[str, Any]) -> str:
     return f"{row['worst_guest_slowdown']:+.1%}"
 
 
+def balancing_alone(rows: Sequence[Mapping[str, Any]], bad: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the row of kernel balancing alone: without nodes to see, the agent leaves it on."""
+    same = (one for one in rows if one["policy"] == "kernel-balancing-model")
+    return next((one for one in same if (one["host"], one["mix"]) == (bad["host"], bad["mix"])), None)
+
+
 def _beside_balancing(rows: list[Row], bad: Mapping[str, Any]) -> str:
-    """Return what kernel balancing alone does in that row: without nodes to see, the agent leaves it on."""
-    for one in rows:
-        if one["policy"] == "kernel-balancing-model" and (one["host"], one["mix"]) == (
-            bad["host"],
-            bad["mix"],
-        ):
-            return f"; kernel balancing alone: {_worst(one)}"
-    return ""
+    alone = balancing_alone(rows, bad)
+    return f"; kernel balancing alone: {_worst(alone)}" if alone else ""
 
 
 def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
@@ -109,13 +109,13 @@ def _gate(rows: list[Row], unjudged: Sequence[str]) -> Iterator[str]:
     yield "than with its memory untouched" + ("." if not bad else ":\n")
     for one in bad:
         words = f"{one['host']}, {one['mix']}, `{one['source']}`: {_worst(one)}"
-        yield _item(f"{words}{_beside_balancing(rows, one)}")
+        yield item(f"{words}{_beside_balancing(rows, one)}")
     yield ""
     protected = [one for one in ours if one.get("worst_protected_slowdown") is not None]
     yield f"In {len(guarded)} of {len(protected)} rows with a protected guest such a guest is more than"
     yield f"{PROTECTED_BOUND:.1%} slower" + ("." if not guarded else ":\n")
     for one in guarded:
-        yield _item(f"{one['host']}, {one['mix']}, `{one['source']}`: {one['worst_protected_slowdown']:+.1%}")
+        yield item(f"{one['host']}, {one['mix']}, `{one['source']}`: {one['worst_protected_slowdown']:+.1%}")
     yield ""
 
 
@@ -128,12 +128,12 @@ def _rivals(rows: list[Row]) -> Iterator[str]:
         ahead = sorted(rivals_ahead(rows, policy, source), key=lambda one: -one["lead"])
         yield f"Than `{policy}`, `{source}`, in {len(ahead)} rows{':' if ahead else '.'}\n"
         for one in ahead:
-            yield _item(f"{one['host']}, {one['mix']}: {one['policy']} by {one['lead']:.1%}")
+            yield item(f"{one['host']}, {one['mix']}: {one['policy']} by {one['lead']:.1%}")
         if ahead:
             yield ""
 
 
-def _item(words: str) -> str:
+def item(words: str) -> str:
     """Return an item of a list, no line of it longer than the page's other text."""
     return textwrap.fill(words, 98, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
 

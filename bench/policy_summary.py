@@ -1,6 +1,6 @@
 """What does the table of policies come to?  For a person: means, worst cases, and who beats vmplace where."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ Row = dict[str, Any]
 """One of the table's rows; the shares are None where there is nothing to share."""
 
 
-def is_huge(row: Row) -> bool:
+def is_huge(row: Mapping[str, Any]) -> bool:
     """Tell whether a row is of a trace with pages beyond 4 KiB, which have means of their own."""
     return str(row["mix"]).endswith(" pages)")
 

@@ -6,6 +6,7 @@
 in README.md has the median and the spread of its idle runs that came to a verdict, whichever it was.
 ``bench/results/demo.json`` has one run whole, with its record: the picture is of that run.
 ``bench/results/status.json`` has what `vmplace status` printed of the demo's guests (bench_status.py).
+``bench/results/policy.json`` is the table of policies: one of README's limits is what guests lost in it.
 A test fails if the text and the files differ.
 """
 
@@ -23,19 +24,25 @@ from typing import Any
 import msgspec
 
 from bench.demo_runs import RULES, present
+from bench.policy_gate import HARM, harmed, protected_harmed
+from bench.policy_gate import judged as judged_rows
+from bench.policy_page import balancing_alone, item, kind_of
 from bench.record import write_atomically
 from lab.scenario_commands import DEMO, FIRST, file_of
 from lab.scenario_picture import draw_result
 from lab.scenario_result import ScenarioResult
+from vmplace.simulate.guest_option import PROTECTED_BOUND
 
 CHECKOUT = Path(__file__).parents[1]
 KEPT = CHECKOUT / "bench/results/demo.json"
 LOG = CHECKOUT / "bench/results/demo_runs.json"
 STATUS = CHECKOUT / "bench/results/status.json"
+POLICIES = CHECKOUT / "bench/results/policy.json"
 PICTURE = CHECKOUT / "docs/pictures/before-after.svg"
 README = CHECKOUT / "README.md"
 BEGIN, END = "<!-- demo: rendered by make results -->", "<!-- /demo -->"
 STATUS_BLOCK = re.compile(r"(?<=<!-- kept: status.json -->\n)(?:    .*\n)+")
+LOSSES = re.compile(r"^\* A guest can become slower.*\n(?:  .*\n)*", re.M)
 NAMES = {"none": "nobody", "kernel": "kernel", "vmplace": "**vmplace**"}
 MIB = 1 << 20
 Result = Mapping[str, Any]
@@ -153,6 +160,42 @@ def with_status(readme: str, kept: Result) -> str:
     return shown
 
 
+def with_losses(readme: str, policies: Result) -> str:
+    """Return the README with what guests lost rendered anew; raises ValueError where no item is for that."""
+    found, items = LOSSES.subn(lambda _: losses(policies["rows"]), readme)
+    if items != 1:
+        raise ValueError("README.md lacks the item that begins with: * A guest can become slower")
+    return found
+
+
+def losses(rows: Sequence[Result]) -> str:
+    """Return what guests lost in the table of policies, as an item of README's limits."""
+    ours, bad, guarded = judged_rows(rows), list(harmed(rows)), list(protected_harmed(rows))
+    table = "[simulated rows](docs/results.md#all-policies-on-recorded-traces)"
+    words = (
+        f"A guest can become slower: in {len(bad)} of {len(ours)} {table} one lost more than the {HARM:.0%}"
+    )
+    words += " that is the aim"
+    if bad:
+        usual = [one for one in bad if kind_of(one) != "hostile"]
+        sources = " and ".join(sorted({f"`{one['source']}`" for one in usual}))
+        alone = [balancing_alone(rows, one) for one in bad]
+        as_slow = [one for one in alone if one is not None and one["worst_guest_slowdown"] > HARM]
+        words += (
+            f", {bad[0]['worst_guest_slowdown']:.1%} at worst. {len(usual)} of these are of ordinary programs"
+        )
+        words += (
+            f", with source {sources}" * bool(usual)
+            + f"; in {len(as_slow)} kernel balancing alone does so, too"
+        )
+    guards = [one for one in ours if one.get("worst_protected_slowdown") is not None]
+    words += (
+        f". In {len(guarded)} of {len(guards)} rows a protected guest lost more than {PROTECTED_BOUND:.1%}."
+    )
+    # No line begins with the sign.
+    return item(words.replace("%", "\N{NO-BREAK SPACE}%")).replace("\N{NO-BREAK SPACE}", " ") + "\n"
+
+
 def status_table(kept: Result) -> str:
     """Return the lines from the heads of the columns to the last guest: one for each guest and its head."""
     lines = kept["printed"]["status"].splitlines(keepends=True)
@@ -193,6 +236,7 @@ def main() -> None:
         keep(Path(sys.argv[1]))
     kept = json.loads(KEPT.read_text())
     readme = with_results(README.read_text(), json.loads(LOG.read_text()))
+    readme = with_losses(readme, json.loads(POLICIES.read_text()))
     README.write_text(with_status(readme, json.loads(STATUS.read_text())))
     draw(kept, PICTURE)
 

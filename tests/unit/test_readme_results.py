@@ -13,13 +13,16 @@ from bench.readme_results import (
     KEPT,
     LOG,
     PICTURE,
+    POLICIES,
     README,
     STATUS,
     judged,
     keep,
+    losses,
     rendered,
     rendered_run,
     status_table,
+    with_losses,
     with_results,
     with_status,
 )
@@ -132,6 +135,40 @@ def test_the_status_in_the_readme_is_that_of_the_kept_run() -> None:
     assert "    dns " in with_status(readme, other)
     with pytest.raises(ValueError, match="lacks the mark"):
         with_status(readme.replace("kept: status.json", ""), kept)
+
+
+def test_the_readme_has_what_guests_lost_in_the_kept_table_of_policies() -> None:
+    readme, kept = README.read_text(), json.loads(POLICIES.read_text())
+    assert with_losses(readme, kept) == readme, "run make results"
+    with pytest.raises(ValueError, match="lacks the item"):
+        with_losses(readme.replace("can become slower", ""), kept)
+
+
+def test_what_guests_lost_is_of_the_rows_that_are_given() -> None:
+    def row(policy: str, mix: str, slower: float, protected: float | None = None) -> dict[str, Any]:
+        one = {"policy": policy, "host": "h", "mix": mix, "source": "idle", "guests": ["a", "b"]}
+        return one | {"worst_guest_slowdown": slower, "worst_protected_slowdown": protected}
+
+    rows = [row("agent:auto", "a+b", 0.031, 0.007), row("agent:auto", "hostile-1", 0.02)]
+    rows += [row("agent:auto", "c+d", 0.01, 0.005), row("kernel-balancing-model", "a+b", 0.03)]
+    text = " ".join(losses(rows).split())
+    assert "in 2 of 3 " in text and "3.1 % at worst. 1 of these are of ordinary programs" in text
+    assert "in 1 kernel balancing alone" in text and "In 1 of 2 rows a protected guest" in text
+    held = " ".join(losses(rows[2:]).split())
+    assert "in 0 of 1 " in held and held.endswith(
+        "that is the aim. In 0 of 1 rows a protected guest lost more than 0.5 %."
+    )
+
+
+def test_the_limits_name_the_failures_that_the_note_has() -> None:
+    note = (README.parent / "docs/design/demo-claims.md").read_text()
+    limits = " ".join(README.read_text().partition("## Limits")[2].split())
+    codes = [int(code) for code in re.findall(r"^\| \d+ \| (\d)[ |]", note, re.M)]
+    assert f"failed in {codes.count(1)} of the demo's first {len(codes)} runs" in limits
+    numbers = {"fails": 1, "two fail": 2, "three fail": 3}
+    failing = re.findall(r"^\| ([\w-]+) \|.*\| (\w+ fail|fails), see below \|$", note, re.M)
+    named = ", ".join(f"`{name}` {numbers[words]}" for name, words in failing)
+    assert f"Claims fail in {len(failing)} of the lab's 16 scenarios ({named})" in limits
 
 
 def test_a_readme_is_short_enough_to_be_read() -> None:

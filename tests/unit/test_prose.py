@@ -329,7 +329,7 @@ def test_limits_that_the_manual_names_are_those_of_the_code() -> None:
     per_page = (host_limit_bytes(1 << 40) - host_limit_bytes(0)) * 4096 / (1 << 40)
     rows = (
         f"| bytes moved | {config.budget.mb_per_s:g} MB/s | `[budget] mb_per_s` |",
-        f"| one call of the kernel | {config.budget.call_ms:g} ms | `[budget] call_ms` |",
+        f"| one call of the kernel, as an aim | {config.budget.call_ms:g} ms | `[budget] call_ms` |",
         f"| early readings | {config.readings.share:.0%} of a CPU".replace("%", " %"),
         f"| the agent's memory, planned | {host_limit_bytes(0) // mib} MiB, and {per_page:g} bytes for each",
         f"| the agent's memory, at most | {LEAST_BYTES // mib} MiB, and {BYTES_A_PAGE} bytes for each 4 KiB",

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_an_administrator_may_change_a_unit_by_a_file_of_their_own(tmp_path: Pat
     assert complaints(tmp_path, name, changes) == ""
     (wrong := tmp_path / "wrong").mkdir()
     assert "override.conf:2: " in complaints(wrong, name, "[Service]\nMemoryMax=much\n")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_the_manual_lets_in_a_prometheus_on_another_host(tmp_path: Path):
+    """The unit denies all other addresses, whatever the exporter listens on."""
+    assert "\nIPAddressDeny=any\n" in UNIT.with_name("vmplace-metrics.service").read_text()
+    (shown,) = re.findall(r"^    \[Service\]\n(?:    .*\n)+", (ROOT / "docs/operate.md").read_text(), re.M)
+    drop_in = textwrap.dedent(shown)
+    assert "\nIPAddressAllow=PROMETHEUS\n" in drop_in
+    filled = drop_in.replace("PROMETHEUS", "192.0.2.20").replace("ADDRESS:", "192.0.2.10:")
+    assert complaints(tmp_path, "vmplace-metrics", filled.replace("/usr/bin/vmplace", "/bin/true")) == ""
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")

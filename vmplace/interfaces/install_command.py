@@ -250,6 +250,8 @@ def _report_installed(changes: Changes, *, as_json: bool, started: bool) -> None
     for kept in changes.kept:
         click.echo(f"kept as it is: {kept}")
     if "/etc/libvirt/hooks/qemu.d/vmplace" in written:
-        click.echo("libvirt looks for hooks when it starts: systemctl restart libvirtd (guests run on)")
+        click.echo(
+            "libvirt looks for hooks when it starts: systemctl restart libvirtd, or virtqemud (guests run on)"
+        )
     if not started:
         click.echo("next: vmplace doctor; vmplace plan; then systemctl enable --now vmplace")

@@ -221,6 +221,14 @@ def test_runbooks_are_headings_of_the_manual() -> None:
     assert wanted <= headings
 
 
+def test_the_section_of_each_runbook_names_its_alert() -> None:
+    manual = (ROOT / "docs/operate.md").read_text()
+    sections = {one.partition("\n")[0].lower().replace(" ", "-"): one for one in manual.split("\n### ")}
+    alerts = re.findall(r"- alert: (\w+)\n.*?docs/operate\.md#([a-z-]+)", RULES.read_text(), re.S)
+    assert len(alerts) == RULES.read_text().count("- alert:") > 3
+    assert [name for name, anchor in alerts if f"Alert `{name}`." not in sections[anchor]] == []
+
+
 @pytest.mark.parametrize("name", dashboard.SHIPPED)
 def test_shipped_dashboards_are_those_in_code(name: str) -> None:
     assert RULES.with_name(name).read_text() == dashboard.SHIPPED[name](), "run make dashboard"

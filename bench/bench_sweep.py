@@ -1,6 +1,6 @@
 """How much faster is a sweep on more workers, and what does Dask's scheduler work for each task?
 
-Run as ``python -m bench.bench_sweep --traces FOLDER`` in an environment with vmplace[fleet].
+Run as ``python -m bench.bench_sweep --traces FOLDER`` in an environment with the extra fleet.
 1. ``rounds``, in turns: the same rows by one worker and by one for each CPU (``speedup``), and the control,
    all tasks by one process without a sweep and by one on each CPU at once (``plain_speedup``): CPUs that
    share a core or a memory are slower side by side.  Both vary with what else the machine does, so neither

@@ -11,6 +11,9 @@ def extra_module(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as err:
-        raise VmplaceError(
-            f"{name} is not installed ({err})", hint=f"pip install 'vmplace[{extra}]'"
-        ) from err
+        raise VmplaceError(f"{name} is not installed ({err})", hint=extra_cure(extra)) from err
+
+
+def extra_cure(extra: str) -> str:
+    """Return how to install an extra: from a checkout, as a package index has no vmplace, or a stranger's."""
+    return f"in a checkout of vmplace: pip install '.[{extra}]'"

@@ -10,7 +10,7 @@ from typing import Any
 
 from vmplace import __version__
 from vmplace.errors import VmplaceError
-from vmplace.extras import extra_module
+from vmplace.extras import extra_cure, extra_module
 from vmplace.fleet.sweep_run import ExecutorLostError, Opened
 
 DASK_RETRIES = 2
@@ -108,7 +108,7 @@ def _checked_count(client: Any, address: str) -> int:
     try:
         versions = set(client.run(worker_version).values())
     except Exception as err:
-        hint = "install vmplace[fleet] where the workers run"
+        hint = f"where the workers run, {extra_cure('fleet')}"
         raise VmplaceError(f"the Dask workers cannot run vmplace: {err}", hint=hint) from err
     if versions != {__version__}:
         hint = f"install {__version__} there: results of two releases are not comparable"

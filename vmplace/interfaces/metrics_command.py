@@ -13,6 +13,7 @@ from types import FrameType, ModuleType
 import click
 
 from vmplace.errors import VmplaceError
+from vmplace.extras import extra_cure
 from vmplace.interfaces.options import WholeSentences, examples, socket_option
 from vmplace.outside import read_text
 from vmplace.whole_file import replace_file
@@ -96,7 +97,7 @@ def _exporter() -> ModuleType:
     try:
         from vmplace.interfaces import metrics_exporter
     except ImportError as err:
-        hint = "apt install python3-prometheus-client, or pip install 'vmplace[metrics]'"
+        hint = f"apt install python3-prometheus-client, or {extra_cure('metrics')}"
         raise VmplaceError(f"metrics cannot be made: {err}", hint=hint) from err
     return metrics_exporter
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vmplace.errors import VmplaceError
+from vmplace.extras import extra_cure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ def new_figure(width: float, height: float) -> "Figure":
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as err:
-        hint = "apt install python3-matplotlib, or pip install 'vmplace[report]'"
+        hint = f"apt install python3-matplotlib, or {extra_cure('report')}"
         raise VmplaceError("pictures need matplotlib", hint=hint) from err
     # Text stays text: it can be searched, and takes a tenth of the bytes.
     mpl.rcParams["svg.fonttype"] = "none"

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from vmplace.errors import VmplaceError
+from vmplace.extras import extra_cure
 from vmplace.interfaces.client import ask
 from vmplace.interfaces.options import FiniteRange, examples, json_option, print_json, socket_option
 
@@ -47,7 +48,7 @@ def top(once: bool, sort: str, interval: float, as_json: bool, socket: Path | No
     try:
         from vmplace.interfaces.top_app import TopApp
     except ImportError as err:
-        hint = "apt install python3-textual, or pip install 'vmplace[top]'; `top --once` works without"
+        hint = f"apt install python3-textual, or {extra_cure('top')}; `top --once` works without"
         raise VmplaceError(f"the live view is not there: {err}", hint=hint) from err
     TopApp(lambda: ask("status", path=socket), ask("status", path=socket), interval, sort).run()
 

@@ -64,9 +64,9 @@ def test_each_command_has_help():
 @pytest.mark.parametrize(
     ("words", "cure"),
     [
-        (("metrics", "print", "--socket", "none"), "vmplace[metrics]"),
+        (("metrics", "print", "--socket", "none"), "in a checkout of vmplace: pip install '.[metrics]'"),
         (("policy", "get", "db1"), "libvirt"),
-        (("demo", "--no-open"), "vmplace[report]"),
+        (("demo", "--no-open"), "in a checkout of vmplace: pip install '.[report]'"),
     ],
     ids=str,
 )

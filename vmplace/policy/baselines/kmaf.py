@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vmplace.errors import VmplaceError
+from vmplace.extras import extra_cure
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
@@ -75,7 +76,7 @@ def _cut(sharing: Matrix, wanted: int) -> Bools:
     try:
         import pymetis
     except ImportError as err:
-        raise VmplaceError("kmaf needs pymetis", hint="pip install 'vmplace[plan]'") from err
+        raise VmplaceError("kmaf needs pymetis", hint=extra_cure("plan")) from err
     count = len(sharing)
     if wanted in (0, count):
         return np.full(count, wanted > 0)

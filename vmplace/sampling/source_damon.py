@@ -139,7 +139,8 @@ class DamonSource:
         try:
             kdamond = self._admin.start(guest.pid, [_span(ram) for ram in guest.ram])
         except OSError as err:
-            raise VmplaceError(f"DAMON refused its settings: {err}", hint="see docs/operate.md") from err
+            hint = "end what else uses DAMON, or set another source in vmplace.toml"
+            raise VmplaceError(f"DAMON refused its settings: {err}", hint=hint) from err
         # What it finds is read as soon as it begins: else the first window would be reported late.
         watch = self._watched[guest.identity] = Watch(guest, account, kdamond)
         self._reported(watch)

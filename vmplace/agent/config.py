@@ -34,6 +34,7 @@ from vmplace.outside import MOST_ID, TOML_CURE, lines, parse_toml, printable, re
 from vmplace.policy.plan import GuestSettings, Mode
 
 DEFAULT_CONFIG = Path("/etc/vmplace/vmplace.toml")
+SAMPLE = Path(__file__).with_name("vmplace.toml.example")
 
 FilePath = Annotated[
     str, msgspec.Meta(min_length=2, max_length=4095, pattern=r"^/[^\x00]*$", description="an absolute path")
@@ -273,7 +274,7 @@ def read_config(path: Path | None = None) -> LoadedConfig:
 
 def _reading_cure(err: Exception) -> str:
     if isinstance(err, OutsideError):
-        return "take out what is no setting: docs/policy-reference.md lists them"
+        return f"take out what is no setting: {SAMPLE} lists them"
     return cure_of_reading(err)
 
 

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from vmplace.agent.config import parse_config, read_config
+from vmplace.agent.config import MOST_BYTES, SAMPLE, parse_config, read_config
+from vmplace.agent.guest_policy import GuestPolicy
 from vmplace.agent.reload import reloaded
 from vmplace.agent.toml_places import key_places
 from vmplace.errors import ConfigError
@@ -86,10 +88,32 @@ def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
 
 
 def test_the_shipped_sample_is_valid_and_says_the_defaults() -> None:
-    sample = Path(__file__).parents[3] / "vmplace/agent/vmplace.toml.example"
-    text = re.sub("^#(?=[a-z])", "", sample.read_text(), flags=re.MULTILINE)
-    assert text.count("\n") == sample.read_text().count("\n") and "\nwindow_ms = " in text
+    text = re.sub("^#(?=[a-z])", "", SAMPLE.read_text(), flags=re.MULTILINE)
+    assert text.count("\n") == SAMPLE.read_text().count("\n") and "\nwindow_ms = " in text
     assert parse_config(text, FILE).config == parse_config("", FILE).config
+
+
+def test_the_shipped_sample_names_each_key() -> None:
+    """What has no default to show, such as a path of the journal, is there as an example."""
+    text = SAMPLE.read_text()
+    config = parse_config("", FILE).config
+    tables = [config, *(one for name in config.__struct_fields__ if is_table(one := getattr(config, name)))]
+    keys = [
+        name for table in tables for name in table.__struct_fields__ if not is_table(getattr(table, name))
+    ]
+    assert len(keys) > 20
+    assert [key for key in keys if not re.search(rf"^#? *{key} = |^# *\[{key}[].]", text, re.MULTILINE)] == []
+
+
+def is_table(value: object) -> bool:
+    return isinstance(value, msgspec.Struct) and not isinstance(value, GuestPolicy)
+
+
+def test_a_file_that_is_too_large_is_answered_with_where_all_keys_are(tmp_path: Path) -> None:
+    (tmp_path / "vmplace.toml").write_text("#" * (MOST_BYTES + 1))
+    with pytest.raises(ConfigError) as reported:
+        read_config(tmp_path / "vmplace.toml")
+    assert str(SAMPLE) in str(reported.value.hint) and SAMPLE.is_file()
 
 
 def test_a_longest_rest_of_any_length_is_distinguished_from_none_at_all() -> None:

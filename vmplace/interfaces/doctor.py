@@ -43,14 +43,17 @@ def doctor(as_json: bool, libvirt_uri: str) -> None:
 
 
 def print_capabilities(capabilities: list[Capability]) -> None:
-    """Print what is needed, what is there, and what would help with its cure; then the verdict."""
+    """Print what is needed, what is there, and what would help with its cure; then the verdict.
+
+    What is missing and nobody needs is not shown.
+    """
     from rich.console import Console
 
     console = Console(highlight=False)
     groups = {
         "Needed": [one for one in capabilities if one.needed],
         "Also there": [one for one in capabilities if not one.needed and one.answer],
-        "Better with": [one for one in capabilities if not one.needed and not one.answer],
+        "Better with": [one for one in capabilities if not one.needed and not one.answer and one.cure],
     }
     for title, group in groups.items():
         if group:

@@ -235,7 +235,7 @@ def probe_hugepages(roots: Roots) -> Capability:
     ]
     if pools:
         return Capability("hugetlb pools", True, "; ".join(pools))
-    return Capability("hugetlb pools", False, "all are empty", "not needed: huge folios come from THP")
+    return Capability("hugetlb pools", False, "all are empty, as huge folios come from THP")
 
 
 def probe_thp(roots: Roots) -> Capability:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Capability:
-    """One thing the host has (``answer`` True), lacks (False) or hides (None); ``cure`` is None with True."""
+    """One thing the host has (``answer`` True), lacks (False) or hides (None).
+
+    ``cure`` is None with True, and for what nobody needs.
+    """
 
     name: str
     answer: bool | None

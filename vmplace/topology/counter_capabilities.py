@@ -54,4 +54,4 @@ def probe_meter(roots: Roots) -> Capability:
             continue
         if found == METER_PCI_ID:
             return Capability("meter", True, f"PCI device {device.name}")
-    return Capability("meter", False, "no PCI device 1af4:1110", "only the emulated host has it")
+    return Capability("meter", False, "no PCI device 1af4:1110: only the emulated host has it")

@@ -40,6 +40,7 @@ from vmplace.topology.placement import (
     CURE,
     FEATURE_HARVEST,
     FEATURE_ROOTS,
+    TDP_MMU_CURE,
     Placement,
     Slot,
     open_placement,
@@ -67,7 +68,7 @@ class KvmSource:
         if ~probe_features() & (FEATURE_ROOTS | FEATURE_HARVEST):
             raise UnsupportedHostError(
                 "KVM has no TDP MMU with accessed and dirty bits",
-                hint="load kvm with tdp_mmu=1 (and eptad=1)",
+                hint=TDP_MMU_CURE,
             )
         self._nids = setup.host.nids
         self._rows = np.array(self._nids, np.int32)

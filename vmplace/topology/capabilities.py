@@ -24,7 +24,7 @@ from vmplace.topology.damon import (
 )
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
 from vmplace.topology.numad import find_numad
-from vmplace.topology.placement import FEATURES, probe_features
+from vmplace.topology.placement import FEATURES, TDP_MMU_CURE, probe_features
 from vmplace.topology.procfs import parse_status
 from vmplace.topology.sysfs import read_host
 
@@ -218,7 +218,8 @@ def probe_kvm_placement(roots: Roots) -> Capability:
     except UnsupportedHostError as err:
         return Capability(name, False, str(err), f"{err.hint} (the agent works without)")
     has = [word for bit, word in FEATURES.items() if features & bit]
-    return Capability(name, bool(has), f"the placement fd offers {', '.join(has) or 'nothing'}", "tdp_mmu=1")
+    offered = f"the placement fd offers {', '.join(has) or 'nothing'}"
+    return Capability(name, bool(has), offered, TDP_MMU_CURE)
 
 
 def probe_hugepages(roots: Roots) -> Capability:

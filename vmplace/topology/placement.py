@@ -40,6 +40,10 @@ FEATURES = {
     FEATURE_REPLICATE_HUGE: "replicas of huge pages",
 }
 CURE = "boot a kernel built with kvm-patches/ and CONFIG_KVM_PLACEMENT"
+TDP_MMU_CURE = (
+    "end all guests; modprobe -r kvm_intel kvm; modprobe kvm tdp_mmu=1; modprobe kvm_intel eptad=1"
+    " (AMD: kvm_amd, without eptad)"
+)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def _hindrances(status: "AgentStatus", plan: "PlanSummary", guest: str | None) -
                 yield f"{name}: {reason}"
 
 
-@click.command(epilog=examples("vmplace apply\nvmplace apply db1"))
+@click.command(epilog=examples("vmplace apply\nvmplace apply db1", needs_agent=True))
 @click.argument("guest", required=False)
 @json_option
 @socket_option
@@ -164,7 +164,7 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
         raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` says more")
 
 
-@click.command(epilog=examples("vmplace pause\nvmplace pause db1"))
+@click.command(epilog=examples("vmplace pause\nvmplace pause db1", needs_agent=True))
 @click.argument("guest", required=False)
 @json_option
 @socket_option
@@ -176,7 +176,7 @@ def pause(guest: str | None, as_json: bool, socket: Path | None) -> None:
     _print_lines(ask("pause", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
 
 
-@click.command(epilog=examples("vmplace resume"))
+@click.command(epilog=examples("vmplace resume", needs_agent=True))
 @click.argument("guest", required=False)
 @json_option
 @socket_option

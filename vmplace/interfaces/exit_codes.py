@@ -8,5 +8,6 @@ Exit codes:
   0  done
   1  failed, or refused
   2  wrong usage
-  3  nothing there: no such guest, no guests, nothing to move
-  4  no agent answers"""
+  3  nothing there: no such guest, no guests, nothing to move, no room"""
+WITHOUT_AGENT = "  4  no agent answers"
+"""Of the commands that can do nothing without one."""

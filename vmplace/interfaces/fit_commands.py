@@ -38,7 +38,8 @@ def parsed(*, needs_memory: bool) -> Callable[[click.Context, click.Parameter, s
     epilog=examples(
         "vmplace fit 4:8192\n"
         "vmplace fit 4:8192 --json | jq .nids\n"
-        "sudo vmplace fit 4:8192 --make-room && virsh start db2"
+        "sudo vmplace fit 4:8192 --make-room && virsh start db2",
+        needs_agent=True,
     )
 )
 @click.argument("flavour", callback=parsed(needs_memory=True), metavar="VCPUS:MIB")
@@ -86,7 +87,8 @@ def _fits_nowhere(data: Any) -> NothingError:
     epilog=examples(
         "vmplace advise 4:8192\n"
         'virsh numatune db2 --nodeset "$(vmplace advise 4:8192)" --config\n'
-        "vmplace advise 4 --json"
+        "vmplace advise 4 --json",
+        needs_agent=True,
     )
 )
 @click.argument("flavour", callback=parsed(needs_memory=False), metavar="VCPUS[:MIB]")

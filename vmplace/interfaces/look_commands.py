@@ -14,7 +14,9 @@ from vmplace.interfaces.options import (
 )
 
 
-@click.command(epilog=examples("vmplace status\nvmplace status --json | jq .guests.db1.estimated_lar"))
+@click.command(
+    epilog=examples("vmplace status\nvmplace status --json | jq .guests.db1.estimated_lar", needs_agent=True)
+)
 @json_option
 @socket_option
 def status(as_json: bool, socket: Path | None) -> None:
@@ -34,7 +36,7 @@ def status(as_json: bool, socket: Path | None) -> None:
         raise NothingError("no guests", hint="a guest appears here within some seconds of its start")
 
 
-@click.command(epilog=examples("vmplace show db1"))
+@click.command(epilog=examples("vmplace show db1", needs_agent=True))
 @click.argument("guest")
 @json_option
 @socket_option
@@ -53,7 +55,7 @@ def show(guest: str, as_json: bool, socket: Path | None) -> None:
     print_guest(data)
 
 
-@click.command(epilog=examples("vmplace why db1"))
+@click.command(epilog=examples("vmplace why db1", needs_agent=True))
 @click.argument("guest")
 @json_option
 @socket_option

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from vmplace.errors import VmplaceError
-from vmplace.interfaces.exit_codes import EXIT_CODES, EXIT_NOTHING
+from vmplace.interfaces.exit_codes import EXIT_CODES, EXIT_NOTHING, WITHOUT_AGENT
 from vmplace.interfaces.protocol import indented
 
 LONGEST_SENTENCE = 200
@@ -45,10 +45,11 @@ def config_option(command: F) -> F:
     return option(command)
 
 
-def examples(text: str) -> str:
-    """Return an epilog: examples, then the exit codes."""
+def examples(text: str, *, needs_agent: bool = False) -> str:
+    """Return an epilog: examples, then the exit codes; ``needs_agent``: it fails where no agent answers."""
     lines = "\n".join(f"  {line}" for line in text.strip().splitlines())
-    return f"\b\nExamples:\n{lines}\n\n{EXIT_CODES}"
+    codes = f"{EXIT_CODES}\n{WITHOUT_AGENT}" if needs_agent else EXIT_CODES
+    return f"\b\nExamples:\n{lines}\n\n{codes}"
 
 
 def print_json(data: Any) -> None:

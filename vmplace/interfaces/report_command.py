@@ -19,7 +19,7 @@ vmplace report /tmp/host.vmptrace --out host.html
 vmplace report --status"""
 
 
-@click.command(epilog=examples(EXAMPLES))
+@click.command(epilog=examples(EXAMPLES, needs_agent=True))
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--status", "with_status", is_flag=True, help="Add the state of the running agent.")
 @click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="Table of the policy bench.")

@@ -14,7 +14,9 @@ SORTS = ("name", "lar", "memory", "moved", "refused")
 
 
 @click.command(
-    epilog=examples("vmplace top\nvmplace top --sort lar\nvmplace top --once\nwatch vmplace top --once")
+    epilog=examples(
+        "vmplace top\nvmplace top --sort lar\nvmplace top --once\nwatch vmplace top --once", needs_agent=True
+    )
 )
 @click.option("--once", is_flag=True, help="Print one picture, of 80 columns, and end.")
 @click.option(

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.interfaces.served_agent import asked, served
+from tests.unit.test_prose import commands
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.cli import COMMANDS, cli
 
@@ -15,6 +17,12 @@ ASKING = (
     ("fit", "1:1"), ("advise", "1:1"),
 )  # fmt: skip
 """Ask the agent, and cannot do without."""
+WITHOUT_ONE = {f"vmplace {words[0]}" for words in ASKING} | {
+    "vmplace report",
+    "vmplace kube features",
+    "vmplace openstack publish",
+}
+"""Promise exit code 4 in their help: the last three with some of their options."""
 OF_NOBODY = (("show", "no"), ("why", "no"), ("plan", "no"), ("policy", "explain", "no"))
 WITHOUT_GUESTS = (("status",), ("fit", "9999:1"))
 FILES = (
@@ -73,6 +81,11 @@ def test_a_file_that_is_wrong_or_not_there_is_reported_with_the_cure(words: tupl
     result = CliRunner(env={"VMPLACE_SOCKET": str(tmp_path / "none")}).invoke(cli, given)
     assert result.exit_code != 0
     assert cure(result), result.exception
+
+
+def test_only_help_of_commands_that_ask_the_agent_promises_the_code_for_none():
+    shown = {names: one.get_help(click.Context(one, info_name=names)) for names, one in commands(cli)}
+    assert {names for names, text in shown.items() if "4  no agent answers" in text} == WITHOUT_ONE
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

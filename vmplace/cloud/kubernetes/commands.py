@@ -33,7 +33,10 @@ def kube() -> None:
     """Connect the agent of this node with Kubernetes: labels and annotations (docs/clouds/kubevirt.md)."""
 
 
-@kube.command("features", epilog=examples("vmplace kube features\nvmplace kube features --once --dir /tmp"))
+@kube.command(
+    "features",
+    epilog=examples("vmplace kube features\nvmplace kube features --once --dir /tmp", needs_agent=True),
+)
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), default=FOLDER, show_default=True
 )

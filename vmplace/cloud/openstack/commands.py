@@ -44,7 +44,8 @@ def print_provider_config(advise: bool) -> None:
 @openstack.command(
     "publish",
     epilog=examples(
-        "OS_CLIENT_CONFIG_FILE=/etc/vmplace/clouds.yaml vmplace openstack publish --cloud vmplace"
+        "OS_CLIENT_CONFIG_FILE=/etc/vmplace/clouds.yaml vmplace openstack publish --cloud vmplace",
+        needs_agent=True,
     ),
 )
 @CLOUD

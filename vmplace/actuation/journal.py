@@ -31,6 +31,7 @@ from vmplace.actuation.journal_records import (
     iter_frames,
 )
 from vmplace.actuation.page_runs import OriginMap, PageOrigins, PageRuns, decode_runs
+from vmplace.actuation.tied_again import tied_again
 from vmplace.errors import JournalError
 from vmplace.outside import error_text
 
@@ -84,17 +85,8 @@ class JournalContents:
 
     def _fold_affinity(self, record: AffinityRecord) -> None:
         pins = self.guest(_identity(record.guest)).affinities
-        first = pins.setdefault(record.tid, record)
-        if first is record or record.set_to is None:
-            return
-        known = (first.set_to, first.or_set_to, first.cpus)
-        is_known = first.set_to is None or record.cpus in known
-        if first.thread_start_time == record.thread_start_time and is_known:
-            # From what vmplace had set: undo still leads to what was before that.
-            pins[record.tid] = msgspec.structs.replace(first, set_to=record.set_to, or_set_to=record.cpus)
-        else:
-            # From what somebody else has set meanwhile.
-            pins[record.tid] = record
+        first = pins.get(record.tid)
+        pins[record.tid] = record if first is None else tied_again(first, record)
 
     def _fold_undone(self, record: GuestUndoneRecord) -> None:
         identity = _identity(record.guest)
@@ -222,15 +214,19 @@ class Journal:
         """Note the present nodes of pages that are about to be moved, and to which."""
         self._append(PagesRecord(_guest_id(identity), runs.encoded(), to.encoded() if to else b""))
 
-    def record_affinities(self, identity: GuestIdentity, pins: Iterable[Pin], *, by_libvirt: bool) -> None:
-        """Note the CPUs of vCPU threads of a guest that are about to be pinned, and to which: all at once."""
+    def record_affinities(
+        self, identity: GuestIdentity, pins: Iterable[Pin], *, by_libvirt: bool, online: str = ""
+    ) -> None:
+        """Note the CPUs of vCPU threads of a guest that are about to be pinned, and to which: all at once.
+
+        ``online``: the list of the CPUs that are online.
+        """
         guest = _guest_id(identity)
-        self._append(
-            *(
-                AffinityRecord(guest, pin.vcpu_id, pin.tid, pin.start_time, pin.cpus, by_libvirt, pin.set_to)
-                for pin in pins
-            )
+        records = (
+            AffinityRecord(guest, pin.vcpu_id, pin.tid, pin.start_time, pin.cpus, by_libvirt, pin.set_to)
+            for pin in pins
         )
+        self._append(*(msgspec.structs.replace(one, online=online) for one in records))
 
     def record_sysctl(self, name: str, before: str, after: str) -> None:
         """Note the value of a sysctl that is about to be set."""

@@ -21,6 +21,7 @@ from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal, Pin
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
+from vmplace.topology.sysfs import read_online_list
 
 SYSFS = Path("/sys")
 
@@ -102,8 +103,9 @@ class Pinner:
         return done, errors
 
     def _record(self, guest: GuestTopology, pins: Iterable[Pin]) -> None:
-        identity = read_identity(guest, self._proc)
-        self._journal.record_affinities(identity, pins, by_libvirt=self._is_by_libvirt(guest))
+        identity, online = read_identity(guest, self._proc), read_online_list(self._sysfs) or ""
+        by_libvirt = self._is_by_libvirt(guest)
+        self._journal.record_affinities(identity, pins, by_libvirt=by_libvirt, online=online)
 
     def _set(self, guest: GuestTopology, pin: Pin) -> None:
         cpus = pin.set_to or ()

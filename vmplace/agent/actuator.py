@@ -11,6 +11,7 @@ from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
 from vmplace.actuation.identity import GuestIdentity, is_alive
 from vmplace.actuation.journal import Journal
+from vmplace.actuation.journal_records import AffinityRecord
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing, Ownership
 from vmplace.actuation.pinner import Pinner, pin_all
@@ -135,13 +136,16 @@ class HostActuator:
         return self._replicator.copies()
 
     def ties(self) -> Mapping[Identity, EarlierTie]:
-        """Return whose vCPUs are tied by what the journal holds, by pid and start time."""
+        """Return whose vCPUs are tied by what the journal holds, by pid and start time.
+
+        A thread that only got more CPUs is tied to none.
+        """
         return {
             (guest.identity.pid, guest.identity.start_time): EarlierTie(
                 {one.vcpu_id: one.cpus for one in tied}, {one.vcpu_id: one.set_to or () for one in tied}
             )
             for guest in self._journal.contents().guests.values()
-            if (tied := [one for one in guest.affinities.values() if one.set_to and one.set_to != one.cpus])
+            if (tied := [one for one in guest.affinities.values() if _is_tied(one)])
             and self._is_there(guest.identity)
         }
 
@@ -237,6 +241,11 @@ class HostActuator:
     def _give_balancing_back(self) -> None:
         if reported := self._balancing.give_back():
             LOG.info('%s reason="the agent ends"', reported)
+
+
+def _is_tied(vcpu: AffinityRecord) -> bool:
+    """Tell whether a vCPU may not run somewhere where it did before."""
+    return vcpu.set_to is not None and not set(vcpu.cpus) <= set(vcpu.set_to)
 
 
 def ownership_of(config: Config) -> Ownership:

@@ -60,8 +60,14 @@ def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
 
 def read_online_cpus(sysfs: Path) -> frozenset[int] | None:
     """Return the online CPUs, or None where the kernel cannot take CPUs offline."""
+    listed = read_online_list(sysfs)
+    return None if listed is None else frozenset(parse_cpulist(listed))
+
+
+def read_online_list(sysfs: Path) -> str | None:
+    """Return the list of online CPUs as the kernel writes it, or None where it cannot take CPUs offline."""
     try:
-        return frozenset(parse_cpulist(read_text(sysfs / "devices/system/cpu/online")))
+        return read_text(sysfs / "devices/system/cpu/online").strip()
     except FileNotFoundError:
         return None
 

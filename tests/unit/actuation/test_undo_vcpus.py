@@ -18,6 +18,7 @@ from vmplace.actuation.affinity import read_thread_start
 from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal, Pin
 from vmplace.actuation.page_runs import encode_pages
+from vmplace.actuation.pinner import Pinner
 from vmplace.actuation.undo import undo
 from vmplace.agent.undo_lines import undo_lines
 
@@ -50,6 +51,37 @@ def test_a_tie_of_which_a_cpu_went_is_still_vmplaces(journal: Journal, child: Ch
     os.sched_setaffinity(tid, {0})
     assert undo(journal).guests[0].vcpus == 1
     assert os.sched_getaffinity(tid) == {0, 1}
+
+
+def test_a_tie_of_which_a_cpu_went_leads_past_the_loosening_to_what_was_before(
+    journal: Journal, child: Child
+):
+    tid = tied(journal, child, (0, 1), (0, AWAY))
+    os.sched_setaffinity(tid, {0})
+    assert Pinner(journal).pin(child.guest, child.guest.vcpus[0], {0, 1})
+    journal.compact()
+    # As if it were tied once more: what is online of the first tie is not what it had by itself.
+    Pinner(journal).pin(child.guest, child.guest.vcpus[0], {1})
+    assert undo(journal).guests[0].vcpus == 1
+    assert os.sched_getaffinity(tid) == {0, 1}
+
+
+def test_a_tie_that_the_kernel_dropped_before_the_next_one_leads_to_what_was_before(
+    journal: Journal, child: Child
+):
+    tid = tied(journal, child, (0,), (AWAY,))
+    os.sched_setaffinity(tid, {0, 1})
+    Pinner(journal).pin(child.guest, child.guest.vcpus[0], {1})
+    undo(journal)
+    assert os.sched_getaffinity(tid) == {0}
+
+
+def test_a_cpu_that_somebody_else_took_away_is_not_one_that_went(journal: Journal, child: Child):
+    tid = tied(journal, child, (1,), (0, 1))
+    os.sched_setaffinity(tid, {0})
+    Pinner(journal).pin(child.guest, child.guest.vcpus[0], {1})
+    undo(journal)
+    assert os.sched_getaffinity(tid) == {0}
 
 
 def test_a_tie_that_the_kernel_dropped_is_nobody_elses(journal: Journal, child: Child):

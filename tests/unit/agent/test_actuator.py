@@ -158,6 +158,21 @@ def test_a_guest_that_holds_up_whoever_asks_does_not_keep_an_agent_from_knowing_
     assert ties == (expected if len(cpus) > 1 else {})
 
 
+@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two CPUs")
+def test_vcpus_that_got_more_cpus_are_not_tied(tmp_path: Path):
+    """The next agent would give them back the few that they had, as if it had been their own."""
+    with child_guest(8) as child:
+        name, tid = child.guest.name, child.guest.vcpus[0].tid
+        os.sched_setaffinity(tid, {0})
+        actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"))
+        try:
+            plan = PlacementPlan(vcpu_moves=(VcpuMove(name, {0: (0, 1)}, (0,), None, "test"),))
+            actuator.apply(plan, {name: child.guest}, lambda: False)
+            assert os.sched_getaffinity(tid) == {0, 1} and actuator.ties() == {}
+        finally:
+            actuator.close()
+
+
 def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_path: Path):
     kvm = Kvm()
     calls = HostCalls(opened=lambda *_: OneSlot(), ask=kvm)  # type: ignore[arg-type]

@@ -9,8 +9,10 @@ kernel (6.12 read) has no switch per process:
 * a VMA is passed over if ``vma_policy_mof`` (mm/mempolicy.c) finds a mempolicy without MPOL_F_MOF, as a
   strict <numatune> gives it, but no system call sets the mempolicy of another process.
 
-So while vmplace places at least one guest, it takes the host-wide sysctl: journals its value, sets 0, and
-gives it back with the last guest, on a clean stop, and on undo.  Pages that were marked before can still be
+So while vmplace places at least one guest, it takes the host-wide sysctl: journals its value, clears
+NUMA_BALANCING_NORMAL in it, and gives it back with the last guest, on a clean stop, and on undo.  The other
+bit, memory tiering, stays: by itself it marks no page of the fast nodes (change_prot_numa, mm/mprotect.c),
+and moves pages up from slow ones, which nobody else does.  Pages that were marked before can still be
 moved by the kernel once, by their next hinting fault (mm/memory.c: do_numa_page does not ask the key).
 Whoever sets the sysctl meanwhile is respected: vmplace says so and lets go.
 
@@ -26,7 +28,8 @@ from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.journal_records import SysctlRecord
 from vmplace.errors import OutsideError, VmplaceError
-from vmplace.outside import SMALL_BYTES, read_text
+from vmplace.outside import SMALL_BYTES, read_text, whole
+from vmplace.topology.procfs import NORMAL_BALANCING
 
 NUMA_BALANCING = "kernel/numa_balancing"
 
@@ -76,12 +79,12 @@ class NumaBalancing:
 
     def _take(self) -> str | None:
         before = read_sysctl(NUMA_BALANCING, self._proc)
-        if before is None or before == "0":
+        if before is None or (after := _without_normal(before)) == before:
             return None
-        self._journal.record_sysctl(NUMA_BALANCING, before, "0")
-        write_sysctl(NUMA_BALANCING, "0", self._proc)
+        self._journal.record_sysctl(NUMA_BALANCING, before, after)
+        write_sysctl(NUMA_BALANCING, after, self._proc)
         self._taken = self._journal.contents().sysctls[NUMA_BALANCING]
-        return f"kernel.numa_balancing={before}->0: two placers would undo each other's moves"
+        return f"kernel.numa_balancing={before}->{after}: two placers would undo each other's moves"
 
     def _drop_unwritten(self) -> None:
         """Forget a value that an agent noted and, killed before it set it, never took: nobody else set it."""
@@ -96,6 +99,11 @@ class NumaBalancing:
         self._taken, self._respected = None, True
         self._journal.record_sysctl_returned(NUMA_BALANCING)
         return f"kernel.numa_balancing was set to {now} by somebody else; vmplace leaves it so"
+
+
+def _without_normal(mode: str) -> str:
+    """Return a value of kernel.numa_balancing without what moves pages between nodes of one kind."""
+    return str(whole(mode, what="kernel.numa_balancing") & ~NORMAL_BALANCING)
 
 
 def read_sysctl(name: str, proc: Path = PROC) -> str | None:

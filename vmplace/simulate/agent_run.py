@@ -21,7 +21,7 @@ from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.errors import VmplaceError
-from vmplace.outside import read_text
+from vmplace.outside import read_whole
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun
@@ -32,6 +32,7 @@ from vmplace.simulate.kernel_balancing import KernelBalancing
 from vmplace.simulate.simulation import SEED, Done, Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor
 from vmplace.topology.guest import GuestTopology
+from vmplace.topology.procfs import NORMAL_BALANCING
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of the run's own is made in it
 
@@ -105,7 +106,7 @@ class AgentHost:
         """Have the kernel balance, as stock hosts do until somebody switches it off."""
         sysctl.parent.mkdir(parents=True, exist_ok=True)
         sysctl.write_text("1\n")
-        self.simulation.kernel = KernelBalancing(lambda: read_text(sysctl).strip() != "0")
+        self.simulation.kernel = KernelBalancing(lambda: bool(read_whole(sysctl) & NORMAL_BALANCING))
 
     def actuator(self, *, killed_pid: int | None = None) -> HostActuator:
         """Return the real actuator, over the simulated kernel."""

@@ -25,7 +25,7 @@ from vmplace.topology.damon import (
 from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
 from vmplace.topology.numad import find_numad
 from vmplace.topology.placement import FEATURES, TDP_MMU_CURE, probe_features
-from vmplace.topology.procfs import parse_status
+from vmplace.topology.procfs import NORMAL_BALANCING, parse_status
 from vmplace.topology.sysfs import read_host
 
 # linux/capability.h
@@ -168,8 +168,8 @@ def probe_numa_balancing(roots: Roots) -> Capability:
         return Capability(name, True, "this kernel has none")
     except (OSError, ValueError) as err:
         return Capability(name, None, f"{path} cannot be read: {err}", "run as root")
-    if not mode:
-        return Capability(name, True, "kernel.numa_balancing is 0")
+    if not mode & NORMAL_BALANCING:
+        return Capability(name, True, f"kernel.numa_balancing is {mode}")
     cure = "the agent switches it off while it places guests, unless KVM keeps it off them, and gives it back"
     return Capability(name, False, f"kernel.numa_balancing is {mode}", cure)
 

@@ -39,6 +39,8 @@ MOST_THREADS = 1 << 15
 MOST_PAGE_KIB = 1 << 24
 PF_KTHREAD = 0x00200000
 """<linux/sched.h>: a thread of the kernel, in field 9 of /proc/PID/stat."""
+NORMAL_BALANCING = 1
+"""NUMA_BALANCING_NORMAL, a bit of kernel.numa_balancing (include/linux/sched/sysctl.h)."""
 WAITS_FOR_NOBODY = frozenset({"comm", "cgroup"})
 """Read without a bound: of 6.12 and 6.18, the kernel takes spinlocks alone (comm_show, proc_cgroup_show).
 

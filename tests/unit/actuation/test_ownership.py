@@ -50,9 +50,26 @@ def test_a_killed_agents_value_is_given_back_by_the_next(journal: Journal, proc:
 
 
 def test_undo_gives_it_back(journal: Journal, proc: Path):
-    set_sysctl(proc, "2")
+    set_sysctl(proc, "3")
     NumaBalancing(journal, proc=proc).update(1)
-    assert undo(journal, proc).sysctls == ("kernel.numa_balancing=0->2: given back",)
+    assert undo(journal, proc).sysctls == ("kernel.numa_balancing=2->3: given back",)
+    assert sysctl(proc) == "3"
+
+
+@pytest.mark.parametrize("before, during", [("0", "0"), ("1", "0"), ("2", "2"), ("3", "2")])
+def test_memory_tiering_goes_on(journal: Journal, proc: Path, before: str, during: str):
+    """Documentation/admin-guide/sysctl/kernel.rst: 1 is normal balancing, 2 is memory tiering, 3 is both."""
+    set_sysctl(proc, before)
+    balancing = NumaBalancing(journal, proc=proc)
+    for guests, value in ((1, during), (0, before)):
+        balancing.update(guests)
+        assert sysctl(proc) == value
+
+
+def test_what_an_earlier_version_took_of_memory_tiering_is_given_back(journal: Journal, proc: Path):
+    journal.record_sysctl("kernel/numa_balancing", "2", "0")
+    set_sysctl(proc, "0")
+    NumaBalancing(journal, proc=proc).update(0)
     assert sysctl(proc) == "2"
 
 

@@ -92,6 +92,14 @@ def test_doctor_tries_the_sources_that_auto_tries_in_its_order(tmp_path: Path) -
     assert tried == [names[name] for name in SENSORS if name != "hints"]
 
 
+@pytest.mark.parametrize("mode, is_away", [("0", True), ("1", False), ("2", True), ("3", False)])
+def test_memory_tiering_is_in_nobodys_way(tmp_path: Path, mode: str, is_away: bool):
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/numa_balancing").write_text(f"{mode}\n")
+    found = capabilities.probe_numa_balancing(Roots(proc=tmp_path))
+    assert found.answer is is_away and f"is {mode}" in found.why
+
+
 def test_an_empty_host_lacks_much_and_names_a_cure_each_time(tmp_path: Path):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text("CapEff:\t0000000000000000\n")

@@ -77,11 +77,17 @@ class JournalContents:
             case AffinityRecord():
                 self._fold_affinity(record)
             case SysctlRecord():
-                self.sysctls.setdefault(record.name, record)
+                self._fold_sysctl(record)
             case SysctlReturnedRecord():
                 self.sysctls.pop(record.name, None)
             case GuestUndoneRecord():
                 self._fold_undone(record)
+
+    def _fold_sysctl(self, record: SysctlRecord) -> None:
+        first = self.sysctls.setdefault(record.name, record)
+        if first.boot_id != record.boot_id:
+            # A boot sets all sysctls anew: what was before the last one says nothing any more.
+            self.sysctls[record.name] = record
 
     def _fold_affinity(self, record: AffinityRecord) -> None:
         pins = self.guest(_identity(record.guest)).affinities
@@ -98,10 +104,14 @@ class JournalContents:
 
     def pruned(self, proc: Path = PROC) -> "JournalContents":
         """Return the contents without guests that ended and without other boots."""
-        boot_id = read_boot_id(proc)
         guests = {k: g for k, g in self.guests.items() if not g.is_empty and not has_ended(g.identity, proc)}
-        sysctls = {name: s for name, s in self.sysctls.items() if s.boot_id == boot_id}
-        return JournalContents(guests, sysctls, list(self.damage), self.end)
+        of_boot = self.of_boot(read_boot_id(proc))
+        return JournalContents(guests, of_boot.sysctls, list(self.damage), self.end)
+
+    def of_boot(self, boot_id: str) -> "JournalContents":
+        """Return the contents without sysctls of other boots; guests of these have ended."""
+        sysctls = {name: one for name, one in self.sysctls.items() if one.boot_id == boot_id}
+        return JournalContents(self.guests, sysctls, self.damage, self.end)
 
     def records(self) -> Iterable[Record]:
         """Yield the fewest records that say the same."""
@@ -250,11 +260,14 @@ class Journal:
         self._append(GuestUndoneRecord(_guest_id(identity), left, tuple(affinities), to))
 
     def contents(self) -> JournalContents:
-        """Return the sum of all that was written."""
-        if self._file is None:
-            return read_journal(self.path)
+        """Return the sum of all that was written, but for sysctls of other boots.
+
+        These are still in the file if that could not be rewritten, as on a full disk.
+        """
         # By the descriptor: the path may have another file by now.
-        return parse_journal(self._file.read())
+        whole = parse_journal(self._file.read()) if self._file else read_journal(self.path)
+        with self._reading_proc():
+            return whole.of_boot(read_boot_id(self._proc))
 
     def origins(self, identity: GuestIdentity) -> OriginMap:
         """Return where every page of one guest that was ever moved came from."""

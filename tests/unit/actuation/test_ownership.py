@@ -1,8 +1,11 @@
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from vmplace.actuation import journal_file
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.ownership import NumaBalancing, Ownership
@@ -87,6 +90,44 @@ def test_off_already_is_not_taken(journal: Journal, proc: Path):
     set_sysctl(proc, "0")
     assert NumaBalancing(journal, proc=proc).update(1) is None
     assert not journal.contents().sysctls
+
+
+@pytest.fixture
+def full_disk_after_a_boot(tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
+    """An agent had taken it, then the host lost power; the next one starts on a full disk."""
+    with Journal(tmp_path / "journal", proc=proc) as before:
+        NumaBalancing(before, proc=proc).update(1)
+    (proc / "sys/kernel/random/boot_id").write_text("the next boot\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_file, "_write_all", full)
+        after = Journal(tmp_path / "journal", proc=proc)
+    with after:
+        yield after
+
+
+def test_what_was_before_a_boot_is_not_given_back_after_it(full_disk_after_a_boot: Journal, proc: Path):
+    """Whoever runs the host has it off now."""
+    set_sysctl(proc, "0")
+    balancing = NumaBalancing(full_disk_after_a_boot, proc=proc)
+    assert not balancing.is_taken and balancing.give_back() is None
+    assert undo(full_disk_after_a_boot, proc).sysctls == ()
+    assert sysctl(proc) == "0"
+
+
+def test_what_was_taken_after_a_boot_is_given_back_though_the_journal_holds_an_earlier_one(
+    full_disk_after_a_boot: Journal, tmp_path: Path, proc: Path
+):
+    set_sysctl(proc, "3")
+    NumaBalancing(full_disk_after_a_boot, proc=proc).update(1)
+    assert sysctl(proc) == "2"
+    full_disk_after_a_boot.close()
+    with Journal(tmp_path / "journal", proc=proc) as following:
+        undo(following, proc)
+    assert sysctl(proc) == "3"
 
 
 def test_leave_leaves(journal: Journal, proc: Path):

@@ -16,6 +16,7 @@ Read from mm/migrate.c of 6.12 (do_pages_move, move_pages_and_store_status):
 
 import errno
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,9 @@ UNTRIED = np.int32(np.iinfo(np.int32).min)
 """Status of a page that the kernel did not get to; try it again, it is not the page's fault."""
 
 BUSY = np.int32(-errno.EBUSY)
+
+IN_FLIGHT_S = (0.001, 0.01)
+"""After which pauses pages are asked for again that seem to be gone: to copy 2 MiB takes less than 1 ms."""
 
 
 class MoveKernel(Protocol):
@@ -101,6 +105,23 @@ def read_nids(kernel: MoveKernel, pid: int, hva: Hvas) -> Status:
         except OSError as err:
             raise _whole_call_error(pid, err) from err
     return status
+
+
+def read_settled_nids(
+    kernel: MoveKernel, pid: int, hva: Hvas, sleep: Callable[[float], None] = time.sleep
+) -> Status:
+    """Return the same, but of pages that the kernel migrates just now where they are after that.
+
+    Such a page is -ENOENT, like one that is not mapped any more (do_pages_stat_array, mm/migrate.c).
+    """
+    found = read_nids(kernel, pid, hva)
+    for pause_s in IN_FLIGHT_S:
+        absent = np.flatnonzero(found == -errno.ENOENT)
+        if not len(absent):
+            break
+        sleep(pause_s)
+        found[absent] = read_nids(kernel, pid, hva[absent])
+    return found
 
 
 def move_batch(kernel: MoveKernel, pid: int, hva: Hvas, nid: int) -> BatchOutcome:

@@ -6,6 +6,7 @@ Safe to run again, also after kill -9 in its middle: what is at home already is 
 settled per guest only after that guest is done.  Pages that would not go back stay in the journal.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,15 @@ import numpy.typing as npt
 
 from vmplace import held, left_behind
 from vmplace.actuation.affinity import KernelCpus, LibvirtConnection, ThreadCpus
-from vmplace.actuation.batch import UNTRIED, CallWaits, MoveKernel, NativeKernel, move_batch, read_nids
+from vmplace.actuation.batch import (
+    UNTRIED,
+    CallWaits,
+    MoveKernel,
+    NativeKernel,
+    move_batch,
+    read_nids,
+    read_settled_nids,
+)
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
 from vmplace.actuation.journal import GuestOrigins, Journal
@@ -30,6 +39,8 @@ from vmplace.held import HeldError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 _ATTEMPTS = 3
+MOST_PAUSED_S = 5.0
+"""Of the undo of a guest."""
 _HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
 
 
@@ -100,6 +111,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     progress: Progress = lambda guest, done, total: None,
     threads: ThreadCpus | None = None,
     sysfs: Path = SYSFS,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> UndoResult:
     """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are).
 
@@ -116,7 +128,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
             continue
         vcpus = VcpusUndoing(libvirt, proc, sysfs, threads=threads or KernelCpus())
         undoing = _GuestUndoing(
-            journal, origins, kernel or NativeKernel(), vcpus, proc, stop, allowance, progress
+            journal, origins, kernel or NativeKernel(), vcpus, proc, stop, allowance, progress, sleep
         )
         try:
             done.append(undoing.run(failures))
@@ -153,6 +165,7 @@ class _GuestUndoing:
         stop: Callable[[], bool],
         allowance: Allowance | None,
         progress: Progress,
+        sleep: Callable[[float], None],
     ) -> None:
         self._journal = journal
         self._origins = origins
@@ -161,6 +174,7 @@ class _GuestUndoing:
         self._stop = stop
         self._allowance = allowance
         self._progress = progress
+        self._sleep, self._paused_s = sleep, 0.0
         self._vcpus, self._counts = vcpus, vcpus.counts
         self._stuck: Counter[str] = Counter()
         self._sizes = BatchSizes()
@@ -222,7 +236,7 @@ class _GuestUndoing:
 
     def _ours(self, pages: PageOrigins) -> PageOrigins:
         """Return the pages that are where vmplace put them; count all others."""
-        found = self._nids(pages.hva)
+        found = self._settled_nids(pages.hva)
         is_gone, is_home = found < 0, found == pages.nid
         is_ours = pages.are_ours(found) & ~is_home & ~is_gone
         for name, count in (("gone", is_gone), ("at_home", is_home)):
@@ -298,12 +312,21 @@ class _GuestUndoing:
     def _still_away(
         self, hva: npt.NDArray[np.uint64], nids: npt.NDArray[np.int16]
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]:
-        found = self._nids(hva)
+        found = self._settled_nids(hva)
         away = (found >= 0) & (found != nids)
         return hva[away], nids[away]
 
     def _nids(self, hva: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
         return read_nids(self._kernel, self._origins.identity.pid, hva)
+
+    def _settled_nids(self, hva: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+        return read_settled_nids(self._kernel, self._origins.identity.pid, hva, self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for pages in flight, but not for those of each block of a TiB: most that are gone are gone."""
+        if self._paused_s < MOST_PAUSED_S:
+            self._paused_s += seconds
+            self._sleep(seconds)
 
 
 def whole_block_heads(hva: npt.NDArray[np.uint64], nids: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:

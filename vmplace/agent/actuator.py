@@ -194,6 +194,7 @@ class HostActuator:
             allowance=UndoAllowance(self._budget, calls, stop),
             threads=calls.threads,
             sysfs=calls.sysfs,
+            sleep=calls.sleep,
         )
         if guest is None:
             # undo gave the sysctls back: what the journal says now is what is taken.

@@ -40,6 +40,7 @@ def undo_without_agent(
             stop=stop,
             allowance=UndoAllowance(Budget(config.budget.mb_per_s * 1e6), calls, stop),
             progress=progress,
+            sleep=calls.sleep,
         )
 
 

@@ -253,6 +253,41 @@ def test_pages_of_a_journal_of_an_earlier_version_go_back_from_wherever_they_are
     assert undo(journal, kernel=small_ram).guests[0].restored == 64
 
 
+@pytest.mark.parametrize("when", ["before it is moved back", "after a call that moved others"])
+def test_a_page_that_the_kernel_migrates_just_then_is_not_gone(
+    journal: Journal, small_ram: FakeKernel, when: str
+):
+    """kcompactd takes pages out of their tables while it copies them: move_pages(2) says -ENOENT of these."""
+    apply_to(journal, small_ram, 1)
+    page, pauses = BASE + 9 * PAGE, list[float]()
+
+    def compacts(call: int) -> None:
+        small_ram.nid_of.pop(page, None)
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        # kcompactd moves within a node.
+        small_ram.nid_of[page] = 1
+        small_ram.before_call = lambda call: None
+
+    if when == "before it is moved back":
+        compacts(0)
+    else:
+        small_ram.before_call = compacts
+    result = undo(journal, kernel=small_ram, sleep=sleep)
+    assert set(small_ram.nid_of.values()) == {0} and len(small_ram.nid_of) == 64
+    assert (result.guests[0].restored, result.guests[0].gone) == (64, 0) and 0 < sum(pauses) < 0.1
+
+
+def test_pages_that_are_gone_are_waited_for_a_moment_only(journal: Journal, small_ram: FakeKernel):
+    apply_to(journal, small_ram, 1)
+    pauses = list[float]()
+    for page in range(0, 64, 2):
+        del small_ram.nid_of[BASE + page * PAGE]
+    result = undo(journal, kernel=small_ram, sleep=pauses.append).guests[0]
+    assert (result.restored, result.gone) == (32, 32) and sum(pauses) < 0.05
+
+
 def test_an_undo_that_is_stopped_asks_nothing_more(journal: Journal, small_ram: FakeKernel):
     apply_to(journal, small_ram, 1)
     small_ram.dead = True

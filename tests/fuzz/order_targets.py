@@ -11,7 +11,7 @@ import numpy as np
 from tests.fuzz.guest_targets import XML
 from tests.fuzz.target import SCRATCH, Target, captured, just, text_of
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
-from vmplace.actuation.journal import JournalContents, parse_journal
+from vmplace.actuation.journal_contents import JournalContents, parse_journal
 from vmplace.actuation.journal_records import (
     MAGIC,
     AffinityRecord,

@@ -9,133 +9,33 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id
+from vmplace.actuation.identity import PROC, GuestIdentity, read_boot_id
+from vmplace.actuation.journal_contents import JournalContents, guest_id, parse_journal
 from vmplace.actuation.journal_file import JournalFile, locked, unusable
 from vmplace.actuation.journal_records import (
     MAGIC,
     AffinityRecord,
-    GuestId,
     GuestUndoneRecord,
     PagesRecord,
     Record,
     SysctlRecord,
     SysctlReturnedRecord,
     frame,
-    iter_frames,
 )
-from vmplace.actuation.page_runs import OriginMap, PageOrigins, PageRuns, decode_runs
-from vmplace.actuation.tied_again import tied_again
+from vmplace.actuation.page_runs import OriginMap, PageOrigins, PageRuns
 from vmplace.errors import JournalError
 from vmplace.outside import error_text
 
 LOG = logging.getLogger(__name__)
 DEFAULT_PATH = Path("/var/lib/vmplace/journal")
 _COMPACT_BYTES = 4 << 20
-
-
-@dataclass
-class GuestOrigins:
-    """What is to be restored of one guest: pages to their nodes, vCPU threads (by tid) to their CPUs."""
-
-    identity: GuestIdentity
-    pages: OriginMap = field(default_factory=OriginMap)
-    affinities: dict[int, AffinityRecord] = field(default_factory=dict)
-
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether nothing is left to be restored."""
-        return not self.affinities and not self.pages.total_pages
-
-
-@dataclass
-class JournalContents:
-    """The sum of a journal: guests by identity, sysctls by name, and what was damaged, in words."""
-
-    guests: dict[tuple[str, int, int], GuestOrigins] = field(default_factory=dict)
-    sysctls: dict[str, SysctlRecord] = field(default_factory=dict)
-    damage: list[str] = field(default_factory=list)
-    end: int = 0
-
-    def guest(self, identity: GuestIdentity) -> GuestOrigins:
-        """Return the entry of one guest, a new one if it has none; it goes by the name that came last."""
-        entry = self.guests.setdefault(identity.key, GuestOrigins(identity))
-        entry.identity = identity
-        return entry
-
-    def fold(self, record: Record) -> None:
-        """Take in one more record; what was before vmplace stays, until somebody else changes it."""
-        match record:
-            case PagesRecord():
-                self.guest(_identity(record.guest)).pages.add(*_decoded(record.runs, record.to))
-            case AffinityRecord():
-                self._fold_affinity(record)
-            case SysctlRecord():
-                self._fold_sysctl(record)
-            case SysctlReturnedRecord():
-                self.sysctls.pop(record.name, None)
-            case GuestUndoneRecord():
-                self._fold_undone(record)
-
-    def _fold_sysctl(self, record: SysctlRecord) -> None:
-        first = self.sysctls.setdefault(record.name, record)
-        if first.boot_id != record.boot_id:
-            # A boot sets all sysctls anew: what was before the last one says nothing any more.
-            self.sysctls[record.name] = record
-
-    def _fold_affinity(self, record: AffinityRecord) -> None:
-        pins = self.guest(_identity(record.guest)).affinities
-        first = pins.get(record.tid)
-        pins[record.tid] = record if first is None else tied_again(first, record)
-
-    def _fold_undone(self, record: GuestUndoneRecord) -> None:
-        identity = _identity(record.guest)
-        self.guests.pop(identity.key, None)
-        for runs, to in itertools.zip_longest(record.rest, record.rest_to[: len(record.rest)], fillvalue=b""):
-            self.guest(identity).pages.add(*_decoded(runs, to))
-        for affinity in record.rest_affinities:
-            self.guest(identity).affinities[affinity.tid] = affinity
-
-    def pruned(self, proc: Path = PROC) -> "JournalContents":
-        """Return the contents without guests that ended and without other boots."""
-        guests = {k: g for k, g in self.guests.items() if not g.is_empty and not has_ended(g.identity, proc)}
-        of_boot = self.of_boot(read_boot_id(proc))
-        return JournalContents(guests, of_boot.sysctls, list(self.damage), self.end)
-
-    def of_boot(self, boot_id: str) -> "JournalContents":
-        """Return the contents without sysctls of other boots; guests of these have ended."""
-        sysctls = {name: one for name, one in self.sysctls.items() if one.boot_id == boot_id}
-        return JournalContents(self.guests, sysctls, self.damage, self.end)
-
-    def records(self) -> Iterable[Record]:
-        """Yield the fewest records that say the same."""
-        yield from self.sysctls.values()
-        for guest in self.guests.values():
-            # Under its present name: the name in the last record counts.
-            of = _guest_id(guest.identity)
-            for affinity in guest.affinities.values():
-                yield msgspec.structs.replace(affinity, guest=of)
-            for pages in guest.pages.iter_pages():
-                for runs, to in pages.steps():
-                    yield PagesRecord(of, runs.encoded(), to.encoded())
-
-
-def _decoded(runs: bytes, to: bytes) -> tuple[PageRuns, PageRuns | None]:
-    return decode_runs(runs), decode_runs(to) if to else None
-
-
-def _identity(guest: GuestId) -> GuestIdentity:
-    return GuestIdentity(guest.name, guest.pid, guest.start_time, guest.boot_id)
-
-
-def _guest_id(identity: GuestIdentity) -> GuestId:
-    return GuestId(identity.name, identity.pid, identity.start_time, identity.boot_id)
 
 
 @dataclass(frozen=True)
@@ -147,27 +47,6 @@ class Pin:
     start_time: int
     cpus: tuple[int, ...]
     set_to: tuple[int, ...] | None = None
-
-
-def parse_journal(data: bytes) -> JournalContents:
-    """Return the sum of a journal file's bytes; damaged parts are skipped and reported."""
-    contents = JournalContents(end=len(MAGIC))
-    if data and not data.startswith(MAGIC[: len(data)]):
-        raise JournalError(
-            "the file is not a journal of this version of vmplace",
-            hint="move it away; if another version wrote it, let that version undo first",
-        )
-    for start, end, record in iter_frames(data):
-        if start != contents.end:
-            contents.damage.append(f"bytes {contents.end} to {start} are damaged and were skipped")
-        contents.end = end
-        try:
-            contents.fold(record)
-        except ValueError as err:
-            contents.damage.append(f"bytes {start} to {end} hold no sound record: {err}")
-    if len(data) > contents.end:
-        contents.damage.append(f"the last {len(data) - contents.end} bytes are an unfinished record")
-    return contents
 
 
 def read_journal(path: Path = DEFAULT_PATH) -> JournalContents:
@@ -222,7 +101,7 @@ class Journal:
 
     def record_pages(self, identity: GuestIdentity, runs: PageRuns, to: PageRuns | None = None) -> None:
         """Note the present nodes of pages that are about to be moved, and to which."""
-        self._append(PagesRecord(_guest_id(identity), runs.encoded(), to.encoded() if to else b""))
+        self._append(PagesRecord(guest_id(identity), runs.encoded(), to.encoded() if to else b""))
 
     def record_affinities(
         self, identity: GuestIdentity, pins: Iterable[Pin], *, by_libvirt: bool, online: str = ""
@@ -231,7 +110,7 @@ class Journal:
 
         ``online``: the list of the CPUs that are online.
         """
-        guest = _guest_id(identity)
+        guest = guest_id(identity)
         records = (
             AffinityRecord(guest, pin.vcpu_id, pin.tid, pin.start_time, pin.cpus, by_libvirt, pin.set_to)
             for pin in pins
@@ -257,7 +136,7 @@ class Journal:
         """Note that a guest is as it was, but for ``rest`` and ``affinities``."""
         steps = [step for pages in rest for step in pages.steps()]
         left, to = (tuple(step[side].encoded() for step in steps) for side in (0, 1))
-        self._append(GuestUndoneRecord(_guest_id(identity), left, tuple(affinities), to))
+        self._append(GuestUndoneRecord(guest_id(identity), left, tuple(affinities), to))
 
     def contents(self) -> JournalContents:
         """Return the sum of all that was written, but for sysctls of other boots.

@@ -29,7 +29,8 @@ from vmplace.actuation.batch import (
 )
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
-from vmplace.actuation.journal import GuestOrigins, Journal
+from vmplace.actuation.journal import Journal
+from vmplace.actuation.journal_contents import GuestOrigins
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.page_runs import PageOrigins
 from vmplace.actuation.tally import errno_name

@@ -18,7 +18,8 @@ from tests.unit.actuation.child_guest import child_guest, guest_of
 from tests.unit.actuation.fake_kernel import FakeKernel
 from vmplace.actuation import journal as journal_module
 from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
-from vmplace.actuation.journal import Journal, Pin, parse_journal, read_journal
+from vmplace.actuation.journal import Journal, Pin, read_journal
+from vmplace.actuation.journal_contents import parse_journal
 from vmplace.actuation.journal_records import GuestId, PagesRecord
 from vmplace.actuation.page_runs import NOWHERE, OriginMap, PageRuns, encode_pages
 from vmplace.actuation.undo import undo

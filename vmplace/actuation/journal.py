@@ -5,6 +5,7 @@ and sysctl that may have been changed.  If the change itself was not made, ``und
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -16,8 +17,8 @@ from typing import Self
 
 import msgspec
 
-from vmplace.actuation.identity import PROC, GuestIdentity, read_boot_id
-from vmplace.actuation.journal_contents import JournalContents, guest_id, parse_journal
+from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id
+from vmplace.actuation.journal_contents import JournalContents, Skips, guest_id, parse_journal
 from vmplace.actuation.journal_file import JournalFile, locked, unusable
 from vmplace.actuation.journal_records import (
     MAGIC,
@@ -36,6 +37,7 @@ from vmplace.outside import error_text
 LOG = logging.getLogger(__name__)
 DEFAULT_PATH = Path("/var/lib/vmplace/journal")
 _COMPACT_BYTES = 4 << 20
+MORE = "stop the agent and run `vmplace undo`, which has no limit of memory of its own"
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,40 @@ class Journal:
         self._proc = proc
         self._file: JournalFile | None = None
         self._lock = locked(path, patience_s)
+        self.damage: tuple[str, ...] = ()
         try:
-            self._file = JournalFile(path)
-            found = _opened(self._file)
-            self.damage: tuple[str, ...] = tuple(found.damage)
-            self._compacted = self._file.end
-            with self._reading_proc():
-                pruned = found.pruned(proc)
-            if len(pruned.guests) + len(pruned.sysctls) < len(found.guests) + len(found.sysctls):
-                self._tidy()
+            with self._within_memory():
+                self._open()
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> None:
+        self._file = JournalFile(self.path)
+        found = self._taken_up(self._file)
+        self.damage = tuple(found.damage)
+        self._compacted = self._file.end
+        with self._reading_proc():
+            pruned = found.pruned(self._proc)
+        if len(pruned.guests) + len(pruned.sysctls) < len(found.guests) + len(found.sysctls):
+            self._tidy()
+
+    def _taken_up(self, file: JournalFile) -> JournalContents:
+        """Return what the file holds, and make it ready for more."""
+        data = file.read()
+        found = parse_journal(data, self._ended())
+        if len(data) < len(MAGIC):
+            file.begin(MAGIC)
+        else:
+            file.resume(found.end)
+        return found
+
+    def _ended(self) -> Skips:
+        """Return what tells, asking once of each guest, whether it has ended: nothing is done to its pages.
+
+        On a host where guests come and go, their pages may be more than there is memory for.
+        """
+        return functools.cache(lambda identity: has_ended(identity, self._proc))
 
     def __enter__(self) -> Self:
         return self
@@ -117,11 +141,12 @@ class Journal:
         )
         self._append(*(msgspec.structs.replace(one, online=online) for one in records))
 
-    def record_sysctl(self, name: str, before: str, after: str) -> None:
-        """Note the value of a sysctl that is about to be set."""
+    def record_sysctl(self, name: str, before: str, after: str) -> SysctlRecord:
+        """Note the value of a sysctl that is about to be set; return what was noted."""
         with self._reading_proc():
-            boot_id = read_boot_id(self._proc)
-        self._append(SysctlRecord(name, before, after, boot_id))
+            record = SysctlRecord(name, before, after, read_boot_id(self._proc))
+        self._append(record)
+        return record
 
     def record_sysctl_returned(self, name: str) -> None:
         """Note that a sysctl is no longer ours."""
@@ -143,8 +168,16 @@ class Journal:
 
         These are still in the file if that could not be rewritten, as on a full disk.
         """
-        # By the descriptor: the path may have another file by now.
-        whole = parse_journal(self._file.read()) if self._file else read_journal(self.path)
+        return self._parsed(self._ended())
+
+    def without_pages(self) -> JournalContents:
+        """Return the same without pages, which take long to decode."""
+        return self._parsed(lambda identity: True)
+
+    def _parsed(self, skips: Skips) -> JournalContents:
+        with self._within_memory():
+            # By the descriptor: the path may have another file by now.
+            whole = parse_journal(self._file.read(), skips) if self._file else read_journal(self.path)
         with self._reading_proc():
             return whole.of_boot(read_boot_id(self._proc))
 
@@ -157,7 +190,8 @@ class Journal:
         contents = self.contents()
         with self._reading_proc():
             pruned = contents.pruned(self._proc)
-        self._rewrite(pruned)
+        with self._within_memory():
+            self._rewrite(pruned)
 
     def _append(self, *records: Record) -> None:
         if self._file is None:
@@ -182,6 +216,13 @@ class Journal:
         self._compacted = self._file.end
 
     @contextlib.contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as err:
+            raise JournalError(f"there is not enough memory for the journal {self.path}", hint=MORE) from err
+
+    @contextlib.contextmanager
     def _reading_proc(self) -> Iterator[None]:
         """Turn errors of /proc into JournalError: the boot id and living processes are read there."""
         try:
@@ -191,14 +232,3 @@ class Journal:
         except Exception as err:
             said = f"cannot tell what of the journal {self.path} still runs: {error_text(err)}"
             raise JournalError(said, hint=f"look at {self._proc}/sys/kernel/random/boot_id") from err
-
-
-def _opened(file: JournalFile) -> JournalContents:
-    """Return what the file holds, and make it ready for more."""
-    data = file.read()
-    found = parse_journal(data)
-    if len(data) < len(MAGIC):
-        file.begin(MAGIC)
-    else:
-        file.resume(found.end)
-    return found

@@ -1,7 +1,7 @@
 """What does a journal say in sum: what is to be restored of each guest, and of the host?"""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,12 @@ from vmplace.actuation.page_runs import OriginMap, PageRuns, decode_runs
 from vmplace.actuation.tied_again import tied_again
 from vmplace.errors import JournalError
 
+Skips = Callable[[GuestIdentity], bool]
+
+
+def _no_guest(identity: GuestIdentity) -> bool:
+    return False
+
 
 @dataclass
 class GuestOrigins:
@@ -40,12 +46,16 @@ class GuestOrigins:
 
 @dataclass
 class JournalContents:
-    """The sum of a journal: guests by identity, sysctls by name, and what was damaged, in words."""
+    """The sum of a journal: guests by identity, sysctls by name, and what was damaged, in words.
+
+    ``skips``: of which guests no page is taken in.
+    """
 
     guests: dict[tuple[str, int, int], GuestOrigins] = field(default_factory=dict)
     sysctls: dict[str, SysctlRecord] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
     end: int = 0
+    skips: Skips = _no_guest
 
     def guest(self, identity: GuestIdentity) -> GuestOrigins:
         """Return the entry of one guest, a new one if it has none; it goes by the name that came last."""
@@ -57,7 +67,7 @@ class JournalContents:
         """Take in one more record; what was before vmplace stays, until somebody else changes it."""
         match record:
             case PagesRecord():
-                self.guest(identity_of(record.guest)).pages.add(*_decoded(record.runs, record.to))
+                self._add_pages(identity_of(record.guest), record.runs, record.to)
             case AffinityRecord():
                 self._fold_affinity(record)
             case SysctlRecord():
@@ -66,6 +76,11 @@ class JournalContents:
                 self.sysctls.pop(record.name, None)
             case GuestUndoneRecord():
                 self._fold_undone(record)
+
+    def _add_pages(self, identity: GuestIdentity, runs: bytes, to: bytes) -> None:
+        pages = self.guest(identity).pages
+        if not self.skips(identity):
+            pages.add(*_decoded(runs, to))
 
     def _fold_sysctl(self, record: SysctlRecord) -> None:
         first = self.sysctls.setdefault(record.name, record)
@@ -82,7 +97,7 @@ class JournalContents:
         identity = identity_of(record.guest)
         self.guests.pop(identity.key, None)
         for runs, to in itertools.zip_longest(record.rest, record.rest_to[: len(record.rest)], fillvalue=b""):
-            self.guest(identity).pages.add(*_decoded(runs, to))
+            self._add_pages(identity, runs, to)
         for affinity in record.rest_affinities:
             self.guest(identity).affinities[affinity.tid] = affinity
 
@@ -124,9 +139,12 @@ def guest_id(identity: GuestIdentity) -> GuestId:
     return GuestId(identity.name, identity.pid, identity.start_time, identity.boot_id)
 
 
-def parse_journal(data: bytes) -> JournalContents:
-    """Return the sum of a journal file's bytes; damaged parts are skipped and reported."""
-    contents = JournalContents(end=len(MAGIC))
+def parse_journal(data: bytes, skips: Skips = _no_guest) -> JournalContents:
+    """Return the sum of a journal file's bytes; damaged parts are left out and reported.
+
+    Pages of guests that it ``skips`` are not decoded.
+    """
+    contents = JournalContents(end=len(MAGIC), skips=skips)
     if data and not data.startswith(MAGIC[: len(data)]):
         raise JournalError(
             "the file is not a journal of this version of vmplace",

@@ -48,7 +48,7 @@ class NumaBalancing:
         self._journal = journal
         self._ownership = ownership
         self._proc = proc
-        self._taken = journal.contents().sysctls.get(NUMA_BALANCING)
+        self._taken = journal.without_pages().sysctls.get(NUMA_BALANCING)
         self._respected = False
         with contextlib.suppress(VmplaceError):
             self._drop_unwritten()
@@ -81,9 +81,9 @@ class NumaBalancing:
         before = read_sysctl(NUMA_BALANCING, self._proc)
         if before is None or (after := _without_normal(before)) == before:
             return None
-        self._journal.record_sysctl(NUMA_BALANCING, before, after)
+        noted = self._journal.record_sysctl(NUMA_BALANCING, before, after)
         write_sysctl(NUMA_BALANCING, after, self._proc)
-        self._taken = self._journal.contents().sysctls[NUMA_BALANCING]
+        self._taken = noted
         return f"kernel.numa_balancing={before}->{after}: two placers would undo each other's moves"
 
     def _drop_unwritten(self) -> None:

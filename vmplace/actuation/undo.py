@@ -29,7 +29,7 @@ from vmplace.actuation.batch import (
 )
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
 from vmplace.actuation.identity import PROC, is_alive, read_start_time
-from vmplace.actuation.journal import Journal
+from vmplace.actuation.journal import MORE, Journal
 from vmplace.actuation.journal_contents import GuestOrigins
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.page_runs import PageOrigins
@@ -193,6 +193,8 @@ class _GuestUndoing:
             self._journal.record_undone(identity, list(self._restore_pages()), pinned)
         except GuestGoneError:
             raise
+        except MemoryError:
+            failures.append(f"guest {identity.name}: there is not enough memory for its pages: {MORE}")
         except Exception as err:
             # The other guests are undone all the same.
             failures.append(f"guest {identity.name}: {err}")

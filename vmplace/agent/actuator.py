@@ -144,7 +144,7 @@ class HostActuator:
             (guest.identity.pid, guest.identity.start_time): EarlierTie(
                 {one.vcpu_id: one.cpus for one in tied}, {one.vcpu_id: one.set_to or () for one in tied}
             )
-            for guest in self._journal.contents().guests.values()
+            for guest in self._journal.without_pages().guests.values()
             if (tied := [one for one in guest.affinities.values() if _is_tied(one)])
             and self._is_there(guest.identity)
         }

@@ -56,7 +56,7 @@ def give_back_without_agent(
     failures: list[str] = []
     if config.journal_path.exists():
         with Journal(config.journal_path, proc=proc, patience_s=DYING_S) as journal:
-            for taken in journal.contents().sysctls.values():
+            for taken in journal.without_pages().sysctls.values():
                 try:
                     reported.append(restore_sysctl(journal, taken, proc))
                 except VmplaceError as err:

@@ -11,8 +11,8 @@ Each key has the value of the first of these that states it:
 6. ``[defaults]`` of vmplace.toml;
 7. the defaults of vmplace.
 
-In any case, memory that ``<numatune>`` binds to nodes stays on them.  If one of these is wrong, or two
-contradict each other, the guest is left alone.
+In any case, memory that ``<numatune>`` or QEMU's command line binds to nodes stays on them.  If one of these
+is wrong, or two contradict each other, the guest is left alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from vmplace.agent.narrowed import narrowed
 from vmplace.agent.policy_text import StatedPolicies, stated_policies, text_of
 from vmplace.errors import ConfigError
 from vmplace.policy.plan import GuestSettings, Mode
-from vmplace.topology.domain_policy import DomainPolicy
+from vmplace.topology.domain_policy import NUMATUNE, DomainPolicy
 
 XML, FLAVOUR, BUILT_IN = "domain XML", "flavour (Nova extra specs)", "default"
 ANNOTATION = "annotation (VirtualMachineInstance)"
@@ -126,8 +126,9 @@ def _bound(settings: GuestSettings, said: DomainPolicy, host_nids: tuple[int, ..
         return settings
     allowed = tuple(nid for nid in bound if nid in (settings.allowed_nids or bound))
     if not allowed:
-        hint = f"allow some of the nodes {list(bound)}, or change <numatune>"
-        message = f"allowed_nids {list(settings.allowed_nids or ())} and <numatune> have no node in common"
+        by = said.numatune.by
+        hint = f"allow some of the nodes {list(bound)}, or change {by}"
+        message = f"allowed_nids {list(settings.allowed_nids or ())} and {by} have no node in common"
         raise ConfigError(message, place="policy", hint=hint)
     preferred = tuple(nid for nid in settings.preferred_nids or () if nid in allowed)
     return replace(settings, allowed_nids=allowed, preferred_nids=preferred or None)
@@ -137,6 +138,8 @@ def _strict_notes(said: DomainPolicy) -> tuple[str, ...]:
     if not said.numatune.is_strict:
         return ()
     bound = ",".join(map(str, said.numatune.allowed() or ())) or "that it is bound to"
+    if said.numatune.by != NUMATUNE:
+        return (f"{said.numatune.by}: memory cannot leave nodes {bound} while it runs",)
     return (
         f"<numatune> is strict: memory cannot leave nodes {bound}, nor can libvirt change them while it "
         "runs; `vmplace policy apply --config` makes it restrictive for the next start",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vmplace.topology.domain_policy import DomainPolicy
+from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology
 
 
@@ -13,7 +13,8 @@ class Discovered:
 
     ``policies``: what domains' XML says, by UUID; ``awaited``: UUIDs of which libvirt has yet to tell;
     ``migrating``: UUIDs of those that leave or arrive.  ``stated`` and ``stated_migrating``: the same
-    by process, of guests that another libvirt than this host's keeps.
+    by process, of guests that another libvirt than this host's keeps.  ``bound``: the nodes that QEMU binds
+    memory to, by process, of guests that this host's libvirt does not describe.
     """
 
     guests: tuple[GuestTopology, ...]
@@ -23,3 +24,4 @@ class Discovered:
     migrating: frozenset[str] = frozenset()
     stated: Mapping[tuple[int, int], DomainPolicy] = field(default_factory=dict)
     stated_migrating: frozenset[tuple[int, int]] = frozenset()
+    bound: Mapping[tuple[int, int], Numatune] = field(default_factory=dict)

@@ -59,6 +59,7 @@ class TrackedGuest:
     complaints_before: frozenset[str] = frozenset()
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
     said: DomainPolicy | None = None
+    bound: Numatune = field(default_factory=Numatune)
     decided: Decided | None = None
     is_awaited: bool = False
     is_off_hours: bool = False
@@ -116,8 +117,13 @@ class TrackedGuest:
     def limits(self, now_ns: int) -> GuestLimits:
         """Return what its policy allows at this moment of the monotonic clock."""
         left = self.allowance.available_bytes(now_ns) if self.allowance else None
-        numatune = self.said.numatune if self.said else Numatune()
-        return GuestLimits(self.topology, self.settings, self.pages, numatune, left)
+        return GuestLimits(self.topology, self.settings, self.pages, self.numatune, left)
+
+    @property
+    def numatune(self) -> Numatune:
+        """Return which nodes its memory is bound to: by its domain's XML, else by QEMU's command line."""
+        said = self.said.numatune if self.said else Numatune()
+        return said if said.nids else self.bound
 
     def spend(self, moved_bytes: int, now_ns: int) -> None:
         """Count what moved against its own rate."""
@@ -184,6 +190,7 @@ class Roster:
             tuple(guest.topology for guest in self),
             awaited=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_awaited),
             migrating=frozenset(uuid for guest, uuid in uuids if uuid and guest.is_migrating),
+            bound={guest.topology.identity: guest.bound for guest in self if guest.bound.nids},
         )
 
     def views(self, now_s: float | None = None) -> tuple[GuestView, ...]:
@@ -227,8 +234,9 @@ class Roster:
                 uuid in found.migrating or guest.name in self._migrating or identity in found.stated_migrating
             )
             said = found.policies.get(uuid, found.stated.get(identity, guest.said))
-            if said != guest.said:
-                guest.said = said
+            bound = Numatune() if uuid in found.policies else found.bound.get(identity, Numatune())
+            if (said, bound) != (guest.said, guest.bound):
+                guest.said, guest.bound = said, bound
                 self._apply_rule(guest, host_nids)
         return is_answered
 
@@ -332,7 +340,8 @@ class Roster:
 
     def _apply_rule(self, guest: TrackedGuest, host_nids: tuple[int, ...]) -> None:
         try:
-            what = decided(self._loaded, guest.name, guest.said, host_nids, guest.topology.origin)
+            said = replace(guest.said or DomainPolicy(), numatune=guest.numatune)
+            what = decided(self._loaded, guest.name, said, host_nids, guest.topology.origin)
         except Exception as err:
             LOG.exception("guest=%s its policy cannot be read", guest.name)
             what = Decided(LEFT_ALONE, problem=f"its policy cannot be read: {type(err).__name__}: {err}")

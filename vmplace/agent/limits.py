@@ -1,8 +1,8 @@
 """Cut a plan to the limits of each guest's policy, whichever policy of the agent made the plan.
 
 1. Nothing moves, or is copied, that the guest's techniques do not name; huge pages only where they may.
-2. Memory stays on the nodes that are allowed, and the memory of each vNUMA cell on those that numatune binds
-   it to.
+2. Memory stays on the nodes that are allowed, and the memory of each vNUMA cell on those that numatune, or
+   QEMU's command line, binds it to.
 3. No more bytes move than the guest's own rate has left, in the plan's order; copies have a limit.
 4. While a guest's preferred nodes have room for all of it, they are the nodes that are allowed.
 """
@@ -98,7 +98,7 @@ def _limited_move(
         ("its policy does not allow to move memory", lambda one: np.full(len(one.hva), settings.moves)),
         ("its policy leaves huge pages", lambda one: settings.huge_pages | (one.npages == 1)),
         ("its policy does not allow these nodes", lambda one: _on_allowed(one, settings)),
-        ("<numatune> binds it to other nodes", lambda one: _on_bound(one, limits)),
+        (_bound_elsewhere(limits), lambda one: _on_bound(one, limits)),
     )
     for why, allows in rules:
         move = _where(move, allows(move), why, left_out)
@@ -131,6 +131,10 @@ def _on_allowed(move: Move, settings: GuestSettings) -> Mask:
     return np.isin(move.to_nid, settings.allowed_nids)
 
 
+def _bound_elsewhere(limits: GuestLimits) -> str:
+    return f"{limits.numatune.by} binds it to other nodes"
+
+
 def _on_bound(move: Move, limits: GuestLimits) -> Mask:
     """Tell which pages go where numatune has the memory of their cell."""
     fits = np.full(len(move.hva), True)
@@ -151,7 +155,7 @@ def _limited_copies(
     allowed = settings.allowed_nids
     if allowed is not None:
         wanted = replace(wanted, nids=tuple(nid for nid in wanted.nids if nid in allowed))
-    wanted, why = _copies_within(wanted, limits), "<numatune> binds it to other nodes"
+    wanted, why = _copies_within(wanted, limits), _bound_elsewhere(limits)
     if not settings.replicates or settings.replica_bytes == 0:
         wanted, why = _no_copies(wanted), "its policy does not allow copies of it"
     elif not settings.huge_pages:

@@ -163,7 +163,8 @@ Every key is optional. Each key has the value of the first of these places that 
 7. the defaults below.
 
 `vmplace policy explain GUEST` shows each key's value, and which place states it. In any case,
-memory that `<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell.
+memory that `<numatune>` binds to nodes (strict or restrictive) stays on them, cell by cell. So does
+memory that a QEMU without libvirt was asked to bind (`policy=bind`).
 
 `vmplace policy set GUEST KEY=VALUE` and `virsh metadata` change the XML of a running guest. The
 agent follows within a window, or within 30 s if libvirt's events do not reach it. It reads

@@ -143,7 +143,7 @@ def found_of(scan: GuestScan, budget_bytes: int) -> Discovered:
     alone = [reason for guest, reason in sorted(left, key=lambda one: one[0].origin != "libvirt")]
     ours = sum(guest.origin == "libvirt" for guest, _ in left)
     notes = _bounded((*problem, *alone[:ours], *skipped, *alone[ours:]))
-    return Discovered(guests, notes, scan.policies, scan.awaited, scan.migrating)
+    return Discovered(guests, notes, scan.policies, scan.awaited, scan.migrating, bound=scan.bound)
 
 
 def _bounded(notes: tuple[str, ...]) -> tuple[str, ...]:

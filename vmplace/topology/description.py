@@ -18,7 +18,9 @@ class RamBlock:
 class GuestDescription:
     """The ordered shape of a guest; ``blocks`` are in the order in which the VMM makes them.
 
-    ``machine`` is the VMM's machine type (``pc-q35-10.0``), None where it is unknown.
+    ``machine`` is the VMM's machine type (``pc-q35-10.0``), None where it is unknown.  ``bound``: the nodes
+    of the host that the VMM binds memory to, by vNUMA cell (None: other memory).  Of libvirt's guests
+    domain_policy.py tells that.
     """
 
     name: str
@@ -26,6 +28,7 @@ class GuestDescription:
     machine: str | None = None
     blocks: tuple[RamBlock, ...] = ()
     cells: tuple[Cell, ...] = ()
+    bound: tuple[tuple[int | None, tuple[int, ...]], ...] = ()
 
     def cell_of_vcpu(self, vcpu_id: int) -> int | None:
         """Return the vNUMA cell of a vCPU, or None for a guest without cells."""

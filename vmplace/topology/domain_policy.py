@@ -29,6 +29,8 @@ MOST_NID = 1023
 """MAX_NUMNODES of x86 is 1024."""
 BINDING = frozenset({"strict", "restrictive"})
 """Modes of numatune in which memory may be on no other nodes."""
+NUMATUNE, QEMU = "<numatune>", "QEMU's policy=bind"
+"""Who binds memory to nodes."""
 
 _POLICY = (f"{NAMESPACE} policy",)
 _SPEC = f"{NOVA} extraSpec"
@@ -60,10 +62,14 @@ class Word:
 
 @dataclass(frozen=True)
 class Numatune:
-    """What ``<numatune>`` binds: nodes by vNUMA cell (None: other memory); ``is_strict`` if any is strict."""
+    """What ``<numatune>`` binds: nodes by vNUMA cell (None: other memory); ``is_strict`` if any is strict.
+
+    ``by``: who binds it, if not ``<numatune>``.
+    """
 
     nids: Mapping[int | None, tuple[int, ...]] = field(default_factory=dict)
     is_strict: bool = False
+    by: str = NUMATUNE
 
     def allowed(self) -> tuple[int, ...] | None:
         """Return all nodes that any of the memory may be on, None for no limit."""

@@ -17,7 +17,7 @@ from vmplace.held import HELD, HeldError
 from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import RUN, is_of_domain, reported_pids
-from vmplace.topology.domain_policy import DomainPolicy
+from vmplace.topology.domain_policy import QEMU, DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology, Identity, RamRange, Vcpu
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import SILENCE, Libvirt, LibvirtAnswer
@@ -61,7 +61,8 @@ class GuestScan:
 
     ``policies``: what domains' XML says, by UUID, which no guest has but the process that libvirt started for
     it; ``awaited``: UUIDs of which libvirt has yet to tell;
-    ``migrating``: UUIDs of those that leave or arrive.
+    ``migrating``: UUIDs of those that leave or arrive.  ``bound``: the nodes that QEMU binds memory to, by
+    process, of guests that libvirt does not describe.
     """
 
     guests: tuple[GuestTopology, ...]
@@ -70,6 +71,7 @@ class GuestScan:
     policies: Mapping[str, DomainPolicy] = field(default_factory=dict)
     awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
+    bound: Mapping[Identity, Numatune] = field(default_factory=dict)
 
 
 class GuestFinder:
@@ -164,6 +166,7 @@ class GuestFinder:
             answer.policies,
             frozenset(awaited),
             answer.migrating,
+            _bound(named, ordered),
         )
 
     def _limit(self, cpu_s: float) -> Callable[[], bool]:
@@ -427,6 +430,18 @@ def _missing_processes(
         for uuid, domain in domains.items()
         if uuid not in seen
     ]
+
+
+def _bound(
+    guests: Iterable[GuestTopology], ordered: Mapping[int, GuestDescription | None]
+) -> dict[Identity, Numatune]:
+    """Return which nodes QEMU was asked to bind memory to, as libvirt asks it for strict numatune."""
+    others = [(guest.identity, ordered.get(guest.pid)) for guest in guests if guest.origin != "libvirt"]
+    return {
+        identity: Numatune(dict(order.bound), is_strict=True, by=QEMU)
+        for identity, order in others
+        if order is not None and order.bound
+    }
 
 
 def with_unique_names(

@@ -1,18 +1,21 @@
 """Read a guest's description from QEMU's command line, if libvirt does not know the guest.
 
-Source: qemu-options.hx of QEMU 10.0 (-name, -uuid, -machine, -m, -object, -numa).  A command line is
-an order, not the truth: sizes count only where a mapping of that size exists (ram.py).  Any process may have
-a command line that QEMU would refuse: one that is out of bounds is ignored.
+Source: qemu-options.hx of QEMU 10.0 (-name, -uuid, -machine, -m, -object, -numa), and qapi/qom.json (policy
+and host-nodes of memory backends, which QEMU hands to mbind(2)).  A command line is an order, not the truth:
+sizes count only where a mapping of that size exists (ram.py).  Any process may have a command line that QEMU
+would refuse: one that is out of bounds is ignored.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vmplace.errors import OutsideError
 from vmplace.outside import parse_json, whole, within
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.description import GuestDescription, RamBlock
+from vmplace.topology.domain_policy import parse_nodeset
 from vmplace.topology.guest import MOST_VCPU_ID, Cell
 
 PROGRAM = re.compile(r"(?:.*/)?(?:qemu-system-x86_64|qemu-kvm|kvm)")
@@ -26,8 +29,18 @@ MOST_CELLS = 128
 """MAX_NODES of QEMU (include/sysemu/numa.h)."""
 MOST_OPTION = 1 << 16
 """Characters of one argument that is parsed: libvirt's longest have some thousands."""
+MOST_LISTED = 1 << 14
+"""Nodes in all backends together; a host has 1024 at most."""
 Options = list[tuple[str, str]]
 Plain = str | int | bool | float | None | list[Any] | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A memory backend; ``nids``: the nodes of the host that it is bound to, empty for no limit."""
+
+    size_bytes: int
+    nids: tuple[int, ...] = ()
 
 
 def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
@@ -37,13 +50,15 @@ def parse_qemu(args: Sequence[str]) -> GuestDescription | None:
     try:
         options = list(_iter_options(args[1:]))
         machine = _parse_machine(options)
-        cells, memdevs = _parse_numa(options)
+        backends = _parse_backends(options)
+        cells, memdevs = _parse_numa(options, backends)
         return GuestDescription(
             name=_parse_name(options),
             uuid=next((value for name, value in options if name == "uuid" and UUID.fullmatch(value)), None),
-            machine=machine,
-            blocks=_parse_blocks(options, memdevs),
+            machine=_place(machine, options),
+            blocks=_parse_blocks(options, backends, memdevs),
             cells=cells,
+            bound=_bound(backends, memdevs, machine.get("memory-backend", "")),
         )
     except (ValueError, KeyError):
         return None
@@ -84,21 +99,25 @@ def _parse_name(options: Options) -> str:
     return ""
 
 
-def _parse_machine(options: Options) -> str | None:
+def _parse_machine(options: Options) -> dict[str, str]:
     fields: dict[str, str] = {"type": "pc"}
     for name, value in options:
         if name in {"machine", "M"}:
             fields |= dict(_parse_fields(value, "type"))
+    return fields
+
+
+def _place(machine: Mapping[str, str], options: Options) -> str | None:
+    """Return the machine type by which RAM has its place, None where that is unknown."""
     # DIMMs and a moved cut: the place of RAM is no longer what gfn.py computes.
-    moved = "max-ram-below-4g" in fields or any(
+    moved = "max-ram-below-4g" in machine or any(
         name == "device" and re.search(r"pc-dimm|virtio-mem|nvdimm", value) for name, value in options
     )
-    return None if moved else fields["type"]
+    return None if moved else machine["type"]
 
 
-def _parse_numa(options: Options) -> tuple[tuple[Cell, ...], dict[int, str]]:
+def _parse_numa(options: Options, backends: Mapping[str, Backend]) -> tuple[tuple[Cell, ...], dict[int, str]]:
     """Return the cells and the memory backend of each."""
-    backends = _parse_backends(options)
     cells: list[Cell] = []
     vcpus = 0
     memdevs: dict[int, str] = {}
@@ -118,34 +137,64 @@ def _parse_numa(options: Options) -> tuple[tuple[Cell, ...], dict[int, str]]:
                 raise OutsideError("there are too many vCPUs in cells")
         if len(cells) == MOST_CELLS:
             raise OutsideError("there are too many cells")
-        size = backends[last["memdev"]] if "memdev" in last else parse_size(last.get("mem", "0"))
+        size = backends[last["memdev"]].size_bytes if "memdev" in last else parse_size(last.get("mem", "0"))
         cells.append(Cell(cell_id, tuple(sorted(cpus)), size))
         if "memdev" in last:
             memdevs[cell_id] = last["memdev"]
     return tuple(sorted(cells, key=lambda cell: cell.cell_id)), memdevs
 
 
-def _parse_backends(options: Options) -> dict[str, int]:
-    """Return the size of each memory backend by its id, in order of creation."""
+def _parse_backends(options: Options) -> dict[str, Backend]:
+    """Return the memory backends by id, in order of creation."""
     backends = {}
+    listed = 0
     for value in (value for name, value in options if name == "object"):
-        fields = dict(_parse_fields(value, "qom-type"))
-        if fields["qom-type"].startswith("memory-backend-"):
+        fields = _parse_fields(value, "qom-type")
+        last = dict(fields)
+        if last["qom-type"].startswith("memory-backend-"):
             # JSON has plain bytes, and so has the short form without a unit (visit_type_size), unlike -m.
-            is_plain = value.startswith("{") or fields["size"].isdecimal()
-            size = whole(fields["size"], most=MOST_BYTES) if is_plain else parse_size(fields["size"])
-            backends[fields["id"]] = size
+            is_plain = value.startswith("{") or last["size"].isdecimal()
+            size = whole(last["size"], most=MOST_BYTES) if is_plain else parse_size(last["size"])
+            nids = _host_nodes(fields) if last.get("policy") == "bind" else ()
+            backends[last["id"]] = Backend(size, nids)
+            listed = within(listed + len(nids), 0, MOST_LISTED, "the number of host-nodes")
     return backends
 
 
-def _parse_blocks(options: Options, memdevs: Mapping[int, str]) -> tuple[RamBlock, ...]:
-    backends = _parse_backends(options)
+def _host_nodes(fields: Options) -> tuple[int, ...]:
+    """Return the nodes of the host that a backend names: a list in JSON, else numbers and ranges, in turn."""
+    nids: list[int] = []
+    for text in (text for key, text in fields if key == "host-nodes"):
+        nids += parse_nodeset(text.removeprefix("[").removesuffix("]"))
+        within(len(nids), 0, MOST_LISTED, "the number of host-nodes")
+    return tuple(sorted(set(nids)))
+
+
+def _bound(
+    backends: Mapping[str, Backend], memdevs: Mapping[int, str], main: str
+) -> tuple[tuple[int | None, tuple[int, ...]], ...]:
+    """Return the nodes that memory is bound to, by cell.
+
+    None: what has no cell, or a cell that is not known, if all of main RAM is bound.
+    """
+    bound: dict[int | None, tuple[int, ...]] = {
+        cell: backends[name].nids for cell, name in memdevs.items() if backends[name].nids
+    }
+    is_whole = len(bound) == len(memdevs) if memdevs else main in backends and backends[main].nids != ()
+    if is_whole:
+        bound[None] = tuple(sorted({nid for one in backends.values() for nid in one.nids}))
+    return tuple(bound.items())
+
+
+def _parse_blocks(
+    options: Options, backends: Mapping[str, Backend], memdevs: Mapping[int, str]
+) -> tuple[RamBlock, ...]:
     if memdevs:
         order = [name for name in backends if name in memdevs.values()]
         # Blocks of one size are distinguished by their order, which must then be that of the cells.
         if order != [memdevs[cell_id] for cell_id in sorted(memdevs)]:
             return ()
-        return tuple(RamBlock(backends[memdevs[cell_id]], cell_id) for cell_id in sorted(memdevs))
+        return tuple(RamBlock(backends[memdevs[cell_id]].size_bytes, cell_id) for cell_id in sorted(memdevs))
     size = DEFAULT_RAM
     for value in (value for name, value in options if name == "m"):
         size = dict(_parse_fields(value, "size")).get("size", size)

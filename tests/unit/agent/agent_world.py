@@ -22,7 +22,7 @@ from vmplace.sampling.guest_cost import GuestCost
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.sampling.served import ServedAccesses
-from vmplace.topology.domain_policy import DomainPolicy
+from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology, Identity, Movability, RamRange, Vcpu
 from vmplace.topology.host import HostTopology, Node
 
@@ -96,6 +96,7 @@ class World:
     awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
     orders_file: Path | None = None
+    bound: Mapping[Identity, Numatune] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Remember what is to be closed (tests/unit/conftest.py)."""
@@ -121,7 +122,11 @@ class World:
     def guests(self) -> Discovered:
         """Return the guests that run now."""
         return Discovered(
-            tuple(self.running), policies=self.policies, awaited=self.awaited, migrating=self.migrating
+            tuple(self.running),
+            policies=self.policies,
+            awaited=self.awaited,
+            migrating=self.migrating,
+            bound=self.bound,
         )
 
     def has_news(self) -> bool:

@@ -11,11 +11,12 @@ from tests.unit.agent.agent_world import GIB, HOST, HVA, NPAGES, World, batch, g
 from tests.unit.agent.test_guest_policy import domain_xml
 from tests.unit.agent.test_loop import Running
 from vmplace.agent.config import parse_config
+from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import GuestSettings, Move, PlacementPlan, Replication, Snapshot
 from vmplace.policy.schedule import parse_stretch
-from vmplace.topology.domain_policy import Numatune, domain_policy
+from vmplace.topology.domain_policy import QEMU, Numatune, domain_policy
 from vmplace.topology.guest import GuestTopology, Vcpu
 
 UUID = "8f1d3c52-0000-0000-0000-000000000001"
@@ -230,6 +231,67 @@ def test_the_memory_of_a_cell_stays_where_numatune_binds_it():
     numatune = Numatune({None: (0, 1), 0: (0,), 1: (1,)})
     limits = GuestLimits(topology, GuestSettings(), numatune=numatune)
     assert moves_of(limits, move([1, 1], [1, 1])) == [1]
+
+
+def bound_by_qemu(world: World, nids: dict[int | None, tuple[int, ...]]) -> World:
+    world.bound = {one.identity: Numatune(nids, is_strict=True, by=QEMU) for one in world.running}
+    return world
+
+
+@pytest.mark.parametrize("nids, moves", [({None: (0,)}, False), ({None: (0, 1)}, True), ({}, True)])
+def test_memory_that_qemu_binds_stays_on_its_nodes(nids: dict[int | None, tuple[int, ...]], moves: bool):
+    """Of a guest whose memory is on node 0, and whose vCPU runs on node 1."""
+    world = bound_by_qemu(World([guest("db1", origin="kvm")]), nids)
+    one_window(world)
+    assert world.applied == (["db1"] if moves else [])
+
+
+def test_cells_that_qemu_binds_stay_on_their_nodes_and_why_is_reported():
+    ram = named().ram[0]
+    half = ram.npages // 2
+    cells = (replace(ram, npages=half, cell=0), replace(ram, hva=HVA + half * 4096, npages=half, cell=1))
+    vcpus = tuple(Vcpu(cell, 7 + cell, (2,), cell) for cell in (0, 1))
+    world = bound_by_qemu(World([replace(guest("db1", origin="kvm"), vcpus=vcpus, ram=cells)]), {0: (0,)})
+    reasons = one_window(world)
+    assert world.applied == ["db1"]
+    assert "2 MiB stay: QEMU's policy=bind binds it to other nodes" in reasons
+
+
+def test_what_libvirt_says_of_a_guest_holds_in_place_of_its_command_line():
+    world = bound_by_qemu(world_of({}), {None: (0,)})
+    one_window(world)
+    assert world.applied == ["db1"]
+
+
+def test_a_guest_that_qemu_binds_is_left_alone_too_until_libvirt_tells_its_policy():
+    world = bound_by_qemu(World([named()]), {None: (0, 1)})
+    world.awaited = frozenset({UUID})
+    with Running(world) as running:
+        running.pass_windows()
+        running.pass_windows()
+        assert world.applied == []
+
+
+def test_what_qemu_binds_holds_while_guests_cannot_be_looked_up(monkeypatch: pytest.MonkeyPatch):
+    world = bound_by_qemu(World([guest("db1", origin="kvm")]), {None: (0,)})
+    agent = world.agent()
+    agent.run(windows=1)
+
+    def fail() -> Discovered:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(world, "guests", fail)
+    agent.run(windows=1)
+    assert world.applied == [] and agent.roster.get("db1") is not None
+
+
+def test_allowed_nodes_that_qemu_binds_no_memory_to_leave_the_guest_alone():
+    world = bound_by_qemu(World([guest("db1", origin="kvm")]), {None: (0,)})
+    agent = world.agent()
+    agent.roster.reload(parse_config("[defaults]\nallowed_nids = [1]\n", Path("vmplace.toml")), (0, 1))
+    agent.run(windows=1)
+    problem = str(agent.status.guests["db1"].problem)
+    assert world.applied == [] and "QEMU's policy=bind have no node in common" in problem
 
 
 def test_what_is_left_out_is_reported_with_its_size():

@@ -47,6 +47,54 @@ def test_a_uuid_is_one_or_none(uuid: str):
     assert guest.uuid is None
 
 
+CELLS = " -numa node,nodeid=0,cpus=0-1,memdev=ram-node0 -numa node,nodeid=1,cpus=2-3,memdev=ram-node1"
+BOUND = [
+    pytest.param(
+        # pve-qemu-server, PVE/QemuServer/Memory.pm: numa0: cpus=0-1,hostnodes=0,memory=2048,policy=bind
+        " -object memory-backend-ram,id=ram-node0,size=2048M,host-nodes=0,policy=bind"
+        " -object memory-backend-ram,id=ram-node1,size=2048M,host-nodes=1,host-nodes=3-4,policy=bind" + CELLS,
+        {0: (0,), 1: (1, 3, 4), None: (0, 1, 3, 4)},
+        id="Proxmox",
+    ),
+    pytest.param(
+        ' -object {"qom-type":"memory-backend-ram","id":"m","size":1024,"host-nodes":[0,2],"policy":"bind"}'
+        " -machine q35,memory-backend=m",
+        {None: (0, 2)},
+        id="JSON",
+    ),
+    pytest.param(
+        " -object memory-backend-ram,id=ram-node0,size=1G,host-nodes=0,policy=bind"
+        " -object memory-backend-ram,id=ram-node1,size=1G" + CELLS,
+        {0: (0,)},
+        id="one cell of two",
+    ),
+    pytest.param(
+        " -object memory-backend-ram,id=ram-node0,size=1G,host-nodes=0,policy=preferred"
+        " -object memory-backend-ram,id=ram-node1,size=1G,host-nodes=0-1,policy=interleave" + CELLS,
+        {},
+        id="other policies",
+    ),
+    pytest.param(
+        " -m 1G -object memory-backend-file,id=shm,size=1M,host-nodes=0,policy=bind"
+        " -device ivshmem-plain,memdev=shm",
+        {},
+        id="no RAM",
+    ),
+]
+
+
+@pytest.mark.parametrize("words, bound", BOUND)
+def test_nodes_that_a_backend_is_bound_to(words: str, bound: dict[int | None, tuple[int, ...]]):
+    guest = parse("/usr/bin/kvm -name guest=db1" + words)
+    assert guest is not None
+    assert dict(guest.bound) == bound
+
+
+@pytest.mark.parametrize("nodes", ["lots", "-1", "0-", "3-1", "1024", "0x1", "[[0]]", "9" * 60_000])
+def test_host_nodes_that_are_none_tell_nothing(nodes: str):
+    assert parse(f"kvm -object memory-backend-ram,id=m,size=1G,policy=bind,host-nodes={nodes}") is None
+
+
 def test_defaults_of_qemu():
     assert parse("qemu-system-x86_64 -nodefaults -S") == GuestDescription(
         "", machine="pc", blocks=(RamBlock(128 * MIB),)
@@ -80,8 +128,16 @@ def test_no_command_line_at_all():
     assert parse_qemu([]) is None
 
 
-def test_a_command_line_costs_no_more_than_its_size():
-    again = "node," + ",".join(["cpus=0-16383"] * 5000)
+BACKEND = "memory-backend-ram,id={},size=1,policy=bind,host-nodes=0-1023"
+LONG = {
+    "cells": ["-numa", "node," + ",".join(["cpus=0-16383"] * 5000)],
+    "nodes of a backend": ["-object", BACKEND.format("m") + ",host-nodes=0-1023" * 3500],
+    "backends": [word for name in range(14_000) for word in ("-object", BACKEND.format(name))],
+}
+
+
+@pytest.mark.parametrize("words", LONG.values(), ids=LONG)
+def test_a_command_line_costs_no_more_than_its_size(words: list[str]):
     began = time.thread_time()
-    assert parse_qemu(["qemu-system-x86_64", "-numa", again]) is None
+    assert parse_qemu(["qemu-system-x86_64", *words]) is None
     assert time.thread_time() - began < 0.5

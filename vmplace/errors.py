@@ -80,6 +80,10 @@ class JournalError(VmplaceError):
     code = "journal"
 
 
+class JournalInUseError(JournalError):
+    """Another vmplace has the journal: what that one took is its own to give back."""
+
+
 def cure_of_reading(err: Exception) -> str:
     """Return the hint for a file that a person named, and that cannot be read."""
     if isinstance(err, UnicodeError):

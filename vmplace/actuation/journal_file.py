@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vmplace.errors import JournalError
+from vmplace.errors import JournalError, JournalInUseError
 
 LOOK_S = 0.05
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -167,7 +167,7 @@ def locked(path: Path, patience_s: float = 0.0) -> int:
         _lock_within(fd, patience_s)
     except BlockingIOError as err:
         os.close(fd)
-        raise JournalError(
+        raise JournalInUseError(
             f"the journal {path} is in use by another vmplace",
             hint="stop the other agent, or ask it through its control socket",
         ) from err

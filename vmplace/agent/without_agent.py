@@ -10,7 +10,7 @@ from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.undo import Progress, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
-from vmplace.errors import VmplaceError
+from vmplace.errors import JournalInUseError, VmplaceError
 from vmplace.sampling.damon_admin import DamonAdmin
 
 DYING_S = 15.0
@@ -50,20 +50,31 @@ def give_back_without_agent(
     """Give the kernel what a killed agent had taken of it; no guest is touched.
 
     Returns what was done and what failed, in words: one that fails keeps nothing else from being given back.
-    Raises JournalError if an agent runs, and does not end within DYING_S.
+    Raises JournalInUseError if an agent runs, and does not end within DYING_S.
     """
     reported: list[str] = []
     failures: list[str] = []
-    if config.journal_path.exists():
-        with Journal(config.journal_path, proc=proc, patience_s=DYING_S) as journal:
-            for taken in journal.without_pages().sysctls.values():
-                try:
-                    reported.append(restore_sysctl(journal, taken, proc))
-                except VmplaceError as err:
-                    failures.append(str(err))
+    try:
+        _give_sysctls_back(config.journal_path, proc, reported, failures)
+    except JournalInUseError:
+        raise
+    except VmplaceError as err:
+        failures.append(f"{err} ({err.hint})" if err.hint else str(err))
     try:
         if DamonAdmin.give_back(sysfs, Path(config.socket).parent):
             reported.append("DAMON watches nothing any more")
     except (OSError, VmplaceError, ValueError) as err:
         failures.append(f"DAMON cannot be given back: {err}")
     return tuple(reported), tuple(failures)
+
+
+def _give_sysctls_back(path: Path, proc: Path, reported: list[str], failures: list[str]) -> None:
+    """Give back the sysctls that the journal holds; raises JournalError."""
+    if not path.exists():
+        return
+    with Journal(path, proc=proc, patience_s=DYING_S) as journal:
+        for taken in journal.without_pages().sysctls.values():
+            try:
+                reported.append(restore_sysctl(journal, taken, proc))
+            except VmplaceError as err:
+                failures.append(str(err))

@@ -153,6 +153,22 @@ def test_a_sysctl_that_cannot_be_given_back_keeps_nothing_else(config: Config, t
         assert list(journal.contents().sysctls) == ["kernel/numa_balancing"]
 
 
+def test_a_journal_that_cannot_be_read_keeps_damon_from_nobody(config: Config, tmp_path: Path):
+    config.journal_path.write_text("something else\n")
+    kdamonds = left_by_a_killed_agent(tmp_path)
+    reported, failures = give_back_without_agent(config, Path("/proc"), tmp_path / "sys")
+    assert reported == ("DAMON watches nothing any more",) and (kdamonds / "0/state").read_text() == "off"
+    assert len(failures) == 1 and "not a journal" in failures[0] and "move it away" in failures[0]
+
+
+def test_damon_is_left_to_an_agent_that_runs(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(without_agent, "DYING_S", 0.0)
+    kdamonds = left_by_a_killed_agent(tmp_path)
+    with Journal(config.journal_path), pytest.raises(JournalError, match="in use by another vmplace"):
+        give_back_without_agent(config, Path("/proc"), tmp_path / "sys")
+    assert (kdamonds / "0/state").read_text() == "on"
+
+
 def test_what_is_given_back_is_reported_though_damon_waits_for_a_process(
     config: Config, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,6 +1,6 @@
 """Undo, and restore kernel settings, while no agent runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vmplace.actuation.budget import Budget
@@ -10,6 +10,7 @@ from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.undo import Progress, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
+from vmplace.agent.orders import UnknownGuestError
 from vmplace.errors import JournalInUseError, VmplaceError
 from vmplace.sampling.damon_admin import DamonAdmin
 
@@ -26,12 +27,15 @@ def undo_without_agent(
 ) -> UndoResult:
     """Undo what the journal holds, within the budget of moves; raises JournalError if an agent runs.
 
-    Once ``stop()``, or when this process is killed, the rest is in the journal for the next undo.
+    Once ``stop()``, or when this process is killed, the rest is in the journal for the next undo.  Raises
+    UnknownGuestError for a guest that the journal does not know: nobody else knows names now.
     """
     if not config.journal_path.exists():
+        _check_known(guest, ())
         return UndoResult()
     calls = calls or HostCalls()
     with Journal(config.journal_path, proc=calls.proc) as journal:
+        _check_known(guest, (one.identity.name for one in journal.without_pages().guests.values()))
         return undo(
             journal,
             calls.proc,
@@ -42,6 +46,12 @@ def undo_without_agent(
             progress=progress,
             sleep=calls.sleep,
         )
+
+
+def _check_known(guest: str | None, names: Iterable[str]) -> None:
+    known = sorted(names)
+    if guest is not None and guest not in known:
+        raise UnknownGuestError(guest, tuple(known))
 
 
 def give_back_without_agent(

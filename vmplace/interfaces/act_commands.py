@@ -120,7 +120,8 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
     The agent then leaves them alone until `vmplace resume`.  Undo works from the journal: with an agent,
     without one, and after one that was killed.  It keeps to the budget of moves.  Without an agent, Ctrl-C
     ends it after the present call, and the next undo goes on from there; an agent goes on by itself.  Only
-    root may.  The exit code is 0 even if there was nothing to undo.
+    root may.  The exit code is 0 even if there was nothing to undo.  Without an agent, only guests in the
+    journal are known.
     """
     if settings:
         _give_settings_back(guest, config, as_json=as_json)
@@ -135,6 +136,7 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
 def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool) -> None:
     from vmplace.agent.config import read_config
+    from vmplace.agent.orders import UnknownGuestError
     from vmplace.agent.undo_lines import undo_lines
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
@@ -142,7 +144,10 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
 
     with closing(Wakeup()) as wakeup, undo_progress() as progress:
         wakeup.stop_on_signals()
-        result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
+        try:
+            result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
+        except UnknownGuestError as err:
+            raise NothingError(f"{err} in the journal, and no agent runs", hint=err.hint) from err
     _print_lines(undo_lines(result), as_json=as_json)
     if not result.is_complete:
         reported = (

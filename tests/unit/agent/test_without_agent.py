@@ -23,9 +23,10 @@ from vmplace.agent import without_agent
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
-from vmplace.errors import JournalError
+from vmplace.errors import JournalError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.interfaces.act_commands import undo
+from vmplace.interfaces.error_lines import error_line
 
 BASE, NPAGES = 1 << 32, BLOCK_PAGES + 512
 
@@ -90,6 +91,24 @@ def test_ctrl_c_ends_it_and_the_next_one_goes_on(
     assert set(kernel.nid_of.values()) == {0, 1}
     assert "moved back" in CliRunner().invoke(undo, words, catch_exceptions=False).output
     assert set(kernel.nid_of.values()) == {0}
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_guest_that_the_journal_does_not_know_is_no_success(
+    config: Config, tmp_path: Path, request: pytest.FixtureRequest, has_journal: bool
+):
+    """docs/operate.md: exit code 3, as with an agent."""
+    if has_journal:
+        request.getfixturevalue("kernel")
+    file = tmp_path / "vmplace.toml"
+    file.write_text(f'state_dir = "{tmp_path}"\n')
+    words = ["--config", str(file), "--socket", config.socket]
+    done = CliRunner().invoke(undo, ["db7", *words])
+    assert isinstance(done.exception, VmplaceError) and error_line(done.exception).exit_code == 3
+    assert "no guest 'db7'" in str(done.exception)
+    assert ("db1" if has_journal else "none") in str(done.exception.hint)
+    assert done.output == ""
 
 
 @pytest.fixture

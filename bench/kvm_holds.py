@@ -187,11 +187,14 @@ def replicated(npages: int) -> Work:
 
     def anew() -> None:
         vm.roots(NODES)
+        # REPLICATE refuses what is in LRU batches of other CPUs.
+        native.drain_lru()
         work.replicate(NODES)
 
     for _ in range(ROUNDS):
         work.watch("nothing", lambda: time.sleep(NOTHING_S))
         vm.roots(NODES)
+        native.drain_lru()
         work.watch("replicate", lambda: work.replicate(NODES))
         work.watch("collapse", lambda: work.replicate(0))
         for name, end in {

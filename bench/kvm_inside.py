@@ -141,6 +141,8 @@ def replicas(vm: BenchVm, cost: Cost) -> Figures:
     for _ in range(ROUNDS):
         vm.roots(NODES)
         replicate(vm, 0)
+        # REPLICATE refuses what is in LRU batches of other CPUs.
+        native.drain_lru()
         spent = cost.of(lambda: replicate(vm, NODES))
         pages = replicate(vm, NODES)
         made.append(spent / pages / (len(CPU_OF_NODE) - 1))

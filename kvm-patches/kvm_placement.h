@@ -342,7 +342,7 @@ struct kvm_placement_replicate {
 #define KVM_PLACEMENT_MOVE_SPLIT	(1U << 0)
 /* Move also huge pages that are written all the time: writers wait. */
 #define KVM_PLACEMENT_MOVE_INSIST	(1U << 1)
-/* Empty the LRU batches of all CPUs first, pages in them are busy. */
+/* Empty the LRU batches of all CPUs first, pages in them are busy; waits for all CPUs. */
 #define KVM_PLACEMENT_MOVE_DRAIN	(1U << 2)
 
 /**

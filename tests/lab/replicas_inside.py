@@ -85,6 +85,8 @@ class Vm:
         done, status = np.zeros(1, np.int32), np.zeros(1, np.int32)
         gfns, count = np.array([1], np.uint64), np.array([NPAGES - 1], np.int32)
         for _ in range(TRIES):
+            # Those in another CPU's LRU batch are busy.
+            native.drain_lru()
             native.placement_replicate(self._placement.fd, self._nodes, gfns, count, done, status)
             # A page that NUMA balancing has marked is busy until it is used.
             self.read()

@@ -53,7 +53,7 @@ STATUS = (
 """KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
 MOST_RANGES = 1024
 MOST_PAGES = 8 * BLOCK
-"""Per call, so that an order to stop need not wait for long; each call makes all CPUs of the host drain."""
+"""Per call, so that an order to stop need not wait for long."""
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
 SHORT_LIVED = "copies short-lived"
@@ -277,6 +277,7 @@ def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfn
     """Replicate the frames; return those that have copies now, and how many were refused for what."""
     done, status = _tried(fd, nodes, gfns, ask)
     # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
+    # Those in another CPU's LRU batch remain busy, some dozens of small pages: the next plan asks again.
     busy = np.flatnonzero(status == BUSY)
     done[busy], status[busy] = _tried(fd, nodes, gfns[busy], ask)
     codes, counts = np.unique(status[done == 0], return_counts=True)

@@ -50,7 +50,7 @@ def carried_out(plan: PlacementPlan, places: list[NodeIndexes]) -> int:
 
 
 def rates(places: list[NodeIndexes]) -> np.ndarray:
-    """Return how fast each guest is by the model, which is told where their accesses go."""
+    """Return how fast each guest is by the model, from where their accesses go."""
     shares = np.zeros((len(places), 4, 4))
     for number, nodes in enumerate(places):
         shares[number, 0] = np.bincount(nodes, minlength=4) / NPAGES

@@ -16,6 +16,7 @@ import pytest
 import tests.any_machine  # noqa: F401
 from tests.unit.agent.agent_world import WAKEUPS
 from tests.unit.descriptors import descriptors
+from vmplace import apart
 
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 # pytest-timeout sets SIGALRM, and takes it back as soon as a test fails.
@@ -52,6 +53,13 @@ def restore(before: Mapping[str, Any]) -> None:
     for number in SIGNALS:
         if now[f"signal {number}"] != before[f"signal {number}"]:
             signal.signal(number, before[f"signal {number}"])
+
+
+@pytest.fixture(autouse=True)
+def no_idle_process() -> Iterator[None]:
+    """End idle processes of apart.py: tests of another worker would take one for a killed agent's."""
+    yield
+    apart.close()
 
 
 @pytest.fixture(autouse=True)

@@ -85,6 +85,8 @@ a share of a month would be hours."""
 LEFT_ALONE_NS = 40e6
 """How long a guest is left alone if its first plan did harm."""
 LEFT_ALONE_LEAST_NS = 2.5e6
+RETURN_LOOKS = 30
+"""So many looks in a row that find no page back end a return: there is no room, or others have the budget."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,15 @@ class Promise:
 
 
 @dataclass(frozen=True)
+class Return:
+    """All pages are on their way back: 4 KiB that were still away at the last look, and how many looks since
+    then found no fewer."""
+
+    away: float
+    looks: int = 0
+
+
+@dataclass(frozen=True)
 class Memory:
     """What is remembered of one guest; ``moves``: how many plans moved pages of it."""
 
@@ -130,6 +141,7 @@ class Memory:
     left_alone_ns: float = LEFT_ALONE_NS
     alone_until_ns: float = 0.0
     moves: int = 0
+    returning: Return | None = None
 
     def hurdle(self, *, copies: bool) -> float:
         """Return how many times its cost a move, or a copy, must promise."""
@@ -215,9 +227,17 @@ def slack_ns(lived_ns: float) -> float:
     return LOSS_SHARE * lived_ns + min(LOSS_NS, LOSS_SHARE * lived_ns)
 
 
-def given_up(memory: Memory, now_ns: float) -> Memory:
-    """Return the memory of a guest whose pages go back to where they were: what was lost is lost."""
-    return replace(left_alone(memory, now_ns), best_ns=memory.gained_ns)
+def on_its_way(memory: Memory, now_ns: float, away: float) -> Memory:
+    """Return the memory of a guest whose pages go back to where they were, of which ``away`` are not there.
+
+    What was lost is lost.  One window's budget may be a small part of the way.
+    """
+    before = memory.returning
+    if before is None:
+        memory, before = left_alone(memory, now_ns), Return(np.inf)
+    looks = before.looks + 1 if away >= before.away else 0
+    is_over = not away or looks >= RETURN_LOOKS
+    return replace(memory, best_ns=memory.gained_ns, returning=None if is_over else Return(away, looks))
 
 
 def measured_rise(memory: Memory, guest: GuestEvidence) -> float | None:

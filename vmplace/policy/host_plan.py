@@ -189,10 +189,11 @@ def _allowed(
 ) -> tuple[NodeIndexes, guard.Memory, Room | None]:
     """Return what the guard lets a guest have of its change, what it remembers of that, and the room left."""
     guest = change.guest
-    if guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
-        here = (guest.node != ABSENT) & (memory.origin != ABSENT)
-        home = np.where(here, memory.origin, guest.node).astype(np.int8)
-        return home, guard.given_up(memory, view.now_ns), room
+    if memory.returning is not None or guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
+        home = _origins(guest, memory)
+        memory = guard.on_its_way(memory, view.now_ns, _npages_away(guest, home))
+        if memory.returning is not None:
+            return home, memory, room
     rise = guard.measured_rise(memory, guest)
     if rise is not None and rise < -guard.MEASURED_RISE:
         memory = guard.trusted(memory)
@@ -204,6 +205,16 @@ def _allowed(
         return undone, guard.left_alone(memory, view.now_ns), room
     kept, room = fitting(change.to(affordable(view, change, memory)), room)
     return kept, _noted(view, guest, kept, memory, spans), room
+
+
+def _origins(guest: GuestEvidence, memory: guard.Memory) -> NodeIndexes:
+    """Return where the guest's pages were before anything was done."""
+    here = (guest.node != ABSENT) & (memory.origin != ABSENT)
+    return np.where(here, memory.origin, guest.node).astype(np.int8)
+
+
+def _npages_away(guest: GuestEvidence, home: NodeIndexes) -> float:
+    return float(guest.sizes_of(np.flatnonzero(home != guest.node)).sum())
 
 
 def _noted(

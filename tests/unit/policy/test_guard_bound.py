@@ -58,3 +58,34 @@ def test_a_guest_is_behind_doing_nothing_by_credit_slack_and_one_look_at_most(
         lived_ns = now_ns + LOOK_MS * MS
         allowed_ns = credit_ns(lived_ns) + guard.slack_ns(lived_ns) + WORST_OF_A_LOOK_NS
         assert total_ns <= allowed_ns + 1.0, (look, total_ns / MS, allowed_ns / MS)
+
+
+def test_all_that_was_lost_goes_back_though_a_look_moves_only_a_part_of_it() -> None:
+    """What the budget leaves away would else have to lose once more before it may go, too."""
+    planner, node, away = HostPlanner(), np.zeros(PAGES, np.int8), []
+    pages = guest(np.ones((PAGES, 1)) * [[1e-3, 0.0]])
+    for look in range(9):
+        host = HostView(
+            two_nodes(), np.full(2, 1e9), (replace(pages, node=node),), 1e6, 0.0, look * LOOK_MS * MS
+        )
+        if look == 1:
+            lost = guard.Memory(-1e9, 0.0, np.ones(PAGES, np.int8), best_ns=2 * guard.MOST_LOST_NS)
+            planner.memories["g"] = lost
+        (plan,) = planner.plan(host).pages
+        node = node.copy()
+        node[np.flatnonzero(plan != node)[:10]] = 1
+        away.append(int((node == 0).sum()))
+    assert away == [60, 50, 40, 30, 20, 10, 0, 0, 0]
+    assert planner.memories["g"].returning is None
+
+
+def test_a_return_that_finds_no_room_ends() -> None:
+    planner, node = HostPlanner(), np.zeros(PAGES, np.int8)
+    pages = replace(guest(np.ones((PAGES, 1)) * [[1e-3, 0.0]]), node=node)
+    lost = guard.Memory(-1e9, 0.0, np.ones(PAGES, np.int8), best_ns=2 * guard.MOST_LOST_NS)
+    planner.memories["g"] = lost
+    wanted = [
+        planner.plan(HostView(two_nodes(), np.full(2, 1e9), (pages,), 1e6, 0.0, look * LOOK_MS * MS)).pages[0]
+        for look in range(guard.RETURN_LOOKS + 5)
+    ]
+    assert wanted[0].all() and not wanted[-1].any()

@@ -9,6 +9,8 @@
    where they are nearest, as which part of a mixture they follow is chance.
 4. A part of a plan is nothing that the descent weighed: it may not cost a protected guest more than its
    bound, even where the whole plan would.
+5. No plan, whole or not, may leave a protected guest slower by more than its bound than if all guests' pages
+   lay where they were at first: many plans may each cost it a little.
 
 Example: two pages of a guest are alike, and one is on each node.  To swap them gains nothing.
 
@@ -28,6 +30,7 @@ Example: two pages of a guest are alike, and one is on each node.  To swap them 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -47,14 +50,17 @@ NEARER = 0.01
 
 
 def worthwhile(
-    system: MemorySystem, tasks: Sequence[PageTask], plans: Sequence[NodeIndexes]
+    system: MemorySystem,
+    tasks: Sequence[PageTask],
+    plans: Sequence[NodeIndexes],
+    origins: Sequence[NodeIndexes] | None = None,
 ) -> list[NodeIndexes]:
     """Return where each guest's pages are to be, of which a sum of rises below 0 can be expected.
 
     A guest's rise is by how much its time grows, moves and copies included, as a share of its time now; it
-    counts by the guest's weight in the descent.
+    counts by the guest's weight in the descent.  ``origins``: where each guest's pages were at first.
     """
-    trials = _Trials(system, tasks)
+    trials = _Trials(system, tasks, origins)
     planned = [trials.placed(number, plan) for number, plan in enumerate(plans)]
     return [one.places for one in _singly(trials, _halved(trials, planned), planned)]
 
@@ -71,8 +77,10 @@ class _Placed:
 class _Trials:
     """What all guests' times would be: ``here`` they are now, in ns an access of a guest's vCPUs together."""
 
-    def __init__(self, system: MemorySystem, tasks: Sequence[PageTask]) -> None:
-        self.system, self.tasks = system, tasks
+    def __init__(
+        self, system: MemorySystem, tasks: Sequence[PageTask], origins: Sequence[NodeIndexes] | None = None
+    ) -> None:
+        self.system, self.tasks, self._origins = system, tasks, origins
         self.here = [_Placed(one.guest.node, one.traffic(one.guest.node), 0.0) for one in tasks]
         self._vcpus = np.array([one.guest.mlp * one.guest.parallelism for one in tasks])
         self.weights: Matrix = np.array([one.importance for one in tasks]) * self._vcpus
@@ -100,6 +108,22 @@ class _Trials:
         """Tell whether no protected guest rises beyond its bound, or ``before`` where that is more."""
         return bool((rises <= np.maximum(self._bounds * self.weights, before)).all())
 
+    def keeps_bounds(self, placed: Sequence[_Placed]) -> bool:
+        """Tell whether no protected guest is slower than at first by more than its bound, nor than now."""
+        if self._origins is None or not np.isfinite(self._bounds).any():
+            return True
+        most = np.maximum((1 + self._bounds) * self._at_first, self._now)
+        return bool((self._times(placed, 1 / self._now) <= most * (1 + 1e-9)).all())
+
+    @cached_property
+    def _at_first(self) -> Matrix:
+        """Return each guest's time with all guests' pages where they were at first."""
+        placed = [
+            _Placed(origin, task.traffic(origin), 0.0)
+            for task, origin in zip(self.tasks, self._origins or (), strict=True)
+        ]
+        return self._times(placed, 1 / self._now)
+
     def _times(self, placed: Sequence[_Placed], guess: Matrix | None) -> Matrix:
         """``guess``: the guests' rates, nearly."""
         needs = demand(tuple(task.guest for task in self.tasks), [one.traffic for one in placed])
@@ -113,7 +137,8 @@ def _halved(trials: _Trials, planned: Sequence[_Placed]) -> list[_Placed]:
     changed = whole = _left_out(trials.here, planned)
     while changed:
         rises = trials.rises(tried)
-        if float(rises.sum()) < 0 and (changed is whole or trials.spares(rises)):
+        is_spared = (changed is whole or trials.spares(rises)) and trials.keeps_bounds(tried)
+        if float(rises.sum()) < 0 and is_spared:
             return tried
         # With fewer there is less to be rounded: of hundreds, one may gain what the others lose.
         changed = sorted(changed, key=lambda n: float(rises[n]))[: len(changed) // 2]
@@ -131,7 +156,8 @@ def _singly(trials: _Trials, kept: list[_Placed], planned: Sequence[_Placed]) ->
         tried = [*kept[:number], one, *kept[number + 1 :]]
         rises = trials.rises(tried)
         gain = float(before.sum() - rises.sum())
-        if gain > WORTH * trials.weights[number] and trials.spares(rises, before):
+        is_spared = trials.spares(rises, before) and trials.keeps_bounds(tried)
+        if gain > WORTH * trials.weights[number] and is_spared:
             kept, before = tried, rises
     return kept
 

@@ -16,7 +16,7 @@ A moved page earns its next move anew (kMAF, PACT'14, halves its vector).
 Limits: a phase that ends as soon as it was seen is lost to any policy that looks back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -71,10 +71,12 @@ def plan_host(
     view: HostView,
     hurdles: Callable[[str], Hurdles] = no_hurdles,
     settled: frozenset[str] = frozenset(),
+    origins: Sequence[NodeIndexes] | None = None,
 ) -> Wanted:
     """Return each guest's pages where the host's accesses cost the least time, moves included.
 
     ``hurdles``: by guest, by how much the prices of its moves and copies are multiplied, in all or by page.
+    ``origins``: where each guest's pages were before anything was done.
     """
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
     touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
@@ -93,7 +95,8 @@ def plan_host(
     )
     parts = [plan[pages] for plan, pages in zip(plans, touched, strict=True)]
     prices = [mixture.prices(number) for number in range(len(tasks))]
-    return Wanted(_placed(view, touched, worthwhile(view.system, tasks, parts)), prices)
+    first = None if origins is None else [one[pages] for one, pages in zip(origins, touched, strict=True)]
+    return Wanted(_placed(view, touched, worthwhile(view.system, tasks, parts, first)), prices)
 
 
 def _placed(view: HostView, touched: list[Indexes], parts: list[NodeIndexes]) -> list[NodeIndexes]:
@@ -137,7 +140,10 @@ class HostPlanner:
             return self._moved(view, layout)
         spans = {name: one.spans(view.now_ns) for name, one in self.steady.items()}
         settled = frozenset(name for name, one in self.memories.items() if one.moves >= SETTLED_MOVES)
-        wanted = plan_host(view, lambda name: self._hurdles(name, spans[name]), settled)
+        # They are those of all pages, so they are asked for only where a bound depends on them.
+        has_bound = any(guest.slowdown_bound is not None for guest in view.guests)
+        origins = [_origins(one, self.memories[one.name]) for one in view.guests] if has_bound else None
+        wanted = plan_host(view, lambda name: self._hurdles(name, spans[name]), settled, origins)
         left = view.room
         kept = []
         for guest, plan, prices in zip(view.guests, wanted.plans, wanted.prices, strict=True):

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host
 from vmplace.model.memory_system import Demand, solved
-from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
-from vmplace.policy.planner_view import memory_of
+from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
+from vmplace.policy.planner_view import BOUND, memory_of
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.page_arrays import NodeIndexes
 
@@ -49,12 +49,16 @@ def carried_out(plan: PlacementPlan, places: list[NodeIndexes]) -> int:
     return sum(int(move.npages.sum()) for move in plan.moves)
 
 
-def rates(places: list[NodeIndexes]) -> np.ndarray:
-    """Return how fast each guest is by the model, from where their accesses go."""
-    shares = np.zeros((len(places), 4, 4))
+def rates(places: list[NodeIndexes], beside: int = 0) -> np.ndarray:
+    """Return how fast each guest is by the model, from where their accesses go.
+
+    ``beside``: so many guests more, with their memory and their vCPUs on node 1.
+    """
+    shares = np.zeros((len(places) + beside, 4, 4))
     for number, nodes in enumerate(places):
         shares[number, 0] = np.bincount(nodes, minlength=4) / NPAGES
-    each = np.ones(len(places))
+    shares[len(places) :, 1, 1] = 1.0
+    each = np.ones(len(shares))
     return solved(memory_of(NARROW), Demand(shares, VCPUS * each, 50.0 * each, 2.5 * each)).rates
 
 
@@ -70,6 +74,40 @@ def test_guests_that_left_a_full_controller_do_not_all_go_back(guests: int, fast
     assert sum(moves[25:]) == 0
     # Nothing moved to and fro: what moved is away.
     assert sum(moves) <= 1.5 * sum(int((one != 0).sum()) for one in places)
+
+
+def of_node_1(known_s: float, rate: float) -> GuestView:
+    """Return a protected guest with its vCPUs and its memory on node 1, for ever."""
+    window, seen = bits({1: range(NPAGES)}, range(NPAGES)), guest_view([2, 3], 1)
+    assert seen.pages
+    ranges = tuple(with_history(pages, *[window] * 4) for pages in seen.pages.ranges)
+    return replace(
+        seen,
+        topology=replace(seen.topology, name="p"),
+        pages=replace(seen.pages, guest="p", ranges=ranges, windows=4),
+        settings=GuestSettings(protected=True, allowed_nids=(1,)),
+        dram_per_us=rate * 1000,
+        cpus=float(VCPUS),
+        known_s=known_s,
+    )
+
+
+@pytest.mark.parametrize("guests", [8, 20])
+def test_guests_that_leave_a_full_controller_cost_a_protected_one_no_more_than_its_bound(guests: int) -> None:
+    """Neither in one plan nor in many, each of which costs it a little."""
+    places, policy = [np.zeros(NPAGES, np.int8) for _ in range(guests)], AutoPolicy()
+    at_first, slower = rates(places, beside=1)[-1], []
+    for now in range(3601, 3613):
+        *each, own = rates(places, beside=1)
+        near = GuestSettings(allowed_nids=(0, 1))
+        views = [
+            replace(one, dram_per_us=rate * 1000, settings=near)
+            for one, rate in zip(crowd(places, float(now)), each, strict=True)
+        ]
+        views.append(of_node_1(float(now), own))
+        carried_out(policy(Snapshot(NARROW, tuple(views), None, now_ns=now * S)), places)
+        slower.append(at_first / rates(places, beside=1)[-1] - 1)
+    assert 0.003 < max(slower) <= BOUND
 
 
 def test_what_a_guest_may_ask_of_memory_turns_no_loss_into_a_gain() -> None:

@@ -8,6 +8,8 @@
 3. Evenly only a guest that no node has CPUs enough for: vCPUs of others are gathered where most pages are.
 4. Of a guest that was moved before, shared pages and copies stay where they may as well, by the same measure:
    they follow neither each window's rates nor the chance by which one node alone was seen.
+5. Of one whose vCPUs are on one node all pages stay, if that costs nobody ``AS_IS``: how many of them are to
+   be away from a full controller follows from all guests' rates, too.
 
 Example: 8 pages of a guest on nodes 0 and 1 lie on node 0; a plan moves all of them to node 1, where it takes
 the others to be less busy by a trifle.  Half of them stay.
@@ -19,7 +21,7 @@ the others to be less busy by a trifle.  Half of them stay.
 Source: BWAP (IPDPS'20), section III, begins with the nodes' even shares where no bandwidth tells otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +45,10 @@ ALIKE = 0.95
 """Of the latency on average over the nodes: a page that is nearer than that to its users has a home."""
 WORTH = 0.01
 """The model errs by more than this share of a guest's time."""
+AS_IS = 0.003
+"""Less than that, as moves that gain little each, from far to near, are not to wait for each other."""
+
+Kind = Callable[[MemorySystem, GuestEvidence, NodeIndexes], tuple[NodeIndexes, ...]]
 
 
 @dataclass(frozen=True)
@@ -91,17 +97,26 @@ def evened(
     plans: Plans | None = None
     times: Matrix | None = None
     for number, guest in enumerate(guests):
-        for of in (_exchange, _others) if has_to_span[number] else (_exchange,):
+        for of, worth in _kinds(guest, has_to_span=has_to_span[number], is_settled=settled[number]):
             others = of(system, guest, places[number] if plans is None else plans.places[number])
             for other in others if settled[number] else others[:1]:
                 plans = plans or Plans.of(system, tuple(guests), places)
                 times = plans.times() if times is None else times
                 tried = plans.with_guest(number, other)
                 tried_times = tried.times(times)
-                if bool((tried_times <= (1 + WORTH) * times).all()):
+                if bool((tried_times <= (1 + worth) * times).all()):
                     # Never later than before: else each guest's change could cost the others WORTH once more.
                     plans, times = tried, np.minimum(times, tried_times)
     return places if plans is None else plans.places
+
+
+def _kinds(guest: GuestEvidence, *, has_to_span: bool, is_settled: bool) -> Iterator[tuple[Kind, float]]:
+    """Yield what else may be tried of a guest's plan, and from which cost on it is not worth it."""
+    yield _exchange, WORTH
+    if has_to_span:
+        yield _others, WORTH
+    if is_settled and int(guest.worker.sum()) == 1:
+        yield _as_is, AS_IS
 
 
 def _exchange(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tuple[NodeIndexes, ...]:
@@ -130,6 +145,12 @@ def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tu
     heat = guest.heat.take(some, axis=0)
     even[some] = distributed(heat, guest.node[some], plan[some], near, start_of(guest.name))
     return even, stays
+
+
+def _as_is(_: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tuple[NodeIndexes, ...]:
+    """Return the plan with all pages where they are, but for copies, if that changes anything."""
+    stays = np.where((guest.node >= 0) & (plan >= 0), guest.node, plan)
+    return (stays,) if (stays != plan).any() else ()
 
 
 def distributed(

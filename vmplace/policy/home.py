@@ -6,7 +6,8 @@
    operator excludes, is replaced by the nearest allowed node.
 3. If they run on several nodes, nothing is known of who touches what: the range stays.
 4. What is elsewhere moves, hottest first, as far as nodes have room and the window's budget goes; guests
-   share the budget evenly, and what one does not need goes to the others.
+   share the budget evenly, and what one does not need goes to the others.  Guests of which nothing moves now
+   (mode advise, a trial, a policy) are planned for with what the others leave: they take nothing from these.
 
 Price against gain, where nothing counts accesses: a page that was seen touched is taken to be read through
 once more at least, 64 lines from another node, which a remote node makes some 50 ns dearer each: 3 us, for a
@@ -75,15 +76,18 @@ def plan(snapshot: Snapshot) -> PlacementPlan:
 def plan_for(snapshot: Snapshot, belongs: TargetOf) -> PlacementPlan:
     """Return the moves that bring each range to where ``belongs`` says, within the snapshot's budget."""
     room = room_pages(snapshot.host)
-    wishes: list[Wish] = []
+    moves: list[Move] = []
     stays: list[Stay] = []
-    for guest in snapshot.guests:
-        for answer in iter_wishes(snapshot.host, guest, room, belongs):
-            if isinstance(answer, Stay):
-                stays.append(answer)
-            else:
-                wishes.append(answer)
-    return PlacementPlan(moves_of(wishes, snapshot.budget_bytes), tuple(stays))
+    for is_turn in (True, False):
+        wishes: list[Wish] = []
+        for guest in (one for one in snapshot.guests if one.may_move is is_turn):
+            for answer in iter_wishes(snapshot.host, guest, room, belongs):
+                if isinstance(answer, Stay):
+                    stays.append(answer)
+                else:
+                    wishes.append(answer)
+        moves += moves_of(wishes, snapshot.budget_bytes)
+    return PlacementPlan(tuple(moves), tuple(stays))
 
 
 def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:

@@ -82,6 +82,11 @@ class GuestView:
     costs: tuple[CostSample, ...] = ()
     may_change: bool = True
 
+    @property
+    def may_move(self) -> bool:
+        """Tell whether memory of it that a plan moves does move."""
+        return self.may_change and self.settings.moves
+
     def sped_up(self, scale: float) -> "GuestView":
         """Return the guest as it would be if it did in one second what it does in ``scale`` seconds."""
         return self if self.dram_per_us is None else replace(self, dram_per_us=self.dram_per_us * scale)

@@ -7,6 +7,7 @@
 3. The largest choose first, each the node that holds most of its memory, of those with room for its vCPUs
    and for the rest of its memory; with equal memory, the one with most room.
 4. Who fits on no node stays as it is.  Who was placed is tied to a node, and so is never placed again.
+5. Guests that may not be changed now choose last: nobody carries that out, so they take nothing from others.
 
 Limits: idle vCPUs take as much room as busy ones; other threads of the VMM stay where they are.
 """
@@ -33,9 +34,9 @@ class Group:
 
 
 def plan_vcpus(snapshot: Snapshot) -> tuple[VcpuMove, ...]:
-    """Return where floating vCPUs should be, the largest groups first."""
+    """Return where floating vCPUs should be, the largest groups first, of guests that may be changed."""
     host = snapshot.host
-    groups = sorted(_iter_groups(snapshot), key=lambda one: len(one.vcpus), reverse=True)
+    groups = sorted(_iter_groups(snapshot), key=lambda one: (not one.guest.may_change, -len(one.vcpus)))
     capacity, room = _capacity(snapshot), room_pages(host)
     load = _load(host, _others(snapshot, groups))
     moves = []
@@ -70,7 +71,8 @@ def _iter_groups(snapshot: Snapshot) -> Iterator[Group]:
         for cell in dict.fromkeys(vcpu.cell for vcpu in guest.topology.vcpus):
             vcpus = tuple(vcpu for vcpu in guest.topology.vcpus if vcpu.cell == cell)
             if all(len(snapshot.host.nids_of_cpus(vcpu.cpus)) > 1 for vcpu in vcpus):
-                yield Group(guest, cell, vcpus, *_memory(guest.pages, cell))
+                pages, movable = _memory(guest.pages, cell)
+                yield Group(guest, cell, vcpus, pages, movable and settings.moves)
 
 
 def _memory(pages: GuestPages, cell: int | None) -> tuple[dict[int, int], bool]:

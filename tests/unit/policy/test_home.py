@@ -125,3 +125,29 @@ def test_a_range_that_starts_inside_a_huge_block_keeps_its_heads_aligned():
     shifted = [ram(hva=HVA + 4096 * 3)]
     move = only(planned(guest_view([4], 0, ranges=shifted, huge=1)))
     assert all(int(hva) % HUGE_BYTES == 0 for hva in move.hva)
+
+
+def guest_called(name: str, *, may_change: bool = True, **settings: object) -> GuestView:
+    """Return a guest whose vCPUs run on node 1, and its memory is on node 0."""
+    view = guest_view([2, 3], 0, settings=GuestSettings(**settings))  # type: ignore[arg-type]
+    return replace(view, topology=replace(view.topology, name=name), may_change=may_change)
+
+
+def with_room(pages: int) -> HostTopology:
+    """Return the host with room for so many pages on node 1, beside what is never filled."""
+    free_bytes = 4 * GIB * 3 // 100 + (pages + 1) * 4096
+    nodes = tuple(replace(n, free_bytes=free_bytes) if n.nid == 1 else n for n in host().nodes)
+    return replace(host(), nodes=nodes)
+
+
+@pytest.mark.parametrize("stays", [{"may_change": False}, {"moves": False}], ids=["advise", "no moves"])
+def test_a_guest_that_does_not_move_takes_neither_room_nor_budget_from_others(stays: dict[str, bool]):
+    guests = guest_called("still", **stays), guest_called("goes")
+    for more in ({"on": with_room(NPAGES)}, {"budget_bytes": NPAGES * 4096}):
+        moved = {move.guest: len(move.hva) for move in planned(*guests, **more).moves}
+        assert moved["goes"] == NPAGES
+
+
+def test_what_guests_that_move_leave_is_planned_for_the_others():
+    moved = {move.guest: len(move.hva) for move in planned(guest_called("still", may_change=False)).moves}
+    assert moved == {"still": NPAGES}

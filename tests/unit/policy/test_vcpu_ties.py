@@ -73,6 +73,18 @@ def test_the_largest_choose_first():
     assert homes(guest("small", 1), guest("large", 2)) == {"large": 1, "small": 0}
 
 
+def test_guests_that_may_not_be_changed_take_no_cores_from_others():
+    still = replace(guest("still"), may_change=False)
+    assert homes(still, guest("goes"))["goes"] == 1
+    assert homes(replace(guest("still", 2), may_change=False), guest("goes", 1))["goes"] == 1
+
+
+def test_memory_that_its_policy_holds_holds_its_vcpus():
+    held = replace(PLACE, moves=False)
+    assert homes(guest("a", on_node_1=0, settings=held)) == {"a": 0}
+    assert homes(guest("a", on_node_1=500, settings=held)) == {}
+
+
 def test_a_guest_that_fits_on_no_node_stays():
     assert homes(guest("wide", 3)) == {}
 

@@ -1,5 +1,8 @@
 """Cut a plan to the limits of each guest's policy, whichever policy of the agent made the plan.
 
+The last line of defence: the joint plan knows these limits (policy/own_limits.py), so that it charges nothing
+for what is cut here.
+
 1. Nothing moves, or is copied, that the guest's techniques do not name; huge pages only where they may.
 2. Memory stays on the nodes that are allowed, and the memory of each vNUMA cell on those that numatune, or
    QEMU's command line, binds it to.
@@ -17,6 +20,7 @@ from msgspec import structs
 from vmplace.model.pages import GuestPages
 from vmplace.policy.home import room_pages
 from vmplace.policy.options import Weighing
+from vmplace.policy.own_limits import NO_HUGE, NO_MOVES, RATE_USED
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Stay
 from vmplace.topology.domain_policy import Numatune
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
@@ -95,17 +99,17 @@ def _limited_move(
 ) -> Move:
     settings = limits.settings
     rules: tuple[tuple[str, Callable[[Move], Mask]], ...] = (
-        ("its policy does not allow to move memory", lambda one: np.full(len(one.hva), settings.moves)),
-        ("its policy leaves huge pages", lambda one: settings.huge_pages | (one.npages == 1)),
+        (NO_MOVES, lambda one: np.full(len(one.hva), settings.moves)),
+        (NO_HUGE, lambda one: settings.huge_pages | (one.npages == 1)),
         ("its policy does not allow these nodes", lambda one: _on_allowed(one, settings)),
-        (_bound_elsewhere(limits), lambda one: _on_bound(one, limits)),
+        (limits.numatune.elsewhere, lambda one: _on_bound(one, limits)),
     )
     for why, allows in rules:
         move = _where(move, allows(move), why, left_out)
     allowance = allowances[move.guest]
     if allowance is not None:
         fits = np.cumsum(move.npages, dtype=np.int64) * PAGE_BYTES <= allowance
-        move = _where(move, fits, "its policy's move_mb_per_s is used up for now", left_out)
+        move = _where(move, fits, RATE_USED, left_out)
         allowances[move.guest] = allowance - move.size_bytes
     return move
 
@@ -131,16 +135,11 @@ def _on_allowed(move: Move, settings: GuestSettings) -> Mask:
     return np.isin(move.to_nid, settings.allowed_nids)
 
 
-def _bound_elsewhere(limits: GuestLimits) -> str:
-    return f"{limits.numatune.by} binds it to other nodes"
-
-
 def _on_bound(move: Move, limits: GuestLimits) -> Mask:
     """Tell which pages go where numatune has the memory of their cell."""
     fits = np.full(len(move.hva), True)
-    bound = limits.numatune.nids
-    for ram in limits.topology.ram if bound else ():
-        nids = bound.get(ram.cell, bound.get(None))
+    for ram in limits.topology.ram if limits.numatune.nids else ():
+        nids = limits.numatune.of_cell(ram.cell)
         if nids is not None:
             inside = (move.hva >= ram.hva) & (move.hva < ram.hva + ram.size_bytes)
             fits &= ~inside | np.isin(move.to_nid, nids)
@@ -155,11 +154,11 @@ def _limited_copies(
     allowed = settings.allowed_nids
     if allowed is not None:
         wanted = replace(wanted, nids=tuple(nid for nid in wanted.nids if nid in allowed))
-    wanted, why = _copies_within(wanted, limits), _bound_elsewhere(limits)
+    wanted, why = _copies_within(wanted, limits), limits.numatune.elsewhere
     if not settings.replicates or settings.replica_bytes == 0:
         wanted, why = _no_copies(wanted), "its policy does not allow copies of it"
     elif not settings.huge_pages:
-        wanted, why = _small_only(wanted, limits.pages), "its policy leaves huge pages"
+        wanted, why = _small_only(wanted, limits.pages), NO_HUGE
     if lacking := before - wanted.pages:
         key = wanted.guest, why
         left_out[key] = left_out.get(key, 0) + lacking * PAGE_BYTES
@@ -169,10 +168,9 @@ def _limited_copies(
 def _copies_within(wanted: Replication, limits: GuestLimits) -> Replication:
     """Return the runs that numatune lets have copies on all of the nodes; part of a cell is in no other."""
     fits = np.full(len(wanted.hva), True)
-    bound = limits.numatune.nids
     end = wanted.hva + wanted.npages.astype(np.uint64) * np.uint64(PAGE_BYTES)
-    for ram in limits.topology.ram if bound else ():
-        nids = bound.get(ram.cell, bound.get(None))
+    for ram in limits.topology.ram if limits.numatune.nids else ():
+        nids = limits.numatune.of_cell(ram.cell)
         if nids is not None and not set(wanted.nids) <= set(nids):
             fits &= (wanted.hva >= ram.hva + ram.size_bytes) | (end <= ram.hva)
     return wanted if fits.all() else replace(wanted, hva=wanted.hva[fits], npages=wanted.npages[fits])

@@ -1,15 +1,16 @@
 """After a window: what should move, within the budgets and limits of host and guests?"""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace.agent import decisions
-from vmplace.agent.limits import limited, preferred_views
+from vmplace.agent.limits import GuestLimits, limited, preferred_views
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.may_move import may_move
 from vmplace.agent.notes import described
 from vmplace.agent.planning import planned
 from vmplace.agent.state import summary
-from vmplace.policy.plan import PlacementPlan, Snapshot, Stay
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot, Stay
 from vmplace.policy.policy_auto import by_pages, uncounted
 from vmplace.policy.registry import AUTO
 from vmplace.topology.host import HostTopology
@@ -44,7 +45,8 @@ class PlanStage:
         state = self._state
         if state.host is None or not state.decisions.allows or state.roster.are_awaited:
             return NO_PLAN
-        snapshot, stays = self._snapshot(state.host, window_ms)
+        limits = {guest.name: guest.limits(state.now_ns()) for guest in state.roster}
+        snapshot, stays = self._snapshot(state.host, window_ms, limits)
         if state.parts.policy_name == AUTO:
             state.notes.add(*uncounted(snapshot))
         plan = NO_PLAN
@@ -54,18 +56,19 @@ class PlanStage:
                 wanted = planned(state.parts.policy, snapshot, self._blame)
                 state.by_pages = by_pages(wanted)
             state.notes.add(*wanted.notes)
-            limits = {guest.name: guest.limits(state.now_ns()) for guest in state.roster}
             plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)
             state.last_plan = summary(plan)
             decisions.expect(state.roster, state.host, plan)
         return plan
 
-    def _snapshot(self, host: HostTopology, window_ms: int) -> tuple[Snapshot, tuple[Stay, ...]]:
+    def _snapshot(
+        self, host: HostTopology, window_ms: int, limits: Mapping[str, GuestLimits]
+    ) -> tuple[Snapshot, tuple[Stay, ...]]:
         """Return what the policy plans from, and what stays because of where guests prefer to be."""
         state = self._state
         budget_bytes = round(state.config.budget.mb_per_s * 1e6 * self._since_plan_s(window_ms))
         views, stays = preferred_views(state.roster.views(state.clock.monotonic()), host)
-        views = tuple(replace(one, may_change=may_move(state, one.topology.name)) for one in views)
+        views = tuple(self._limited(one, limits[one.topology.name]) for one in views)
         snapshot = Snapshot(
             host,
             views,
@@ -76,6 +79,11 @@ class PlanStage:
             window_s=window_ms / 1000,
         )
         return snapshot, stays
+
+    def _limited(self, view: GuestView, limits: GuestLimits) -> GuestView:
+        """Return the view with what may be done with the guest now."""
+        may_change = may_move(self._state, view.topology.name)
+        return replace(view, may_change=may_change, numatune=limits.numatune, move_bytes=limits.move_bytes)
 
     def _since_plan_s(self, window_ms: int) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""

@@ -29,6 +29,7 @@ from vmplace.policy.plan import (
 from vmplace.sampling.recording import Recorder
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.domain_policy import Numatune
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -142,6 +143,8 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             tuple((float(one.at_s), float(one.cost), float(one.accesses)) for one in view.costs),
             view.may_change,
             tuple(_plain(one.waits) for one in view.costs),
+            tuple(view.numatune.nids.items()),
+            view.move_bytes,
         )
         for view in snapshot.guests
     )
@@ -169,7 +172,8 @@ def snapshot_of(
         topology, pages = known[one.name]
         settings, dram_per_us = settings_of(one), one.dram_per_us
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
-        views.append(replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change))
+        view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
+        views.append(replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes))
     return Snapshot(
         host,
         tuple(views),

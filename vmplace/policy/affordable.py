@@ -2,8 +2,8 @@
 
 1. A guest may stake so much on changes (guard.py): the price of each, and of the way back.  Those go first
    that gain most for what is staked.
-2. Of these, as much is done as the nodes have room for, and the window's budget of bytes: those first that
-   gain most for their size.
+2. Of these, as much is done as the nodes have room for, and the window's budget of bytes and the guest's own
+   limits: those first that gain most for their size.
 
 What is gained is reckoned at the prices of accesses as they are.  At those of the plan, a page that leaves a
 full controller would gain nothing: it is not full any more then.
@@ -79,6 +79,7 @@ def fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | None
     if room is None or not len(changed):
         return plan, room
     kept, free, copies, churn = guest.node.copy(), room.free.copy(), room.copies.copy(), room.churn
+    own_moves = guest.move_pages
     order = changed[change.best_first(changed, guest.sizes_of(changed))]
     sizes = guest.sizes_of(order)
     for target in np.unique(plan[order]).tolist():
@@ -87,16 +88,18 @@ def fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | None
         if target == REPLICATED:
             near = guest.worker
             times = max(int(near.sum()) - 1, 1)
-            fits = (upto <= float(copies[near].min(initial=np.inf))) & (upto * times <= churn)
+            fits = upto <= float(copies[near].min(initial=np.inf))
+            fits &= upto * times <= min(churn, guest.copy_pages)
             used = float(upto[fits][-1]) if fits.any() else 0.0
             copies[near] -= used
             free[near] -= used
             churn -= used * times
         else:
-            fits = (upto <= free[target]) & (upto <= churn)
+            fits = (upto <= free[target]) & (upto <= min(churn, own_moves))
             used = float(upto[fits][-1]) if fits.any() else 0.0
             free[target] -= used
             churn -= used
+            own_moves -= used
         chosen = order[mine][fits]
         kept[chosen] = plan[chosen]
     return kept, Room(churn, free, copies)

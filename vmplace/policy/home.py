@@ -16,12 +16,15 @@ once, and the budget bounds what that takes.  Where it is counted what an instru
 that decides whether it stays so (trial.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from vmplace.model.pages import RangePages
 from vmplace.model.traffic import vcpu_shares
+from vmplace.model.units import Units
+from vmplace.policy.own_limits import NO_HUGE, RATE_USED, is_free, pages_left
 from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
 from vmplace.policy.spread import (
     Counts,
@@ -68,6 +71,21 @@ class Wish:
         return round(float(self.excess.sum()))
 
 
+@dataclass(frozen=True)
+class SmallPages:
+    """Of some pages those that are no huge ones."""
+
+    pages: Placed
+
+    def units(self) -> Iterator[Units]:
+        """Yield what can move, in chunks."""
+        return (units for units in self.pages.units() if not units.huge)
+
+    def elsewhere(self, node: int) -> "SmallPages":
+        """Return those that are not on the node of this index."""
+        return SmallPages(self.pages.elsewhere(node))
+
+
 def plan(snapshot: Snapshot) -> PlacementPlan:
     """Return the moves that bring the guests' memory home, within the snapshot's budget."""
     return plan_for(snapshot, one_home)
@@ -86,13 +104,26 @@ def plan_for(snapshot: Snapshot, belongs: TargetOf) -> PlacementPlan:
                     stays.append(answer)
                 else:
                     wishes.append(answer)
-        moves += moves_of(wishes, snapshot.budget_bytes)
+        wants, lacking = within_rates(wishes, snapshot.guests)
+        moves += moves_of(wishes, wants, snapshot.budget_bytes)
+        stays += lacking
     return PlacementPlan(tuple(moves), tuple(stays))
 
 
-def moves_of(wishes: list[Wish], budget_bytes: int | None) -> tuple[Move, ...]:
-    """Return the moves that fulfil the wishes as far as the budget goes."""
-    shares = fair_shares([wish.npages for wish in wishes], budget_bytes)
+def within_rates(wishes: list[Wish], guests: Iterable[GuestView]) -> tuple[list[int], list[Stay]]:
+    """Return how many pages of each wish may move by the guests' own rates, and what stays by these."""
+    left = {one.topology.name: pages_left(one.move_bytes) for one in guests}
+    wants, stays = list[int](), list[Stay]()
+    for wish in wishes:
+        wants.append(int(min(wish.npages, left[wish.guest])))
+        left[wish.guest] -= wants[-1]
+        stays += _left(wish.guest, wish.npages - wants[-1], RATE_USED)
+    return wants, stays
+
+
+def moves_of(wishes: list[Wish], wants: list[int], budget_bytes: int | None) -> tuple[Move, ...]:
+    """Return the moves that fulfil the wishes, of each so many pages, as far as the budget goes."""
+    shares = fair_shares(wants, budget_bytes)
     moves = [_move(wish, share) for wish, share in zip(wishes, shares, strict=True) if share]
     return tuple(move for move in moves if len(move.hva))
 
@@ -150,8 +181,25 @@ def iter_wishes(
             yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
         elif target is None:
             yield Stay(name, _why_nowhere(host, guest, pages.ram, allowed))
+        elif not is_free(guest, pages.ram, target.weights):
+            yield from _left(name, _away(pages, guest.pages.nids, target), guest.numatune.elsewhere)
         else:
-            yield from range_wishes(name, pages, guest.pages.nids, target, room)
+            some = pages if guest.settings.huge_pages else SmallPages(pages)
+            yield from range_wishes(name, some, guest.pages.nids, target, room)
+            if not guest.settings.huge_pages:
+                yield from _left(name, _away(pages, guest.pages.nids, target, huge_only=True), NO_HUGE)
+
+
+def _away(pages: RangePages, nids: tuple[int, ...], target: Target, *, huge_only: bool = False) -> float:
+    """Return how many 4 KiB pages of the range, or of its huge pages, are not where it belongs."""
+    counts = count_strata(pages, len(nids))
+    counts = counts[1::2] if huge_only else counts
+    return float(counts[:, [nid not in target.weights for nid in nids]].sum())
+
+
+def _left(name: str, npages: float, why: str) -> Iterator[Stay]:
+    if npages:
+        yield Stay(name, f"{round(npages) * PAGE_BYTES >> 20} MiB stay: {why}")
 
 
 def _why_nowhere(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple[int, ...]) -> str:
@@ -195,8 +243,13 @@ def _move(wish: Wish, share: int) -> Move:
 
 
 def allowed_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
-    """Return the nodes with memory that the operator allows the guest."""
+    """Return the nodes with memory that the operator allows the guest, and that its cells are bound to."""
     allowed = guest.settings.allowed_nids
+    movable = (ram for ram in guest.topology.ram if ram.movability is Movability.MOVABLE)
+    bound = [guest.numatune.of_cell(ram.cell) for ram in movable] if guest.numatune.nids else []
+    if bound and None not in bound:
+        within = {nid for nids in bound for nid in nids or ()}
+        allowed = tuple(nid for nid in within if allowed is None or nid in allowed)
     return tuple(nid for nid in host.memory_nids if allowed is None or nid in allowed)
 
 

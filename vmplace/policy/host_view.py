@@ -65,6 +65,7 @@ class GuestEvidence:
     where an entry stands for several; ``huge[P]``: which of these are one page of the host each, None: all of
     them, where others are so many small pages.  ``allowed[N]``: nodes that may hold the pages, None: all
     with memory.  ``stays[P]``: which may have copies, but not move, None: none of them.
+    ``move_pages``, ``copy_pages``: so many 4 KiB pages may move by the guest's own rate, and become copies.
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
     ``calm_since_ns``: when its controller was last full, None: it is now, or nobody knows.
     ``may_tie[N]``: nodes to which all of its vCPUs may be tied, None: they stay where they may run now.
@@ -98,6 +99,8 @@ class GuestEvidence:
     may_tie: Bools | None = None
     may_change: bool = True
     is_counted: bool = True
+    move_pages: float = np.inf
+    copy_pages: float = np.inf
 
     @property
     def present(self) -> Bools:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from vmplace.model.pages import GuestPages
 from vmplace.policy.options import Weighing
 from vmplace.policy.schedule import Stretch
+from vmplace.topology.domain_policy import Numatune
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
@@ -30,8 +31,8 @@ class GuestSettings:
     ``place_vcpus``: vCPUs that may run on several nodes may be tied to one for its memory (vcpu_ties.py).
     ``gathers``: they may be tied to one if that saves time, with the memory that follows (vcpu_plan.py).
     ``protected``: others give way to it.  ``moves``, ``interleaves``, ``replicates``, ``huge_pages``: what
-    may be done with its memory; ``interleaves`` the policy itself follows, what else is not allowed is taken
-    out of any plan (agent/limits.py), and so is what goes beyond ``replica_bytes`` or ``move_bytes_per_s``.
+    may be done with its memory.  What is not allowed is taken out of any plan (agent/limits.py), and so is
+    what goes beyond ``replica_bytes`` or ``move_bytes_per_s``; ``interleaves`` the policy alone follows.
     ``preferred_nids``: as long as there is room, they are what is allowed.
     """
 
@@ -70,7 +71,8 @@ class GuestView:
     ``dram_per_us``: accesses to DRAM a microsecond, ``cpus``: vCPUs that run at once; None where nothing
     counts them.  ``known_s``: for how long its pages have been watched, on its last host and here.
     ``costs``: the last samples of its cost, the newest last.  ``may_change``: whether what is planned for it
-    may be done now.
+    may be done now.  ``numatune``: which nodes its memory is bound to.  ``move_bytes``: how many bytes of it
+    may move now, None: no limit of its own.
     """
 
     topology: GuestTopology
@@ -81,6 +83,8 @@ class GuestView:
     known_s: float = 0.0
     costs: tuple[CostSample, ...] = ()
     may_change: bool = True
+    numatune: Numatune = field(default_factory=Numatune)
+    move_bytes: int | None = None
 
     @property
     def may_move(self) -> bool:

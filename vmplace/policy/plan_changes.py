@@ -20,6 +20,7 @@ from vmplace.policy.host_view import (
     hottest_first,
     row_sums,
 )
+from vmplace.policy.own_limits import NO_MOVES
 from vmplace.policy.plan import Collapse, GuestView, Move, PlacementPlan, Replication, Snapshot, Stay
 from vmplace.topology.guest import PAGE_BYTES
 
@@ -60,7 +61,8 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
             drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()
-    return (), (), tuple(drops), (Stay(name, "no move would pay for itself"),)
+    why = "no move would pay for itself" if guest.settings.moves else NO_MOVES
+    return (), (), tuple(drops), (Stay(name, why),)
 
 
 def allowed_places(entries: Entries, before: GuestEvidence, places: NodeIndexes) -> NodeIndexes:

@@ -4,6 +4,7 @@ Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as 
 (docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +29,7 @@ from vmplace.policy.host_view import (
     traffic,
 )
 from vmplace.policy.loads import is_load, load
+from vmplace.policy.own_limits import copy_pages_left, may_not_copy, may_not_move, pages_left
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.plan_changes import is_shared
 from vmplace.policy.plan_state import State
@@ -85,7 +87,7 @@ def _evidence(
     """Return what the planner may know of one guest."""
     name, host = guest.topology.name, snapshot.host
     entries = seen[name]
-    copied = state.known[name].copied & ~entries.written if name in state.known else np.False_
+    copied = _copied(state, name, entries)
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     _leave_out_unknown(host, node)
     allowed = home.allowed_nids(host, guest)
@@ -95,7 +97,9 @@ def _evidence(
         allowed = tuple(nid for nid in allowed if nid in near)
     worker = np.array([nid in workers for nid in host.nids])
     can_copy = snapshot.replica_ratio > 0
-    fits = np.bool_(snapshot.huge_replicas) | ~_huge(entries)
+    huge = _huge(entries)
+    fits = np.bool_(snapshot.huge_replicas) | ~huge
+    copy_pages = copy_pages_left(guest, entries.sizes[node == REPLICATED], workers)
     weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
     # In place: they are this plan's own, and most of what it takes.
     np.multiply(entries.heat, weight, out=entries.heat)
@@ -105,7 +109,9 @@ def _evidence(
     return GuestEvidence(
         name=name,
         heat=entries.heat,
-        written=entries.written | ~fits if can_copy else np.ones(len(node), np.bool_),
+        written=entries.written | ~fits | may_not_copy(guest, entries, huge, workers, copied, copy_pages)
+        if can_copy
+        else np.ones(len(node), np.bool_),
         node=node,
         worker=worker,
         windows=np.broadcast_to(np.int64(1), len(node)),
@@ -116,16 +122,35 @@ def _evidence(
         recent=entries.recent,
         slowdown_bound=BOUND if guest.settings.protected else None,
         sizes=entries.sizes,
-        huge=_huge(entries),
+        huge=huge,
         allowed=np.array([nid in allowed for nid in host.nids]),
-        stays=None if guest.settings.interleaves else is_shared(entries.heat),
+        stays=_stays(guest, entries, huge, allowed),
         known_ns=guest.known_s * 1e9 / horizon.scale,
         calm_since_ns=_calm_since_ns(snapshot, name, state, horizon),
         vcpu_node=vcpu_nodes(host, guest.topology, entries.heat.sum(axis=0)),
         may_tie=_may_tie(snapshot, guest, state),
         may_change=guest.may_change,
         is_counted=guest.dram_per_us is not None,
+        move_pages=pages_left(guest.move_bytes),
+        copy_pages=copy_pages,
     )
+
+
+def _copied(state: State, name: str, entries: Entries) -> Bools:
+    """Return which entries have copies, as far as is known."""
+    if name not in state.known:
+        return np.zeros(len(entries.node), np.bool_)
+    copied: Bools = state.known[name].copied & ~entries.written
+    return copied
+
+
+def _stays(guest: GuestView, entries: Entries, huge: Bools, allowed: Sequence[int]) -> Bools | None:
+    """Return which entries may not move, None: all may."""
+    held = may_not_move(guest, entries, huge, allowed)
+    if guest.settings.interleaves:
+        return held
+    shared = is_shared(entries.heat)
+    return shared if held is None else shared | held
 
 
 def _leave_out_unknown(host: HostTopology, node: NodeIndexes) -> None:

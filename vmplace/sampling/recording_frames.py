@@ -101,7 +101,9 @@ class OldBatchFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="batch"):
 class PlannedGuest(msgspec.Struct, frozen=True):
     """What a policy knew of a guest beside its pages; ``settings`` as its policy says, without times.
 
-    ``waits``: those of each of ``costs``; empty in recordings up to November 2026.
+    ``waits``: those of each of ``costs``; empty in recordings up to November 2026, as ``bound`` is: cells
+    (None: other memory) and the nodes that their memory is bound to.  ``move_bytes``: what its own rate left,
+    None: it has none, or the recording is older.
     """
 
     name: str
@@ -112,6 +114,8 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     costs: tuple[tuple[float, float, float], ...] = ()
     may_change: bool = True
     waits: tuple[float | None, ...] = ()
+    bound: tuple[tuple[int | None, tuple[int, ...]], ...] = ()
+    move_bytes: int | None = None
 
 
 class RunFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
@@ -235,6 +239,9 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
         figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s]
         figures += [figure for sample in one.costs for figure in sample]
         figures += [waits or 0.0 for waits in one.waits]
+        within(one.move_bytes or 0, 0, MOST_BITS, "a budget")
+        for cell, nids in one.bound:
+            _check_ids((cell or 0, *nids), MOST_ID)
     for value in figures:
         finite(value, least=0, most=MOST_BITS, what="a figure of a decision")
     within(frame.budget_bytes or 0, 0, MOST_BITS, "a budget")

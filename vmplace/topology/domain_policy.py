@@ -77,6 +77,15 @@ class Numatune:
             return None
         return tuple(sorted({nid for nids in self.nids.values() for nid in nids}))
 
+    @property
+    def elsewhere(self) -> str:
+        """Return why memory may not be on a node, in words."""
+        return f"{self.by} binds it to other nodes"
+
+    def of_cell(self, cell: int | None) -> tuple[int, ...] | None:
+        """Return the nodes that memory of this cell may be on, None for no limit."""
+        return self.nids.get(cell, self.nids.get(None))
+
 
 @dataclass(frozen=True)
 class CloudNames:

@@ -88,7 +88,7 @@ def fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | None
         if target == REPLICATED:
             near = guest.worker
             times = max(int(near.sum()) - 1, 1)
-            fits = upto <= float(copies[near].min(initial=np.inf))
+            fits = upto <= float(np.minimum(copies, free)[near].min(initial=np.inf))
             fits &= upto * times <= min(churn, guest.copy_pages)
             used = float(upto[fits][-1]) if fits.any() else 0.0
             copies[near] -= used

@@ -100,7 +100,8 @@ class GuestView:
 class Snapshot:
     """The whole host at one moment; ``budget_bytes`` may be moved until the next one (None: no limit).
 
-    ``replica_ratio``: share of a node's free memory that replicas may take, 0 where there can be none.
+    ``replica_ratio``: share of a node's free memory, replicas included, that these may take; 0 where there
+    can be none.
     ``huge_replicas``: huge pages can have them, too.  ``now_ns``: of a clock that never goes back;
     ``window_s``: how long a window is.
     """

@@ -78,7 +78,19 @@ def host_view(
     system = memory_of(snapshot.host)
     evidence = _with_think(system, evidence, [*guests, *loads], traffics)
     cores = free_cores(snapshot.host, rest)
-    return _view(snapshot, system, evidence, horizon, cores), traffics
+    return _view(snapshot, system, evidence, horizon, cores, _own_copies(evidence, seen)), traffics
+
+
+def _own_copies(evidence: tuple[GuestEvidence, ...], seen: dict[str, Entries]) -> Matrix:
+    """Return the 4 KiB pages [N] that are copies, of pages that lie elsewhere."""
+    own = np.zeros(len(evidence[0].worker))
+    for one in evidence:
+        copied = np.flatnonzero(one.node == REPLICATED)
+        if len(copied):
+            sizes = one.sizes_of(copied)
+            there = np.bincount(seen[one.name].node[copied], sizes, len(own))
+            own += np.where(one.worker, sizes.sum() - there, 0.0)
+    return own
 
 
 def _evidence(
@@ -258,16 +270,19 @@ def _huge(entries: Entries) -> Bools:
     return np.concatenate([one.is_huge for one in entries.pages])
 
 
-def _view(
+def _view(  # noqa: PLR0913 - a host, and what is known of it
     snapshot: Snapshot,
     system: MemorySystem,
     evidence: tuple[GuestEvidence, ...],
     horizon: Horizon,
     cores: Matrix,
+    own: Matrix,
 ) -> HostView:
-    host = snapshot.host
-    room, free = home.room_pages(host), {node.nid: node.free_bytes for node in host.nodes}
-    copies = [snapshot.replica_ratio * free[nid] / PAGE_BYTES for nid in host.nids]
+    """Return what the planner may know of the host; ``own``: copies [N] that are there."""
+    host, room = snapshot.host, home.room_pages(snapshot.host)
+    free, left = np.array([[one.free_bytes / PAGE_BYTES, room[one.nid]] for one in host.nodes]).T
+    # Of what would be free without them: else each plan would take its share of what the last one left.
+    copies = np.clip(snapshot.replica_ratio * (free + own) - own, 0.0, left)
     churn = np.inf if snapshot.budget_bytes is None else snapshot.budget_bytes / PAGE_BYTES
     return HostView(
         system,
@@ -278,7 +293,7 @@ def _view(
         snapshot.now_ns / horizon.scale,
         None,
         COLLAPSE_NS * horizon.price,
-        Room(float(churn), np.array([room[nid] for nid in host.nids]), np.array(copies)),
+        Room(float(churn), left, copies),
         cores,
     )
 

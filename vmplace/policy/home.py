@@ -86,14 +86,17 @@ class SmallPages:
         return SmallPages(self.pages.elsewhere(node))
 
 
-def plan(snapshot: Snapshot) -> PlacementPlan:
-    """Return the moves that bring the guests' memory home, within the snapshot's budget."""
-    return plan_for(snapshot, one_home)
+def plan(snapshot: Snapshot, room: dict[int, float] | None = None) -> PlacementPlan:
+    """Return the moves that bring the guests' memory home, within the snapshot's budget.
+
+    ``room``: so many pages each node can take, None: all that it has room for.
+    """
+    return plan_for(snapshot, one_home, room)
 
 
-def plan_for(snapshot: Snapshot, belongs: TargetOf) -> PlacementPlan:
+def plan_for(snapshot: Snapshot, belongs: TargetOf, room: dict[int, float] | None = None) -> PlacementPlan:
     """Return the moves that bring each range to where ``belongs`` says, within the snapshot's budget."""
-    room = room_pages(snapshot.host)
+    room = room_pages(snapshot.host) if room is None else room
     moves: list[Move] = []
     stays: list[Stay] = []
     for is_turn in (True, False):

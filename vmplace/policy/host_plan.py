@@ -153,7 +153,7 @@ class HostPlanner:
             change = Change(guest, plan, prices)
             places, left = self._guarded(view, change, spans[guest.name], left)
             kept.append(places)
-        return HostPlacement(kept, wanted=wanted.plans)
+        return HostPlacement(kept, wanted=wanted.plans, room=left)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
         before = self.steady.get(guest.name)
@@ -175,7 +175,7 @@ class HostPlanner:
             moves.append(nodes if changed else None)
             if changed:
                 self.memories[guest.name] = guard.resettled(self.memories[guest.name], guest)
-        return HostPlacement([guest.node for guest in view.guests], moves)
+        return HostPlacement([guest.node for guest in view.guests], moves, room=view.room)
 
     def _guarded(
         self, view: HostView, change: Change, spans: Spans, room: Room | None

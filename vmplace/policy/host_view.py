@@ -297,8 +297,10 @@ class HostPlacement:
     """Where each guest's pages ought to be, and, if vCPUs ought to move, each vCPU's node.
 
     ``wanted``: where they would be but for a guard, and for the room; None where nothing was cut.
+    ``room``: what is left of it.
     """
 
     pages: list[NodeIndexes]
     vcpu_node: list[Indexes | None] | None = None
     wanted: list[NodeIndexes] | None = None
+    room: Room | None = None

@@ -4,8 +4,9 @@
    the host's accesses cost least time, moves and copies pay for themselves, the guard limits what is staked.
 2. One thing needs no knowledge of pages: if all vCPUs of a guest run on one node, its memory belongs there
    (home.py).  So it is done where nobody counts accesses, and where samples alone, which miss most, tell of
-   pages, unless controllers are full (full_controllers.py), or its vCPUs are about to float again.  Other
-   guests whose source sees no nodes are left alone: that a guest spans nodes is no reason to interleave it.
+   pages, unless controllers are full (full_controllers.py), or its vCPUs are about to float again.  It gets
+   the room and budget that the plan by pages leaves.  Other guests whose source sees no nodes are left
+   alone: that a guest spans nodes is no reason to interleave it.
 3. vCPUs that may run on several nodes are tied to one if that saves time with the memory that follows, and
    get the CPUs back that they had if it did not (gather_ties.py).
 4. So many small pages are planned one by one (``MOST_COUNTS``), others by blocks.  Where many guests share in
@@ -31,7 +32,7 @@ from vmplace.policy.gather_choice import chosen
 from vmplace.policy.gather_ties import followed
 from vmplace.policy.gathering import EarlierTie, Gathering, Stage, news
 from vmplace.policy.host_plan import HostPlanner
-from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView
+from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView, Room
 from vmplace.policy.options import Weighing
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, Stay
 from vmplace.policy.plan_changes import allowed_places, changes_of, joined
@@ -39,7 +40,7 @@ from vmplace.policy.plan_state import Known, State, carried_over, remembered
 from vmplace.policy.planner_view import Horizon, host_view, known_s
 from vmplace.policy.vcpu_plan import following_ns
 from vmplace.sampling.page_frames import block_offset
-from vmplace.topology.guest import Identity
+from vmplace.topology.guest import PAGE_BYTES, Identity
 from vmplace.topology.host import HostTopology
 
 __all__ = ["AutoPolicy", "Horizon", "by_pages", "plan_auto", "uncounted"]
@@ -82,9 +83,10 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     before, crowding = state, state.crowding.now(snapshot)
     seen = {guest.topology.name: entries for guest, entries in _iter_entries(snapshot, crowding)}
     gathering = followed(state.gathering, snapshot)
-    rest = _without_evidence(snapshot, seen, crowding, gathering)
+    waiting = gathering
     after = State(planned_s=snapshot.now_ns / 1e9, crowding=crowding, gathering=gathering)
     if not seen:
+        rest = _without_evidence(snapshot, seen, crowding, waiting)
         return replace(rest, vcpu_moves=gathering.moves(snapshot)), remembered(after, before)
     state = carried_over(replace(state, crowding=crowding, gathering=gathering), seen)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
@@ -93,6 +95,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     gathering = chosen(gathering, snapshot, view, _lived_ns(memories, view), horizon.price)
     planner = HostPlanner(memories, steady=dict(state.steady), waiting=gathering.asked(snapshot.guests))
     decision = planner.plan(view)
+    rest = _without_evidence(snapshot, seen, crowding, waiting, decision.room)
     places = {
         guest.topology.name: allowed_places(seen[guest.topology.name], evidence, pages)
         for guest, evidence, pages in zip(guests, view.guests, decision.pages, strict=False)
@@ -230,16 +233,29 @@ def _npages(guest: GuestView) -> int:
 
 
 def _without_evidence(
-    snapshot: Snapshot, seen: dict[str, Entries], crowding: Crowding, gathering: Gathering
+    snapshot: Snapshot,
+    seen: dict[str, Entries],
+    crowding: Crowding,
+    gathering: Gathering,
+    left: Room | None = None,
 ) -> PlacementPlan:
-    """Return what the others' vCPUs alone tell; who waits, for evidence or for vCPUs to float, stays."""
+    """Return what the others' vCPUs alone tell; who waits, for evidence or for vCPUs to float, stays.
+
+    ``left``: what the plan by pages leaves, None: all.  It comes first, as it moves what was seen to be used,
+    and as its moves are the first to be carried out; what goes home goes on until nothing is left.
+    """
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
     tried, leaving = gathering.tried(rest), gathering.leaving(rest, snapshot.now_ns / 1e9)
     waits = {guest.topology.name: WAITS for guest in rest if crowding.waits(guest)}
     waits |= {guest.topology.name: FLOATS for guest in rest if guest.topology.name in leaving}
     rest = tuple(guest for guest in rest if guest.topology.name not in waits)
     names = (guest.topology.name for guest in rest if guest.settings.mode is not Mode.MANUAL)
-    plan = home.plan(replace(snapshot, guests=rest))
+    room = None
+    if left is not None:
+        room = dict(zip(snapshot.host.nids, np.maximum(left.free, 0.0).tolist(), strict=True))
+        budget_bytes = None if np.isinf(left.churn) else max(round(left.churn * PAGE_BYTES), 0)
+        snapshot = replace(snapshot, budget_bytes=budget_bytes)
+    plan = home.plan(replace(snapshot, guests=rest), room)
     return replace(
         plan,
         stays=(*plan.stays, *(Stay(name, why) for name, why in waits.items())),

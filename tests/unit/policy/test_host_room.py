@@ -1,10 +1,10 @@
-"""What a plan may use of a host is used once."""
+"""What a plan may use of a host is used once: by copies, by moves of pages, and by memory that goes home."""
 
 from dataclasses import replace
 
 from tests.unit.model.known_pages import with_history
-from tests.unit.policy.views import GIB, HVA, NPAGES, bits, guest_view, host, ram
-from vmplace.policy.plan import GuestView, Snapshot
+from tests.unit.policy.views import GIB, HVA, NPAGES, bits, guest_view, host, ram, view
+from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
@@ -49,3 +49,30 @@ def test_copies_take_their_share_of_free_memory_once_not_in_each_window() -> Non
 def test_copies_leave_the_reserve() -> None:
     assert copies_through(RESERVE_BYTES, 3) == [0, 0, 0]
     assert max(copies_through(RESERVE_BYTES + (8 << 20))) <= 8 << 20
+
+
+def planned(on: HostTopology, budget_bytes: int | None = None) -> PlacementPlan:
+    """Return a plan for a guest of which pages are known, and one whose memory goes home, both to node 1."""
+    window = bits({1: range(NPAGES)}, range(NPAGES))
+    spans = replace(view(*[window] * 4), dram_per_us=200.0, cpus=4.0, known_s=3600.0)
+    home = guest_view([2, 3], 0)
+    home = replace(home, topology=replace(home.topology, name="home", pid=43))
+    return AutoPolicy()(Snapshot(on, (home, spans), budget_bytes, 0.0, True, now_ns=3600 * S))
+
+
+SOME = NPAGES * 5 // 4
+
+
+def test_memory_that_goes_home_gets_the_room_that_the_plan_by_pages_leaves() -> None:
+    def moved(plan: PlacementPlan) -> dict[str, int]:
+        return {move.guest: len(move.hva) for move in plan.moves}
+
+    everything = moved(planned(host()))
+    assert everything["home"] == NPAGES and everything["db1"] > SOME - NPAGES
+    some = moved(planned(with_free(GIB, RESERVE_BYTES + (SOME + 1) * PAGE_BYTES, GIB, GIB)))
+    assert some == {"db1": everything["db1"], "home": SOME - everything["db1"]}
+
+
+def test_memory_that_goes_home_gets_the_budget_that_the_plan_by_pages_leaves() -> None:
+    plan = planned(host(), SOME * PAGE_BYTES)
+    assert plan.size_bytes == SOME * PAGE_BYTES and len({move.guest for move in plan.moves}) == 2

@@ -4,6 +4,7 @@
 moves into three nodes per page, six bytes per page of each 64 MiB block that was touched.
 """
 
+import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,10 +37,10 @@ class PageRuns:
 
     def page_frames(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]:
         """Return hva / 4096 and nid of every single page."""
-        counts = self.npages.astype(np.int64)
-        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = self.hva // np.uint64(PAGE_BYTES)
-        return np.repeat(first, counts) + offsets.astype(np.uint64), np.repeat(self.nid, counts)
+        ends = np.cumsum(self.npages, dtype=np.uint64)
+        shift = self.hva // np.uint64(PAGE_BYTES) - (ends - self.npages)
+        frames = np.arange(self.total_pages, dtype=np.uint64) + np.repeat(shift, self.npages)
+        return frames, np.repeat(self.nid, self.npages)
 
     def encoded(self) -> bytes:
         """Return the runs as bytes: count (u64), then distances, lengths, nids as columns, deflated.
@@ -56,7 +57,13 @@ def encode_pages(
 ) -> PageRuns:
     """Return pages in any order (``npages`` 512 = a whole huge page) as the fewest runs."""
     order = np.argsort(hva, kind="stable")
-    hva, lengths, nids = hva[order], npages[order].astype(np.int64), nid[order].astype(np.int16)
+    return _joined(hva[order], npages[order].astype(np.int64), nid[order].astype(np.int16))
+
+
+def _joined(
+    hva: npt.NDArray[np.uint64], lengths: npt.NDArray[np.int64], nids: npt.NDArray[np.int16]
+) -> PageRuns:
+    """Return ascending pages as the fewest runs."""
     if not len(hva):
         return PageRuns(hva, lengths.astype(np.uint32), nids)
     ends = hva + (lengths * PAGE_BYTES).astype(np.uint64)
@@ -118,7 +125,7 @@ class PageOrigins:
             yield more._runs(more.via), more._runs(more.to)
 
     def _runs(self, nid: npt.NDArray[np.int16]) -> PageRuns:
-        return encode_pages(self.hva, np.ones(len(self.hva), np.uint32), nid)
+        return _joined(self.hva, np.ones(len(self.hva), np.int64), nid)
 
 
 def _follows(
@@ -130,6 +137,12 @@ def _follows(
     """Tell where nobody but vmplace need have moved a page for it to be on the node ``found``."""
     follows: npt.NDArray[np.bool_] = (to == NOWHERE) | (found == to) | (found == via) | (found == nid)
     return follows
+
+
+def _reached(index: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
+    """Return what selects the same: a slice, which is much faster, of neighbours, as a huge page has."""
+    is_one_run = bool((index[1:] - index[:-1] == 1).all())
+    return slice(int(index[0]), int(index[-1]) + 1) if is_one_run and len(index) else index
 
 
 class OriginMap:
@@ -148,10 +161,11 @@ class OriginMap:
         if not np.array_equal(frames, to_frames):
             raise ValueError("pages came from and went to are not the same")
         blocks = frames // np.uint64(BLOCK_PAGES)
-        for block in np.unique(blocks).tolist():
-            here = blocks == block
-            index = (frames[here] % np.uint64(BLOCK_PAGES)).astype(np.int64)
-            self._add_to(block, index, nids[here], to_nids[here])
+        index = (frames % np.uint64(BLOCK_PAGES)).astype(np.int64)
+        edges = (np.flatnonzero(blocks[1:] != blocks[:-1]) + 1).tolist()
+        for first, end in itertools.pairwise((0, *edges, len(blocks)) if len(blocks) else ()):
+            here = slice(first, end)
+            self._add_to(int(blocks[first]), index[here], nids[here], to_nids[here])
 
     def _add_to(
         self,
@@ -163,9 +177,14 @@ class OriginMap:
         known = self._blocks.get(block)
         if known is None:
             known = self._blocks[block] = np.full((3, BLOCK_PAGES), NOWHERE, np.int16)
-        first, via, last = known[:, index]
-        is_known = (first != NOWHERE) & _follows(nids, first, via, last)
-        known[:, index] = np.where(is_known, first, nids), nids, to
+        where = _reached(index)
+        was, via, last = known[:, where]
+        is_known = was != NOWHERE
+        first = nids
+        if is_known.any():
+            first = np.where(is_known & _follows(nids, was, via, last), was, nids)
+        for row, value in zip(known, (first, nids, to), strict=True):
+            row[where] = value
 
     def iter_pages(self) -> Iterator[PageOrigins]:
         """Yield the pages of one block after the other, ascending."""
@@ -173,12 +192,17 @@ class OriginMap:
             known = self._blocks[block]
             index = np.flatnonzero(known[0] != NOWHERE)
             hva = (index.astype(np.uint64) + np.uint64(block * BLOCK_PAGES)) * np.uint64(PAGE_BYTES)
-            yield PageOrigins(hva, *known[:, index])
+            yield PageOrigins(hva, *known[:, _reached(index)])
 
     def iter_runs(self) -> Iterator[PageRuns]:
         """Yield the nodes that pages were on before vmplace, block after block."""
         for pages in self.iter_pages():
-            yield encode_pages(pages.hva, np.ones(len(pages.hva), np.uint32), pages.nid)
+            yield _joined(pages.hva, np.ones(len(pages.hva), np.int64), pages.nid)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether no page has a known origin, without counting."""
+        return not self._blocks
 
     @property
     def total_pages(self) -> int:

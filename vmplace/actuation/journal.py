@@ -9,7 +9,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,14 @@ from typing import Self
 import msgspec
 
 from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id
-from vmplace.actuation.journal_contents import JournalContents, Skips, guest_id, parse_journal
+from vmplace.actuation.journal_contents import (
+    JournalContents,
+    Skips,
+    every_guest,
+    guest_id,
+    living_frames,
+    parse_journal,
+)
 from vmplace.actuation.journal_file import JournalFile, locked, unusable
 from vmplace.actuation.journal_records import (
     MAGIC,
@@ -53,10 +60,14 @@ class Pin:
 
 def read_journal(path: Path = DEFAULT_PATH) -> JournalContents:
     """Return what stands in a journal, without taking it; an absent file is an empty journal."""
+    return parse_journal(_read(path))
+
+
+def _read(path: Path) -> bytes:
     try:
-        return parse_journal(path.read_bytes())
+        return path.read_bytes()
     except FileNotFoundError:
-        return JournalContents()
+        return b""
     except OSError as err:
         raise unusable(path, err, "read") from err
 
@@ -64,12 +75,20 @@ def read_journal(path: Path = DEFAULT_PATH) -> JournalContents:
 class Journal:
     """The one journal of the running agent; a second agent on the same path is turned away.
 
-    It is waited for ``patience_s`` until the first one has ended.
+    It is waited for ``patience_s`` until the first one has ended.  ``beat`` is called with each record that
+    is read or rewritten: of a TiB of moved pages, all of them take a minute.
     """
 
-    def __init__(self, path: Path = DEFAULT_PATH, *, proc: Path = PROC, patience_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        path: Path = DEFAULT_PATH,
+        *,
+        proc: Path = PROC,
+        patience_s: float = 0.0,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self.path = path
-        self._proc = proc
+        self._proc, self._beat = proc, beat
         self._file: JournalFile | None = None
         self._lock = locked(path, patience_s)
         self.damage: tuple[str, ...] = ()
@@ -81,24 +100,29 @@ class Journal:
             raise
 
     def _open(self) -> None:
-        self._file = JournalFile(self.path)
-        found = self._taken_up(self._file)
-        self.damage = tuple(found.damage)
-        self._compacted = self._file.end
-        with self._reading_proc():
-            pruned = found.pruned(self._proc)
-        if len(pruned.guests) + len(pruned.sysctls) < len(found.guests) + len(found.sysctls):
-            self._tidy()
-
-    def _taken_up(self, file: JournalFile) -> JournalContents:
-        """Return what the file holds, and make it ready for more."""
+        """Make the file ready for more.  No page is decoded: that may take longer than a start may."""
+        self._file = file = JournalFile(self.path)
         data = file.read()
-        found = parse_journal(data, self._ended())
+        found = parse_journal(data, every_guest)
+        self.damage = tuple(found.damage)
         if len(data) < len(MAGIC):
             file.begin(MAGIC)
         else:
             file.resume(found.end)
-        return found
+        self._compacted = file.end
+        self._drop_ended(data, found)
+
+    def _drop_ended(self, data: bytes, found: JournalContents) -> None:
+        """Rewrite the file without guests that ended and without other boots, if there are any."""
+        ended = self._ended()
+        with self._reading_proc():
+            boot_id = read_boot_id(self._proc)
+        is_living = [not ended(guest.identity) for guest in found.guests.values()]
+        if all((*is_living, *(one.boot_id == boot_id for one in found.sysctls.values()))):
+            return
+        # A full disk must not keep an undo from reading what is there; appending still fails loudly.
+        with contextlib.suppress(Exception):
+            self._replace(living_frames(data, ended, boot_id))
 
     def _ended(self) -> Skips:
         """Return what tells, asking once of each guest, whether it has ended: nothing is done to its pages.
@@ -163,27 +187,32 @@ class Journal:
         left, to = (tuple(step[side].encoded() for step in steps) for side in (0, 1))
         self._append(GuestUndoneRecord(guest_id(identity), left, tuple(affinities), to))
 
-    def contents(self) -> JournalContents:
+    def contents(self, guests: Iterable[GuestIdentity] | None = None) -> JournalContents:
         """Return the sum of all that was written, but for sysctls of other boots.
 
-        These are still in the file if that could not be rewritten, as on a full disk.
+        These are still in the file if that could not be rewritten, as on a full disk.  Only pages of
+        ``guests`` are in it, if these are given.
         """
-        return self._parsed(self._ended())
+        ended, keys = self._ended(), None if guests is None else {one.key for one in guests}
+        return self._parsed(lambda one: (keys is not None and one.key not in keys) or ended(one))
 
     def without_pages(self) -> JournalContents:
         """Return the same without pages, which take long to decode."""
-        return self._parsed(lambda identity: True)
+        return self._parsed(every_guest)
 
     def _parsed(self, skips: Skips) -> JournalContents:
         with self._within_memory():
             # By the descriptor: the path may have another file by now.
-            whole = parse_journal(self._file.read(), skips) if self._file else read_journal(self.path)
+            data = self._file.read() if self._file else _read(self.path)
+            whole = parse_journal(data, skips, self._beat)
+        # Opening the file found all damage but that in the pages of a sound frame.
+        self.damage = tuple(dict.fromkeys((*self.damage, *whole.damage)))
         with self._reading_proc():
             return whole.of_boot(read_boot_id(self._proc))
 
     def origins(self, identity: GuestIdentity) -> OriginMap:
         """Return where every page of one guest that was ever moved came from."""
-        return self.contents().guest(identity).pages
+        return self.contents((identity,)).guest(identity).pages
 
     def compact(self) -> None:
         """Rewrite the file as its sum; guests that ended drop out."""
@@ -210,10 +239,18 @@ class Journal:
         self._compacted = self._file.end if self._file else 0
 
     def _rewrite(self, contents: JournalContents) -> None:
+        self._replace(map(frame, contents.records()))
+
+    def _replace(self, frames: Iterable[bytes]) -> None:
         if self._file is None:
             raise JournalError("the journal is closed")
-        self._file.replace(itertools.chain([MAGIC], map(frame, contents.records())))
+        self._file.replace(self._beating(itertools.chain([MAGIC], frames)))
         self._compacted = self._file.end
+
+    def _beating(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        for part in parts:
+            self._beat()
+            yield part
 
     @contextlib.contextmanager
     def _within_memory(self) -> Iterator[None]:

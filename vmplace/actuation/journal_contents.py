@@ -1,7 +1,7 @@
 """What does a journal say in sum: what is to be restored of each guest, and of the host?"""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,15 @@ def _no_guest(identity: GuestIdentity) -> bool:
     return False
 
 
+def every_guest(identity: GuestIdentity) -> bool:
+    """Skip the pages of all guests, which take long to decode."""
+    return True
+
+
+def _nothing() -> None:
+    pass
+
+
 @dataclass
 class GuestOrigins:
     """What is to be restored of one guest: pages to their nodes, vCPU threads (by tid) to their CPUs."""
@@ -41,7 +50,7 @@ class GuestOrigins:
     @property
     def is_empty(self) -> bool:
         """Tell whether nothing is left to be restored."""
-        return not self.affinities and not self.pages.total_pages
+        return not self.affinities and self.pages.is_empty
 
 
 @dataclass
@@ -139,10 +148,23 @@ def guest_id(identity: GuestIdentity) -> GuestId:
     return GuestId(identity.name, identity.pid, identity.start_time, identity.boot_id)
 
 
-def parse_journal(data: bytes, skips: Skips = _no_guest) -> JournalContents:
+def living_frames(data: bytes, ended: Skips, boot_id: str) -> Iterator[bytes]:
+    """Yield the sound frames of a journal file as they are, but of guests that ended and of other boots."""
+    for start, end, record in iter_frames(data):
+        if isinstance(record, SysctlRecord):
+            is_living = record.boot_id == boot_id
+        else:
+            is_living = isinstance(record, SysctlReturnedRecord) or not ended(identity_of(record.guest))
+        if is_living:
+            yield data[start:end]
+
+
+def parse_journal(
+    data: bytes, skips: Skips = _no_guest, beat: Callable[[], None] = _nothing
+) -> JournalContents:
     """Return the sum of a journal file's bytes; damaged parts are left out and reported.
 
-    Pages of guests that it ``skips`` are not decoded.
+    Pages of guests that it ``skips`` are not decoded.  ``beat`` is called for each record.
     """
     contents = JournalContents(end=len(MAGIC), skips=skips)
     if data and not data.startswith(MAGIC[: len(data)]):
@@ -151,6 +173,7 @@ def parse_journal(data: bytes, skips: Skips = _no_guest) -> JournalContents:
             hint="move it away; if another version wrote it, let that version undo first",
         )
     for start, end, record in iter_frames(data):
+        beat()
         if start != contents.end:
             contents.damage.append(f"bytes {contents.end} to {start} are damaged and were skipped")
         contents.end = end

@@ -38,7 +38,7 @@ class HostActuator:
     """The real actuator.
 
     ``killed_pid`` is that of an agent that did not end cleanly, or None; ``settled`` is called once what
-    that one left is reported.
+    that one left is reported.  ``beat`` is called while a long journal is read or rewritten.
     """
 
     def __init__(
@@ -48,13 +48,14 @@ class HostActuator:
         killed_pid: int | None = None,
         settled: Callable[[], None] = lambda: None,
         calls: HostCalls | None = None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         calls = calls or HostCalls()
         self._calls = calls
         self._patience_s = config.window_ms / 1000
         self._killed_pid = killed_pid
         self._settled = settled
-        self._journal = Journal(config.journal_path, proc=calls.proc)
+        self._journal = Journal(config.journal_path, proc=calls.proc, beat=beat)
         left_behind.note_left_behind(calls.proc)
         self._ownership = ownership_of(config)
         self._balancing = NumaBalancing(self._journal, self._ownership, proc=calls.proc)

@@ -118,6 +118,7 @@ def run_agent(
     wakeup = Wakeup()
     wakeup.stop_on_signals(REPEAT_S if supervised else 0.0)
     wakeup.reload_on_hangup()
+    heartbeat = Heartbeat.from_environment()
     lock = AgentLock(config.lock_path)
     killed_pid = lock.take()
     try:
@@ -125,11 +126,12 @@ def run_agent(
             no_core_dumps(),
             # First: it fails if another agent serves this socket.
             contextlib.closing(ControlServer(Path(config.socket), lambda *asked: answers(*asked))) as server,
-            contextlib.closing(HostActuator(config, killed_pid=killed_pid, settled=lock.settled)) as actuator,
+            contextlib.closing(
+                HostActuator(config, killed_pid=killed_pid, settled=lock.settled, beat=heartbeat.beat)
+            ) as actuator,
             threads_end_the_agent(wakeup),
             contextlib.ExitStack() as stack,
         ):
-            heartbeat = Heartbeat.from_environment()
             standing = StandingOrders(config.standing_orders_path)
             parts = replace(open_parts(config, actuator, heartbeat.beat), standing=standing)
             if record is not None:

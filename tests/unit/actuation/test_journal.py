@@ -17,11 +17,19 @@ import pytest
 from tests.unit.actuation.child_guest import child_guest, guest_of
 from tests.unit.actuation.fake_kernel import FakeKernel
 from vmplace.actuation import journal as journal_module
+from vmplace.actuation import journal_contents
 from vmplace.actuation.identity import GuestIdentity, read_boot_id, read_identity
 from vmplace.actuation.journal import Journal, Pin, read_journal
-from vmplace.actuation.journal_contents import parse_journal
-from vmplace.actuation.journal_records import GuestId, PagesRecord
-from vmplace.actuation.page_runs import NOWHERE, OriginMap, PageRuns, encode_pages
+from vmplace.actuation.journal_contents import guest_id, parse_journal
+from vmplace.actuation.journal_records import GuestId, PagesRecord, framed
+from vmplace.actuation.page_runs import (
+    BLOCK_PAGES,
+    NOWHERE,
+    OriginMap,
+    PageRuns,
+    decode_runs,
+    encode_pages,
+)
 from vmplace.actuation.undo import undo
 from vmplace.errors import JournalError
 
@@ -327,3 +335,65 @@ def test_a_guest_that_cannot_be_asked_whether_it_runs_stays_in_the_journal(tmp_p
     (proc / "sys/kernel/random/boot_id").write_bytes(bytes(1 << 17))
     with pytest.raises(JournalError, match="more than"):
         Journal(tmp_path / "journal", proc=proc)
+
+
+def test_to_open_a_journal_takes_no_look_at_pages(
+    tmp_path: Path, me: GuestIdentity, monkeypatch: pytest.MonkeyPatch
+):
+    """Those of a TiB take a minute, and a service has to start, and to stop, within a limit."""
+    path, ended = tmp_path / "journal", replace(me, name="ended", start_time=me.start_time + 1)
+    with Journal(path) as journal:
+        for frame in range(5):
+            journal.record_pages(me, one_run(frame, frame), one_run(frame, 6))
+            journal.record_pages(ended, one_run(frame, 0))
+    decoded: list[bytes] = []
+
+    def decode(data: bytes) -> PageRuns:
+        decoded.append(data)
+        return decode_runs(data)
+
+    monkeypatch.setattr(journal_contents, "decode_runs", decode)
+    with Journal(path) as journal:
+        assert set(journal.without_pages().guests) == {me.key} and not decoded
+        assert b"ended" not in path.read_bytes()
+        assert first_nids(journal.origins(me)) == {frame: frame for frame in range(5)} and len(decoded) == 10
+
+
+def test_only_pages_of_guests_that_are_asked_for_are_decoded(tmp_path: Path, me: GuestIdentity):
+    with child_guest(1) as child, Journal(tmp_path / "journal") as journal:
+        other = read_identity(child.guest)
+        for guest in (me, other):
+            journal.record_pages(guest, one_run(guest.pid, 3))
+        contents = journal.contents((other,))
+        assert first_nids(contents.guest(other).pages) == {other.pid: 3}
+        assert first_nids(contents.guest(me).pages) == {}
+
+
+def test_long_work_on_a_journal_tells_that_it_goes_on(tmp_path: Path, me: GuestIdentity):
+    beats: list[int] = []
+    with Journal(tmp_path / "journal", beat=lambda: beats.append(1)) as journal:
+        for block in range(9):
+            journal.record_pages(me, one_run(block * BLOCK_PAGES, 0))
+        for step in (journal.contents, journal.without_pages):
+            beats.clear()
+            step()
+            assert len(beats) == 9
+        beats.clear()
+        journal.compact()
+        # To read them, and to write them again behind the magic.
+        assert len(beats) == 9 + 10
+
+
+def test_a_damaged_record_of_pages_is_reported_once_these_are_asked_for_and_stays(
+    tmp_path: Path, me: GuestIdentity
+):
+    path, ended = tmp_path / "journal", replace(me, start_time=me.start_time + 1)
+    payload = msgspec.msgpack.encode(PagesRecord(guest_id(me), bytes(8) + b"no deflate"))
+    with Journal(path) as journal:
+        journal.record_pages(ended, one_run(1, 0))
+    path.write_bytes(path.read_bytes() + framed(payload))
+    with Journal(path) as journal:
+        journal.record_pages(me, one_run(2, 0))
+        assert journal.damage == () and payload in path.read_bytes()
+        assert first_nids(journal.origins(me)) == {2: 0}
+        assert len(journal.damage) == 1 and "no sound record" in journal.damage[0]

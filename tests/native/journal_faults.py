@@ -127,7 +127,7 @@ def check(path: Path, kernel: SharedKernel, me: GuestIdentity) -> list[str]:
     lost = [tid for tid in np.flatnonzero(kernel.acted).tolist() if tid not in origins.affinities]
     broken += [f"pin {tid} is not in the journal" for tid in lost]
     with Journal(path) as journal:
-        undo(journal, kernel=kernel, guests={me.name})
+        undo(journal, kernel=kernel, guests={me})
     return broken + (["undo is not exact"] if (kernel.nids != home).any() else [])
 
 

@@ -144,9 +144,9 @@ class Replicator:
                 reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES)
         return reported
 
-    def collapse(self, guest: str | None = None) -> Dropped:
-        """Drop all copies of one guest, or of all."""
-        return self._all_let_go(key for key, mine in self._guests.items() if guest in (None, mine.name))
+    def collapse(self) -> Dropped:
+        """Drop all copies of all guests."""
+        return self._all_let_go(self._guests)
 
     def release(self, guest: GuestTopology) -> Dropped:
         """Drop all copies of one guest, by whatever name it went."""

@@ -8,7 +8,7 @@ settled per guest only after that guest is done.  Pages that would not go back s
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,7 @@ from vmplace.actuation.batch import (
     read_settled_nids,
 )
 from vmplace.actuation.batch_size import BatchSize, BatchSizes
-from vmplace.actuation.identity import PROC, is_alive, read_start_time
+from vmplace.actuation.identity import PROC, GuestIdentity, is_alive, read_start_time
 from vmplace.actuation.journal import MORE, Journal
 from vmplace.actuation.journal_contents import GuestOrigins
 from vmplace.actuation.ownership import restore_sysctl
@@ -104,7 +104,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     journal: Journal,
     proc: Path = PROC,
     *,
-    guests: Collection[str] | None = None,
+    guests: Iterable[GuestIdentity] | None = None,
     kernel: MoveKernel | None = None,
     libvirt: LibvirtConnection | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -114,19 +114,22 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     sysfs: Path = SYSFS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> UndoResult:
-    """Undo all guests in the journal, or those named in ``guests`` (then sysctls stay as they are).
+    """Undo all guests in the journal, or ``guests`` by whatever names it has them (then no sysctls).
 
     ``stop`` is asked before each call that moves pages, and each is within the ``allowance``, if there is
     one.  What is not moved stays in the journal.  ``progress`` is called every 64 MiB, in pages of a guest.
     """
-    contents = journal.contents()
+    named = None if guests is None else {one.key: one for one in guests}
+    contents = journal.contents(None if named is None else named.values())
     left_behind.note_left_behind(proc)
     done: list[GuestUndo] = []
     failures: list[str] = []
     ended: list[str] = []
-    for origins in contents.guests.values():
-        if guests is not None and origins.identity.name not in guests:
-            continue
+    for key, origins in contents.guests.items():
+        if named is not None:
+            if key not in named:
+                continue
+            origins.identity = named[key]
         vcpus = VcpusUndoing(libvirt, proc, sysfs, threads=threads or KernelCpus())
         undoing = _GuestUndoing(
             journal, origins, kernel or NativeKernel(), vcpus, proc, stop, allowance, progress, sleep

@@ -55,6 +55,7 @@ class ActStage:
         verdicts: Mapping[str, Verdict] = {}
         with state.notes.fenced("what moved is not judged"):
             verdicts = state.trials.settle(state.roster, result, state.clock.monotonic())
-        for name in (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO):
-            with state.notes.fenced(f"guest {name} is not undone"):
-                state.notes.add(*state.parts.actuator.undo(name, self._listener.is_undo_over))
+        slower = (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO)
+        for guest in filter(None, map(state.roster.get, slower)):
+            with state.notes.fenced(f"guest {guest.name} is not undone"):
+                state.notes.add(*state.parts.actuator.undo(guest.topology, self._listener.is_undo_over))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vmplace import apart, left_behind
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.gfn_kernel import can_move
-from vmplace.actuation.identity import GuestIdentity, is_alive
+from vmplace.actuation.identity import GuestIdentity, is_alive, read_identity
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.journal_records import AffinityRecord
 from vmplace.actuation.mover import Mover
@@ -173,23 +173,23 @@ class HostActuator:
         )
         return (reported, *again.left)
 
-    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Undo one guest or all within the budget; return what was done.
 
         It ends early once ``is_stopping()``, and after ``UNDO_S``: then the journal keeps what is left.
         Raises VmplaceError, with what was done, if something could not be restored.
         """
-        calls, guests = self._calls, None if guest is None else (guest,)
+        calls = self._calls
         until_ns = calls.clock() + int(UNDO_S * 1e9)
 
         def stop() -> bool:
             return is_stopping() or calls.clock() > until_ns
 
-        copies = self._replicator.collapse(guest)
+        copies = self._replicator.collapse() if guest is None else self._replicator.release(guest)
         result = undo(
             self._journal,
             calls.proc,
-            guests=guests,
+            guests=None if guest is None else (read_identity(guest, calls.proc),),
             kernel=calls.kernel,
             stop=stop,
             allowance=UndoAllowance(self._budget, calls, stop),

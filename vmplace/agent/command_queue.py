@@ -82,7 +82,8 @@ class CommandQueue:
 
     def _obeyed(self, order: Order) -> Answer | None:
         """Carry an order out; None = it is answered at the end of the window."""
-        if order.guest is not None and self._roster.get(order.guest) is None:
+        guest = None if order.guest is None else self._roster.get(order.guest)
+        if order.guest is not None and guest is None:
             raise UnknownGuestError(order.guest, self._roster.names())
         LOG.info('order=%s guest=%s reason="asked by root"', order.verb, order.guest or "all")
         if order.verb == "apply":
@@ -94,7 +95,7 @@ class CommandQueue:
         self._hold(order.guest, held=order.verb != "resume")
         done: Answer = (f"{order.guest or 'all guests'}: {order.verb}d",)
         if order.verb == "undo":
-            done = self._actuator.undo(order.guest, self._is_stopping)
+            done = self._actuator.undo(guest.topology if guest else None, self._is_stopping)
         if problem := self._standing.problem:
             hint = "free some space, or make it writable, and order it again"
             raise VmplaceError(f"{'; '.join(done)}, but {problem}", hint=hint)

@@ -49,7 +49,7 @@ class NoActuator:
         """Take nothing."""
         return ()
 
-    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Nothing was done."""
         return ()
 

@@ -34,7 +34,7 @@ class NotifyingActuator:
                 if move.guest in guests:
                     self._keeper.moved(guests[move.guest], move.hva)
 
-    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Restore what the journal holds; that may be any page."""
         try:
             return self._actuator.undo(guest, is_stopping)

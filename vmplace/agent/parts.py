@@ -53,7 +53,7 @@ class Actuator(Protocol):
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take what must not interfere with guests, or give it back (False); return notes."""
 
-    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Restore what the journal holds of one guest, or of all; return what was done, in words.
 
         It ends early once ``is_stopping()``, and leaves the rest in the journal.

@@ -35,11 +35,12 @@ def undo_without_agent(
         return UndoResult()
     calls = calls or HostCalls()
     with Journal(config.journal_path, proc=calls.proc) as journal:
-        _check_known(guest, (one.identity.name for one in journal.without_pages().guests.values()))
+        known = [one.identity for one in journal.without_pages().guests.values()]
+        _check_known(guest, (one.name for one in known))
         return undo(
             journal,
             calls.proc,
-            guests=None if guest is None else (guest,),
+            guests=None if guest is None else [one for one in known if one.name == guest],
             kernel=calls.kernel,
             stop=stop,
             allowance=UndoAllowance(Budget(config.budget.mb_per_s * 1e6), calls, stop),

@@ -315,7 +315,7 @@ def test_a_guest_that_gives_itself_a_name_that_is_no_text_keeps_nobody_from_the_
             journal.compact()
         with Journal(path) as journal:
             assert set(journal.contents().guests) == {strange.key, me.key}
-            done = undo(journal, kernel=kernel, guests={strange.name})
+            done = undo(journal, kernel=kernel, guests={strange})
         assert done.failures == () and kernel.nid_of == {child.hva: 0}
     with Journal(path) as journal:
         assert set(journal.contents().guests) == {me.key}

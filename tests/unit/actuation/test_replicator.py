@@ -162,7 +162,7 @@ def test_a_guest_is_let_go_by_whatever_name_it_had_and_goes_by_its_present_one()
     assert replicator.release(first).reported == ("qemu-0: replicas dropped",)
     assert opened[0].is_closed and dropped == [(0, [0])]
     replicator.apply((), {"web": second})
-    assert replicator.collapse("web").reported == ("web: replicas dropped",) and opened[1].is_closed
+    assert replicator.release(second).reported == ("web: replicas dropped",) and opened[1].is_closed
 
 
 @pytest.mark.parametrize(

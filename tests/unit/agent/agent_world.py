@@ -184,10 +184,11 @@ class World:
         self.owned.append(is_managing)
         return ()
 
-    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         """Put guests back on node 0."""
-        self.undone.append(guest)
-        self.nid_of = {name: nid for name, nid in self.nid_of.items() if guest not in (None, name)}
+        name = None if guest is None else guest.name
+        self.undone.append(name)
+        self.nid_of = {other: nid for other, nid in self.nid_of.items() if name not in (None, other)}
         return ("undone",)
 
     def leftover(self) -> str | None:

@@ -83,6 +83,27 @@ def test_an_undo_that_is_not_complete_is_no_success(tmp_path: Path):
         actuator.close()
 
 
+def test_an_undo_is_of_the_process_whose_name_that_is_now(tmp_path: Path):
+    """A domain of libvirt takes the name from another QEMU, which gets its pid added (with_unique_names)."""
+    with child_guest(8) as first, child_guest(8) as second:
+        pages = {one.hva + i * PAGE: 0 for one in (first, second) for i in range(8)}
+        calls = HostCalls(kernel=(kernel := FakeKernel(pages)))
+        config = Config(state_dir=str(tmp_path), numa_balancing="leave")
+        actuator = HostActuator(config, calls=calls)
+        try:
+            for one in (first, second):
+                web = replace(one.guest, name="web")
+                actuator.apply(plan_of(one.hva, 8, 1, guest="web"), {"web": web}, lambda: False)
+            assert set(kernel.nid_of.values()) == {1}
+            (line,) = actuator.undo(replace(second.guest, name="web"), lambda: False)
+            assert line.startswith("web: ")
+            assert [kernel.nid_of[one.hva] for one in (first, second)] == [1, 0]
+            (line,) = actuator.undo(replace(first.guest, name="web-100"), lambda: False)
+            assert line.startswith("web-100: ") and set(kernel.nid_of.values()) == {0}
+        finally:
+            actuator.close()
+
+
 @pytest.mark.parametrize(("cpus", "moved_for"), [((0,), {"db1"}), ((1000,), set())], ids=["can", "cannot"])
 def test_memory_stays_where_vcpus_could_not_be_pinned(
     tmp_path: Path, cpus: tuple[int, ...], moved_for: set[str]
@@ -189,7 +210,7 @@ def test_an_undo_whose_copies_would_not_go_is_no_success_and_is_tried_again(tmp_
         with pytest.raises(
             VmplaceError, match=r"not everything .* db1: its copies are not dropped yet"
         ) as raised:
-            actuator.undo("db1", lambda: False)
+            actuator.undo(guests["db1"], lambda: False)
         assert "tries again" in str(raised.value.hint)
         with pytest.raises(VmplaceError, match="its copies are not dropped yet"):
             actuator.release(guests["db1"])

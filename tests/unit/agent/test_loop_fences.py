@@ -138,7 +138,7 @@ def test_a_guest_whose_figures_cannot_be_shown_hides_nobody_elses(monkeypatch: p
 
 def test_an_order_that_fails_is_reported_to_who_gave_it_and_ends_nothing():
     class Broken(World):
-        def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+        def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
             raise IndexError("cut journal")
 
     agent = Broken([guest("db1")]).agent()

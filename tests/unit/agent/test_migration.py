@@ -39,7 +39,7 @@ class MigratingWorld(World):
         self.harvested.append(guest.name)
         return super().harvest(guest)
 
-    def undo(self, guest: str | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
         self.undoing()
         # Asked before each call of the kernel, for minutes.
         assert not is_stopping()

@@ -50,9 +50,9 @@ class GuestUndo:
     """What became of one guest, in 4 KiB pages and vCPUs.
 
     ``restored`` went back; ``at_home`` were there already; ``gone`` are no longer mapped; ``stuck`` would
-    not go back, by reason (errno name, or "stopped").  ``others_pages`` were moved by somebody else since
-    vmplace moved them, and stay; ``others_vcpus`` were given other CPUs since vmplace tied them, and keep
-    these.  ``offline_cpus`` are those that ``vcpus`` had, too, and that are offline now.
+    not go back, by reason (errno name, "stopped", or that there is no room).  ``others_pages`` were moved by
+    somebody else since vmplace moved them, and stay; ``others_vcpus`` were given other CPUs since vmplace
+    tied them, and keep these.  ``offline_cpus`` are those that ``vcpus`` had, too, and that are offline now.
     """
 
     guest: str
@@ -96,6 +96,9 @@ class Allowance(Protocol):
         """Take back what was not moved after all."""
 
 
+Room = Callable[[int], int | None]
+"""Returns how many bytes a node can take now; None if that is not known."""
+
 Progress = Callable[[str, int, int], None]
 """Takes the name of a guest, how many of its pages are done, and how many there are."""
 
@@ -109,6 +112,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     libvirt: LibvirtConnection | None = None,
     stop: Callable[[], bool] = lambda: False,
     allowance: Allowance | None = None,
+    room: Room = lambda nid: None,
     progress: Progress = lambda guest, done, total: None,
     threads: ThreadCpus | None = None,
     sysfs: Path = SYSFS,
@@ -117,7 +121,8 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
     """Undo all guests in the journal, or ``guests`` by whatever names it has them (then no sysctls).
 
     ``stop`` is asked before each call that moves pages, and each is within the ``allowance``, if there is
-    one.  What is not moved stays in the journal.  ``progress`` is called every 64 MiB, in pages of a guest.
+    one.  ``room`` is asked at least every 64 MiB: where a node is full, the kernel swaps others' memory out.
+    What is not moved stays in the journal.  ``progress`` is called every 64 MiB, in pages of a guest.
     """
     named = None if guests is None else {one.key: one for one in guests}
     contents = journal.contents(None if named is None else named.values())
@@ -132,7 +137,7 @@ def undo(  # noqa: PLR0913 - all but the journal are seams
             origins.identity = named[key]
         vcpus = VcpusUndoing(libvirt, proc, sysfs, threads=threads or KernelCpus())
         undoing = _GuestUndoing(
-            journal, origins, kernel or NativeKernel(), vcpus, proc, stop, allowance, progress, sleep
+            journal, origins, kernel or NativeKernel(), vcpus, proc, stop, allowance, room, progress, sleep
         )
         try:
             done.append(undoing.run(failures))
@@ -168,6 +173,7 @@ class _GuestUndoing:
         proc: Path,
         stop: Callable[[], bool],
         allowance: Allowance | None,
+        room: Room,
         progress: Progress,
         sleep: Callable[[float], None],
     ) -> None:
@@ -176,7 +182,7 @@ class _GuestUndoing:
         self._kernel = kernel
         self._proc = proc
         self._stop = stop
-        self._allowance = allowance
+        self._allowance, self._room = allowance, room
         self._progress = progress
         self._sleep, self._paused_s = sleep, 0.0
         self._vcpus, self._counts = vcpus, vcpus.counts
@@ -267,6 +273,16 @@ class _GuestUndoing:
         self._move(hva, nids, self._sizes.small, reasons)
         return self._still_away(hva, nids)
 
+    def _fitting(
+        self, pages: npt.NDArray[np.uint64], nid: int, each: int, reasons: dict[int, str]
+    ) -> npt.NDArray[np.uint64]:
+        """Return as many of the pages as there is room for on their node."""
+        room_bytes = self._room(nid)
+        if room_bytes is None or room_bytes >= len(pages) * each:
+            return pages
+        reasons[nid] = f"no room on node {nid}: free memory there and undo again"
+        return pages[: room_bytes // each]
+
     def _allowed(self, count: int, each: int) -> int:
         """Wait until ``count`` of ``each`` so many bytes may be moved, or fewer; return how many."""
         if self._allowance is None:
@@ -294,12 +310,11 @@ class _GuestUndoing:
         size: BatchSize,
         reasons: dict[int, str],
     ) -> None:
+        each = HUGE_BYTES if size is self._sizes.huge else PAGE_BYTES
         for nid in np.unique(nids).tolist():
-            pages = hva[nids == nid]
+            pages = self._fitting(hva[nids == nid], nid, each, reasons)
             while len(pages) and not self._stop():
-                count = size.pages
-                each = HUGE_BYTES if size is self._sizes.huge else PAGE_BYTES
-                count = self._allowed(min(count, len(pages)), each)
+                count = self._allowed(min(size.pages, len(pages)), each)
                 if not count:
                     return
                 self._check()

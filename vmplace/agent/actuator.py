@@ -193,6 +193,7 @@ class HostActuator:
             kernel=calls.kernel,
             stop=stop,
             allowance=UndoAllowance(self._budget, calls, stop),
+            room=calls.room_bytes,
             threads=calls.threads,
             sysfs=calls.sysfs,
             sleep=calls.sleep,

@@ -11,8 +11,11 @@ from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.pinner import SYSFS
 from vmplace.actuation.replicator import Ask, ask_kvm
+from vmplace.errors import VmplaceError
+from vmplace.policy.fit import room_bytes
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.placement import Placement, open_placement
+from vmplace.topology.sysfs import read_node
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,15 @@ class HostCalls:
     ask: Ask = ask_kvm
     threads: ThreadCpus = field(default_factory=KernelCpus)
     sysfs: Path = SYSFS
+
+    def room_bytes(self, nid: int) -> int | None:
+        """Return what a node can take before its reserve is touched; None if only its kernel knows."""
+        if self.kernel is not None:
+            return None
+        try:
+            return room_bytes(read_node(nid, sysfs=self.sysfs))
+        except (OSError, VmplaceError):
+            return None
 
 
 @dataclass(frozen=True)

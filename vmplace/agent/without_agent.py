@@ -44,6 +44,7 @@ def undo_without_agent(
             kernel=calls.kernel,
             stop=stop,
             allowance=UndoAllowance(Budget(config.budget.mb_per_s * 1e6), calls, stop),
+            room=calls.room_bytes,
             progress=progress,
             sleep=calls.sleep,
         )

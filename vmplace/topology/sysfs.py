@@ -26,7 +26,7 @@ def read_host(sysfs: Path = Path("/sys")) -> HostTopology:
             "this kernel shows no NUMA nodes", hint="boot a kernel with CONFIG_NUMA=y, without numa=off"
         )
     online = read_online_cpus(sysfs)
-    nodes = tuple(_read_node(nid, online, sysfs) for nid in nids)
+    nodes = tuple(read_node(nid, online, sysfs) for nid in nids)
     bandwidths, latencies = read_hmat(
         {node.nid for node in nodes if node.cpus}, [node.nid for node in nodes if node.memory_bytes], sysfs
     )
@@ -44,7 +44,8 @@ def read_free_bytes(nid: int, sysfs: Path = Path("/sys")) -> int:
     return parse_node_meminfo(read_text(path)).get("MemFree", 0)
 
 
-def _read_node(nid: int, online: frozenset[int] | None, sysfs: Path) -> Node:
+def read_node(nid: int, online: frozenset[int] | None = None, sysfs: Path = Path("/sys")) -> Node:
+    """Return one node as it is now, with those of its CPUs that are ``online``."""
     root = sysfs / f"devices/system/node/node{nid}"
     memory = parse_node_meminfo(read_text(root / "meminfo"))
     cpus = parse_cpulist(read_text(root / "cpulist"))

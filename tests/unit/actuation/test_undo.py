@@ -176,6 +176,20 @@ def test_an_undo_asks_for_its_budget_before_each_call(journal: Journal):
     assert not result.is_complete
 
 
+def test_an_undo_leaves_room_on_a_node_and_goes_on_once_there_is_more(journal: Journal):
+    """Guests came since, and fill the node that these pages were on."""
+    kernel = FakeKernel({BASE + i * PAGE: i % 2 * 3 for i in range(64)})
+    scatter(journal, kernel, 64)
+    free = {0: 10 * PAGE, 3: 64 * PAGE}
+    room = lambda nid: free[nid] - list(kernel.nid_of.values()).count(nid) * PAGE  # noqa: E731
+    (line,) = undo_lines(result := undo(journal, kernel=kernel, room=room))
+    assert not result.is_complete and "22 pages would not move (no room on node 0: free memory" in line
+    assert [list(kernel.nid_of.values()).count(nid) for nid in (0, 2, 3)] == [10, 22, 32]
+    free[0] = 64 * PAGE
+    assert undo(journal, kernel=kernel, room=room).is_complete
+    assert kernel.nid_of == {BASE + i * PAGE: i % 2 * 3 for i in range(64)}
+
+
 def moved_on(journal: Journal, kernel: FakeKernel, pages: range, nid: int) -> dict[int, int]:
     """Let vmplace move 64 pages from node 0 to node 1, and somebody else some of them on."""
     apply_to(journal, kernel, 1)

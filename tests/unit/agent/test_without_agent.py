@@ -61,6 +61,26 @@ def test_it_keeps_to_the_budget_of_moves_and_tells_how_far_it_is(config: Config,
     assert reported == [("db1", BLOCK_PAGES, NPAGES), ("db1", NPAGES, NPAGES)]
 
 
+def test_it_leaves_the_reserve_of_a_node_free(config: Config, kernel: FakeKernel, tmp_path: Path):
+    node = tmp_path / "sys/devices/system/node/node0"
+    node.mkdir(parents=True)
+    (node / "cpulist").write_text("0\n")
+    named = {"MemTotal": 1000, "MemFree": 45, "Inactive(file)": 20}
+    lines = (f"Node 0 {name}: {mib << 10} kB\n" for name, mib in named.items())
+    (node / "meminfo").write_text("".join(lines))
+    machine = HostCalls(sysfs=tmp_path / "sys")
+    # 3 % of a node stay free; a cache of files that nobody reads gives way.
+    assert machine.room_bytes(0) == 35 << 20 and machine.room_bytes(1) is None
+
+    class Full(HostCalls):
+        def room_bytes(self, nid: int) -> int | None:
+            return max((32 << 20) - list(kernel.nid_of.values()).count(nid) * PAGE, 0)
+
+    clock = SlowClock()
+    result = undo_without_agent(config, None, calls=Full(kernel=kernel, clock=clock, sleep=clock.sleep))
+    assert not result.is_complete and result.guests[0].restored == 32 << 8
+
+
 @pytest.fixture
 def handlers() -> Iterator[None]:
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -273,7 +273,7 @@ def probe_folio_sizes(roots: Roots) -> Capability:
     ]
     if not odd:
         return Capability(name, True, "no other size is on")
-    cure = f"echo never > {folder}/{odd[0]}/enabled (else pages are moved that no plan names)"
+    cure = f"echo never > {folder}/{odd[0]}/enabled (else pages move that no plan names and no undo returns)"
     return Capability(name, False, ", ".join(f"{size}: {reported[size]}" for size in odd), cure)
 
 

@@ -1,16 +1,16 @@
 """After a plan: carry it out, and undo what made a guest slower."""
 
 import logging
-from collections.abc import Mapping
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.balancing import KernelBalancing
+from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
-from vmplace.agent.may_move import may_change, may_move
+from vmplace.agent.may_move import may_change, may_move, may_undo
 from vmplace.agent.notes import described, unexpected
 from vmplace.policy.plan import PlacementPlan
-from vmplace.policy.trial import Trial, Verdict
+from vmplace.policy.trial import Trial
 
 LOG = logging.getLogger(__name__)
 
@@ -45,17 +45,27 @@ class ActStage:
             self._listener.listen()
 
     def judge(self, result: ActuationResult) -> None:
-        """Undo what made a guest slower."""
+        """Undo what made a guest slower, as soon as it may be changed."""
         state = self._state
         if made_room := state.rooms.settle(result):
             for guest in filter(None, map(state.roster.get, made_room)):
                 # These moves were for another guest.  Later moves are compared with its cost from now on.
                 guest.trial = Trial(kept=True)
             return
-        verdicts: Mapping[str, Verdict] = {}
         with state.notes.fenced("what moved is not judged"):
-            verdicts = state.trials.settle(state.roster, result, state.clock.monotonic())
-        slower = (name for name, verdict in verdicts.items() if verdict is Verdict.UNDO)
-        for guest in filter(None, map(state.roster.get, slower)):
-            with state.notes.fenced(f"guest {guest.name} is not undone"):
-                state.notes.add(*state.parts.actuator.undo(guest.topology, self._listener.is_undo_over))
+            state.trials.settle(state.roster, result, state.clock.monotonic())
+        for guest in state.roster:
+            # An order that waits may be to pause.
+            if guest.trial.is_undo_due and may_undo(state, guest.name) and not state.inbox.waiting:
+                self._undo(guest)
+
+    def _undo(self, guest: TrackedGuest) -> None:
+        """Undo what made one guest slower; the rest of it stays due if an order comes."""
+        state, listener = self._state, self._listener
+        with state.notes.fenced(f"guest {guest.name} is not undone"):
+            undone = state.parts.actuator.undo(
+                guest.topology, lambda: listener.is_undo_over() or state.inbox.waiting
+            )
+            state.notes.add(*undone)
+        if not state.inbox.waiting:
+            guest.trial = guest.trial.undone(state.clock.monotonic())

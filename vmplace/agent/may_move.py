@@ -14,6 +14,11 @@ def may_move(state: LoopState, name: str) -> bool:
     return guest is not None and state.trials.may_move(guest, state.clock.monotonic())
 
 
+def may_undo(state: LoopState, name: str) -> bool:
+    """Tell whether what moved for the guest may be undone now; not where root just asked to move it."""
+    return may_change(state, name) and not state.commands.asked_to_move(name)
+
+
 def may_change(state: LoopState, name: str) -> bool:
     """Tell whether the guest's policy and root's orders let anything of it be changed now."""
     guest = state.roster.get(name)

@@ -9,6 +9,7 @@
 3. Worse is what is beyond the noise of both sides and beyond ``TOLERANCE``.  The first placement is undone
    then, exactly; a later one stays, as the journal knows only what was before the first, but no more moves.
 4. Either way the guest is left alone for a while, which doubles each time; a trial that is kept ends that.
+5. As long as the guest may not be changed, what is to be undone stays due.  What is moved later ends that.
 
 A guest whose work changes at the same moment may be judged wrongly: it is tried again later.
 
@@ -34,6 +35,7 @@ ERRORS = 3.0
 """How many standard errors a difference must have."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 NOTHING_SAMPLED = (0.0, 0.0)
+YET = "to be "
 
 
 class Verdict(Enum):
@@ -52,7 +54,7 @@ class Trial:
     ``trying``: something moved since ``before``; ``tried``: as many samples ago.  ``kept``: a placement was
     kept before.
     ``left_alone_until`` and ``wait_s`` in seconds of the caller's clock; ``summary``: the last verdict
-    in words, ``ratio``: its cost after over that before.
+    in words, ``ratio``: its cost after over that before; ``is_undo_due``: what moved is yet to be undone.
     """
 
     before: tuple[float, ...] = ()
@@ -65,6 +67,7 @@ class Trial:
     wait_s: float = FIRST_WAIT_S
     summary: str = ""
     ratio: float | None = None
+    is_undo_due: bool = False
 
     def after_window(
         self,
@@ -84,7 +87,8 @@ class Trial:
         if moved and not measured._is_overdue():
             # A guest without a known cost is not tried: nobody could tell.
             is_tried = len(measured.before) >= BEFORE
-            return replace(measured, trying=is_tried, after=(), sampled=NOTHING_SAMPLED), None
+            again = replace(measured, trying=is_tried, after=(), sampled=NOTHING_SAMPLED, is_undo_due=False)
+            return again, None
         if not measured.trying or len(measured.after) < AFTER:
             return measured, None
         return measured._judged(now_s)
@@ -102,6 +106,18 @@ class Trial:
     def is_left_alone(self, now_s: float) -> bool:
         """Return whether nothing may be moved for the guest."""
         return now_s < self.left_alone_until
+
+    def undone(self, now_s: float) -> "Trial":
+        """Return the state once what was due is undone: measured anew, and left alone at first."""
+        until_s = max(self.left_alone_until, now_s + FIRST_WAIT_S)
+        return replace(
+            self,
+            before=(),
+            sampled=NOTHING_SAMPLED,
+            left_alone_until=until_s,
+            summary=self.summary.removeprefix(YET),
+            is_undo_due=False,
+        )
 
     def _is_overdue(self) -> bool:
         return self.tried >= LONGEST * (1 - ROUNDING)
@@ -132,12 +148,18 @@ class Trial:
         if not is_worse(self.before, self.after):
             return Trial(before=self.after, kept=True, summary=f"kept: {summary}", ratio=ratio), Verdict.KEEP
         verdict = Verdict.HOLD if self.kept else Verdict.UNDO
-        word = "left as it is" if self.kept else "undone"
+        word = "left as it is" if self.kept else f"{YET}undone"
         summary = f"{word}: {summary}; not tried again for {self.wait_s:.0f} s"
         wait_s = min(2 * self.wait_s, LONGEST_WAIT_S)
         until_s = now_s + self.wait_s
+        is_due = verdict is Verdict.UNDO
         return Trial(
-            kept=self.kept, left_alone_until=until_s, wait_s=wait_s, summary=summary, ratio=ratio
+            kept=self.kept,
+            left_alone_until=until_s,
+            wait_s=wait_s,
+            summary=summary,
+            ratio=ratio,
+            is_undo_due=is_due,
         ), verdict
 
 

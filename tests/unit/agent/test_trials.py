@@ -1,7 +1,8 @@
 """The loop undoes what made a guest slower, and leaves it alone then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from tests.unit.agent.agent_world import HOST, NPAGES, World, guest
 from vmplace.actuation.result import ActuationResult, MoveOutcome
 from vmplace.agent.guests import TrackedGuest
+from vmplace.agent.loop import Agent
+from vmplace.agent.orders import Order, Verb
 from vmplace.agent.trials import LEAST_SHARE, Trials
 from vmplace.policy import home
 from vmplace.policy.plan import PlacementPlan, Snapshot
@@ -171,3 +174,59 @@ def test_a_trial_that_was_begun_before_the_guest_was_planned_by_pages_undoes_not
         result = ActuationResult((MoveOutcome("db1", moved=moved, calls=1),))
         verdicts += trials.settle([tracked], result, float(window)).values()
     assert verdicts == []
+
+
+def paused_at_the_verdict(world: World) -> Agent:
+    """Return an agent that was paused between the first placement, which costs 30 %, and its verdict."""
+    agent = world.agent()
+    agent.run(windows=BEFORE + 2)
+    assert world.applied == ["db1"]
+    ordered(agent, "pause", None)
+    agent.run(windows=BEFORE + AFTER + 6)
+    assert "30 %" in agent.status.guests["db1"].reasons[-1]
+    return agent
+
+
+def ordered(agent: Agent, verb: Verb, name: str | None) -> None:
+    agent.inbox.submit(Order(verb, name))
+    agent.state.commands.serve()
+
+
+def test_a_pause_holds_for_what_made_a_guest_slower_too_until_resume() -> None:
+    world = world_with({0: 1.0, 1: 1.3})
+    agent = paused_at_the_verdict(world)
+    assert (world.undone, world.nid_of) == ([], {"db1": 1})
+    ordered(agent, "resume", None)
+    agent.run(windows=agent.status.windows + 1)
+    assert (world.undone, world.nid_of) == (["db1"], {})
+    assert agent.status.guests["db1"].reasons[-1].startswith("undone")
+    # It is left alone, and measured anew where it is now.
+    agent.run(windows=agent.status.windows + BEFORE + AFTER + 2)
+    assert (world.applied, world.undone) == (["db1"], ["db1"])
+
+
+def test_an_order_that_comes_with_the_verdict_is_heard_before_anything_is_undone() -> None:
+    world = world_with({0: 1.0, 1: 1.3})
+    agent = world.agent()
+    end = agent.state.trials.settle
+
+    def settled(*args: Any) -> Mapping[str, Verdict]:
+        if verdicts := end(*args):
+            agent.inbox.submit(Order("pause"))
+        return verdicts
+
+    agent.state.trials.settle = settled  # type: ignore[assignment,method-assign]
+    agent.run(windows=BEFORE + AFTER + 6)
+    assert (world.undone, agent.state.commands.paused) == ([], True)
+
+
+def test_what_root_had_moved_since_the_verdict_is_not_undone_by_it() -> None:
+    world = world_with({0: 1.0, 1: 1.3})
+    agent = paused_at_the_verdict(world)
+    world.nid_of["db1"] = 0
+    agent.inbox.submit(Order("apply", "db1"))
+    agent.run(windows=agent.status.windows + 1)
+    assert world.applied == ["db1", "db1"]
+    ordered(agent, "resume", None)
+    agent.run(windows=agent.status.windows + 1)
+    assert (world.undone, world.nid_of) == ([], {"db1": 1})

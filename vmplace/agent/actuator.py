@@ -150,6 +150,11 @@ class HostActuator:
             and self._is_there(guest.identity)
         }
 
+    def placed(self) -> Mapping[Identity, str]:
+        """Return the names of guests of which the journal holds something, by pid and start time."""
+        guests = [one.identity for one in self._journal.without_pages().guests.values()]
+        return {(one.pid, one.start_time): one.name for one in guests if self._is_there(one)}
+
     def _is_there(self, guest: GuestIdentity) -> bool:
         """Tell whether a guest may still run; one that holds up whoever asks must not keep the agent down."""
         try:

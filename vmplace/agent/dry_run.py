@@ -45,6 +45,10 @@ class NoActuator:
         """Nothing is tied."""
         return {}
 
+    def placed(self) -> Mapping[Identity, str]:
+        """Nothing was moved."""
+        return {}
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take nothing."""
         return ()

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -27,13 +27,15 @@ from vmplace.policy.trial import Trial
 from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy, Numatune
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 
 LOG = logging.getLogger(__name__)
 DECISIONS_KEPT = 50
 ALLOWANCE_S = 2.0
 """What a guest's own rate of moves may save up."""
 MIGRATING_S = 30.0
+MISSED_KEPT = 1000
+"""Guests that were placed and not found any more."""
 SERVED_KEPT = 16
 """Windows; a sampling source sees few accesses in one."""
 
@@ -168,6 +170,9 @@ class Roster:
         ``is_held``: whether root ordered, perhaps an earlier agent, to leave it alone.
         """
         self._loaded, self._holds, self._is_held = loaded, holds, is_held
+        self.placed: Collection[Identity] = ()
+        """Whom an earlier agent placed: their first placement is not on trial any more."""
+        self._missed: deque[Identity] = deque(maxlen=MISSED_KEPT)
         self._guests: dict[str, TrackedGuest] = {}
         self._gone: list[GuestTopology] = []
         self._migrating: dict[str, float] = {}
@@ -276,7 +281,7 @@ class Roster:
         for guest in self:
             guest.begin_window()
         for topology in found:
-            guest = known.get(topology.identity) or TrackedGuest(topology, held=self._is_held(topology))
+            guest = known.get(topology.identity) or self._new(topology)
             try:
                 self._take_up(guest, topology, host_nids, is_new=topology.identity not in known)
             except Exception as err:
@@ -289,11 +294,18 @@ class Roster:
         self._guests = after
         return {guest.topology.identity for guest in self} != before
 
+    def _new(self, topology: GuestTopology) -> TrackedGuest:
+        was_placed = topology.identity in self.placed or topology.identity in self._missed
+        return TrackedGuest(topology, held=self._is_held(topology), trial=Trial(kept=was_placed))
+
     def forget(self, guest: TrackedGuest, reason: str) -> None:
         """Drop a guest that ended."""
         if self._guests.get(guest.name) is guest:
             del self._guests[guest.name]
             self._gone.append(guest.topology)
+            if guest.moved_bytes or guest.trial.kept:
+                # It may be there again at the next look, as the same process.
+                self._missed.append(guest.topology.identity)
             LOG.info('guest=%s pid=%d state=known->gone reason="%s"', guest.name, guest.topology.pid, reason)
 
     @property

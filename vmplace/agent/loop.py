@@ -104,15 +104,15 @@ class Agent:
 
     def _welcome(self) -> None:
         state = self.state
-        left = state.parts.actuator.leftover()
-        if left is None:
-            return
-        LOG.warning("%s", left)
-        self._kept = (left,)
-        if state.config.on_leftover == "undo":
-            with state.notes.fenced("what a killed agent left is not undone"):
-                self._kept = state.parts.actuator.undo(None, self.listener.is_undo_over)
-            self._kept += state.notes.now
+        if left := state.parts.actuator.leftover():
+            LOG.warning("%s", left)
+            self._kept = (left,)
+            if state.config.on_leftover == "undo":
+                with state.notes.fenced("what a killed agent left is not undone"):
+                    self._kept = state.parts.actuator.undo(None, self.listener.is_undo_over)
+                self._kept += state.notes.now
+        with state.notes.fenced("whom an earlier agent placed is not known"):
+            state.roster.placed = state.parts.actuator.placed().keys()
 
     def _farewell(self) -> None:
         state = self.state

@@ -19,7 +19,8 @@ class NotifyingActuator:
 
     def __init__(self, actuator: Actuator, keeper: PlaceKeeper) -> None:
         self._actuator, self._keeper = actuator, keeper
-        self.copies, self.own, self.ties = actuator.copies, actuator.own, actuator.ties
+        self.copies, self.own = actuator.copies, actuator.own
+        self.ties, self.placed = actuator.ties, actuator.placed
         self.leftover, self.close, self.release = actuator.leftover, actuator.close, actuator.release
 
     def apply(

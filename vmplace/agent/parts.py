@@ -50,6 +50,9 @@ class Actuator(Protocol):
     def ties(self) -> Mapping[Identity, EarlierTie]:
         """Return whose vCPUs an earlier agent tied, by pid and start time."""
 
+    def placed(self) -> Mapping[Identity, str]:
+        """Return the names of guests of which the journal holds something, by pid and start time."""
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take what must not interfere with guests, or give it back (False); return notes."""
 

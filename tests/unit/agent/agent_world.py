@@ -96,6 +96,8 @@ class World:
     awaited: frozenset[str] = frozenset()
     migrating: frozenset[str] = frozenset()
     orders_file: Path | None = None
+    placed_before: Mapping[Identity, str] = field(default_factory=dict)
+    left: str | None = None
     bound: Mapping[Identity, Numatune] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -178,6 +180,10 @@ class World:
     def ties(self) -> Mapping[Identity, EarlierTie]:
         return {}
 
+    def placed(self) -> Mapping[Identity, str]:
+        """Return what the test wants."""
+        return self.placed_before
+
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Note it."""
         self.owning = is_managing
@@ -192,8 +198,8 @@ class World:
         return ("undone",)
 
     def leftover(self) -> str | None:
-        """Nothing is left over."""
-        return None
+        """Return what the test wants."""
+        return self.left
 
     def close(self) -> None:
         """Count."""

@@ -63,6 +63,7 @@ def test_what_a_killed_agent_left_is_reported_with_the_cure_if_there_is_somethin
         reported = str(actuator.leftover())
         # For a guest of a TiB this takes longer than systemd waits for a sign.
         assert beats
+        assert actuator.placed() == {(me.pid, me.start_time): "db1"}
     finally:
         actuator.close()
     assert "was killed; its journal holds " in reported and ": 2 MiB; `vmplace undo` restores it" in reported

@@ -230,3 +230,27 @@ def test_what_root_had_moved_since_the_verdict_is_not_undone_by_it() -> None:
     ordered(agent, "resume", None)
     agent.run(windows=agent.status.windows + 1)
     assert (world.undone, world.nid_of) == ([], {"db1": 1})
+
+
+def test_what_an_earlier_agent_placed_is_not_undone_with_what_this_one_moved() -> None:
+    """The journal holds the places from before that one, too."""
+    world = world_with({0: 1.0, 1: 1.3})
+    world.placed_before = {world.running[0].identity: "db1"}
+    agent = world.agent()
+    agent.run(windows=BEFORE + AFTER + 6)
+    assert (world.applied, world.undone) == (["db1"], [])
+    assert agent.status.guests["db1"].reasons[-1].startswith("left as it is")
+
+
+def test_a_guest_that_was_missed_for_one_look_keeps_what_it_had_before() -> None:
+    costs = {0: 2.0, 1: 1.0}
+    world = world_with(costs)
+    agent = world.agent()
+    agent.run(windows=BEFORE + AFTER + 4)
+    running, world.running = world.running, []
+    agent.run(windows=agent.status.windows + 1)
+    world.running = running
+    # Somebody puts it back, and the next placement makes it slower.
+    world.nid_of, costs[1] = {}, 3.0
+    agent.run(windows=agent.status.windows + BEFORE + AFTER + 6)
+    assert (world.applied, world.undone) == (["db1", "db1"], [])

@@ -40,6 +40,8 @@ from vmplace.sampling.source import EarlyReader
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
+PAUSED = "it was not undone, as all guests were paused"
+HELD = "what a killed agent left was not undone, as the guest was held"
 
 
 class Agent:
@@ -108,11 +110,24 @@ class Agent:
             LOG.warning("%s", left)
             self._kept = (left,)
             if state.config.on_leftover == "undo":
-                with state.notes.fenced("what a killed agent left is not undone"):
-                    self._kept = state.parts.actuator.undo(None, self.listener.is_undo_over)
-                self._kept += state.notes.now
+                self._undo_leftover()
         with state.notes.fenced("whom an earlier agent placed is not known"):
             state.roster.placed = state.parts.actuator.placed().keys()
+
+    def _undo_leftover(self) -> None:
+        """Undo what a killed agent left, but nothing of guests that root ordered to leave alone."""
+        state, standing = self.state, self.state.parts.standing
+        if standing.paused:
+            self._kept += (PAUSED,)
+            return
+        placed = state.parts.actuator.placed()
+        held = {identity: name for identity, name in placed.items() if identity in standing.held}
+        undone: tuple[str, ...] = tuple(f"{name}: {HELD}" for name in held.values())
+        whose: set[str | None] = set(placed.values()) - set(held.values()) if held else {None}
+        for name in whose:
+            with state.notes.fenced("what a killed agent left is not undone"):
+                undone += state.parts.actuator.undo(name, self.listener.is_undo_over)
+        self._kept = (*(undone or self._kept), *state.notes.now)
 
     def _farewell(self) -> None:
         state = self.state

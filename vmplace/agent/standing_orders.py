@@ -59,6 +59,11 @@ class StandingOrders:
         """Return what a person should know."""
         return tuple(filter(None, (self._damage, self.problem)))
 
+    @property
+    def held(self) -> frozenset[Identity]:
+        """Return who is to be left alone, by pid and start time."""
+        return self._held
+
     def holds(self, guest: GuestTopology) -> bool:
         """Tell whether this guest is to be left alone."""
         return guest.identity in self._held

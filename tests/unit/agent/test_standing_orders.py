@@ -186,3 +186,22 @@ def test_an_order_that_cannot_be_kept_holds_for_this_agent_and_its_answer_says_s
     path.joinpath("no").mkdir(parents=True)
     ordered(agent, "pause").answer.result(0)
     assert notes_on(path, agent) == [] and world.agent().status.paused
+
+
+@pytest.mark.parametrize(
+    ("held", "undone"), [(None, []), ("db1", ["web"]), ("gone", [None])], ids=["all", "one", "no one there"]
+)
+def test_what_a_killed_agent_left_is_not_undone_where_root_said_to_change_nothing(
+    path: Path, held: str | None, undone: list[str | None]
+):
+    """Of guests that are held by name, the others are undone."""
+    guests = [living(), replace(guest("web"), pid=1), replace(guest("gone"), pid=os.getppid())]
+    world = World(guests, orders_file=path, left="an agent was killed")
+    first = world.agent()
+    first.run(windows=1)
+    ordered(first, "pause", held).answer.result(0)
+    world.placed_before = {one.identity: one.name for one in guests[:2]}
+    second = world.agent(on_leftover="undo")
+    second.run(windows=1)
+    assert world.undone == undone
+    assert any("not undone" in note for note in second.status.notes) == (None not in undone)

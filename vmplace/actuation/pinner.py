@@ -19,9 +19,11 @@ from vmplace.actuation.affinity import (
 from vmplace.actuation.cpusets import read_cpuset
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal, Pin
+from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.guest import GuestTopology, Vcpu
-from vmplace.topology.sysfs import read_online_list
+from vmplace.topology.sysfs import read_online_list, read_present_cpus
+from vmplace.topology.vcpus import read_affinity
 
 SYSFS = Path("/sys")
 
@@ -72,11 +74,21 @@ class Pinner:
 
     def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)
-        before = tuple(sorted(self._threads.read_cpus(vcpu.tid)))
+        before = self._read_before(guest, vcpu)
         # What its cpuset leaves of them: undo must know what vmplace's doing looks like, even if this
         # process is killed before it has looked.
         left = set(cpus) & (read_cpuset(guest.pid, vcpu.tid, self._proc, self._sysfs) or set(cpus))
         return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(left or set(cpus))))
+
+    def _read_before(self, guest: GuestTopology, vcpu: Vcpu) -> tuple[int, ...]:
+        """Return where a thread may run, with CPUs that are offline, which sched_getaffinity(2) leaves out."""
+        now = self._threads.read_cpus(vcpu.tid)
+        try:
+            allowed = read_affinity(guest.pid, vcpu.tid, self._proc)
+        except VmplaceError:
+            allowed = ()
+        # An untied thread is also allowed CPUs that this machine cannot have.
+        return tuple(sorted(now.union(read_present_cpus(self._sysfs).intersection(allowed))))
 
     def _carry_out(self, guest: GuestTopology, pins: list[Pin]) -> tuple[list[Pin], list[Exception]]:
         """Pin each thread; return those that were pinned, with what they got, and what the others raised."""

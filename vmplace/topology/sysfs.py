@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from vmplace.errors import UnsupportedHostError
+from vmplace.errors import OutsideError, UnsupportedHostError
 from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.distance import read_distances, read_nids
@@ -63,6 +63,14 @@ def read_online_cpus(sysfs: Path) -> frozenset[int] | None:
     """Return the online CPUs, or None where the kernel cannot take CPUs offline."""
     listed = read_online_list(sysfs)
     return None if listed is None else frozenset(parse_cpulist(listed))
+
+
+def read_present_cpus(sysfs: Path) -> frozenset[int]:
+    """Return the CPUs that are there, online or not; none where that is not known."""
+    try:
+        return frozenset(parse_cpulist(read_text(sysfs / "devices/system/cpu/present").strip()))
+    except (OSError, OutsideError):
+        return frozenset()
 
 
 def read_online_list(sysfs: Path) -> str | None:

@@ -6,7 +6,7 @@ sched_getaffinity(2) never tells, as of one that is offline.  Threads, kernel an
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.actuation.child_guest import Child, child_guest
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
-from vmplace.actuation.affinity import read_thread_start
+from vmplace.actuation.affinity import KernelCpus, read_thread_start
 from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal, Pin
 from vmplace.actuation.page_runs import encode_pages
@@ -90,6 +90,44 @@ def test_a_tie_that_the_kernel_dropped_is_nobody_elses(journal: Journal, child: 
     os.sched_setaffinity(tid, {0, 1})
     assert undo(journal).guests[0].vcpus == 1
     assert os.sched_getaffinity(tid) == {0}
+
+
+def with_an_offline_cpu(root: Path, pid: int, tid: int) -> tuple[Path, Path]:
+    """Return a /proc and a /sys of a machine whose CPU 1000 went, which the thread was allowed to use.
+
+    proc_pid_status(5) has all CPUs that a thread is allowed, and some that no machine of that kernel has.
+    """
+    proc, sysfs = root / "proc", root / "sys/devices/system/cpu"
+    thread = proc / f"{pid}/task/{tid}"
+    thread.mkdir(parents=True)
+    (proc / "sys").symlink_to("/proc/sys")
+    (proc / f"{pid}/stat").symlink_to(f"/proc/{pid}/stat")
+    for name in ("stat", "cgroup"):
+        (thread / name).symlink_to(f"/proc/{pid}/task/{tid}/{name}")
+    (thread / "status").write_text(f"Name:\tCPU 0/KVM\nCpus_allowed_list:\t0-1,{AWAY},4000\n")
+    sysfs.mkdir(parents=True)
+    (sysfs / "present").write_text(f"0-1,{AWAY}\n")
+    (sysfs / "online").write_text("0-1\n")
+    return proc, root / "sys"
+
+
+def test_a_cpu_that_was_offline_when_the_vcpu_was_tied_is_given_back_too(
+    journal: Journal, child: Child, tmp_path: Path
+):
+    class Kernel(KernelCpus):
+        asked: set[int]
+
+        def set_cpus(self, tid: int, cpus: Iterable[int]) -> None:
+            self.asked = set(cpus)
+            super().set_cpus(tid, self.asked)
+
+    vcpu, kernel = child.guest.vcpus[0], Kernel()
+    proc, sysfs = with_an_offline_cpu(tmp_path / "host", child.guest.pid, vcpu.tid)
+    assert Pinner(journal, proc=proc, sysfs=sysfs).pin(child.guest, vcpu, {0})
+    assert os.sched_getaffinity(vcpu.tid) == {0}
+    (undone,) = undo(journal, threads=kernel, sysfs=sysfs).guests
+    assert (undone.vcpus, undone.offline_cpus, kernel.asked) == (1, (AWAY,), {0, 1, AWAY})
+    assert os.sched_getaffinity(vcpu.tid) == {0, 1}
 
 
 def test_what_is_online_of_a_threads_cpus_is_given_back_and_the_rest_reported(journal: Journal, child: Child):

@@ -49,13 +49,17 @@ MORE = "stop the agent and run `vmplace undo`, which has no limit of memory of i
 
 @dataclass(frozen=True)
 class Pin:
-    """A vCPU thread, the CPUs that it may use, and those that it is pinned to."""
+    """A vCPU thread, the CPUs that it may use, and those that it is pinned to.
+
+    ``usable``: the list of the CPUs that it could use if it were not pinned.
+    """
 
     vcpu_id: int
     tid: int
     start_time: int
     cpus: tuple[int, ...]
     set_to: tuple[int, ...] | None = None
+    usable: str = ""
 
 
 def read_journal(path: Path = DEFAULT_PATH) -> JournalContents:
@@ -151,19 +155,23 @@ class Journal:
         """Note the present nodes of pages that are about to be moved, and to which."""
         self._append(PagesRecord(guest_id(identity), runs.encoded(), to.encoded() if to else b""))
 
-    def record_affinities(
-        self, identity: GuestIdentity, pins: Iterable[Pin], *, by_libvirt: bool, online: str = ""
-    ) -> None:
-        """Note the CPUs of vCPU threads of a guest that are about to be pinned, and to which: all at once.
-
-        ``online``: the list of the CPUs that are online.
-        """
+    def record_affinities(self, identity: GuestIdentity, pins: Iterable[Pin], *, by_libvirt: bool) -> None:
+        """Note the CPUs of vCPU threads of a guest that are about to be pinned, and to which: all at once."""
         guest = guest_id(identity)
         records = (
-            AffinityRecord(guest, pin.vcpu_id, pin.tid, pin.start_time, pin.cpus, by_libvirt, pin.set_to)
+            AffinityRecord(
+                guest,
+                pin.vcpu_id,
+                pin.tid,
+                pin.start_time,
+                pin.cpus,
+                by_libvirt,
+                pin.set_to,
+                usable=pin.usable,
+            )
             for pin in pins
         )
-        self._append(*(msgspec.structs.replace(one, online=online) for one in records))
+        self._append(*records)
 
     def record_sysctl(self, name: str, before: str, after: str) -> SysctlRecord:
         """Note the value of a sysctl that is about to be set; return what was noted."""

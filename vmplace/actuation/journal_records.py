@@ -43,8 +43,8 @@ class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
     """The CPUs a vCPU thread may use before it is pinned to ``set_to``; ``by_libvirt`` = through libvirt.
 
     ``or_set_to`` is what vmplace had set before that: a tie that fails leaves it so.  Earlier versions
-    wrote None for both.  ``online``: the CPUs that were online when ``cpus`` was read (sysfs' list), as
-    sched_getaffinity(2) leaves out all others; empty where that is not known.
+    wrote None for both.  ``usable``: the CPUs that its cpuset left to it when ``cpus`` was read, or that were
+    online (a list as in sysfs), as sched_getaffinity(2) leaves out all others; empty where that is not known.
     """
 
     guest: GuestId
@@ -55,7 +55,7 @@ class AffinityRecord(msgspec.Struct, frozen=True, tag="affinity"):
     by_libvirt: bool
     set_to: tuple[int, ...] | None = None
     or_set_to: tuple[int, ...] | None = None
-    online: str = ""
+    usable: str = msgspec.field(name="online", default="")
 
 
 class SysctlRecord(msgspec.Struct, frozen=True, tag="sysctl"):

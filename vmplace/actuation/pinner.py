@@ -16,11 +16,12 @@ from vmplace.actuation.affinity import (
     read_thread_start,
     set_cpus_by_libvirt,
 )
-from vmplace.actuation.cpusets import read_cpuset
+from vmplace.actuation.cpusets import read_cpuset_list
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal, Pin
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import VcpuMove
+from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.guest import GuestTopology, Vcpu
 from vmplace.topology.sysfs import read_online_list, read_present_cpus
 from vmplace.topology.vcpus import read_affinity
@@ -75,10 +76,14 @@ class Pinner:
     def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)
         before = self._read_before(guest, vcpu)
+        listed = read_cpuset_list(guest.pid, vcpu.tid, self._proc, self._sysfs)
         # What its cpuset leaves of them: undo must know what vmplace's doing looks like, even if this
         # process is killed before it has looked.
-        left = set(cpus) & (read_cpuset(guest.pid, vcpu.tid, self._proc, self._sysfs) or set(cpus))
-        return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(left or set(cpus))))
+        left = set(cpus).intersection(cpus if listed is None else parse_cpulist(listed)) or set(cpus)
+        if listed is None or self._is_by_libvirt(guest):
+            # libvirt narrows the cpuset itself.
+            listed = read_online_list(self._sysfs)
+        return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(left)), listed or "")
 
     def _read_before(self, guest: GuestTopology, vcpu: Vcpu) -> tuple[int, ...]:
         """Return where a thread may run, with CPUs that are offline, which sched_getaffinity(2) leaves out."""
@@ -115,9 +120,8 @@ class Pinner:
         return done, errors
 
     def _record(self, guest: GuestTopology, pins: Iterable[Pin]) -> None:
-        identity, online = read_identity(guest, self._proc), read_online_list(self._sysfs) or ""
-        by_libvirt = self._is_by_libvirt(guest)
-        self._journal.record_affinities(identity, pins, by_libvirt=by_libvirt, online=online)
+        identity, by_libvirt = read_identity(guest, self._proc), self._is_by_libvirt(guest)
+        self._journal.record_affinities(identity, pins, by_libvirt=by_libvirt)
 
     def _set(self, guest: GuestTopology, pin: Pin) -> None:
         cpus = pin.set_to or ()

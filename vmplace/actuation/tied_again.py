@@ -1,8 +1,10 @@
 """A vCPU thread that was tied is tied again: which CPUs does an undo lead to?
 
 To those that it had before the first tie, unless somebody else gave it others since.  What it had just before
-the second tie tells that.  CPUs that were offline then are left out there (sched_getaffinity(2)), and of a
-thread whose last CPU went, the kernel dropped the tie (select_fallback_rq): neither was somebody else.
+the second tie tells that.  CPUs that were offline then, or not in its cpuset, are left out there
+(sched_getaffinity(2)).  A thread that had none left had all that were usable: the kernel shows it those of
+its cpuset, and drops the tie if the last one went offline (select_fallback_rq).  None of that was somebody
+else.
 """
 
 import msgspec
@@ -24,15 +26,16 @@ def tied_again(first: AffinityRecord, again: AffinityRecord) -> AffinityRecord:
 
 
 def _ours(first: AffinityRecord, again: AffinityRecord) -> tuple[int, ...] | None:
-    """Return what the thread had before it was tied again, offline CPUs too; None if others had set that."""
+    """Return what the thread had before it was tied again, all of it; None if others had set that."""
     known = [cpus for cpus in (first.set_to, first.or_set_to, first.cpus) if cpus is not None]
     if first.set_to is None or again.cpus in known:
         return again.cpus
-    if not again.online:
+    if not again.usable:
         return None
-    online, now = frozenset(parse_cpulist(again.online)), set(again.cpus)
+    usable = frozenset(parse_cpulist(again.usable))
+    now = usable.intersection(again.cpus)
     for cpus in known:
-        if now == online.intersection(cpus):
+        if now == usable.intersection(cpus):
             return cpus
-    is_dropped = online.isdisjoint(first.set_to) and now >= online.intersection(first.cpus)
+    is_dropped = usable.isdisjoint(first.set_to) and now >= usable.intersection(first.cpus)
     return again.cpus if is_dropped else None

@@ -11,7 +11,9 @@ from tests.unit.actuation.child_guest import Child, child_guest
 from vmplace.actuation.affinity import KernelCpus
 from vmplace.actuation.cpusets import read_cpuset
 from vmplace.actuation.journal import Journal
+from vmplace.actuation.journal_records import AffinityRecord, GuestId
 from vmplace.actuation.pinner import Pinner
+from vmplace.actuation.tied_again import tied_again
 from vmplace.actuation.undo import undo
 from vmplace.actuation.undo_vcpus import VcpusUndoing
 
@@ -132,6 +134,49 @@ def test_undo_leaves_what_an_operator_narrowed_since(tmp_path: Path, cpuset: Pat
         finally:
             (V1 / "tasks").write_text(str(vcpu.tid))
     assert os.sched_getaffinity(vcpu.tid) == {0}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
+@pytest.mark.parametrize(
+    ("before", "tie"),
+    [({0, 1}, {1}), ({0, 1}, {0}), ({0}, {1}), ({0}, {0, 1}), ({1}, {0}), ({1}, {0, 1})],
+    ids=str,
+)
+def test_a_tie_of_which_a_cpuset_hides_a_part_is_still_vmplaces(
+    tmp_path: Path, cpuset: Path, child: Child, before: set[int], tie: set[int]
+):
+    """As systemd's AllowedCPUs= does.  What cannot be given back as long as it does is so later."""
+    vcpu = child.guest.vcpus[0]
+    os.sched_setaffinity(vcpu.tid, before)
+    with Journal(tmp_path / "journal") as journal:
+        assert Pinner(journal).pin(child.guest, vcpu, tie)
+        (cpuset / "tasks").write_text(str(vcpu.tid))
+        assert os.sched_getaffinity(vcpu.tid) == {0}
+        undo(journal)
+        journal.compact()
+        (V1 / "tasks").write_text(str(vcpu.tid))
+        undo(journal)
+        assert os.sched_getaffinity(vcpu.tid) == before
+        assert not journal.contents().guests
+
+
+@pytest.mark.parametrize(
+    ("now", "usable", "before"),
+    [
+        # The cpuset lost CPU 0, or both; somebody else set 3; nothing is known of a cpuset.
+        ((1,), "1-3", (0, 1, 2, 3)),
+        ((2, 3), "2-3", (0, 1, 2, 3)),
+        ((3,), "2-3", (3,)),
+        ((1,), "", (1,)),
+    ],
+)
+def test_what_a_cpuset_hides_as_a_vcpu_is_tied_again_is_not_forgotten(
+    now: tuple[int, ...], usable: str, before: tuple[int, ...]
+):
+    guest = GuestId("db1", 1, 1, "boot")
+    first = AffinityRecord(guest, 0, 2, 1, (0, 1, 2, 3), by_libvirt=False, set_to=(0, 1))
+    again = AffinityRecord(guest, 0, 2, 1, now, by_libvirt=False, set_to=(2,), usable=usable)
+    assert tied_again(first, again).cpus == before
 
 
 def test_cpus_that_a_cpuset_does_not_leave_are_no_reason_to_pin_again(tmp_path: Path, child: Child):

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id
 from vmplace.actuation.journal_contents import (
     JournalContents,

@@ -5,6 +5,7 @@ as they are, and undo finds them so.
 """
 
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +20,14 @@ from vmplace.actuation.affinity import (
 from vmplace.actuation.cpusets import read_cpuset_list
 from vmplace.actuation.identity import PROC, read_identity
 from vmplace.actuation.journal import Journal, Pin
-from vmplace.errors import VmplaceError
+from vmplace.errors import JournalError, VmplaceError
 from vmplace.policy.plan import VcpuMove
 from vmplace.topology.cpulist import parse_cpulist
 from vmplace.topology.guest import GuestTopology, Vcpu
 from vmplace.topology.sysfs import read_online_list, read_present_cpus
 from vmplace.topology.vcpus import read_affinity
 
+LOG = logging.getLogger(__name__)
 SYSFS = Path("/sys")
 
 
@@ -50,14 +52,17 @@ class Pinner:
         """Let ``vcpu`` run on ``cpus`` only; False if that was so already."""
         return self.pin_together(guest, {vcpu: cpus})
 
-    def pin_together(self, guest: GuestTopology, wanted: Mapping[Vcpu, Iterable[int]]) -> bool:
+    def pin_together(
+        self, guest: GuestTopology, wanted: Mapping[Vcpu, Iterable[int]], *, gives_back: bool = False
+    ) -> bool:
         """Let vCPUs run on these CPUs only, all or none; False if that was so of all.
 
+        ``gives_back``: they had these before vmplace tied them, so that needs no record.
         Raises what the first that failed raised; the others have the CPUs that they had just before.
         """
-        pins = [self._pin(guest, vcpu, cpus) for vcpu, cpus in wanted.items()]
+        pins = [self._pin(guest, vcpu, cpus, gives_back=gives_back) for vcpu, cpus in wanted.items()]
         pins = [pin for pin in pins if pin.cpus != pin.set_to]
-        done, errors = self._carry_out(guest, pins)
+        done, errors = self._carry_out(guest, pins, gives_back=gives_back)
         if errors:
             self._give_back(guest, done)
             raise errors[0]
@@ -73,20 +78,23 @@ class Pinner:
                 if self._threads.read_cpus(pin.tid) == set(pin.set_to or ()):
                     self._set(guest, replace(pin, set_to=pin.cpus))
 
-    def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int]) -> Pin:
+    def _pin(self, guest: GuestTopology, vcpu: Vcpu, cpus: Iterable[int], *, gives_back: bool) -> Pin:
         began = read_thread_start(guest.pid, vcpu.tid, self._proc)
         before = self._read_before(guest, vcpu)
         listed = read_cpuset_list(guest.pid, vcpu.tid, self._proc, self._sysfs)
         # What its cpuset leaves of them: undo must know what vmplace's doing looks like, even if this
         # process is killed before it has looked.
         left = set(cpus).intersection(cpus if listed is None else parse_cpulist(listed)) or set(cpus)
+        if gives_back:
+            # The kernel keeps what is not in its cpuset just now.
+            left = set(cpus)
         if listed is None or self._is_by_libvirt(guest):
             # libvirt narrows the cpuset itself.
             listed = read_online_list(self._sysfs)
         return Pin(vcpu.vcpu_id, vcpu.tid, began, before, tuple(sorted(left)), listed or "")
 
     def _read_before(self, guest: GuestTopology, vcpu: Vcpu) -> tuple[int, ...]:
-        """Return where a thread may run, with CPUs that are offline, which sched_getaffinity(2) leaves out."""
+        """Return where a thread may run, CPUs that are offline too: sched_getaffinity(2) lacks these."""
         now = self._threads.read_cpus(vcpu.tid)
         try:
             allowed = read_affinity(guest.pid, vcpu.tid, self._proc)
@@ -95,14 +103,21 @@ class Pinner:
         # An untied thread is also allowed CPUs that this machine cannot have.
         return tuple(sorted(now.union(read_present_cpus(self._sysfs).intersection(allowed))))
 
-    def _carry_out(self, guest: GuestTopology, pins: list[Pin]) -> tuple[list[Pin], list[Exception]]:
+    def _carry_out(
+        self, guest: GuestTopology, pins: list[Pin], *, gives_back: bool
+    ) -> tuple[list[Pin], list[Exception]]:
         """Pin each thread; return those that were pinned, with what they got, and what the others raised."""
         done: list[Pin] = []
         errors: list[Exception] = []
         if not pins:
             return done, errors
         # On disk together: a guest may have a thousand vCPUs, and each write takes milliseconds.
-        self._record(guest, pins)
+        try:
+            self._record(guest, pins)
+        except JournalError as err:
+            if not gives_back:
+                raise
+            LOG.warning('guest=%s reason="its vCPUs float again without a record: %s"', guest.name, err)
         for pin in pins:
             try:
                 self._set(guest, pin)
@@ -112,7 +127,7 @@ class Pinner:
         # CPUs that are offline, or a cpuset that became smaller meanwhile.
         wanted = {pin.tid: pin.set_to for pin in pins}
         narrowed = [pin for pin in done if pin.set_to != wanted[pin.tid]]
-        if narrowed:
+        if narrowed and not gives_back:
             try:
                 self._record(guest, narrowed)
             except Exception as err:
@@ -159,4 +174,4 @@ def pin_all(pinner: Pinner, moves: Iterable[VcpuMove], guests: Mapping[str, Gues
 def _pin_together(pinner: Pinner, guest: GuestTopology, move: VcpuMove) -> bool:
     """Pin the vCPUs of a move, all or none; False if they run there already."""
     mine = {vcpu: move.cpus[vcpu.vcpu_id] for vcpu in guest.vcpus if vcpu.vcpu_id in move.cpus}
-    return pinner.pin_together(guest, mine)
+    return pinner.pin_together(guest, mine, gives_back=move.nid is None)

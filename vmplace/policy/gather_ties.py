@@ -3,9 +3,8 @@
 1. Guests that the model wants gathered (vcpu_plan.py) are asked for, in each plan until their vCPUs are seen
    there.  Who is not seen there within ``ASKED_S`` may not be changed just now, and is left out for a while.
 2. Then it is tried until counters tell (gather_trial.py): kept, or all vCPUs of the guest get the CPUs back
-   that they had.  That is asked for until it is seen, for ``LOOSE_S``: what the kernel refuses for so long,
-   as the CPUs are offline, is left to ``vmplace undo``.  No other guest is chosen as long as one is asked for
-   or tried.
+   that they had.  That is asked for until it is seen, after ``LOOSE_S`` only once each ``LOOSE_S``: the
+   kernel may refuse, as the CPUs are offline.  No other guest is chosen as long as one is asked for or tried.
 3. What was kept is given back, too, once the operator's word on the guest is another one, once some of its
    vCPUs run elsewhere, or once others come to the cores: vCPUs that have no other node, or somebody for whom
    its vCPUs have to wait (gather_waits.py).  Who was given back is left out, twice as long each time.
@@ -94,7 +93,7 @@ def _held(tie: Tie, view: GuestView, host: HostTopology, now_s: float) -> Tie | 
         return None if now_s - gone_s >= GONE_S else replace(tie, gone_s=gone_s)
     tie = replace(tie, gone_s=None, since_s=tie.since_s if view.may_change else now_s)
     if tie.stage is Stage.LOOSE:
-        return tie if now_s - tie.since_s < LOOSE_S else None
+        return tie if now_s - tie.since_s < LOOSE_S else replace(tie, since_s=now_s, is_refused=True)
     if not _is_welcome(tie, view, host):
         return loose(tie, TAKEN_AWAY, now_s)
     if not _is_whole(tie, view, host):
@@ -152,7 +151,11 @@ def _uncrowded(ties: dict[Identity, Tie], snapshot: Snapshot) -> dict[Identity, 
     for guest in snapshot.guests if ties else ():
         bound.update(snapshot.host.nids_of_cpus(vcpu.cpus) for vcpu in guest.topology.vcpus)
     for nid in sorted({tie.nid for tie in ties.values()} & set(snapshot.host.nids)):
-        here = {who: one for who, one in ties.items() if one.nid == nid and one.stage is not Stage.ASKED}
+        here = {
+            who: one
+            for who, one in ties.items()
+            if one.nid == nid and one.stage is not Stage.ASKED and not one.is_refused
+        }
         is_full = bound[(nid,)] > cores_of(snapshot.host, snapshot.host.node(nid).cpus)
         if is_full and here and all(one.stage is not Stage.LOOSE for one in here.values()):
             last = max(here, key=lambda who: here[who].asked_s)
@@ -170,7 +173,8 @@ def _without_waits(
     free = {who: one for who, one in ties.items() if who in views and views[who].may_change}
     for nid in {one.nid for one in free.values() if one.stage is Stage.KEPT and one.waits.is_over}:
         here = [(who, one) for who, one in free.items() if one.nid == nid]
-        if any(one.stage is Stage.LOOSE and now_s - one.since_s < GONE_S for _, one in here):
+        leaving = [one for _, one in here if one.stage is Stage.LOOSE and not one.is_refused]
+        if any(now_s - one.since_s < GONE_S for one in leaving):
             continue
         kept = {who: one for who, one in here if one.stage is Stage.KEPT}
         worst = max(kept, key=lambda who: kept[who].waits.excess)

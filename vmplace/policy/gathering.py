@@ -30,11 +30,7 @@ class Stage(Enum):
 
 
 NOT_OURS, ITS_OWN = "it is gone, or another technique ties its vCPUs", "its vCPUs have other CPUs"
-ENDS = {
-    Stage.ASKED: "its vCPUs could not be tied, or may not be just now",
-    Stage.LOOSE: "its vCPUs do not take their CPUs back: vmplace undo tries again",
-}
-"""Why a tie is forgotten."""
+NOT_TIED = "its vCPUs could not be tied, or may not be just now"
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ class Tie:
     """One guest's vCPUs: the CPUs of each before, and on the node; ``why`` they are to float again.
 
     ``since_s``: when its stage began, ``gone_s``: since when no vCPU is seen tied any more.
+    ``is_refused``: the CPUs could not be given back for long; ``since_s`` is when that was tried last.
     ``granted``: whether the guard allows for memory that follows.  ``waits``: what waits for a CPU cost since
     the tie was kept.
     """
@@ -55,6 +52,7 @@ class Tie:
     trial: GatherTrial = field(default_factory=GatherTrial)
     why: str = ""
     granted: bool = False
+    is_refused: bool = False
     gone_s: float | None = None
     waits: WaitWatch = field(default_factory=WaitWatch)
 
@@ -62,6 +60,12 @@ class Tie:
     def nid(self) -> int:
         """Return the node."""
         return -1 if self.move.nid is None else self.move.nid
+
+    def is_due(self, now_s: float) -> bool:
+        """Tell whether something is to be done now: what was refused for long is tried as a time begins."""
+        if self.stage is Stage.LOOSE:
+            return not self.is_refused or now_s == self.since_s
+        return self.stage is Stage.ASKED
 
     def tied(self, guest: GuestTopology, host: HostTopology) -> frozenset[int]:
         """Return which vCPUs run where they were tied; CPUs that are offline are in nobody's affinity."""
@@ -140,7 +144,10 @@ class Gathering:
         return frozenset(
             name
             for name, one in self._ties_of(free)
-            if one.stage is Stage.LOOSE and one.gone_s is None and now_s - one.since_s < LEAVING_S
+            if one.stage is Stage.LOOSE
+            and not one.is_refused
+            and one.gone_s is None
+            and now_s - one.since_s < LEAVING_S
         )
 
     def _ties_of(self, guests: Sequence[GuestView]) -> list[tuple[str, Tie]]:
@@ -154,7 +161,7 @@ class Gathering:
         moves = (
             one.move if one.stage is Stage.ASKED else one.loosened(here[identity], snapshot.host)
             for identity, one in sorted(self.ties.items())
-            if identity in here and one.stage in (Stage.ASKED, Stage.LOOSE)
+            if identity in here and one.is_due(snapshot.now_ns / 1e9)
         )
         return tuple(move for move in moves if move.cpus)
 
@@ -164,7 +171,8 @@ def news(before: Gathering, now: Gathering) -> Iterator[str]:
     for identity, tie in {**before.ties, **now.ties}.items():
         was, after = before.ties.get(identity), now.ties.get(identity)
         if after is None:
-            how = ENDS.get(tie.stage, NOT_OURS) if tie.gone_s is None else ITS_OWN
+            how = NOT_TIED if tie.stage is Stage.ASKED else NOT_OURS
+            how = how if tie.gone_s is None else ITS_OWN
             yield f'guest={tie.move.guest} gather={tie.stage.value}->none nid={tie.nid} reason="{how}"'
         elif was is None or was.stage is not after.stage:
             stages = f"{was.stage.value if was else 'none'}->{after.stage.value}"

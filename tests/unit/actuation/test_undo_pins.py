@@ -1,5 +1,6 @@
 """Undo gives vCPUs back the CPUs that they had, and leaves what somebody else set since (pinner.py)."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.actuation.child_guest import child_guest
+from tests.unit.actuation.test_cpusets import of_thread
 from tests.unit.actuation.test_undo import journal
 from vmplace.actuation.affinity import read_thread_start
 from vmplace.actuation.identity import read_identity
@@ -228,3 +230,39 @@ def test_undo_leads_past_a_second_pin_that_failed(journal: Journal, cpus: dict[i
         assert os.sched_getaffinity(first.tid) == {1}
         undone = undo(journal).guests[0]
         assert os.sched_getaffinity(first.tid) == {0, 1} and undone.vcpus == 1
+
+
+@needs_two_cpus
+def test_vcpus_are_given_back_though_the_disk_is_full(journal: Journal, monkeypatch: pytest.MonkeyPatch):
+    """What they had before is in the journal since they were tied; a new tie must wait for the disk."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with child_guest(8) as child:
+        tid, guests = child.guest.vcpus[0].tid, {"db1": child.guest}
+        before = os.sched_getaffinity(tid)
+        tie = VcpuMove("db1", {0: (0,)}, (0, 1), 0, "test")
+        assert pin_all(Pinner(journal), [tie], guests).pinned == (tie,)
+        monkeypatch.setattr(os, "pwrite", full)
+        back = VcpuMove("db1", {0: tuple(before)}, (0,), None, "test")
+        assert pin_all(Pinner(journal), [back], guests).pinned == (back,)
+        assert os.sched_getaffinity(tid) == before
+        assert pin_all(Pinner(journal), [tie], guests).refused == {"db1"}
+        assert os.sched_getaffinity(tid) == before
+        monkeypatch.undo()
+        assert undo(journal).is_complete and os.sched_getaffinity(tid) == before
+
+
+@needs_two_cpus
+def test_vcpus_are_given_all_their_cpus_back_also_those_that_their_cpuset_hides(
+    journal: Journal, tmp_path: Path
+):
+    """Once the cpuset has these again, so has the thread."""
+    with child_guest(8) as child:
+        tid, guests = child.guest.vcpus[0].tid, {"db1": child.guest}
+        pin_all(Pinner(journal), [VcpuMove("db1", {0: (0,)}, (0, 1), 0, "test")], guests)
+        # The file tells of a narrow cpuset that the thread is not in, as if it had left it just then.
+        narrow = Pinner(journal, sysfs=of_thread(tmp_path, tid, "0"))
+        pin_all(narrow, [VcpuMove("db1", {0: (0, 1)}, (0,), None, "test")], guests)
+        assert os.sched_getaffinity(tid) == {0, 1}

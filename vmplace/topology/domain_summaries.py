@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vmplace.errors import UnsupportedHostError, VmplaceError
+from vmplace.errors import UnsupportedHostError
 from vmplace.outside import printable
 from vmplace.topology.domain_policy import PLACEMENT
 from vmplace.topology.guests_libvirt import CURE, SYSTEM_URI, Question
@@ -68,7 +68,9 @@ class DomainSummaries:
         while self._question is not None:
             try:
                 answer = self._question.result(max(until - time.monotonic(), 0.0))
-            except VmplaceError:
+            except TimeoutError:
+                raise
+            except BaseException:
                 self._question, self._parts = None, []
                 raise
             self._question = None

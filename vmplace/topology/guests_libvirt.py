@@ -30,6 +30,7 @@ RETRY_S = 5.0
 """After an answer that lacks something; twice as long after each that still does, up to REFRESH_S."""
 MOST_BYTES = 64 << 20
 SILENCE = "libvirt does not answer"
+UNREAD = "libvirt's answer could not be read"
 CURE = "systemctl status libvirtd"
 FORK_CURE = "free memory, or raise TasksMax of the agent's unit"
 
@@ -104,14 +105,19 @@ class Libvirt:
                 patience_s = 0.0 if self._is_routine else self._answer_s
                 self._worker = Question(self._uri, "domains")
             if self._worker is not None:
-                self._last = _answer_of(self._worker.result(patience_s))
+                answer = self._worker.result(patience_s)
                 self._worker = None
+                self._last = _answer_of(answer)
         except TimeoutError:
             if uuids == self._asked_for and self._may_take_longer:
                 return self._last
             return replace(self._last, problem=SILENCE)
         except VmplaceError as err:
             self._worker, self._last = None, replace(self._last, problem=str(err))
+        except BaseException:
+            # Such as for want of memory.  The rest of the answer is lost: libvirt is asked again.
+            self._worker, self._last = None, replace(self._last, problem=UNREAD)
+            raise
         return self._last
 
     def ask_again(self) -> None:

@@ -106,3 +106,22 @@ def test_the_real_worker_reads_what_is_written():
         {"6695eb01-f6a4-8304-79aa-97f2502e193f": "A", "00000000-0000-0000-0000-000000000000": "B"}
     )
     summaries.finish(60)
+
+
+def test_an_answer_for_which_memory_does_not_suffice_stops_no_later_summary(
+    libvirt: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+):
+    summaries = DomainSummaries()
+    summaries.write({"first": "a"})
+
+    def short(*_: object) -> Answer:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "result", short)
+        with pytest.raises(MemoryError):
+            summaries.finish(0)
+    assert not summaries.is_busy() and libvirt == []
+    summaries.write({"second": "b"})
+    summaries.finish(0)
+    assert [list(part) for part in libvirt] == [["second"]]

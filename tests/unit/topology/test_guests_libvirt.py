@@ -131,6 +131,35 @@ def test_libvirtd_that_is_down_is_a_problem_not_a_failure(tmp_path: Path, worker
     assert len(workers) == 2
 
 
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, name: str, most: int = 1) -> None:
+    """Have a function of the module fail for want of memory, as RLIMIT_DATA may have it, ``most`` times."""
+    real, failed = getattr(guests_libvirt, name), list[int]()
+
+    def short(*args: object) -> object:
+        if len(failed) < most:
+            failed.append(1)
+            raise MemoryError
+        return real(*args)
+
+    monkeypatch.setattr(guests_libvirt, name, short)
+
+
+@needs_libvirt
+@pytest.mark.parametrize("name", ["parse_json", "domain_policy"])
+def test_an_answer_for_which_memory_does_not_suffice_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, name: str
+):
+    clock = Clock()
+    libvirt = Libvirt("test:///default", answer_s=20, clock=clock)
+    short_of_memory(monkeypatch, name)
+    with pytest.raises(MemoryError):
+        libvirt.read()
+    assert libvirt.read().problem
+    clock.now += RETRY_S
+    answer = libvirt.read()
+    assert (list(answer.names.values()), answer.problem) == (["test"], None)
+
+
 PEAK = """
 import resource, subprocess, sys
 answer = subprocess.run([sys.executable, "-P", *sys.argv[1:]], capture_output=True, check=True).stdout

@@ -19,6 +19,7 @@ from vmplace.interfaces.options import (
 )
 
 if TYPE_CHECKING:
+    from vmplace.agent.config import Config
     from vmplace.agent.state import AgentStatus, PlanSummary
 
 LIBVIRT_S = 10.0
@@ -135,17 +136,17 @@ def undo(guest: str | None, settings: bool, as_json: bool, socket: Path | None, 
 
 
 def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool) -> None:
-    from vmplace.agent.config import read_config
     from vmplace.agent.orders import UnknownGuestError
     from vmplace.agent.undo_lines import undo_lines
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
+    settings = _settings_of_undo(config)
     with closing(Wakeup()) as wakeup, undo_progress() as progress:
         wakeup.stop_on_signals()
         try:
-            result = undo_without_agent(read_config(config).config, guest, lambda: wakeup.stopping, progress)
+            result = undo_without_agent(settings, guest, lambda: wakeup.stopping, progress)
         except UnknownGuestError as err:
             raise NothingError(f"{err} in the journal, and no agent runs", hint=err.hint) from err
     _print_lines(undo_lines(result), as_json=as_json)
@@ -156,13 +157,23 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
         raise VmplaceError(reported, hint="the rest stays in the journal: run it again")
 
 
+def _settings_of_undo(path: Path | None) -> "Config":
+    """Return the settings; what is wrong with the file goes to standard error, and stops no undo."""
+    from vmplace.agent.sound_settings import sound_settings
+
+    config, wrong = sound_settings(path)
+    if wrong is not None:
+        cure = f" ({wrong.hint})" if wrong.hint else ""
+        click.echo(f"vmplace: {wrong}{cure}; undoing by the journal {config.journal_path}", err=True)
+    return config
+
+
 def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool) -> None:
-    from vmplace.agent.config import read_config
     from vmplace.agent.without_agent import give_back_without_agent
 
     if guest is not None:
         raise click.UsageError("--settings concerns the host: give no GUEST")
-    reported, failures = give_back_without_agent(read_config(config).config)
+    reported, failures = give_back_without_agent(_settings_of_undo(config))
     if reported or not failures:
         _print_lines(reported or ("nothing to restore",), as_json=as_json)
     if failures:

@@ -19,11 +19,12 @@ from vmplace.actuation.journal import Journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing
 from vmplace.actuation.page_runs import BLOCK_PAGES
-from vmplace.agent import without_agent
+from vmplace.agent import config as agent_config
+from vmplace.agent import sound_settings, without_agent
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
-from vmplace.errors import JournalError, VmplaceError
+from vmplace.errors import ConfigError, JournalError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.interfaces.act_commands import undo
 from vmplace.interfaces.error_lines import error_line
@@ -129,6 +130,33 @@ def test_a_guest_that_the_journal_does_not_know_is_no_success(
     assert "no guest 'db7'" in str(done.exception)
     assert ("db1" if has_journal else "none") in str(done.exception.hint)
     assert done.output == ""
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    "mistake",
+    ["no_such_key = 1", 'policy = "nod"', "window_ms = -1", "[budget]\nmb_per_s = 0", "[guests.db1]\nx"],
+    ids=["key", "policy", "value", "section", "no TOML"],
+)
+def test_a_mistake_in_the_settings_keeps_no_undo_from_the_journal_that_they_name(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: str
+):
+    with Journal(config.journal_path):
+        pass
+    file = tmp_path / "vmplace.toml"
+    file.write_text(f'state_dir = "{tmp_path}"\nsocket = "{config.socket}"\n{mistake}\n')
+    for module in (agent_config, sound_settings):
+        monkeypatch.setattr(module, "DEFAULT_CONFIG", file)
+    for words in ([], ["--settings"]):
+        done = CliRunner().invoke(undo, [*words, "--socket", config.socket])
+        assert done.exit_code == 0 and done.stdout.startswith("nothing to "), done.exception
+        assert f"{file}:" in done.stderr and f"by the journal {config.journal_path}" in done.stderr
+
+
+def test_a_named_file_that_is_no_toml_is_refused_as_it_may_name_any_journal(config: Config, tmp_path: Path):
+    (tmp_path / "vmplace.toml").write_text(f'state_dir = "{tmp_path}\n')
+    words = ["--config", str(tmp_path / "vmplace.toml"), "--socket", config.socket]
+    assert isinstance(CliRunner().invoke(undo, words).exception, ConfigError)
 
 
 @pytest.fixture

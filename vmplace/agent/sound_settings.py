@@ -1,0 +1,62 @@
+"""Which settings hold for an undo if vmplace.toml has a mistake?  Those that are sound by themselves.
+
+An undo must not wait for somebody who corrects the file: the journal has what was before.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vmplace.agent.config import DEFAULT_CONFIG, MOST_BYTES, Config, read_config
+from vmplace.errors import ConfigError
+from vmplace.outside import lines, parse_toml, read_bytes
+
+
+def sound_settings(path: Path | None = None) -> tuple[Config, ConfigError | None]:
+    """Return the settings, and what is wrong with the file, if something is.
+
+    Raises ConfigError where the file ``path`` was asked for and is no TOML: it may name any journal.
+    """
+    try:
+        return read_config(path).config, None
+    except ConfigError as err:
+        try:
+            tree = _tree(path)
+        except (OSError, ValueError):
+            raise err from None
+        kept = {key: value for key, value in tree.items() if _is_sound({key: value})}
+        return msgspec.convert(kept, Config), err
+
+
+def _tree(path: Path | None) -> dict[str, Any]:
+    """Return what stands in the file; of the usual one, if it is no TOML, lines that are; else ValueError."""
+    text = read_bytes(path or DEFAULT_CONFIG, MOST_BYTES).decode()
+    try:
+        return parse_toml(text)
+    except ValueError:
+        if path is not None:
+            raise
+    tree: dict[str, Any] = {}
+    for line in lines(text):
+        if line.lstrip().startswith("["):
+            break
+        if _is_toml(line):
+            tree |= parse_toml(line)
+    return tree
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        parse_toml(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_sound(tree: dict[str, Any]) -> bool:
+    try:
+        msgspec.convert(tree, Config)
+    except msgspec.ValidationError:
+        return False
+    return True

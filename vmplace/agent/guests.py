@@ -1,6 +1,7 @@
 """Which guests does the agent know, and what does it remember of each?"""
 
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -36,6 +37,8 @@ ALLOWANCE_S = 2.0
 MIGRATING_S = 30.0
 MISSED_KEPT = 1000
 """Guests that were placed and not found any more."""
+COUNTS_KEPT_S = 30.0
+"""For so long the last counts hold where a window has none: without them a guest is planned for otherwise."""
 SERVED_KEPT = 16
 """Windows; a sampling source sees few accesses in one."""
 
@@ -54,6 +57,7 @@ class TrackedGuest:
     cost_ratio: float | None = None
     held: bool = False
     rate: MemoryRate | None = None
+    counted_s: float = -math.inf
     costs: CostSamples = field(default_factory=CostSamples)
     trial: Trial = field(default_factory=Trial)
     problem: str | None = None
@@ -89,6 +93,18 @@ class TrackedGuest:
         self.complaints_before, self.complaints = frozenset(self.complaints), set()
         if self.decided is not None:
             self.problem = self.decided.problem
+
+    def take_rate(self, rate: MemoryRate | None, now_s: float) -> None:
+        """Take up how busy a window was; without a count of accesses the last one holds for a while."""
+        before = self.rate
+        if rate is not None and rate.dram_per_us is not None:
+            self.rate, self.counted_s = rate, now_s
+        elif before is None or now_s - self.counted_s >= COUNTS_KEPT_S:
+            self.rate = rate
+        elif rate is None:
+            self.rate = replace(before, waits=None)
+        else:
+            self.rate = replace(rate, dram_per_us=before.dram_per_us)
 
     @property
     def view(self) -> GuestView:
@@ -143,7 +159,8 @@ class TrackedGuest:
     def dram_per_us(self) -> float | None:
         """Return its accesses to DRAM a microsecond, None where nothing tells.
 
-        As counted in the last window; else as samples imply, a mean of the last windows, as they are few.
+        As counted in the last window, or shortly before; else as samples imply, a mean of the last windows,
+        as they are few.
         """
         if self.rate is not None and self.rate.dram_per_us is not None:
             return self.rate.dram_per_us

@@ -51,7 +51,7 @@ class Trials:
         guests = tuple(guests)
         self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
         for guest in guests:
-            guest.rate = self._rate(guest)
+            guest.take_rate(self._rate(guest), now_s)
             cost = self._costs.get(guest.name)
             guest.costs.add(cost, guest.rate, self._window_s, self._sample_s, now_s)
 

@@ -4,7 +4,8 @@
 2. A guest has MOST_EVENTS at the most (counting.py).  Of one with more vCPUs some are counted, at equal
    distances, and each stands for as many as it is one of: right where vCPUs do much the same.
 3. There are fewer counters than events, so the kernel takes turns: a count is scaled by the time it was
-   wanted over the time it ran.
+   wanted over the time it ran.  A thread that had no turn is taken to do as the others, if these ran for
+   most of the time.
 4. With resctrl the memory bandwidth of a guest's group is read, too (``resctrl_bandwidth``).
 
 Source: perf_event_open(2); Documentation/arch/x86/resctrl.rst (6.12).
@@ -55,9 +56,9 @@ class Count:
         )
 
     @property
-    def scaled(self) -> float | None:
-        """Return what it would be had it counted all the time; None if it never did."""
-        return self.value * self.enabled_ns / self.running_ns if self.running_ns else None
+    def scaled(self) -> float:
+        """Return what it would be had it counted all the time; 0 if it never did."""
+        return self.value * self.enabled_ns / self.running_ns if self.running_ns else 0.0
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,13 @@ class PerfCounters:
         is_new, counted = counting.count(self._pid, self._key, self._events)
         now = [Count(*count) for _, *count in counted]
         before, self._last = self._last, now
-        grown: dict[str, list[float | None]] = {name: [] for name in self._names}
+        grown: dict[str, list[Count]] = {name: [] for name in self._names}
         if is_new:
             self._counted = [error == 0 for error, *_ in counted]
             return dict.fromkeys(grown)
         for name, is_counted, count, earlier in zip(cycle(self._names), self._counted, now, before):
             if is_counted:
-                grown[name].append(_growth(count, earlier))
+                grown[name].append(count.since(earlier))
         return {name: _sum(growths, self._threads_of_one) for name, growths in grown.items()}
 
     def window(self) -> CpuUse:
@@ -144,12 +145,6 @@ class PerfCounters:
     def close(self) -> None:
         """Take the events off; harmless when done twice."""
         counting.drop(self._pid, self._key)
-
-
-def _growth(now: Count, before: Count) -> float | None:
-    growth = now.since(before)
-    # A thread that slept all the time was not wanted to be counted: it did nothing.
-    return growth.scaled if growth.enabled_ns else 0.0
 
 
 def resctrl_bandwidth(
@@ -167,11 +162,15 @@ def resctrl_bandwidth(
     return {name: (now[name] - earlier[name]) / seconds for name in now.keys() & earlier.keys()}, now
 
 
-def _sum(values: Iterable[float | None], each_stands_for: float) -> float | None:
-    known = list(values)
-    if not known or None in known:
+def _sum(growths: Sequence[Count], each_stands_for: float) -> float | None:
+    """Return the count of all threads; None if those that were counted ran for half of the time at most."""
+    # A thread that slept all the time was not wanted to be counted: it did nothing.
+    wanted_ns = sum(one.enabled_ns for one in growths)
+    counted_ns = sum(one.enabled_ns for one in growths if one.running_ns)
+    if not growths or (wanted_ns and 2 * counted_ns <= wanted_ns):
         return None
-    return sum(value for value in known if value is not None) * each_stands_for
+    missing = wanted_ns / counted_ns if counted_ns else 1.0
+    return sum(one.scaled for one in growths) * missing * each_stands_for
 
 
 def spread(threads: Sequence[int], most: int) -> tuple[int, ...]:

@@ -139,9 +139,31 @@ def test_a_thread_that_has_ended_is_left_out() -> None:
     assert gone.counts() == {"task_clock": None}
 
 
-def test_a_count_of_half_the_time_is_doubled_and_one_of_no_time_unknown() -> None:
+@pytest.mark.parametrize(
+    ("threads", "count"),
+    [
+        ([(100, 10, 10), (50, 10, 5)], 200.0),
+        ([(0, 0, 0), (0, 0, 0)], 0.0),
+        # Both did ten a ns; the third ran for half of their time in all, and had no turn.
+        ([(100, 10, 10), (100, 10, 10), (0, 10, 0)], 300.0),
+        ([(100, 10, 10), (0, 10, 0)], None),
+        ([(0, 1, 0), (0, 0, 0)], None),
+        ([(100, 100, 10), (0, 10, 0), (0, 0, 0)], 1100.0),
+    ],
+    ids=["turns", "idle", "one missed", "half missed", "all missed", "a short one missed"],
+)
+def test_threads_without_a_turn_count_as_the_others_if_these_ran_for_most_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, threads: list[tuple[int, int, int]], count: float | None
+) -> None:
+    """Each thread: value, ns that it was wanted, ns that it was counted."""
+    counted = [[(0, 0, 0, 0)] * len(threads), [(0, *one) for one in threads]]
+    monkeypatch.setattr(counting, "count", lambda *_: (False, counted.pop(0)))
+    counters = PerfCounters(range(len(threads)), {"reads": (1, 1)})
+    assert counters.counts() == {"reads": None if count is None else pytest.approx(count)}
+
+
+def test_a_count_of_half_the_time_is_doubled() -> None:
     assert Count(10, 100, 50).scaled == 20
-    assert Count(0, 100, 0).scaled is None
     assert Count(30, 300, 200).since(Count(10, 100, 100)) == Count(20, 200, 100)
 
 

@@ -1,0 +1,79 @@
+"""A window in which nobody could count a guest's accesses: it is planned for as in the window before."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.agent.agent_world import guest
+from tests.unit.model.known_pages import with_history
+from tests.unit.policy.test_full_controllers import narrow_host
+from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
+from vmplace.agent.guests import COUNTS_KEPT_S, TrackedGuest
+from vmplace.agent.trials import Trials
+from vmplace.policy.plan import Snapshot
+from vmplace.policy.policy_auto import AutoPolicy
+from vmplace.sampling.guest_cost import MemoryRate
+from vmplace.topology.guest import GuestTopology
+
+RATE = MemoryRate(cpus=4.0, dram_per_us=1.4, waits=0.1)
+
+
+class Counters:
+    """Tells ``now`` of each guest."""
+
+    name = "counters"
+    now: MemoryRate | None = RATE
+
+    def cost(self, guest: GuestTopology) -> float | None:
+        return 1.0
+
+    def rate(self, guest: GuestTopology) -> MemoryRate | None:
+        return self.now
+
+    def forget(self, guest: GuestTopology) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("missed", [None, MemoryRate(3.0, None)], ids=["all", "accesses"])
+def test_the_last_count_holds_for_a_while_and_no_longer(missed: MemoryRate | None) -> None:
+    counters, tracked = Counters(), TrackedGuest(guest("db1"))
+    trials = Trials(counters)
+
+    def window(now_s: float) -> TrackedGuest:
+        trials.begin([tracked], 1.0)
+        trials.end([tracked], now_s)
+        return tracked
+
+    assert window(1.0).view.dram_per_us == 1.4
+    counters.now = missed
+    assert window(2.0).view.dram_per_us == 1.4
+    assert tracked.view.cpus == (missed.cpus if missed else 4.0)
+    assert tracked.rate and tracked.rate.waits is None
+    assert window(COUNTS_KEPT_S).view.dram_per_us == 1.4
+    assert window(1.0 + COUNTS_KEPT_S).view.dram_per_us is None
+    counters.now = replace(RATE, dram_per_us=2.0)
+    assert window(2.0 + COUNTS_KEPT_S).view.dram_per_us == 2.0
+
+
+@pytest.mark.parametrize("gap", [0, 10])
+def test_a_guest_does_not_move_to_and_fro_where_each_tenth_window_is_not_counted(gap: int) -> None:
+    """Its controller is full, so pages lie on two nodes; uncounted, all would go home, and out again."""
+    policy, node, tracked = AutoPolicy(), np.zeros(NPAGES, int), TrackedGuest(guest("db1"))
+    window, moved = bits({0: range(NPAGES)}, range(NPAGES)), []
+    for now_s in range(1, 51):
+        missed = gap and now_s > 20 and now_s % gap == 0
+        tracked.take_rate(None if missed else RATE, now_s)
+        seen = guest_view([0, 1, 0, 1], node)
+        assert seen.pages
+        ranges = tuple(with_history(one, *[window] * 4) for one in seen.pages.ranges)
+        seen = replace(seen, pages=replace(seen.pages, ranges=ranges), dram_per_us=tracked.view.dram_per_us)
+        seen = replace(seen, cpus=4.0, known_s=3600.0 + now_s)
+        plan = policy(Snapshot(narrow_host(), (seen,), 256 << 20, 0, True, now_ns=(3600 + now_s) * 1e9))
+        for move in plan.moves:
+            node[((move.hva - HVA) // 4096).astype(int)] = move.to_nid
+        moved.append(sum(len(move.hva) for move in plan.moves))
+    assert sum(moved[:20]) > 0 and sum(moved[20:]) < NPAGES

@@ -10,6 +10,7 @@ from vmplace.agent.may_move import may_move
 from vmplace.agent.notes import described
 from vmplace.agent.planning import planned
 from vmplace.agent.state import summary
+from vmplace.policy.known_nodes import changed_nodes
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot, Stay
 from vmplace.policy.policy_auto import by_pages, uncounted
 from vmplace.policy.registry import AUTO
@@ -48,7 +49,7 @@ class PlanStage:
         limits = {guest.name: guest.limits(state.now_ns()) for guest in state.roster}
         snapshot, stays = self._snapshot(state.host, window_ms, limits)
         if state.parts.policy_name == AUTO:
-            state.notes.add(*uncounted(snapshot))
+            state.notes.add(*uncounted(snapshot), *changed_nodes(snapshot))
         plan = NO_PLAN
         with state.notes.fenced(f"policy {state.parts.policy_name} failed, nothing moves"):
             wanted = state.rooms.plan(snapshot, lambda name: may_move(state, name))

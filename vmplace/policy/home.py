@@ -24,6 +24,7 @@ import numpy as np
 from vmplace.model.pages import RangePages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.model.units import Units
+from vmplace.policy.known_nodes import UNKNOWN, node_change
 from vmplace.policy.own_limits import NO_HUGE, RATE_USED, is_free, pages_left
 from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
 from vmplace.policy.spread import (
@@ -209,6 +210,8 @@ def _why_nowhere(host: HostTopology, guest: GuestView, ram: RamRange, allowed: t
     if not allowed:
         return "no node may hold its memory"
     if len(worker_nids(host, guest, ram.cell)) > 1:
+        if change := node_change(host, guest):
+            return UNKNOWN.format(change)
         return "its vCPUs run on several nodes, and nothing tells which of these touches a page"
     return "its vCPUs' nodes are not known"
 

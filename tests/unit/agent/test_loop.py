@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.agent.agent_world import NPAGES, World, guest
+from tests.unit.agent.agent_world import HOST, NPAGES, World, guest
 from vmplace.actuation.result import Copies
 from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import Vcpu
+from vmplace.topology.host import HostTopology, Node
 
 
 def rule(pattern: str, mode: Mode) -> GuestRule:
@@ -257,3 +259,19 @@ def test_a_policy_knows_for_how_long_a_guest_has_been_watched():
     tracked.known_s = 300.0
     agent.run(windows=3)
     assert 0 <= reported[0] < 300 < reported[1] < reported[2]
+
+
+def test_a_node_that_comes_online_while_the_agent_runs_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch):
+    """The source was opened for the nodes of the start: batches tell of these alone."""
+    world = World([replace(guest("db1"), vcpus=(Vcpu(0, 1, (0,)), Vcpu(1, 2, (2,))))], policy=AutoPolicy())
+    agent = world.agent()
+    agent.run(windows=1)
+    assert not any("restart" in note for note in agent.status.notes)
+    distances = {(a, b): 10 if a == b else 20 for a in (0, 1, 4) for b in (0, 1, 4)}
+    grown = HostTopology((*HOST.nodes, Node(4, (), 4 << 30, 4 << 30)), distances)
+    monkeypatch.setattr(world, "host", lambda: grown)
+    agent.run(windows=2)
+    (note,) = (note for note in agent.status.notes if "restart" in note)
+    assert note.startswith("restart vmplace: node 4 came online since")
+    assert any("node 4 came online" in reason for reason in agent.status.guests["db1"].reasons)
+    assert not any("several nodes" in reason for reason in agent.status.guests["db1"].reasons)

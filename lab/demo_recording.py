@@ -14,6 +14,7 @@ from lab.scenario import read_scenario
 from lab.scenario_managers import of_emulation
 from lab.scenario_prepare import prepare_stage
 from vmplace.sampling.recording import Recorder, iter_recording
+from vmplace.sampling.recording_frames import GuestFrame
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
@@ -53,6 +54,8 @@ def pack(loose: Path, out: Path) -> None:
                 recorder.add(guests[event.guest], event)
             elif isinstance(event, HostTopology):
                 recorder.see_host(event)
+            elif isinstance(event, GuestFrame):
+                recorder.begin_guest(event.guest, event.handover)
             else:
                 recorder.tell(event)
 

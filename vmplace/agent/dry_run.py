@@ -3,25 +3,28 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.agent.run_recorder import costs_of, digest, settings_of, snapshot_of
+from vmplace.agent.run_recorder import costs_of, digest, settings_of, snapshot_of, ties_of
 from vmplace.errors import OutsideError, RecordingError
+from vmplace.model.handover import Handover, parse_handover
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
+from vmplace.model.prior_pages import prior_pages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, Move, PlacementPlan, Snapshot
 from vmplace.sampling.page_arrays import NodeIndexes
-from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
+from vmplace.sampling.recording_frames import GuestFrame, PlanFrame, PlannedGuest, RunFrame
 from vmplace.sampling.sample import RangeSample, SampleBatch
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
-Event = HostTopology | GuestTopology | SampleBatch | RunFrame | PlanFrame
+Event = HostTopology | GuestTopology | GuestFrame | SampleBatch | RunFrame | PlanFrame
 Policy = Callable[[Snapshot], PlacementPlan]
 
 
@@ -105,6 +108,7 @@ class Rehearsal:
 class _Guest:
     topology: GuestTopology
     pages: GuestPages | None = None
+    handover: Handover | None = None
     moved_to: dict[int, NodeIndexes] = field(default_factory=dict)
     moved_bytes: int = 0
     moved_bytes_by_nid: Counter[int] = field(default_factory=Counter)
@@ -116,7 +120,10 @@ class _Guest:
     def take(self, batch: SampleBatch, host: HostTopology) -> None:
         """Take a window in, with the pages where the policy has put them."""
         moved = replace(batch, ranges=tuple(self._where_put(sample) for sample in batch.ranges))
-        self.pages = absorbed(self.pages, moved)
+        before = self.pages
+        if before is None and self.handover is not None:
+            before = prior_pages(self.handover, host, self.topology, batch)
+        self.pages = absorbed(before, moved)
         self.placed.append(estimated_traffic(host, self.topology, self.pages))
         # The same heat, the recorded nodes: what the host did itself is not the policy's merit.
         places = (places_of(sample) for sample in batch.ranges)
@@ -180,6 +187,8 @@ class _Run:
                 self.host = event
             elif isinstance(event, GuestTopology):
                 self._meet(event)
+            elif isinstance(event, GuestFrame):
+                self._begin(event)
             elif isinstance(event, RunFrame):
                 self.acted = event.acted
             elif isinstance(event, PlanFrame):
@@ -195,11 +204,27 @@ class _Run:
             self._decide(self.host, decided, window)
 
     def _meet(self, guest: GuestTopology) -> None:
+        for name, one in tuple(self.guests.items()):
+            if one.topology.identity == guest.identity and name != guest.name:
+                # libvirt gave it another name; who had that one has yet to tell its own.
+                other = self.guests.pop(guest.name, None)
+                self.guests[guest.name] = self.guests.pop(name)
+                self.guests |= {} if other is None else {name: other}
         known = self.guests.setdefault(guest.name, _Guest(guest))
         if known.topology.identity != guest.identity:
             # Another one of the same name.
             known.pages = None
         known.topology = guest
+
+    def _begin(self, frame: GuestFrame) -> None:
+        """Forget a guest's pages, as the agent did: who ended meanwhile, or was not found, is learnt anew."""
+        try:
+            handover = parse_handover(frame.handover) if frame.handover else None
+        except OutsideError as err:
+            raise RecordingError(str(err), hint="record again") from err
+        self._meet(frame.guest)
+        known = self.guests[frame.guest.name]
+        known.pages, known.handover = None, handover
 
     def _repeat(self, host: HostTopology, decided: PlanFrame) -> None:
         """Decide as the agent did: what came of it is in the windows that follow."""
@@ -270,6 +295,17 @@ def rehearse(
         run.decisions,
         run.repeated,
     )
+
+
+def earlier_ties(events: Iterable[Event]) -> tuple[Mapping[Identity, EarlierTie], Iterator[Event]]:
+    """Return the ties of an earlier agent that a recorded run began with, and all events."""
+    left, seen = iter(events), list[Event]()
+    for event in left:
+        seen.append(event)
+        if not isinstance(event, HostTopology):
+            break
+    runs = [event for event in seen if isinstance(event, RunFrame)]
+    return (ties_of(runs[0]) if runs else {}), chain(seen, left)
 
 
 def _view(guest: _Guest, settings: GuestSettings, planned: PlannedGuest | None) -> GuestView:

@@ -90,8 +90,9 @@ class Parts:
     """The stages; ``policy_name`` and ``notes`` are for people, ``replica_ratio`` and
     ``huge_replicas`` are the snapshot's, ``counters`` None if nothing tells whether moving helped,
     ``summaries`` None where nothing is handed over; ``holds`` tells whether a guest holds up, now, whoever
-    reads its memory map; ``sampled`` is called with each window of a guest; ``standing``:
-    what root ordered until `vmplace resume`."""
+    reads its memory map; ``sampled`` is called with each window of a guest, and before it, if nothing is
+    known of its pages, ``begins``, with what its last host handed over, if that is of use; ``standing``: what
+    root ordered until `vmplace resume`."""
 
     discovery: Discovery
     source: Source
@@ -105,5 +106,6 @@ class Parts:
     clock: Clock = field(default_factory=HostClock)
     summaries: Summaries | None = None
     holds: Callable[[GuestTopology], bool] = lambda guest: False
+    begins: Callable[[GuestTopology, str], None] = lambda guest, handover: None
     sampled: Callable[[GuestTopology, SampleBatch], None] = lambda guest, batch: None
     standing: StandingOrders = field(default_factory=StandingOrders)

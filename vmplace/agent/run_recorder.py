@@ -5,7 +5,7 @@ A recording that cannot be written is given up with a warning: it must not stop 
 
 import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from vmplace.agent.parts import Parts
 from vmplace.errors import OutsideError, RecordingError, cure_of_writing
 from vmplace.model.pages import GuestPages
+from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import (
     Collapse,
     CostSample,
@@ -27,10 +28,10 @@ from vmplace.policy.plan import (
     Snapshot,
 )
 from vmplace.sampling.recording import Recorder
-from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame
+from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame, TieFrame
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.domain_policy import Numatune
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -60,15 +61,27 @@ class Watched:
 class RunRecorder:
     """Writes what a run sees and decides; ``acts``: its decisions are carried out."""
 
-    def __init__(self, recorder: Recorder, policy_name: str, *, acts: bool) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        policy_name: str,
+        *,
+        acts: bool,
+        ties: Mapping[Identity, EarlierTie] | None = None,
+    ) -> None:
+        """``ties``: those of an earlier agent."""
         self._recorder: Recorder | None = recorder
         self.problem: RecordingError | None = None
         """Why nothing is kept any more."""
-        self._write(lambda one: one.tell(RunFrame(policy_name, acts)))
+        self._write(lambda one: one.tell(RunFrame(policy_name, acts, _tie_frames(ties))))
 
     def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
         """Keep a window of a guest."""
         self._write(lambda recorder: recorder.add(guest, batch))
+
+    def begin(self, guest: GuestTopology, handover: str) -> None:
+        """Keep that nothing is known of the guest's pages, but for what its last host handed over."""
+        self._write(lambda recorder: recorder.begin_guest(guest, handover))
 
     def watching(self, policy: Policy) -> Policy:
         """Return the policy, of which each decision is kept."""
@@ -119,8 +132,17 @@ def recording_run(
     Raises RecordingError if the file exists or cannot be written.
     """
     recorder = Recorder(path, parts.discovery.host(), overwrite=overwrite)
-    kept = RunRecorder(recorder, parts.policy_name, acts=acts)
-    return replace(parts, policy=kept.watching(parts.policy), sampled=kept.add), kept
+    kept = RunRecorder(recorder, parts.policy_name, acts=acts, ties=parts.actuator.ties())
+    return replace(parts, policy=kept.watching(parts.policy), begins=kept.begin, sampled=kept.add), kept
+
+
+def _tie_frames(ties: Mapping[Identity, EarlierTie] | None) -> tuple[TieFrame, ...]:
+    return tuple(TieFrame(*who, dict(one.before), dict(one.since)) for who, one in (ties or {}).items())
+
+
+def ties_of(frame: RunFrame) -> Mapping[Identity, EarlierTie]:
+    """Return the ties of an earlier agent that a run began with."""
+    return {(one.pid, one.start_time): EarlierTie(one.before, one.since) for one in frame.ties}
 
 
 def costs_of(planned: PlannedGuest) -> tuple[CostSample, ...]:

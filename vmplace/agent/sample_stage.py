@@ -4,7 +4,9 @@ from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.waiting import Waits
 from vmplace.model.page_windows import absorbed
+from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import Mode
+from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.guest import GuestTopology
 
 
@@ -66,9 +68,9 @@ class SampleStage:
         def step(topology: GuestTopology) -> None:
             state.heartbeat.beat()
             batch = state.parts.source.harvest(topology)
+            before = guest.pages or self._prior(guest, batch)
             state.parts.sampled(topology, batch)
             with state.readings.charged(guest):
-                before = guest.pages or state.handovers.prior(guest, state.host, batch)
                 guest.pages = absorbed(before, batch)
                 if guest.read_since_s is None:
                     guest.read_since_s = state.clock.monotonic()
@@ -76,6 +78,14 @@ class SampleStage:
                 guest.served.append(batch.served)
 
         state.roster.tried(guest, step)
+
+    def _prior(self, guest: TrackedGuest, batch: SampleBatch) -> GuestPages | None:
+        """Return what the guest's last host knew of its pages before ``batch``, the first window here."""
+        state = self._state
+        with state.readings.charged(guest):
+            pages = state.handovers.prior(guest, state.host, batch)
+        state.parts.begins(guest.topology, guest.said.placement if pages and guest.said else "")
+        return pages
 
     def _is_spread(self, guest: TrackedGuest) -> bool:
         """Tell whether the guest may run on several nodes: else who uses its pages needs no asking."""

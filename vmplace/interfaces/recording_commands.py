@@ -160,7 +160,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     import msgspec
 
     from vmplace.agent.config import read_config
-    from vmplace.agent.dry_run import rehearse
+    from vmplace.agent.dry_run import earlier_ties, rehearse
     from vmplace.policy.registry import GONE, POLICY_NAMES, begun
     from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import RECORD_LONGER, iter_recording
@@ -178,7 +178,10 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
         events = read_perf_data(file).iter_events(loaded.config.window_ms)
     else:
         events = iter_recording(file, tolerant=tolerant)
-    result = rehearse(events, begun(name), lambda guest: loaded.rule(guest).settings, budget_bytes)
+    earlier, events = earlier_ties(events)
+    result = rehearse(
+        events, begun(name, earlier=earlier), lambda guest: loaded.rule(guest).settings, budget_bytes
+    )
     if as_json:
         print_json({"policy": name, **msgspec.to_builtins(result, str_keys=True)})
     else:

@@ -34,6 +34,7 @@ from vmplace.sampling.recording_frames import (
     bitmap_bytes,
     checked_batch,
     checked_plan,
+    checked_run,
     frame_body_bytes,
     guest_of,
     host_frame,
@@ -44,7 +45,8 @@ from vmplace.sampling.sample import EarlyBits, NodeBits, NodeHits, RangeSample, 
 from vmplace.topology.guest import GuestTopology, RamRange
 from vmplace.topology.host import HostTopology
 
-Event: TypeAlias = HostTopology | GuestTopology | SampleBatch | RunFrame | PlanFrame
+Event: TypeAlias = HostTopology | GuestTopology | GuestFrame | SampleBatch | RunFrame | PlanFrame
+"""A GuestFrame: one that begins anew."""
 
 VERSION = 2
 OLD_VERSION = 1
@@ -97,6 +99,11 @@ class Recorder:
         if self._guests.get(guest.name) != guest:
             self._append(GuestFrame(guest), b"")
             self._guests[guest.name] = guest
+
+    def begin_guest(self, guest: GuestTopology, handover: str = "") -> None:
+        """Append that nothing is known of the guest's pages so far, but for what its last host tells."""
+        self.see_guest(guest)
+        self._append(GuestFrame(guest, begins=True, handover=handover), b"")
 
     def tell(self, frame: RunFrame | PlanFrame) -> None:
         """Append that decisions follow, or one of them."""
@@ -262,9 +269,11 @@ def _read_frame(file: BinaryIO, frames: Any) -> tuple[Frame | OldFrame, bytes] |
 
 def _event_of(frame: Frame | OldFrame, body: bytes, only_guest: str | None) -> Event | None:
     if isinstance(frame, GuestFrame):
-        return guest_of(frame) if only_guest in (None, frame.guest.name) else None
+        guest = guest_of(frame)
+        mine = only_guest in (None, guest.name)
+        return (frame if frame.begins else guest) if mine else None
     if isinstance(frame, RunFrame):
-        return frame
+        return checked_run(frame)
     if isinstance(frame, PlanFrame):
         return checked_plan(frame)
     if isinstance(frame, OldBatchFrame):

@@ -42,9 +42,15 @@ class HostFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="host"):
 
 
 class GuestFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="guest"):
-    """One guest, before its first batch and whenever it changed."""
+    """One guest, before its first batch and whenever it changed.
+
+    ``begins``: nothing is known of its pages before the batch that follows, but for the ``handover`` of its
+    last host (model/handover.py), if there is one.
+    """
 
     guest: GuestTopology
+    begins: bool = False
+    handover: str = ""
 
 
 class RangeArrays(msgspec.Struct, frozen=True):
@@ -118,11 +124,24 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     move_bytes: int | None = None
 
 
+class TieFrame(msgspec.Struct, frozen=True):
+    """vCPUs of a process that an earlier agent had tied: their CPUs before, and since."""
+
+    pid: int
+    start_time: int
+    before: dict[int, tuple[int, ...]]
+    since: dict[int, tuple[int, ...]]
+
+
 class RunFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
-    """What follows was decided about, by ``policy``; ``acted``: and that was carried out."""
+    """What follows was decided about, by ``policy``; ``acted``: and that was carried out.
+
+    ``ties``: those of an earlier agent.
+    """
 
     policy: str
     acted: bool
+    ties: tuple[TieFrame, ...] = ()
 
 
 class PlanFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="plan"):
@@ -230,6 +249,15 @@ def checked_batch(frame: BatchFrame) -> BatchFrame:
             within(entries, 0, MOST_ENTRIES, "the number of samples")
     within(frame_body_bytes(frame), 0, MOST_BODY_BYTES, "the size of a batch")
     return msgspec.structs.replace(frame, guest=printable(frame.guest))
+
+
+def checked_run(frame: RunFrame) -> RunFrame:
+    """Return ``frame``; raises OutsideError for ties that cannot be."""
+    for cpus in (some for tie in frame.ties for some in (tie.before, tie.since)):
+        for vcpu_id, ids in cpus.items():
+            within(vcpu_id, 0, MOST_VCPU_ID, "a vCPU")
+            _check_ids(ids, MOST_ID)
+    return frame
 
 
 def checked_plan(frame: PlanFrame) -> PlanFrame:

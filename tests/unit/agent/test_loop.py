@@ -261,7 +261,9 @@ def test_a_policy_knows_for_how_long_a_guest_has_been_watched():
     assert 0 <= reported[0] < 300 < reported[1] < reported[2]
 
 
-def test_a_node_that_comes_online_while_the_agent_runs_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch):
+def test_a_node_that_comes_online_while_the_agent_runs_gets_a_note_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """The source was opened for the nodes of the start: batches tell of these alone."""
     world = World([replace(guest("db1"), vcpus=(Vcpu(0, 1, (0,)), Vcpu(1, 2, (2,))))], policy=AutoPolicy())
     agent = world.agent()

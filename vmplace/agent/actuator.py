@@ -20,7 +20,7 @@ from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.actuation.undo import undo
 from vmplace.agent.config import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
-from vmplace.agent.report import copies_line
+from vmplace.agent.report import copies_line, vcpus_line
 from vmplace.agent.undo_lines import undo_lines
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
@@ -265,10 +265,3 @@ def ownership_of(config: Config) -> Ownership:
         return Ownership(config.numa_balancing)
     first = config.source.partition("+")[0]
     return Ownership.LEAVE if first in {"auto", "kvm"} and can_replicate() else Ownership.TAKE
-
-
-def vcpus_line(move: VcpuMove) -> str:
-    """Return which vCPUs were tied to which node, or float again, and why."""
-    vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
-    after = "any" if move.nid is None else move.nid
-    return f'guest={move.guest} vcpus={vcpus} nid={before}->{after} reason="{move.reason}"'

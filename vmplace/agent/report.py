@@ -10,7 +10,8 @@ from vmplace.agent.state import AgentStatus, GuestStatus, NodeStatus, PlanSummar
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.pressure import accesses_by_node, memory_pressure
 from vmplace.model.traffic import estimated_traffic
-from vmplace.policy.plan import Mode
+from vmplace.policy.options import Weighing
+from vmplace.policy.plan import Mode, VcpuMove
 from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
@@ -126,16 +127,51 @@ def moves_line(outcome: MoveOutcome) -> str:
 
 def copies_line(outcome: ReplicaOutcome) -> str:
     """Return what became of a guest's replications, in words."""
-    rest = "".join(f" {reason.replace(' ', '_')}_pages={count}" for reason, count in outcome.refused.items())
+    counts = {"left": outcome.left} | dict(outcome.refused)
+    rest = "".join(f" {reason.replace(' ', '_')}_pages={count}" for reason, count in counts.items() if count)
     return f"guest={outcome.guest} replicated_bytes={outcome.replicated * PAGE_BYTES}{rest}"
 
 
-def result_lines(result: ActuationResult) -> tuple[str, ...]:
-    """Return all that was done of a plan, and what went wrong, in words."""
+def vcpus_line(move: VcpuMove) -> str:
+    """Return which vCPUs were tied to which node, or float again, and why."""
+    vcpus, before = (",".join(map(str, ids)) for ids in (move.cpus, move.from_nids))
+    after = "any" if move.nid is None else move.nid
+    return f'guest={move.guest} vcpus={vcpus} nid={before}->{after} reason="{move.reason}"'
+
+
+def expected_line(guest: str, weighing: Weighing | None, lar: float | None) -> str:
+    """Return what a plan promised a guest, in words."""
+    chosen = weighing.chosen if weighing else None
+    unknown = weighing.unknown if weighing else "gain and price: nothing weighed them"
+    figures = ""
+    if chosen:
+        figures = (
+            f" expected_saved_ms={chosen.saved_ns / 1e6:.1f} expected_price_ms={chosen.price_ns / 1e6:.1f}"
+        )
+        figures += "" if chosen.saved_share is None else f" expected_saved_share={chosen.saved_share:.4f}"
+    figures += "" if lar is None else f" expected_lar={lar:.2f}"
+    return f"guest={guest}{figures}" + (f' not_known="{unknown}"' if unknown else "")
+
+
+def result_lines(
+    result: ActuationResult, plan: PlanSummary | None = None, lars: Mapping[str, float | None] | None = None
+) -> tuple[str, ...]:
+    """Return all that was done of a plan, what it promised, and what went wrong, in words.
+
+    ``lars``: the share of local accesses that it promised, by guest.
+    """
+    vcpus = tuple(vcpus_line(move) for move in result.pinned)
     moves = tuple(moves_line(outcome) for outcome in result.outcomes)
-    copies = tuple(copies_line(outcome) for outcome in result.replicas if outcome.replicated)
-    vcpus = (f"pinned_vcpus={result.pinned_vcpus}",) if result.pinned_vcpus else ()
-    return (*vcpus, *moves, *copies, *result.failures)
+    replicas = tuple(one for one in result.replicas if one.replicated or one.left or one.refused)
+    copies = tuple(copies_line(outcome) for outcome in replicas)
+    drops = tuple(f"guest={name} dropped_bytes={n * PAGE_BYTES}" for name, n in result.dropped.items() if n)
+    weighings = {one.guest: one.weighing for one in result.pinned} | dict(plan.weighings if plan else {})
+    touched = [one.guest for one in result.pinned] + [one.guest for one in result.outcomes]
+    touched += [one.guest for one in replicas]
+    promised = tuple(
+        expected_line(name, weighings.get(name), (lars or {}).get(name)) for name in dict.fromkeys(touched)
+    )
+    return (*vcpus, *moves, *copies, *drops, *promised, *result.failures)
 
 
 def _state(guest: TrackedGuest, plan: PlanSummary, replica_bytes: int, *, paused: bool) -> str:

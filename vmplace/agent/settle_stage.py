@@ -45,7 +45,8 @@ class SettleStage:
             self._write_summaries()
         self.publish(self._counted(result, cost))
         if state.decisions.allows:
-            state.commands.report(result_lines(result))
+            lars = {guest.name: guest.expected_lar for guest in state.roster}
+            state.commands.report(result_lines(result, state.last_plan, lars))
         state.decisions.end()
 
     def publish(self, status: AgentStatus) -> None:

@@ -138,6 +138,10 @@ def print_guest(shown: Mapping[str, Any]) -> None:
         f"estimated LAR {ratio(status['estimated_lar'])}, {mib(status['moved_bytes'])} MiB moved, "
         f"{mib(status['replica_bytes'])} MiB of copies"
     )
+    out.print(
+        f"expected LAR {ratio(status['expected_lar'])}; cycles an instruction takes, after / before: "
+        f"{ratio(status['cost_ratio'])}"
+    )
     for reason in filter(None, [status["problem"], *status["reasons"]]):
         out.print(f"  {escape(reason)}")
     if use := status["memory_use"]:

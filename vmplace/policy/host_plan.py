@@ -28,6 +28,7 @@ from vmplace.policy.affordable import Change, affordable, copies_of, fitting, st
 from vmplace.policy.as_rounded import worthwhile
 from vmplace.policy.descent import PROTECTED_IMPORTANCE, descended
 from vmplace.policy.even_spread import evened
+from vmplace.policy.held_back import WAITS, held_back
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,
@@ -145,15 +146,17 @@ class HostPlanner:
         origins = [_origins(one, self.memories[one.name]) for one in view.guests] if has_bound else None
         wanted = plan_host(view, lambda name: self._hurdles(name, spans[name]), settled, origins)
         left = view.room
-        kept = []
+        kept, why = [], dict[str, str]()
         for guest, plan, prices in zip(view.guests, wanted.plans, wanted.prices, strict=True):
             if guest.name in self.waiting:
                 kept.append(guest.node)
+                why[guest.name] = WAITS
                 continue
-            change = Change(guest, plan, prices)
+            change, memory = Change(guest, plan, prices), self.memories[guest.name]
             places, left = self._guarded(view, change, spans[guest.name], left)
             kept.append(places)
-        return HostPlacement(kept, wanted=wanted.plans, room=left)
+            why[guest.name] = held_back(view, change, memory, places)
+        return HostPlacement(kept, wanted=wanted.plans, room=left, why=why)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
         before = self.steady.get(guest.name)

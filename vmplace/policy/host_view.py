@@ -4,7 +4,8 @@ The stock-kernel ladder sees no nodes (``plan.Snapshot``); this is the view of h
 A/D bits, IBS, hint faults, or the full truth of a trace.  Pure data; indexes, not nids, throughout.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -297,10 +298,12 @@ class HostPlacement:
     """Where each guest's pages ought to be, and, if vCPUs ought to move, each vCPU's node.
 
     ``wanted``: where they would be but for a guard, and for the room; None where nothing was cut.
-    ``room``: what is left of it.
+    ``room``: what is left of it.  ``why``: by guest, why its pages go back, or stay though moves would pay
+    (held_back.py).
     """
 
     pages: list[NodeIndexes]
     vcpu_node: list[Indexes | None] | None = None
     wanted: list[NodeIndexes] | None = None
     room: Room | None = None
+    why: Mapping[str, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from vmplace.model.evidence import Entries
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.pages import RangePages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages, runs_of
+from vmplace.policy.held_back import UNDONE
 from vmplace.policy.host_view import (
     REPLICATED,
     Bools,
@@ -37,8 +38,9 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
     before: GuestEvidence,
     places: NodeIndexes,
     system: MemorySystem,
+    why: str = "",
 ) -> Answer:
-    """Return the changes of one guest's pages, hottest first."""
+    """Return the changes of one guest's pages, hottest first; ``why``: what held_back.py tells of it."""
     name, nids = guest.topology.name, snapshot.host.nids
     known = {one.ram.hva: one for one in guest.pages.ranges} if guest.pages else {}
     moves, copies, drops = [], [], []
@@ -49,7 +51,8 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
         for target in np.unique(away).tolist() if len(away) else ():
             some = np.flatnonzero((there == target) & (home_node != target) & (home_node >= 0))
             one = known[pages.ram.hva]
-            moves.append(_move(name, nids, one, pages, some, home_node, target, before, start, system))
+            move = _move(name, nids, one, pages, some, home_node, target, before, start, system, why)
+            moves.append(move)
         wanted = there == REPLICATED
         if wanted.any():
             near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
@@ -58,11 +61,12 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
             copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, reported))
         written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
         if snapshot.replica_ratio and written.any():
-            drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), "they are written"))
+            dropped = UNDONE if why == UNDONE else "they are written"
+            drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), dropped))
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()
-    why = "no move would pay for itself" if guest.settings.moves else NO_MOVES
-    return (), (), tuple(drops), (Stay(name, why),)
+    stays = (why or "no move would pay for itself") if guest.settings.moves else NO_MOVES
+    return (), (), tuple(drops), (Stay(name, stays),)
 
 
 def allowed_places(entries: Entries, before: GuestEvidence, places: NodeIndexes) -> NodeIndexes:
@@ -89,6 +93,7 @@ def _move(  # noqa: PLR0913 - as above
     before: GuestEvidence,
     start: int,
     system: MemorySystem,
+    why: str,
 ) -> Move:
     """Return the move of entries to one node; small pages of a block that are alike move one by one."""
     heat = before.heat.take(start + some, axis=0)
@@ -110,9 +115,10 @@ def _move(  # noqa: PLR0913 - as above
     gain = float(costs(before.heat.take(start + some, axis=0), node[some], saved).sum())
     size = _sized(float(npages[away].sum()))
     effect = f"{'save' if gain >= 0 else 'add'} {abs(gain) / 1e6:.2f} ms of latency"
-    reason = (
-        f"to node {nids[target]}, which is nearer to its users or less busy: {size}, expected to {effect}"
-    )
+    where = f"which is nearer to its users or less busy: {size}, expected to {effect}"
+    if why == UNDONE:
+        where = f"where it was before: {size}; {UNDONE}"
+    reason = f"to node {nids[target]}, {where}"
     return Move(
         name,
         hva[away].astype(np.uint64),

@@ -103,7 +103,9 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     # What is left are loads: they stay as they are.
     decision = replace(decision, pages=[*places.values(), *decision.pages[len(guests) :]])
     answers = [
-        changes_of(snapshot, guest, seen[name], evidence, places[name], view.system)
+        changes_of(
+            snapshot, guest, seen[name], evidence, places[name], view.system, decision.why.get(name, "")
+        )
         for guest, evidence, name in zip(guests, view.guests, places, strict=False)
     ]
     weighed = _weighings(view, traffics, decision, guests, snapshot, horizon)

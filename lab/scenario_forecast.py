@@ -68,7 +68,7 @@ def forecast_run_times(
     """
     policy_name, source = POLICY_OF[manager]
     host = _host(topology, float(np.mean([dirty_share(guest) for guest in scenario.guests])))
-    specs = [_spec(guest, topology) for guest in scenario.guests]
+    specs = [_spec(guest, topology, is_pinned(guest, manager)) for guest in scenario.guests]
     policy = POLICIES[policy_name]
     if manager == "numad" and not any(numad_places(guest, cpu_loads) for guest in scenario.guests):
         policy = POLICIES["none"]
@@ -90,6 +90,11 @@ def slowness(scenario: Scenario, topology: LabTopology) -> float:
         return scenario.time.dilation or DILATION
     times = forecast_run_times(scenario, topology, "none", {})
     return sum(WORK_TOUCHES / seconds for seconds in times.values()) / declared
+
+
+def is_pinned(guest: Guest, manager: ManagerName) -> bool:
+    """Return whether the guest keeps the operator's pins: numad starts without them."""
+    return not guest.floats and manager != "numad"
 
 
 def numad_places(guest: Guest, cpu_loads: Mapping[str, float]) -> bool:
@@ -145,14 +150,12 @@ def _host(topology: LabTopology, dirty: float) -> SimulatedHost:
     return SimulatedHost(topology.name, system, cpus, memory // PAGE_BYTES)
 
 
-def _spec(guest: Guest, topology: LabTopology) -> GuestSpec:
+def _spec(guest: Guest, topology: LabTopology, pinned: bool) -> GuestSpec:
     by_vcpu = _touched(guest)
     first = by_vcpu.argmax(axis=0)
     starts = np.array([topology.nids.index(nid) for nid in guest.start_nids], np.int8)
     nodes = tuple(topology.nids.index(nid) for nid in guest.vcpu_nids)
-    return GuestSpec(
-        guest.name, _trace(guest, by_vcpu), nodes, len(nodes), starts[first], pinned=not guest.floats
-    )
+    return GuestSpec(guest.name, _trace(guest, by_vcpu), nodes, len(nodes), starts[first], pinned=pinned)
 
 
 def _touched(guest: Guest) -> Matrix:

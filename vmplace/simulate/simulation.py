@@ -240,7 +240,8 @@ class Simulation:
                     self.pause[guest.spec.name] += self.costs.vcpu_move_ns
                     guest.run_on(nodes)
                     guest.tie_to(nodes)
-            share_cpus(active, self.host)
+            # Threads that float make room for those that were tied, as in agent_threads.py.
+            self.schedule()
         before = sum(guest.counts.moved + guest.counts.replicated for guest in active)
         for guest, plan in zip(active, decision.pages, strict=True):
             self._apply(guest, plan)

@@ -28,6 +28,7 @@ def guest(vcpus: int, *, samples=None) -> GuestEvidence:
         recent=heat,
         samples_recent=samples,
         vcpu_node=np.zeros(vcpus, np.intp),
+        may_tie=np.ones(4, np.bool_),
     )
 
 
@@ -54,6 +55,15 @@ def test_numad_takes_the_guest_with_most_memory_first_not_the_one_with_most_page
     first, second = vcpu_nodes
     assert second is not None and (second == 0).all()
     assert first is not None and not (first == 0).any()
+
+
+def test_numad_leaves_alone_whom_the_operator_pinned():
+    pinned = replace(guest(6), name="pinned", may_tie=None, node=np.full(NPAGES, 3, np.int8))
+    both = replace(view(guest(6)), guests=(guest(6), pinned))
+    plan = NumadPlanner().plan(both)
+    assert plan.vcpu_node is not None
+    assert plan.vcpu_node[0] is not None and plan.vcpu_node[1] is None
+    assert (plan.pages[1] == 3).all()
 
 
 def test_each_page_that_was_unmapped_counts_and_the_second_fault_of_a_node_moves_it():

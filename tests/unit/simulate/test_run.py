@@ -12,13 +12,16 @@ from tests.unit.simulate.small_trace import (
 )
 from vmplace.errors import VmplaceError
 from vmplace.policy.baselines import carrefour
+from vmplace.policy.host_view import HostPlacement
 from vmplace.simulate import source_views
 from vmplace.simulate.guest_option import guest_spec
+from vmplace.simulate.guest_run import GuestRun
 from vmplace.simulate.host_file import SimulatedHost, parse_host
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
 from vmplace.simulate.result import SimulationResult, oracle_share
 from vmplace.simulate.run import simulate
+from vmplace.simulate.simulation import Simulation
 from vmplace.simulate.source_views import source_named
 from vmplace.simulate.trace import parse_trace
 
@@ -166,6 +169,21 @@ def test_vcpus_that_outnumber_cpus_share_them():
     idle = private_pages(heat=1)
     roomy, crowded = (run(idle, "none", nodes="0", copies=n).run_time_s for n in (1, 4))
     assert crowded == pytest.approx(4 * roomy, rel=0.05)
+
+
+def test_guests_that_float_make_room_for_one_that_is_tied():
+    """Linux moves a thread to a CPU that is free, instead of letting two share one."""
+    host, trace = square(), parse_trace(private_pages(), name="small")
+    specs = [guest_spec(name, trace, {"vcpus": "4"}, host) for name in ("tied", "floats")]
+    guests = [GuestRun(spec, host, 6) for spec in specs]
+    simulation = Simulation(host, guests, POLICIES["none"], source_named("full"), FREE)
+    for one in guests:
+        one.run_on(np.zeros(4, np.intp))
+    pages = [one.node for one in guests]
+    simulation._carry_out(guests, HostPlacement(pages, [np.ones(4, np.intp), None]))
+    simulation._carry_out(guests, HostPlacement(pages, [np.zeros(4, np.intp), None]))
+    assert (guests[0].vcpu_node == 0).all() and not (guests[1].vcpu_node == 0).any()
+    assert [one.cpu_share for one in guests] == [1.0, 1.0]
 
 
 def test_the_share_of_the_oracle_is_unknown_where_nothing_can_be_gained():

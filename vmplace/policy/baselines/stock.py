@@ -8,10 +8,11 @@ period of ``update_task_scan_period``); a page moves to the node of a fault if t
 node, too (the two-stage filter of ``should_numa_migrate_memory``).
 
 Source: numad(8), numad.c 0.5; Linux, kernel/sched/fair.c and mm/mempolicy.c (task placement is left out).
-Differs: numad's CPU load is the guest's vCPU count; guests that fill the host are left alone, as numad
-does when no subset of the nodes is enough.  Source hints unmaps one page in eight per look, and all of
-these count; other sources show all pages, of which SCAN_SHARE count per look.  The scan's period follows the
-faults of a guest, not of each of its threads.
+Differs: numad's CPU load is the guest's vCPU count; guests that fill the host are left alone, as numad does
+when no subset of the nodes is enough.  So are guests that are pinned: libvirt's cpusets refuse numad's
+changes, and mixes take longer if it makes them (docs/simulate.md).  Source hints unmaps one page in eight per
+look, and all of these count; other sources show all pages, of which SCAN_SHARE count per look.  The scan's
+period follows the faults of a guest, not of each of its threads.
 """
 
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class NumadPlanner:
         order = np.argsort([-one for one in memory], kind="stable").tolist()
         for index in order:
             guest = view.guests[index]
-            if guest.vcpu_node is None:
+            if guest.vcpu_node is None or guest.may_tie is None:
                 continue
             nodes = numad_nodes(view, guest, free_cpus, free_pages)
             if len(nodes) < int((view.cpus > 0).sum()):

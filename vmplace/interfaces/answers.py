@@ -1,5 +1,6 @@
 """What does the agent answer to each command on the control socket?"""
 
+import shlex
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ class AgentAnswers:
         if request.command in ACTS:
             if peer.uid != 0:
                 message = f"only root may {request.command}; you are uid {peer.uid}"
-                return refusal("denied", message, f"run `sudo vmplace {request.command}`")
+                return refusal("denied", message, f"run `sudo vmplace {_words(request)}`")
             return self._ordered(request)
         try:
             return Response(True, data=self._look(request, peer.user))
@@ -170,6 +171,14 @@ def _effect(status: GuestStatus | None) -> EffectView | None:
     if status is None:
         return None
     return EffectView(**{name: getattr(status, name) for name in EffectView.__struct_fields__})
+
+
+def _words(request: Request) -> str:
+    """Return the words of the command line that ask the same."""
+    if request.command == "make-room":
+        size = request.size
+        return f"fit --make-room {f'{size.vcpus}:{size.memory_bytes >> 20}' if size else 'VCPUS:MIB'}"
+    return request.command if request.guest is None else f"{request.command} {shlex.quote(request.guest)}"
 
 
 def _flavour(request: Request) -> Flavour:

@@ -11,7 +11,7 @@ from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_command import _PriorityFormatter
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.control import Peer
-from vmplace.interfaces.protocol import Request, Response
+from vmplace.interfaces.protocol import Request, Response, Size
 from vmplace.topology.numad import Numad, numad_note
 
 
@@ -30,6 +30,23 @@ def test_a_line_of_the_log_stays_a_line_and_moves_no_cursor():
     )
     reported = _PriorityFormatter().format(record)
     assert reported == "<6>guest=\\x1b]0;pwned\\x07\\r\\x85\\u2028 ok\n<6>next"
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request("undo", "db1"), "undo db1"),
+        (Request("apply", "db 1; id"), "apply 'db 1; id'"),
+        (Request("pause"), "pause"),
+        (Request("make-room", size=Size(4, 8192 << 20)), "fit --make-room 4:8192"),
+        (Request("make-room"), "fit --make-room VCPUS:MIB"),
+    ],
+)
+def test_an_order_that_is_refused_is_given_by_root_with_the_same_words(request_: Request, words: str):
+    """Without the guest, root would order it for all of them."""
+    reported = AgentAnswers(World([guest("db1")]).agent())(Peer(1, 1000, 1000), request_)
+    assert isinstance(reported, Response) and reported.kind == "denied"
+    assert reported.hint == f"run `sudo vmplace {words}`"
 
 
 def test_an_order_without_a_size_names_the_command_that_has_one():

@@ -182,7 +182,10 @@ struct kvm_placement_harvest {
 /* The least number of records to offer: what one page table may need. */
 #define KVM_PLACEMENT_MIN_RECORDS	8
 
-/* Dirty logging is on, @dirty says nothing. */
+/*
+ * @dirty says nothing: dirty logging is on for the memslot or, on a CPU that logs dirty
+ * pages itself (PML), for 1/64 of the VM's memory or more.
+ */
 #define KVM_PLACEMENT_RECORD_DIRTY_UNKNOWN	(1U << 0)
 
 /**

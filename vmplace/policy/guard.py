@@ -214,8 +214,13 @@ def _judged(memory: Memory, trials: tuple[PastMove, ...], gained_ns: float) -> M
     )
 
 
+def goes_back(memory: Memory, now_ns: float, bound: float | None = None) -> bool:
+    """Return whether all pages go back to where they were, or are on their way there."""
+    return memory.returning is not None or is_lost(memory, now_ns, bound)
+
+
 def is_lost(memory: Memory, now_ns: float, bound: float | None = None) -> bool:
-    """Return whether all pages go back: the guest loses by where they are, and nothing is left to try."""
+    """Return whether all pages are to go back: the guest loses by where they are; nothing is left to try."""
     lost_ns = memory.best_ns - memory.gained_ns
     if lost_ns > MOST_LOST_NS:
         return True

@@ -29,4 +29,4 @@ def held_back(view: HostView, change: Change, memory: guard.Memory, places: Node
 def _is_undone(view: HostView, guest: GuestEvidence, memory: guard.Memory) -> bool:
     rise = guard.measured_rise(memory, guest)
     is_misled = rise is not None and rise > guard.MEASURED_RISE
-    return is_misled or guard.is_lost(memory, view.now_ns, guest.slowdown_bound)
+    return is_misled or guard.goes_back(memory, view.now_ns, guest.slowdown_bound)

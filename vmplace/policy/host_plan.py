@@ -198,7 +198,7 @@ def _allowed(
 ) -> tuple[NodeIndexes, guard.Memory, Room | None]:
     """Return what the guard lets a guest have of its change, what it remembers of that, and the room left."""
     guest = change.guest
-    if memory.returning is not None or guard.is_lost(memory, view.now_ns, guest.slowdown_bound):
+    if guard.goes_back(memory, view.now_ns, guest.slowdown_bound):
         home = _origins(guest, memory)
         memory = guard.on_its_way(memory, view.now_ns, _npages_away(guest, home))
         if memory.returning is not None:

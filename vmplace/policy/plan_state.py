@@ -34,11 +34,15 @@ class Known:
 
 @dataclass(frozen=True)
 class State:
-    """What is remembered between two plans; ``known_s``: when each guest had a part in one."""
+    """What is remembered between two plans; ``known_s``: when each guest had a part in one.
+
+    ``think_ns``: what each guest was taken to work between two accesses.
+    """
 
     known: dict[str, Known] = field(default_factory=dict)
     memories: dict[str, guard.Memory] = field(default_factory=dict)
     steady: dict[str, Steadiness] = field(default_factory=dict)
+    think_ns: dict[str, float] = field(default_factory=dict)
     planned_s: float = 0.0
     known_s: dict[str, float] = field(default_factory=dict)
     crowding: Crowding = field(default_factory=Crowding)

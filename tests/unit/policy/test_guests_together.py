@@ -76,6 +76,27 @@ def test_guests_that_left_a_full_controller_do_not_all_go_back(guests: int, fast
     assert sum(moves) <= 1.5 * sum(int((one != 0).sum()) for one in places)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_guests_that_left_a_full_controller_stay_away_though_counts_vary(seed: int) -> None:
+    """Each window counts a tenth more or less of each guest's accesses: nothing changes by that."""
+    places, policy, chance = (
+        [np.zeros(NPAGES, np.int8) for _ in range(6)],
+        AutoPolicy(),
+        np.random.default_rng(seed),
+    )
+    at_home, moved = rates(places), []
+    for now in range(1, 81):
+        counts = [float(one.dram_per_us) * chance.normal(1.0, 0.1) for one in crowd(places, 1.0)]
+        views = [
+            replace(one, dram_per_us=count)
+            for one, count in zip(crowd(places, float(now)), counts, strict=True)
+        ]
+        moved.append(carried_out(policy(Snapshot(NARROW, tuple(views), 256 << 20, now_ns=now * S)), places))
+    away = sum(int((one != 0).sum()) for one in places)
+    assert (rates(places) > at_home).all()
+    assert sum(moved) <= 6 * away and sum(moved[40:]) <= 2 * away
+
+
 def of_node_1(known_s: float, rate: float) -> GuestView:
     """Return a protected guest with its vCPUs and its memory on node 1, for ever."""
     window, seen = bits({1: range(NPAGES)}, range(NPAGES)), guest_view([2, 3], 1)

@@ -10,7 +10,7 @@ WITHOUT = {
     "lab/emulated_host.py LabHost._migrated": "only a mistake in the program",
     "lab/scenario_managers.py VmplaceAgent._running": "as above",
     "vmplace/actuation/journal.py Journal._append": "only a mistake in the program",
-    "vmplace/actuation/journal.py Journal._rewrite": "as above",
+    "vmplace/actuation/journal.py Journal._replace": "as above",
     "vmplace/actuation/replicator.py Replicator._replicate": "tried again in each window",
     "vmplace/actuation/undo_vcpus.py VcpusUndoing._restore": "the sentence has the cure",
     "vmplace/agent/policy_text.py stated_policies": "as above, from domain_policy.py",

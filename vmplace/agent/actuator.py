@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from vmplace import apart, left_behind
@@ -178,8 +178,13 @@ class HostActuator:
         )
         return (reported, *again.left)
 
-    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
-        """Undo one guest or all within the budget; return what was done.
+    def undo(
+        self,
+        guest: GuestTopology | None,
+        is_stopping: Callable[[], bool],
+        held: Collection[Identity] = (),
+    ) -> tuple[str, ...]:
+        """Undo one guest, or all but those ``held``, within the budget; return what was done.
 
         It ends early once ``is_stopping()``, and after ``UNDO_S``: then the journal keeps what is left.
         Raises VmplaceError, with what was done, if something could not be restored.
@@ -194,7 +199,7 @@ class HostActuator:
         result = undo(
             self._journal,
             calls.proc,
-            guests=None if guest is None else (read_identity(guest, calls.proc),),
+            guests=self._whose(guest, held),
             kernel=calls.kernel,
             stop=stop,
             allowance=UndoAllowance(self._budget, calls, stop),
@@ -214,6 +219,14 @@ class HostActuator:
             hint = AGAIN if result.is_complete else "the rest stays in the journal: run it again"
             raise VmplaceError(f"not everything was restored: {'; '.join(reported)}", hint=hint)
         return reported
+
+    def _whose(
+        self, guest: GuestTopology | None, held: Collection[Identity]
+    ) -> tuple[GuestIdentity, ...] | None:
+        if guest is not None:
+            return (read_identity(guest, self._calls.proc),)
+        known = [one.identity for one in self._journal.without_pages().guests.values()] if held else []
+        return tuple(one for one in known if (one.pid, one.start_time) not in held) if held else None
 
     def leftover(self) -> str | None:
         """Return what a killed agent left in the journal, in words, or None."""

@@ -1,7 +1,7 @@
 """What would the agent do, without doing it: for one look at a live host, or over a recording."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -56,7 +56,12 @@ class NoActuator:
         """Take nothing."""
         return ()
 
-    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(
+        self,
+        guest: GuestTopology | None,
+        is_stopping: Callable[[], bool],
+        held: Collection[Identity] = (),
+    ) -> tuple[str, ...]:
         """Nothing was done."""
         return ()
 

@@ -123,10 +123,8 @@ class Agent:
         placed = state.parts.actuator.placed()
         held = {identity: name for identity, name in placed.items() if identity in standing.held}
         undone: tuple[str, ...] = tuple(f"{name}: {HELD}" for name in held.values())
-        whose: set[str | None] = set(placed.values()) - set(held.values()) if held else {None}
-        for name in whose:
-            with state.notes.fenced("what a killed agent left is not undone"):
-                undone += state.parts.actuator.undo(name, self.listener.is_undo_over)
+        with state.notes.fenced("what a killed agent left is not undone"):
+            undone += state.parts.actuator.undo(None, self.listener.is_undo_over, held)
         self._kept = (*(undone or self._kept), *state.notes.now)
 
     def _farewell(self) -> None:

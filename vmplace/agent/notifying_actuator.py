@@ -1,12 +1,12 @@
 """Notify the source of what was moved, by a wrapper around the actuator."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.parts import Actuator
 from vmplace.policy.plan import PlacementPlan
 from vmplace.sampling.source import PlaceKeeper, Source
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 
 
 def notifying(actuator: Actuator, source: Source) -> Actuator:
@@ -35,9 +35,14 @@ class NotifyingActuator:
                 if move.guest in guests:
                     self._keeper.moved(guests[move.guest], move.hva)
 
-    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(
+        self,
+        guest: GuestTopology | None,
+        is_stopping: Callable[[], bool],
+        held: Collection[Identity] = (),
+    ) -> tuple[str, ...]:
         """Restore what the journal holds; that may be any page."""
         try:
-            return self._actuator.undo(guest, is_stopping)
+            return self._actuator.undo(guest, is_stopping, held)
         finally:
             self._keeper.look_again()

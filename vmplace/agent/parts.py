@@ -1,6 +1,6 @@
 """The stages as the loop sees them; wiring.py builds the real ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,8 +56,13 @@ class Actuator(Protocol):
     def own(self, is_managing: bool) -> tuple[str, ...]:
         """Take what must not interfere with guests, or give it back (False); return notes."""
 
-    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
-        """Restore what the journal holds of one guest, or of all; return what was done, in words.
+    def undo(
+        self,
+        guest: GuestTopology | None,
+        is_stopping: Callable[[], bool],
+        held: Collection[Identity] = (),
+    ) -> tuple[str, ...]:
+        """Restore what the journal holds of one guest, or of all but those ``held``; return what was done, in words.
 
         It ends early once ``is_stopping()``, and leaves the rest in the journal.
         """

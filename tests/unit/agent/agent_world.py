@@ -1,7 +1,7 @@
 """A host of two nodes and guests with given page places, for tests of the loop; only the host is unreal."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -190,10 +190,15 @@ class World:
         self.owned.append(is_managing)
         return ()
 
-    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(
+        self,
+        guest: GuestTopology | None,
+        is_stopping: Callable[[], bool],
+        held: Collection[Identity] = (),
+    ) -> tuple[str, ...]:
         """Put guests back on node 0."""
         name = None if guest is None else guest.name
-        self.undone.append(name)
+        self.undone += [one for key, one in self.placed_before.items() if key not in held] if held else [name]
         self.nid_of = {other: nid for other, nid in self.nid_of.items() if name not in (None, other)}
         return ("undone",)
 

@@ -150,7 +150,7 @@ def test_an_order_that_fails_is_reported_to_who_gave_it_and_ends_nothing():
 
 def test_a_guest_whose_vcpus_cannot_be_pinned_stops_no_other(tmp_path: Path):
     class Odd(Pinner):
-        def pin_together(self, guest: GuestTopology, *_: object) -> bool:
+        def pin_together(self, guest: GuestTopology, *_: object, **__: object) -> bool:
             if guest.name == "bad":
                 raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte")
             return True

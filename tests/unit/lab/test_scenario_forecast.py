@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from lab.emulated_time import DILATION
-from lab.scenario import Guest, Scenario, read_scenario
+from lab.scenario import Guest, ManagerName, Scenario, read_scenario
 from lab.scenario_forecast import (
     POLICY_OF,
     can_forecast,
@@ -61,10 +61,10 @@ def test_memory_that_a_manager_brings_home_is_forecast_as_local() -> None:
 def test_numad_brings_vcpus_to_memory_as_hosts_that_run_it_pin_nothing() -> None:
     large = structs.replace(guest(STREAM, start=1), memory_mib=512)
     near = structs.replace(large, start_nids=large.nids)
+    runs: tuple[tuple[Guest, ManagerName], ...] = ((near, "none"), (large, "none"), (large, "numad"))
     by_name = [
-        forecast_run_times(scenario(one), read_topology("n2"), manager, {})["web"]
-        for one, manager in ((near, "none"), (large, "none"), (large, "numad"))
-    ]  # fmt: skip
+        forecast_run_times(scenario(one), read_topology("n2"), manager, {})["web"] for one, manager in runs
+    ]
     assert by_name[1] > 1.5 * by_name[0] and by_name[2] == pytest.approx(by_name[0], rel=0.03)
 
 

@@ -86,10 +86,10 @@ def test_guests_that_left_a_full_controller_stay_away_though_counts_vary(seed: i
     )
     at_home, moved = rates(places), []
     for now in range(1, 81):
-        counts = [float(one.dram_per_us) * chance.normal(1.0, 0.1) for one in crowd(places, 1.0)]
+        counts = rates(places) * 1000 * chance.normal(1.0, 0.1, len(places))
         views = [
             replace(one, dram_per_us=count)
-            for one, count in zip(crowd(places, float(now)), counts, strict=True)
+            for one, count in zip(crowd(places, float(now)), counts.tolist(), strict=True)
         ]
         moved.append(carried_out(policy(Snapshot(NARROW, tuple(views), 256 << 20, now_ns=now * S)), places))
     away = sum(int((one != 0).sum()) for one in places)

@@ -123,7 +123,7 @@ def test_of_cells_that_are_bound_to_different_nodes_each_stays_on_its_own() -> N
 
 
 def reader(window: NodeBits, **settings: object) -> GuestView:
-    view = spanning("a", **settings)
+    view = spanning("a", **settings)  # type: ignore[arg-type]
     assert view.pages is not None
     ranges = tuple(with_history(one, *[window] * 4) for one in view.pages.ranges)
     return replace(view, dram_per_us=200.0, pages=replace(view.pages, ranges=ranges))

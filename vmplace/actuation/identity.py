@@ -17,13 +17,15 @@ PROC = Path("/proc")
 class GuestIdentity:
     """A guest's process; (boot_id, pid, start_time) is unique for ever, ``name`` is for people.
 
-    ``start_time`` is in clock ticks since boot (field 22 of /proc/PID/stat).
+    ``start_time`` is in clock ticks since boot (field 22 of /proc/PID/stat).  ``pid_namespace``: the one in
+    which the process has that pid, by its inode; 0 where that is not known.
     """
 
     name: str
     pid: int
     start_time: int
     boot_id: str
+    pid_namespace: int = 0
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -36,9 +38,18 @@ def read_boot_id(proc: Path = PROC) -> str:
     return read_text(proc / "sys/kernel/random/boot_id", SMALL_BYTES).strip()
 
 
+def read_pid_namespace(proc: Path = PROC) -> int:
+    """Return this process' PID namespace by its inode, as namespaces(7) has it; 0 where that is not known."""
+    try:
+        return (proc / "self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
 def read_identity(guest: GuestTopology, proc: Path = PROC) -> GuestIdentity:
     """Return the identity of ``guest`` in this boot."""
-    return GuestIdentity(guest.name, guest.pid, guest.start_time, read_boot_id(proc))
+    boot_id, namespace = read_boot_id(proc), read_pid_namespace(proc)
+    return GuestIdentity(guest.name, guest.pid, guest.start_time, boot_id, namespace)
 
 
 def parse_start_time(stat: str) -> int | None:

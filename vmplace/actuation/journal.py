@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id
+from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id, read_pid_namespace
 from vmplace.actuation.journal_contents import (
     JournalContents,
     Skips,
@@ -112,7 +112,24 @@ class Journal:
         else:
             file.resume(found.end)
         self._compacted = file.end
+        self._check_namespace(found)
         self._drop_ended(data, found)
+
+    def _check_namespace(self, found: JournalContents) -> None:
+        """Raise JournalError if it is of another PID namespace: there is no telling here who has ended."""
+        with self._reading_proc():
+            boot_id, here = read_boot_id(self._proc), read_pid_namespace(self._proc)
+        known = {
+            guest.identity.pid_namespace
+            for guest in found.guests.values()
+            if guest.identity.boot_id == boot_id
+        }
+        if here and known - {0, here}:
+            raise JournalError(
+                f"the journal {self.path} is of another PID namespace, whose guests are not known here",
+                hint="run it in that one: hostPID: true in Kubernetes; "
+                "if its container has ended, so have its guests: remove the journal",
+            )
 
     def _drop_ended(self, data: bytes, found: JournalContents) -> None:
         """Rewrite the file without guests that ended and without other boots, if there are any."""

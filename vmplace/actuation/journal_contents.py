@@ -140,12 +140,12 @@ def _decoded(runs: bytes, to: bytes) -> tuple[PageRuns, PageRuns | None]:
 
 def identity_of(guest: GuestId) -> GuestIdentity:
     """Return what an identity on disk says."""
-    return GuestIdentity(guest.name, guest.pid, guest.start_time, guest.boot_id)
+    return GuestIdentity(guest.name, guest.pid, guest.start_time, guest.boot_id, guest.pid_namespace)
 
 
 def guest_id(identity: GuestIdentity) -> GuestId:
     """Return an identity as it is on disk."""
-    return GuestId(identity.name, identity.pid, identity.start_time, identity.boot_id)
+    return GuestId(*(getattr(identity, name) for name in GuestId.__struct_fields__))
 
 
 def living_frames(data: bytes, ended: Skips, boot_id: str) -> Iterator[bytes]:

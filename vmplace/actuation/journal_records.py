@@ -20,12 +20,13 @@ _LONGEST = 64 << 20
 
 
 class GuestId(msgspec.Struct, frozen=True, array_like=True):
-    """A GuestIdentity on disk."""
+    """A GuestIdentity on disk; earlier versions wrote no ``pid_namespace``."""
 
     name: str
     pid: int
     start_time: int
     boot_id: str
+    pid_namespace: int = 0
 
 
 class PagesRecord(msgspec.Struct, frozen=True, tag="pages"):

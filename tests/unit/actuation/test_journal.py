@@ -119,6 +119,45 @@ def test_guests_that_ended_and_other_boots_drop_out(tmp_path: Path, me: GuestIde
         assert [g.identity for g in journal.contents().guests.values()] == [me]
 
 
+_OPEN = """
+import sys
+from pathlib import Path
+from vmplace.actuation.journal import Journal
+with Journal(Path(sys.argv[1])) as journal:
+    journal.compact()
+"""
+
+
+def test_a_journal_of_another_pid_namespace_is_refused_and_kept(tmp_path: Path, me: GuestIdentity):
+    """There this process has no pid, as if it had ended."""
+    path = tmp_path / "journal"
+    before = written(path, me, 3)
+    words = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("may make no namespaces")
+    there = subprocess.run(
+        [*words, sys.executable, "-c", _OPEN, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "JournalError: " in there.stderr and "is of another PID namespace" in there.stderr
+    assert "hostPID: true" in there.stderr and path.read_bytes() == before
+    with Journal(path) as journal:
+        journal.compact()
+        (guest,) = journal.contents().guests.values()
+    assert (guest.identity, guest.pages.total_pages) == (me, 3)
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "namespace"), [("another boot", 7), (None, 0)], ids=["another boot", "earlier version"]
+)
+def test_the_pid_namespace_matters_within_a_boot_alone_and_where_it_is_known(
+    tmp_path: Path, me: GuestIdentity, boot_id: str | None, namespace: int
+):
+    path = tmp_path / "journal"
+    written(path, replace(me, boot_id=boot_id or me.boot_id, pid_namespace=namespace), 1)
+    with Journal(path) as journal:
+        assert len(journal.contents().guests) == (boot_id is None)
+
+
 def test_compaction_keeps_the_sum(tmp_path: Path, me: GuestIdentity):
     path = tmp_path / "journal"
     with Journal(path) as journal:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT
 
+import vmplace
 from tests.kube.cluster import MANIFESTS, objects, shipped_role
 from tests.kube.control_plane import ControlPlane
 from vmplace.agent.config import DEFAULT_CONFIG
@@ -44,6 +45,12 @@ def test_a_misspelt_field_is_found(plane: ControlPlane) -> None:
     plane.ask("POST", PATHS["Namespace"], {"metadata": {"name": "vmplace"}})
     status, answer = plane.ask("POST", f"{PATHS['DaemonSet']}?fieldValidation=Strict", one)
     assert status == 400 and "hostPid" in answer["message"]
+
+
+def test_a_pod_has_as_long_to_end_as_the_service_has() -> None:
+    [one] = [one for one in objects(MANIFESTS / "base") if one["kind"] == "DaemonSet"]
+    unit = (Path(vmplace.__file__).parent / "interfaces/vmplace.service").read_text()
+    assert f"TimeoutStopSec={one['spec']['template']['spec']['terminationGracePeriodSeconds']}\n" in unit
 
 
 def test_the_patch_of_the_hooks_is_taken(plane: ControlPlane) -> None:

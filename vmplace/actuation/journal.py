@@ -5,6 +5,7 @@ and sysctl that may have been changed.  If the change itself was not made, ``und
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import logging
@@ -42,6 +43,8 @@ from vmplace.outside import error_text
 LOG = logging.getLogger(__name__)
 DEFAULT_PATH = Path("/var/lib/vmplace/journal")
 _COMPACT_BYTES = 4 << 20
+_TAKES_NOTHING = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+UNSETTLED = "nothing can be noted, as it cannot be written: the next undo tries all of it again"
 MORE = "stop the agent and run `vmplace undo`, which has no limit of memory of its own"
 
 
@@ -78,7 +81,8 @@ class Journal:
     """The one journal of the running agent; a second agent on the same path is turned away.
 
     It is waited for ``patience_s`` until the first one has ended.  ``beat`` is called with each record that
-    is read or rewritten: of a TiB of moved pages, all of them take a minute.
+    is read or rewritten: of a TiB of moved pages, all of them take a minute.  One that does not ``settles``
+    is only read, and records nothing.
     """
 
     def __init__(
@@ -88,18 +92,30 @@ class Journal:
         proc: Path = PROC,
         patience_s: float = 0.0,
         beat: Callable[[], None] = lambda: None,
+        settles: bool = True,
     ) -> None:
-        self.path = path
+        self.path, self._settles = path, settles
         self._proc, self._beat = proc, beat
         self._file: JournalFile | None = None
-        self._lock = locked(path, patience_s)
+        self._lock = locked(path, patience_s, settles=settles)
         self.damage: tuple[str, ...] = ()
         try:
             with self._within_memory():
-                self._open()
+                if settles:
+                    self._open()
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def for_undo(cls, path: Path, *, proc: Path = PROC, patience_s: float = 0.0) -> Self:
+        """Open the journal; only to read it, if its disk takes nothing: pages go back all the same."""
+        try:
+            return cls(path, proc=proc, patience_s=patience_s)
+        except JournalError as err:
+            if not isinstance(err.__cause__, OSError) or err.__cause__.errno not in _TAKES_NOTHING:
+                raise
+            return cls(path, proc=proc, patience_s=patience_s, settles=False)
 
     def _open(self) -> None:
         """Make the file ready for more.  No page is decoded: that may take longer than a start may."""
@@ -246,6 +262,9 @@ class Journal:
             self._rewrite(pruned)
 
     def _append(self, *records: Record) -> None:
+        if not self._settles:
+            self.damage = tuple(dict.fromkeys((*self.damage, UNSETTLED)))
+            return
         if self._file is None:
             raise JournalError("the journal is closed")
         self._file.append(b"".join(map(frame, records)))

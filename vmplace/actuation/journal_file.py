@@ -154,13 +154,16 @@ class JournalFile:
             raise unusable(self._path, err, verb) from err
 
 
-def locked(path: Path, patience_s: float = 0.0) -> int:
-    """Return the descriptor of a lock beside the journal; raises JournalError if another keeps it so long."""
+def locked(path: Path, patience_s: float = 0.0, *, settles: bool = True) -> int:
+    """Return the descriptor of a lock beside the journal; raises JournalError if another keeps it so long.
+
+    Unless it ``settles``, nothing is written: the lock has to be there.
+    """
     # A file of its own: compaction replaces the journal's inode.  The kernel drops the lock on kill -9.
     lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(lock, _FLAGS, 0o600)
+        fd = os.open(lock, _FLAGS if settles else os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as err:
         raise unusable(path, err) from err
     try:

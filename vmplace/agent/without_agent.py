@@ -34,7 +34,7 @@ def undo_without_agent(
         _check_known(guest, ())
         return UndoResult()
     calls = calls or HostCalls()
-    with Journal(config.journal_path, proc=calls.proc) as journal:
+    with Journal.for_undo(config.journal_path, proc=calls.proc) as journal:
         known = [one.identity for one in journal.without_pages().guests.values()]
         _check_known(guest, (one.name for one in known))
         return undo(
@@ -84,7 +84,7 @@ def _give_sysctls_back(path: Path, proc: Path, reported: list[str], failures: li
     """Give back the sysctls that the journal holds; raises JournalError."""
     if not path.exists():
         return
-    with Journal(path, proc=proc, patience_s=DYING_S) as journal:
+    with Journal.for_undo(path, proc=proc, patience_s=DYING_S) as journal:
         for taken in journal.without_pages().sysctls.values():
             try:
                 reported.append(restore_sysctl(journal, taken, proc))

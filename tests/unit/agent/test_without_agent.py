@@ -1,9 +1,11 @@
 """What an agent left behind is undone without one: within the budget, in parts if need be."""
 
+import errno
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from vmplace.agent import config as agent_config
 from vmplace.agent import sound_settings, without_agent
 from vmplace.agent.config import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
+from vmplace.agent.undo_lines import undo_lines
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent
 from vmplace.errors import ConfigError, JournalError, VmplaceError
 from vmplace.held import HeldError
@@ -60,6 +63,39 @@ def test_it_keeps_to_the_budget_of_moves_and_tells_how_far_it_is(config: Config,
     # 69 MB at 4 MB/s, of which 4 MB are there at once.
     assert clock.slept_s == pytest.approx(16.3, abs=0.6)
     assert reported == [("db1", BLOCK_PAGES, NPAGES), ("db1", NPAGES, NPAGES)]
+
+
+def test_pages_go_back_though_the_disk_of_the_journal_is_read_only(
+    config: Config, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+):
+    """open(2): EROFS for O_RDWR on a file system that was mounted, or remounted after errors, read-only."""
+    before, opened = config.journal_path.read_bytes(), os.open
+
+    def read_only(path: str | Path, flags: int, *words: int, **more: int) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, flags, *words, **more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    clock = SlowClock()
+    calls = HostCalls(kernel=kernel, clock=clock, sleep=clock.sleep)
+    result = undo_without_agent(config, None, calls=calls)
+    assert result.is_complete and set(kernel.nid_of.values()) == {0}
+    assert any("nothing can be noted" in line for line in undo_lines(result))
+    moves = len(kernel.calls)
+    assert undo_without_agent(config, None, calls=calls).is_complete and len(kernel.calls) == moves
+    with locked_elsewhere(config), pytest.raises(JournalError, match="in use by another vmplace"):
+        undo_without_agent(config, None, calls=calls)
+    assert config.journal_path.read_bytes() == before
+
+
+@contextmanager
+def locked_elsewhere(config: Config) -> Iterator[None]:
+    """Let another process hold the journal's lock."""
+    words = ["flock", "--no-fork", f"{config.journal_path}.lock", "sh", "-c", "echo; exec cat"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeps:
+        assert keeps.stdout is not None and keeps.stdout.read(1)
+        yield
 
 
 def test_it_leaves_the_reserve_of_a_node_free(config: Config, kernel: FakeKernel, tmp_path: Path):

@@ -1,19 +1,21 @@
 """What was decided about a guest, and what became of it: remembered for ``vmplace show``, and logged."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
 from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.report import moves_line
 from vmplace.agent.state import Decision, PlanSummary, VcpuSummary, vcpu_summary
 from vmplace.policy.expected_lar import expected_lar
-from vmplace.policy.plan import Move, PlacementPlan, VcpuMove
+from vmplace.policy.plan import Move, PlacementPlan, Replication, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
+Change = TypeVar("Change", Move, Replication, VcpuMove)
 REFUSALS = {name: name for name in ("busy", "pinned", "gone", "vetoed")} | {"left": "budget"}
 """What a move's outcome calls a refusal, and what people read."""
 
@@ -54,7 +56,7 @@ def remember(guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary,
         done.copies,
         done.dropped_pages * PAGE_BYTES,
         done.vcpus,
-        guest.expected_lar if mine.moves or mine.vcpu_moves else None,
+        guest.expected_lar if mine.moves or mine.copies or mine.vcpu_moves else None,
     )
     last = guest.decisions[-1] if guest.decisions else None
     if decision.has_changed or last is None or last.has_changed or last.reasons != reasons:
@@ -66,16 +68,23 @@ def remember(guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary,
 
 def expect(roster: Roster, host: HostTopology, plan: PlacementPlan) -> None:
     """Keep on each guest what the plan promises it, if it changes anything for it."""
-    moves: dict[str, list[Move]] = {}
-    for move in plan.moves:
-        moves.setdefault(move.guest, []).append(move)
-    vcpus: dict[str, list[VcpuMove]] = {}
-    for tied in plan.vcpu_moves:
-        vcpus.setdefault(tied.guest, []).append(tied)
-    for guest in filter(None, map(roster.get, sorted({*moves, *vcpus}))):
-        mine = PlacementPlan(tuple(moves.get(guest.name, ())), vcpu_moves=tuple(vcpus.get(guest.name, ())))
+    moves, copies = _by_guest(plan.moves), _by_guest(plan.replications)
+    vcpus = _by_guest(plan.vcpu_moves)
+    for guest in filter(None, map(roster.get, sorted({*moves, *copies, *vcpus}))):
+        mine = PlacementPlan(
+            moves.get(guest.name, ()),
+            replications=copies.get(guest.name, ()),
+            vcpu_moves=vcpus.get(guest.name, ()),
+        )
         if guest.pages:
             guest.expected_lar = expected_lar(host, guest.topology, guest.pages, mine)
+
+
+def _by_guest(changes: Iterable[Change]) -> dict[str, tuple[Change, ...]]:
+    found: dict[str, list[Change]] = {}
+    for change in changes:
+        found.setdefault(change.guest, []).append(change)
+    return {name: tuple(some) for name, some in found.items()}
 
 
 def count_refusals(roster: Roster, result: ActuationResult) -> None:

@@ -47,12 +47,16 @@ class VcpuSummary:
 
 @dataclass(frozen=True)
 class CopySummary:
-    """Pages that nodes ``nids`` should each have a copy of; those that have them already count, too."""
+    """Pages that nodes ``nids`` should each have a copy of; those that have them already count, too.
+
+    ``saved_ns``: the latency that copies that are new are expected to save; None: not reckoned.
+    """
 
     guest: str
     pages_bytes: int
     nids: tuple[int, ...]
     reason: str
+    saved_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ def summary(plan: PlacementPlan) -> PlanSummary:
     stays = tuple(StaySummary(stay.guest, stay.reason) for stay in plan.stays)
     vcpus = tuple(vcpu_summary(move) for move in plan.vcpu_moves)
     copies = tuple(
-        CopySummary(one.guest, one.pages * PAGE_BYTES, one.nids, one.reason) for one in plan.replications
+        CopySummary(one.guest, one.pages * PAGE_BYTES, one.nids, one.reason, one.saved_ns)
+        for one in plan.replications
     )
     collapses = tuple(
         CollapseSummary(one.guest, int(one.npages.sum(dtype="int64")) * PAGE_BYTES, one.reason)

@@ -111,9 +111,11 @@ def print_plan(plan: Mapping[str, Any]) -> None:
             out.print(f"    {vcpus_expectation(move)}")
     for copy in plan["copies"]:
         where = f"on nodes {', '.join(map(str, copy['nids']))}"
+        saved = copy.get("saved_ns")
+        effect = "" if saved is None else f", expected to save {saved / 1e6:.2f} ms of latency"
         out.print(
             f"  {escape(copy['guest'])}: copies of {mib(copy['pages_bytes'])} MiB {where}: "
-            f"{escape(copy['reason'])}"
+            f"{escape(copy['reason'])}{effect}"
         )
     for drop in plan["collapses"]:
         size = mib(drop["pages_bytes"])

@@ -1,17 +1,18 @@
 """Which share of its accesses will be local once a guest's part of a plan is done?
 
 The estimate of model/traffic.py, with the hot pages where the plan has them.  A plan moves the hottest pages
-of a node first, so what leaves a node is taken to be hot as far as there is hot memory.
+of a node first, so what leaves a node, or gets copies, is taken to be hot as far as there is hot memory.
 """
 
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import vcpu_shares
-from vmplace.policy.plan import Move, PlacementPlan
+from vmplace.policy.plan import Move, PlacementPlan, Replication
 from vmplace.topology.guest import GuestTopology, RamRange
 from vmplace.topology.host import HostTopology
 
@@ -33,11 +34,26 @@ def expected_lar(
             :, None
         ]
         after = hot - moved.sum(axis=1) + moved.sum(axis=0)
+        total += float(after.sum())
+        for copy in (copy for copy in plan.replications if _is_of(copy, one.ram)):
+            copied = np.minimum(_copied(copy, pages.nids), after)
+            after -= copied
+            local += float(copied.sum()) * sum(shares.get(nid, 0.0) for nid in copy.nids)
         local += float(
             sum(shares.get(nid, 0.0) * count for nid, count in zip(pages.nids, after, strict=True))
         )
-        total += float(after.sum())
     return local / total if total else None
+
+
+def _is_of(copy: Replication, ram: RamRange) -> bool:
+    return len(copy.hva) > 0 and ram.hva <= int(copy.hva[0]) < ram.hva + ram.size_bytes
+
+
+def _copied(copy: Replication, nids: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Return the 4 KiB pages that are to have copies, by index of the node that they lie on."""
+    lie = np.array([copy.from_pages.get(nid, 0.0) for nid in nids])
+    # What a guest's policy left out is taken to lie as the rest.
+    return lie * min(copy.pages / max(float(lie.sum()), 1.0), 1.0)
 
 
 def _moved(move: Move, ram: RamRange, nids: tuple[int, ...]) -> Matrix:

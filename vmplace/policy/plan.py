@@ -142,8 +142,9 @@ class Move:
 class Replication:
     """Pages of one guest of which each of ``nids`` should have a read-only copy.
 
-    ``hva`` (uint64) and ``npages`` (int32) have one entry per run of pages.  ``limit_bytes``: what all
-    copies of the guest together may take.
+    ``hva`` (uint64) and ``npages`` (int32) have one entry per run of pages, all of one range.
+    ``limit_bytes``: what all copies of the guest together may take.  ``saved_ns``: as of a move, by copies
+    that are new; ``from_pages``: 4 KiB pages by the node that they lie on.
     """
 
     guest: str
@@ -152,6 +153,8 @@ class Replication:
     nids: tuple[int, ...]
     reason: str
     limit_bytes: int | None = None
+    saved_ns: float | None = None
+    from_pages: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def pages(self) -> int:

@@ -55,10 +55,7 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
             moves.append(move)
         wanted = there == REPLICATED
         if wanted.any():
-            near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
-            size = _sized(float(before.sizes_of(start + np.flatnonzero(wanted)).sum()))
-            reported = f"nodes {', '.join(map(str, near))} only read them: {size}"
-            copies.append(Replication(name, *runs_of(pages, wanted, pages.sizes), near, reported))
+            copies.append(_copies(name, nids, pages, wanted, home_node, before, start, system))
         written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
         if snapshot.replica_ratio and written.any():
             dropped = UNDONE if why == UNDONE else "they are written"
@@ -127,6 +124,34 @@ def _move(  # noqa: PLR0913 - as above
         np.full(int(away.sum()), nids[target], np.int16),
         reason,
         gain,
+    )
+
+
+def _copies(  # noqa: PLR0913 - as above
+    name: str,
+    nids: tuple[int, ...],
+    pages: TouchedPages,
+    wanted: Bools,
+    node: NodeIndexes,
+    before: GuestEvidence,
+    start: int,
+    system: MemorySystem,
+) -> Replication:
+    """Return the copies of the entries that are ``wanted``; ``node``: where they lie."""
+    some = np.flatnonzero(wanted)
+    near = tuple(nid for nid, at in zip(nids, before.worker.tolist(), strict=True) if at)
+    sizes, heat = before.sizes_of(start + some), before.heat.take(start + some, axis=0)
+    there = np.full(len(some), REPLICATED, np.int8)
+    saved = costs(heat, before.node[start + some], system.latency) - costs(heat, there, system.latency)
+    lies = np.bincount(node[some] + 1, sizes, len(nids) + 1)[1:]
+    reported = f"nodes {', '.join(map(str, near))} only read them: {_sized(float(sizes.sum()))}"
+    return Replication(
+        name,
+        *runs_of(pages, wanted, pages.sizes),
+        near,
+        reported,
+        saved_ns=float(saved.sum()),
+        from_pages=dict(zip(nids, lies.tolist(), strict=True)),
     )
 
 

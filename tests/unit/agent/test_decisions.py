@@ -1,15 +1,16 @@
 """What is remembered of a decision: what was expected of it, and what became of it."""
 
+import numpy as np
 from msgspec.structs import replace
 
-from tests.unit.agent.agent_world import World, guest
+from tests.unit.agent.agent_world import HVA, NPAGES, World, guest
 from tests.unit.agent.test_limits import move
 from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
 from vmplace.agent.decisions import Done, done_by_guest, remember
 from vmplace.agent.limits import CUT, GuestLimits, limited
 from vmplace.agent.state import Decision, PlanSummary, VcpuSummary, summary
 from vmplace.policy.options import Option, Weighing
-from vmplace.policy.plan import GuestSettings, PlacementPlan, Stay, VcpuMove
+from vmplace.policy.plan import GuestSettings, PlacementPlan, Replication, Stay, VcpuMove
 
 WEIGHING = Weighing("db1", Option("stay", 0, 0, 0, 0.0, 0.0, 0.0))
 PLAN = summary(PlacementPlan(stays=(Stay("db1", "it rests well"),), weighings=(WEIGHING,)))
@@ -58,6 +59,18 @@ def test_figures_of_a_plan_that_the_guests_policy_cuts_are_not_taken_for_what_is
     plan = PlacementPlan((move([1], [1]),), weighings=(WEIGHING, replace(WEIGHING, guest="other")))
     limits = {"db1": GuestLimits(guest("db1"), GuestSettings(moves=False))}
     assert [one.unknown for one in limited(plan, limits).weighings] == [CUT, ""]
+
+
+def test_a_plan_of_copies_alone_promises_what_they_make_local():
+    """All accesses come from node 1, and all pages lie on node 0."""
+    runs = np.array([HVA], np.uint64), np.array([NPAGES], np.int32)
+    copies = Replication("db1", *runs, (0, 1), "read", saved_ns=5e6, from_pages={0: NPAGES, 1: 0})
+    world = World([guest("db1")], policy=lambda _: PlacementPlan(replications=(copies,)))
+    agent = world.agent()
+    agent.run(windows=1)
+    (one,) = agent.roster
+    assert one.expected_lar == 1.0 and one.decisions[-1].expected_lar == 1.0
+    assert agent.last_plan.copies[0].saved_ns == 5e6
 
 
 def test_a_plan_of_one_guest_has_that_ones_figures_only():

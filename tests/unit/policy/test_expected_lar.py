@@ -11,7 +11,7 @@ from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy import home
 from vmplace.policy.expected_lar import expected_lar
-from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot, VcpuMove
+from vmplace.policy.plan import GuestView, PlacementPlan, Replication, Snapshot, VcpuMove
 
 
 def lar(view: GuestView) -> float | None:
@@ -46,6 +46,26 @@ def test_vcpus_that_follow_their_memory_count():
     view = guest_view([0], 2)
     move = VcpuMove("db1", {0: (4, 5)}, (0,), 2, "its memory is there")
     assert (expected(view, PlacementPlan()), expected(view, PlacementPlan(vcpu_moves=(move,)))) == (0.0, 1.0)
+
+
+def copies(npages: int, nids: tuple[int, ...], **from_pages: float) -> PlacementPlan:
+    """Return a plan of copies of the first pages."""
+    runs = np.array([ram().hva], np.uint64), np.array([npages], np.int32)
+    lie = {int(name[1:]): count for name, count in from_pages.items()}
+    return PlacementPlan(replications=(Replication("db1", *runs, nids, "read", from_pages=lie),))
+
+
+def test_pages_with_copies_are_local_to_all_nodes_that_have_one():
+    view = guest_view([0, 2, 4, 6], 0)
+    assert expected(view, PlacementPlan()) == 0.25
+    assert expected(view, copies(NPAGES, (0, 1, 2, 3), n0=NPAGES)) == 1.0
+    # Of half of them: these from everywhere, the others from one node of four.
+    assert expected(view, copies(NPAGES // 2, (0, 1, 2, 3), n0=NPAGES / 2)) == 0.5 + 0.5 * 0.25
+    # Two nodes of four have copies.
+    assert expected(view, copies(NPAGES, (0, 1), n0=NPAGES)) == 0.5
+    # The guest's policy left half of them out; and there are no more hot pages than there are.
+    assert expected(view, copies(NPAGES // 2, (0, 1, 2, 3), n0=NPAGES)) == 0.5 + 0.5 * 0.25
+    assert expected(view, copies(2 * NPAGES, (0, 1, 2, 3), n0=2 * NPAGES)) == 1.0
 
 
 def test_without_a_hot_page_nothing_is_expected():

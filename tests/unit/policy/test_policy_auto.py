@@ -141,6 +141,18 @@ def test_pages_that_all_only_read_get_copies_while_there_may_be_some() -> None:
     assert after(busy(*[window] * 4), replica_ratio=0.0).replications == ()
 
 
+def test_copies_have_a_gain_while_they_are_new() -> None:
+    """Three nodes of four have them nearer then; later plans want them still, and gain nothing by that."""
+    policy, seen = AutoPolicy(), busy(*[bits({index: range(100) for index in range(4)})] * 4)
+    plans = [
+        policy(Snapshot(host(), (seen,), None, 0.25, True, now_ns=now * S)).replications
+        for now in range(1, 13)
+    ]
+    (first,), (last,) = next(filter(None, plans)), plans[-1]
+    assert first.saved_ns is not None and first.saved_ns > 0.0 == last.saved_ns
+    assert first.from_pages == last.from_pages == {0: 100, 1: 0, 2: 0, 3: 0}
+
+
 def test_nothing_goes_to_a_node_that_the_operator_excludes() -> None:
     window = bits({2: range(200, 300)}, range(200, 300))
     assert 2 not in moved(after(busy(*[window] * 4, allowed_nids=(0, 1))))

@@ -5,7 +5,8 @@ own node, or of another, filled.  Intel servers: mem_load_l3_miss_retired.local_
 only.  Elsewhere perf's generic node-loads, which few CPUs have.
 
 Source: tools/perf/pmu-events/arch/x86 of Linux 6.12: amdzen2 to amdzen5 cache.json (0x43, umasks 0x08 and
-0x40); skylakex, cascadelakex, icelakex and sapphirerapids cache.json (0xd3, umasks 0x01 and 0x02).
+0x40); skylakex, cascadelakex, icelakex, sapphirerapids and graniterapids cache.json (0xd3, umasks 0x01 and
+0x02).
 """
 
 from collections.abc import Mapping
@@ -22,8 +23,11 @@ MOST_MODEL = 0x10E
 GENERIC = {"dram": (HW_CACHE, 6)}
 AMD = {"dram local": (RAW, 0x0843), "dram remote": (RAW, 0x4043)}
 INTEL = {"dram local": (RAW, 0x01D3), "dram remote": (RAW, 0x02D3)}
-INTEL_SERVERS = frozenset({0x55, 0x6A, 0x6C, 0x8F, 0xCF})
-"""Models of family 6: Skylake and Cascade Lake, Ice Lake, Sapphire and Emerald Rapids."""
+INTEL_SERVERS = frozenset({0x55, 0x6A, 0x6C, 0x8F, 0xCF, 0xAD, 0xAE})
+"""Models of family 6: Skylake and Cascade Lake, Ice Lake, Sapphire, Emerald and Granite Rapids.
+
+Haswell and Broadwell have such events with errata (HSM30, BDE70): their counts are not relied on.
+"""
 
 
 def dram_events(cpuinfo: Path = Path("/proc/cpuinfo")) -> Mapping[str, tuple[int, int]]:

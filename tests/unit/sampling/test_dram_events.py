@@ -15,6 +15,10 @@ from vmplace.sampling.dram_events import AMD, GENERIC, INTEL, dram_events
         ("AuthenticAMD", 21, 2, GENERIC),
         ("GenuineIntel", 6, 85, INTEL),
         ("GenuineIntel", 6, 143, INTEL),
+        ("GenuineIntel", 6, 0xAD, INTEL),
+        ("GenuineIntel", 6, 0xAE, INTEL),
+        # Broadwell-EP: its events have errata.
+        ("GenuineIntel", 6, 0x4F, GENERIC),
         ("GenuineIntel", 6, 158, GENERIC),
     ],
 )

@@ -27,7 +27,6 @@ from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import PAGE_BYTES, RamRange
 
 Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 CHUNK_BIT_ROWS = 1 << 10
 
@@ -229,12 +228,6 @@ class RangePages:
             held = BITS[hot[used]].sum(axis=1)
             total += np.bincount(self.nodes.value[some[used]], held, 256).astype(np.int64)
         return total
-
-    def touches_by_node(self) -> Floats:
-        """Return how many pages each node touched in a window, on average over the history."""
-        sums = [window.accessed.set_bits(window.planes(self.blocks)) for window in self.seen[: self.history]]
-        touches: Floats = np.mean(sums, axis=0)[:-1]
-        return touches
 
     def _hot(self, some: Indexes) -> Bytes:
         """Return bits [n, 64] of the pages of some blocks that were touched in the last window."""

@@ -35,11 +35,6 @@ class Option(msgspec.Struct, frozen=True):
     why_not: str = ""
     nid: int | None = None
 
-    @property
-    def net_ns(self) -> float:
-        """Return what is left of what it saves."""
-        return self.saved_ns - self.price_ns
-
 
 class Weighing(msgspec.Struct, frozen=True):
     """One guest's options.

@@ -1,4 +1,4 @@
-"""How well do a guest's vCPUs run: instructions, stalls, DRAM reads?  Perf events count their threads.
+"""What do a guest's vCPUs do: cycles, instructions, DRAM accesses?  Perf events count their threads.
 
 1. One event of each kind counts each thread.  What the CPU cannot count is absent, which is no error.
 2. A guest has MOST_EVENTS at the most (counting.py).  Of one with more vCPUs some are counted, at equal
@@ -6,34 +6,20 @@
 3. There are fewer counters than events, so the kernel takes turns: a count is scaled by the time it was
    wanted over the time it ran.  A thread that had no turn is taken to do as the others, if these ran for
    most of the time.
-4. With resctrl the memory bandwidth of a guest's group is read, too (``resctrl_bandwidth``).
 
-Source: perf_event_open(2); Documentation/arch/x86/resctrl.rst (6.12).
+Source: perf_event_open(2).
 """
 
 import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 
 from vmplace import counting
 from vmplace.counting import MOST_EVENTS
 from vmplace.errors import UnsupportedHostError
-from vmplace.outside import read_whole
 
-# linux/perf_event.h: enum perf_type_id, perf_hw_id, perf_hw_cache_id, perf_hw_cache_op_result_id
-HARDWARE, HW_CACHE = 0, 3
-NODE_READS, NODE_READ_MISSES = 6, 6 | 1 << 16
-EVENTS: Mapping[str, tuple[int, int]] = {
-    "cycles": (HARDWARE, 0),
-    "instructions": (HARDWARE, 1),
-    "stalled_cycles": (HARDWARE, 8),
-    "dram_reads": (HW_CACHE, NODE_READS),
-    "remote_dram_reads": (HW_CACHE, NODE_READ_MISSES),
-}
 ABSENT = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV)
 """What the kernel says of an event that this CPU does not have."""
 ENDED = errno.ESRCH
@@ -61,43 +47,10 @@ class Count:
         return self.value * self.enabled_ns / self.running_ns if self.running_ns else 0.0
 
 
-@dataclass(frozen=True)
-class CpuUse:
-    """What threads did in a window; None: not countable here, or no counter was free.
-
-    ``stalled_cycles`` waited for memory or another unit of the back end; ``dram_reads`` are reads that a
-    node's memory served, ``remote_dram_reads`` those of another node than the CPU's.
-    """
-
-    cycles: float | None
-    instructions: float | None
-    stalled_cycles: float | None
-    dram_reads: float | None
-    remote_dram_reads: float | None
-
-    @property
-    def ipc(self) -> float | None:
-        """Return instructions per cycle."""
-        return _ratio(self.instructions, self.cycles)
-
-    @property
-    def stall_ratio(self) -> float | None:
-        """Return the share of cycles that were stalled."""
-        return _ratio(self.stalled_cycles, self.cycles)
-
-    @property
-    def local_access_ratio(self) -> float | None:
-        """Return the share of DRAM reads that the CPU's own node served."""
-        remote = _ratio(self.remote_dram_reads, self.dram_reads)
-        return None if remote is None else 1 - remote
-
-
 class PerfCounters:
-    """Events on a guest's vCPU threads; ``window`` tells what they did since the last one."""
+    """Events on a guest's vCPU threads; ``counts`` tells what they did since the last call."""
 
-    def __init__(
-        self, tids: Iterable[int], events: Mapping[str, tuple[int, int]] = EVENTS, pid: int = 0
-    ) -> None:
+    def __init__(self, tids: Iterable[int], events: Mapping[str, tuple[int, int]], pid: int = 0) -> None:
         """Open the events, or none; raises UnsupportedHostError where perf is not permitted, else OSError.
 
         ``pid``: the process of the threads, which may hold that up (HeldError).  A thread that has ended, and
@@ -137,29 +90,9 @@ class PerfCounters:
                 grown[name].append(count.since(earlier))
         return {name: _sum(growths, self._threads_of_one) for name, growths in grown.items()}
 
-    def window(self) -> CpuUse:
-        """Return what the threads did since the last call."""
-        counts = self.counts()
-        return CpuUse(**{name: counts.get(name) for name in EVENTS})
-
     def close(self) -> None:
         """Take the events off; harmless when done twice."""
         counting.drop(self._pid, self._key)
-
-
-def resctrl_bandwidth(
-    group: Path, earlier: Mapping[str, int], seconds: float
-) -> tuple[dict[str, float], dict[str, int]]:
-    """Return bytes a second by counter ("mon_L3_00/mbm_local_bytes") since ``earlier``, and the totals now.
-
-    ``group`` is a control or monitoring group below /sys/fs/resctrl.  A counter that is not available
-    ("Unavailable", "Unassigned") is absent; so are all where there is no resctrl.
-    """
-    now: dict[str, int] = {}
-    for path in sorted(group.glob("mon_data/mon_L3_*/mbm_*_bytes")):
-        with suppress(OSError, ValueError):
-            now[f"{path.parent.name}/{path.name}"] = read_whole(path)
-    return {name: (now[name] - earlier[name]) / seconds for name in now.keys() & earlier.keys()}, now
 
 
 def _sum(growths: Sequence[Count], each_stands_for: float) -> float | None:
@@ -177,7 +110,3 @@ def spread(threads: Sequence[int], most: int) -> tuple[int, ...]:
     """Return at most so many of the threads, at equal distances."""
     count = min(len(threads), most)
     return tuple(threads[one * len(threads) // count] for one in range(count))
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None

@@ -28,11 +28,6 @@ class ReplaySource:
         self._batches: dict[str, Iterator[SampleBatch]] = {}
         self.host = read_recorded_host(self._path)
 
-    def recorded_guests(self) -> tuple[GuestTopology, ...]:
-        """Return the guests as they were at last, in the order of their first batch."""
-        events = iter_recording(self._path, tolerant=True)
-        return tuple({event.name: event for event in events if isinstance(event, GuestTopology)}.values())
-
     def arm(self, guest: GuestTopology) -> None:
         """Do nothing: the windows are over."""
 

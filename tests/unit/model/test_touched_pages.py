@@ -161,7 +161,6 @@ def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> No
     assert all((of_pages[page] == of_entries[entry]).all() for of_pages, of_entries in known)
     touches = np.sum([unbit(bits.accessed) for bits in declared.history], axis=0)
     assert (touches[:, page] == some.touches[:, entry]).all()
-    assert np.allclose(pages.touches_by_node(), touches[:NODES].sum(axis=1) / len(declared.history))
     # Nothing that was touched is left out.
     assert touches.sum() == (some.touches * some.sizes).sum()
     for counted, kept in zip(pages.counted, some.counted, strict=True):

@@ -10,7 +10,7 @@ import pytest
 
 from vmplace import counting
 from vmplace.errors import UnsupportedHostError, VmplaceError
-from vmplace.sampling.counters_perf import Count, CpuUse, PerfCounters, resctrl_bandwidth
+from vmplace.sampling.counters_perf import Count, PerfCounters
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK and PERF_COUNT_SW_PAGE_FAULTS
 SOFTWARE = {"task_clock": (1, 1), "page_faults": (1, 2), "absent": (1, 999)}
@@ -165,20 +165,3 @@ def test_threads_without_a_turn_count_as_the_others_if_these_ran_for_most_of_the
 def test_a_count_of_half_the_time_is_doubled() -> None:
     assert Count(10, 100, 50).scaled == 20
     assert Count(30, 300, 200).since(Count(10, 100, 100)) == Count(20, 200, 100)
-
-
-def test_ratios_of_what_is_not_counted_are_unknown() -> None:
-    use = CpuUse(cycles=200, instructions=100, stalled_cycles=None, dram_reads=40, remote_dram_reads=10)
-    assert (use.ipc, use.stall_ratio, use.local_access_ratio) == (0.5, None, 0.75)
-
-
-def test_resctrl_bandwidth_is_what_grew_and_what_is_unavailable_is_absent(tmp_path: Path) -> None:
-    domain = tmp_path / "mon_data/mon_L3_00"
-    domain.mkdir(parents=True)
-    (domain / "mbm_local_bytes").write_text("1000\n")
-    (domain / "mbm_total_bytes").write_text("Unavailable\n")
-    (domain / "llc_occupancy").write_text("7\n")
-    _, first = resctrl_bandwidth(tmp_path, {}, 1)
-    (domain / "mbm_local_bytes").write_text("5000\n")
-    assert resctrl_bandwidth(tmp_path, first, 2)[0] == {"mon_L3_00/mbm_local_bytes": 2000}
-    assert resctrl_bandwidth(Path(os.devnull), {}, 1) == ({}, {})

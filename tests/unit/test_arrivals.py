@@ -33,6 +33,12 @@ def test_arrivals_are_replayed_as_they_were_recorded(tmp_path: Path) -> None:
     assert guests and read_arrivals(tmp_path / "a.csv", shipped_table()) == guests
 
 
+def test_arrivals_for_a_folder_that_is_not_there_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(VmplaceError, match="cannot be written") as found:
+        write_arrivals(tmp_path / "no/a.csv", [])
+    assert "make its folder" in str(found.value.hint)
+
+
 @pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("empty", [b"", b" \t"], ids=["empty", "blank"])

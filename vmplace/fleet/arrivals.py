@@ -5,12 +5,14 @@ are left out, and so is the mark that some programs write before the first one (
 """
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vmplace.errors import ConfigError, OutsideError
 from vmplace.fleet.loop_table import LoopTable
+from vmplace.interfaces.output_file import opened_output
 from vmplace.outside import LONGEST_NAME, error_text, finite, lines, printable, read_bytes, whole
 
 COLUMNS = ("uuid", "from_s", "to_s", "vcpus", "memory_gib", "program")
@@ -32,11 +34,13 @@ class Arrival:
 
 
 def write_arrivals(path: Path, guests: Sequence[Arrival]) -> None:
-    """Write a trace of arrivals, to be replayed."""
-    with path.open("w", newline="") as out:
-        rows = csv.writer(out)
-        rows.writerow(COLUMNS)
-        rows.writerows([getattr(guest, name) for name in COLUMNS] for guest in guests)
+    """Write a trace of arrivals, to be replayed; raises VmplaceError."""
+    text = io.StringIO(newline="")
+    rows = csv.writer(text)
+    rows.writerow(COLUMNS)
+    rows.writerows([getattr(guest, name) for name in COLUMNS] for guest in guests)
+    with opened_output(path) as out:
+        out.write(text.getvalue().encode())
 
 
 def read_arrivals(path: Path, table: LoopTable) -> list[Arrival]:

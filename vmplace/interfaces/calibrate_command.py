@@ -11,15 +11,16 @@ import click
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import examples, json_option, print_json
+from vmplace.interfaces.output_file import opened_output, with_folder
 from vmplace.topology.calibration import (
     DEFAULT_PATH,
     Calibration,
     NodePath,
     Report,
+    encoded,
     measured,
     read_calibration,
     read_machine_identity,
-    write_calibration,
 )
 from vmplace.topology.host import HostTopology
 from vmplace.topology.sysfs import read_host
@@ -36,29 +37,46 @@ GIGABYTE = 1e9
 @json_option
 @click.option("--show", is_flag=True, help="Measure nothing; show what was measured.")
 @click.option("--duration-ms", type=click.IntRange(20, 10_000), default=300, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_PATH, show_default=True)
-def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path) -> None:
+@click.option(
+    "--out", type=click.Path(path_type=Path), help=f"[default: {DEFAULT_PATH.name} in the agent's state_dir]"
+)
+def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path | None) -> None:
     """Measure how fast the CPUs of each node read each node's memory, alone and all at once.
 
     This takes all CPUs for some seconds: run it while no guest needs them.  From then on, plans use the
     measured figures in place of the firmware's.  Each sensible set of worker nodes gets its canonical
     weights.
     """
-    host = read_host()
-    machine = read_machine_identity(host)
-    if show:
-        calibration = read_calibration(machine, out)
-        if calibration is None:
-            raise VmplaceError(f"nothing was measured yet: there is no {out}", hint=UNMEASURED)
-    else:
-        with _progress() as report:
-            cpus = frozenset(os.sched_getaffinity(0))
-            calibration = measured(host, machine, duration_ms=duration_ms, cpus=cpus, report=report)
-        write_calibration(calibration, out)
+    host, path = read_host(), out or _agents_file()
+    calibration = _kept(host, path) if show else _measured(host, path, duration_ms)
     if as_json:
         print_json(calibration)
     else:
-        _print(host, calibration, out)
+        _print(host, calibration, path)
+
+
+def _agents_file() -> Path:
+    """Return where an agent on this host reads what was measured."""
+    from vmplace.agent.config import read_config
+
+    return Path(read_config().config.state_dir) / DEFAULT_PATH.name
+
+
+def _kept(host: HostTopology, path: Path) -> Calibration:
+    calibration = read_calibration(read_machine_identity(host), path)
+    if calibration is None:
+        raise VmplaceError(f"nothing was measured yet: there is no {path}", hint=UNMEASURED)
+    return calibration
+
+
+def _measured(host: HostTopology, path: Path, duration_ms: int) -> Calibration:
+    """Measure, and keep it in a file that was opened before, as this takes all CPUs."""
+    machine, cpus = read_machine_identity(host), frozenset(os.sched_getaffinity(0))
+    with opened_output(with_folder(path), lasting=True) as file:
+        with _progress() as report:
+            calibration = measured(host, machine, duration_ms=duration_ms, cpus=cpus, report=report)
+        file.write(encoded(calibration))
+    return calibration
 
 
 @contextmanager

@@ -4,7 +4,6 @@ The exporter is a process of its own.  The agent runs as root without a network;
 right but the group vmplace, and asks the agent as ``vmplace status`` does.
 """
 
-import os
 import signal
 import threading
 from pathlib import Path
@@ -15,8 +14,8 @@ import click
 from vmplace.errors import VmplaceError
 from vmplace.extras import extra_cure
 from vmplace.interfaces.options import WholeSentences, examples, socket_option
+from vmplace.interfaces.output_file import opened_output
 from vmplace.outside import read_text
-from vmplace.whole_file import replace_file
 
 DEFAULT_LISTEN = "127.0.0.1:9755"
 SHIPPED = Path(__file__).with_name("prometheus")
@@ -47,11 +46,9 @@ def print_metrics(socket: Path | None) -> None:
 @socket_option
 def write_metrics(file: Path, socket: Path | None) -> None:
     """Write the metrics to FILE, atomically: for node_exporter's textfile collector."""
-    text = _exporter().exposed(socket)
-    try:
-        replace_file(file, text)
-    except OSError as err:
-        raise VmplaceError(f"{file}: {os.strerror(err.errno or 0)}", hint="may you write there?") from err
+    # node_exporter is another user.
+    with opened_output(file, mode=0o644) as out:
+        out.write(_exporter().exposed(socket))
 
 
 @metrics.command("rules")

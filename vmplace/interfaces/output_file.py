@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,22 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @contextmanager
-def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
-    """Give a file that becomes ``path`` if all goes well, None without one; raises VmplaceError at once."""
+def maybe_output(path: Path | None) -> Iterator[IO[bytes] | None]:
+    """Give what ``opened_output`` gives, None without a path."""
     if path is None:
         yield None
         return
-    if path.exists() and not path.is_file():
+    with opened_output(path) as file:
+        yield file
+
+
+@contextmanager
+def opened_output(path: Path, *, mode: int | None = None, lasting: bool = False) -> Iterator[IO[bytes]]:
+    """Give a file that becomes ``path`` if all goes well; raises VmplaceError at once.
+
+    ``mode``: in place of what the umask leaves.  ``lasting``: no crash of the host leaves an empty file.
+    """
+    if _is_device(path):
         # A device or pipe (/dev/stdout): nothing can take its place, and a pipe's path leads nowhere.
         with _written(path), _opened_now(path) as there:
             yield there
@@ -34,18 +45,39 @@ def opened_output(path: Path | None) -> Iterator[IO[bytes] | None]:
     try:
         with _written(path), file:
             yield file
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fchmod(file.fileno(), 0o666 & ~_umask() if mode is None else mode)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         _put(Path(file.name), path)
     except BaseException:
         Path(file.name).unlink(missing_ok=True)
         raise
 
 
+def _is_device(path: Path) -> bool:
+    """Tell whether something other than a file is there; opening it tells why one cannot look."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def with_folder(path: Path) -> Path:
+    """Return the path of a file once its folder is there; raises VmplaceError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise VmplaceError(f"{path} cannot be written: {err.strerror}", hint=cure_of_writing(err)) from err
+    return path
+
+
 def _behind_links(path: Path) -> Path:
     """Return the file that a link stands for, which is what is replaced."""
     # Path.resolve() ends with an error of no file at links that lead to each other.
     real = Path(os.path.realpath(path))
-    if real.is_symlink():
+    # Nor does Path.is_symlink() answer in a folder that is not for this user.
+    if os.path.islink(real):  # noqa: PTH114
         why = os.strerror(errno.ELOOP)
         raise VmplaceError(f"{path} cannot be written: {why}", hint="name another file")
     return real

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from vmplace.errors import OutsideError, VmplaceError, cure_of_reading, cure_of_writing
+from vmplace.errors import OutsideError, VmplaceError, cure_of_reading
 from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.options import examples, socket_option
+from vmplace.interfaces.output_file import opened_output, with_folder
 from vmplace.interfaces.report_page import Section, html_page
 from vmplace.outside import parse_json
 
@@ -95,8 +96,6 @@ def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
 
 def write_page(out: Path, title: str, subtitle: str, sections: list[Section]) -> None:
     """Write the page; raises VmplaceError where that is impossible."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html_page(title, subtitle, sections))
-    except OSError as err:
-        raise VmplaceError(f"{out} cannot be written: {err.strerror}", hint=cure_of_writing(err)) from err
+    with opened_output(with_folder(out)) as file:
+        # Its <meta> names UTF-8, whatever the locale; a file's name may be no text.
+        file.write(html_page(title, subtitle, sections).encode(errors="replace"))

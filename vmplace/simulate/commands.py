@@ -10,7 +10,7 @@ import msgspec
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import FiniteRange, examples
-from vmplace.interfaces.output_file import opened_output
+from vmplace.interfaces.output_file import maybe_output
 from vmplace.simulate.registry import POLICIES
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def simulate_command(  # noqa: PLR0913  (options)
 
     path = host_path(host_name)
     _check_output(json_path, path, guests)
-    with opened_output(json_path) as output:
+    with maybe_output(json_path) as output:
         row = _simulated(path, guests, policy, source, windows, move_ns)
         if output is not None:
             plain = msgspec.json.encode(msgspec.to_builtins(row))

@@ -10,7 +10,6 @@ Limits: reading only; guests and others that run meanwhile take their part, so c
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ import msgspec
 import numpy as np
 
 from vmplace import native
-from vmplace.errors import OutsideError, VmplaceError
+from vmplace.errors import OutsideError, VmplaceError, cure_of_reading
 from vmplace.outside import MOST_ID, lines, parse_json, read_bytes, read_text
 from vmplace.topology.bandwidth import bandwidth_weights
 from vmplace.topology.host import HostTopology, Node
@@ -148,21 +147,9 @@ def read_machine_identity(host: HostTopology, proc: Path = Path("/proc")) -> Mac
     return machine_identity(host, read_text(proc / "cpuinfo"))
 
 
-def write_calibration(calibration: Calibration, path: Path = DEFAULT_PATH) -> None:
-    """Keep it, whole or not at all; raises VmplaceError where the file cannot be written."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
-            file.flush()
-            # A crash must not leave an empty file under the name.
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as err:
-        raise VmplaceError(
-            f"cannot keep the calibration: {err}", hint="run as root, or name a file with --out"
-        ) from err
+def encoded(calibration: Calibration) -> bytes:
+    """Return what ``read_calibration`` reads."""
+    return msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n"
 
 
 def read_calibration(machine: MachineIdentity, path: Path = DEFAULT_PATH) -> Calibration | None:
@@ -175,6 +162,8 @@ def read_calibration(machine: MachineIdentity, path: Path = DEFAULT_PATH) -> Cal
         calibration = parse_json(read_bytes(path, MOST_BYTES), Calibration)
     except FileNotFoundError:
         return None
+    except PermissionError as err:
+        raise VmplaceError(f"{path} cannot be read: {err.strerror}", hint=cure_of_reading(err)) from err
     except (OSError, OutsideError) as err:
         raise VmplaceError(f"{path} is no calibration: {err}", hint=again) from err
     if calibration.schema_version != SCHEMA_VERSION:
@@ -246,4 +235,4 @@ def read_calibrated_host(path: Path = DEFAULT_PATH) -> tuple[HostTopology, str |
     try:
         return calibrated(host, read_calibration(read_machine_identity(host), path)), None
     except VmplaceError as err:
-        return host, f"{err}; until `{err.hint}` has run, firmware and distances stand in"
+        return host, f"{err}; firmware and distances stand in until then: {err.hint}"

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.errors import VmplaceError
+from vmplace.interfaces import calibrate_command
 from vmplace.interfaces.cli import cli
+from vmplace.topology.calibration import read_calibrated_host
 
 
 def calibrated(out: Path, *words: str) -> str:
@@ -23,6 +26,31 @@ def test_what_was_measured_is_printed_and_shown_again(tmp_path: Path) -> None:
     assert reported["paths"] and reported["worker_sets"] and reported["schema_version"] == 1
     assert json.loads(calibrated(out, "--show", "--json")) == reported
     assert "canonical weights" in calibrated(out, "--show")
+
+
+def test_a_file_beside_it_stays(tmp_path: Path) -> None:
+    (tmp_path / "bandwidth.tmp").write_text("mine")
+    calibrated(tmp_path / "bandwidth.json", "--duration-ms", "20")
+    assert (tmp_path / "bandwidth.tmp").read_text() == "mine"
+
+
+def test_it_is_kept_where_the_agent_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (settings := tmp_path / "vmplace.toml").write_text(f'state_dir = "{tmp_path}/state"\n')
+    monkeypatch.setattr("vmplace.agent.config.DEFAULT_CONFIG", settings)
+    # Not this machine's own file, should it be taken.
+    monkeypatch.setattr(calibrate_command, "DEFAULT_PATH", tmp_path / "usual/bandwidth.json")
+    assert CliRunner().invoke(cli, ["calibrate", "--duration-ms", "20"]).exit_code == 0
+    host = read_calibrated_host(tmp_path / "state/bandwidth.json")
+    assert host[0].bandwidths and host[1] is None
+
+
+def test_nothing_is_measured_for_a_file_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vmplace.topology.calibration.native.measure_streams", None)
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(cli, ["calibrate", "--out", str(tmp_path / "file/bandwidth.json")])
+    assert isinstance(done.exception, VmplaceError) and "cannot be written" in str(done.exception)
 
 
 def test_what_was_not_measured_is_reported_with_the_cure(tmp_path: Path) -> None:

@@ -168,6 +168,23 @@ def test_a_file_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
     assert "no/such.prom" in done.stderr
 
 
+def test_a_full_disk_is_reported_with_the_cure_and_a_device_stays(tmp_path: Path) -> None:
+    """By a link: were it replaced, the machine would keep its device."""
+    (link := tmp_path / "full").symlink_to("/dev/full")
+    done = cli("write", str(link), "--socket", str(tmp_path / "none"))
+    assert (done.returncode, link.is_char_device()) == (1, True)
+    assert "No space left" in done.stderr and "free space" in done.stderr
+
+
+def test_a_pipe_stays_one_and_a_link_leads_to_the_file(tmp_path: Path) -> None:
+    (link := tmp_path / "link.prom").symlink_to(tmp_path / "file.prom")
+    assert cli("write", str(link), "--socket", str(tmp_path / "none")).returncode == 0
+    assert link.is_symlink() and "vmplace_up 0.0" in (tmp_path / "file.prom").read_text()
+    (pipe := tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    done = cli("write", str(pipe), "--socket", str(tmp_path / "none"))
+    assert (done.returncode, "vmplace_up 0.0" in done.stdout) == (0, True)
+
+
 def test_serve_answers_scrapes_until_sigterm(agent_socket: Path) -> None:
     script = "from vmplace.interfaces.cli import main; main()"
     argv = [sys.executable, "-c", script, "metrics", "serve", "--listen", "127.0.0.1:0"]

@@ -113,7 +113,6 @@ def test_links_that_lead_to_each_other_are_said_in_a_line(tmp_path: Path, option
 
 def _write(path: Path, content: bytes) -> None:
     with opened_output(path) as file:
-        assert file is not None
         file.write(content)
 
 
@@ -139,7 +138,6 @@ def test_a_run_that_fails_leaves_no_file_and_the_old_one(tmp_path: Path):
 
     def fail() -> None:
         with opened_output(tmp_path / "x") as file:
-            assert file is not None
             file.write(b"new")
             raise VmplaceError("no")
 

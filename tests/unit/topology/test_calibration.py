@@ -1,5 +1,6 @@
 """Measured bandwidth: what is measured, where it is kept, and when it counts."""
 
+import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace import native
 from vmplace.errors import VmplaceError
 from vmplace.topology.bandwidth import bandwidth_weights
@@ -16,12 +18,12 @@ from vmplace.topology.calibration import (
     NodePath,
     WorkerSet,
     calibrated,
+    encoded,
     machine_identity,
     measured,
     read_calibration,
     read_machine_identity,
     worker_sets,
-    write_calibration,
 )
 from vmplace.topology.sysfs import read_host
 
@@ -82,8 +84,23 @@ def test_a_node_without_cpus_is_read_but_reads_nothing():
 
 
 def test_a_calibration_comes_back_as_it_was_kept(tmp_path: Path):
-    write_calibration(calibration(), tmp_path / "new/bandwidth.json")
-    assert read_calibration(MACHINE, tmp_path / "new/bandwidth.json") == calibration()
+    (tmp_path / "bandwidth.json").write_bytes(encoded(calibration()))
+    assert read_calibration(MACHINE, tmp_path / "bandwidth.json") == calibration()
+
+
+@needs_nobody
+def test_a_file_that_may_not_be_read_was_not_damaged(tmp_path: Path):
+    (path := tmp_path / "bandwidth.json").write_bytes(encoded(calibration()))
+    path.chmod(0o600)
+    tmp_path.chmod(0o755)
+
+    def is_told() -> bool:
+        with pytest.raises(VmplaceError, match="cannot be read: Permission denied") as caught:
+            read_calibration(MACHINE, Path("bandwidth.json"))
+        return "sudo" in str(caught.value.hint)
+
+    with contextlib.chdir(tmp_path):
+        assert holds_for_nobody(is_told)
 
 
 def test_nothing_measured_is_no_error(tmp_path: Path):
@@ -111,7 +128,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes, said: str):
 def test_figures_of_another_machine_or_version_do_not_count(
     tmp_path: Path, changed: dict[str, object], said: str
 ):
-    write_calibration(calibration(**changed), tmp_path / "bandwidth.json")
+    (tmp_path / "bandwidth.json").write_bytes(encoded(calibration(**changed)))
     with pytest.raises(VmplaceError, match=said):
         read_calibration(MACHINE, tmp_path / "bandwidth.json")
 
@@ -142,17 +159,3 @@ def test_figures_where_nothing_fits_are_refused():
     one, two = np.zeros(1, np.int32), np.zeros(2, np.uint64)
     with pytest.raises(ValueError, match="a result for each pair"):
         native.measure_streams(one, one, 1 << 20, 1, two, two)
-
-
-def test_a_calibration_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A crash of the host leaves the former one, or the whole new one."""
-    path, synced, sync = tmp_path / "b.json", [], os.fsync
-    path.write_text("before")
-
-    def fsync(fd: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{fd}").read_bytes(), path.read_text()))
-        sync(fd)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    write_calibration(calibration(), path)
-    assert synced == [(path.read_bytes(), "before")]

@@ -1,0 +1,69 @@
+"""What a command writes appears whole; where it cannot, the former file stays and the cure is named."""
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.nobody import holds_for_nobody, needs_nobody
+from vmplace.errors import VmplaceError
+from vmplace.interfaces.output_file import opened_output
+from vmplace.interfaces.report_command import write_page
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A crash of the host leaves the former one, or the whole new one."""
+    path, synced, sync = tmp_path / "x", [], os.fsync
+    path.write_text("before")
+
+    def fsync(fd: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{fd}").read_text(), path.read_text()))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with opened_output(path, lasting=True) as file:
+        file.write(b"after")
+    assert synced == [("after", "before")] and path.read_text() == "after"
+
+
+@needs_nobody
+def test_a_folder_that_is_not_for_this_user_is_reported(tmp_path: Path):
+    (folder := tmp_path / "state").mkdir(mode=0o700)
+    tmp_path.chmod(0o755)
+
+    def is_told() -> bool:
+        with pytest.raises(VmplaceError, match="Permission denied") as caught, opened_output(Path("state/x")):
+            pass
+        return "sudo" in str(caught.value.hint)
+
+    with contextlib.chdir(tmp_path):
+        assert holds_for_nobody(is_told)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_former_report(tmp_path: Path):
+    (path := tmp_path / "report.html").write_text("former")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(VmplaceError, match="cannot be written"):
+            write_page(path, "title", "", [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("report.html", "former")]
+
+
+def test_a_report_is_in_utf_8_whatever_the_locale(tmp_path: Path):
+    code = (
+        "from pathlib import Path; from vmplace.interfaces.report_command import write_page;"
+        "write_page(Path('new/report.html'), 'a \\u2026 \\udcff', '', [])"
+    )
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=env)
+    assert "a \u2026 ?" in (tmp_path / "new/report.html").read_bytes().decode()

@@ -18,6 +18,7 @@ from typing import Self
 
 from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id, read_pid_namespace
 from vmplace.actuation.journal_contents import (
+    ForeignJournalError,
     JournalContents,
     Skips,
     every_guest,
@@ -300,6 +301,8 @@ class Journal:
             yield
         except MemoryError as err:
             raise JournalError(f"there is not enough memory for the journal {self.path}", hint=MORE) from err
+        except ForeignJournalError as err:
+            raise JournalError(f"{self.path}: {err}", hint=err.hint) from err
 
     @contextlib.contextmanager
     def _reading_proc(self) -> Iterator[None]:

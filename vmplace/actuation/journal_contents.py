@@ -159,6 +159,10 @@ def living_frames(data: bytes, ended: Skips, boot_id: str) -> Iterator[bytes]:
             yield data[start:end]
 
 
+class ForeignJournalError(JournalError):
+    """The bytes are no journal; whoever knows their file names it."""
+
+
 def parse_journal(
     data: bytes, skips: Skips = _no_guest, beat: Callable[[], None] = _nothing
 ) -> JournalContents:
@@ -168,7 +172,7 @@ def parse_journal(
     """
     contents = JournalContents(end=len(MAGIC), skips=skips)
     if data and not data.startswith(MAGIC[: len(data)]):
-        raise JournalError(
+        raise ForeignJournalError(
             "the file is not a journal of this version of vmplace",
             hint="move it away; if another version wrote it, let that version undo first",
         )

@@ -11,7 +11,7 @@ from vmplace.actuation.undo import Progress, UndoResult, undo
 from vmplace.agent.config import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.orders import UnknownGuestError
-from vmplace.errors import JournalInUseError, VmplaceError
+from vmplace.errors import JournalError, JournalInUseError, VmplaceError
 from vmplace.sampling.damon_admin import DamonAdmin
 
 DYING_S = 15.0
@@ -30,7 +30,7 @@ def undo_without_agent(
     Once ``stop()``, or when this process is killed, the rest is in the journal for the next undo.  Raises
     UnknownGuestError for a guest that the journal does not know: nobody else knows names now.
     """
-    if not config.journal_path.exists():
+    if not _is_there(config.journal_path):
         _check_known(guest, ())
         return UndoResult()
     calls = calls or HostCalls()
@@ -48,6 +48,18 @@ def undo_without_agent(
             progress=progress,
             sleep=calls.sleep,
         )
+
+
+def _is_there(path: Path) -> bool:
+    """Tell whether there is a journal; raises JournalError for who may not look."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as err:
+        hint = "run it as root" if isinstance(err, PermissionError) else f"look at {path.parent}"
+        raise JournalError(f"the journal {path} cannot be read: {err.strerror}", hint=hint) from err
+    return True
 
 
 def _check_known(guest: str | None, names: Iterable[str]) -> None:
@@ -82,7 +94,7 @@ def give_back_without_agent(
 
 def _give_sysctls_back(path: Path, proc: Path, reported: list[str], failures: list[str]) -> None:
     """Give back the sysctls that the journal holds; raises JournalError."""
-    if not path.exists():
+    if not _is_there(path):
         return
     with Journal.for_undo(path, proc=proc, patience_s=DYING_S) as journal:
         for taken in journal.without_pages().sysctls.values():

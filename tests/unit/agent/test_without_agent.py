@@ -1,5 +1,6 @@
 """What an agent left behind is undone without one: within the budget, in parts if need be."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from tests.unit.actuation.child_guest import guest_of, plan_of
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
 from tests.unit.agent.slow_clock import SlowClock
+from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace import apart
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_boot_id
@@ -262,6 +264,27 @@ def test_a_journal_that_cannot_be_read_keeps_damon_from_nobody(config: Config, t
     reported, failures = give_back_without_agent(config, Path("/proc"), tmp_path / "sys")
     assert reported == ("DAMON watches nothing any more",) and (kdamonds / "0/state").read_text() == "off"
     assert len(failures) == 1 and "not a journal" in failures[0] and "move it away" in failures[0]
+    assert failures[0].startswith(f"{config.journal_path}: ")
+
+
+@needs_nobody
+@pytest.mark.parametrize("words", [(), ("db1",), ("--settings",)])
+def test_who_may_not_look_at_the_journal_is_told_to_be_root(config: Config, words: tuple[str, ...]):
+    """Asked from the folder above, as folders of tests are for their user alone."""
+    folder = Path(config.state_dir)
+    (folder / "state").mkdir(mode=0o700)
+    folder.chmod(0o755)
+    settings = folder / "vmplace.toml"
+    settings.write_text('state_dir = "/proc/self/cwd/state"\n')
+
+    def is_told() -> bool:
+        asked = [*words, "--config", "vmplace.toml", "--socket", "none"]
+        done = CliRunner().invoke(undo, asked)
+        said = f"{done.exception} {getattr(done.exception, 'hint', '')} {done.output}"
+        return isinstance(done.exception, VmplaceError) and "run it" in said and "as root" in said
+
+    with contextlib.chdir(folder):
+        assert holds_for_nobody(is_told)
 
 
 def test_damon_is_left_to_an_agent_that_runs(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -62,9 +62,9 @@ class Actuator(Protocol):
         is_stopping: Callable[[], bool],
         held: Collection[Identity] = (),
     ) -> tuple[str, ...]:
-        """Restore what the journal holds of one guest, or of all but those ``held``; return what was done, in words.
+        """Restore what the journal holds of one guest, or of all but those ``held``; return what was done.
 
-        It ends early once ``is_stopping()``, and leaves the rest in the journal.
+        In words.  It ends early once ``is_stopping()``, and leaves the rest in the journal.
         """
 
     def leftover(self) -> str | None:

@@ -1,6 +1,6 @@
 """Whatever goes wrong on a guest's or the host's behalf is a note; the loop goes on for the others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def test_a_guest_whose_figures_cannot_be_shown_hides_nobody_elses(monkeypatch: p
 
 def test_an_order_that_fails_is_reported_to_who_gave_it_and_ends_nothing():
     class Broken(World):
-        def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+        def undo(self, guest: GuestTopology | None, *_: object) -> tuple[str, ...]:
             raise IndexError("cut journal")
 
     agent = Broken([guest("db1")]).agent()

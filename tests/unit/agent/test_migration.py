@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,7 +14,7 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.orders import Order
 from vmplace.sampling.sample import SampleBatch
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Identity
 
 UUID = "8f1d3c52-0000-0000-0000-000000000001"
 LET_GO = ["source db1", "actuator db1"]
@@ -39,12 +39,17 @@ class MigratingWorld(World):
         self.harvested.append(guest.name)
         return super().harvest(guest)
 
-    def undo(self, guest: GuestTopology | None, is_stopping: Callable[[], bool]) -> tuple[str, ...]:
+    def undo(
+        self,
+        guest: GuestTopology | None,
+        is_stopping: Callable[[], bool],
+        held: Collection[Identity] = (),
+    ) -> tuple[str, ...]:
         self.undoing()
         # Asked before each call of the kernel, for minutes.
         assert not is_stopping()
         self.let_go_in_undo += self.let_go
-        return super().undo(guest, is_stopping)
+        return super().undo(guest, is_stopping, held)
 
     def forget(self, guest: GuestTopology) -> None:
         if self.cannot_forget:

@@ -2,11 +2,16 @@
 
 import ast
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 
+from tests.unit.interfaces.test_libvirt_hook import LIMIT, strict_xml
 from tests.unit.test_prose import commands
 from vmplace.interfaces.cli import cli
 
@@ -47,3 +52,40 @@ def test_the_package_ships_the_pages_that_help_and_cures_name():
     assert {"docs/simulate.md", "docs/operate.md", "docs/clouds/openstack.md"} <= named
     assert sorted(one for one in named if not {one, str(Path(one).parent)} & {*shipped}) == []
     assert [one for one in shipped if not (ROOT / one).exists()] == []
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_packages_hook_changes_guests_only_while_the_package_is_there(tmp_path: Path, is_installed: bool):
+    """It is a conffile: `apt-get remove` leaves it."""
+    script = re.search(r"sed -i ('2a .*') \$\(PACKAGE\)/etc/libvirt", (ROOT / "debian/rules").read_text())
+    assert script
+    source = (ROOT / "libvirt-hooks/qemu.d/vmplace").read_text()
+    (hook := tmp_path / "hook").write_text(source.replace(LIMIT, "LIMIT_S = 60.0\n"))
+    subprocess.run(["sed", "-i", *shlex.split(script[1]), str(hook)], check=True)
+    command = tmp_path / "vmplace"
+    text = hook.read_text().replace("/usr/bin/vmplace", str(command))
+    hook.write_text(text.replace("/usr/bin/python3", sys.executable))
+    hook.chmod(0o755)
+    if is_installed:
+        command.touch(mode=0o755)
+    words, given = [hook, "db1", "restore", "begin", "-"], (strict_xml({}) + " " * (1 << 20)).encode()
+    done = subprocess.run(words, input=given[: 1 << 20], capture_output=True, check=True, timeout=120)
+    assert (b"restrictive" in done.stdout) == is_installed
+    assert is_installed or done.stdout == b""
+
+
+def test_a_purge_keeps_the_journal_of_what_pip_brought(tmp_path: Path):
+    script = (ROOT / "debian/postrm").read_text().replace("#DEBHELPER#", "")
+    for folder in ("/var/lib/vmplace", "/etc/vmplace"):
+        script = script.replace(folder, f"{tmp_path}{folder}")
+    # Nothing of this machine may go.
+    assert "rm -rf /" not in script.replace(f"rm -rf {tmp_path}/", "")
+    journal, manifest = tmp_path / "var/lib/vmplace/journal", tmp_path / "etc/vmplace/installed.json"
+    for path in (journal, manifest):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
+    assert journal.exists()
+    manifest.unlink()
+    subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
+    assert not journal.parent.exists()

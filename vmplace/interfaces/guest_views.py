@@ -130,7 +130,10 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 class Uninstalled(msgspec.Struct, frozen=True):
-    """``uninstall``: what was undone, in words; files removed, and files left as somebody changed them."""
+    """``uninstall``: what was undone, in words; files removed, and what is left.
+
+    These are files that somebody changed, and folders of state that settings name.
+    """
 
     undone: tuple[str, ...]
     removed: tuple[str, ...]

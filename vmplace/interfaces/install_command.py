@@ -65,7 +65,8 @@ def install(start: bool, root: Path, as_json: bool) -> None:
     if start and root != Path("/"):
         raise click.UsageError("--start works on this host, not on an image")
     installation = Installation(root)
-    _check(installation)
+    _only_root(installation)
+    _no_package(installation)
     before = installation.manifest() or Manifest()
     changes = installation.changes(pieces(_command(), (root / "etc/libvirt").is_dir()), before.files)
     _refuse(changes)
@@ -87,26 +88,35 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
     Guests run on.  If not all can be undone, nothing is removed: run it again.  Only root may.
     """
     installation = Installation(root)
-    _check(installation)
+    _only_root(installation)
     manifest = installation.manifest()
     if manifest is None:
         raise NothingError(
-            "`vmplace install` installed nothing here", hint="a package is removed by apt-get purge vmplace"
+            "`vmplace install` installed nothing here",
+            hint="a package: `vmplace undo`, then apt-get purge vmplace",
         )
     _stop(installation, manifest)
     undone = [] if keep_placement or root != Path("/") else _undone()
+    # A package that is there, too, goes on with journal and group.
+    is_packaged = installation.packaged() is not None
+    failed = "" if is_packaged else _group_removed(manifest)
+    elsewhere = _state_elsewhere() if root == Path("/") else ()
+    manifest = msgspec.structs.replace(manifest, group_made=bool(failed))
     removed = installation.remove(manifest, even_if_changed=purge)
-    installation.remove_state()
-    failed = _group_removed(manifest)
+    if not is_packaged:
+        installation.remove_state()
     _systemctl(root, "daemon-reload")
-    found = Uninstalled(tuple(undone), tuple(map(str, removed.removed)), tuple(map(str, removed.left)))
+    left = (*map(str, removed.left), *elsewhere)
+    found = Uninstalled(tuple(undone), tuple(map(str, removed.removed)), left)
     if as_json:
         print_json(found)
         return
     for line in (*undone, *(f"removed {path}" for path in found.removed)):
         click.echo(line)
-    for path in found.left:
-        click.echo(f"left, as it was changed: {path}")
+    for path in removed.left:
+        click.echo(f"left, as it was changed (--purge removes it): {path}")
+    for folder in elsewhere:
+        click.echo(f"left, as settings name it: {folder}")
     if failed:
         click.echo(f"left, as it could not be removed: group vmplace ({failed})")
     click.echo(f"vmplace itself is still in {PACKAGE}; pip uninstall vmplace, or remove its environment.")
@@ -134,12 +144,16 @@ def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[Piece]:
         yield Piece(Path("/etc/libvirt/hooks/qemu.d/vmplace"), text.encode(), 0o755)
 
 
-def _check(installation: Installation) -> None:
+def _only_root(installation: Installation) -> None:
     if os.geteuid() != 0 and installation.root == Path("/"):
         raise VmplaceError("only root may do that", hint="sudo, or --root FOLDER for an image")
+
+
+def _no_package(installation: Installation) -> None:
     if (unit := installation.packaged()) is not None:
         raise VmplaceError(
-            f"a package of vmplace is installed ({unit})", hint="use that, or first: apt-get purge vmplace"
+            f"a package of vmplace is installed ({unit})",
+            hint="use that, or first: `vmplace undo`, then apt-get purge vmplace",
         )
 
 
@@ -230,6 +244,18 @@ def _undone() -> list[str]:
             )
         done += undo_lines(result)
     return done
+
+
+def _state_elsewhere() -> tuple[str, ...]:
+    """Return the folders of journal and recordings that settings name, and that are there."""
+    from vmplace.agent.config import read_config
+
+    try:
+        config = read_config().config
+    except VmplaceError:
+        return ()
+    named = {Path(config.state_dir), config.journal_path.parent}
+    return tuple(sorted(str(one) for one in named if one != STATE and one.is_dir()))
 
 
 def _with_usual_journal(config: "Config") -> "tuple[Config, ...]":

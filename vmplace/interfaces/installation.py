@@ -122,7 +122,9 @@ class Installation:
         )
         for folder in folders:
             with _reported(self.at(folder)):
-                self.at(folder).mkdir(mode=0o755, exist_ok=True)
+                self.at(folder).mkdir(exist_ok=True)
+                # The umask of who installs is not what others may read.
+                self.at(folder).chmod(0o755)
         self._write_manifest(manifest)
         for piece in changes.to_write:
             _put(piece, self.at(piece.path))
@@ -132,7 +134,10 @@ class Installation:
         return manifest
 
     def remove(self, manifest: Manifest, *, even_if_changed: bool) -> Removed:
-        """Remove the files that nobody changed, the folders that are empty then, and the manifest."""
+        """Remove the files that nobody changed, and the folders that are empty then.
+
+        The manifest goes, too, unless files are left: it then names these, for another time.
+        """
         removed, left = [], []
         for name, digest in sorted(manifest.files.items()):
             there = digest_of(self.at(Path(name)))
@@ -142,7 +147,11 @@ class Installation:
                 removed.append(Path(name))
             elif there is not None:
                 left.append(Path(name))
-        self.at(MANIFEST).unlink()
+        if left:
+            digests = {str(path): manifest.files[str(path)] for path in left}
+            self._write_manifest(msgspec.structs.replace(manifest, files=digests))
+        else:
+            self.at(MANIFEST).unlink()
         for name in reversed(manifest.folders):
             with contextlib.suppress(OSError):
                 # Others put something there since.

@@ -199,9 +199,53 @@ def test_nothing_is_installed_over_a_package(image: Path):
     unit = image / "usr/lib/systemd/system/vmplace.service"
     unit.parent.mkdir(parents=True)
     unit.touch()
-    for verb in ("install", "uninstall"):
-        result = run(verb, "--root", str(image))
-        assert "a package of vmplace is installed" in str(result.exception)
+    result = run("install", "--root", str(image))
+    assert "a package of vmplace is installed" in str(result.exception)
+    assert "vmplace undo" in (result.exception.hint or "")  # type: ignore[union-attr]
+
+
+def test_what_pip_brought_is_removed_beside_a_package_that_keeps_journal_and_group(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its units in /etc come before those of the package."""
+    asked: list[str] = []
+    monkeypatch.setattr(install_command, "_run", lambda *words: asked.extend(words))
+    installed(image)
+    manifest = image / "etc/vmplace/installed.json"
+    manifest.write_text(manifest.read_text().replace('"group_made":false', '"group_made":true'))
+    for name in ("usr/lib/systemd/system/vmplace.service", "var/lib/vmplace/journal"):
+        (image / name).parent.mkdir(parents=True)
+        (image / name).touch()
+    assert run("uninstall", "--root", str(image)).exception is None
+    assert not (image / UNIT).exists() and not (image / "usr/local/bin/vmplace").is_symlink()
+    assert (image / "var/lib/vmplace/journal").exists() and asked == []
+
+
+def test_what_was_left_is_removed_by_purge_later(image: Path):
+    before = tree(image)
+    installed(image)
+    (image / SETTINGS).write_text('source = "idle"\n')
+    assert json.loads(run("uninstall", "--root", str(image), "--json").output)["left"] == [f"/{SETTINGS}"]
+    again = json.loads(run("uninstall", "--root", str(image), "--purge", "--json").output)
+    assert again["removed"] == [f"/{SETTINGS}"] and again["left"] == []
+    assert tree(image) == before
+
+
+def test_state_in_a_folder_of_ones_own_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "journals").mkdir()
+    config = Config(state_dir=str(tmp_path), journal=f"{tmp_path}/journals/journal")
+    monkeypatch.setattr("vmplace.agent.config.read_config", lambda: LoadedConfig(config))
+    assert install_command._state_elsewhere() == (str(tmp_path), f"{tmp_path}/journals")
+
+
+def test_folders_are_for_all_to_read_whatever_the_umask(image: Path):
+    before = os.umask(0o077)
+    try:
+        installed(image)
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE((image / name).stat().st_mode) for name in ("etc/vmplace", "etc/libvirt/hooks")}
+    assert modes == {0o755} and (image / SETTINGS).stat().st_mode & 0o044
 
 
 def test_where_nothing_was_installed_there_is_nothing_to_remove(image: Path):

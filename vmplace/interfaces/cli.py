@@ -3,10 +3,13 @@
 Installed extensions add commands of their own (extensions.py).
 """
 
+import errno
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -17,8 +20,12 @@ from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.error_lines import asks_json, error_line
 from vmplace.interfaces.exit_codes import EXIT_FAILED
 from vmplace.interfaces.options import WholeSentences
+from vmplace.interfaces.output_file import FULL
 
 GROUP = "vmplace.commands"
+UNWRITABLE = FULL | {errno.EBADF, errno.EAGAIN}
+"""What a write to standard output may end with; an error of a file has its name."""
+OUTPUT_CURE = "free space on its disk, or have standard output go elsewhere"
 COMMANDS = {
     "demo": "vmplace.interfaces.demo_command:demo",
     "agent": "vmplace.interfaces.agent_command:agent",
@@ -85,10 +92,11 @@ def main() -> None:
 
 def run_command(command: click.Command) -> None:
     """Run a command; errors made for people are shown as such, and as JSON to who asked for that."""
+    _prepare_output()
     if asks_json(sys.argv[1:]):
         sys.exit(_run_for_program(command))
     try:
-        command()
+        _called(command)
     except VmplaceError as err:
         line = error_line(err)
         click.echo(f"vmplace: {line.error.message}", err=True)
@@ -100,13 +108,39 @@ def run_command(command: click.Command) -> None:
 def _run_for_program(command: click.Command) -> int:
     """Return the exit code; an error is one line of JSON on stderr."""
     try:
-        status = command(standalone_mode=False)
+        status = _called(command, standalone_mode=False)
     except (VmplaceError, click.ClickException, click.Abort) as err:
         line = error_line(err)
         click.echo(msgspec.json.encode(line).decode(), err=True)
         return line.exit_code
     except BrokenPipeError:
-        # The reader closed the pipe: nothing may be written at exit, either.
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        _write_no_more()
         return EXIT_FAILED
     return status if isinstance(status, int) else 0
+
+
+def _prepare_output() -> None:
+    """Have output fail as late as it is written, and no character of it make it fail."""
+    if sys.stdout is None:
+        # Closed.  Nothing else may get its descriptor; a write fails as it would there.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A locale may lack characters of tables, and names of guests and files need be no text.
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _called(command: click.Command, **how: Any) -> Any:
+    """Run a command; raises VmplaceError where its output cannot be written."""
+    try:
+        return command(**how)
+    except OSError as err:
+        if err.errno not in UNWRITABLE or err.filename is not None:
+            raise
+        _write_no_more()
+        raise VmplaceError(f"output cannot be written: {err.strerror}", hint=OUTPUT_CURE) from err
+
+
+def _write_no_more() -> None:
+    """Write nothing at exit, either."""
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115

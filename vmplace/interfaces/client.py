@@ -11,7 +11,9 @@ import msgspec
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_socket import MAX_RESPONSE_BYTES, connected, socket_path
 from vmplace.interfaces.exit_codes import EXIT_NO_AGENT, EXIT_NOTHING
+from vmplace.interfaces.options import NothingError
 from vmplace.interfaces.protocol import Kind, Request, Response, Size
+from vmplace.outside import printable
 
 REFUSALS = {"request": "bad-request", "denied": "denied", "busy": "busy", "guest": "nothing"}
 """The codes of errors by the ``kind`` of a refusal (protocol.py)."""
@@ -44,10 +46,15 @@ def ask(
 ) -> Any:
     """Return the data that the agent answers; ``size`` of a guest that is to come.
 
-    Raises NoAgentError where none answers, RefusedError where it refuses.
+    Raises NoAgentError where none answers, RefusedError where it refuses, NothingError for a guest whose
+    name is no text.
     """
     path = path or socket_path()
-    request = msgspec.json.encode(Request(command, guest, size)) + b"\n"
+    try:
+        request = msgspec.json.encode(Request(command, guest, size)) + b"\n"
+    except UnicodeEncodeError as err:
+        hint = "`vmplace status` lists the guests: their names are UTF-8"
+        raise NothingError(f"no guest {printable(guest or '')!r}", hint=hint) from err
     try:
         with connected(path, timeout_s) as sock:
             # An agent with too many clients answers at once and closes, perhaps before the request is sent.

@@ -4,13 +4,15 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from vmplace.errors import VmplaceError
 from vmplace.topology.capabilities import can_work, probe_host
-from vmplace.topology.capability import Capability
+from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.guests_libvirt import SYSTEM_URI
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ Examples:
 MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
 NAME_WIDTH = 21
 """Columns for the name: as long as "transparent huge pages".  The rest of 80 holds most paths."""
+LEAST_WIDTH = 20
+"""For what was seen, on a terminal that has no room for it."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -33,13 +37,24 @@ NAME_WIDTH = 21
 @click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is asked.")
 def doctor(as_json: bool, libvirt_uri: str) -> None:
     """Check what this host offers to vmplace, and name the cure for what is missing."""
-    capabilities = probe_host(libvirt_uri=libvirt_uri)
+    capabilities = probe_host(roots=Roots(run=_run_folder()), libvirt_uri=libvirt_uri)
     if as_json:
         report = {"can_work": can_work(capabilities), "capabilities": capabilities}
         click.echo(msgspec.json.format(msgspec.json.encode(report)))
     else:
         print_capabilities(capabilities)
     sys.exit(0 if can_work(capabilities) else 1)
+
+
+def _run_folder() -> Path:
+    """Return where an agent on this host notes what it has of the kernel."""
+    from vmplace.agent.config import Config, read_config
+
+    try:
+        config = read_config().config
+    except VmplaceError:
+        config = Config()
+    return Path(config.socket).parent
 
 
 def print_capabilities(capabilities: list[Capability]) -> None:
@@ -71,7 +86,8 @@ def _lines(one: Capability, width: int) -> Iterator["Text"]:
 
     mark, colour = MARKS[one.answer]
     colour = colour if one.needed or one.answer else "yellow"
-    column = textwrap.TextWrapper(width - NAME_WIDTH - 5, break_long_words=False, break_on_hyphens=False)
+    room = max(LEAST_WIDTH, width - NAME_WIDTH - 5)
+    column = textwrap.TextWrapper(room, break_long_words=False, break_on_hyphens=False)
     seen = [(text, "") for text in column.wrap(one.why)]
     if one.cure and not one.answer:
         seen += [(text, "dim") for text in column.wrap(f"-> {one.cure}")]

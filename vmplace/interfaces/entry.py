@@ -27,8 +27,8 @@ def main() -> None:
             sys.stdout.write(lines + "\n")
             sys.stdout.flush()
             return
-        except BrokenPipeError:
-            # The reader closed the pipe; cli.py ends as it does then.
+        except OSError:
+            # The reader closed the pipe, or a disk is full; cli.py ends as it does then.
             pass
     from vmplace.interfaces.cli import main as run_command_line
 
@@ -38,7 +38,7 @@ def main() -> None:
 def quick_answer(words: Sequence[str]) -> str | None:
     """Return what the command prints; None for one that is not answered here, or not with success."""
     request = parsed(words)
-    if request is None or sys.stdout.encoding.lower() != "utf-8":
+    if request is None or sys.stdout is None or sys.stdout.encoding.lower() != "utf-8":
         return None
     command, guest, path = request
     asked = {"command": command, "guest": guest, "as_text": True, "version": 1}

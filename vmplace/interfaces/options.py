@@ -12,6 +12,8 @@ from vmplace.errors import VmplaceError
 from vmplace.interfaces.exit_codes import EXIT_CODES, EXIT_NOTHING, WITHOUT_AGENT
 from vmplace.interfaces.protocol import indented
 
+READ = click.Path(path_type=Path, readable=False)
+"""A file that is read: one that may not be is no wrong usage, and who reads it says so."""
 LONGEST_SENTENCE = 200
 """Characters."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +29,7 @@ def socket_option(command: F) -> F:
     option = click.option(
         "--socket",
         "socket",
-        type=click.Path(path_type=Path),
+        type=READ,
         envvar="VMPLACE_SOCKET",
         help="The agent's control socket, if not the configured one.",
     )
@@ -39,7 +41,7 @@ def config_option(command: F) -> F:
     option = click.option(
         "--config",
         "config",
-        type=click.Path(path_type=Path),
+        type=READ,
         help="Configuration file.  [default: /etc/vmplace/vmplace.toml, if it exists]",
     )
     return option(command)

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from vmplace.errors import ConfigError, VmplaceError
+from vmplace.errors import ConfigError, VmplaceError, cure_of_reading
 from vmplace.interfaces.client import NoAgentError, ask
 from vmplace.interfaces.options import (
+    READ,
     NothingError,
     WholeSentences,
     config_option,
@@ -135,20 +136,17 @@ def _check(words: dict[str, str]) -> None:
         "vmplace policy validate /etc/vmplace/vmplace.toml\nvirsh dumpxml db1 | vmplace policy validate -"
     )
 )
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True, readable=False))
 @json_option
 def validate(file: Path, as_json: bool) -> None:
     """Check FILE: vmplace.toml, a domain's XML, or a policy element; exit code 1 if it has mistakes."""
-    from vmplace.outside import read_text
-
     name = "stdin" if str(file) == "-" else str(file)
-    try:
-        text = sys.stdin.read(16 << 20) if name == "stdin" else read_text(file)
-    except OSError as err:
-        hint = "give a domain's XML (virsh dumpxml GUEST) or a vmplace.toml that you may read"
-        raise VmplaceError(f"{file}: {err.strerror}", hint=hint) from err
-    is_xml = file.suffix != ".toml" and text.lstrip("\ufeff \t\r\n").startswith("<")
-    problems, notes = (_xml_problems if is_xml else _toml_problems)(text, name)
+    content = _content(file)
+    text = content.decode(errors="replace")
+    if file.suffix != ".toml" and text.lstrip("\ufeff \t\r\n").startswith("<"):
+        problems, notes = _xml_problems(text, name)
+    else:
+        problems, notes = _toml_problems(content, name)
     if as_json:
         reported = [{"message": str(one), "hint": one.hint} for one in problems]
         print_json({"valid": not problems, "problems": reported, "notes": notes})
@@ -162,11 +160,32 @@ def validate(file: Path, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-def _toml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
-    from vmplace.agent.config import parse_config
+def _content(file: Path) -> bytes:
+    """Return what the file holds, "-" for standard input, where nothing is a mistake."""
+    from vmplace.outside import MOST_BYTES, read_bytes
+
+    hint = "give a domain's XML (virsh dumpxml GUEST) or a vmplace.toml that you may read"
+    if str(file) == "-" and sys.stdin is None:
+        raise VmplaceError("stdin is closed", hint=hint)
+    try:
+        content: bytes = sys.stdin.buffer.read(MOST_BYTES) if str(file) == "-" else read_bytes(file)
+    except OSError as err:
+        raise VmplaceError(f"{file}: {err.strerror}", hint=hint) from err
+    if str(file) == "-" and not content.strip():
+        raise VmplaceError("stdin holds nothing", hint=hint)
+    return content
+
+
+def _toml_problems(content: bytes, name: str) -> tuple[list[VmplaceError], list[str]]:
+    from vmplace.agent.config import MOST_BYTES, parse_config
 
     try:
-        loaded = parse_config(text, Path(name))
+        if len(content) > MOST_BYTES:
+            hint = "take out what is no setting"
+            raise ConfigError(f"it holds more than {MOST_BYTES} bytes", place=name, hint=hint)
+        loaded = parse_config(content.decode(), Path(name))
+    except UnicodeDecodeError as err:
+        return [ConfigError(f"cannot be read: {err}", place=name, hint=cure_of_reading(err))], []
     except ConfigError as err:
         return [err], []
     return [rule.error for rule in loaded.rules if rule.error], []
@@ -252,7 +271,7 @@ def _print_keys(as_json: bool) -> None:
 @click.option("--config", "config", is_flag=True, required=True, help="For its next start.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @json_option
-@click.option("--agent-config", type=click.Path(path_type=Path), help="vmplace.toml, if not the default one.")
+@click.option("--agent-config", type=READ, help="vmplace.toml, if not the default one.")
 @uri_option
 def apply(  # noqa: PLR0913 - click's arguments
     guest: str,

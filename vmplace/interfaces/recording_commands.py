@@ -14,7 +14,7 @@ import click
 from vmplace.errors import RecordingError
 from vmplace.interfaces.options import NothingError, config_option, examples, json_option, print_json
 
-RECORDING = click.Path(path_type=Path, dir_okay=False)
+RECORDING = click.Path(path_type=Path, dir_okay=False, readable=False)
 
 
 @click.command(

@@ -14,6 +14,7 @@ from vmplace.interfaces.report_page import Section, html_page
 from vmplace.outside import parse_json
 
 GROUP = "vmplace.reports"
+FILE = click.Path(path_type=Path, dir_okay=False, readable=False)
 EXAMPLES = """\
 vmplace report build/demo/result.json --policy build/bench/policy.json
 vmplace report /tmp/host.vmptrace --out host.html
@@ -21,9 +22,9 @@ vmplace report --status"""
 
 
 @click.command(epilog=examples(EXAMPLES, needs_agent=True))
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("files", nargs=-1, type=FILE)
 @click.option("--status", "with_status", is_flag=True, help="Add the state of the running agent.")
-@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="Table of the policy bench.")
+@click.option("--policy", type=FILE, help="Table of the policy bench.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
 @socket_option
 def report(

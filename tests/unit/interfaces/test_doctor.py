@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from tests.unit.sampling.damon_files import put, put_damon
 from vmplace import native
+from vmplace.interfaces import doctor
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.doctor import print_capabilities
 from vmplace.sampling.registry import SENSORS
@@ -31,6 +32,28 @@ def test_no_path_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     path = "/opt/vmplace/lib/python3.13/site-packages/vmplace/native/_native.abi3.so"
     print_capabilities([Capability("C core", True, f"loaded from {path}", needed=True)])
     assert path in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize("columns", ["1", "26", "27"])
+def test_a_narrow_terminal_gets_longer_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_capabilities([Capability("C core", True, "loaded from a file", needed=True)])
+    assert "loaded" in capsys.readouterr().out
+
+
+def test_the_mark_of_damon_is_looked_for_beside_the_agents_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looked: list[Roots] = []
+    (settings := tmp_path / "vmplace.toml").write_text(f'socket = "{tmp_path}/run/control.sock"\n')
+    monkeypatch.setattr("vmplace.agent.config.DEFAULT_CONFIG", settings)
+    monkeypatch.setattr(doctor, "probe_host", lambda roots, **_: looked.append(roots) or [])
+    assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0
+    settings.write_text("no settings\n")
+    assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0
+    assert [one.run for one in looked] == [tmp_path / "run", Roots().run]
 
 
 def test_four_nodes_can_be_placed_on_and_one_with_memory_cannot():

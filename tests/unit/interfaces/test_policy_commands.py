@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml, policy_xml
 from tests.unit.interfaces.test_json_schemas import errors
-from vmplace.errors import VmplaceError
+from vmplace.agent.config import read_config
+from vmplace.errors import ConfigError, VmplaceError
 from vmplace.interfaces import domain_metadata
 from vmplace.interfaces.policy_commands import policy
 from vmplace.outside import parse_json
@@ -196,6 +197,25 @@ def test_mistakes_are_found_with_place_and_cure(tmp_path: Path, name, text, plac
 def test_stdin_is_checked_and_words_of_later_versions_are_notes():
     result = run("validate", "-", "--json", stdin=policy_xml({"mode": "auto", "colour": "red"}))
     assert result.exit_code == 0 and "colour" in json.loads(result.stdout)["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "content", [b'state_dir = "/\xe9"\n', b"#" * (1 << 20) + b"#"], ids=["no text", "too long"]
+)
+def test_what_an_agent_does_not_read_is_a_mistake(tmp_path: Path, content: bytes):
+    (file := tmp_path / "v.toml").write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_config(file)
+    result = run("validate", str(file))
+    assert result.exit_code == 1 and result.stdout.endswith(": 1 mistake\n") and "hint: " in result.stdout
+
+
+def test_stdin_that_holds_nothing_or_no_text_is_a_mistake():
+    """As of virsh dumpxml for a guest that is not there."""
+    nothing = run("validate", "-", stdin="\n")
+    assert nothing.exit_code == 1 and "stdin holds nothing" in output_of(nothing)
+    no_text = CliRunner().invoke(policy, ["validate", "-"], input=b"a = '\xff'\n")
+    assert no_text.exit_code == 1 and "1 mistake" in no_text.stdout
 
 
 def test_all_keys_are_explained():

@@ -56,6 +56,7 @@ PLACES = {
     "actuation/affinity.py:set_cpus": PASSED,
     "actuation/gfn_kernel.py:GfnKernel._call": CALLED,
     "actuation/identity.py:read_boot_id": HOST,
+    "actuation/identity.py:read_pid_namespace": OWN,
     "actuation/identity.py:read_start_time": PASSED,
     "actuation/journal.py:Journal._reading_proc": HOST,
     "actuation/ownership.py:read_sysctl": HOST,

@@ -269,7 +269,7 @@ def test_a_journal_that_cannot_be_read_keeps_damon_from_nobody(config: Config, t
 
 @needs_nobody
 @pytest.mark.parametrize("words", [(), ("db1",), ("--settings",)])
-def test_who_may_not_look_at_the_journal_is_told_to_be_root(config: Config, words: tuple[str, ...]):
+def test_who_may_not_look_at_the_journal_is_advised_to_be_root(config: Config, words: tuple[str, ...]):
     """Asked from the folder above, as folders of tests are for their user alone."""
     folder = Path(config.state_dir)
     (folder / "state").mkdir(mode=0o700)
@@ -277,14 +277,14 @@ def test_who_may_not_look_at_the_journal_is_told_to_be_root(config: Config, word
     settings = folder / "vmplace.toml"
     settings.write_text('state_dir = "/proc/self/cwd/state"\n')
 
-    def is_told() -> bool:
+    def is_advised() -> bool:
         asked = [*words, "--config", "vmplace.toml", "--socket", "none"]
         done = CliRunner().invoke(undo, asked)
         said = f"{done.exception} {getattr(done.exception, 'hint', '')} {done.output}"
         return isinstance(done.exception, VmplaceError) and "run it" in said and "as root" in said
 
     with contextlib.chdir(folder):
-        assert holds_for_nobody(is_told)
+        assert holds_for_nobody(is_advised)
 
 
 def test_damon_is_left_to_an_agent_that_runs(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -37,13 +37,13 @@ def test_a_folder_that_is_not_for_this_user_is_reported(tmp_path: Path):
     (folder := tmp_path / "state").mkdir(mode=0o700)
     tmp_path.chmod(0o755)
 
-    def is_told() -> bool:
+    def is_advised() -> bool:
         with pytest.raises(VmplaceError, match="Permission denied") as caught, opened_output(Path("state/x")):
             pass
         return "sudo" in str(caught.value.hint)
 
     with contextlib.chdir(tmp_path):
-        assert holds_for_nobody(is_told)
+        assert holds_for_nobody(is_advised)
     assert list(folder.iterdir()) == []
 
 

@@ -167,6 +167,13 @@ def parse_scenario(text: str, *, source: str) -> Scenario:
     return scenario
 
 
+def claims_of(expectation: Expectation) -> list[str]:
+    """Return the keys by which something must come out."""
+    silent = ("managers", "guests", "compare", "tolerance")
+    keys = [name for name in expectation.__struct_fields__ if name not in silent]
+    return [name for name in keys if getattr(expectation, name) not in (None, ())]
+
+
 def check_on_nodes(scenario: Scenario, cpus: Mapping[int, tuple[int, ...]]) -> None:
     """Raise VmplaceError where a vCPU is to run on a node that has no CPU in the topology (nid -> CPUs)."""
     for guest in scenario.guests:
@@ -192,6 +199,9 @@ def _check(scenario: Scenario, source: str) -> None:
             place = f"{source}: $.guests[{i}] ({guest.name})"
             raise ConfigError(str(err), place=place, hint=err.hint) from err
     for i, expectation in enumerate(scenario.expect):
+        if not claims_of(expectation):
+            place, hint = f"{source}: $.expect[{i}]", "name what must come out, such as intact = true"
+            raise ConfigError("it claims nothing", place=place, hint=hint)
         for name in set(expectation.guests) - set(names):
             place, hint = f"{source}: $.expect[{i}].guests", f"guests: {', '.join(names)}"
             raise ConfigError(f"there is no guest '{name}'", place=place, hint=hint)

@@ -74,8 +74,17 @@ def test_cells_hold_every_vcpu_once() -> None:
         parse_scenario(SCENARIO.replace("workload", cells, 1), source="try.toml")
 
 
+@pytest.mark.parametrize("keys", ["", 'guests = ["web"]', 'compare = "run_time"', "tolerance = 0.1"])
+def test_an_expectation_that_claims_nothing_is_refused(keys: str) -> None:
+    text = f'{SCENARIO}\n[[expect]]\nmanagers = ["none"]\n{keys}\n'
+    with pytest.raises(ConfigError, match="it claims nothing") as caught:
+        parse_scenario(text, source="try.toml")
+    assert caught.value.place == "try.toml: $.expect[0]"
+    assert parse_scenario(f"{text}intact = true\n", source="try.toml").expect[0].intact
+
+
 def test_an_expectation_of_an_unknown_guest_is_refused() -> None:
-    text = SCENARIO + '[[expect]]\nmanagers = ["none"]\nguests = ["db"]\n'
+    text = SCENARIO + '[[expect]]\nmanagers = ["none"]\nguests = ["db"]\nintact = true\n'
     with pytest.raises(ConfigError, match="no guest 'db'"):
         parse_scenario(text, source="try.toml")
 

@@ -35,13 +35,12 @@ def row_anew(kept: Sequence[Row], names: Mapping[str, str], result: SimulationRe
     none, oracle = (msgspec.convert(beside[name], SimulationResult) for name in ("none", "oracle"))
     static_s, share = beside["static-oracle"]["run_time_s"], beside["oracle"]["oracle_break_even_share"]
     dearer_s = none.run_time_s - (share or 0.0) * (none.run_time_s - oracle.run_time_s)
-    reported = msgspec.to_builtins(row(dict(names), result, none, oracle))
-    anew: Row = reported | {
+    reported: Row = msgspec.to_builtins(row(dict(names), result, none, oracle))
+    return reported | {
         "worst_protected_slowdown": worst_protected(reported | {"guests": result.guests}, none, one.specs),
         "static_share": oracle_share(none.run_time_s, result.run_time_s, static_s),
         "online_share": oracle_share(none.run_time_s, result.run_time_s, dearer_s),
     }
-    return anew
 
 
 def with_rows(kept: Mapping[str, Any], new: Sequence[Row], record: Mapping[str, Any]) -> dict[str, Any]:

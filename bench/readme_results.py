@@ -154,7 +154,7 @@ def _source(runs: Sequence[Result], shown: Sequence[Result]) -> Iterator[str]:
         opening += f" {lacking} of them lack the figures of some manager."
     codes = f"[Exit codes](docs/results.md#runs-of-the-demo-in-a-row), rules {RULES}"
     counted = (
-        f"{told} {codes}: idle {idle}{'; busy ' * bool(busy)}{busy}. {_paused(shown)} {STOCK} {SETTINGS}"
+        f"{opening} {codes}: idle {idle}{'; busy ' * bool(busy)}{busy}. {_paused(shown)} {STOCK} {SETTINGS}"
     )
     yield textwrap.fill(counted, 98, break_long_words=False, break_on_hyphens=False)
 

@@ -68,7 +68,7 @@ def test_the_packages_hook_changes_guests_only_while_the_package_is_there(tmp_pa
     hook.chmod(0o755)
     if is_installed:
         command.touch(mode=0o755)
-    words, given = [hook, "db1", "restore", "begin", "-"], (strict_xml({}) + " " * (1 << 20)).encode()
+    words, given = [str(hook), "db1", "restore", "begin", "-"], (strict_xml({}) + " " * (1 << 20)).encode()
     done = subprocess.run(words, input=given[: 1 << 20], capture_output=True, check=True, timeout=120)
     assert (b"restrictive" in done.stdout) == is_installed
     assert is_installed or done.stdout == b""

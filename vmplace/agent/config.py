@@ -39,6 +39,16 @@ SAMPLE = Path(__file__).with_name("vmplace.toml.example")
 FilePath = Annotated[
     str, msgspec.Meta(min_length=2, max_length=4095, pattern=r"^/[^\x00]*$", description="an absolute path")
 ]
+SocketPath = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=2,
+        max_length=102,
+        pattern=r"^/[^\x00]*$",
+        description="an absolute path of at most 102 characters",
+    ),
+]
+"""unix(7): 107 bytes, of which the prefix "root-" of root's own socket takes five."""
 MOST_BYTES = 1 << 20
 OF_GUESTS = "it is a key of guests: put it under [defaults], or under [guests.NAME]"
 
@@ -175,7 +185,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     libvirt: Annotated[bool, msgspec.Meta(description="true or false: ask libvirt for guests")] = True
     state_dir: FilePath = "/var/lib/vmplace"
     journal: FilePath | None = None
-    socket: FilePath = "/run/vmplace/control.sock"
+    socket: SocketPath = "/run/vmplace/control.sock"
     budget: BudgetSection = BudgetSection()
     readings: ReadingsSection = ReadingsSection()
     decisions: DecisionsSection = DecisionsSection()

@@ -42,7 +42,7 @@ class SocketPlace:
         except OSError as err:
             self._let_go()
             raise VmplaceError(
-                f"cannot serve {self.path}: {err.strerror}", hint="run the agent as root"
+                f"cannot serve {self.path}: {err.strerror or err}", hint="run the agent as root"
             ) from err
         except VmplaceError:
             self._let_go()

@@ -149,5 +149,6 @@ def _bound(path: Path) -> socket.socket:
         path.chmod(0o600)
     except OSError as err:
         sock.close()
-        raise VmplaceError(f"cannot listen at {path}: {err.strerror}", hint="run the agent as root") from err
+        why = err.strerror or err
+        raise VmplaceError(f"cannot listen at {path}: {why}", hint="run the agent as root") from err
     return sock

@@ -28,6 +28,7 @@ WRONG = [
     ("source = 'idel'", "1:1", "source 'idel' does not exist", "did you mean 'idle'?"),
     ("policy = 'moon'", "1:1", "policy 'moon' does not exist", "known: auto, interleave"),
     ("socket = 'run/x'", "1:1", "socket", "absolute path"),
+    (f"socket = '/{'x' * 102}'", "1:1", "socket", "at most 102 characters"),
     ("numa_balancing = 'off'", "1:1", "invalid enum value 'off'", '"leave"'),
     ("window_ms = 500\nbudget = [", "2:11", "not valid TOML", "toml.io"),
     ("a = \n", "1:5", "not valid TOML", "toml.io"),

@@ -21,6 +21,7 @@ from vmplace.interfaces.agent_socket import roots_path
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.client import NoAgentError, RefusedError, ask
 from vmplace.interfaces.control import ControlServer, Peer
+from vmplace.interfaces.control_place import SocketPlace
 from vmplace.interfaces.protocol import MAX_REQUEST_BYTES, Request, Response
 
 
@@ -60,6 +61,12 @@ def connected(path: Path) -> socket.socket:
     sock.settimeout(60)
     sock.connect(str(path))
     return sock
+
+
+def test_a_path_that_no_socket_can_have_is_reported_with_the_reason(tmp_path: Path):
+    """Its limit is in bytes: unix(7)."""
+    with pytest.raises(VmplaceError, match="too long"):
+        SocketPlace(tmp_path / ("\u00e9" * 60))
 
 
 def test_a_request_is_answered_with_the_peers_uid(serve: Callable[..., Path]):

@@ -47,9 +47,14 @@ def test_the_mark_of_damon_is_looked_for_beside_the_agents_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     looked: list[Roots] = []
+
+    def probed(roots: Roots, **_: object) -> list[Capability]:
+        looked.append(roots)
+        return []
+
     (settings := tmp_path / "vmplace.toml").write_text(f'socket = "{tmp_path}/run/control.sock"\n')
     monkeypatch.setattr("vmplace.agent.config.DEFAULT_CONFIG", settings)
-    monkeypatch.setattr(doctor, "probe_host", lambda roots, **_: looked.append(roots) or [])
+    monkeypatch.setattr(doctor, "probe_host", probed)
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0
     settings.write_text("no settings\n")
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0

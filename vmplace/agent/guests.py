@@ -104,7 +104,10 @@ class TrackedGuest:
         elif rate is None:
             self.rate = replace(before, waits=None)
         else:
-            self.rate = replace(rate, dram_per_us=before.dram_per_us)
+            # A vCPU makes as many a second as before, where fewer of them run.
+            share = rate.cpus / before.cpus if rate.cpus is not None and before.cpus else 1.0
+            counted = None if before.dram_per_us is None else before.dram_per_us * share
+            self.rate = replace(rate, dram_per_us=counted)
 
     @property
     def view(self) -> GuestView:

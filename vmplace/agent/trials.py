@@ -51,9 +51,9 @@ class Trials:
         guests = tuple(guests)
         self._costs = {guest.name: self._cost(guest) for guest in guests if guest.name in begun}
         for guest in guests:
-            guest.take_rate(self._rate(guest), now_s)
-            cost = self._costs.get(guest.name)
-            guest.costs.add(cost, guest.rate, self._window_s, self._sample_s, now_s)
+            rate, cost = self._rate(guest), self._costs.get(guest.name)
+            guest.take_rate(rate, now_s)
+            guest.costs.add(cost, rate, self._window_s, self._sample_s, now_s)
 
     def settle(
         self, guests: Iterable[TrackedGuest], result: ActuationResult, now_s: float

@@ -10,7 +10,8 @@
 4. A part of a plan is nothing that the descent weighed: it may not cost a protected guest more than its
    bound, even where the whole plan would.
 5. No plan, whole or not, may leave a protected guest slower by more than its bound than if all guests' pages
-   lay where they were at first: many plans may each cost it a little.
+   lay where they were at first: many plans may each cost it a little.  What it lost by its own moves is no
+   other guest's doing: it counts with its own pages as they are if that is slower.
 
 Example: two pages of a guest are alike, and one is on each node.  To swap them gains nothing.
 
@@ -117,12 +118,17 @@ class _Trials:
 
     @cached_property
     def _at_first(self) -> Matrix:
-        """Return each guest's time with all guests' pages where they were at first."""
+        """Return each guest's time with all guests' pages where they were at first, or all but its own."""
         placed = [
             _Placed(origin, task.traffic(origin), 0.0)
             for task, origin in zip(self.tasks, self._origins or (), strict=True)
         ]
-        return self._times(placed, 1 / self._now)
+        times = self._times(placed, 1 / self._now)
+        for number in np.flatnonzero(np.isfinite(self._bounds)).tolist():
+            if not np.array_equal(placed[number].places, self.here[number].places):
+                alone = [*placed[:number], self.here[number], *placed[number + 1 :]]
+                times[number] = max(times[number], self._times(alone, 1 / self._now)[number])
+        return times
 
     def _times(self, placed: Sequence[_Placed], guess: Matrix | None) -> Matrix:
         """``guess``: the guests' rates, nearly."""

@@ -118,8 +118,8 @@ class Promise:
 
 @dataclass(frozen=True)
 class Return:
-    """All pages are on their way back: 4 KiB that were still away at the last look, and how many looks since
-    then found no fewer."""
+    """All pages are on their way back: the fewest 4 KiB that a look found still away, and how many looks
+    since then found no fewer."""
 
     away: float
     looks: int = 0
@@ -241,8 +241,8 @@ def on_its_way(memory: Memory, now_ns: float, away: float) -> Memory:
     if before is None:
         memory, before = left_alone(memory, now_ns), Return(np.inf)
     looks = before.looks + 1 if away >= before.away else 0
-    is_over = not away or looks >= RETURN_LOOKS
-    return replace(memory, best_ns=memory.gained_ns, returning=None if is_over else Return(away, looks))
+    is_over, now = not away or looks >= RETURN_LOOKS, Return(min(away, before.away), looks)
+    return replace(memory, best_ns=memory.gained_ns, returning=None if is_over else now)
 
 
 def measured_rise(memory: Memory, guest: GuestEvidence) -> float | None:

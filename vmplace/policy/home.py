@@ -17,7 +17,7 @@ that decides whether it stays so (trial.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from vmplace.model.pages import RangePages
 from vmplace.model.traffic import vcpu_shares
 from vmplace.model.units import Units
 from vmplace.policy.known_nodes import UNKNOWN, node_change
-from vmplace.policy.own_limits import NO_HUGE, RATE_USED, is_free, pages_left
+from vmplace.policy.own_limits import NO_HUGE, RATE_USED, pages_left
 from vmplace.policy.plan import GuestView, Mode, Move, PlacementPlan, Snapshot, Stay
 from vmplace.policy.spread import (
     Counts,
@@ -100,6 +100,7 @@ def plan_for(snapshot: Snapshot, belongs: TargetOf, room: dict[int, float] | Non
     room = room_pages(snapshot.host) if room is None else room
     moves: list[Move] = []
     stays: list[Stay] = []
+    budget_bytes = snapshot.budget_bytes
     for is_turn in (True, False):
         wishes: list[Wish] = []
         for guest in (one for one in snapshot.guests if one.may_move is is_turn):
@@ -109,7 +110,10 @@ def plan_for(snapshot: Snapshot, belongs: TargetOf, room: dict[int, float] | Non
                 else:
                     wishes.append(answer)
         wants, lacking = within_rates(wishes, snapshot.guests)
-        moves += moves_of(wishes, wants, snapshot.budget_bytes)
+        more = moves_of(wishes, wants, budget_bytes)
+        if budget_bytes is not None:
+            budget_bytes -= sum(int(move.npages.sum()) for move in more) * PAGE_BYTES
+        moves += more
         stays += lacking
     return PlacementPlan(tuple(moves), tuple(stays))
 
@@ -185,13 +189,23 @@ def iter_wishes(
             yield Stay(name, f"{pages.ram.size_bytes >> 20} MiB stay: {pages.ram.reason}")
         elif target is None:
             yield Stay(name, _why_nowhere(host, guest, pages.ram, allowed))
-        elif not is_free(guest, pages.ram, target.weights):
-            yield from _left(name, _away(pages, guest.pages.nids, target), guest.numatune.elsewhere)
+        elif not (target := _within(guest, pages.ram, whole := target)).weights:
+            yield from _left(name, _away(pages, guest.pages.nids, whole), guest.numatune.elsewhere)
         else:
             some = pages if guest.settings.huge_pages else SmallPages(pages)
             yield from range_wishes(name, some, guest.pages.nids, target, room)
             if not guest.settings.huge_pages:
                 yield from _left(name, _away(pages, guest.pages.nids, target, huge_only=True), NO_HUGE)
+
+
+def _within(guest: GuestView, ram: RamRange, target: Target) -> Target:
+    """Return the target with the nodes alone that the range may be on."""
+    bound = guest.numatune.of_cell(ram.cell)
+    if bound is None:
+        return target
+    weights = {nid: weight for nid, weight in target.weights.items() if nid in bound}
+    total = sum(weights.values())
+    return replace(target, weights={nid: weight / total for nid, weight in weights.items()})
 
 
 def _away(pages: RangePages, nids: tuple[int, ...], target: Target, *, huge_only: bool = False) -> float:

@@ -152,7 +152,7 @@ class HostPlanner:
                 kept.append(guest.node)
                 why[guest.name] = WAITS
                 continue
-            change, memory = Change(guest, plan, prices), self.memories[guest.name]
+            change, memory = Change(guest, guest.unbarred(plan), prices), self.memories[guest.name]
             places, left = self._guarded(view, change, spans[guest.name], left)
             kept.append(places)
             why[guest.name] = held_back(view, change, memory, places)
@@ -202,7 +202,9 @@ def _allowed(
         home = _origins(guest, memory)
         memory = guard.on_its_way(memory, view.now_ns, _npages_away(guest, home))
         if memory.returning is not None:
-            return home, memory, room
+            # Copies are dropped without room.
+            moves, room = fitting(change.to(np.where(guest.node == REPLICATED, guest.node, home)), room)
+            return np.where(guest.node == REPLICATED, home, moves).astype(np.int8), memory, room
     rise = guard.measured_rise(memory, guest)
     if rise is not None and rise < -guard.MEASURED_RISE:
         memory = guard.trusted(memory)

@@ -67,6 +67,7 @@ class GuestEvidence:
     them, where others are so many small pages.  ``allowed[N]``: nodes that may hold the pages, None: all
     with memory.  ``stays[P]``: which may have copies, but not move, None: none of them.
     ``move_pages``, ``copy_pages``: so many 4 KiB pages may move by the guest's own rate, and become copies.
+    ``barred[P, N]``: on which of the allowed nodes each page may not be, None: on none of them.
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
     ``calm_since_ns``: when its controller was last full, None: it is now, or nobody knows.
     ``may_tie[N]``: nodes to which all of its vCPUs may be tied, None: they stay where they may run now.
@@ -102,12 +103,21 @@ class GuestEvidence:
     is_counted: bool = True
     move_pages: float = np.inf
     copy_pages: float = np.inf
+    barred: Bools | None = None
 
     @property
     def present(self) -> Bools:
         """Return which pages are in memory."""
         here: Bools = self.node != ABSENT
         return here
+
+    def unbarred(self, plan: NodeIndexes) -> NodeIndexes:
+        """Return the plan with pages as they are that it has where they may not be."""
+        if self.barred is None:
+            return plan
+        wrong = (plan >= 0) & np.take_along_axis(self.barred, np.maximum(plan, 0)[:, None], axis=1)[:, 0]
+        unbarred: NodeIndexes = np.where(wrong, self.node, plan)
+        return unbarred
 
     @property
     def copies(self) -> int:

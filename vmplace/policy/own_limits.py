@@ -26,16 +26,25 @@ def is_free(guest: GuestView, ram: RamRange, nids: Iterable[int]) -> bool:
 
 
 def may_not_move(guest: GuestView, entries: Entries, huge: Bools, allowed: Sequence[int]) -> Bools | None:
-    """Return which entries may not move to each of the allowed nodes, None: all may.
+    """Return which entries may not move, None: all may.
 
-    What is bound to some of these nodes stays as a whole.
+    What is bound to one of the allowed nodes has no choice; what is bound to several see ``barred``.
     """
     if not guest.settings.moves:
         return np.ones(len(entries.node), np.bool_)
-    stays = _bound(guest, entries, allowed)
+    stays = _entries_of(entries, [_choices(guest, one.ram, allowed) < 2 for one in entries.pages])
     if guest.settings.huge_pages:
         return stays
     return huge if stays is None else huge | stays
+
+
+def barred(guest: GuestView, entries: Entries, nids: Sequence[int]) -> Bools | None:
+    """Return on which nodes [P, N] of ``nids`` which entries may not be by their cell, None: none says so."""
+    bound = [guest.numatune.of_cell(one.ram.cell) for one in entries.pages]
+    if all(one is None for one in bound):
+        return None
+    rows = np.array([[one is not None and nid not in one for nid in nids] for one in bound])
+    return np.repeat(rows, np.diff(entries.starts), axis=0)
 
 
 def may_not_copy(  # noqa: PLR0913 - a guest, and what is known of its pages
@@ -71,5 +80,14 @@ def pages_left(size_bytes: int | None) -> float:
 
 def _bound(guest: GuestView, entries: Entries, nids: Sequence[int]) -> Bools | None:
     """Return which entries may not be on all of these nodes, None: none of them."""
-    bound = [not is_free(guest, pages.ram, nids) for pages in entries.pages]
-    return np.repeat(bound, np.diff(entries.starts)) if any(bound) else None
+    return _entries_of(entries, [not is_free(guest, pages.ram, nids) for pages in entries.pages])
+
+
+def _choices(guest: GuestView, ram: RamRange, nids: Sequence[int]) -> int:
+    """Return on how many of the nodes the range may be; 2 where nothing binds it."""
+    bound = guest.numatune.of_cell(ram.cell)
+    return 2 if bound is None else len(set(nids) & set(bound))
+
+
+def _entries_of(entries: Entries, ranges: Sequence[bool]) -> Bools | None:
+    return np.repeat(ranges, np.diff(entries.starts)) if any(ranges) else None

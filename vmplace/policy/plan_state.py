@@ -67,7 +67,8 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         steady[name] = Steadiness(
             _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
         )
-    return replace(state, known=known, memories=memories, steady=steady, known_s={})
+    think_ns = {name: one for name, one in state.think_ns.items() if name in known}
+    return replace(state, known=known, memories=memories, steady=steady, think_ns=think_ns, known_s={})
 
 
 def remembered(after: State, before: State) -> State:
@@ -84,6 +85,7 @@ def remembered(after: State, before: State) -> State:
         known=_with(before.known, kept, after.known),
         memories=_with(before.memories, kept, after.memories),
         steady=_with(before.steady, kept, after.steady),
+        think_ns=_with(before.think_ns, kept, after.think_ns),
         known_s={name: at_s for name, at_s in known_s.items() if name in kept | after.known.keys()},
     )
 

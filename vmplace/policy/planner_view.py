@@ -29,7 +29,7 @@ from vmplace.policy.host_view import (
     traffic,
 )
 from vmplace.policy.loads import is_load, load
-from vmplace.policy.own_limits import copy_pages_left, may_not_copy, may_not_move, pages_left
+from vmplace.policy.own_limits import barred, copy_pages_left, may_not_copy, may_not_move, pages_left
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.plan_changes import is_shared
 from vmplace.policy.plan_state import State
@@ -150,6 +150,7 @@ def _evidence(
         is_counted=guest.dram_per_us is not None,
         move_pages=pages_left(guest.move_bytes),
         copy_pages=copy_pages,
+        barred=barred(guest, entries, host.nids),
     )
 
 

@@ -128,7 +128,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         memories={name: planner.memories[name] for name in places},
         steady={name: planner.steady[name] for name in places},
         gathering=gathering,
-        think_ns={one.name: one.think_ns for one in view.guests},
+        think_ns={one.name: one.think_ns for one in view.guests if one.name in places and one.is_counted},
     )
     return plan, remembered(after, before)
 
@@ -235,6 +235,10 @@ def _npages(guest: GuestView) -> int:
     return sum(one.npages for one in guest.topology.ram)
 
 
+def _budget_left(budget_bytes: int | None, churn: float, share: float) -> int | None:
+    return None if budget_bytes is None else max(round(churn * PAGE_BYTES), round(budget_bytes * share))
+
+
 def _without_evidence(
     snapshot: Snapshot,
     seen: dict[str, Entries],
@@ -245,7 +249,8 @@ def _without_evidence(
     """Return what the others' vCPUs alone tell; who waits, for evidence or for vCPUs to float, stays.
 
     ``left``: what the plan by pages leaves, None: all.  It comes first, as it moves what was seen to be used,
-    and as its moves are the first to be carried out; what goes home goes on until nothing is left.
+    and as its moves are the first to be carried out; what goes home goes on until nothing is left.  A share
+    of the budget by guests is there for it at all times: moves that nobody can make may be planned for ever.
     """
     rest = tuple(guest for guest in snapshot.guests if guest.topology.name not in seen)
     tried, leaving = gathering.tried(rest), gathering.leaving(rest, snapshot.now_ns / 1e9)
@@ -256,8 +261,8 @@ def _without_evidence(
     room = None
     if left is not None:
         room = dict(zip(snapshot.host.nids, np.maximum(left.free, 0.0).tolist(), strict=True))
-        budget_bytes = None if np.isinf(left.churn) else max(round(left.churn * PAGE_BYTES), 0)
-        snapshot = replace(snapshot, budget_bytes=budget_bytes)
+        share = len(rest) / max(len(rest) + len(seen), 1)
+        snapshot = replace(snapshot, budget_bytes=_budget_left(snapshot.budget_bytes, left.churn, share))
     plan = home.plan(replace(snapshot, guests=rest), room)
     return replace(
         plan,

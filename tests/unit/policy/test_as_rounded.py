@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.test_full_controllers import narrow_host, sampled
+from tests.unit.policy.test_host_plan import guest, two_nodes
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
 from vmplace.model.described_memory import described_memory
 from vmplace.policy.as_rounded import worthwhile
@@ -203,3 +204,14 @@ def test_guests_of_few_pages_are_distributed_over_the_mixture_together(pages: in
     starts = np.random.default_rng(7).random(400)
     chosen = np.concatenate([rounded(pages, weights, start) for start in starts])
     assert np.bincount(chosen) / len(chosen) == pytest.approx(weights, abs=0.05)
+
+
+def test_what_a_protected_guest_lost_by_its_own_moves_holds_up_no_other() -> None:
+    """Its bound is what others may cost it: that its own pages lay better at first is not their doing."""
+    system, far = two_nodes(), np.ones(20, np.int8)
+    own = replace(guest(np.ones((20, 1)) * [[1.0, 0.0]]), name="p", node=far, slowdown_bound=0.005)
+    other = replace(guest(np.ones((20, 1)) * [[1000.0, 0.0]]), name="o", node=far)
+    tasks = [PageTask(one, np.zeros(20, bool), np.full(20, 1.0)) for one in (own, other)]
+    plans, origins = [far, np.zeros(20, np.int8)], [np.zeros(20, np.int8), far]
+    kept = worthwhile(system, tasks, plans, origins)
+    assert not kept[1].any()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy import guard
 from vmplace.policy.host_plan import HostPlanner
-from vmplace.policy.host_view import HostView
+from vmplace.policy.host_view import HostView, Room
 
 MS = 1e6
 PAGES, LOOK_MS, VCPUS, THINK_NS, MLP = 60, 5.0, 4.0, 100.0, 2.0
@@ -89,3 +89,23 @@ def test_a_return_that_finds_no_room_ends() -> None:
         for look in range(guard.RETURN_LOOKS + 5)
     ]
     assert wanted[0].all() and not wanted[-1].any()
+
+
+def test_a_return_ends_though_what_is_away_goes_up_and_down() -> None:
+    """Mixed blocks count for the node of most of their pages, which may change to and fro."""
+    memory, chance, looks = guard.Memory(0.0, 0.0, np.ones(PAGES, np.int8)), np.random.default_rng(3), 0
+    memory = guard.on_its_way(memory, 0.0, 100.0)
+    while memory.returning is not None and looks < 1000:
+        memory, looks = guard.on_its_way(memory, 0.0, 100.0 + float(chance.integers(-25, 26))), looks + 1
+    assert looks < 10 * guard.RETURN_LOOKS
+
+
+def test_a_return_takes_its_part_of_a_plans_budget() -> None:
+    """Else the others would be charged for moves that it leaves no budget for."""
+    planner, node = HostPlanner(), np.zeros(PAGES, np.int8)
+    pages = replace(guest(np.ones((PAGES, 1)) * [[1e-3, 0.0]]), node=node)
+    planner.memories["g"] = guard.Memory(-1e9, 0.0, np.ones(PAGES, np.int8), best_ns=2 * guard.MOST_LOST_NS)
+    room = Room(20.0, np.full(2, 1e9), np.full(2, 1e9))
+    plan = planner.plan(HostView(two_nodes(), np.full(2, 1e9), (pages,), 1e6, room=room))
+    assert int((plan.pages[0] != node).sum()) == 20
+    assert plan.room is not None and plan.room.churn == 0

@@ -3,7 +3,8 @@
 Of a table that is read and written all over, some pages are always found unwritten for a while: their copies
 do not last, and each costs the guest faults when it is made and when it is dropped.  KVM lets a page
 wait that lost its copies, but the next one is another page.  So the guest waits, too: twice as long each time
-that most new copies were lost, half as long once they last.
+that most new copies were lost, half as long once they last.  So it does if KVM refuses all copies for a
+reason that lasts.
 
 Source: Carrefour (ASPLOS'13, section 3.3.2): collapses cost so much that few of them undo what copies gain.
 """
@@ -31,6 +32,15 @@ class Patience:
         self._made = self._lost = 0
         self._wait_ns = FIRST_NS
         self._until_ns = 0
+
+    def waits(self, now_ns: int) -> bool:
+        """Tell whether no copies are made for now."""
+        return now_ns < self._until_ns
+
+    def note_refusal(self, now_ns: int) -> None:
+        """Wait, as all copies were refused that were asked for: the next ones will be, too."""
+        self._until_ns = now_ns + self._wait_ns
+        self._wait_ns = min(2 * self._wait_ns, LONGEST_NS)
 
     def is_over(self, statistics: Mapping[str, int], now_ns: int) -> bool:
         """Tell whether to make copies now; ``statistics``: KVM's by name, since the VM began."""

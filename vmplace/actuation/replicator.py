@@ -62,6 +62,8 @@ COPIES = "replica_copies"
 """KVM's statistic of pages that are copies now."""
 
 BUSY = STATUS.index("busy")
+PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
+"""Reasons that another page, or the next window, does not have."""
 GONE = frozenset({errno.EIO, errno.ESRCH})
 """The VM is dead, or its process: its replicas are freed."""
 MOST_STILL = 3
@@ -141,7 +143,8 @@ class Replicator:
             with contextlib.suppress(Exception):
                 counted = mine.placement.statistics()
                 lost = counted.get(LOST, 0)
-                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES)
+                waits = mine.patience.waits(self._clock())
+                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES, waits)
         return reported
 
     def collapse(self) -> Dropped:
@@ -210,6 +213,7 @@ class Replicator:
         info = mine.placement.info()
         nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
         if nodes.bit_count() < 2:
+            mine.patience.note_refusal(self._clock())
             raise VmplaceError("it has no node roots")
         statistics, now_ns = mine.placement.statistics(), self._clock()
         mine.held.note_drops(sum(statistics[name] for name in DROPPED))
@@ -234,6 +238,8 @@ class Replicator:
         tried = affordable(asked, may_bytes // cost)
         done, refused = replicated(mine.placement.fd, nodes, tried, self._asker(mine))
         new = mine.held.note(tried, done)
+        if not mine.held.any() and refused.keys() - PASSING:
+            mine.patience.note_refusal(self._clock())
         self._budget.take(new * cost, self._clock())
         return ReplicaOutcome(mine.name, new, len(asked) - len(tried), refused)
 

@@ -47,10 +47,14 @@ class ReplicaOutcome:
 
 @dataclass(frozen=True)
 class Copies:
-    """What KVM counts of one guest: bytes of copies that are there, and of pages that lost theirs so far."""
+    """What KVM counts of one guest: bytes of copies that are there, and of pages that lost theirs so far.
+
+    ``wait``: no more are made for a while, as those before did not last, or were refused.
+    """
 
     present_bytes: int = 0
     collapsed_bytes: int = 0
+    wait: bool = False
 
 
 @dataclass(frozen=True)

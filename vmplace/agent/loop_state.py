@@ -1,7 +1,9 @@
 """What do the stages of the loop share?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vmplace.actuation.result import Copies
 from vmplace.agent.clock import Clock
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import Config
@@ -28,7 +30,8 @@ class LoopState:
     It belongs to the loop's thread.  Others may read ``status``, ``host`` and ``last_plan``, which are
     replaced whole, and hand over what is for ``inbox``.  ``host`` is what plans see: without the room that is
     kept, None before the first look.  ``by_pages``: guests that the last plan watches itself.
-    ``left_to_kernel``: guests that the kernel's balancing places instead.
+    ``left_to_kernel``: guests that the kernel's balancing places instead.  ``copies``: as counted after the
+    last window, None where that failed.
     """
 
     config: Config
@@ -51,6 +54,7 @@ class LoopState:
     by_pages: frozenset[str] = frozenset()
     left_to_kernel: frozenset[str] = frozenset()
     last_plan: PlanSummary = field(default_factory=PlanSummary)
+    copies: Mapping[str, Copies] | None = None
 
     def now_ns(self) -> int:
         """Return CLOCK_MONOTONIC in ns."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from vmplace.actuation.result import Copies
 from vmplace.agent import decisions
 from vmplace.agent.limits import GuestLimits, limited, preferred_views
 from vmplace.agent.loop_state import LoopState
@@ -83,8 +84,13 @@ class PlanStage:
 
     def _limited(self, view: GuestView, limits: GuestLimits) -> GuestView:
         """Return the view with what may be done with the guest now."""
-        may_change = may_move(self._state, view.topology.name)
-        return replace(view, may_change=may_change, numatune=limits.numatune, move_bytes=limits.move_bytes)
+        name, counted = view.topology.name, self._state.copies
+        view = replace(view, may_change=may_move(self._state, name))
+        view = replace(view, numatune=limits.numatune, move_bytes=limits.move_bytes)
+        if counted is None:
+            return view
+        copies = counted.get(name, Copies())
+        return replace(view, copied_bytes=copies.present_bytes, copies_wait=copies.wait)
 
     def _since_plan_s(self, window_ms: int) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""

@@ -167,6 +167,8 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             tuple(_plain(one.waits) for one in view.costs),
             tuple(view.numatune.nids.items()),
             view.move_bytes,
+            view.copied_bytes,
+            view.copies_wait,
         )
         for view in snapshot.guests
     )
@@ -195,7 +197,8 @@ def snapshot_of(
         settings, dram_per_us = settings_of(one), one.dram_per_us
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
         view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
-        views.append(replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes))
+        view = replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes)
+        views.append(replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait))
     return Snapshot(
         host,
         tuple(views),

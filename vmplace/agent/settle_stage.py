@@ -1,9 +1,8 @@
 """At the end of a window: remember what was decided and done, and show it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vmplace.actuation.result import ActuationResult, Copies
+from vmplace.actuation.result import ActuationResult
 from vmplace.agent import decisions
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.report import published, result_lines
@@ -57,14 +56,14 @@ class SettleStage:
             guests = {name: one for name, one in status.guests.items() if name in known}
             status = replace(status, guests=guests)
         elif state.host is not None:
-            copies: Mapping[str, Copies] = {}
+            state.copies = None
             with state.notes.fenced("copies are not counted"):
-                copies = state.parts.actuator.copies()
+                state.copies = state.parts.actuator.copies()
             with (
                 state.notes.fenced("the figures are those of an earlier window"),
                 state.decisions.charged(),
             ):
-                status = published(status, state.roster, state.host, state.last_plan, copies)
+                status = published(status, state.roster, state.host, state.last_plan, state.copies or {})
         state.status = replace(status, notes=state.notes.now)
 
     def _remember(self, result: ActuationResult) -> None:

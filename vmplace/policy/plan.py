@@ -72,7 +72,8 @@ class GuestView:
     counts them.  ``known_s``: for how long its pages have been watched, on its last host and here.
     ``costs``: the last samples of its cost, the newest last.  ``may_change``: whether what is planned for it
     may be done now.  ``numatune``: which nodes its memory is bound to.  ``move_bytes``: how many bytes of it
-    may move now, None: no limit of its own.
+    may move now, None: no limit of its own.  ``copied_bytes``: of copies that are there, None where nothing
+    counts them; ``copies_wait``: no more are made for now.
     """
 
     topology: GuestTopology
@@ -85,6 +86,8 @@ class GuestView:
     may_change: bool = True
     numatune: Numatune = field(default_factory=Numatune)
     move_bytes: int | None = None
+    copied_bytes: int | None = None
+    copies_wait: bool = False
 
     @property
     def may_move(self) -> bool:

@@ -104,7 +104,7 @@ def _evidence(
     """Return what the planner may know of one guest."""
     name, host = guest.topology.name, snapshot.host
     entries = seen[name]
-    copied = _copied(state, name, entries)
+    copied = _copied(state, guest, entries)
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     _leave_out_unknown(host, node)
     allowed = home.allowed_nids(host, guest)
@@ -154,9 +154,10 @@ def _evidence(
     )
 
 
-def _copied(state: State, name: str, entries: Entries) -> Bools:
-    """Return which entries have copies, as far as is known."""
-    if name not in state.known:
+def _copied(state: State, guest: GuestView, entries: Entries) -> Bools:
+    """Return which entries have copies, as far as is known: those that were to have, unless none has."""
+    name = guest.topology.name
+    if name not in state.known or guest.copied_bytes == 0:
         return np.zeros(len(entries.node), np.bool_)
     copied: Bools = state.known[name].copied & ~entries.written
     return copied

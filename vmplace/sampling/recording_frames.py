@@ -109,7 +109,7 @@ class PlannedGuest(msgspec.Struct, frozen=True):
 
     ``waits``: those of each of ``costs``; empty in recordings up to November 2026, as ``bound`` is: cells
     (None: other memory) and the nodes that their memory is bound to.  ``move_bytes``: what its own rate left,
-    None: it has none, or the recording is older.
+    None: it has none, or the recording is older.  ``copied_bytes``: of its copies, None: nobody counted them.
     """
 
     name: str
@@ -122,6 +122,8 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     waits: tuple[float | None, ...] = ()
     bound: tuple[tuple[int | None, tuple[int, ...]], ...] = ()
     move_bytes: int | None = None
+    copied_bytes: int | None = None
+    copies_wait: bool = False
 
 
 class TieFrame(msgspec.Struct, frozen=True):
@@ -268,6 +270,7 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
         figures += [figure for sample in one.costs for figure in sample]
         figures += [waits or 0.0 for waits in one.waits]
         within(one.move_bytes or 0, 0, MOST_BITS, "a budget")
+        within(one.copied_bytes or 0, 0, MOST_BITS, "the size of copies")
         for cell, nids in one.bound:
             _check_ids((cell or 0, *nids), MOST_ID)
     for value in figures:

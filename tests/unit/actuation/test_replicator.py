@@ -12,7 +12,9 @@ import pytest
 from tests.unit.actuation.child_guest import guest_of
 from vmplace import native
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.replicator import BUSY, Dropped, Replicator, calls_of, replicated
+from vmplace.actuation.replica_patience import FIRST_NS
+from vmplace.actuation.replicator import BUSY, STATUS, Dropped, Replicator, calls_of, replicated
+from vmplace.actuation.result import Copies
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import GuestTopology
 
@@ -75,11 +77,15 @@ class Kvm:
     dropped: list[tuple[int, list[int]]] = field(default_factory=list)
     pages_a_call: int = 1 << 20
     error: OSError | None = None
+    refusal: str | None = None
 
     def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
         if self.error and not nodes:
             raise self.error
         self.dropped.append((nodes, gfns.tolist()))
+        if self.refusal:
+            status[:] = STATUS.index(self.refusal)
+            return
         done[:] = np.minimum(npages, npages if nodes else self.pages_a_call)
 
 
@@ -90,6 +96,27 @@ def a_replicator(kvm: Kvm) -> tuple[Replicator, GuestTopology, OneSlot]:
     (outcome,), failures = replicator.apply([COPIES], {"db1": guest})
     assert outcome.replicated == 4 and not failures
     return replicator, guest, slot
+
+
+@pytest.mark.parametrize(("refusal", "waits"), [("not anonymous", True), ("busy", False)])
+def test_where_all_copies_are_refused_for_good_the_guest_waits_and_that_is_counted(refusal: str, waits: bool):
+    slot, guest, now_ns = OneSlot(), guest_of(os.getpid(), 1 << 32, 8), [0]
+    kvm = Kvm(refusal=refusal)
+    opened: Any = lambda *_: slot  # noqa: E731
+    replicator = Replicator(Budget(None), lambda: now_ns[0], opened=opened, ask=kvm)
+    (outcome,), _ = replicator.apply([COPIES], {"db1": guest})
+    assert outcome.refused == {refusal: 4}
+    assert replicator.copies() == {"db1": Copies(0, 0, waits)}
+    now_ns[0] += FIRST_NS
+    assert replicator.copies() == {"db1": Copies(0, 0, False)}
+
+
+def test_pages_that_are_refused_beside_others_with_copies_hold_up_nothing():
+    replicator, guest, _ = a_replicator(kvm := Kvm())
+    kvm.refusal = "not anonymous"
+    more = Replication("db1", HVA + np.uint64(4 * 4096), FOUR, (0, 1), "test")
+    (outcome,), _ = replicator.apply([more], {"db1": guest})
+    assert outcome.refused == {"not anonymous": 4} and not replicator.copies()["db1"].wait
 
 
 HVA, FOUR = np.array([1 << 32], np.uint64), np.array([4], np.int32)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.agent.agent_world import GIB, HOST, HVA, NPAGES, World, batch, guest
 from tests.unit.agent.test_guest_policy import domain_xml
 from tests.unit.agent.test_loop import Running
+from vmplace.actuation.result import Copies
 from vmplace.agent.config import parse_config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits, limited
@@ -316,3 +317,25 @@ def test_a_schedule_is_in_the_hosts_local_time(monkeypatch: pytest.MonkeyPatch):
         assert tracked.is_off_hours is is_off
     monkeypatch.undo()
     time.tzset()
+
+
+def test_a_plan_knows_what_the_policy_leaves_and_which_copies_there_are():
+    seen = []
+
+    def policy(snapshot: Snapshot) -> PlacementPlan:
+        seen.extend(snapshot.guests)
+        return PlacementPlan()
+
+    world = bound_by_qemu(World([guest("db1", origin="kvm")], policy=policy), {None: (0,)})
+    agent = world.agent()
+    config = parse_config("[defaults]\nmove_mb_per_s = 1\n", Path("vmplace.toml"))
+    agent.roster.reload(config, (0, 1))
+    agent.run(windows=1)
+    world.copied = {"db1": Copies(4096, 0, wait=True)}
+    agent.run(windows=3)
+    world.copied = {}
+    agent.run(windows=5)
+    assert {(view.numatune.nids[None], view.move_bytes) for view in seen} == {((0,), 2 << 20)}
+    counted = [(view.copied_bytes, view.copies_wait) for view in seen]
+    # Nothing was counted before the first plan, and each knows what was counted after the one before it.
+    assert counted == [(None, False), (0, False), (4096, True), (4096, True), (0, False)]

@@ -152,6 +152,21 @@ def test_copies_are_planned_within_the_guests_own_limits(settings: dict[str, obj
     assert copied(reader(READ_BY_ALL, **settings)) == pages
 
 
+def test_copies_that_were_not_made_gain_nothing_and_those_that_wait_are_not_planned() -> None:
+    """KVM counts what copies there are; without a count, those that were planned are taken to be there."""
+
+    def gained_ns(**known: object) -> float:
+        policy = AutoPolicy()
+        for now_s in range(1, 13):
+            guest = replace(reader(READ_BY_ALL), **known)  # type: ignore[arg-type]
+            policy(Snapshot(host(), (guest,), None, 0.25, True, now_ns=now_s * S))
+        return policy.state.memories["a"].gained_ns
+
+    assert gained_ns() == gained_ns(copied_bytes=3 * NPAGES * 4096) > 0
+    assert gained_ns(copied_bytes=0) == 0
+    assert copied(replace(reader(READ_BY_ALL), copies_wait=True)) == 0
+
+
 def test_cells_that_are_bound_get_no_copies_elsewhere() -> None:
     assert copied(replace(reader(READ_BY_ALL), numatune=Numatune({None: (0, 1, 2, 3)}))) == NPAGES
     assert copied(replace(reader(READ_BY_ALL), numatune=Numatune({None: (0, 1, 2)}))) == 0
@@ -185,8 +200,10 @@ def test_at_home_what_is_cut_goes_by_the_guests_own_limits() -> None:
 
 def test_recordings_keep_what_memory_is_bound_to_and_those_that_do_not_are_read() -> None:
     guest = replace(spanning("a", cell=0), numatune=Numatune({0: (0, 1), None: (2,)}), move_bytes=4096)
+    guest = replace(guest, copied_bytes=8192, copies_wait=True)
     frame = checked_plan(plan_frame(Snapshot(host(), (guest,)), PlacementPlan()))
     (read,) = snapshot_of(frame, host(), {"a": (guest.topology, guest.pages)}).guests
     assert (read.numatune, read.move_bytes) == (guest.numatune, guest.move_bytes)
+    assert (read.copied_bytes, read.copies_wait) == (8192, True)
     older = PlannedGuest("a", {})
-    assert (older.bound, older.move_bytes) == ((), None)
+    assert (older.bound, older.move_bytes, older.copied_bytes, older.copies_wait) == ((), None, None, False)

@@ -15,7 +15,7 @@ from vmplace.agent.config import parse_config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.model.page_windows import absorbed
-from vmplace.policy.plan import GuestSettings, Move, PlacementPlan, Replication, Snapshot
+from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Snapshot
 from vmplace.policy.schedule import parse_stretch
 from vmplace.topology.domain_policy import QEMU, Numatune, domain_policy
 from vmplace.topology.guest import GuestTopology, Vcpu
@@ -320,7 +320,7 @@ def test_a_schedule_is_in_the_hosts_local_time(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_plan_knows_what_the_policy_leaves_and_which_copies_there_are():
-    seen = []
+    seen: list[GuestView] = []
 
     def policy(snapshot: Snapshot) -> PlacementPlan:
         seen.extend(snapshot.guests)

@@ -277,14 +277,14 @@ def test_who_may_not_look_at_the_journal_is_advised_to_be_root(config: Config, w
     settings = folder / "vmplace.toml"
     settings.write_text('state_dir = "/proc/self/cwd/state"\n')
 
-    def is_advised() -> bool:
+    def names_the_cure() -> bool:
         asked = [*words, "--config", "vmplace.toml", "--socket", "none"]
         done = CliRunner().invoke(undo, asked)
         said = f"{done.exception} {getattr(done.exception, 'hint', '')} {done.output}"
         return isinstance(done.exception, VmplaceError) and "run it" in said and "as root" in said
 
     with contextlib.chdir(folder):
-        assert holds_for_nobody(is_advised)
+        assert holds_for_nobody(names_the_cure)
 
 
 def test_damon_is_left_to_an_agent_that_runs(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

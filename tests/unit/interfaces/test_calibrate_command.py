@@ -1,6 +1,7 @@
 """``vmplace calibrate`` prints what was measured, and the same again when it is asked to show it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def test_what_was_measured_is_printed_and_shown_again(tmp_path: Path) -> None:
     assert reported["paths"] and reported["worker_sets"] and reported["schema_version"] == 1
     assert json.loads(calibrated(out, "--show", "--json")) == reported
     assert "canonical weights" in calibrated(out, "--show")
+
+
+def test_a_calibration_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the host leaves the former one, or the whole new one."""
+    path, synced, sync = tmp_path / "b.json", [], os.fsync
+    path.write_text("before")
+
+    def fsync(fd: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{fd}").read_bytes(), path.read_text()))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    calibrated(path, "--duration-ms", "20")
+    assert synced == [(path.read_bytes(), "before")]
 
 
 def test_a_file_beside_it_stays(tmp_path: Path) -> None:

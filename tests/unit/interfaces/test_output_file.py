@@ -17,33 +17,18 @@ from vmplace.interfaces.report_command import write_page
 ROOT = Path(__file__).parents[3]
 
 
-def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A crash of the host leaves the former one, or the whole new one."""
-    path, synced, sync = tmp_path / "x", [], os.fsync
-    path.write_text("before")
-
-    def fsync(fd: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{fd}").read_text(), path.read_text()))
-        sync(fd)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with opened_output(path, lasting=True) as file:
-        file.write(b"after")
-    assert synced == [("after", "before")] and path.read_text() == "after"
-
-
 @needs_nobody
 def test_a_folder_that_is_not_for_this_user_is_reported(tmp_path: Path):
     (folder := tmp_path / "state").mkdir(mode=0o700)
     tmp_path.chmod(0o755)
 
-    def is_advised() -> bool:
+    def names_the_cure() -> bool:
         with pytest.raises(VmplaceError, match="Permission denied") as caught, opened_output(Path("state/x")):
             pass
         return "sudo" in str(caught.value.hint)
 
     with contextlib.chdir(tmp_path):
-        assert holds_for_nobody(is_advised)
+        assert holds_for_nobody(names_the_cure)
     assert list(folder.iterdir()) == []
 
 

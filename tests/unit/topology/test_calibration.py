@@ -94,13 +94,13 @@ def test_a_file_that_may_not_be_read_was_not_damaged(tmp_path: Path):
     path.chmod(0o600)
     tmp_path.chmod(0o755)
 
-    def is_advised() -> bool:
+    def names_the_cure() -> bool:
         with pytest.raises(VmplaceError, match="cannot be read: Permission denied") as caught:
             read_calibration(MACHINE, Path("bandwidth.json"))
         return "sudo" in str(caught.value.hint)
 
     with contextlib.chdir(tmp_path):
-        assert holds_for_nobody(is_advised)
+        assert holds_for_nobody(names_the_cure)
 
 
 def test_nothing_measured_is_no_error(tmp_path: Path):

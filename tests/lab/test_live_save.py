@@ -105,20 +105,27 @@ def copied_bytes(host: LabHost) -> int:
     return int(guest["replica_bytes"]) if guest else 0
 
 
+def await_copies(host: LabHost, what: str) -> None:
+    """Wait for the table's copies; that they are late is expected, and nothing else is."""
+    end = time.monotonic() + 240
+    with Progress().step(what):
+        while copied_bytes(host) <= TABLE_BYTES:
+            if time.monotonic() > end:
+                pytest.xfail("copies come when the machine has time for the agent: docs/design/joint-plan.md")
+            time.sleep(0.5)
+
+
 @pytest.mark.flaky(reruns=0)
-@pytest.mark.xfail(
-    reason="copies come when the machine has time for the agent: docs/design/joint-plan.md", strict=False
-)
 def test_memory_saved_live_is_right_whatever_the_agent_does_to_it_meanwhile(host: LabHost) -> None:
     agent = VmplaceAgent(host, SCENARIO)
     agent.start()
-    until(lambda: copied_bytes(host) > TABLE_BYTES, "the table has copies")
+    await_copies(host, "the table has copies")
     save_live(host)
     assert checked(host)["phase"] == READS
-    until(lambda: copied_bytes(host) > TABLE_BYTES, "it has copies again")
+    await_copies(host, "it has copies again")
     restore(host)
     assert checked(host)["phase"] == READS
-    until(lambda: copied_bytes(host) > TABLE_BYTES, "the restored guest's table has copies")
+    await_copies(host, "the restored guest's table has copies")
 
     asked(host, f"phase {WRITES}")
     until(lambda: checked(host)["writes"] > 0, "the guest writes")

@@ -53,6 +53,14 @@ def test_vmplace_brings_the_memory_home(result: ScenarioResult) -> None:
     assert small.lar_after is not None and small.lar_after >= 0.95
 
 
+KNOWN_FAILURES = ("vmplace: longest move call",)
+"""On slow machines calls take longer than claimed: docs/design/demo-claims.md."""
+
+
+def test_no_claim_fails_but_those_that_are_known_to(result: ScenarioResult) -> None:
+    assert [one for one in result.failed_expectations if not one.startswith(KNOWN_FAILURES)] == []
+
+
 def test_no_manager_changes_a_byte(result: ScenarioResult) -> None:
     assert all(manager.guests["small"].intact for manager in result.managers.values())
 

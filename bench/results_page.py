@@ -91,6 +91,22 @@ earlier trees, with their commits, are history and stand in the notes.
 OF_RUNS = {"median", "least", "largest", "all"}
 CHANGED_SINCE: dict[tuple[str, str], str] = {
     (
+        "many",
+        "fbfb41d4a4c2",
+    ): "figures of plans were of policies that are gone, and were taken out; the plan of today's policy has"
+    " none yet",
+    (
+        "policy",
+        "b29355f1a801",
+    ): "the guard's rule (1f774ce6), by which a guest's loss counts only against what all guests would have"
+    " had together; vCPUs that float make room for tied ones (14235826), which rows of vmplace and kmaf on"
+    " mixes do not show yet",
+    (
+        "rivals",
+        "10ca9e9a2e27",
+    ): "kernel balancing gets as long as vmplace; here it got 20.8 s beside 35.9 in restart, and 26.2 beside"
+    " 40.9 in consolidated",
+    (
         "status",
         "c3071efec431",
     ): "`why` prints what was expected of a decision, other ways and what came of it; it no longer says that"

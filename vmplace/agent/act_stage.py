@@ -56,16 +56,22 @@ class ActStage:
             state.trials.settle(state.roster, result, state.clock.monotonic())
         for guest in state.roster:
             # An order that waits may be to pause.
-            if guest.trial.is_undo_due and may_undo(state, guest.name) and not state.inbox.waiting:
+            is_due = guest.trial.is_to_undo(state.clock.monotonic())
+            if is_due and may_undo(state, guest.name) and not state.inbox.waiting:
                 self._undo(guest)
 
     def _undo(self, guest: TrackedGuest) -> None:
-        """Undo what made one guest slower; the rest of it stays due if an order comes."""
+        """Undo what made one guest slower; what does not go back stays due, at once if an order came."""
         state, listener = self._state, self._listener
+        is_undone = False
         with state.notes.fenced(f"guest {guest.name} is not undone"):
             undone = state.parts.actuator.undo(
                 guest.topology, lambda: listener.is_undo_over() or state.inbox.waiting
             )
+            is_undone = True
             state.notes.add(*undone)
-        if not state.inbox.waiting:
-            guest.trial = guest.trial.undone(state.clock.monotonic())
+        now_s = state.clock.monotonic()
+        if is_undone:
+            guest.trial = guest.trial.undone(now_s)
+        elif not state.inbox.waiting:
+            guest.trial = guest.trial.not_undone(now_s)

@@ -93,7 +93,12 @@ class Trials:
         return has_moved
 
     def may_move(self, guest: TrackedGuest, now_s: float) -> bool:
-        """Return whether the guest's memory may move: it is measured, and no trial went wrong lately."""
+        """Return whether the guest's memory may move: it is measured, and no trial went wrong lately.
+
+        What is yet to be undone must not move on: nobody would know any more what made the guest slower.
+        """
+        if guest.trial.is_undo_due:
+            return False
         if self._counters is None or not self._judges(guest):
             return True
         cost = self._costs.get(guest.name)

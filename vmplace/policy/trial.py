@@ -9,7 +9,8 @@
 3. Worse is what is beyond the noise of both sides and beyond ``TOLERANCE``.  The first placement is undone
    then, exactly; a later one stays, as the journal knows only what was before the first, but no more moves.
 4. Either way the guest is left alone for a while, which doubles each time; a trial that is kept ends that.
-5. As long as the guest may not be changed, what is to be undone stays due.  What is moved later ends that.
+5. What is to be undone stays due as long as the guest may not be changed, or if not all of it went back: that
+   is tried again, after twice as long each time.  Nothing moves meanwhile; what root has moved ends it.
 
 A guest whose work changes at the same moment may be judged wrongly: it is tried again later.
 
@@ -35,7 +36,7 @@ ERRORS = 3.0
 """How many standard errors a difference must have."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 NOTHING_SAMPLED = (0.0, 0.0)
-YET = "to be "
+YET, NOT_ALL = "to be undone", "not all undone"
 
 
 class Verdict(Enum):
@@ -54,7 +55,8 @@ class Trial:
     ``trying``: something moved since ``before``; ``tried``: as many samples ago.  ``kept``: a placement was
     kept before.
     ``left_alone_until`` and ``wait_s`` in seconds of the caller's clock; ``summary``: the last verdict
-    in words, ``ratio``: its cost after over that before; ``is_undo_due``: what moved is yet to be undone.
+    in words, ``ratio``: its cost after over that before; ``is_undo_due``: what moved is yet to be undone,
+    from ``undo_at_s`` on; after a try that failed the next one waits ``undo_wait_s``.
     """
 
     before: tuple[float, ...] = ()
@@ -68,6 +70,8 @@ class Trial:
     summary: str = ""
     ratio: float | None = None
     is_undo_due: bool = False
+    undo_at_s: float = 0.0
+    undo_wait_s: float = FIRST_WAIT_S
 
     def after_window(
         self,
@@ -115,9 +119,26 @@ class Trial:
             before=(),
             sampled=NOTHING_SAMPLED,
             left_alone_until=until_s,
-            summary=self.summary.removeprefix(YET),
+            summary=self._called("undone"),
             is_undo_due=False,
         )
+
+    def not_undone(self, now_s: float) -> "Trial":
+        """Return the state if not all went back: it stays due, and is tried again after a while."""
+        return replace(
+            self,
+            summary=self._called(NOT_ALL),
+            undo_at_s=now_s + self.undo_wait_s,
+            undo_wait_s=min(2 * self.undo_wait_s, LONGEST_WAIT_S),
+        )
+
+    def is_to_undo(self, now_s: float) -> bool:
+        """Return whether what moved is to be undone now."""
+        return self.is_undo_due and now_s >= self.undo_at_s
+
+    def _called(self, word: str) -> str:
+        """Return the last verdict with another word for what became of it."""
+        return f"{word}:{self.summary.partition(':')[2]}"
 
     def _is_overdue(self) -> bool:
         return self.tried >= LONGEST * (1 - ROUNDING)
@@ -148,7 +169,7 @@ class Trial:
         if not is_worse(self.before, self.after):
             return Trial(before=self.after, kept=True, summary=f"kept: {summary}", ratio=ratio), Verdict.KEEP
         verdict = Verdict.HOLD if self.kept else Verdict.UNDO
-        word = "left as it is" if self.kept else f"{YET}undone"
+        word = "left as it is" if self.kept else YET
         summary = f"{word}: {summary}; not tried again for {self.wait_s:.0f} s"
         wait_s = min(2 * self.wait_s, LONGEST_WAIT_S)
         until_s = now_s + self.wait_s

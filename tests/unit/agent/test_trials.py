@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.agent.agent_world import HOST, NPAGES, World, guest
+from tests.unit.agent.agent_world import HOST, NPAGES, ClockOfFreeDecisions, World, guest
 from vmplace.actuation.result import ActuationResult, MoveOutcome
 from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Order, Verb
 from vmplace.agent.trials import LEAST_SHARE, Trials
+from vmplace.errors import VmplaceError
 from vmplace.policy import home
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
-from vmplace.policy.trial import AFTER, BEFORE, Verdict
+from vmplace.policy.trial import AFTER, BEFORE, FIRST_WAIT_S, Verdict
 from vmplace.sampling.sample import NodeBits, SampleBatch
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -176,9 +177,9 @@ def test_a_trial_that_was_begun_before_the_guest_was_planned_by_pages_undoes_not
     assert verdicts == []
 
 
-def paused_at_the_verdict(world: World) -> Agent:
+def paused_at_the_verdict(world: World, clock: ClockOfFreeDecisions | None = None) -> Agent:
     """Return an agent that was paused between the first placement, which costs 30 %, and its verdict."""
-    agent = world.agent()
+    agent = world.agent(clock=clock)
     agent.run(windows=BEFORE + 2)
     assert world.applied == ["db1"]
     ordered(agent, "pause", None)
@@ -254,3 +255,48 @@ def test_a_guest_that_was_missed_for_one_look_keeps_what_it_had_before() -> None
     world.nid_of, costs[1] = {}, 3.0
     agent.run(windows=agent.status.windows + BEFORE + AFTER + 6)
     assert (world.applied, world.undone) == (["db1", "db1"], [])
+
+
+class LaterClock(ClockOfFreeDecisions):
+    """A clock that a test sets on."""
+
+    later_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later_s
+
+
+class FullWorld(World):
+    """A world whose node 0 has no room, so that nothing goes back to it."""
+
+    is_full = True
+
+    def undo(self, *args: Any) -> tuple[str, ...]:
+        if self.is_full:
+            self.undone.append("tried")
+            raise VmplaceError("not everything was restored: no room on node 0")
+        return super().undo(*args)
+
+
+def test_an_undo_that_failed_stays_due_and_is_tried_again_after_a_while() -> None:
+    world, costs, clock = FullWorld([guest("db1")]), {0: 1.0, 1: 1.3}, LaterClock()
+    world.counters = Cost(lambda name: costs[world.nid_of.get(name, 0)])
+    agent = world.agent(clock=clock)
+    agent.run(windows=BEFORE + AFTER + 6)
+    assert (world.undone, world.nid_of) == (["tried"], {"db1": 1})
+    assert agent.status.guests["db1"].reasons[-1].startswith("not all undone: an instruction takes +30 %")
+    world.is_full, clock.later_s = False, FIRST_WAIT_S
+    agent.run(windows=agent.status.windows + 1)
+    assert (world.undone, world.nid_of) == (["tried", "db1"], {})
+    assert agent.status.guests["db1"].reasons[-1].startswith("undone: an instruction takes +30 %")
+
+
+def test_what_is_due_to_be_undone_is_not_moved_on_at_resume() -> None:
+    """The pause outlasts the wait after the verdict; the plan has something to move again by then."""
+    clock = LaterClock()
+    world = world_with({0: 1.0, 1: 1.3})
+    agent = paused_at_the_verdict(world, clock)
+    clock.later_s, world.nid_of["db1"] = 2 * FIRST_WAIT_S, 0
+    ordered(agent, "resume", None)
+    agent.run(windows=agent.status.windows + 1)
+    assert (world.applied, world.undone) == (["db1"], ["db1"])

@@ -88,10 +88,17 @@ def is_alive(identity: GuestIdentity, proc: Path = PROC) -> bool:
     return read_start_time(identity.pid, proc) == identity.start_time
 
 
+def is_foreign(identity: GuestIdentity, proc: Path = PROC) -> bool:
+    """Tell whether the process is known to be of another PID namespace of this boot: its pid says nothing."""
+    if not identity.pid_namespace or identity.boot_id != read_boot_id(proc):
+        return False
+    return read_pid_namespace(proc) not in {0, identity.pid_namespace}
+
+
 def has_ended(identity: GuestIdentity, proc: Path = PROC) -> bool:
     """Tell whether the process has surely ended: one that cannot be asked may still run."""
     try:
-        return not is_alive(identity, proc)
+        return not is_foreign(identity, proc) and not is_alive(identity, proc)
     except Exception:
         LOG.debug("guest %s may still run: it cannot be read", identity.name, exc_info=True)
         return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, read_boot_id, read_pid_namespace
+from vmplace.actuation.identity import PROC, GuestIdentity, has_ended, is_foreign, read_boot_id
 from vmplace.actuation.journal_contents import (
     ForeignJournalError,
     JournalContents,
@@ -83,10 +83,11 @@ class Journal:
 
     It is waited for ``patience_s`` until the first one has ended.  ``beat`` is called with each record that
     is read or rewritten: of a TiB of moved pages, all of them take a minute.  One that does not ``settles``
-    is only read, and records nothing.
+    is only read, and records nothing.  One of another PID namespace is refused, unless ``any_namespace`` will
+    do, as for sysctls: its guests stay in it, whatever their pids are here.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the path, and in which ways it may be opened
         self,
         path: Path = DEFAULT_PATH,
         *,
@@ -94,8 +95,9 @@ class Journal:
         patience_s: float = 0.0,
         beat: Callable[[], None] = lambda: None,
         settles: bool = True,
+        any_namespace: bool = False,
     ) -> None:
-        self.path, self._settles = path, settles
+        self.path, self._settles, self._any_namespace = path, settles, any_namespace
         self._proc, self._beat = proc, beat
         self._file: JournalFile | None = None
         self._lock = locked(path, patience_s, settles=settles)
@@ -104,19 +106,23 @@ class Journal:
             with self._within_memory():
                 if settles:
                     self._open()
+                else:
+                    self._check_namespace(parse_journal(_read(path), every_guest))
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def for_undo(cls, path: Path, *, proc: Path = PROC, patience_s: float = 0.0) -> Self:
+    def for_undo(
+        cls, path: Path, *, proc: Path = PROC, patience_s: float = 0.0, any_namespace: bool = False
+    ) -> Self:
         """Open the journal; only to read it, if its disk takes nothing: pages go back all the same."""
         try:
-            return cls(path, proc=proc, patience_s=patience_s)
+            return cls(path, proc=proc, patience_s=patience_s, any_namespace=any_namespace)
         except JournalError as err:
             if not isinstance(err.__cause__, OSError) or err.__cause__.errno not in _TAKES_NOTHING:
                 raise
-            return cls(path, proc=proc, patience_s=patience_s, settles=False)
+            return cls(path, proc=proc, patience_s=patience_s, settles=False, any_namespace=any_namespace)
 
     def _open(self) -> None:
         """Make the file ready for more.  No page is decoded: that may take longer than a start may."""
@@ -134,18 +140,15 @@ class Journal:
 
     def _check_namespace(self, found: JournalContents) -> None:
         """Raise JournalError if it is of another PID namespace: there is no telling here who has ended."""
+        if self._any_namespace:
+            return
         with self._reading_proc():
-            boot_id, here = read_boot_id(self._proc), read_pid_namespace(self._proc)
-        known = {
-            guest.identity.pid_namespace
-            for guest in found.guests.values()
-            if guest.identity.boot_id == boot_id
-        }
-        if here and known - {0, here}:
+            is_ours = not any(is_foreign(guest.identity, self._proc) for guest in found.guests.values())
+        if not is_ours:
             raise JournalError(
                 f"the journal {self.path} is of another PID namespace, whose guests are not known here",
-                hint="run it in that one: hostPID: true in Kubernetes; "
-                "if its container has ended, so have its guests: remove the journal",
+                hint="run it in that one: hostPID: true in Kubernetes; if its container has ended, so have "
+                "its guests: `vmplace undo --settings`, then remove the journal",
             )
 
     def _drop_ended(self, data: bytes, found: JournalContents) -> None:

@@ -96,7 +96,7 @@ def _give_sysctls_back(path: Path, proc: Path, reported: list[str], failures: li
     """Give back the sysctls that the journal holds; raises JournalError."""
     if not _is_there(path):
         return
-    with Journal.for_undo(path, proc=proc, patience_s=DYING_S) as journal:
+    with Journal.for_undo(path, proc=proc, patience_s=DYING_S, any_namespace=True) as journal:
         for taken in journal.without_pages().sysctls.values():
             try:
                 reported.append(restore_sysctl(journal, taken, proc))

@@ -158,6 +158,17 @@ def test_the_pid_namespace_matters_within_a_boot_alone_and_where_it_is_known(
         assert len(journal.contents().guests) == (boot_id is None)
 
 
+def test_a_journal_of_another_pid_namespace_is_refused_where_it_can_only_be_read(
+    tmp_path: Path, me: GuestIdentity
+):
+    """Inodes of namespaces are those of nsfs; 7 is none of a PID namespace."""
+    path = tmp_path / "journal"
+    written(path, replace(me, pid_namespace=7), 1)
+    for settles in (True, False):
+        with pytest.raises(JournalError, match="another PID namespace"):
+            Journal(path, settles=settles)
+
+
 def test_compaction_keeps_the_sum(tmp_path: Path, me: GuestIdentity):
     path = tmp_path / "journal"
     with Journal(path) as journal:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -18,11 +19,11 @@ from tests.unit.agent.slow_clock import SlowClock
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace import apart
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.identity import read_boot_id
-from vmplace.actuation.journal import Journal
+from vmplace.actuation.identity import GuestIdentity, read_boot_id
+from vmplace.actuation.journal import Journal, read_journal
 from vmplace.actuation.mover import Mover
 from vmplace.actuation.ownership import NumaBalancing
-from vmplace.actuation.page_runs import BLOCK_PAGES
+from vmplace.actuation.page_runs import BLOCK_PAGES, encode_pages
 from vmplace.agent import config as agent_config
 from vmplace.agent import sound_settings, without_agent
 from vmplace.agent.config import BudgetSection, Config
@@ -217,6 +218,26 @@ def test_what_a_killed_agent_took_of_the_kernel_is_given_back_without_its_guests
     assert reported == (("kernel.numa_balancing=0->1: given back",), ())
     assert (taken / "sys/kernel/numa_balancing").read_text().strip() == "1"
     assert give_back_without_agent(config, taken, tmp_path / "sys") == ((), ())
+
+
+def test_sysctls_are_given_back_by_a_journal_of_another_pid_namespace_and_its_guests_stay_in_it(
+    config: Config, taken: Path, tmp_path: Path
+):
+    """As after the end of a container without hostPID: the sysctl is the host's all the same."""
+    (taken / "self/ns").mkdir(parents=True)
+    (taken / "self/ns/pid").touch()
+    # A pid beyond the most that Linux has: no process has it here.
+    there = GuestIdentity("db1", (1 << 22) + 1, 1, read_boot_id(), pid_namespace=7)
+    with Journal(config.journal_path, proc=taken) as journal:
+        one_page = np.array([BASE], np.uint64), np.array([1], np.uint16), np.array([0])
+        journal.record_pages(there, encode_pages(*one_page))
+    with pytest.raises(JournalError, match="another PID namespace") as refused:
+        undo_without_agent(config, None, calls=HostCalls(proc=taken))
+    assert "vmplace undo --settings" in str(refused.value.hint)
+    reported = give_back_without_agent(config, taken, tmp_path / "sys")
+    assert reported == (("kernel.numa_balancing=0->1: given back",), ())
+    assert (taken / "sys/kernel/numa_balancing").read_text().strip() == "1"
+    assert [one.identity for one in read_journal(config.journal_path).guests.values()] == [there]
 
 
 def left_by_a_killed_agent(tmp_path: Path) -> Path:

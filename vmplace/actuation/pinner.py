@@ -111,28 +111,35 @@ class Pinner:
         errors: list[Exception] = []
         if not pins:
             return done, errors
-        # On disk together: a guest may have a thousand vCPUs, and each write takes milliseconds.
-        try:
+        if not gives_back:
+            # On disk together: a guest may have a thousand vCPUs, and each write takes milliseconds.
             self._record(guest, pins)
-        except JournalError as err:
-            if not gives_back:
-                raise
-            LOG.warning('guest=%s reason="its vCPUs float again without a record: %s"', guest.name, err)
         for pin in pins:
             try:
                 self._set(guest, pin)
                 done.append(replace(pin, set_to=tuple(sorted(self._threads.read_cpus(pin.tid)))))
             except Exception as err:
                 errors.append(err)
+        if gives_back:
+            if not errors:
+                self._note_given_back(guest, pins)
+            return done, errors
         # CPUs that are offline, or a cpuset that became smaller meanwhile.
         wanted = {pin.tid: pin.set_to for pin in pins}
         narrowed = [pin for pin in done if pin.set_to != wanted[pin.tid]]
-        if narrowed and not gives_back:
+        if narrowed:
             try:
                 self._record(guest, narrowed)
             except Exception as err:
                 errors.append(err)
         return done, errors
+
+    def _note_given_back(self, guest: GuestTopology, pins: Iterable[Pin]) -> None:
+        """Note that vCPUs float again; until then the next agent knows that they are to be given back."""
+        try:
+            self._record(guest, pins)
+        except JournalError as err:
+            LOG.warning('guest=%s reason="its vCPUs float again without a record: %s"', guest.name, err)
 
     def _record(self, guest: GuestTopology, pins: Iterable[Pin]) -> None:
         identity, by_libvirt = read_identity(guest, self._proc), self._is_by_libvirt(guest)

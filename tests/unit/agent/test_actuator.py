@@ -136,6 +136,24 @@ def test_memory_moves_though_vcpus_do_not_take_their_cpus_back(tmp_path: Path):
     assert {outcome.guest for outcome in result.outcomes} == {name} and result.failures
 
 
+@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two CPUs")
+def test_the_next_agent_knows_of_vcpus_that_could_not_be_given_back(tmp_path: Path):
+    """The kernel refuses a set of CPUs none of which is there (sched_setaffinity(2), EINVAL)."""
+    with child_guest(8) as child:
+        guest, tid = child.guest, child.guest.vcpus[0].tid
+        os.sched_setaffinity(tid, {0, 1})
+        config = Config(state_dir=str(tmp_path), numa_balancing="leave")
+        for cpus, nid in (((0,), 0), ((1000,), None), ((0, 1), None)):
+            move = VcpuMove(guest.name, {0: cpus}, (0,), nid, "test")
+            actuator = HostActuator(config)
+            actuator.apply(PlacementPlan(vcpu_moves=(move,)), {guest.name: guest}, lambda: False)
+            actuator.close()
+            actuator = HostActuator(config)
+            tied = actuator.ties()
+            actuator.close()
+            assert tied == ({} if cpus == (0, 1) else {guest.identity: EarlierTie({0: (0, 1)}, {0: (0,)})})
+
+
 def test_what_moved_to_and_fro_is_forgotten_once_for_each_time_that_vcpus_go_to_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

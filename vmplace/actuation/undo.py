@@ -40,6 +40,7 @@ from vmplace.held import HeldError
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 _ATTEMPTS = 3
+NO_ROOM = "no room on node"
 MOST_PAUSED_S = 5.0
 """Of the undo of a guest."""
 _HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
@@ -280,7 +281,7 @@ class _GuestUndoing:
         room_bytes = self._room(nid)
         if room_bytes is None or room_bytes >= len(pages) * each:
             return pages
-        reasons[nid] = f"no room on node {nid}: free memory there and undo again"
+        reasons[nid] = f"{NO_ROOM} {nid}: free memory there and undo again"
         return pages[: room_bytes // each]
 
     def _allowed(self, count: int, each: int) -> int:

@@ -23,6 +23,7 @@ from vmplace.interfaces.options import NothingError, examples, json_option, prin
 from vmplace.outside import read_text
 
 if TYPE_CHECKING:
+    from vmplace.actuation.undo import UndoResult
     from vmplace.agent.config import Config
 
 PACKAGE = Path(vmplace.__file__).parent
@@ -239,11 +240,20 @@ def _undone() -> list[str]:
         if not result.is_complete:
             for line in undo_lines(result):
                 click.echo(line, err=True)
-            raise VmplaceError(
-                "not all could be undone; nothing was removed", hint="run it again, or with --keep-placement"
-            )
+            raise VmplaceError("not all could be undone; nothing was removed", hint=_cure(result))
         done += undo_lines(result)
     return done
+
+
+def _cure(result: "UndoResult") -> str:
+    from vmplace.actuation.undo import NO_ROOM
+
+    if any(reason.startswith(NO_ROOM) for guest in result.guests for reason in guest.stuck):
+        return (
+            "free memory on that node and run it again; if it was as full before vmplace came, "
+            "--keep-placement leaves the rest where it is"
+        )
+    return "run it again, or with --keep-placement"
 
 
 def _state_elsewhere() -> tuple[str, ...]:

@@ -101,17 +101,30 @@ def locked_elsewhere(config: Config) -> Iterator[None]:
         yield
 
 
-def test_it_leaves_the_reserve_of_a_node_free(config: Config, kernel: FakeKernel, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("total_mib", "free_mib", "cache_mib", "room_mib"),
+    [
+        # A node that had 1 % free, and a cache of files that nobody reads, which gives way.
+        (100_000, 1000, 20, 520),
+        (100_000, 400, 20, 0),
+        # The kernel's watermarks are no share of a small node.
+        (1000, 100, 0, 36),
+    ],
+)
+def test_a_node_takes_its_pages_back_beyond_the_reserve_of_plans(
+    tmp_path: Path, total_mib: int, free_mib: int, cache_mib: int, room_mib: int
+):
     node = tmp_path / "sys/devices/system/node/node0"
     node.mkdir(parents=True)
     (node / "cpulist").write_text("0\n")
-    named = {"MemTotal": 1000, "MemFree": 45, "Inactive(file)": 20}
+    named = {"MemTotal": total_mib, "MemFree": free_mib, "Inactive(file)": cache_mib}
     lines = (f"Node 0 {name}: {mib << 10} kB\n" for name, mib in named.items())
     (node / "meminfo").write_text("".join(lines))
     machine = HostCalls(sysfs=tmp_path / "sys")
-    # 3 % of a node stay free; a cache of files that nobody reads gives way.
-    assert machine.room_bytes(0) == 35 << 20 and machine.room_bytes(1) is None
+    assert machine.room_bytes(0) == room_mib << 20 and machine.room_bytes(1) is None
 
+
+def test_it_fills_no_node(config: Config, kernel: FakeKernel):
     class Full(HostCalls):
         def room_bytes(self, nid: int) -> int | None:
             return max((32 << 20) - list(kernel.nid_of.values()).count(nid) * PAGE, 0)

@@ -15,6 +15,8 @@ from tests.unit.actuation.child_guest import child_guest
 from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner
+from vmplace.actuation.undo import GuestUndo, UndoResult
+from vmplace.agent import without_agent
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
@@ -330,6 +332,17 @@ def test_what_an_earlier_journal_holds_is_undone_before_it_goes(
             Pinner(journal).pin(child.guest, vcpu, (min(before),))
         install_command._undone()
         assert os.sched_getaffinity(vcpu.tid) == before
+
+
+def test_where_a_node_is_full_uninstall_tells_how_to_leave_memory_there(monkeypatch: pytest.MonkeyPatch):
+    """`vmplace undo` prints the same reason (docs/operate.md)."""
+    left = UndoResult((GuestUndo("db1", stuck={"no room on node 0: free memory there": 7}),))
+    monkeypatch.setattr(without_agent, "undo_without_agent", lambda *_: left)
+    monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
+    with pytest.raises(VmplaceError) as refused:
+        install_command._undone()
+    assert "free memory on that node" in str(refused.value.hint)
+    assert "--keep-placement leaves the rest where it is" in str(refused.value.hint)
 
 
 def test_a_unit_that_somebody_removed_is_not_asked_for(image: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ import msgspec
 
 from vmplace.agent.config import DEFAULT_CONFIG, MOST_BYTES, Config, read_config
 from vmplace.errors import ConfigError
-from vmplace.outside import lines, parse_toml, read_bytes
+from vmplace.outside import OutsideError, lines, parse_toml, read_text
 
 
 def sound_settings(path: Path | None = None) -> tuple[Config, ConfigError | None]:
@@ -25,13 +25,17 @@ def sound_settings(path: Path | None = None) -> tuple[Config, ConfigError | None
             tree = _tree(path)
         except (OSError, ValueError):
             raise err from None
-        kept = {key: value for key, value in tree.items() if _is_sound({key: value})}
-        return msgspec.convert(kept, Config), err
+        return msgspec.convert(_sound(tree), Config), err
 
 
 def _tree(path: Path | None) -> dict[str, Any]:
     """Return what stands in the file; of the usual one, if it is no TOML, lines that are; else ValueError."""
-    text = read_bytes(path or DEFAULT_CONFIG, MOST_BYTES).decode()
+    try:
+        text = read_text(path or DEFAULT_CONFIG, MOST_BYTES)
+    except OutsideError:
+        if path is not None:
+            raise
+        return {}
     try:
         return parse_toml(text)
     except ValueError:
@@ -52,6 +56,17 @@ def _is_toml(line: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _sound(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return what of the settings is sound by itself, of a table that is not, those of its keys that are."""
+    kept: dict[str, Any] = {}
+    for key, value in tree.items():
+        if _is_sound({key: value}):
+            kept[key] = value
+        elif isinstance(value, dict):
+            kept[key] = {one: each for one, each in value.items() if _is_sound({key: {one: each}})}
+    return {key: value for key, value in kept.items() if _is_sound({key: value})}
 
 
 def _is_sound(tree: dict[str, Any]) -> bool:

@@ -142,13 +142,14 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
-    settings = _settings_of_undo(config)
+    settings, wrong = settings_of_undo(config)
     with closing(Wakeup()) as wakeup, undo_progress() as progress:
         wakeup.stop_on_signals()
         try:
             result = undo_without_agent(settings, guest, lambda: wakeup.stopping, progress)
         except UnknownGuestError as err:
             raise NothingError(f"{err} in the journal, and no agent runs", hint=err.hint) from err
+    refuse_absent(settings, wrong)
     _print_lines(undo_lines(result), as_json=as_json)
     if not result.is_complete:
         reported = (
@@ -157,15 +158,24 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
         raise VmplaceError(reported, hint="the rest stays in the journal: run it again")
 
 
-def _settings_of_undo(path: Path | None) -> "Config":
-    """Return the settings; what is wrong with the file goes to standard error, and stops no undo."""
+def settings_of_undo(path: Path | None) -> "tuple[Config, VmplaceError | None]":
+    """Return the settings, and what is wrong with the file: that goes to standard error, too."""
     from vmplace.agent.sound_settings import sound_settings
 
     config, wrong = sound_settings(path)
     if wrong is not None:
         cure = f" ({wrong.hint})" if wrong.hint else ""
         click.echo(f"vmplace: {wrong}{cure}; undoing by the journal {config.journal_path}", err=True)
-    return config
+    return config, wrong
+
+
+def refuse_absent(config: "Config", wrong: VmplaceError | None) -> None:
+    """Raise VmplaceError if no journal is there and the settings have a mistake: it may be elsewhere."""
+    if wrong is not None and not config.journal_path.exists():
+        raise VmplaceError(
+            f"there is no journal {config.journal_path}, and the settings may name another one",
+            hint=f"correct them first: {wrong}",
+        )
 
 
 def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool) -> None:
@@ -173,11 +183,15 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
 
     if guest is not None:
         raise click.UsageError("--settings concerns the host: give no GUEST")
-    reported, failures = give_back_without_agent(_settings_of_undo(config))
-    if reported or not failures:
-        _print_lines(reported or ("nothing to restore",), as_json=as_json)
+    found, wrong = settings_of_undo(config)
+    reported, failures = give_back_without_agent(found)
+    if reported:
+        _print_lines(reported, as_json=as_json)
     if failures:
         raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` says more")
+    refuse_absent(found, wrong)
+    if not reported:
+        _print_lines(("nothing to restore",), as_json=as_json)
 
 
 @click.command(epilog=examples("vmplace pause\nvmplace pause db1", needs_agent=True))

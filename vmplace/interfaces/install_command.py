@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,8 +96,10 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
             "`vmplace install` installed nothing here",
             hint="a package: `vmplace undo`, then apt-get purge vmplace",
         )
+    # Before the agent is stopped: with a mistake in them it would not start again.
+    to_undo = () if keep_placement or root != Path("/") else _journals()
     _stop(installation, manifest)
-    undone = [] if keep_placement or root != Path("/") else _undone()
+    undone = _undone(to_undo)
     # A package that is there, too, goes on with journal and group.
     is_packaged = installation.packaged() is not None
     failed = "" if is_packaged else _group_removed(manifest)
@@ -224,16 +226,15 @@ def _run(*words: str) -> None:
         raise VmplaceError(f"{' '.join(words)}: {reported[0]}", hint="run it by hand, then this again")
 
 
-def _undone() -> list[str]:
+def _undone(journals: "Iterable[Config]") -> list[str]:
     """Undo all; raises VmplaceError if something is left to do."""
-    from vmplace.agent.config import read_config
     from vmplace.agent.undo_lines import undo_lines
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
     done: list[str] = []
-    for config in _with_usual_journal(read_config(None).config):
+    for config in journals:
         with closing(Wakeup()) as wakeup, undo_progress() as progress:
             wakeup.stop_on_signals()
             result = undo_without_agent(config, None, lambda: wakeup.stopping, progress)
@@ -266,6 +267,15 @@ def _state_elsewhere() -> tuple[str, ...]:
         return ()
     named = {Path(config.state_dir), config.journal_path.parent}
     return tuple(sorted(str(one) for one in named if one != STATE and one.is_dir()))
+
+
+def _journals() -> "tuple[Config, ...]":
+    """Return the settings by which to undo; raises VmplaceError if nobody can tell where the journal is."""
+    from vmplace.interfaces.act_commands import refuse_absent, settings_of_undo
+
+    config, wrong = settings_of_undo(None)
+    refuse_absent(config, wrong)
+    return _with_usual_journal(config)
 
 
 def _with_usual_journal(config: "Config") -> "tuple[Config, ...]":

@@ -187,8 +187,15 @@ def test_a_guest_that_the_journal_does_not_know_is_no_success(
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(
     "mistake",
-    ["no_such_key = 1", 'policy = "nod"', "window_ms = -1", "[budget]\nmb_per_s = 0", "[guests.db1]\nx"],
-    ids=["key", "policy", "value", "section", "no TOML"],
+    [
+        "no_such_key = 1",
+        'policy = "nod"',
+        "window_ms = -1",
+        "[budget]\nmb_per_s = 0",
+        "[guests.db1]\nx",
+        "# caf\xe9",
+    ],
+    ids=["key", "policy", "value", "section", "no TOML", "no UTF-8"],
 )
 def test_a_mistake_in_the_settings_keeps_no_undo_from_the_journal_that_they_name(
     config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: str
@@ -196,13 +203,33 @@ def test_a_mistake_in_the_settings_keeps_no_undo_from_the_journal_that_they_name
     with Journal(config.journal_path):
         pass
     file = tmp_path / "vmplace.toml"
-    file.write_text(f'state_dir = "{tmp_path}"\nsocket = "{config.socket}"\n{mistake}\n')
+    file.write_text(f'state_dir = "{tmp_path}"\nsocket = "{config.socket}"\n{mistake}\n', encoding="latin-1")
     for module in (agent_config, sound_settings):
         monkeypatch.setattr(module, "DEFAULT_CONFIG", file)
     for words in ([], ["--settings"]):
         done = CliRunner().invoke(undo, [*words, "--socket", config.socket])
         assert done.exit_code == 0 and done.stdout.startswith("nothing to "), done.exception
         assert f"{file}:" in done.stderr and f"by the journal {config.journal_path}" in done.stderr
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("text", ["journal = 3\n", "#" * (2 << 20)], ids=["journal", "too long"])
+def test_where_settings_do_not_tell_which_journal_an_absent_one_is_no_success(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+):
+    (file := tmp_path / "vmplace.toml").write_text(text)
+    for module in (agent_config, sound_settings):
+        monkeypatch.setattr(module, "DEFAULT_CONFIG", file)
+    monkeypatch.setattr(Config, "journal_path", tmp_path / "lib/journal")
+    for words in ([], ["--settings"]):
+        done = CliRunner().invoke(undo, [*words, "--socket", config.socket])
+        assert "the settings may name another one" in str(done.exception) and done.stdout == ""
+
+
+def test_a_mistake_in_a_section_leaves_its_other_settings(tmp_path: Path):
+    (file := tmp_path / "vmplace.toml").write_text("[budget]\nmb_per_s = 50\nno_such_key = 1\n")
+    found, wrong = sound_settings.sound_settings(file)
+    assert found.budget.mb_per_s == 50 and wrong is not None
 
 
 def test_a_named_file_that_is_no_toml_is_refused_as_it_may_name_any_journal(config: Config, tmp_path: Path):

@@ -16,7 +16,8 @@ from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner
 from vmplace.actuation.undo import GuestUndo, UndoResult
-from vmplace.agent import without_agent
+from vmplace.agent import config as agent_config
+from vmplace.agent import sound_settings, without_agent
 from vmplace.agent.config import Config, LoadedConfig
 from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
@@ -324,13 +325,13 @@ def test_what_an_earlier_journal_holds_is_undone_before_it_goes(
     """Settings name another place for it now."""
     monkeypatch.setattr(install_command, "STATE", tmp_path / "lib")
     config = LoadedConfig(Config(state_dir=str(tmp_path / "elsewhere")))
-    monkeypatch.setattr("vmplace.agent.config.read_config", lambda _path: config)
+    monkeypatch.setattr(sound_settings, "read_config", lambda _path: config)
     monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
     with child_guest(8) as child:
         vcpu, before = child.guest.vcpus[0], os.sched_getaffinity(child.guest.vcpus[0].tid)
         with Journal(tmp_path / "lib/journal") as journal:
             Pinner(journal).pin(child.guest, vcpu, (min(before),))
-        install_command._undone()
+        install_command._undone(install_command._journals())
         assert os.sched_getaffinity(vcpu.tid) == before
 
 
@@ -340,9 +341,27 @@ def test_where_a_node_is_full_uninstall_tells_how_to_leave_memory_there(monkeypa
     monkeypatch.setattr(without_agent, "undo_without_agent", lambda *_: left)
     monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
     with pytest.raises(VmplaceError) as refused:
-        install_command._undone()
+        install_command._undone([Config()])
     assert "free memory on that node" in str(refused.value.hint)
     assert "--keep-placement leaves the rest where it is" in str(refused.value.hint)
+
+
+def test_an_agent_is_not_stopped_if_nobody_can_tell_where_its_journal_is(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    installed(image)
+    (settings := tmp_path / "vmplace.toml").write_text("journal = 3\n")
+    for module in (agent_config, sound_settings):
+        monkeypatch.setattr(module, "DEFAULT_CONFIG", settings)
+    here = Installation(image)
+    asked: list[str] = []
+    monkeypatch.setattr(install_command, "Installation", lambda _root: here)
+    monkeypatch.setattr(install_command, "_stop", lambda *_: asked.append("stopped"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(Config, "journal_path", tmp_path / "lib/journal")
+    reported = run("uninstall").exception
+    assert isinstance(reported, VmplaceError) and "settings may name another one" in str(reported)
+    assert asked == [] and (image / UNIT).exists()
 
 
 def test_a_unit_that_somebody_removed_is_not_asked_for(image: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.may_move import may_change, may_move, may_undo
 from vmplace.agent.notes import described, unexpected
-from vmplace.policy.plan import PlacementPlan
+from vmplace.policy.plan import Mode, PlacementPlan
 from vmplace.policy.trial import Trial
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +55,9 @@ class ActStage:
         with state.notes.fenced("what moved is not judged"):
             state.trials.settle(state.roster, result, state.clock.monotonic())
         for guest in state.roster:
+            if guest.trial.is_undo_due and guest.settings.mode is Mode.ADVISE:
+                # Root had it moved.  As long as mode is "advise", only root has anything moved.
+                guest.trial = guest.trial.left_as_it_is(f"mode advise; `vmplace undo {guest.name}`")
             # An order that waits may be to pause.
             is_due = guest.trial.is_to_undo(state.clock.monotonic())
             if is_due and may_undo(state, guest.name) and not state.inbox.waiting:

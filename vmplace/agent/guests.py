@@ -192,7 +192,7 @@ class Roster:
         self._loaded, self._holds, self._is_held = loaded, holds, is_held
         self.placed: Collection[Identity] = ()
         """Whom an earlier agent placed: their first placement is not on trial any more."""
-        self._missed: deque[Identity] = deque(maxlen=MISSED_KEPT)
+        self._missed: dict[Identity, Trial] = {}
         self._guests: dict[str, TrackedGuest] = {}
         self._gone: list[GuestTopology] = []
         self._migrating: dict[str, float] = {}
@@ -315,17 +315,19 @@ class Roster:
         return {guest.topology.identity for guest in self} != before
 
     def _new(self, topology: GuestTopology) -> TrackedGuest:
-        was_placed = topology.identity in self.placed or topology.identity in self._missed
-        return TrackedGuest(topology, held=self._is_held(topology), trial=Trial(kept=was_placed))
+        trial = self._missed.pop(topology.identity, Trial(kept=topology.identity in self.placed))
+        return TrackedGuest(topology, held=self._is_held(topology), trial=trial)
 
     def forget(self, guest: TrackedGuest, reason: str) -> None:
         """Drop a guest that ended."""
         if self._guests.get(guest.name) is guest:
             del self._guests[guest.name]
             self._gone.append(guest.topology)
-            if guest.moved_bytes or guest.trial.kept:
+            if guest.moved_bytes or guest.trial.kept or guest.trial.is_undo_due:
                 # It may be there again at the next look, as the same process.
-                self._missed.append(guest.topology.identity)
+                self._missed[guest.topology.identity] = guest.trial.anew()
+                for oldest in tuple(self._missed)[:-MISSED_KEPT]:
+                    del self._missed[oldest]
             LOG.info('guest=%s pid=%d state=known->gone reason="%s"', guest.name, guest.topology.pid, reason)
 
     @property

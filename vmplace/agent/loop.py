@@ -40,8 +40,8 @@ from vmplace.sampling.source import EarlyReader
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
-PAUSED = "it was not undone, as all guests were paused"
-HELD = "what a killed agent left was not undone, as the guest was held"
+PAUSED = "it was not undone, as all guests were paused: `vmplace undo` does it"
+HELD = "what a killed agent left was not undone, as the guest was held: `vmplace undo` does it"
 
 
 class Agent:

@@ -77,6 +77,7 @@ class Trials:
             guest.cost_ratio = trial.ratio if verdict is not None else guest.cost_ratio
             if not is_judged:
                 self._watched[guest.name] = trial
+                guest.trial = guest.trial.superseded() if has_moved else guest.trial
                 continue
             guest.trial = trial
             if verdict is not None:
@@ -119,8 +120,7 @@ class Trials:
 
     def _begin_anew(self, guest: TrackedGuest) -> None:
         """Drop what was measured before another way of planning: what moved since is not known here."""
-        before = guest.trial
-        guest.trial = Trial(kept=True, left_alone_until=before.left_alone_until, wait_s=before.wait_s)
+        guest.trial = guest.trial.anew()
         self._watched.pop(guest.name, None)
         self._little.pop(guest.name, None)
 

@@ -123,6 +123,16 @@ class Trial:
             is_undo_due=False,
         )
 
+    def anew(self) -> "Trial":
+        """Return the state without what was measured, after which something may have moved unseen."""
+        if self.is_undo_due:
+            return replace(self, before=(), after=(), sampled=NOTHING_SAMPLED)
+        return Trial(kept=True, left_alone_until=self.left_alone_until, wait_s=self.wait_s)
+
+    def superseded(self) -> "Trial":
+        """Return the state once something else moved than what was due to be undone."""
+        return replace(self, is_undo_due=False)
+
     def not_undone(self, now_s: float) -> "Trial":
         """Return the state if not all went back: it stays due, and is tried again after a while."""
         return replace(
@@ -131,6 +141,10 @@ class Trial:
             undo_at_s=now_s + self.undo_wait_s,
             undo_wait_s=min(2 * self.undo_wait_s, LONGEST_WAIT_S),
         )
+
+    def left_as_it_is(self, why: str) -> "Trial":
+        """Return the state if what was due to be undone stays."""
+        return replace(self, summary=self._called(f"left as it is ({why})"), is_undo_due=False)
 
     def is_to_undo(self, now_s: float) -> bool:
         """Return whether what moved is to be undone now."""

@@ -9,13 +9,14 @@ import pytest
 
 from tests.unit.agent.agent_world import HOST, NPAGES, ClockOfFreeDecisions, World, guest
 from vmplace.actuation.result import ActuationResult, MoveOutcome
+from vmplace.agent.config import GuestRule
 from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Order, Verb
 from vmplace.agent.trials import LEAST_SHARE, Trials
 from vmplace.errors import VmplaceError
 from vmplace.policy import home
-from vmplace.policy.plan import PlacementPlan, Snapshot
+from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.trial import AFTER, BEFORE, FIRST_WAIT_S, Verdict
 from vmplace.sampling.sample import NodeBits, SampleBatch
@@ -300,3 +301,44 @@ def test_what_is_due_to_be_undone_is_not_moved_on_at_resume() -> None:
     ordered(agent, "resume", None)
     agent.run(windows=agent.status.windows + 1)
     assert (world.applied, world.undone) == (["db1"], ["db1"])
+
+
+def test_what_is_due_stays_due_for_a_guest_that_was_missed_for_one_look() -> None:
+    world = world_with({0: 1.0, 1: 1.3})
+    agent = paused_at_the_verdict(world)
+    running, world.running = world.running, []
+    agent.run(windows=agent.status.windows + 1)
+    world.running = running
+    agent.run(windows=agent.status.windows + 1)
+    assert agent.status.guests["db1"].reasons[-1].startswith("to be undone")
+    ordered(agent, "resume", None)
+    agent.run(windows=agent.status.windows + 1)
+    assert (world.undone, world.nid_of) == (["db1"], {})
+
+
+def test_what_is_due_stays_due_for_a_guest_that_is_planned_by_pages_from_then_on() -> None:
+    is_judged, moved = True, 0
+    cost = lambda _: 1.3 if moved else 1.0  # noqa: E731
+    trials, tracked = Trials(Cost(cost), lambda _: is_judged), TrackedGuest(guest("db1"))
+    for window in range(BEFORE + AFTER + 6):
+        moved = NPAGES if window >= BEFORE else 0
+        now = NPAGES if window == BEFORE else 0
+        trials.begin([tracked], 1.0)
+        trials.end([tracked], float(window))
+        trials.settle([tracked], ActuationResult((MoveOutcome("db1", moved=now, calls=1),)), float(window))
+        is_judged = not tracked.trial.is_undo_due
+    assert not is_judged and tracked.trial.is_undo_due and not trials.may_move(tracked, 1e9)
+    trials.settle([tracked], ActuationResult((MoveOutcome("db1", moved=NPAGES, calls=1),)), 1e3)
+    assert not tracked.trial.is_undo_due
+
+
+def test_what_root_had_moved_in_mode_advise_stays_and_status_says_how_to_undo_it() -> None:
+    world = world_with({0: 1.0, 1: 1.3})
+    agent = world.agent(GuestRule("db1", GuestSettings(Mode.ADVISE)))
+    agent.run(windows=BEFORE + 1)
+    assert world.applied == []
+    agent.inbox.submit(Order("apply", "db1"))
+    agent.run(windows=agent.status.windows + AFTER + 6)
+    assert (world.applied, world.undone) == (["db1"], [])
+    reason = agent.status.guests["db1"].reasons[-1]
+    assert reason.startswith("left as it is (mode advise; `vmplace undo db1`): an instruction takes +30 %")

@@ -118,17 +118,21 @@ class _Trials:
 
     @cached_property
     def _at_first(self) -> Matrix:
-        """Return each guest's time with all guests' pages where they were at first, or all but its own."""
+        """Return each guest's time with all pages where they were at first, or those of others alone.
+
+        The others are those that are not protected: guest by guest that would take as long as the plan.
+        """
         placed = [
             _Placed(origin, task.traffic(origin), 0.0)
             for task, origin in zip(self.tasks, self._origins or (), strict=True)
         ]
-        times = self._times(placed, 1 / self._now)
-        for number in np.flatnonzero(np.isfinite(self._bounds)).tolist():
-            if not np.array_equal(placed[number].places, self.here[number].places):
-                alone = [*placed[:number], self.here[number], *placed[number + 1 :]]
-                times[number] = max(times[number], self._times(alone, 1 / self._now)[number])
-        return times
+        others = [
+            here if np.isfinite(bound) else first
+            for here, first, bound in zip(self.here, placed, self._bounds.tolist(), strict=True)
+        ]
+        times, alone = (self._times(one, 1 / self._now) for one in (placed, others))
+        most: Matrix = np.maximum(times, alone)
+        return most
 
     def _times(self, placed: Sequence[_Placed], guess: Matrix | None) -> Matrix:
         """``guess``: the guests' rates, nearly."""

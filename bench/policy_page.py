@@ -1,5 +1,6 @@
 """How is the table of policies shown in docs/results.md?"""
 
+import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,8 +106,11 @@ def _sampled(kept: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was run, by which command, and which rows later."""
     record = kept.get("record", {})
     yield f"{kept['sampled'][0].upper()}{kept['sampled'][1:]}."
-    if "--hostile-first" in (words := record.get("command", ())):
-        yield f"The command was `python -m bench.{words[0].removesuffix('.py')} {' '.join(words[1:])}`."
+    words = record.get("command", ())
+    if options := re.findall(r"--(?!cache|traces)\S+(?: [^-]\S*)?", " ".join(words)):
+        # Each is one word, which no line divides.
+        given = ", ".join(f"`{one.replace(' ', '=')}`" for one in options)
+        yield f"The command was `make bench-policy`'s last, with {given}."
     if PROGRAMS in words:
         yield SAME_PROGRAMS
     for one in record.get("anew", ()):

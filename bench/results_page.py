@@ -99,8 +99,8 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "policy",
         "b29355f1a801",
     ): "the guard's rule (1f774ce6), by which a guest's loss counts only against what all guests would have"
-    " had together; vCPUs that float make room for tied ones (14235826), which rows of vmplace and kmaf on"
-    " mixes do not show yet",
+    " had together; vCPUs that float give way to tied ones (14235826), which rows of kmaf and vmplace's plan"
+    " on mixes do not show yet",
     (
         "rivals",
         "10ca9e9a2e27",

@@ -99,8 +99,9 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "policy",
         "b29355f1a801",
     ): "the guard's rule (1f774ce6), by which a guest's loss counts only against what all guests would have"
-    " had together; vCPUs that float give way to tied ones (14235826), which rows of kmaf and vmplace's plan"
-    " on mixes do not show yet",
+    " had together; vCPUs that float give way to tied ones (16011731), which rows of kmaf and vmplace's plan"
+    " on mixes do not show yet; a protected guest's bound holds from the start, by"
+    " which the agent's row of the mix npb-cg-B, metis-pca, redis takes 0.4 % longer (source ad)",
     (
         "rivals",
         "10ca9e9a2e27",

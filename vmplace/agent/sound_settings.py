@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from vmplace.agent.config import DEFAULT_CONFIG, MOST_BYTES, Config, read_config
-from vmplace.errors import ConfigError
-from vmplace.outside import OutsideError, lines, parse_toml, read_text
+from vmplace.errors import ConfigError, OutsideError
+from vmplace.outside import lines, parse_toml, read_text
 
 
 def sound_settings(path: Path | None = None) -> tuple[Config, ConfigError | None]:

@@ -1,6 +1,7 @@
 """The Debian package ships all schemas, dashboards and rules that vmplace has, for people and their tools."""
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -75,17 +76,20 @@ def test_the_packages_hook_changes_guests_only_while_the_package_is_there(tmp_pa
 
 
 def test_a_purge_keeps_the_journal_of_what_pip_brought(tmp_path: Path):
+    """The manifest stays for changed settings, too: then there is nothing else of it any more."""
     script = (ROOT / "debian/postrm").read_text().replace("#DEBHELPER#", "")
-    for folder in ("/var/lib/vmplace", "/etc/vmplace"):
+    for folder in ("/var/lib/vmplace", "/etc/vmplace/", "/etc/systemd"):
         script = script.replace(folder, f"{tmp_path}{folder}")
     # Nothing of this machine may go.
     assert "rm -rf /" not in script.replace(f"rm -rf {tmp_path}/", "")
     journal, manifest = tmp_path / "var/lib/vmplace/journal", tmp_path / "etc/vmplace/installed.json"
-    for path in (journal, manifest):
+    unit = tmp_path / "etc/systemd/system/vmplace.service"
+    for path in (journal, manifest, unit):
         path.parent.mkdir(parents=True)
         path.touch()
+    manifest.write_text(json.dumps({"files": {str(unit): "digest", "/etc/vmplace/vmplace.toml": "digest"}}))
     subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
     assert journal.exists()
-    manifest.unlink()
+    unit.unlink()
     subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
     assert not journal.parent.exists()

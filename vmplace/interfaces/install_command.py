@@ -105,7 +105,8 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
     failed = "" if is_packaged else _group_removed(manifest)
     elsewhere = _state_elsewhere() if root == Path("/") else ()
     manifest = msgspec.structs.replace(manifest, group_made=bool(failed))
-    removed = installation.remove(manifest, even_if_changed=purge)
+    # Settings that were changed may be the package's by now.
+    removed = installation.remove(manifest, even_if_changed=purge and not is_packaged)
     if not is_packaged:
         installation.remove_state()
     _systemctl(root, "daemon-reload")
@@ -116,8 +117,9 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
         return
     for line in (*undone, *(f"removed {path}" for path in found.removed)):
         click.echo(line)
+    why = "it may be that of the package" if is_packaged else "it was changed (--purge removes it)"
     for path in removed.left:
-        click.echo(f"left, as it was changed (--purge removes it): {path}")
+        click.echo(f"left, as {why}: {path}")
     for folder in elsewhere:
         click.echo(f"left, as settings name it: {folder}")
     if failed:

@@ -346,6 +346,18 @@ def test_where_a_node_is_full_uninstall_tells_how_to_leave_memory_there(monkeypa
     assert "--keep-placement leaves the rest where it is" in str(refused.value.hint)
 
 
+def test_purge_leaves_the_settings_that_a_package_has_by_now(image: Path):
+    """A conffile that `--force-confmiss` put there, or that was changed before the package came."""
+    installed(image)
+    (image / SETTINGS).write_text('source = "idle"\n')
+    assert run("uninstall", "--root", str(image)).exception is None
+    (unit := image / "usr/lib/systemd/system/vmplace.service").parent.mkdir(parents=True)
+    unit.touch()
+    done = run("uninstall", "--root", str(image), "--purge")
+    assert (image / SETTINGS).read_text() == 'source = "idle"\n'
+    assert f"left, as it may be that of the package: /{SETTINGS}" in done.output
+
+
 def test_an_agent_is_not_stopped_if_nobody_can_tell_where_its_journal_is(
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

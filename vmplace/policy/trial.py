@@ -134,7 +134,12 @@ class Trial:
         return replace(self, is_undo_due=False)
 
     def not_undone(self, now_s: float) -> "Trial":
-        """Return the state if not all went back: it stays due, and is tried again after a while."""
+        """Return the state if not all went back: it stays due, and is tried again after a while.
+
+        After an hour of tries, what is still away stays: a few pages that cannot move must not hold up all.
+        """
+        if self.undo_wait_s >= LONGEST_WAIT_S:
+            return replace(self.undone(now_s), summary=self._called(NOT_ALL), undo_wait_s=FIRST_WAIT_S)
         return replace(
             self,
             summary=self._called(NOT_ALL),

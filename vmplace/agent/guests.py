@@ -37,6 +37,7 @@ ALLOWANCE_S = 2.0
 MIGRATING_S = 30.0
 MISSED_KEPT = 1000
 """Guests that were placed and not found any more."""
+LEAST_CPUS = 0.05
 COUNTS_KEPT_S = 30.0
 """For so long the last counts hold where a window has none: without them a guest is planned for otherwise."""
 SERVED_KEPT = 16
@@ -105,7 +106,8 @@ class TrackedGuest:
             self.rate = replace(before, waits=None)
         else:
             # A vCPU makes as many a second as before, where fewer of them run.
-            share = rate.cpus / before.cpus if rate.cpus is not None and before.cpus else 1.0
+            # Never none: from a window in which no vCPU ran, no share tells what the next one makes.
+            share = max(rate.cpus or 0.0, LEAST_CPUS) / max(before.cpus or 0.0, LEAST_CPUS)
             counted = None if before.dram_per_us is None else before.dram_per_us * share
             self.rate = replace(rate, dram_per_us=counted)
 

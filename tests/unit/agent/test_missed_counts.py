@@ -79,3 +79,10 @@ def test_a_guest_does_not_move_to_and_fro_where_each_tenth_window_is_not_counted
             node[((move.hva - HVA) // 4096).astype(int)] = move.to_nid
         moved.append(sum(len(move.hva) for move in plan.moves))
     assert sum(moved[:20]) > 0 and sum(moved[20:]) < NPAGES
+
+
+def test_a_window_in_which_no_vcpu_ran_leaves_the_last_count_of_use() -> None:
+    tracked = TrackedGuest(guest("db1"))
+    for now_s, rate in enumerate((RATE, MemoryRate(0.0, None), MemoryRate(4.0, None))):
+        tracked.take_rate(rate, float(now_s))
+    assert tracked.view.dram_per_us == pytest.approx(1.4)

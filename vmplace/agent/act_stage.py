@@ -4,11 +4,11 @@ import logging
 
 from vmplace.actuation.result import ActuationResult
 from vmplace.agent.balancing import KernelBalancing
-from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.may_move import may_change, may_move, may_undo
 from vmplace.agent.notes import described, unexpected
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.policy.plan import Mode, PlacementPlan
 from vmplace.policy.trial import Trial
 

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 
-from vmplace.agent.guests import Roster
 from vmplace.agent.orders import Answer, Inbox, Order, UnknownGuestError
 from vmplace.agent.parts import Actuator
 from vmplace.agent.room import RoomMaker
+from vmplace.agent.roster import Roster
 from vmplace.agent.standing_orders import StandingOrders
 from vmplace.errors import VmplaceError
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
-from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.report import moves_line
+from vmplace.agent.roster import Roster
 from vmplace.agent.state import Decision, PlanSummary, VcpuSummary, vcpu_summary
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.policy.expected_lar import expected_lar
 from vmplace.policy.plan import Move, PlacementPlan, Replication, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES

@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable
 
 from vmplace.agent.clock import Clock
-from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.parts import Summaries
+from vmplace.agent.roster import Roster
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.errors import OutsideError, VmplaceError
 from vmplace.model.handover import Handover, handover_of, handover_text, parse_handover
 from vmplace.model.pages import GuestPages

@@ -2,8 +2,8 @@
 
 import logging
 
-from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop_state import LoopState
+from vmplace.agent.tracked_guest import TrackedGuest
 
 LOG = logging.getLogger(__name__)
 

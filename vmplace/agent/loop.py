@@ -14,7 +14,6 @@ from vmplace.agent.act_stage import ActStage
 from vmplace.agent.balancing import KernelBalancing
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import LoadedConfig
-from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.handovers import Handovers
 from vmplace.agent.heartbeat import Heartbeat
 from vmplace.agent.idle_backoff import IdleBackoff
@@ -28,9 +27,11 @@ from vmplace.agent.planning import CpuBudget
 from vmplace.agent.readings import Readings
 from vmplace.agent.refresh_stage import RefreshStage
 from vmplace.agent.room import RoomMaker
+from vmplace.agent.roster import Roster
 from vmplace.agent.sample_stage import SampleStage
 from vmplace.agent.settle_stage import SettleStage, WindowCost
 from vmplace.agent.state import AgentStatus, PlanSummary
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.agent.trials import Trials
 from vmplace.agent.waiting import Waits
 from vmplace.agent.wakeup import Wakeup

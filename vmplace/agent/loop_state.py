@@ -7,7 +7,6 @@ from vmplace.actuation.result import Copies
 from vmplace.agent.clock import Clock
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import Config
-from vmplace.agent.guests import Roster
 from vmplace.agent.handovers import Handovers
 from vmplace.agent.heartbeat import Heartbeat
 from vmplace.agent.idle_backoff import IdleBackoff
@@ -17,6 +16,7 @@ from vmplace.agent.parts import Parts
 from vmplace.agent.planning import CpuBudget
 from vmplace.agent.readings import Readings
 from vmplace.agent.room import RoomMaker
+from vmplace.agent.roster import Roster
 from vmplace.agent.state import AgentStatus, PlanSummary
 from vmplace.agent.trials import Trials
 from vmplace.agent.wakeup import Wakeup

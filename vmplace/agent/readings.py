@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from vmplace.agent.clock import Clock, HostClock
 from vmplace.agent.config import ReadingsSection
-from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.agent.roster import Roster
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.model.touch_rates import reading_times
 from vmplace.sampling.source import EarlyReader
 from vmplace.topology.guest import GuestTopology, Identity

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome, ReplicaOutcome
-from vmplace.agent.guests import Roster, TrackedGuest
+from vmplace.agent.roster import Roster
 from vmplace.agent.state import AgentStatus, GuestStatus, NodeStatus, PlanSummary
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
 from vmplace.model.pressure import accesses_by_node, memory_pressure
 from vmplace.model.traffic import estimated_traffic

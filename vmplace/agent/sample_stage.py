@@ -1,7 +1,7 @@
 """One window of sampling: arm the guests, let the window pass, take in what was touched."""
 
-from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop_state import LoopState
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.agent.waiting import Waits
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages

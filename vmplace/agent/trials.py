@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from vmplace.actuation.result import ActuationResult
-from vmplace.agent.guests import TrackedGuest
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.policy.trial import SAMPLE_S, Trial, Verdict
 from vmplace.sampling.guest_cost import CountsMemory, GuestCost, MemoryRate
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology

@@ -1,8 +1,8 @@
 """The agent's answers to ``fit`` and ``advise``."""
 
-from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop import Agent
 from vmplace.agent.report import guest_traffic
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.errors import VmplaceError
 from vmplace.policy.advise import Advice, advise
 from vmplace.policy.fit import Fit, Flavour, fit, tenants

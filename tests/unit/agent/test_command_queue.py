@@ -7,8 +7,8 @@ import pytest
 from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import Config, LoadedConfig
-from vmplace.agent.guests import Roster
 from vmplace.agent.orders import Inbox, Order
+from vmplace.agent.roster import Roster
 from vmplace.errors import VmplaceError
 
 

@@ -12,10 +12,10 @@ from tests.unit.model.test_handover import a_guest, halves, handed_over, watched
 from vmplace.agent import handovers as handovers_module
 from vmplace.agent.clock import HostClock
 from vmplace.agent.config import Config, LoadedConfig, MigrationSection
-from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.handovers import Handovers
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.errors import UnsupportedHostError
 from vmplace.model.handover import Handover, handover_of, handover_text, parse_handover
 from vmplace.policy.plan import GuestSettings, Mode

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.agent.test_loop import Running
-from vmplace.agent.guests import MIGRATING_S
 from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.orders import Order
+from vmplace.agent.roster import MIGRATING_S
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.guest import GuestTopology, Identity
 

@@ -9,7 +9,7 @@ from tests.unit.agent.agent_world import guest
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.test_full_controllers import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
-from vmplace.agent.guests import COUNTS_KEPT_S, TrackedGuest
+from vmplace.agent.tracked_guest import COUNTS_KEPT_S, TrackedGuest
 from vmplace.agent.trials import Trials
 from vmplace.policy.plan import Snapshot
 from vmplace.policy.policy_auto import AutoPolicy

@@ -6,10 +6,11 @@ import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.config import Config, GuestRule, LoadedConfig, ReadingsSection
-from vmplace.agent.guests import Roster, TrackedGuest
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.agent.readings import Readings
+from vmplace.agent.roster import Roster
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.errors import GuestGoneError
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan
 from vmplace.topology.guest import GuestTopology, Vcpu

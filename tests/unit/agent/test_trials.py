@@ -10,9 +10,9 @@ import pytest
 from tests.unit.agent.agent_world import HOST, NPAGES, ClockOfFreeDecisions, World, guest
 from vmplace.actuation.result import ActuationResult, MoveOutcome
 from vmplace.agent.config import GuestRule
-from vmplace.agent.guests import TrackedGuest
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Order, Verb
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.agent.trials import LEAST_SHARE, Trials
 from vmplace.errors import VmplaceError
 from vmplace.policy import home

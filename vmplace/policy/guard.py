@@ -1,7 +1,8 @@
 """Is a plan worth its price, and did the last ones keep their promise?  Do no harm.
 
 1. For each guest it is remembered where each page lay before anything was done.  At each look the model
-   answers how long the time since the last one would have taken with all of them there: the gain so far.
+   answers how long the time since the last one would have taken with all of them there: the gain so far
+   (move_gains.py).
    A guest that would be faster back there, as long as the others stay away, loses nothing if all of them
    together would be slower: of guests that left a full controller each would like to be the one that returns.
    That is known only where the accesses of all are counted.
@@ -41,7 +42,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vmplace.model.memory_system import beside, solved
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import (
     ABSENT,
@@ -51,13 +51,16 @@ from vmplace.policy.host_view import (
     HostView,
     Indexes,
     NodeIndexes,
-    demand,
-    traffic,
+)
+from vmplace.policy.move_gains import (
+    GuestTraffic,
+    PastMove,
+    slowdown_of_all,
+    slowdowns,
+    without_dropped_copies,
 )
 
 TRIAL_NS = 60e6
-BATCH_NS = 6e6
-"""What is moved within this time is one trial."""
 CREDIT_NS = 2e6
 CREDIT_SHARE = 0.006
 """The first credit grows by this share of the guest's time, so that a short life loses little, too."""
@@ -87,19 +90,6 @@ LEFT_ALONE_NS = 40e6
 LEFT_ALONE_LEAST_NS = 2.5e6
 RETURN_LOOKS = 30
 """So many looks in a row that find no page back end a return: there is no room, or others have the budget."""
-
-
-@dataclass(frozen=True)
-class PastMove:
-    """Pages of one guest that were moved at one time: from where, at which price, and what came of it."""
-
-    pages: Indexes
-    before: NodeIndexes
-    after: NodeIndexes
-    cost_ns: float
-    born_ns: float
-    copies: bool = False
-    gained_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -167,12 +157,12 @@ def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memo
     answers = {g.name: _origins_kept(memories.get(g.name), g, view.now_ns) for g in view.guests}
     known = [guest for guest in view.guests if guest.name in memories]
     traffics = [GuestTraffic.of(guest) for guest in known]
-    trials = [[_collapsed(t, view, g) for t in answers[g.name].trials] for g in known]
+    trials = [[without_dropped_copies(t, view, g) for t in answers[g.name].trials] for g in known]
     asked = [
-        [traffic_now.without_moves(answers[g.name].origin), *[traffic_now.without(trial) for trial in some]]
-        for g, traffic_now, some in zip(known, traffics, trials, strict=True)
+        [now.without_moves(answers[g.name].origin), *[now.without(trial) for trial in some]]
+        for g, now, some in zip(known, traffics, trials, strict=True)
     ]
-    alone, together = slowdowns(view, traffics, asked), _slowdown_of_all(view, traffics, asked)
+    alone, together = slowdowns(view, traffics, asked), slowdown_of_all(view, traffics, asked)
     for guest, some, lost, of_all in zip(known, trials, alone, together, strict=True):
         memory = answers[guest.name]
         span = view.now_ns - memory.looked_ns
@@ -292,128 +282,3 @@ def left_alone(memory: Memory, now_ns: float) -> Memory:
         alone_until_ns=now_ns + memory.left_alone_ns,
         left_alone_ns=2 * memory.left_alone_ns,
     )
-
-
-def with_trial(trials: tuple[PastMove, ...], new: PastMove) -> tuple[PastMove, ...]:
-    """Return the trials with one more, which joins the last of its kind if that is young."""
-    last = next((trial for trial in reversed(trials) if trial.copies == new.copies), None)
-    if last is None or new.born_ns - last.born_ns >= BATCH_NS:
-        return (*trials, new)
-    joined = replace(
-        last,
-        pages=np.concatenate([last.pages, new.pages]),
-        before=np.concatenate([last.before, new.before]),
-        after=np.concatenate([last.after, new.after]),
-        cost_ns=last.cost_ns + new.cost_ns,
-    )
-    return tuple(joined if trial is last else trial for trial in trials)
-
-
-def _collapsed(trial: PastMove, view: HostView, guest: GuestEvidence) -> PastMove:
-    """Return the trial without copies that are gone: they were written to, and that has a price, too."""
-    if not trial.copies:
-        return trial
-    still = guest.node[trial.pages] == trial.after
-    gone = trial.pages[~still & (guest.node[trial.pages] != ABSENT)]
-    lost_ns = float(guest.unmapped(gone).sum()) * view.collapse_ns / max(guest.parallelism, 1.0)
-    return replace(
-        trial,
-        pages=trial.pages[still],
-        before=trial.before[still],
-        after=trial.after[still],
-        cost_ns=trial.cost_ns + lost_ns,
-    )
-
-
-@dataclass(frozen=True)
-class GuestTraffic:
-    """A guest's traffic now, and in it its pages'.
-
-    ``scale``: accesses per ns that stand for one of the source's; 0 where nothing was seen.
-    """
-
-    guest: GuestEvidence
-    traffic: Matrix
-    scale: float
-
-    @classmethod
-    def of(cls, guest: GuestEvidence) -> "GuestTraffic":
-        """Return the guest's traffic_now by its counters, or by what was seen of it where there are none."""
-        if guest.recent is None:
-            return cls(guest, np.zeros((guest.heat.shape[1],) * 2), 0.0)
-        seen = traffic(guest.recent, guest.node)
-        now = seen if guest.counters is None else guest.counters.accesses
-        # In the units of what is counted: the source's heat is scaled to the counters already.
-        return cls(guest, now, float(now.sum()) / max(float(seen.sum()), 1e-300))
-
-    def without(self, trial: PastMove) -> Matrix:
-        """Return the traffic if the trial's pages lay where they lay before."""
-        still = self.guest.node[trial.pages] == trial.after
-        return self._with(trial.pages[still], trial.before[still])
-
-    def without_moves(self, origin: NodeIndexes) -> Matrix:
-        """Return the traffic if every page lay at its origin."""
-        away = np.flatnonzero(origin != self.guest.node)
-        return self._with(away, origin[away])
-
-    def _with(self, pages: Indexes, before: NodeIndexes) -> Matrix:
-        if self.guest.recent is None or not len(pages):
-            return self.traffic
-        heat = self.guest.recent[pages]
-        here, there = traffic(heat, self.guest.node[pages]), traffic(heat, before)
-        then: Matrix = np.maximum(self.traffic + (there - here) * self.scale, 0.0)
-        return then
-
-
-def slowdowns(view: HostView, traffics: list[GuestTraffic], asked: list[list[Matrix]]) -> list[list[float]]:
-    """Return by which share each guest would be slower with each of its ``asked`` traffics, not its own.
-
-    The other guests' traffic stays as the counters have it.
-    """
-    rows = [
-        (traffic_now, one)
-        for traffic_now, some in zip(traffics, asked, strict=True)
-        for one in (traffic_now.traffic, *some)
-    ]
-    if not rows:
-        return []
-    others = _background(view, [traffic_now.guest for traffic_now, _ in rows])
-    needs = demand(tuple(traffic_now.guest for traffic_now, _ in rows), [one for _, one in rows])
-    rates = iter(beside(view.system, needs, others).tolist())
-    answers = []
-    for some in asked:
-        now = next(rates)
-        answers.append([now / next(rates) - 1 for _ in some])
-    return answers
-
-
-def _slowdown_of_all(view: HostView, traffics: list[GuestTraffic], asked: list[list[Matrix]]) -> list[float]:
-    """Return by which share each guest would be slower if all had the first of their ``asked`` traffics.
-
-    -1 where nobody knows, as not all are counted: one that uses its caches alone, and is taken to ask for
-    memory all the time, must not turn a loss of others into a gain.
-    """
-    pairs = list(zip(traffics, asked, strict=True))
-    if not all(guest.is_counted for guest in view.guests):
-        return [-1.0] * len(pairs)
-    if all(some[0] is one.traffic for one, some in pairs):
-        return [0.0] * len(pairs)
-    names = {one.guest.name for one in traffics}
-    rest = [GuestTraffic.of(guest) for guest in view.guests if guest.name not in names]
-    guests = tuple(one.guest for one in (*traffics, *rest))
-    stay = [one.traffic for one in rest]
-    now = solved(view.system, demand(guests, [*(one.traffic for one in traffics), *stay])).rates
-    then = solved(view.system, demand(guests, [*(some[0] for some in asked), *stay]), now).rates
-    shares: list[float] = (now / then - 1)[: len(pairs)].tolist()
-    return shares
-
-
-def _background(view: HostView, guests: list[GuestEvidence]) -> Matrix:
-    """Return the rate [G, R] that all but each of ``guests`` ask of each resource, by the counters."""
-    system, pairs = view.system, len(view.system.nids) ** 2
-    reported = {one.name: one.counters.accesses.ravel() for one in view.guests if one.counters is not None}
-    total = np.sum([*reported.values()], axis=0) if reported else np.zeros(pairs)
-    nothing = np.zeros(pairs)
-    rest = np.stack([total - reported.get(guest.name, nothing) for guest in guests])
-    rates: Matrix = np.maximum(rest, 0.0) @ system.visits.reshape(pairs, -1)
-    return rates

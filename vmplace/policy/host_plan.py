@@ -40,6 +40,7 @@ from vmplace.policy.host_view import (
     Room,
     row_sums,
 )
+from vmplace.policy.move_gains import PastMove, with_trial
 from vmplace.policy.page_task import PageTask
 from vmplace.policy.steadiness import Spans, Steadiness
 from vmplace.policy.vcpu_plan import Layout, VcpuPlanner
@@ -245,7 +246,7 @@ def _noted(
         if len(some):
             before, after = guest.node[some].copy(), plan[some].copy()
             due = float((costs / spans.of(copies=copies)[some]).sum())
-            trials = guard.with_trial(trials, guard.PastMove(some, before, after, due, view.now_ns, copies))
+            trials = with_trial(trials, PastMove(some, before, after, due, view.now_ns, copies))
             spent += float(stakes_ns(view, guest, some, plan, memory).sum())
     promise = None
     if guest.counters is not None:

@@ -16,6 +16,7 @@ from vmplace.policy import guard
 from vmplace.policy.full_controllers import Crowding
 from vmplace.policy.gathering import Gathering
 from vmplace.policy.host_view import ABSENT, Bools, Indexes
+from vmplace.policy.move_gains import PastMove
 from vmplace.policy.steadiness import NOBODY, Steadiness
 
 T = TypeVar("T", bound=np.generic)
@@ -123,7 +124,7 @@ def _memory_of(memory: guard.Memory, at: Indexes) -> guard.Memory:
     return replace(memory, origin=_taken(memory.origin, at, ABSENT), trials=trials, promise=None)
 
 
-def _trial_of(trial: guard.PastMove, count: int, at: Indexes) -> guard.PastMove:
+def _trial_of(trial: PastMove, count: int, at: Indexes) -> PastMove:
     places = np.full((2, count), ABSENT, np.int8)
     member = np.zeros(count, np.bool_)
     places[0, trial.pages], places[1, trial.pages], member[trial.pages] = trial.before, trial.after, True

@@ -9,6 +9,7 @@ from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy import guard
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, Room, traffic
+from vmplace.policy.move_gains import PastMove
 from vmplace.policy.planner_view import Horizon
 
 MS = 1e6
@@ -68,7 +69,7 @@ def test_however_long_a_guest_lived_a_loss_ends_within_minutes(days: int):
 def judged(cost_ms: float, *, gains: bool, copies: bool = False) -> guard.Memory:
     memory, pages = looked(None, seen(1, remote=gains), 0), np.arange(100)
     nodes = np.ones(100, np.int8), np.zeros(100, np.int8)
-    trial = guard.PastMove(pages, *nodes, cost_ms * MS, 0.0, copies)
+    trial = PastMove(pages, *nodes, cost_ms * MS, 0.0, copies)
     return looked(replace(memory, trials=(trial,)), seen(0, remote=gains), 100)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.policy.test_gathering import EVERY, ON_1, asked, at, moved, stage_of, tried, view
+from tests.unit.policy.tied_guests import EVERY, ON_1, asked, at, moved, stage_of, tried, view
 from vmplace.agent.run_recorder import costs_of, plan_frame
 from vmplace.errors import OutsideError
 from vmplace.policy.gather_ties import followed

@@ -12,7 +12,7 @@ from tests.unit.agent.agent_world import HOST as HANDOVER_HOST
 from tests.unit.model.test_handover import a_guest, halves, window
 from tests.unit.model.test_handover import handed_over as handover_of_halves
 from tests.unit.sampling.test_recording import HOST, batch, guest, with_users
-from vmplace.agent.dry_run import rehearse
+from vmplace.agent.rehearsal import rehearse
 from vmplace.model.handover import parse_handover
 from vmplace.model.prior_pages import prior_pages
 from vmplace.policy import home

@@ -32,8 +32,8 @@ sys.path.insert(0, "/opt/vmplace")
 from vmplace import native
 from vmplace.agent.config import Config, LoadedConfig, ReadingsSection
 from vmplace.agent.discovered import Discovered
-from vmplace.agent.dry_run import NoActuator
 from vmplace.agent.loop import Agent
+from vmplace.agent.no_actuator import NoActuator
 from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
 from vmplace.model.pages import RangePages

@@ -185,7 +185,7 @@ def _simulated(task: SweepTask, path: Path) -> dict[str, Any]:
 
 def _rehearsed(task: SweepTask, path: Path) -> dict[str, Any]:
     from vmplace.agent.config import Config, LoadedConfig
-    from vmplace.agent.dry_run import rehearse
+    from vmplace.agent.rehearsal import rehearse
     from vmplace.policy.plan import PlacementPlan
     from vmplace.policy.registry import begun
     from vmplace.sampling.recording import iter_recording

@@ -59,9 +59,9 @@ def _plan_without_agent(guest: str | None, config: Path | None, *, quiet: bool) 
     import msgspec
 
     from vmplace.agent.config import read_config
-    from vmplace.agent.dry_run import NoActuator
     from vmplace.agent.lock import AgentLock
     from vmplace.agent.loop import Agent
+    from vmplace.agent.no_actuator import NoActuator
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.wiring import open_parts
 

@@ -61,8 +61,8 @@ def record(  # noqa: PLR0913 - an option each
 
 def _recorded(out: Path, settings: Any, duration_s: float, *, force: bool, show: bool) -> dict[str, int]:
     """Record this host and return the counts; raises RecordingError where windows are missing."""
-    from vmplace.agent.dry_run import NoActuator
     from vmplace.agent.lock import AgentLock
+    from vmplace.agent.no_actuator import NoActuator
     from vmplace.agent.run_recorder import recording_run
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.wiring import open_parts
@@ -160,7 +160,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     import msgspec
 
     from vmplace.agent.config import read_config
-    from vmplace.agent.dry_run import earlier_ties, rehearse
+    from vmplace.agent.rehearsal import earlier_ties, rehearse
     from vmplace.policy.registry import GONE, POLICY_NAMES, begun
     from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import RECORD_LONGER, iter_recording

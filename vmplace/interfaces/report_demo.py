@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from vmplace.agent.config import LoadedConfig
-from vmplace.agent.dry_run import Rehearsal, RehearsedGuest, rehearse
+from vmplace.agent.rehearsal import Rehearsal, rehearse
+from vmplace.agent.rehearsed_guest import RehearsedGuest
 from vmplace.errors import RecordingError
 from vmplace.interfaces.report_page import Section, Table, number
 from vmplace.interfaces.report_recording import recording_sections

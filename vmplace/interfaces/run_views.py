@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from vmplace.agent.dry_run import Rehearsal
+from vmplace.agent.rehearsal import Rehearsal
 
 
 class Recorded(msgspec.Struct, frozen=True):

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.agent_world import World, batch, guest
-from tests.unit.agent.test_dry_run import by_age
 from tests.unit.agent.test_handovers import UUID, SeeingWorld, Written, agent_of, replace_times
+from tests.unit.agent.test_rehearsal import by_age
 from tests.unit.model.test_handover import a_guest, halves, handed_over
 from vmplace.agent.config import GuestRule
-from vmplace.agent.dry_run import Rehearsal, earlier_ties, rehearse
 from vmplace.agent.loop import Agent
+from vmplace.agent.rehearsal import Rehearsal, earlier_ties, rehearse
 from vmplace.agent.run_recorder import recording_run
 from vmplace.errors import RecordingError
 from vmplace.model.handover import handover_text

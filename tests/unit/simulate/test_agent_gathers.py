@@ -10,7 +10,7 @@ import pytest
 from tests.unit.simulate.small_trace import arrays_of
 from tests.unit.simulate.test_agent_run import HOST, KVM, recorded_run_of, spec_of
 from vmplace.agent import act_stage
-from vmplace.agent.dry_run import Event, rehearse
+from vmplace.agent.rehearsal import Event, rehearse
 from vmplace.errors import GuestGoneError
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import AutoPolicy, Horizon

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.small_trace import arrays_of, private_pages, shared_pages
-from vmplace.agent.dry_run import Event, rehearse
 from vmplace.agent.loop import Agent
+from vmplace.agent.rehearsal import Event, rehearse
 from vmplace.agent.run_recorder import recording_run
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.policy import plan_state

@@ -1,95 +1,23 @@
-"""What would the agent do, without doing it: for one look at a live host, or over a recording."""
+"""What would a policy have done with a recorded run, and did it decide as the agent did?"""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
-
-from vmplace.actuation.result import ActuationResult, Copies
-from vmplace.agent.run_recorder import costs_of, digest, settings_of, snapshot_of, ties_of
+from vmplace.agent.rehearsed_guest import GuestReplay, RehearsedGuest
+from vmplace.agent.run_recorder import digest, settings_of, snapshot_of, ties_of
 from vmplace.errors import OutsideError, RecordingError
-from vmplace.model.handover import Handover, parse_handover
-from vmplace.model.metrics import TrafficMatrix, local_access_ratio, mc_imbalance
-from vmplace.model.page_windows import absorbed, places_of
-from vmplace.model.pages import GuestPages
-from vmplace.model.prior_pages import prior_pages
-from vmplace.model.traffic import estimated_traffic
+from vmplace.model.handover import parse_handover
+from vmplace.model.metrics import TrafficMatrix, mc_imbalance
 from vmplace.policy.gathering import EarlierTie
-from vmplace.policy.plan import GuestSettings, GuestView, Mode, Move, PlacementPlan, Snapshot
-from vmplace.sampling.page_arrays import NodeIndexes
-from vmplace.sampling.recording_frames import GuestFrame, PlanFrame, PlannedGuest, RunFrame
-from vmplace.sampling.sample import RangeSample, SampleBatch
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
+from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+from vmplace.sampling.recording_frames import GuestFrame, PlanFrame, RunFrame
+from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 Event = HostTopology | GuestTopology | GuestFrame | SampleBatch | RunFrame | PlanFrame
 Policy = Callable[[Snapshot], PlacementPlan]
-
-
-class NoActuator:
-    """Changes nothing and keeps no journal."""
-
-    def apply(
-        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
-    ) -> ActuationResult:
-        """Do nothing."""
-        return ActuationResult()
-
-    def release(self, guest: GuestTopology) -> None:
-        """Nothing is held."""
-
-    def copies(self) -> Mapping[str, Copies]:
-        """Nothing has copies."""
-        return {}
-
-    def ties(self) -> Mapping[Identity, EarlierTie]:
-        """Nothing is tied."""
-        return {}
-
-    def placed(self) -> Mapping[Identity, str]:
-        """Nothing was moved."""
-        return {}
-
-    def own(self, is_managing: bool) -> tuple[str, ...]:
-        """Take nothing."""
-        return ()
-
-    def undo(
-        self,
-        guest: GuestTopology | None,
-        is_stopping: Callable[[], bool],
-        held: Collection[Identity] = (),
-    ) -> tuple[str, ...]:
-        """Nothing was done."""
-        return ()
-
-    def leftover(self) -> str | None:
-        """Look at no journal."""
-        return None
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-@dataclass(frozen=True)
-class RehearsedGuest:
-    """One guest of a recording: estimated LAR of its first and last window, bytes that would have moved.
-
-    ``moved_bytes_by_nid``: these by the node that they go to.  ``saved_ns``: the latency that moves are
-    expected to save, of those for which it was reckoned; None if for none.  ``other_reasons``: those of the
-    others.
-    """
-
-    windows: int
-    lar_before: float | None
-    lar_after: float | None
-    moved_bytes: int
-    reasons: tuple[str, ...]
-    moved_bytes_by_nid: Mapping[int, int] = field(default_factory=dict)
-    saved_ns: float | None = None
-    other_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,67 +38,6 @@ class Rehearsal:
 
 
 @dataclass
-class _Guest:
-    topology: GuestTopology
-    pages: GuestPages | None = None
-    handover: Handover | None = None
-    moved_to: dict[int, NodeIndexes] = field(default_factory=dict)
-    moved_bytes: int = 0
-    moved_bytes_by_nid: Counter[int] = field(default_factory=Counter)
-    saved_ns: dict[str, float | None] = field(default_factory=dict)
-    """By reason."""
-    recorded: list[TrafficMatrix] = field(default_factory=list)
-    placed: list[TrafficMatrix] = field(default_factory=list)
-
-    def take(self, batch: SampleBatch, host: HostTopology) -> None:
-        """Take a window in, with the pages where the policy has put them."""
-        moved = replace(batch, ranges=tuple(self._where_put(sample) for sample in batch.ranges))
-        before = self.pages
-        if before is None and self.handover is not None:
-            before = prior_pages(self.handover, host, self.topology, batch)
-        self.pages = absorbed(before, moved)
-        self.placed.append(estimated_traffic(host, self.topology, self.pages))
-        # The same heat, the recorded nodes: what the host did itself is not the policy's merit.
-        places = (places_of(sample) for sample in batch.ranges)
-        still = replace(
-            self.pages,
-            ranges=tuple(replace(p, nodes=n) for p, n in zip(self.pages.ranges, places, strict=True)),
-        )
-        self.recorded.append(estimated_traffic(host, self.topology, still))
-
-    def carry_out(self, move: Move, nids: tuple[int, ...]) -> None:
-        """Note where a move's pages would be; pages on no node stay so."""
-        index = {nid: i for i, nid in enumerate(nids)}
-        wanted = np.array([index[nid] for nid in move.to_nid.tolist()], np.int8)
-        for ram in self.topology.ram:
-            mine = (move.hva >= ram.hva) & (move.hva < ram.hva + ram.size_bytes)
-            if not mine.any():
-                continue
-            put = self.moved_to.setdefault(ram.hva, np.full(ram.npages, -1, np.int8))
-            first = ((move.hva[mine] - np.uint64(ram.hva)) // np.uint64(PAGE_BYTES)).astype(np.int64)
-            for at, count, nid in zip(first.tolist(), move.npages[mine].tolist(), wanted[mine], strict=True):
-                put[at : at + count] = nid
-        self.tell(move)
-
-    def tell(self, move: Move) -> None:
-        """Note what was decided."""
-        self.moved_bytes += move.size_bytes
-        for nid in np.unique(move.to_nid).tolist():
-            self.moved_bytes_by_nid[nid] += (
-                int(move.npages[move.to_nid == nid].sum(dtype=np.int64)) * PAGE_BYTES
-            )
-        saved = self.saved_ns.get(move.reason)
-        self.saved_ns[move.reason] = saved if move.saved_ns is None else (saved or 0.0) + move.saved_ns
-
-    def _where_put(self, sample: RangeSample) -> RangeSample:
-        put = self.moved_to.get(sample.ram.hva)
-        if put is None or len(put) != len(sample.node_index):
-            return sample
-        nodes = np.where((put >= 0) & (sample.node_index >= 0), put, sample.node_index)
-        return replace(sample, node_index=nodes.astype(np.int8), nodes=None)
-
-
-@dataclass
 class _Run:
     """A recording as far as it was read."""
 
@@ -179,7 +46,7 @@ class _Run:
     budget_bytes: int | None
     acted: bool = False
     host: HostTopology | None = None
-    guests: dict[str, _Guest] = field(default_factory=dict)
+    guests: dict[str, GuestReplay] = field(default_factory=dict)
     windows: int = 0
     decisions: int = 0
     repeated: int = 0
@@ -215,7 +82,7 @@ class _Run:
                 other = self.guests.pop(guest.name, None)
                 self.guests[guest.name] = self.guests.pop(name)
                 self.guests |= {} if other is None else {name: other}
-        known = self.guests.setdefault(guest.name, _Guest(guest))
+        known = self.guests.setdefault(guest.name, GuestReplay(guest))
         if known.topology.identity != guest.identity:
             # Another one of the same name.
             known.pages = None
@@ -256,7 +123,7 @@ class _Run:
         batches = [event for event in window if isinstance(event, SampleBatch)]
         planned = {one.name: one for one in decided.guests} if decided else {}
         views = tuple(
-            _view(guest, self.settings(name), planned.get(name)) for name, guest in self.guests.items()
+            guest.view(self.settings(name), planned.get(name)) for name, guest in self.guests.items()
         )
         latest = max((one.ended_ns for one in batches), default=0)
         length = max((one.ended_ns - one.started_ns for one in batches), default=10**9) / 1e9
@@ -293,7 +160,7 @@ def rehearse(
     memory_nids = run.host.memory_nids if run.host else ()
     return Rehearsal(
         run.windows,
-        {name: _rehearsed_guest(guest) for name, guest in run.guests.items()},
+        {name: guest.result() for name, guest in run.guests.items()},
         _imbalance((guest.recorded for guest in guests), 0, memory_nids),
         _imbalance((guest.placed for guest in guests), -1, memory_nids),
         sum(guest.moved_bytes for guest in guests),
@@ -311,20 +178,6 @@ def earlier_ties(events: Iterable[Event]) -> tuple[Mapping[Identity, EarlierTie]
             break
     runs = [event for event in seen if isinstance(event, RunFrame)]
     return (ties_of(runs[0]) if runs else {}), chain(seen, left)
-
-
-def _view(guest: _Guest, settings: GuestSettings, planned: PlannedGuest | None) -> GuestView:
-    view = GuestView(guest.topology, guest.pages, settings)
-    if planned is None:
-        return view
-    return replace(
-        view,
-        dram_per_us=planned.dram_per_us,
-        cpus=planned.cpus,
-        known_s=planned.known_s,
-        costs=costs_of(planned),
-        may_change=planned.may_change,
-    )
 
 
 def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
@@ -345,22 +198,6 @@ def _iter_windows(events: Iterable[Event]) -> Iterator[list[Event]]:
             window, sampled = [], set()
     if sampled and not plans:
         yield window
-
-
-def _rehearsed_guest(guest: _Guest) -> RehearsedGuest:
-    before = local_access_ratio(guest.recorded[0]) if guest.recorded else None
-    after = local_access_ratio(guest.placed[-1]) if guest.placed else None
-    saved = [one for one in guest.saved_ns.values() if one is not None]
-    return RehearsedGuest(
-        len(guest.placed),
-        before,
-        after,
-        guest.moved_bytes,
-        tuple(guest.saved_ns),
-        dict(sorted(guest.moved_bytes_by_nid.items())),
-        sum(saved) if saved else None,
-        tuple(reason for reason, one in guest.saved_ns.items() if one is None),
-    )
 
 
 def _imbalance(

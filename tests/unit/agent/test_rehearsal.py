@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.unit.agent.agent_world import HOST, NPAGES, World, batch, guest
 from vmplace.agent.config import Config, GuestRule, LoadedConfig
-from vmplace.agent.dry_run import rehearse
+from vmplace.agent.rehearsal import rehearse
 from vmplace.agent.run_recorder import recording_run
 from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, Mode, Move, PlacementPlan, Snapshot

@@ -49,7 +49,7 @@ import numpy as np
 from tests.fuzz.faulty_host import VICTIM, Faults, FaultyHost, Killed
 from tests.unit.simulate.small_trace import arrays_of
 from vmplace.actuation.journal import read_journal
-from vmplace.agent.config import BudgetSection
+from vmplace.agent.config_sections import BudgetSection
 from vmplace.simulate.agent_run import IN_MEMORY, AgentSetup, quiet
 from vmplace.simulate.guest_option import guest_spec
 from vmplace.simulate.guest_run import GuestRun, GuestSpec, share_cpus

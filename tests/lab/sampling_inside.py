@@ -30,7 +30,8 @@ import numpy as np
 sys.path.insert(0, "/opt/vmplace")
 
 from vmplace import native
-from vmplace.agent.config import Config, LoadedConfig, ReadingsSection
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config, ReadingsSection
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.loop import Agent
 from vmplace.agent.no_actuator import NoActuator

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from vmplace.agent.config import Config, parse_config
+from vmplace.agent.config import parse_config
+from vmplace.agent.config_sections import Config
 
 ROOT = Path(__file__).parents[2]
 ROLE = ROOT / "ansible/roles/vmplace"

@@ -15,7 +15,8 @@ import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.descriptors import descriptors
-from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.garbage import COLLECTION, FULL_SHARE, Collector, passing_over_what_is_there

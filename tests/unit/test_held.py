@@ -14,7 +14,8 @@ import pytest
 from tests.unit.agent.agent_world import World, guest
 from tests.unit.held_process import MOST_OF_USER, Counted, let_go, put
 from tests.unit.test_thread_waits import StepOfSeconds
-from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.cpu_time import thread_cpu_ns

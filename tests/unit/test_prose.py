@@ -18,7 +18,7 @@ import pytest
 
 from bench.results_page import BENCHES, CHANGED_SINCE, NOTES, OF_RUNS, PAGE, RESULTS, keep, page
 from vmplace.agent import look_interval
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.cost import BYTES_A_PAGE, LEAST_BYTES
 from vmplace.agent.idle_backoff import LONGEST_CHEAP_MS, LONGEST_DEAR_MS
 from vmplace.interfaces.cli import cli

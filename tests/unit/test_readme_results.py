@@ -31,7 +31,7 @@ from bench.readme_results import (
 )
 from lab.scenario import claims_of, read_scenario
 from lab.scenario_managers import of_emulation
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 
 UNPLACED = ("shared-table-written", "shared-table-written-n2")
 GOLDEN = Path(__file__).parents[1] / "data/golden"

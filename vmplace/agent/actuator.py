@@ -18,7 +18,7 @@ from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.actuation.replicator import Replicator, can_replicate
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.actuation.undo import undo
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.report import copies_line, vcpus_line
 from vmplace.agent.undo_lines import undo_lines

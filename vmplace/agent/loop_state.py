@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from vmplace.actuation.result import Copies
 from vmplace.agent.clock import Clock
 from vmplace.agent.command_queue import CommandQueue
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.handovers import Handovers
 from vmplace.agent.heartbeat import Heartbeat
 from vmplace.agent.idle_backoff import IdleBackoff

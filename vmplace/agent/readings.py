@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from vmplace.agent.clock import Clock, HostClock
-from vmplace.agent.config import ReadingsSection
+from vmplace.agent.config_sections import ReadingsSection
 from vmplace.agent.roster import Roster
 from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.model.touch_rates import reading_times

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.guest_policy import KEYS, GuestPolicy
 from vmplace.agent.policy_text import text_of
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from vmplace.agent.config import DEFAULT_CONFIG, MOST_BYTES, Config, read_config
+from vmplace.agent.config import DEFAULT_CONFIG, MOST_BYTES, read_config
+from vmplace.agent.config_sections import Config
 from vmplace.errors import ConfigError, OutsideError
 from vmplace.outside import lines, parse_toml, read_text
 

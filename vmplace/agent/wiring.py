@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vmplace.actuation.replicator import can_replicate
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.discovery import Discovery
 from vmplace.agent.notifying_actuator import notifying

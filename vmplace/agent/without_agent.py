@@ -8,7 +8,7 @@ from vmplace.actuation.identity import PROC
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.ownership import restore_sysctl
 from vmplace.actuation.undo import Progress, UndoResult, undo
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.orders import UnknownGuestError
 from vmplace.errors import JournalError, JournalInUseError, VmplaceError

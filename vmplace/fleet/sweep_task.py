@@ -184,7 +184,8 @@ def _simulated(task: SweepTask, path: Path) -> dict[str, Any]:
 
 
 def _rehearsed(task: SweepTask, path: Path) -> dict[str, Any]:
-    from vmplace.agent.config import Config, LoadedConfig
+    from vmplace.agent.config import LoadedConfig
+    from vmplace.agent.config_sections import Config
     from vmplace.agent.rehearsal import rehearse
     from vmplace.policy.plan import PlacementPlan
     from vmplace.policy.registry import begun

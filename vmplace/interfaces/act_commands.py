@@ -19,7 +19,7 @@ from vmplace.interfaces.options import (
 )
 
 if TYPE_CHECKING:
-    from vmplace.agent.config import Config
+    from vmplace.agent.config_sections import Config
     from vmplace.agent.state import AgentStatus, PlanSummary
 
 LIBVIRT_S = 10.0

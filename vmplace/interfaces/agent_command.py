@@ -16,7 +16,8 @@ from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.interfaces.options import config_option, examples
 
 if TYPE_CHECKING:
-    from vmplace.agent.config import Config, LoadedConfig
+    from vmplace.agent.config import LoadedConfig
+    from vmplace.agent.config_sections import Config
     from vmplace.agent.news import News
     from vmplace.agent.parts import Actuator, Parts
     from vmplace.agent.wakeup import Wakeup

@@ -29,7 +29,8 @@ def demo(out: Path, no_open: bool, as_json: bool) -> None:
     The report shows what is accessed from where, and what would have been moved.  Nothing is changed on this
     machine; OUT is overwritten.
     """
-    from vmplace.agent.config import Config, LoadedConfig
+    from vmplace.agent.config import LoadedConfig
+    from vmplace.agent.config_sections import Config
     from vmplace.interfaces.report_command import write_page
     from vmplace.interfaces.report_demo import demo_sections, rehearsed
 

@@ -48,7 +48,8 @@ def doctor(as_json: bool, libvirt_uri: str) -> None:
 
 def _run_folder() -> Path:
     """Return where an agent on this host notes what it has of the kernel."""
-    from vmplace.agent.config import Config, read_config
+    from vmplace.agent.config import read_config
+    from vmplace.agent.config_sections import Config
 
     try:
         config = read_config().config

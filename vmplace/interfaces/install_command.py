@@ -24,7 +24,7 @@ from vmplace.outside import read_text
 
 if TYPE_CHECKING:
     from vmplace.actuation.undo import UndoResult
-    from vmplace.agent.config import Config
+    from vmplace.agent.config_sections import Config
 
 PACKAGE = Path(vmplace.__file__).parent
 HOOKS = (PACKAGE / "interfaces/qemu-hook", PACKAGE.parent / "libvirt-hooks/qemu.d/vmplace")

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vmplace.agent.actuator import HostActuator
-from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.discovery import Discovery
 from vmplace.agent.host_calls import HostCalls

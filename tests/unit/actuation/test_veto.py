@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from vmplace.actuation.veto import PingPongVeto
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 
 HUGE = 2 << 20
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from vmplace.actuation.result import ActuationResult, Copies, MoveOutcome
 from vmplace.agent.clock import HostClock
-from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts

@@ -19,7 +19,7 @@ from vmplace.actuation.mover import Mover
 from vmplace.actuation.page_runs import encode_pages
 from vmplace.agent import actuator as agent_actuator
 from vmplace.agent.actuator import HostActuator
-from vmplace.agent.config import BudgetSection, Config
+from vmplace.agent.config_sections import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError

@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.command_queue import CommandQueue
-from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.orders import Inbox, Order
 from vmplace.agent.roster import Roster
 from vmplace.errors import VmplaceError

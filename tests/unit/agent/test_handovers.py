@@ -11,7 +11,8 @@ from tests.unit.agent.agent_world import HOST, World, guest
 from tests.unit.model.test_handover import a_guest, halves, handed_over, watched, window
 from vmplace.agent import handovers as handovers_module
 from vmplace.agent.clock import HostClock
-from vmplace.agent.config import Config, LoadedConfig, MigrationSection
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config, MigrationSection
 from vmplace.agent.handovers import Handovers
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts

@@ -10,7 +10,8 @@ from tests.unit.agent.agent_world import ClockOfFreeDecisions, World, guest
 from vmplace.actuation.journal import Journal
 from vmplace.actuation.pinner import Pinner, pin_all
 from vmplace.agent import report
-from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Order
 from vmplace.agent.parts import Parts

@@ -4,7 +4,8 @@ import pytest
 
 from tests.unit.agent.agent_world import World, guest
 from vmplace.agent.clock import HostClock
-from vmplace.agent.config import DecisionsSection, GuestRule
+from vmplace.agent.config import GuestRule
+from vmplace.agent.config_sections import DecisionsSection
 from vmplace.agent.orders import Order
 from vmplace.agent.planning import CpuBudget
 from vmplace.agent.run_recorder import Watched

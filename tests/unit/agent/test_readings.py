@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.unit.agent.agent_world import World, guest
-from vmplace.agent.config import Config, GuestRule, LoadedConfig, ReadingsSection
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.config_sections import Config, ReadingsSection
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.agent.readings import Readings

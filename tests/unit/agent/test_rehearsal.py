@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.unit.agent.agent_world import HOST, NPAGES, World, batch, guest
-from vmplace.agent.config import Config, GuestRule, LoadedConfig
+from vmplace.agent.config import GuestRule, LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.rehearsal import rehearse
 from vmplace.agent.run_recorder import recording_run
 from vmplace.policy import home

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.agent.agent_world import World, guest
 from vmplace.actuation.ownership import Ownership
 from vmplace.agent import actuator, wiring
-from vmplace.agent.config import Config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.notifying_actuator import NotifyingActuator
 from vmplace.errors import UnsupportedHostError

@@ -26,7 +26,7 @@ from vmplace.actuation.ownership import NumaBalancing
 from vmplace.actuation.page_runs import BLOCK_PAGES, encode_pages
 from vmplace.agent import config as agent_config
 from vmplace.agent import sound_settings, without_agent
-from vmplace.agent.config import BudgetSection, Config
+from vmplace.agent.config_sections import BudgetSection, Config
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.undo_lines import undo_lines
 from vmplace.agent.without_agent import give_back_without_agent, undo_without_agent

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.unit.agent.agent_world import World
-from vmplace.agent.config import Config, read_config
+from vmplace.agent.config import read_config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.interfaces.agent_command import Beat, run_agent, start_log
 from vmplace.policy import home

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.agent.agent_world import HVA, World
 from vmplace.actuation.result import Copies
 from vmplace.agent import cost
-from vmplace.agent.config import BudgetSection, GuestRule
+from vmplace.agent.config import GuestRule
+from vmplace.agent.config_sections import BudgetSection
 from vmplace.agent.loop import Agent
 from vmplace.policy.plan import GuestSettings, Mode
 from vmplace.sampling.sample import SampleBatch

@@ -18,7 +18,8 @@ import numpy as np
 from tests.unit.agent.agent_world import HOST, World, batch
 from vmplace.actuation import gfn_kernel, undo
 from vmplace.actuation.batch import Hvas, NativeKernel, Status
-from vmplace.agent.config import Config, read_config
+from vmplace.agent.config import read_config
+from vmplace.agent.config_sections import Config
 from vmplace.agent.discovery import Discovery
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.wiring import found_of

@@ -18,7 +18,8 @@ from vmplace.actuation.pinner import Pinner
 from vmplace.actuation.undo import GuestUndo, UndoResult
 from vmplace.agent import config as agent_config
 from vmplace.agent import sound_settings, without_agent
-from vmplace.agent.config import Config, LoadedConfig
+from vmplace.agent.config import LoadedConfig
+from vmplace.agent.config_sections import Config
 from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import install_command, installation

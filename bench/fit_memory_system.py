@@ -19,7 +19,7 @@ STARTS = tuple(
     (27.0, controller, 0.034, queue) for controller in (0.035, 0.045) for queue in (1.0, 5.0, 20.0)
 )
 BOUNDS = (1.0, 1e-3, 1e-3, 1e-2), (published.HOP_MOST * LOCAL, 1.0, 1.0, 1e4)
-Runs = tuple[published.Run, ...]
+Runs = tuple[published.PublishedRun, ...]
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def show(system: MemorySystem, runs: Runs) -> None:
             print(f"{run.name:32} published {truth:8.2f} model {reported:8.2f} {reported / truth - 1:+.1%}")
 
 
-def _pairs(system: MemorySystem, run: published.Run) -> list[tuple[float, float, float]]:
+def _pairs(system: MemorySystem, run: published.PublishedRun) -> list[tuple[float, float, float]]:
     load = published.replayed(system, run)
     latency, links = float(load.latencies[0]), float(load.utilisation[4:].mean())
     return [(latency, run.latency, 1.0), (links, run.link_utilisation, 0.5)]

@@ -45,7 +45,7 @@ from vmplace.held_limits import (
     STEPS,
     Blocking,
     CommonWaits,
-    Waits,
+    LeakyBucket,
 )
 from vmplace.step_thread import Job, Worker
 from vmplace.thread_waits import Look, waited_s_between, waiting_since
@@ -85,7 +85,7 @@ class Held:
         self._proc, self._clock = proc, clock
         self._lock = threading.Lock()
         self._processes: dict[int, Blocking] = {}
-        self._short: dict[int, Waits] = {}
+        self._short: dict[int, LeakyBucket] = {}
         self._common = CommonWaits(clock())
         self._slow: dict[int, float] = {}
         self._vouched: frozenset[int] = frozenset()
@@ -350,7 +350,7 @@ class Held:
             now = self._clock()
             if pid <= 0:
                 return
-            waits = self._short.setdefault(pid, Waits(SHORT_WAITS_S, now))
+            waits = self._short.setdefault(pid, LeakyBucket(SHORT_WAITS_S, now))
             if waits.add(now, slept_s) | self._common.add(pid, now, slept_s):
                 waits.sum_s = 0.0
                 self._known(pid, now, uid).leave_alone(now)
@@ -358,7 +358,7 @@ class Held:
     def _known(self, pid: int, now_s: float, uid: int | None = None) -> Blocking:
         if pid not in self._processes:
             uid = _uid_of(pid, self._proc) if uid is None else uid
-            self._processes[pid] = Blocking(_user_of(uid), Waits(WAIT_S, now_s))
+            self._processes[pid] = Blocking(_user_of(uid), LeakyBucket(WAIT_S, now_s))
         return self._processes[pid]
 
     def _patience_s(self, now: float) -> float:

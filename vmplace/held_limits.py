@@ -22,8 +22,8 @@ STEP_BYTES, PROCESS_BYTES, COUNTING_BYTES = 512 << 10, 512 << 10, 512 << 10
 
 
 @dataclass(frozen=True)
-class Room:
-    """Room for ``most`` processes that block steps.
+class UserQuota:
+    """How many of ``most`` processes that block steps one user may have.
 
     A user with n of them may have one more while there is room for more than ``share`` * n.  So the first one
     of a user is refused last, and many users are needed to fill the room.  ``reserved`` is for processes that
@@ -45,12 +45,12 @@ class Room:
         return next(n for n in range(self.most + 1) if self.is_full(n, n, is_known=True))
 
 
-STEPS = Room(most=64, share=7, reserved=4)
+STEPS = UserQuota(most=64, share=7, reserved=4)
 
 
 @dataclass
-class Waits:
-    """A sum of waits as of ``noted_s``; ``most_s`` of it are forgotten in LONGEST_BACKOFF_S."""
+class LeakyBucket:
+    """The sum of waits as of ``noted_s``, of which ``most_s`` leak away in LONGEST_BACKOFF_S."""
 
     most_s: float
     noted_s: float
@@ -68,11 +68,11 @@ class CommonWaits:
     """Waits of all processes together, and who caused them since ``began_s``."""
 
     began_s: float
-    _all: Waits = field(init=False)
+    _all: LeakyBucket = field(init=False)
     _by_pid: "Counter[int]" = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._all = Waits(COMMON_S, self.began_s)
+        self._all = LeakyBucket(COMMON_S, self.began_s)
 
     def add(self, pid: int, now_s: float, seconds: float) -> bool:
         """Note a wait; tell whether they are too many, and this process has half an equal share or more."""
@@ -93,7 +93,7 @@ class Blocking:
     """
 
     user: int
-    waits: Waits
+    waits: LeakyBucket
     stuck: list[Callable[[], bool]] = field(default_factory=list)
     times: int = 0
     until_s: float = 0.0

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.fleet.arrivals import Arrival
-from vmplace.fleet.fleet_fit import FleetFlavour, OverTime, Room, host_room, over_time, room
+from vmplace.fleet.fleet_fit import FleetFlavour, OverTime, SpareCapacity, host_room, over_time, room
 from vmplace.fleet.fleet_host import Host
 from vmplace.fleet.fleet_model import Fleet, FleetSetup, arrivals
 from vmplace.fleet.loop_table import LoopTable, shipped_table
@@ -64,7 +64,9 @@ def test_a_guest_larger_than_its_node_takes_room_of_the_host() -> None:
 
 def test_hosts_without_room_are_not_counted() -> None:
     hosts = [host(), host(0), host(0, 0, 1, 1)]
-    assert room(hosts, TABLE, FleetFlavour(4, 1024, 0.3), 0.5) == Room(guests=7, hosts=2, below_threshold=3)
+    assert room(hosts, TABLE, FleetFlavour(4, 1024, 0.3), 0.5) == SpareCapacity(
+        guests=7, hosts=2, below_threshold=3
+    )
 
 
 def tried(found: Host, table: LoopTable, flavour: FleetFlavour, threshold: float) -> tuple[int, int]:
@@ -99,7 +101,7 @@ def test_room_is_what_trying_all_ways_finds() -> None:
 
 
 def test_figures_over_time_are_the_last_and_those_of_the_sorted() -> None:
-    moments = [Room(count, 100 - count, 0) for count in (*range(41, 0, -1), 21)]
+    moments = [SpareCapacity(count, 100 - count, 0) for count in (*range(41, 0, -1), 21)]
     assert over_time(moments[:41]).guests == OverTime(end=1, p5=3, p50=21)
     assert over_time(moments[:41]).hosts == OverTime(end=99, p5=61, p50=79)
 

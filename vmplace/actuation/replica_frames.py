@@ -16,7 +16,7 @@ MOST_DOUBTED = 1 << 16
 """Frames with copies that are asked for again at once: some 10 ms."""
 
 
-class Held:
+class ReplicatedFrames:
     """The frames that were replicated lately: eight bytes for each.
 
     KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.

@@ -20,7 +20,15 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
-from vmplace.actuation.replica_frames import BLOCK, Gfns, Held, affordable, blocks_of, runs_of, wanted_gfns
+from vmplace.actuation.replica_frames import (
+    BLOCK,
+    Gfns,
+    ReplicatedFrames,
+    affordable,
+    blocks_of,
+    runs_of,
+    wanted_gfns,
+)
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
@@ -275,7 +283,7 @@ class _Guest:
 
     name: str
     placement: Placement
-    held: Held = field(default_factory=Held)
+    held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
 
 

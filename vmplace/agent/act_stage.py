@@ -3,7 +3,7 @@
 import logging
 
 from vmplace.actuation.result import ActuationResult
-from vmplace.agent.balancing import KernelBalancing
+from vmplace.agent.balancing import BalancingSwitch
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.may_move import may_change, may_move, may_undo
@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 class ActStage:
     """Hands plans to the actuator, and judges what came of them."""
 
-    def __init__(self, state: LoopState, listener: Listener, balancing: KernelBalancing) -> None:
+    def __init__(self, state: LoopState, listener: Listener, balancing: BalancingSwitch) -> None:
         self._state = state
         self._listener = listener
         self._balancing = balancing

@@ -23,7 +23,7 @@ LEFT_TO_KERNEL = (
 )
 
 
-class KernelBalancing:
+class BalancingSwitch:
     """Switches the kernel's balancing off while guests are managed, and gives it back otherwise."""
 
     def __init__(self, state: LoopState) -> None:

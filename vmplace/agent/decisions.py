@@ -22,7 +22,7 @@ REFUSALS = {name: name for name in ("busy", "pinned", "gone", "vetoed")} | {"lef
 
 
 @dataclass(frozen=True)
-class Done:
+class GuestOutcome:
     """What was done for one guest in a window."""
 
     outcome: MoveOutcome | None = None
@@ -31,7 +31,7 @@ class Done:
     vcpus: tuple[VcpuSummary, ...] = ()
 
 
-def done_by_guest(result: ActuationResult) -> Mapping[str, Done]:
+def done_by_guest(result: ActuationResult) -> Mapping[str, GuestOutcome]:
     """Return what was done, by guest."""
     outcomes = {one.guest: one for one in result.outcomes}
     copies = {one.guest: one for one in result.replicas}
@@ -39,12 +39,14 @@ def done_by_guest(result: ActuationResult) -> Mapping[str, Done]:
     for move in result.pinned:
         vcpus[move.guest] = (*vcpus.get(move.guest, ()), vcpu_summary(move))
     return {
-        name: Done(outcomes.get(name), copies.get(name), result.dropped.get(name, 0), vcpus.get(name, ()))
+        name: GuestOutcome(
+            outcomes.get(name), copies.get(name), result.dropped.get(name, 0), vcpus.get(name, ())
+        )
         for name in {*outcomes, *copies, *result.dropped, *vcpus}
     }
 
 
-def remember(guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary, done: Done) -> None:
+def remember(guest: TrackedGuest, window: int, unix_s: float, plan: PlanSummary, done: GuestOutcome) -> None:
     """Add what was decided in a window; the same reasons again for doing nothing are no news."""
     mine, reasons, outcome = plan.of(guest.name), plan.reasons(guest.name), done.outcome
     decision = Decision(

@@ -19,7 +19,7 @@ SHORT_S = 0.05
 """After a look that took no longer, the next one may follow at once if a guest ended."""
 
 
-class Discovery:
+class CachedDiscovery:
     """Remembers the host and its guests for a while, less long if ``look_again`` is called."""
 
     def __init__(  # noqa: PLR0913 - seams but for the first three

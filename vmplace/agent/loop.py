@@ -11,7 +11,7 @@ from dataclasses import replace
 from vmplace import __version__
 from vmplace.agent import cost
 from vmplace.agent.act_stage import ActStage
-from vmplace.agent.balancing import KernelBalancing
+from vmplace.agent.balancing import BalancingSwitch
 from vmplace.agent.command_queue import CommandQueue
 from vmplace.agent.config import LoadedConfig
 from vmplace.agent.handovers import Handovers
@@ -33,7 +33,7 @@ from vmplace.agent.settle_stage import SettleStage, WindowCost
 from vmplace.agent.state import AgentStatus, PlanSummary
 from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.agent.trials import Trials
-from vmplace.agent.waiting import Waits
+from vmplace.agent.waiting import LoopWaits
 from vmplace.agent.wakeup import Wakeup
 from vmplace.policy.registry import AUTO
 from vmplace.policy.trial import SAMPLE_S
@@ -59,8 +59,8 @@ class Agent:
         self._interval = LookInterval(shortest_ms, longest_ms)
         self._window_ms = self._interval.window_ms
         self.listener = Listener(self.state)
-        self.waits = Waits(self.state, self.listener)
-        balancing = KernelBalancing(self.state)
+        self.waits = LoopWaits(self.state, self.listener)
+        balancing = BalancingSwitch(self.state)
         self.refresh_stage = RefreshStage(self.state, self.listener, balancing, loaded)
         self._sample_stage = SampleStage(self.state, self.waits)
         self._plan_stage = PlanStage(self.state)

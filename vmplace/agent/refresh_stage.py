@@ -2,7 +2,7 @@
 
 import logging
 
-from vmplace.agent.balancing import KernelBalancing
+from vmplace.agent.balancing import BalancingSwitch
 from vmplace.agent.config import DEFAULT_CONFIG, LoadedConfig, read_config
 from vmplace.agent.listening import Listener
 from vmplace.agent.loop_state import LoopState
@@ -18,7 +18,7 @@ class RefreshStage:
     """Looks host and guests up; ``reload_notes``: what came of reading vmplace.toml again."""
 
     def __init__(
-        self, state: LoopState, listener: Listener, balancing: KernelBalancing, loaded: LoadedConfig
+        self, state: LoopState, listener: Listener, balancing: BalancingSwitch, loaded: LoadedConfig
     ) -> None:
         self._state = state
         self._listener = listener

@@ -41,7 +41,7 @@ NOT_YET = {"gathers": False}
 
 
 @dataclass(frozen=True)
-class Watched:
+class RecordedPolicy:
     """A policy whose plans are kept; a copy is the policy's own: what it is asked is no decision."""
 
     policy: Policy
@@ -89,7 +89,7 @@ class RunRecorder:
         def keep(snapshot: Snapshot, plan: PlacementPlan) -> None:
             self._write(lambda recorder: self._keep(recorder, snapshot, plan))
 
-        return Watched(policy, keep)
+        return RecordedPolicy(policy, keep)
 
     def close(self) -> None:
         """End the recording."""

@@ -2,7 +2,7 @@
 
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.tracked_guest import TrackedGuest
-from vmplace.agent.waiting import Waits
+from vmplace.agent.waiting import LoopWaits
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages
 from vmplace.policy.plan import Mode
@@ -13,7 +13,7 @@ from vmplace.topology.guest import GuestTopology
 class SampleStage:
     """Asks the source; ``harvest_s``: how long that took at the ends of windows, in all."""
 
-    def __init__(self, state: LoopState, waits: Waits) -> None:
+    def __init__(self, state: LoopState, waits: LoopWaits) -> None:
         self._state = state
         self._waits = waits
         self.harvest_s = 0.0

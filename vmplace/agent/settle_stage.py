@@ -73,7 +73,7 @@ class SettleStage:
         unix_s = state.clock.unix_s()
         for guest in state.roster:
             with state.notes.fenced(f"guest {guest.name}: its decision is not kept"):
-                mine = done.get(guest.name, decisions.Done())
+                mine = done.get(guest.name, decisions.GuestOutcome())
                 guest.spend(mine.outcome.moved * PAGE_BYTES if mine.outcome else 0, state.now_ns())
                 decisions.remember(guest, state.status.windows + 1, unix_s, state.last_plan, mine)
         decisions.count_refusals(state.roster, result)

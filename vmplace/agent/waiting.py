@@ -5,7 +5,7 @@ from vmplace.agent.loop_state import LoopState
 from vmplace.garbage import Collector
 
 
-class Waits:
+class LoopWaits:
     """Windows and the rests between them, by the loop's clock."""
 
     def __init__(self, state: LoopState, listener: Listener) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from vmplace.actuation.replicator import can_replicate
 from vmplace.agent.config_sections import Config
 from vmplace.agent.discovered import Discovered
-from vmplace.agent.discovery import Discovery
+from vmplace.agent.discovery import CachedDiscovery
 from vmplace.agent.notifying_actuator import notifying
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.errors import UnsupportedHostError
@@ -54,7 +54,7 @@ def open_parts(
     counters, unmeasured = guest_cost(config)
     sensing = tuple(f"source {source.name} is in use, not {reason}" for reason in choice.reasons)
     return Parts(
-        discovery=Discovery(
+        discovery=CachedDiscovery(
             lambda: read_calibrated_host(bandwidth_file)[0],
             read_free_bytes,
             lambda: beside_numad(with_stated(looked(finder, budget_bytes), stated), numad),

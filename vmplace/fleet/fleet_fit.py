@@ -31,7 +31,7 @@ class FleetFlavour:
 
 
 @dataclass(frozen=True)
-class Room:
+class SpareCapacity:
     """Further guests that hosts take, on how many hosts, and how many of them below the threshold."""
 
     guests: int
@@ -49,18 +49,18 @@ class OverTime:
 
 
 @dataclass(frozen=True)
-class RoomOverTime:
-    """The same as ``Room``, each figure over time."""
+class SpareCapacityOverTime:
+    """The same as ``SpareCapacity``, each figure over time."""
 
     guests: OverTime
     hosts: OverTime
     below_threshold: OverTime
 
 
-def room(hosts: Iterable[Host], table: LoopTable, flavour: FleetFlavour, threshold: float) -> Room:
+def room(hosts: Iterable[Host], table: LoopTable, flavour: FleetFlavour, threshold: float) -> SpareCapacity:
     """Return the room for a flavour as hosts are now."""
     found = [host_room(host, table, flavour, threshold) for host in hosts]
-    return Room(
+    return SpareCapacity(
         sum(count for count, _ in found), sum(count > 0 for count, _ in found), sum(low for _, low in found)
     )
 
@@ -92,9 +92,9 @@ def _below(
     return count
 
 
-def over_time(moments: Sequence[Room]) -> RoomOverTime:
+def over_time(moments: Sequence[SpareCapacity]) -> SpareCapacityOverTime:
     """Return the figures of a run's moments, the last of them the end."""
-    return RoomOverTime(
+    return SpareCapacityOverTime(
         guests=_figures([one.guests for one in moments]),
         hosts=_figures([one.hosts for one in moments]),
         below_threshold=_figures([one.below_threshold for one in moments]),

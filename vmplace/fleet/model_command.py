@@ -11,7 +11,7 @@ import click
 
 from vmplace.errors import VmplaceError
 from vmplace.fleet.arrivals import Arrival, read_arrivals, write_arrivals
-from vmplace.fleet.fleet_fit import FleetFlavour, OverTime, Room, over_time, room
+from vmplace.fleet.fleet_fit import FleetFlavour, OverTime, SpareCapacity, over_time, room
 from vmplace.fleet.fleet_model import Fleet, FleetResult, FleetSetup, arrivals, simulated_fleet
 from vmplace.fleet.loop_table import shipped_table
 from vmplace.fleet.pressure_model import PressureModel, TableModel
@@ -199,7 +199,7 @@ def modelled(
     model: PressureModel,
 ) -> FleetModelled:
     """Return the figures of both runs, and the room for a flavour in each."""
-    rooms: dict[bool, list[Room]] = {False: [], True: []}
+    rooms: dict[bool, list[SpareCapacity]] = {False: [], True: []}
     table = shipped_table()
 
     def run(*, rebalances: bool) -> FleetResult:

@@ -4,7 +4,7 @@ from typing import TypedDict
 
 import msgspec
 
-from vmplace.fleet.fleet_fit import FleetFlavour, RoomOverTime
+from vmplace.fleet.fleet_fit import FleetFlavour, SpareCapacityOverTime
 from vmplace.fleet.fleet_model import FleetResult, FleetSetup
 
 
@@ -77,8 +77,8 @@ class FleetFit(msgspec.Struct, frozen=True):
 
     flavour: FleetFlavour
     threshold: float
-    nobody: RoomOverTime
-    watcher: RoomOverTime
+    nobody: SpareCapacityOverTime
+    watcher: SpareCapacityOverTime
 
 
 class FleetModelled(msgspec.Struct, frozen=True):

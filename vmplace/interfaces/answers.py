@@ -16,7 +16,7 @@ from vmplace.agent.state import GuestStatus, PlanSummary
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer, movable_names
-from vmplace.interfaces.guest_views import EffectView, GuestView, KeyView, PolicyView, WhyView
+from vmplace.interfaces.guest_views import EffectView, KeyView, PolicyView, ShowView, WhyView
 from vmplace.interfaces.look_budget import LookBudget, OverBudgetError
 from vmplace.interfaces.policy_view import policy_view
 from vmplace.interfaces.protocol import ACTS, Request, Response, refusal
@@ -79,14 +79,14 @@ class AgentAnswers:
         """Return what answers follow from that are kept."""
         return self._agent.host, self._agent.status.windows, movable_names(self._agent)
 
-    def show(self, name: str, uid: int = 0) -> GuestView:
+    def show(self, name: str, uid: int = 0) -> ShowView:
         """Return all that is known of one guest; raises OverBudgetError, UnknownGuestError."""
         guest = self._agent.roster.get(name)
         status = self._agent.status.guests.get(name)
         if guest is None or status is None:
             raise UnknownGuestError(name, self._agent.roster.names())
         topology = guest.topology
-        return GuestView(
+        return ShowView(
             name=name,
             status=status,
             windows=guest.pages.windows if guest.pages else 0,

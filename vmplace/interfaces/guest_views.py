@@ -10,7 +10,7 @@ from vmplace.agent.state import Decision, GuestStatus, PlanSummary
 from vmplace.topology.guest import Cell, RamRange, Vcpu
 
 
-class GuestView(msgspec.Struct, frozen=True):
+class ShowView(msgspec.Struct, frozen=True):
     """``show``: all that is known of one guest; ``decisions``: the last ten.
 
     Whoever may only look gets offsets from the lowest address in place of ``hva``.

@@ -18,7 +18,7 @@ import vmplace
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.completion_command import completion_code
 from vmplace.interfaces.guest_views import Installed, Uninstalled
-from vmplace.interfaces.installation import STATE, Changes, Installation, Manifest, Piece
+from vmplace.interfaces.installation import STATE, Changes, Installation, InstalledFile, Manifest
 from vmplace.interfaces.options import NothingError, examples, json_option, print_json
 from vmplace.outside import read_text
 
@@ -127,26 +127,26 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
     click.echo(f"vmplace itself is still in {PACKAGE}; pip uninstall vmplace, or remove its environment.")
 
 
-def pieces(command: Path, has_libvirt: bool) -> tuple[Piece, ...]:
+def pieces(command: Path, has_libvirt: bool) -> tuple[InstalledFile, ...]:
     """Return what belongs on a host whose vmplace is ``command``."""
     return tuple(_iter_pieces(command, has_libvirt))
 
 
-def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[Piece]:
+def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[InstalledFile]:
     for name in UNITS:
         text = read_text(PACKAGE / "interfaces" / name).replace(IN_UNIT, str(command))
-        yield Piece(Path("/etc/systemd/system", name), text.encode())
+        yield InstalledFile(Path("/etc/systemd/system", name), text.encode())
     example = (PACKAGE / "agent/vmplace.toml.example").read_bytes()
-    yield Piece(Path("/etc/vmplace/vmplace.toml"), example, is_settings=True)
+    yield InstalledFile(Path("/etc/vmplace/vmplace.toml"), example, is_settings=True)
     completion = Path("/usr/local/share/bash-completion/completions/vmplace")
-    yield Piece(completion, completion_code("bash").encode())
+    yield InstalledFile(completion, completion_code("bash").encode())
     if command != LINK:
-        yield Piece(LINK, target=str(command))
+        yield InstalledFile(LINK, target=str(command))
     hook = next((path for path in HOOKS if path.exists()), None)
     if has_libvirt and hook is not None:
         # The system's own Python may be older than the hook, or missing.
         text = read_text(hook).replace(HOOK_PYTHON, shlex.quote(str(Path(sys.executable).resolve())))
-        yield Piece(Path("/etc/libvirt/hooks/qemu.d/vmplace"), text.encode(), 0o755)
+        yield InstalledFile(Path("/etc/libvirt/hooks/qemu.d/vmplace"), text.encode(), 0o755)
 
 
 def _only_root(installation: Installation) -> None:

@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Piece:
+class InstalledFile:
     """A file, or with ``target`` a link, of an installation."""
 
     path: Path
@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Changes:
     """What an installation would do: write these pieces, and leave those paths as they are."""
 
-    to_write: tuple[Piece, ...] = ()
+    to_write: tuple[InstalledFile, ...] = ()
     kept: tuple[Path, ...] = ()
     in_the_way: tuple[Path, ...] = ()
 
@@ -100,7 +100,7 @@ class Installation:
         """Return the unit of a distribution's package, None without one."""
         return next((path for path in PACKAGED if self.at(path).exists()), None)
 
-    def changes(self, pieces: Iterable[Piece], noted: Mapping[str, str]) -> Changes:
+    def changes(self, pieces: Iterable[InstalledFile], noted: Mapping[str, str]) -> Changes:
         """Return what is to be done, by what is there and what an earlier installation noted."""
         to_write, kept, in_the_way = [], [], []
         for piece in pieces:
@@ -167,7 +167,7 @@ class Installation:
         return sorted(parent for parent in parents if not self.at(parent).exists())
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        _put(Piece(MANIFEST, msgspec.json.encode(manifest)), self.at(MANIFEST))
+        _put(InstalledFile(MANIFEST, msgspec.json.encode(manifest)), self.at(MANIFEST))
 
 
 def digest_of(path: Path) -> str | None:
@@ -186,7 +186,7 @@ def _link_digest(target: str) -> str:
     return f"link to {target}"
 
 
-def _put(piece: Piece, path: Path) -> None:
+def _put(piece: InstalledFile, path: Path) -> None:
     """Write a file whole, or not at all."""
     with _reported(path):
         if piece.target:

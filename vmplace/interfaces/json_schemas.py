@@ -25,7 +25,7 @@ TYPES = {
     "status": AgentStatus,
     "top": AgentStatus,
     "plan": PlanSummary,
-    "show": views.GuestView,
+    "show": views.ShowView,
     "why": views.WhyView,
     "fit": Fit,
     "advise": Advice,

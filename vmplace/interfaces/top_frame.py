@@ -15,7 +15,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True)
-class Order:
+class SortOrder:
     """An order of guests: its key, what it is called, and what of a guest it goes by."""
 
     key: str
@@ -24,11 +24,11 @@ class Order:
 
 
 ORDERS = (
-    Order("n", "name", lambda item: item[0]),
-    Order("l", "lar", lambda item: (item[1]["estimated_lar"] is None, item[1]["estimated_lar"] or 0)),
-    Order("m", "memory", lambda item: -item[1]["memory_bytes"]),
-    Order("v", "moved", lambda item: -item[1]["moved_bytes"]),
-    Order("r", "refused", lambda item: -refused(item[1])),
+    SortOrder("n", "name", lambda item: item[0]),
+    SortOrder("l", "lar", lambda item: (item[1]["estimated_lar"] is None, item[1]["estimated_lar"] or 0)),
+    SortOrder("m", "memory", lambda item: -item[1]["memory_bytes"]),
+    SortOrder("v", "moved", lambda item: -item[1]["moved_bytes"]),
+    SortOrder("r", "refused", lambda item: -refused(item[1])),
 )
 """The worst-placed first, or the largest."""
 

@@ -47,7 +47,7 @@ Group = Annotated[tuple[VcpuId, ...], msgspec.Meta(min_length=1, max_length=MOST
 Frames = Annotated[int, msgspec.Meta(ge=0, le=MOST_GFN)]
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True):
+class FrameRun(msgspec.Struct, frozen=True, array_like=True):
     """``npages`` frames after ``gap`` others.
 
     ``users``: a bit for each group that uses them.  ``rate``: how often, in the codes of page_rates.py.
@@ -67,7 +67,7 @@ class Handover(msgspec.Struct, frozen=True, array_like=True):
     unix_s: Seconds
     known_s: Seconds
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=MOST_GROUPS)]
-    runs: Annotated[tuple[Run, ...], msgspec.Meta(max_length=MOST_RUNS)]
+    runs: Annotated[tuple[FrameRun, ...], msgspec.Meta(max_length=MOST_RUNS)]
 
 
 def handover_text(handover: Handover) -> str:
@@ -146,12 +146,12 @@ class _Runs:
         first = np.flatnonzero(np.append(True, ~goes_on))
         return _Runs(self.gfn[first], np.add.reduceat(self.npages, first), self.key[first], self.rate[first])
 
-    def encoded(self) -> Iterator[Run]:
+    def encoded(self) -> Iterator[FrameRun]:
         end = 0
         for gfn, npages, key, rate in zip(
             self.gfn.tolist(), self.npages.tolist(), self.key.tolist(), self.rate.tolist(), strict=True
         ):
-            yield Run(gfn - end, npages, key >> 1, bool(key & 1), rate)
+            yield FrameRun(gfn - end, npages, key >> 1, bool(key & 1), rate)
             end = gfn + npages
 
 

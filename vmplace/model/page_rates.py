@@ -34,7 +34,7 @@ A_SECOND_NS = 1e9
 
 
 @dataclass(frozen=True)
-class Watched:
+class ObservedRange:
     """A range: the codes of its pages by node, a plane each, and what was seen of them in one window."""
 
     ram: RamRange
@@ -56,7 +56,7 @@ def begun_touch_rates(ram: RamRange, nodes: int) -> BlockRows:
     return BlockRows.built(nodes * block_count(ram), BYTE_ROW, ())
 
 
-def gone_on(ranges: Sequence[Watched], window_ns: int, *, remembered: int) -> list[BlockRows]:
+def gone_on(ranges: Sequence[ObservedRange], window_ns: int, *, remembered: int) -> list[BlockRows]:
     """Return the codes after a window of one guest, of each of its ranges.
 
     All bits were read at the same times, several times.  The rate is then as old, on average, as what was
@@ -69,7 +69,7 @@ def gone_on(ranges: Sequence[Watched], window_ns: int, *, remembered: int) -> li
     return [_stepped(one, table) for one in ranges]
 
 
-def _answers(ranges: Sequence[Watched], readings: int) -> npt.NDArray[np.uint64]:
+def _answers(ranges: Sequence[ObservedRange], readings: int) -> npt.NDArray[np.uint64]:
     """Return how many pages have each code and answer."""
     counts = np.zeros((CODES, readings + 1), np.uint64)
     for one in ranges:
@@ -78,7 +78,7 @@ def _answers(ranges: Sequence[Watched], readings: int) -> npt.NDArray[np.uint64]
     return counts
 
 
-def _stepped(one: Watched, table: Bytes) -> BlockRows:
+def _stepped(one: ObservedRange, table: Bytes) -> BlockRows:
     def parts() -> Iterator[tuple[Indexes, Bytes]]:
         for piece in _pieces(one):
             native.touch_rate_step(piece.codes, piece.shown, table)
@@ -107,7 +107,7 @@ def _learnt(counts: npt.NDArray[np.uint64], times: Floats) -> Floats:
     return touches[kind_of_code]
 
 
-def _pieces(one: Watched) -> Iterator[_Piece]:
+def _pieces(one: ObservedRange) -> Iterator[_Piece]:
     """Yield the rows that have a touch or a rate, some at a time.
 
     A bit that was seen counts as seen, even if the kernel has taken it away since.

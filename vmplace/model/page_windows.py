@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vmplace.model.page_rates import Watched, begun_touch_rates, gone_on
+from vmplace.model.page_rates import ObservedRange, begun_touch_rates, gone_on
 from vmplace.model.pages import (
     HEAT_WINDOWS,
     HISTORY_WINDOWS,
@@ -44,7 +44,9 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
 def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
     """Return the ranges with the rates after the window, for those whose bits were read early."""
     watched = {
-        one.ram.hva: Watched(one.ram, one.rate or begun_touch_rates(one.ram, len(batch.nids)), sample.by_node)
+        one.ram.hva: ObservedRange(
+            one.ram, one.rate or begun_touch_rates(one.ram, len(batch.nids)), sample.by_node
+        )
         for one, sample in zip(ranges, batch.ranges, strict=True)
         if sample.by_node and sample.by_node.early
     }

@@ -22,7 +22,7 @@ SQUARE = ((0, 1), (1, 2), (2, 3), (3, 0))
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One column of table 1: ``hot_share`` of the accesses go to node 0, the rest evenly elsewhere.
 
     ``latency`` in cycles, ``link_utilisation`` the mean of all links in 0..1; ``think`` (cycles) and
@@ -38,7 +38,9 @@ class Run:
     mlp: float
 
 
-def _program(name: str, best: tuple[float, ...], worst: tuple[float, ...]) -> tuple[Run, Run]:
+def _program(
+    name: str, best: tuple[float, ...], worst: tuple[float, ...]
+) -> tuple[PublishedRun, PublishedRun]:
     """Return both runs of a program from (MC imbalance, latency, link use, L3 MPKI, IPC) of each.
 
     All load on one of four controllers is an imbalance of 2.0, none a quarter each: linear between.
@@ -50,7 +52,7 @@ def _program(name: str, best: tuple[float, ...], worst: tuple[float, ...]) -> tu
     mlp = (l2 - l1) / (t2 - t1)
     think = max(t1 - l1 / mlp, 0.0)
     runs = [
-        Run(f"{name} {kind}", 0.25 + 0.75 * row[0] / 2.0, row[0], row[1], row[2], think, mlp)
+        PublishedRun(f"{name} {kind}", 0.25 + 0.75 * row[0] / 2.0, row[0], row[1], row[2], think, mlp)
         for kind, row in (("interleaved", best), ("first touch", worst))
     ]
     return runs[0], runs[1]
@@ -69,7 +71,7 @@ def square(local: float, hop: float, controller: float, link: float, queue: floa
     return routed(tuple(range(NODES)), local + hop * hops, np.full(NODES, controller), links, queue)
 
 
-def replayed(system: MemorySystem, run: Run) -> Load:
+def replayed(system: MemorySystem, run: PublishedRun) -> Load:
     """Return the model's answer to a run of table 1: 16 cores that access all nodes alike."""
     to = np.full(NODES, (1 - run.hot_share) / (NODES - 1))
     to[0] = run.hot_share

@@ -56,7 +56,7 @@ class PageUse:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EntryTouches:
     """What was seen of each entry: the one node that touched it, or -1; in how many windows; if written."""
 
     alone: NodeIndexes
@@ -92,7 +92,7 @@ def page_use(pages: TouchedPages) -> PageUse:
     return PageUse(owner, shared, written, in_use, unsure)
 
 
-def seen_of(pages: TouchedPages) -> Seen:
+def seen_of(pages: TouchedPages) -> EntryTouches:
     """Return what was seen of each entry in all windows together."""
     users, node = np.zeros((2, len(pages.heat)), np.uint8)
     for index, row in enumerate(pages.touches):
@@ -101,7 +101,7 @@ def seen_of(pages: TouchedPages) -> Seen:
         node += touched * np.uint8(index)
     # Touches from unknown nodes may be from several nodes.
     alone = _either((users == 1) & (node < pages.nodes), node.view(np.int8), np.int8(-1))
-    return Seen(alone, BITS[pages.seen], seen_written(pages))
+    return EntryTouches(alone, BITS[pages.seen], seen_written(pages))
 
 
 def seen_written(pages: TouchedPages) -> Bools:
@@ -123,7 +123,7 @@ def _either(which: Bools, one: NodeIndexes, other: NodeIndexes | np.int8) -> Nod
     return other ^ ((one ^ other) & -which.view(np.int8))
 
 
-def _are_private(pages: TouchedPages, seen: Seen) -> Bools:
+def _are_private(pages: TouchedPages, seen: EntryTouches) -> Bools:
     """Return for each block whether the pages in it have one node each, rather than several."""
     together = pages.by_block(seen.several)
     apart = pages.by_block((seen.windows > 1) & (seen.alone >= 0))
@@ -131,7 +131,7 @@ def _are_private(pages: TouchedPages, seen: Seen) -> Bools:
     return np.where(together + apart >= LEAST_PAGES, together <= apart, of_range)
 
 
-def _leader(pages: TouchedPages, seen: Seen) -> NodeIndexes:
+def _leader(pages: TouchedPages, seen: EntryTouches) -> NodeIndexes:
     """Return for each block the node that most pages in it belong to, -1 where it does not lead clearly."""
     counts = np.stack([pages.by_block(seen.alone == index) for index in range(pages.nodes)])
     order = np.sort(counts, axis=0)

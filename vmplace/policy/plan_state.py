@@ -26,7 +26,7 @@ KEPT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Known:
+class PlannedEntries:
     """Where one guest's entries were at the last plan; ``copied``: which have copies, as far as is known."""
 
     pages: tuple[TouchedPages, ...]
@@ -40,7 +40,7 @@ class State:
     ``think_ns``: what each guest was taken to work between two accesses.
     """
 
-    known: dict[str, Known] = field(default_factory=dict)
+    known: dict[str, PlannedEntries] = field(default_factory=dict)
     memories: dict[str, guard.Memory] = field(default_factory=dict)
     steady: dict[str, Steadiness] = field(default_factory=dict)
     think_ns: dict[str, float] = field(default_factory=dict)
@@ -58,11 +58,11 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         if before is None or name not in state.memories or not _is_of(entries.pages, before.pages):
             continue
         if _are_same(entries.pages, before.pages):
-            known[name], steady[name] = Known(entries.pages, before.copied), state.steady[name]
+            known[name], steady[name] = PlannedEntries(entries.pages, before.copied), state.steady[name]
             memories[name] = _same_memory(state.memories[name])
             continue
         at = entries_before(entries.pages, before.pages)
-        known[name] = Known(entries.pages, _taken(before.copied, at, False))
+        known[name] = PlannedEntries(entries.pages, _taken(before.copied, at, False))
         memories[name] = _memory_of(state.memories[name], at)
         old = state.steady[name]
         steady[name] = Steadiness(

@@ -36,7 +36,7 @@ from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView, Room
 from vmplace.policy.options import Weighing
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, Stay
 from vmplace.policy.plan_changes import allowed_places, changes_of, joined
-from vmplace.policy.plan_state import Known, State, carried_over, remembered
+from vmplace.policy.plan_state import PlannedEntries, State, carried_over, remembered
 from vmplace.policy.planner_view import Horizon, host_view, known_s
 from vmplace.policy.vcpu_plan import following_ns
 from vmplace.sampling.page_frames import block_offset
@@ -123,7 +123,8 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     after = replace(
         after,
         known={
-            name: Known(seen[name].pages, one == REPLICATED) for name, one in zip(places, done, strict=True)
+            name: PlannedEntries(seen[name].pages, one == REPLICATED)
+            for name, one in zip(places, done, strict=True)
         },
         memories={name: planner.memories[name] for name in places},
         steady={name: planner.steady[name] for name in places},

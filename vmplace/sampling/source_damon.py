@@ -22,7 +22,7 @@ import numpy as np
 
 from vmplace import held
 from vmplace.errors import VmplaceError
-from vmplace.held_limits import Room
+from vmplace.held_limits import UserQuota
 from vmplace.sampling.damon_admin import KDAMONDS, DamonAdmin, DamonHeldError
 from vmplace.sampling.damon_trace import Aggregation, RegionTrace, read_trace_layout
 from vmplace.sampling.page_arrays import Bytes
@@ -45,7 +45,7 @@ CHANGE_S, LONGEST_CHANGE_S = 30.0, 240.0
 """How often the RAM that DAMON watches is changed; for each guest more and more seldom."""
 LIBVIRT = "libvirt"
 LATE = "DAMON did not look at it in time: this process blocks its own memory map, or the host is busy"
-OTHERS = Room(most=KDAMONDS // 2, share=1, reserved=0)
+OTHERS = UserQuota(most=KDAMONDS // 2, share=1, reserved=0)
 """Kdamonds for guests that libvirt did not start: a user may have one more while half of the rest is free."""
 
 
@@ -57,7 +57,7 @@ class DamonLateError(VmplaceError):
 
 
 @dataclass
-class Watch:
+class WatchedGuest:
     """A guest as DAMON watches it; ``account``: whose kdamonds that one counts with."""
 
     guest: GuestTopology
@@ -85,10 +85,10 @@ class DamonSource:
             self._walk.close()
             raise
         self._proc, self._clock, self._traced = setup.proc, clock, traced
-        self._watched: dict[Identity, Watch] = {}
+        self._watched: dict[Identity, WatchedGuest] = {}
         self._armed_ns: dict[Identity, int] = {}
         # Kdamonds that may run though nobody reads them any more; guests that were not reported in time.
-        self._left: dict[Begun, Watch] = {}
+        self._left: dict[Begun, WatchedGuest] = {}
         self._late: set[Identity] = set()
         # When the RAM that is watched may be changed again, and how long to wait then.
         self._changes: dict[Identity, tuple[float, float]] = {}
@@ -142,7 +142,7 @@ class DamonSource:
             hint = "end what else uses DAMON, or set another source in vmplace.toml"
             raise VmplaceError(f"DAMON refused its settings: {err}", hint=hint) from err
         # What it finds is read as soon as it begins: else the first window would be reported late.
-        watch = self._watched[guest.identity] = Watch(guest, account, kdamond)
+        watch = self._watched[guest.identity] = WatchedGuest(guest, account, kdamond)
         self._reported(watch)
 
     def _leave(self, identity: Identity) -> None:
@@ -155,7 +155,7 @@ class DamonSource:
             if self._has_ended(left):
                 del self._left[kdamond]
 
-    def _has_ended(self, left: Watch) -> bool:
+    def _has_ended(self, left: WatchedGuest) -> bool:
         """Tell whether a kdamond has ended; turn it off if its process goes on and does not hold it up."""
         if not left.kdamond.runs(self._proc):
             return True
@@ -167,7 +167,7 @@ class DamonSource:
             LOG.warning("kdamond %s is not turned off", left.kdamond.pid, exc_info=True)
         return False
 
-    def _has_stopped(self, watch: Watch) -> bool:
+    def _has_stopped(self, watch: WatchedGuest) -> bool:
         """Tell whether somebody else turned the kdamond off; one that reports is not asked."""
         return watch.guest.identity in self._late and not watch.kdamond.runs(self._proc)
 
@@ -183,7 +183,7 @@ class DamonSource:
             raise VmplaceError("DAMON watches too many guests of this user", hint="use another source")
         return account
 
-    def _newest(self, watch: Watch, armed_ns: int) -> Aggregation:
+    def _newest(self, watch: WatchedGuest, armed_ns: int) -> Aggregation:
         """Return what was reported after the guest was armed; waits for that, but for none that was late."""
         late_ns, given_up_ns = armed_ns + round(LATE_S * 1e9), armed_ns + round(PATIENCE_S * 1e9)
         if watch.guest.identity in self._late:
@@ -204,12 +204,12 @@ class DamonSource:
         self._late.discard(watch.guest.identity)
         return found
 
-    def _reported(self, watch: Watch) -> Aggregation | None:
+    def _reported(self, watch: WatchedGuest) -> Aggregation | None:
         if watch.trace is None:
             watch.trace = self._traced(self._layout, watch.guest.pid, int(watch.kdamond.pid))
         return watch.trace.newest()
 
-    def _may_change(self, watch: Watch, ram: tuple[RamRange, ...]) -> bool:
+    def _may_change(self, watch: WatchedGuest, ram: tuple[RamRange, ...]) -> bool:
         """Tell whether to watch changed RAM: what DAMON learnt of the guest is lost."""
         if watch.guest.ram == ram:
             return False

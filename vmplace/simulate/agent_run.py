@@ -17,7 +17,7 @@ from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import GuestRule, LoadedConfig
 from vmplace.agent.config_sections import Config
 from vmplace.agent.discovered import Discovered
-from vmplace.agent.discovery import Discovery
+from vmplace.agent.discovery import CachedDiscovery
 from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
@@ -30,7 +30,7 @@ from vmplace.sampling.guest_cost import MemoryRate, cost_of
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.kernel_balancing import KernelBalancing
-from vmplace.simulate.simulation import SEED, Done, Simulation
+from vmplace.simulate.simulation import SEED, GuestCounters, Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.procfs import NORMAL_BALANCING
@@ -56,14 +56,14 @@ class SimulatedCost:
     name = "simulated"
 
     def __init__(self, simulation: Simulation) -> None:
-        self._done, self._last = simulation.done, dict[str, Done]()
+        self._done, self._last = simulation.done, dict[str, GuestCounters]()
         self._runs = {guest.spec.name: guest for guest in simulation.guests}
         self._rates: dict[str, MemoryRate] = {}
 
     def cost(self, guest: GuestTopology) -> float | None:
         """Return vCPU ns per instruction since the last call."""
         now, last = self._done[guest.name], self._last.get(guest.name)
-        self._last[guest.name] = Done(now.instructions, now.vcpu_ns, now.dram, now.span_ns)
+        self._last[guest.name] = GuestCounters(now.instructions, now.vcpu_ns, now.dram, now.span_ns)
         if last is None or now.span_ns == last.span_ns:
             return None
         span_ns = now.span_ns - last.span_ns
@@ -133,7 +133,7 @@ class AgentHost:
         machine, setup = self.machine, self.setup
         find = lambda: Discovered(machine.topologies())  # noqa: E731
         return Parts(
-            discovery=Discovery(machine.host, machine.free_bytes, find, machine.clock.monotonic),
+            discovery=CachedDiscovery(machine.host, machine.free_bytes, find, machine.clock.monotonic),
             source=TraceSource(machine, setup.sensor, setup.seed),
             policy=begun(setup.policy, Horizon(setup.scale, 1.0), actuator.ties()),
             policy_name=setup.policy,

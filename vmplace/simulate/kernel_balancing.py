@@ -12,7 +12,7 @@ from vmplace.policy.baselines.stock import BalancingPlanner
 from vmplace.simulate.agent_clock import WAKE_NS
 from vmplace.simulate.guest_run import GuestRun
 from vmplace.simulate.look import Look, Part
-from vmplace.simulate.source_views import Seen, looked, source_named
+from vmplace.simulate.source_views import SourceView, looked, source_named
 
 
 @dataclass
@@ -26,9 +26,9 @@ class KernelBalancing:
     looked_at_ns: float = 0.0
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
-    def look(self, guests: list[GuestRun], now_ns: float) -> dict[str, Seen]:
+    def look(self, guests: list[GuestRun], now_ns: float) -> dict[str, SourceView]:
         """Take in what faulted since the last look, and return it by guest."""
-        source, span, seen = source_named("hints"), now_ns - self.looked_at_ns, dict[str, Seen]()
+        source, span, seen = source_named("hints"), now_ns - self.looked_at_ns, dict[str, SourceView]()
         for guest in guests:
             name = guest.spec.name
             if parts := self.shown.pop(name, None):

@@ -21,7 +21,7 @@ from vmplace.model.credibility import credible
 from vmplace.model.fusion import fused
 from vmplace.model.metrics import Matrix
 from vmplace.policy.host_view import ABSENT, Bools, Indexes, NodeIndexes, row_sums
-from vmplace.simulate.source_views import Seen
+from vmplace.simulate.source_views import SourceView
 from vmplace.simulate.trace import Ints
 
 HALF_LIFE_NS = 120e6
@@ -74,7 +74,7 @@ class Learnt:
         self.read_ratio: float | None = None
         self.sharing: Matrix | None = None
 
-    def absorb(self, seen: Seen, span_ns: float) -> None:
+    def absorb(self, seen: SourceView, span_ns: float) -> None:
         """Add what a look showed of the ``span_ns`` before it."""
         kept = 0.5 ** (span_ns / self._half_life_ns)
         self.recent, self.read_ratio, self._estimate = seen.heat, seen.read_ratio, None
@@ -90,7 +90,7 @@ class Learnt:
         if not seen.certain:
             self._add_samples(seen, seen.samples, span_ns)
 
-    def _add_samples(self, seen: Seen, samples: Matrix, span_ns: float) -> None:
+    def _add_samples(self, seen: SourceView, samples: Matrix, span_ns: float) -> None:
         self._seen.add(seen.heat, _each(seen.heat, samples))
         each = _each(row_sums(seen.heat), row_sums(samples))[:, None]
         # As long as one write that was seen makes its page suspect.

@@ -73,7 +73,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownGuest:
     """All that is known of one guest: its windows, and where each page is first touched."""
 
     run: GuestRun
@@ -105,7 +105,7 @@ class Replay:
         return float(np.mean(list(self.finished_ns.values())))
 
 
-Chooser = Callable[[Known, Matrix, PlacementCosts], Course]
+Chooser = Callable[[KnownGuest, Matrix, PlacementCosts], Course]
 
 
 def oracle(
@@ -133,7 +133,7 @@ def oracle(
 
 
 def _step(
-    host: SimulatedHost, known: list[Known], now: list[Course], aims: list[Course], best: Replay
+    host: SimulatedHost, known: list[KnownGuest], now: list[Course], aims: list[Course], best: Replay
 ) -> tuple[list[Course], Replay] | None:
     """Return the best mixture on the way to the aims, or None if none is better than the present."""
 
@@ -158,7 +158,7 @@ def _step(
     return (mixed, replay) if mean_ns < best.mean_ns else None
 
 
-def _known(run: GuestRun, system: MemorySystem) -> Known:
+def _known(run: GuestRun, system: MemorySystem) -> KnownGuest:
     """Look at all windows of the guest in advance."""
     uses = []
     while True:
@@ -180,7 +180,7 @@ def _known(run: GuestRun, system: MemorySystem) -> Known:
     near = bool((system.controller[run.worker] > 0).all())
     first = run.first_touch_nodes(np.arange(run.spec.trace.npages))
     first = np.where(system.controller[first] > 0, first, _nearest(system, memory)[first]).astype(np.int8)
-    return Known(run, uses, first, memory, near, max(int(run.worker.sum()) - 1, 1))
+    return KnownGuest(run, uses, first, memory, near, max(int(run.worker.sum()) - 1, 1))
 
 
 def _nearest(system: MemorySystem, memory: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -188,7 +188,7 @@ def _nearest(system: MemorySystem, memory: npt.NDArray[np.intp]) -> npt.NDArray[
     return nearest
 
 
-def _untouched(known: Known) -> Course:
+def _untouched(known: KnownGuest) -> Course:
     count = known.uses[0].heat.shape[1]
     traffic = np.zeros((len(known.uses), count, count))
     for window, use in enumerate(known.uses):
@@ -198,7 +198,7 @@ def _untouched(known: Known) -> Course:
     return Course(traffic, np.zeros(len(known.uses)))
 
 
-def best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
+def best_course(known: KnownGuest, prices: Matrix, costs: PlacementCosts) -> Course:
     """Return the schedule that is best at ``prices`` (ns of the guest's time per access)."""
     states = len(known.states)
     to_go = np.zeros((len(known.first), states + 1))
@@ -218,7 +218,7 @@ def best_course(known: Known, prices: Matrix, costs: PlacementCosts) -> Course:
     return followed(known, chosen, costs)
 
 
-def followed(known: Known, chosen: list[npt.NDArray[np.int8]], costs: PlacementCosts) -> Course:
+def followed(known: KnownGuest, chosen: list[npt.NDArray[np.int8]], costs: PlacementCosts) -> Course:
     """Return the traffic and the pauses of the courses that ``chosen`` tells, window by window."""
     states, count = len(known.states), known.uses[0].heat.shape[1]
     at = np.searchsorted(known.states, known.first)
@@ -237,7 +237,7 @@ def followed(known: Known, chosen: list[npt.NDArray[np.int8]], costs: PlacementC
     return Course(traffic, pause)
 
 
-def served(known: Known, use: WindowUse, prices: Matrix) -> Matrix:
+def served(known: KnownGuest, use: WindowUse, prices: Matrix) -> Matrix:
     """Return what the window's accesses to each page cost, by the page's place; the last place is copies."""
     cost = np.empty((len(use.pages), len(known.states) + 1))
     cost[:, :-1] = use.heat @ prices[:, known.states]
@@ -246,12 +246,12 @@ def served(known: Known, use: WindowUse, prices: Matrix) -> Matrix:
     return cost
 
 
-def _move_ns(known: Known, use: WindowUse, costs: PlacementCosts) -> float:
+def _move_ns(known: KnownGuest, use: WindowUse, costs: PlacementCosts) -> float:
     pages = known.run.unit_pages
     return costs.unit_ns(pages) / max(use.parallelism, 1.0) + costs.flush_ns * pages / HUGE_PAGES
 
 
-def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -> Replay:
+def _replayed(host: SimulatedHost, known: list[KnownGuest], schedule: list[Course]) -> Replay:
     """Run the schedules side by side."""
     system, count = host.system, len(host.cpus)
     window = [0] * len(known)
@@ -294,7 +294,7 @@ def _replayed(host: SimulatedHost, known: list[Known], schedule: list[Course]) -
     return Replay(finished, prices, meter)
 
 
-def _demand(known: list[Known], window: list[int], running: list[int], traffics: list[Matrix]) -> Demand:
+def _demand(known: list[KnownGuest], window: list[int], running: list[int], traffics: list[Matrix]) -> Demand:
     nothing = np.zeros((0, traffics[0].shape[0]))
     base = [known[g].run.speed_evidence() for g in running]
     guests = tuple(
@@ -311,7 +311,7 @@ def _demand(known: list[Known], window: list[int], running: list[int], traffics:
 
 def _marginal(  # noqa: PLR0913  (one moment of the replay)
     system: MemorySystem,
-    known: list[Known],
+    known: list[KnownGuest],
     window: list[int],
     running: list[int],
     traffics: list[Matrix],

@@ -7,11 +7,11 @@ and has learnt all before it begins.  Unlike ``oracle`` it follows no change: a 
 import numpy as np
 
 from vmplace.model.metrics import Matrix
-from vmplace.simulate.oracle import Course, Known, followed, served
+from vmplace.simulate.oracle import Course, KnownGuest, followed, served
 from vmplace.simulate.placement_costs import FREE, PlacementCosts
 
 
-def static_course(known: Known, prices: Matrix, _costs: PlacementCosts) -> Course:
+def static_course(known: KnownGuest, prices: Matrix, _costs: PlacementCosts) -> Course:
     """Return the schedule in which each page stays where all windows together are best at ``prices``."""
     total = np.zeros((len(known.first), len(known.states) + 1))
     for use, price in zip(known.uses, prices, strict=True):

@@ -49,7 +49,7 @@ INSTRUCTIONS_PER_ACCESS = 3.0
 
 
 @dataclass
-class Done:
+class GuestCounters:
     """What one guest did so far, as counters of its vCPUs tell: exact sums, times in ns of the trace."""
 
     instructions: float = 0.0
@@ -89,7 +89,7 @@ class Simulation:
         self.watched = policy.reach is Reach.WATCHED
         self.kernel: KernelBalancing | None = None
         self.recorded = policy.reach in (Reach.WATCHED, Reach.AGENT)
-        self.done = {guest.spec.name: Done() for guest in guests}
+        self.done = {guest.spec.name: GuestCounters() for guest in guests}
         self.active = list(guests)
         self.finished: dict[str, float] = {}
         for guest in guests:

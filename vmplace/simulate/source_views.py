@@ -46,7 +46,7 @@ HINT_CEILING = 64.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class SourceView:
     """What a source shows: estimated DRAM accesses [P, N], and to which pages it saw a write.
 
     ``read_ratio``: share of reads among what was seen; None if no written page can go unseen.
@@ -69,10 +69,10 @@ class Seen:
         return (self.vcpu_ns / max(parallelism, 1.0) + self.flushes * flush_ns) / CLOCK_SCALE
 
 
-Source = Callable[[Look, np.random.Generator], Seen]
+Source = Callable[[Look, np.random.Generator], SourceView]
 
 
-def looked(source: Source, look: Look, chance: np.random.Generator) -> Seen:
+def looked(source: Source, look: Look, chance: np.random.Generator) -> SourceView:
     """Return what ``source`` shows; it is asked only for pages near which something happened."""
     seen, npages = source(look.near, chance), len(look.before)
     written = np.zeros(npages, np.bool_)
@@ -88,12 +88,12 @@ def _spread(some: Matrix, rows: Indexes, npages: int) -> Matrix:
     return whole
 
 
-def see_full(look: Look, chance: np.random.Generator) -> Seen:
+def see_full(look: Look, chance: np.random.Generator) -> SourceView:
     """Return the truth."""
-    return Seen(look.dram, row_sums(look.stores) > 0)
+    return SourceView(look.dram, row_sums(look.stores) > 0)
 
 
-def see_bits(look: Look, chance: np.random.Generator) -> Seen:
+def see_bits(look: Look, chance: np.random.Generator) -> SourceView:
     """Return accessed and dirty bits, and how hot pages are by how soon their bits were seen."""
     times = reading_times(FIRST_READING_NS, look.span_ns)
     # A bit is set by the first touch: after this many, were they counted in fractions.
@@ -104,15 +104,15 @@ def see_bits(look: Look, chance: np.random.Generator) -> Seen:
     dirty = chance.random(due.shape) < _chance_of_any(look.stores)
     heat = expected_touches(first, times, look.before)
     cost = SET_BIT_NS * float(np.count_nonzero(first < len(times)))
-    return Seen(_scaled(heat, look), row_sums(dirty.astype(np.float64)) > 0, vcpu_ns=cost, flushes=1)
+    return SourceView(_scaled(heat, look), row_sums(dirty.astype(np.float64)) > 0, vcpu_ns=cost, flushes=1)
 
 
-def see_idle(look: Look, chance: np.random.Generator) -> Seen:
+def see_idle(look: Look, chance: np.random.Generator) -> SourceView:
     """Refuse: accessed bits of the host's own page tables tell of no node, and these policies need them."""
     raise VmplaceError("source idle shows no nodes", hint="it is for policies agent:NAME")
 
 
-def see_hints(look: Look, chance: np.random.Generator) -> Seen:
+def see_hints(look: Look, chance: np.random.Generator) -> SourceView:
     """Return what the faults on a few unmapped pages tell: a node, and a heat from the delay."""
     nodes, counts, armed = _hints(look, chance)
     heat = np.zeros_like(look.dram)
@@ -121,10 +121,10 @@ def see_hints(look: Look, chance: np.random.Generator) -> Seen:
     wrote = chance.random(len(counts)) < row_sums(look.stores) / np.maximum(row_sums(look.touches), 1e-9)
     ratio = 1 - float((wrote & armed).sum()) / max(int(armed.sum()), 1)
     samples, cost = (heat > 0).astype(np.float64), HINT_FAULT_NS * float(armed.sum())
-    return Seen(_scaled(heat, look), wrote & armed, ratio, samples, vcpu_ns=cost, flushes=1)
+    return SourceView(_scaled(heat, look), wrote & armed, ratio, samples, vcpu_ns=cost, flushes=1)
 
 
-def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
+def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> SourceView:
     """Return samples of one access in ``period``: most writes go unseen, as they do on real hosts."""
     dram, stores = look.dram, look.stores
     sampled = chance.poisson(dram / period).astype(np.float64)
@@ -132,7 +132,7 @@ def see_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIO
     return _sampled(look, sampled, writes)
 
 
-def see_hits(look: Look, chance: np.random.Generator, period: int = IBS_CYCLES) -> Seen:
+def see_hits(look: Look, chance: np.random.Generator, period: int = IBS_CYCLES) -> SourceView:
     """Return samples of all accesses, hits of caches among them: one every ``period`` cycles of a vCPU."""
     taken = look.vcpu_ns * CLOCK_GHZ * MEMORY_SHARE * CLOCK_SCALE / period
     hits, stores = look.hits, look.stores
@@ -141,7 +141,7 @@ def see_hits(look: Look, chance: np.random.Generator, period: int = IBS_CYCLES) 
     return _sampled(look, sampled, writes)
 
 
-def see_bits_and_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> Seen:
+def see_bits_and_samples(look: Look, chance: np.random.Generator, period: int = IBS_PERIOD) -> SourceView:
     """Return bits, and samples beside them."""
     who, often = see_bits(look, chance), see_samples(look, chance, period)
     cost = who.vcpu_ns + often.vcpu_ns
@@ -149,11 +149,11 @@ def see_bits_and_samples(look: Look, chance: np.random.Generator, period: int = 
     return replace(who, written=written, samples=often.samples, certain=True, vcpu_ns=cost)
 
 
-def _sampled(look: Look, sampled: Matrix, writes: Indexes) -> Seen:
+def _sampled(look: Look, sampled: Matrix, writes: Indexes) -> SourceView:
     """Return what so many samples of each page and node show, so many of which wrote."""
     total, wrote = float(sampled.sum()), row_sums(writes.astype(np.float64))
     ratio = 1 - float(wrote.sum()) / max(total, 1.0)
-    return Seen(_scaled(sampled, look), wrote > 0, ratio, sampled, vcpu_ns=SAMPLE_NS * total)
+    return SourceView(_scaled(sampled, look), wrote > 0, ratio, sampled, vcpu_ns=SAMPLE_NS * total)
 
 
 def _chance_of_any(expected: Matrix) -> Matrix:
@@ -183,7 +183,7 @@ def _scaled(heat: Matrix, look: Look) -> Matrix:
     return scaled
 
 
-SAMPLING: Mapping[str, Callable[..., Seen]] = {
+SAMPLING: Mapping[str, Callable[..., SourceView]] = {
     "ibs": see_samples,
     "ibs-hits": see_hits,
     "ad+ibs": see_bits_and_samples,

@@ -6,7 +6,7 @@ import numpy as np
 
 from vmplace.actuation.replica_frames import (
     MOST_DOUBTED,
-    Held,
+    ReplicatedFrames,
     affordable,
     blocks_of,
     runs_of,
@@ -35,7 +35,7 @@ def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
 
 
 def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some() -> None:
-    held, frames = Held(), np.array([3, 5, 9], np.uint64)
+    held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
     assert held.note(frames, np.array([9, 3], np.uint64)) == 2
     asked = []
     for dropped in (0, 1, 1, 3):
@@ -45,19 +45,19 @@ def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some()
 
 
 def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
-    held, frames = Held(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
+    held, frames = ReplicatedFrames(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
     held.note(frames, frames)
     held.note_drops(1)
     assert [len(held.missing(frames)) for _ in range(4)] == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
 
 
 def test_frames_that_lost_their_copies_count_anew() -> None:
-    held, frames = Held(), np.array([3, 5], np.uint64)
+    held, frames = ReplicatedFrames(), np.array([3, 5], np.uint64)
     assert [held.note(frames, frames), held.note(frames, frames[:1]), held.note(frames, frames)] == [2, 0, 1]
 
 
 def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
-    held, frames = Held(), np.array([3, 5, 9], np.uint64)
+    held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
     held.note(frames, frames)
     assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
     assert held.any() and held.take(frames).tolist() == [3] and not held.any()

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.unit.agent.agent_world import HVA, NPAGES, World, guest
 from tests.unit.agent.test_limits import move
 from vmplace.actuation.result import ActuationResult, MoveOutcome, ReplicaOutcome
-from vmplace.agent.decisions import Done, done_by_guest, remember
+from vmplace.agent.decisions import GuestOutcome, done_by_guest, remember
 from vmplace.agent.limits import CUT, GuestLimits, limited
 from vmplace.agent.state import Decision, PlanSummary, VcpuSummary, summary
 from vmplace.policy.options import Option, Weighing
@@ -17,7 +17,7 @@ PLAN = summary(PlacementPlan(stays=(Stay("db1", "it rests well"),), weighings=(W
 TIED = VcpuMove("db1", {0: (4,), 1: (5,)}, (0, 1), 1, "they fit")
 
 
-def remembered(*done: Done, plan: PlanSummary = PLAN) -> list[Decision]:
+def remembered(*done: GuestOutcome, plan: PlanSummary = PLAN) -> list[Decision]:
     """Return the decisions that are kept of a guest for which this was done, window by window."""
     agent = World([guest("db1")]).agent()
     agent.run(windows=1)
@@ -30,18 +30,20 @@ def remembered(*done: Done, plan: PlanSummary = PLAN) -> list[Decision]:
 
 
 def test_a_decision_has_what_was_weighed():
-    (one,) = remembered(Done(), Done())
+    (one,) = remembered(GuestOutcome(), GuestOutcome())
     assert one.weighing == WEIGHING
 
 
 def test_copies_made_dropped_and_vcpus_tied_are_news_each():
     copies, tied = ReplicaOutcome("db1", replicated=2, left=3), VcpuSummary("db1", (0, 1), (0, 1), 1, "")
-    made, dropped, placed = remembered(Done(copies=copies), Done(dropped_pages=2), Done(vcpus=(tied,)))
+    made, dropped, placed = remembered(
+        GuestOutcome(copies=copies), GuestOutcome(dropped_pages=2), GuestOutcome(vcpus=(tied,))
+    )
     assert (made.copies, dropped.dropped_bytes, placed.vcpus) == (copies, 8192, (tied,))
 
 
 def test_copies_that_were_there_already_are_no_news():
-    assert len(remembered(*[Done(copies=ReplicaOutcome("db1"))] * 3)) == 1
+    assert len(remembered(*[GuestOutcome(copies=ReplicaOutcome("db1"))] * 3)) == 1
 
 
 def test_what_was_done_is_sorted_by_guest():
@@ -49,7 +51,7 @@ def test_what_was_done_is_sorted_by_guest():
         (MoveOutcome("a", moved=1),), (), (ReplicaOutcome("b", replicated=1),), (TIED,), {"a": 5}
     )
     done = done_by_guest(result)
-    assert done["a"] == Done(MoveOutcome("a", moved=1), dropped_pages=5)
+    assert done["a"] == GuestOutcome(MoveOutcome("a", moved=1), dropped_pages=5)
     assert done["b"].copies == ReplicaOutcome("b", replicated=1)
     assert [(one.vcpu_ids, one.nid) for one in done["db1"].vcpus] == [((0, 1), 1)]
     assert result.pinned_vcpus == 2

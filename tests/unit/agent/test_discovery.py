@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from tests.unit.agent.agent_world import HOST, guest
 from vmplace.agent.discovered import Discovered
-from vmplace.agent.discovery import GUESTS_S, HOST_S, LOOK_SHARE, Discovery
+from vmplace.agent.discovery import GUESTS_S, HOST_S, LOOK_SHARE, CachedDiscovery
 
 
 class Surroundings:
     def __init__(self) -> None:
         self.now, self.free, self.host_reads = 0.0, 5, 0
         self.found = Discovered((guest("db1"),))
-        self.discovery = Discovery(
+        self.discovery = CachedDiscovery(
             self.read_host, lambda _nid: self.free, lambda: self.found, lambda: self.now
         )
 
@@ -105,7 +105,7 @@ def test_a_guest_that_ends_brings_a_short_look_at_once():
 def test_what_is_reported_late_is_taken_up_at_once():
     """A look that waited for libvirt is made more seldom, but must not be how guests learn their policy."""
     here, late = Surroundings(), list[str]()
-    here.discovery = Discovery(
+    here.discovery = CachedDiscovery(
         here.read_host, lambda _nid: 5, lambda: here.found, lambda: here.now, has_news=lambda: bool(late)
     )
     here.discovery.guests()

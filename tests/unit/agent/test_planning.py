@@ -8,7 +8,7 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.config_sections import DecisionsSection
 from vmplace.agent.orders import Order
 from vmplace.agent.planning import CpuBudget
-from vmplace.agent.run_recorder import Watched
+from vmplace.agent.run_recorder import RecordedPolicy
 from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
 
@@ -48,7 +48,7 @@ def names_of(snapshot: Snapshot) -> tuple[str, ...]:
 @pytest.mark.parametrize("is_kept", [False, True], ids=["not recorded", "recorded"])
 def test_to_find_the_guest_that_fails_charges_nobody_for_a_plan(is_kept: bool) -> None:
     policy, kept = Remembers(), []
-    watched = Watched(policy, lambda snapshot, _: kept.append(names_of(snapshot)))
+    watched = RecordedPolicy(policy, lambda snapshot, _: kept.append(names_of(snapshot)))
     world = World([guest("bad"), guest("good"), guest("fine")], policy=watched if is_kept else policy)
     world.agent().run(windows=2)
     assert {frozenset(names) for names in policy.planned} == {frozenset({"good", "fine"})}

@@ -20,7 +20,7 @@ from vmplace.actuation import gfn_kernel, undo
 from vmplace.actuation.batch import Hvas, NativeKernel, Status
 from vmplace.agent.config import read_config
 from vmplace.agent.config_sections import Config
-from vmplace.agent.discovery import Discovery
+from vmplace.agent.discovery import CachedDiscovery
 from vmplace.agent.parts import Actuator, Parts
 from vmplace.agent.wiring import found_of
 from vmplace.interfaces.agent_command import Beat, run_agent, start_log
@@ -113,7 +113,7 @@ def main() -> None:
         MovingKernel.slow_nid = int(does == "undoes")
         for module in (gfn_kernel, undo):
             setattr(module, NativeKernel.__name__, MovingKernel)
-    discovery = Discovery(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
+    discovery = CachedDiscovery(lambda: HOST, lambda _nid: 1 << 30, lambda: found_of(finder.find(), 1 << 30))
 
     def open_parts(_config: Config, actuator: Actuator, _beat: Beat) -> Parts:
         return Parts(discovery, world, home.plan, "auto", actuator, holds=finder.holds)

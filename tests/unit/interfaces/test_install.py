@@ -24,7 +24,7 @@ from vmplace.agent.wakeup import Wakeup
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import install_command, installation
 from vmplace.interfaces.cli import cli
-from vmplace.interfaces.installation import Installation, Manifest, Piece
+from vmplace.interfaces.installation import Installation, InstalledFile, Manifest
 
 CHECKOUT = Path(__file__).parents[3]
 UNIT = "etc/systemd/system/vmplace.service"
@@ -181,7 +181,7 @@ def test_an_installation_that_was_cut_short_is_removed_whole(image: Path, monkey
     before = tree(image)
     put = installation._put
 
-    def cut(piece: Piece, path: Path) -> None:
+    def cut(piece: InstalledFile, path: Path) -> None:
         if path.name == "vmplace-metrics.service":
             raise KeyboardInterrupt
         put(piece, path)

@@ -13,8 +13,8 @@ from vmplace.model.evidence import entries_of
 from vmplace.model.handover import (
     MOST_RUNS,
     MOST_TEXT,
+    FrameRun,
     Handover,
-    Run,
     handover_of,
     handover_text,
     parse_handover,
@@ -224,7 +224,7 @@ def test_a_scattered_pattern_stays_small():
     assert reported is not None and len(reported.runs) <= MOST_RUNS
     assert len(handover_text(reported)) <= MOST_TEXT
     largest = Handover(
-        1, 1 << 40, 1 << 40, ((0,),) * 31, (Run(1 << 28, 1 << 28, (1 << 31) - 1, True, 255),) * MOST_RUNS
+        1, 1 << 40, 1 << 40, ((0,),) * 31, (FrameRun(1 << 28, 1 << 28, (1 << 31) - 1, True, 255),) * MOST_RUNS
     )
     assert len(handover_text(largest)) <= MOST_TEXT
 
@@ -278,7 +278,7 @@ def test_runs_of_any_length_are_taken_without_harm():
     chance = np.random.default_rng(4)
     for _ in range(50):
         runs = tuple(
-            Run(
+            FrameRun(
                 int(chance.choice((0, 1, 511, 1 << 30))),
                 int(chance.choice((1, 512, 4000, 1 << 30))),
                 1,

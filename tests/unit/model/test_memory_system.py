@@ -6,7 +6,7 @@ from vmplace.model.published import (
     CARREFOUR_2013,
     CARREFOUR_TABLE_1,
     SHARED_LIBRARY_TICKS,
-    Run,
+    PublishedRun,
     replayed,
     square,
 )
@@ -23,12 +23,12 @@ def from_all_to(*to: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("run", CARREFOUR_TABLE_1, ids=lambda run: run.name)
-def test_latencies_of_carrefour_table_1_come_out_within_10_percent(run: Run):
+def test_latencies_of_carrefour_table_1_come_out_within_10_percent(run: PublishedRun):
     assert replayed(CARREFOUR_2013, run).latencies[0] == pytest.approx(run.latency, rel=0.10)
 
 
 @pytest.mark.parametrize("run", CARREFOUR_TABLE_1, ids=lambda run: run.name)
-def test_link_loads_of_carrefour_table_1_come_out_within_10_percent(run: Run):
+def test_link_loads_of_carrefour_table_1_come_out_within_10_percent(run: PublishedRun):
     links = replayed(CARREFOUR_2013, run).utilisation[4:].mean()
     assert links == pytest.approx(run.link_utilisation, rel=0.10)
 

@@ -17,7 +17,7 @@ from tests.unit.sampling.damon_files import KDAMONDS, put, put_damon, sleeping, 
 from vmplace import apart, held
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
-from vmplace.held_limits import Room
+from vmplace.held_limits import UserQuota
 from vmplace.sampling import damon_admin, source_damon
 from vmplace.sampling.damon_trace import Aggregation
 from vmplace.sampling.source import SourceSetup
@@ -61,7 +61,7 @@ class Reported:
 def kdamonds(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(damon_admin, "KDAMONDS", KDAMONDS)
     monkeypatch.setattr(source_damon, "KDAMONDS", KDAMONDS)
-    monkeypatch.setattr(source_damon, "OTHERS", Room(most=4, share=0, reserved=0))
+    monkeypatch.setattr(source_damon, "OTHERS", UserQuota(most=4, share=0, reserved=0))
     monkeypatch.setattr(Reported, "silent", set())
     monkeypatch.setattr(Reported, "closed", [])
     with ExitStack() as stack:
@@ -210,7 +210,7 @@ def test_a_kdamond_that_somebody_else_turned_off_is_begun_anew(
 def test_a_user_with_many_guests_leaves_kdamonds_to_others_and_to_libvirts(
     source: DamonSource, guests: list[GuestTopology], sysfs: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(source_damon, "OTHERS", Room(most=4, share=1, reserved=0))
+    monkeypatch.setattr(source_damon, "OTHERS", UserQuota(most=4, share=1, reserved=0))
     mine = [replace(guest, uid=1000) for guest in guests]
     for guest in mine[:2]:
         source.arm(guest)
@@ -224,7 +224,7 @@ def test_a_kdamond_that_cannot_be_ended_counts_with_its_user_and_one_that_ended_
     source: DamonSource, guests: list[GuestTopology], sysfs: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    monkeypatch.setattr(source_damon, "OTHERS", Room(most=1, share=0, reserved=0))
+    monkeypatch.setattr(source_damon, "OTHERS", UserQuota(most=1, share=0, reserved=0))
     evil, good, _ = (replace(guest, uid=1000) for guest in guests)
     with waiting(tmp_path / "fifo") as process:
         put(sysfs / ADMIN / "0/pid", str(process.pid))

@@ -18,11 +18,11 @@ from tests.unit.simulate.small_trace import arrays_of, shared_pages
 from tests.unit.simulate.test_agent_run import KVM, simulation_of, spec_of
 from vmplace.agent.actuator import HostActuator
 from vmplace.agent.discovered import Discovered
-from vmplace.agent.discovery import Discovery
+from vmplace.agent.discovery import CachedDiscovery
 from vmplace.agent.loop import Agent
 from vmplace.agent.news import News
 from vmplace.agent.parts import Parts
-from vmplace.model.handover import MOST_RUNS, Handover, Run, handover_of, handover_text
+from vmplace.model.handover import MOST_RUNS, FrameRun, Handover, handover_of, handover_text
 from vmplace.policy.plan import PlacementPlan, Snapshot
 from vmplace.simulate.agent_host import UNIX_EPOCH_S
 from vmplace.simulate.agent_run import AgentHost, AgentSetup, quiet
@@ -65,7 +65,7 @@ class Arrival(AgentHost):
             self.seen.append((machine.clock.monotonic(), self.lar()))
             return parts.policy(snapshot)
 
-        discovery = Discovery(machine.host, machine.free_bytes, find, machine.clock.monotonic)
+        discovery = CachedDiscovery(machine.host, machine.free_bytes, find, machine.clock.monotonic)
         return replace(parts, discovery=discovery, policy=policy)
 
     def managed(self, windows: int) -> Agent:
@@ -121,9 +121,9 @@ def test_what_is_false_is_corrected(tmp_path: Path):
     assert host.seen[-1][1] >= 0.9
 
 
-def _next_vcpus() -> Iterator[Run]:
+def _next_vcpus() -> Iterator[FrameRun]:
     for page in range(MOST_RUNS):
-        yield Run(0, 1, 1 << (thread_of(page) + 1) % 4, False, 0)
+        yield FrameRun(0, 1, 1 << (thread_of(page) + 1) % 4, False, 0)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 
 from vmplace.simulate.learnt import Learnt
 from vmplace.simulate.look import Look, Part, WindowTruth
-from vmplace.simulate.source_views import CLOCK_SCALE, HINT_PAGES, Seen, looked, source_named
+from vmplace.simulate.source_views import CLOCK_SCALE, HINT_PAGES, SourceView, looked, source_named
 from vmplace.simulate.trace import NEAR_PAGES
 from vmplace.simulate.watch_costs import HINT_FAULT_NS, SAMPLE_NS, SET_BIT_NS
 
@@ -21,7 +21,7 @@ def truth() -> WindowTruth:
     return WindowTruth(dram, dram, stores)
 
 
-def seen_by(source: str) -> Seen:
+def seen_by(source: str) -> SourceView:
     look = Look([Part(truth(), 1.0, 2e6, 8e6)], np.zeros((NPAGES, 2)))
     return looked(source_named(source), look, np.random.default_rng(5))
 
@@ -41,7 +41,7 @@ def test_to_be_watched_costs_what_each_bit_fault_and_sample_costs() -> None:
 
 
 def test_a_cost_is_shared_by_the_vcpus_and_a_flush_holds_up_all_of_a_longer_time() -> None:
-    seen = Seen(np.zeros((1, 1)), np.zeros(1, np.bool_), vcpu_ns=8000.0, flushes=1)
+    seen = SourceView(np.zeros((1, 1)), np.zeros(1, np.bool_), vcpu_ns=8000.0, flushes=1)
     assert seen.held_up_ns(4.0, 5000.0) == (2000.0 + 5000.0) / CLOCK_SCALE
 
 

@@ -5,6 +5,6 @@ import sys
 
 sys.path.insert(0, "/usr/share/vmplace-lab")
 
-from lab.commands import main  # noqa: E402
+from lab.commands import main
 
 main()

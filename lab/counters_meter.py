@@ -169,12 +169,16 @@ class MeterReading:
 
 @dataclass(frozen=True)
 class GuestTotals:
-    """What was counted of one guest on all CPUs, as in ``MeterReading``, at one moment."""
+    """What was counted of one guest on all CPUs, as in ``MeterReading``, at one moment.
+
+    ``local_lines``: those of ``lines`` that the CPU's own node served.
+    """
 
     enabled: bool
     timed: bool
     switches: int
     lines: int
+    local_lines: int
     instructions: int
     stall_ns: int
     work: int
@@ -285,12 +289,15 @@ class MeterCounters:
     def totals(self, number: int) -> GuestTotals:
         """Return one guest's counters: a hundredth of the work of ``read``, which counts on emulated CPUs."""
         header = np.frombuffer(self._region, HEADER, count=1)[0]
-        cpus, start = int(header["machine"]["cpu_count"]), int(header["cpus_offset"])
+        machine, start = header["machine"], int(header["cpus_offset"])
+        cpus = int(machine["cpu_count"])
         rows = np.frombuffer(self._region, CPU, count=cpus, offset=start)["guests"][:, number]
-        lines = rows["dram"]["reads"].sum() + rows["dram"]["writes"].sum()
+        lines = rows["dram"]["reads"] + rows["dram"]["writes"]
+        # Of nodes that there are not, nothing is counted.
+        is_local = machine["cpu_nids"][:cpus, None] == machine["nids"]
         flags = bool(header["enabled"]), bool(header["timed"]), int(header["switches"])
         counts = (int(rows[name].sum()) for name in ("instructions", "stall_ns", "work"))
-        return GuestTotals(*flags, int(lines), *counts)
+        return GuestTotals(*flags, int(lines.sum()), int(lines[is_local].sum()), *counts)
 
     def _sequence(self) -> int:
         return int(np.frombuffer(self._region, HEADER, count=1)[0]["sequence"])

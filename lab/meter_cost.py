@@ -4,6 +4,7 @@
 2. How long its vCPUs wait for a CPU, in the emulated host's time: that needs no stand-in.
 3. How often the guest accesses DRAM: lines while the meter counts them.  While it is off, which makes
    emulation several times faster, the touches that the payload says it has made: about a line each.
+4. Which of these lines the own node served; of touches nobody knows.
 
 The agent inside finds this class by its entry point (pyproject.toml).
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from lab.counters_meter import GuestTotals, MeterCounters
 from vmplace.sampling.cpu_waits import CpuWaits
-from vmplace.sampling.guest_cost import MemoryRate, cost_of
+from vmplace.sampling.guest_cost import MemoryRate, cost_of, lar_of
 from vmplace.topology.guest import GuestTopology
 
 
@@ -51,7 +52,7 @@ class MeterCost:
         if (seconds := now.at_s - last.at_s) > 0:
             counted = _accesses(last.totals, now.totals)
             dram_per_us = None if counted is None else counted / seconds / 1e6
-            self._rates[guest.name] = MemoryRate(None, dram_per_us)
+            self._rates[guest.name] = MemoryRate(None, dram_per_us, lar=_lar(last.totals, now.totals))
         return _cost(last.totals, now.totals)
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
@@ -72,9 +73,21 @@ class MeterCost:
 
 def _accesses(last: GuestTotals, now: GuestTotals) -> int | None:
     """Return what was counted; None of a guest that says nothing while the meter is off: a program's, say."""
-    if last.enabled and now.enabled and last.switches == now.switches:
+    if _are_counted(last, now):
         return now.lines - last.lines
     return now.work - last.work or None
+
+
+def _lar(last: GuestTotals, now: GuestTotals) -> float | None:
+    if not _are_counted(last, now):
+        return None
+    local = now.local_lines - last.local_lines
+    return lar_of(local, now.lines - last.lines - local)
+
+
+def _are_counted(last: GuestTotals, now: GuestTotals) -> bool:
+    """Tell whether the meter counted lines all the time between the two."""
+    return last.enabled and now.enabled and last.switches == now.switches
 
 
 def _cost(last: GuestTotals, now: GuestTotals) -> float | None:

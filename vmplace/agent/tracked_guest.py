@@ -98,7 +98,7 @@ class TrackedGuest:
             # Never none: from a window in which no vCPU ran, no share tells what the next one makes.
             share = max(rate.cpus or 0.0, LEAST_CPUS) / max(before.cpus or 0.0, LEAST_CPUS)
             counted = None if before.dram_per_us is None else before.dram_per_us * share
-            self.rate = replace(rate, dram_per_us=counted)
+            self.rate = replace(rate, dram_per_us=counted, lar=before.lar)
 
     @property
     def view(self) -> GuestView:

@@ -29,8 +29,9 @@ class ShowView(msgspec.Struct, frozen=True):
 class EffectView(msgspec.Struct, frozen=True):
     """What came of all that was done for a guest, so far.
 
-    ``replica_bytes``: copies there are now; ``collapsed_bytes``: pages that lost theirs.  ``cost_ratio``:
-    cycles an instruction takes since its memory last moved, over those before; None where no trial is over.
+    ``replica_bytes``: copies there are now; ``collapsed_bytes``: pages that lost theirs.  ``estimated_lar``
+    is by pages, ``counted_lar`` by counters of the CPU.  ``cost_ratio``: cycles an instruction takes since
+    its memory last moved, over those before; None where no trial is over.
     """
 
     moved_bytes: int
@@ -41,6 +42,7 @@ class EffectView(msgspec.Struct, frozen=True):
     estimated_lar: float | None
     expected_lar: float | None
     cost_ratio: float | None
+    counted_lar: float | None = None
 
 
 class KeyView(msgspec.Struct, frozen=True):

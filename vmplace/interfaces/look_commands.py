@@ -22,8 +22,9 @@ from vmplace.interfaces.options import (
 def status(as_json: bool, socket: Path | None) -> None:
     """Show the agent and its guests: where their memory is, what was moved, at what cost.
 
-    "LAR" is the estimated share of accesses that stay on the vCPU's own node (1.00 is best). Memory by
-    node, what was moved, and copies are in MiB.
+    "LAR" is the share of accesses that stay on the vCPU's own node (1.00 is best): by pages, an estimate,
+    and by counters of the CPU, a column more where these tell local from remote accesses. Memory by node,
+    what was moved, and copies are in MiB.
     """
     data = ask("status", path=socket)
     if as_json:

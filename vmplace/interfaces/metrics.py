@@ -125,7 +125,7 @@ def _by_guest(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     """Yield the families with one sample for each guest."""
     lar = GaugeMetricFamily(
         "vmplace_guest_local_access_ratio",
-        "Estimated share of a guest's memory accesses that stay on the vCPU's node.",
+        "Share of a guest's memory accesses that stay on the vCPU's node, estimated by pages.",
         labels=("domain",),
     )
     copies = GaugeMetricFamily(
@@ -149,6 +149,11 @@ def _by_guest(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
 
 def _gains(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     """Yield what was promised, to be held against the local access ratio, and what came of it by counters."""
+    counted = GaugeMetricFamily(
+        "vmplace_guest_counted_local_access_ratio",
+        "Share of a guest's DRAM accesses that its vCPUs' own node served, by counters of the CPU.",
+        labels=("domain",),
+    )
     expected = GaugeMetricFamily(
         "vmplace_guest_expected_local_access_ratio",
         "Local access ratio that the last plan with a change for the guest promised.",
@@ -160,10 +165,11 @@ def _gains(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
         labels=("domain",),
     )
     for name, guest in guests.items():
-        for family, key in ((expected, "expected_lar"), (cost, "cost_ratio")):
-            if guest[key] is not None:
+        for family, key in ((counted, "counted_lar"), (expected, "expected_lar"), (cost, "cost_ratio")):
+            # An agent of before an update has fewer.
+            if guest.get(key) is not None:
                 family.add_metric((name,), guest[key])
-    yield from (expected, cost)
+    yield from (counted, expected, cost)
 
 
 def _uses(guests: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:

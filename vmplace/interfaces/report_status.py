@@ -19,7 +19,7 @@ def status_sections(status: dict[str, Any]) -> list[Section]:
         f"{status['windows']} windows, source {status['source']}, policy {status['policy']}; "
         "dark: touched in the last window"
     )
-    headings = ("guest", "state", "memory GiB", "moved GiB", "estimated LAR", "vCPU nodes")
+    headings = ("guest", "state", "memory GiB", "moved GiB", "LAR by pages", "by counters", "vCPU nodes")
     rows = tuple(_row(name, guest) for name, guest in guests.items())
     warnings = tuple(f"{name}: {guest['problem']}" for name, guest in guests.items() if guest.get("problem"))
     table = Table(headings, rows, "as of the last window; ? is no answer")
@@ -33,6 +33,7 @@ def _row(name: str, guest: dict[str, Any]) -> tuple[str, ...]:
         number(guest["memory_bytes"] / GIB),
         number(guest["moved_bytes"] / GIB),
         number(guest["estimated_lar"]),
+        number(guest.get("counted_lar")),
         " ".join(map(str, guest["vcpu_nids"])),
     )
 

@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -74,19 +74,24 @@ def print_status(status: Mapping[str, Any]) -> None:
             out.print(Text(f"{name}: {reasons[0]}{more if len(reasons) > 1 else ''}"))
 
 
-def _guest_table(guests: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
-    """Return a table that fits 80 columns: sizes in MiB, the estimated LAR, and long names cut."""
+def _guest_table(guests: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Return a table that fits 80 columns: sizes in MiB, the LAR by pages, and long names cut.
+
+    A column more has the LAR by counters, where these tell of any guest.
+    """
+    are_counted = any(guest.get("counted_lar") is not None for _, guest in guests)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("guest", no_wrap=True, max_width=LONGEST_NAME)
     for name in ("mode", "state", "vCPUs on"):
         table.add_column(name, max_width=9)
     table.add_column("MiB by node", min_width=11)
-    for name in ("LAR", "moved", "copies"):
+    for name in (*(("LAR by\npages", "by\ncounters") if are_counted else ("LAR",)), "moved", "copies"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, guest in guests:
         table.add_row(
             Text(name, overflow="ellipsis"), guest["mode"], _state(guest["state"]),
             _listed(guest["vcpu_nids"]), by_node(guest["pages_by_node"]), ratio(guest["estimated_lar"]),
+            *((ratio(guest.get("counted_lar")),) if are_counted else ()),
             mib(guest["moved_bytes"]), mib(guest["replica_bytes"]),
         )  # fmt: skip
     return table
@@ -137,8 +142,8 @@ def print_guest(shown: Mapping[str, Any]) -> None:
         f"{_state(status['state'])}; {shown['windows']} windows"
     )
     out.print(
-        f"estimated LAR {ratio(status['estimated_lar'])}, {mib(status['moved_bytes'])} MiB moved, "
-        f"{mib(status['replica_bytes'])} MiB of copies"
+        f"LAR by pages {ratio(status['estimated_lar'])}, by counters {ratio(status.get('counted_lar'))}; "
+        f"{mib(status['moved_bytes'])} MiB moved, {mib(status['replica_bytes'])} MiB of copies"
     )
     out.print(
         f"expected LAR {ratio(status['expected_lar'])}; cycles an instruction takes, after / before: "
@@ -167,8 +172,8 @@ def memory_use_line(use: Mapping[str, Any]) -> str:
     )
     return (
         f"  sampled: {use['dram_per_us']:.1f} DRAM accesses and {use['l1_per_us']:.1f} L1 hits a us, "
-        f"LAR {ratio(use['local_access_ratio'])}; a load takes {near} cycles from its own node, {far} from "
-        f"others: its vCPUs wait {lost} cycles a us longer"
+        f"LAR by samples {ratio(use['local_access_ratio'])}; a load takes {near} cycles from its own node, "
+        f"{far} from others: its vCPUs wait {lost} cycles a us longer"
     )
 
 

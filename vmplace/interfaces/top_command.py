@@ -34,9 +34,9 @@ SORTS = ("name", "lar", "memory", "moved", "refused")
 def top(once: bool, sort: str, interval: float, as_json: bool, socket: Path | None) -> None:
     """Show guests and NUMA nodes live: memory by node, LAR, imbalance, moves, refusals.
 
-    Memory is in GiB. Moved and refused are in MiB, since the agent first saw the guest. LAR is the estimated
-    share of accesses that stay on the vCPU's node. Keys: q quits; n, l, m, v, r sort by name, LAR, memory,
-    moved and refused. Without a terminal, one picture is printed, as with --once.
+    Memory is in GiB. Moved and refused are in MiB, since the agent first saw the guest. LAR is the share
+    of accesses that stay on the vCPU's node, estimated by pages. Keys: q quits; n, l, m, v, r sort by name,
+    LAR, memory, moved and refused. Without a terminal, one picture is printed, as with --once.
     """
     if as_json:
         print_json(ask("status", path=socket))

@@ -104,8 +104,10 @@ def effect_lines(effect: Mapping[str, Any]) -> Iterator[str]:
     present, lost = (effect[key] / MIB for key in ("replica_bytes", "collapsed_bytes"))
     yield f"copies: {present:,.1f} MiB; pages that lost theirs: {lost:,.1f} MiB"
     yield f"vCPUs on nodes: {', '.join(map(str, effect['vcpu_nids'])) or 'not known'}"
-    now, expected = (_ratio(effect[key]) for key in ("estimated_lar", "expected_lar"))
-    yield f"LAR: {now}; the last plan that moved something expected: {expected}"
+    keys = ("estimated_lar", "counted_lar", "expected_lar")
+    by_pages, by_counters, expected = (_ratio(effect.get(key)) for key in keys)
+    yield f"LAR by pages: {by_pages}; the last plan that moved something expected: {expected}"
+    yield f"LAR by counters: {by_counters}"
     cost = effect["cost_ratio"]
     yield NO_TRIAL if cost is None else f"cycles an instruction takes, after / before: {cost:.2f}"
 

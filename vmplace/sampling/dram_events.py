@@ -21,8 +21,10 @@ AMD_ZEN2 = 0x17
 MOST_MODEL = 0x10E
 """Of a family; a model is 8 bits (arch/x86/lib/cpu.c)."""
 GENERIC = {"dram": (HW_CACHE, 6)}
-AMD = {"dram local": (RAW, 0x0843), "dram remote": (RAW, 0x4043)}
-INTEL = {"dram local": (RAW, 0x01D3), "dram remote": (RAW, 0x02D3)}
+LOCAL, REMOTE = "dram local", "dram remote"
+"""Of the own node, and of others; a CPU that does not tell them apart has other names."""
+AMD = {LOCAL: (RAW, 0x0843), REMOTE: (RAW, 0x4043)}
+INTEL = {LOCAL: (RAW, 0x01D3), REMOTE: (RAW, 0x02D3)}
 INTEL_SERVERS = frozenset({0x55, 0x6A, 0x6C, 0x8F, 0xCF, 0xAD, 0xAE})
 """Models of family 6: Skylake and Cascade Lake, Ice Lake, Sapphire, Emerald and Granite Rapids.
 

@@ -12,7 +12,7 @@ from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.cpu_waits import CpuWaits
-from vmplace.sampling.dram_events import dram_events
+from vmplace.sampling.dram_events import LOCAL, REMOTE, dram_events
 from vmplace.topology.guest import GuestTopology
 
 EVENTS = {"cycles": (0, 0), "instructions": (0, 1)}
@@ -28,12 +28,14 @@ LEAST_INSTRUCTIONS = 1e6
 class MemoryRate:
     """How busy a guest's vCPUs were: CPUs at once, DRAM accesses a microsecond; None: not counted here.
 
-    ``waits``: ns that they waited for a CPU for each ns that they ran.
+    ``waits``: ns that they waited for a CPU for each ns that they ran.  ``lar``: the share of these accesses
+    that their own node served, 0 to 1; None where events do not tell nodes apart, or nothing was counted.
     """
 
     cpus: float | None
     dram_per_us: float | None
     waits: float | None = None
+    lar: float | None = None
 
 
 @runtime_checkable
@@ -120,7 +122,8 @@ class PerfCost:
             return
         known = [count for count in served if count is not None]
         dram_per_us = sum(known) * 1000 / (now - before) if known and len(known) == len(served) else None
-        self._rates[guest.identity] = MemoryRate(ran_ns / (now - before), dram_per_us)
+        lar = lar_of(counts.get(LOCAL), counts.get(REMOTE))
+        self._rates[guest.identity] = MemoryRate(ran_ns / (now - before), dram_per_us, lar=lar)
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the guest's events off."""
@@ -143,3 +146,13 @@ def cost_of(spent: float | None, instructions: float | None) -> float | None:
     if spent is None or instructions is None or instructions < LEAST_INSTRUCTIONS:
         return None
     return spent / instructions
+
+
+def lar_of(local: float | None, remote: float | None) -> float | None:
+    """Return the share of accesses that the own node served; None where one is not known, or none was made.
+
+    Both are scaled to what they would be had they been counted all the time (counters_perf.py).
+    """
+    if local is None or remote is None or local + remote <= 0:
+        return None
+    return local / (local + remote)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.agent.agent_world import guest
+from tests.unit.agent.agent_world import World, guest
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.test_full_controllers import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
@@ -16,7 +16,7 @@ from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.topology.guest import GuestTopology
 
-RATE = MemoryRate(cpus=4.0, dram_per_us=1.4, waits=0.1)
+RATE = MemoryRate(cpus=4.0, dram_per_us=1.4, waits=0.1, lar=0.75)
 
 
 class Counters:
@@ -54,7 +54,7 @@ def test_the_last_count_holds_for_a_while_and_no_longer(missed: MemoryRate | Non
     kept = 1.4 * (missed.cpus / 4 if missed and missed.cpus else 1)
     assert window(2.0).view.dram_per_us == pytest.approx(kept)
     assert tracked.view.cpus == (missed.cpus if missed else 4.0)
-    assert tracked.rate and tracked.rate.waits is None
+    assert tracked.rate and tracked.rate.waits is None and tracked.rate.lar == 0.75
     assert window(COUNTS_KEPT_S).view.dram_per_us == pytest.approx(kept)
     assert window(1.0 + COUNTS_KEPT_S).view.dram_per_us is None
     counters.now = replace(RATE, dram_per_us=2.0)
@@ -79,6 +79,16 @@ def test_a_guest_does_not_move_to_and_fro_where_each_tenth_window_is_not_counted
             node[((move.hva - HVA) // 4096).astype(int)] = move.to_nid
         moved.append(sum(len(move.hva) for move in plan.moves))
     assert sum(moved[:20]) > 0 and sum(moved[20:]) < NPAGES
+
+
+def test_the_lar_by_counters_is_of_the_last_count() -> None:
+    agent = World([guest("db1")], counters=Counters()).agent()
+    agent.run(windows=1)
+    assert agent.status.guests["db1"].counted_lar == 0.75
+    (tracked,) = agent.roster
+    tracked.take_rate(MemoryRate(4.0, 1.4), COUNTS_KEPT_S)
+    # Events that do not tell nodes apart tell no share.
+    assert tracked.rate and tracked.rate.lar is None
 
 
 def test_a_window_in_which_no_vcpu_ran_leaves_the_last_count_of_use() -> None:

@@ -66,6 +66,14 @@ def test_pressure_is_reported_by_guest_and_node() -> None:
     assert found["vmplace_guest_memory_pressure_ratio", key] == 0.5
 
 
+def test_local_access_ratios_by_pages_and_by_counters_are_two_families() -> None:
+    found = samples(status_of(db=guest(counted_lar=0.5), other=guest()))
+    ours, others = (frozenset({("domain", name)}) for name in ("db", "other"))
+    by_pages, by_counters = (f"vmplace_guest_{way}local_access_ratio" for way in ("", "counted_"))
+    assert (found[by_pages, ours], found[by_counters, ours]) == (0.75, 0.5)
+    assert (by_pages, others) in found and (by_counters, others) not in found
+
+
 def test_accesses_are_reported_by_guest_and_node() -> None:
     found = samples(status_of(db=guest(), plain=guest(uuid=None)))
     name, ours = "vmplace_guest_node_dram_accesses_per_second", {("domain", "db"), ("uuid", "c0ffee")}

@@ -71,6 +71,18 @@ def test_of_many_reasons_status_prints_one_and_where_the_others_are(
     assert "db 1;x: to node 0; and 2 more: vmplace why 'db 1;x'" in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize(("counted", "row"), [(0.25, "0.00     0.25"), (None, "0.00")])
+def test_status_tells_the_lar_by_counters_from_that_by_pages(
+    counted: float | None, row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = json.loads(printed(tmp_path, "status", "--json"))
+    (of_guest,) = status["guests"].values()
+    status["guests"] = {"db1": of_guest | {"counted_lar": counted}}
+    print_status(status)
+    text = capsys.readouterr().out
+    assert row in text and ("counters" in text) == (counted is not None)
+
+
 @pytest.mark.parametrize("columns", [None, "", "wide", "-1", "0"])
 def test_into_a_pipe_lines_are_not_cut_where_nobody_asks_for_it(
     columns: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +107,6 @@ def test_that_there_is_nothing_is_said_once(words: tuple[str, ...], tmp_path: Pa
 
 def test_what_is_not_known_of_memory_use_is_a_question_mark() -> None:
     assert memory_use_line(asdict(MemoryUse(60.04, 200.0, 0.6, 100.0, None, None))) == (
-        "  sampled: 60.0 DRAM accesses and 200.0 L1 hits a us, LAR 0.60; "
+        "  sampled: 60.0 DRAM accesses and 200.0 L1 hits a us, LAR by samples 0.60; "
         "a load takes 100 cycles from its own node, ? from others: its vCPUs wait ? cycles a us longer"
     )

@@ -30,7 +30,7 @@ from vmplace.policy.options import GATHER, Option, Weighing
 MIB = 1 << 20
 WINDOW = bits({2: range(200, 300), 0: range(100)}, range(200, 300))
 TIED = Option("vcpus", 0, 0, 0, 0.5e6, 3e6, 0.125, nid=1)
-EFFECT = EffectView(3 * MIB, {"busy": MIB, "budget": 0}, 2 * MIB, MIB, (0, 1), 0.5, 0.75, 0.9)
+EFFECT = EffectView(3 * MIB, {"busy": MIB, "budget": 0}, 2 * MIB, MIB, (0, 1), 0.5, 0.75, 0.9, 0.25)
 
 
 def option(share: float | None = 0.125, *, moved: int = MIB) -> Option:
@@ -108,6 +108,9 @@ def test_vcpus_of_an_agent_from_before_are_printed_without_figures() -> None:
 
 
 def test_what_no_trial_measured_is_said_to_be_unknown() -> None:
+    lines = list(effect_lines(plain(EFFECT)))
+    assert "LAR by pages: 0.50; the last plan that moved something expected: 0.75" in lines
+    assert "LAR by counters: 0.25" in lines
     assert list(effect_lines(plain(EFFECT)))[-1] == "cycles an instruction takes, after / before: 0.90"
     assert list(effect_lines(plain(EFFECT) | {"cost_ratio": None}))[-1] == NO_TRIAL
 

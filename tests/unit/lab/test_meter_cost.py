@@ -58,6 +58,7 @@ def test_while_the_meter_is_off_touches_are_accesses(region: Region, speed: Mete
     assert speed.cost(guest) is None
     rate = speed.rate(guest)
     assert rate is not None and rate.dram_per_us == pytest.approx(4000 / 0.5e6) and rate.cpus is None
+    assert rate.lar is None
 
 
 def test_while_it_is_on_lines_are(region: Region, speed: MeterCost, clock: Clock) -> None:
@@ -69,6 +70,8 @@ def test_while_it_is_on_lines_are(region: Region, speed: MeterCost, clock: Clock
     speed.cost(guest)
     rate = speed.rate(guest)
     assert rate is not None and rate.dram_per_us == pytest.approx(900e-6)
+    # CPU 0 is of node 0, which served half of its lines.
+    assert rate.lar == 0.5
 
 
 def test_a_guest_that_says_nothing_has_no_rate_rather_than_none_at_all(

@@ -14,7 +14,8 @@ from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.held import HeldError
 from vmplace.sampling.counters_perf import PerfCounters
-from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost
+from vmplace.sampling.dram_events import LOCAL, REMOTE
+from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost, lar_of
 from vmplace.topology.guest import GuestTopology, Vcpu
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK, both in ns.
@@ -80,6 +81,38 @@ def test_how_busy_a_window_was_is_reported_beside_its_cost(speed: PerfCost) -> N
     )
     assert 0 < rate.cpus < 1.2
     assert (rate.waits is None) != Path("/proc/self/schedstat").exists()
+
+
+@pytest.mark.parametrize(
+    ("dram", "lar"),
+    [
+        # Each event of a thread counts the same time: half of these accesses are local.
+        ({LOCAL: (1, 1), REMOTE: (1, 1)}, 0.5),
+        # Nobody moves this thread from CPU to CPU every few ns: nearly all are local.
+        ({LOCAL: (1, 1), REMOTE: (1, 4)}, 1.0),
+        ({LOCAL: (1, 1), REMOTE: (1, 999)}, None),
+        (DRAM, None),
+    ],
+    ids=["both", "local", "one absent", "not told apart"],
+)
+def test_which_share_its_own_node_served_is_reported(
+    dram: dict[str, tuple[int, int]], lar: float | None
+) -> None:
+    try:
+        counted = PerfCost(CLOCKS, dram=dram)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    me = guest(threading.get_native_id())
+    counted.cost(me)
+    work(BUSY_NS)
+    counted.cost(me)
+    rate = counted.rate(me)
+    counted.close()
+    assert rate is not None and rate.lar == (None if lar is None else pytest.approx(lar, abs=0.01))
+
+
+def test_of_a_window_without_accesses_no_share_is_known() -> None:
+    assert lar_of(0.0, 0.0) is None and lar_of(3.0, 1.0) == 0.75 and lar_of(0.0, 2.0) == 0.0
 
 
 def test_what_was_counted_once_is_not_kept_where_counting_fails(

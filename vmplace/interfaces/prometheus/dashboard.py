@@ -33,11 +33,18 @@ class View:
 
 VIEWS = (
     View(
-        "Local access ratio by guest",
+        "Local access ratio by guest, by pages",
         f"vmplace_guest_local_access_ratio{{{HOST}}}",
         "{{domain}}",
         "percentunit",
-        "Estimated share of accesses that stay on the vCPU's node. 1 is best.",
+        "Share of accesses that stay on the vCPU's node, estimated by pages. 1 is best.",
+    ),
+    View(
+        "Local access ratio by guest, by counters",
+        f"vmplace_guest_counted_local_access_ratio{{{HOST}}}",
+        "{{domain}}",
+        "percentunit",
+        "Share of DRAM accesses that the vCPU's node served, where the CPU tells them apart.",
     ),
     View(
         "Imbalance of memory controllers",
@@ -93,7 +100,7 @@ VIEWS = (
         f"vmplace_guest_expected_local_access_ratio{{{HOST}}}",
         "{{domain}}",
         "percentunit",
-        "What the last plan promised: compare it with the ratio above.",
+        "What the last plan promised: compare it with the ratio by pages.",
     ),
     View(
         "Cycles per instruction since the last move",

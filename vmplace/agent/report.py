@@ -17,6 +17,8 @@ from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
+NO_COPIES = Copies()
+
 
 def published(
     status: AgentStatus,
@@ -30,8 +32,8 @@ def published(
     guests: dict[str, GuestStatus] = {}
 
     def tell(guest: TrackedGuest) -> None:
-        traffics[guest.name] = guest_traffic(guest, host)
-        mine = copies.get(guest.name, Copies())
+        mine = copies.get(guest.name, NO_COPIES)
+        traffics[guest.name] = guest_traffic(guest, host, mine)
         guests[guest.name] = guest_status(
             guest, host, plan, traffics[guest.name], copies=mine, paused=status.paused
         )
@@ -93,9 +95,14 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
     )
 
 
-def guest_traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:
+def guest_traffic(
+    guest: TrackedGuest, host: HostTopology, copies: Copies = NO_COPIES
+) -> TrafficMatrix | None:
     """Return the traffic that the guest's last window implies, or None before the first one."""
-    return estimated_traffic(host, guest.topology, guest.pages) if guest.pages else None
+    if not guest.pages:
+        return None
+    copied = copies.pages if copies.present_bytes else None
+    return estimated_traffic(host, guest.topology, guest.pages, copied)
 
 
 def host_imbalance(host: HostTopology, traffics: Iterable[TrafficMatrix | None]) -> float | None:

@@ -4,7 +4,7 @@
 2. Heat is accesses expected within ``HORIZON_S``, the time that the rate of a page remembers: from the rate
    where bits are read several times a window, else from the windows in which each node touched it.  Where a
    source samples accesses it comes from these, each entry's own as far as chance explains no more
-   (credibility.py).
+   (credibility.py).  Where there are bits and samples, both tell which nodes share an entry.
 3. Few windows show how nodes share a page, or that they do.  Where the pages around it differ no more than
    chance explains, it counts as shared as they are: else plans would follow chance, and pages that all
    nodes use alike would move in each window.
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
-from vmplace.model.sampled_entries import believed, sample_units
+from vmplace.model.sampled_entries import believed, sample_units, shared_as_sampled
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
@@ -119,6 +119,8 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
         heat = _weighed(pages, heat)
     if not pages.sampled:
         heat = _credited(pages, heat, watched_s)
+    if pages.counted and not pages.sampled:
+        heat = shared_as_sampled(pages, heat)
     written = _written_by_samples(pages, heat) if pages.sampled else fused_written(pages)
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]

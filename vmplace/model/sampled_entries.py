@@ -2,6 +2,9 @@
 
 Few samples say little of a page: it is drawn towards those around it, of the same place, as far as chance
 explains the difference (credibility.py).
+
+Beside bits, samples tell what bits cannot: all nodes may touch a huge page in each window, one of them a
+thousand times as often as the others.
 """
 
 from collections.abc import Sequence
@@ -14,6 +17,8 @@ from vmplace.model.touched_pages import TouchedPages
 from vmplace.sampling.page_arrays import Indexes
 from vmplace.sampling.sample import NodeHits
 
+BITS_WORTH = 32.0
+"""What bits tell of who uses an entry counts for so many samples (chosen on tuning traces)."""
 NEAR_PAGES = 16
 """64 KiB: pages that are taken to be more alike than those of a block (credibility.py)."""
 
@@ -32,6 +37,20 @@ def believed(pages: TouchedPages, windows: Sequence[NodeHits], units: Sequence[I
     """Return what the samples of these windows imply: each entry's own as far as chance explains no more."""
     counts = _counts(pages, windows)
     return credible(counts, counts, units)
+
+
+def shared_as_sampled(pages: TouchedPages, heat: Matrix) -> Matrix:
+    """Return the heat [E, N] that bits tell, shared between nodes as samples say, too (in place).
+
+    Example: bits say that two nodes use an entry alike.  Of 96 samples three quarters are the first one's, so
+    it has (16 + 72) / (32 + 96) of the entry: 0.69.
+    """
+    counts = _counts(pages, pages.counted)
+    total, taken = heat.sum(axis=1, keepdims=True), counts.sum(axis=1, keepdims=True)
+    some = np.flatnonzero((total[:, 0] > 0) & (taken[:, 0] > 0))
+    total, taken = total[some], taken[some]
+    heat[some] = (heat[some] * BITS_WORTH + counts[some] * total) / (BITS_WORTH + taken)
+    return heat
 
 
 def sample_units(pages: TouchedPages) -> list[Indexes]:

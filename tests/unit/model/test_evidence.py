@@ -181,3 +181,17 @@ def test_a_few_samples_of_pages_that_are_shared_alike_give_them_no_owner() -> No
     found = evidence(*batches)
     shares = found.recent[:, :2] / found.recent.sum(axis=1, keepdims=True)
     assert np.abs(shares - 0.5).max() < 0.2
+
+
+def test_samples_tell_who_uses_a_page_that_all_nodes_touch_in_each_window() -> None:
+    """Two nodes set its bit each time; nine accesses in ten are one node's, and many were caught."""
+    batches = []
+    for _ in range(4):
+        batch = window(touched_by(0, 1), 1.0)
+        nodes = np.tile(np.arange(100) % 10 == 0, BLOCK).astype(int)
+        hits = NodeHits(np.repeat(np.arange(BLOCK), 100), nodes)
+        batches.append(replace(batch, ranges=(replace(batch.ranges[0], counted=hits),)))
+    heat = evidence(*batches).heat
+    assert np.allclose(heat[:, 0] / heat.sum(axis=1), 0.9, atol=0.05)
+    by_bits = evidence(*[window(touched_by(0, 1), 1.0)] * 4).heat
+    assert np.allclose(heat.sum(axis=1), by_bits.sum(axis=1))

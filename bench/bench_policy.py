@@ -56,7 +56,7 @@ from vmplace.simulate.learnt import HALF_LIFE_NS
 from vmplace.simulate.placement_costs import PlacementCosts
 from vmplace.simulate.registry import POLICIES
 from vmplace.simulate.result import SimulationResult, oracle_share, row
-from vmplace.simulate.run import simulate
+from vmplace.simulate.run import ALL_WINDOWS, simulate
 from vmplace.simulate.source_views import source_named
 from vmplace.simulate.trace import read_trace
 
@@ -182,7 +182,7 @@ def main() -> int:
     )
     parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
     parser.add_argument("--only", default="", help="only scenarios whose mix contains this text")
-    parser.add_argument("--windows", type=int, default=14, help="of each trace, the first so many")
+    parser.add_argument("--windows", type=int, default=14, help="of each trace, the first so many; 0: all")
     parser.add_argument(
         "--minutes",
         type=float,
@@ -254,7 +254,8 @@ def cpu_minutes() -> float:
 
 def sampled(options: argparse.Namespace, left: Sequence[str], first: int) -> str:
     """Return what was run of what there is, in words."""
-    words = [f"the first {options.windows} windows of each trace"]
+    first_ones = f"the first {options.windows} windows" if options.windows else "all windows"
+    words = [f"{first_ones} of each trace"]
     words += [f"programs {first} to {first + options.hostile - 1} made up"] if options.hostile else []
     words += [f"scenarios with {options.only!r} in their names alone"] if options.only else []
     words += [f"left out after {limit_of(options)}: {', '.join(left)}"] if left else []
@@ -277,7 +278,7 @@ def hostile_rows(bench: Bench, number: int) -> list[dict[str, Any]]:
     """
     host, specs = drawn(number)
     made_by = file_digest(Path(bench_hostile.__file__)), file_digest(HOSTS / f"{host.name}.toml")
-    one = Scenario(host, f"hostile-{number}", tuple(specs), 1 << 30, ("hostile", str(number), *made_by))
+    one = Scenario(host, f"hostile-{number}", tuple(specs), ALL_WINDOWS, ("hostile", str(number), *made_by))
     none = bench.run(one, "none", "full")
     names = {"host": host.name, "mix": one.mix}
     rows = [
@@ -372,7 +373,7 @@ def scenario(folder: Path, host_name: str, guests: Sequence[str], windows: int) 
         path = folder / f"{name}.npz"
         specs.append(guest_spec(f"g{index}", read_trace(path), options_of(rest), host))
         inputs += [file_digest(path), rest]
-    return Scenario(host, mix_of(guests), tuple(specs), windows, tuple(inputs))
+    return Scenario(host, mix_of(guests), tuple(specs), windows or ALL_WINDOWS, tuple(inputs))
 
 
 def mix_of(guests: Sequence[str]) -> str:

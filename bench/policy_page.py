@@ -91,15 +91,32 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
     yield "nothing, and *time lost* the mean over all rows of what those that got slower lost. Each row is"
     yield "one seed. Each mix has a trace on which constants were chosen, so mixes judge only in part.\n"
     yield from map(_filled, _sampled(kept))
-    for kind, words in KINDS.items():
-        some = [one for one in rows if kind_of(one) == kind]
-        if some:
-            yield f"### {words[0].upper()}{words[1:]}\n"
-            yield from _table(some)
-            yield ""
+    yield from _tables(rows)
     yield from rendered_papers(rows)
     yield from _rivals(rows)
     yield from _gate(rows, kept.get("unjudged", ()))
+
+
+def rendered_whole(kept: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the section of the table in which traces run to their end."""
+    yield "## The agent on whole traces\n"
+    yield "*modelled*, by `python -m bench.bench_policy --windows 0`, read as the table above. There all"
+    yield "guests end with their 14th window, some 12 s of the agent's time after they began; here with"
+    yield "their trace, of 13 to 44 windows. A guest is known for longer, and what it paid for moves comes"
+    yield "back for longer.\n"
+    yield from map(_filled, _sampled(kept))
+    yield from _tables(kept["rows"], "whole traces: ")
+    yield from _gate(kept["rows"], kept.get("unjudged", ()))
+
+
+def _tables(rows: list[Row], begins: str = "") -> Iterator[str]:
+    """Yield a table of each kind of rows, under a heading that begins so."""
+    for kind, words in KINDS.items():
+        if some := [one for one in rows if kind_of(one) == kind]:
+            heading = f"{begins}{words}"
+            yield f"### {heading[0].upper()}{heading[1:]}\n"
+            yield from _table(some)
+            yield ""
 
 
 def _sampled(kept: Mapping[str, Any]) -> Iterator[str]:

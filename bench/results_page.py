@@ -18,6 +18,7 @@ from typing import Any
 from bench.demo_runs_page import rendered as rendered_runs
 from bench.kvm_page import rendered as rendered_kvm
 from bench.policy_page import rendered as rendered_policies
+from bench.policy_page import rendered_whole
 from bench.readme_results import rendered_run
 from bench.record import write_atomically
 from bench.rivals_page import rendered as rendered_rivals
@@ -66,6 +67,7 @@ OTHERS = {
     "demo": ("The demo", "make demo"),
     "demo_runs": ("Further runs of the demo", "make demo-log"),
     "policy": ("All policies on recorded traces", "make bench-policy"),
+    "policy_whole": ("The agent on whole traces", "python -m bench.bench_policy --windows 0"),
     "rivals": ("The demo with all rivals", "make demo-full"),
 }
 """What writes files of another shape, and how it is run."""
@@ -252,6 +254,11 @@ def _policies(name: str, kept: Record) -> Iterator[str]:
     yield from _provenance(name, kept["record"])
 
 
+def _whole(name: str, kept: Record) -> Iterator[str]:
+    yield from rendered_whole(kept)
+    yield from _provenance(name, kept["record"])
+
+
 def _kvm(name: str, kept: Record) -> Iterator[str]:
     yield from rendered_kvm(kept)
     yield from _provenance(name, kept["record"])
@@ -267,6 +274,7 @@ SECTIONS = {
     "demo_runs": _runs,
     "kvm": _kvm,
     "policy": _policies,
+    "policy_whole": _whole,
     "rivals": _rivals,
     "status": _status,
 }

@@ -73,7 +73,7 @@ class Entries:
     @property
     def starts(self) -> list[int]:
         """Return where the entries of each range begin, and the end."""
-        return [0, *accumulate(len(one.heat) for one in self.pages)]
+        return [0, *accumulate(one.entries for one in self.pages)]
 
 
 def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> Entries | None:
@@ -156,7 +156,7 @@ def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
 
 
 def _heat_of_bits(pages: TouchedPages, watched_s: float) -> Matrix:
-    heat = np.zeros((len(pages.heat), pages.nodes))
+    heat = np.zeros((pages.entries, pages.nodes))
     for node in pages.users:
         rate = pages.rate_of(node)
         if rate is None:

@@ -172,7 +172,7 @@ def _pieces(one: RangePages, bits: Numbers) -> Iterator[_Runs]:
 def _users(pages: TouchedPages, bits: Numbers) -> tuple[Numbers, Bools]:
     """Return which groups use each entry, its owner's or all that use its block; and if it is written."""
     use = fused_use(pages)
-    seen = np.zeros(len(pages.heat), np.uint32)
+    seen = np.zeros(pages.entries, np.uint32)
     for node, bit in enumerate(bits.tolist()):
         seen |= np.where(pages.touches[node] > 0, np.uint32(bit), np.uint32(0))
     of_block = np.zeros(len(pages.blocks), np.uint32)
@@ -185,7 +185,7 @@ def _users(pages: TouchedPages, bits: Numbers) -> tuple[Numbers, Bools]:
 def _octaves(pages: TouchedPages) -> Numbers:
     """Return the rate of each entry's hottest user, to a factor of two; 0 where it is not known."""
     if pages.codes is None:
-        return np.zeros(len(pages.heat), np.int64)
+        return np.zeros(pages.entries, np.int64)
     fastest = pages.codes.max(axis=0).astype(np.int64)
     return np.where(fastest > 0, fastest // PER_OCTAVE * PER_OCTAVE + PER_OCTAVE // 2, 0)
 

@@ -25,7 +25,7 @@ NEAR_PAGES = 16
 
 def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
     """Return how many samples there were in these windows, by entry and node [E, N]."""
-    counts = np.zeros((len(pages.heat), pages.nodes))
+    counts = np.zeros((pages.entries, pages.nodes))
     for hits in windows:
         known = hits.rows < pages.nodes
         places = hits.pages[known] * pages.nodes + hits.rows[known]
@@ -55,7 +55,7 @@ def shared_as_sampled(pages: TouchedPages, heat: Matrix) -> Matrix:
 
 def sample_units(pages: TouchedPages) -> list[Indexes]:
     """Return the numbers of the units that tell of each entry: of a few pages around it, and of its block."""
-    every = np.arange(len(pages.heat))
+    every = np.arange(pages.entries)
     block, near = pages.block_of(every), every // NEAR_PAGES
     place = pages.node_index.astype(np.intp) + 1
     within = _numbered(block * (pages.nodes + 1) + place)

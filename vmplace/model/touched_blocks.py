@@ -45,7 +45,6 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
         part.places(part.apart),
         part.places(part.whole),
         len(windows),
-        np.concatenate([pages.heat_of(part.apart).reshape(-1), pages.first_heat()[part.whole]]),
         node_index,
         touches,
         np.packbits(newest[:-1], axis=1),

@@ -16,8 +16,7 @@ some touches only, what was not seen may have been touched all the same: all blo
 touched_blocks.py finds them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -25,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.page_rates import PER_SECOND
-from vmplace.model.units import Units, portions
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import NodeHits
@@ -35,7 +33,6 @@ Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
 HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
-CHUNK_ENTRIES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,6 @@ class TouchedPages:
     apart: Indexes
     whole: Indexes
     windows: int
-    heat: Bytes
     node_index: NodeIndexes
     touches: Bytes
     newest: Bytes
@@ -72,6 +68,11 @@ class TouchedPages:
     text: tuple[Indexes, ...]
     codes: Bytes | None
     coarse: Indexes
+
+    @property
+    def entries(self) -> int:
+        """Return how many entries there are."""
+        return len(self.node_index)
 
     @property
     def nodes(self) -> int:
@@ -92,21 +93,21 @@ class TouchedPages:
     @property
     def is_huge(self) -> Bools:
         """Return which entries are huge pages."""
-        huge = np.zeros(len(self.heat), np.bool_)
+        huge = np.zeros(self.entries, np.bool_)
         huge[self.edge :] = self.whole >= self.small
         return huge
 
     @property
     def sizes(self) -> npt.NDArray[np.int32]:
         """Return how many 4 KiB pages each entry is."""
-        sizes = np.ones(len(self.heat), np.int32)
+        sizes = np.ones(self.entries, np.int32)
         sizes[self.edge :] = HUGE_PAGES
         return sizes
 
     @property
     def exists(self) -> Bools:
         """Return which entries are pages of the range."""
-        there, before = np.ones(len(self.heat), np.bool_), block_offset(self.ram)
+        there, before = np.ones(self.entries, np.bool_), block_offset(self.ram)
         if self.small:
             beyond = (int(self.blocks[self.small - 1]) + 1) * HUGE_PAGES - before - self.ram.npages
             there[: 0 if self.blocks[0] else before] = False
@@ -120,21 +121,9 @@ class TouchedPages:
         sums[self.whole] = np.multiply(values[self.edge :], float(HUGE_PAGES), dtype=np.float64)
         return sums
 
-    def by_code(self, code: npt.NDArray[np.integer], codes: int) -> Floats:
-        """Return how many pages the entries of each code have; ``code[E]`` is from 0 to before ``codes``."""
-        total: Floats = np.bincount(code[self.edge :], minlength=codes) * np.float64(HUGE_PAGES)
-        for start in range(0, self.edge, CHUNK_ENTRIES):
-            part = code[start : min(start + CHUNK_ENTRIES, self.edge)]
-            total += np.bincount(part, minlength=codes)
-        return total
-
-    def by_node(self) -> Floats:
-        """Return how many pages are on each node [N]."""
-        return self.by_code(np.maximum(self.node_index, -1) + 1, self.nodes + 1)[1:]
-
     def of_block(self, values: npt.NDArray[T]) -> npt.NDArray[T]:
         """Return for each entry what holds for its block."""
-        found = np.empty(len(self.heat), values.dtype)
+        found = np.empty(self.entries, values.dtype)
         self.singly(found)[:] = values[self.apart, None]
         found[self.edge :] = values[self.whole]
         return found
@@ -167,38 +156,6 @@ class TouchedPages:
         rate: npt.NDArray[np.float32] = PER_SECOND.astype(np.float32)[self.codes[node]]
         rate[self.touches[node] == 0] = 0
         return rate
-
-    def only(self, wanted: Bools) -> "TouchedPages":
-        """Return the same as if only the wanted entries were there."""
-        # All bits of those that are not: numpy chooses bytes one by one.
-        return replace(self, node_index=self.node_index | (wanted.view(np.int8) - np.int8(1)))
-
-    def elsewhere(self, node: int) -> "TouchedPages":
-        """Return the same as if only entries on other nodes than this were there."""
-        return self.only(self.node_index != node)
-
-    def units(self) -> Iterator[Units]:
-        """Yield what can move, in chunks: small pages, then huge ones."""
-        here, alike = self.node_index >= 0, np.zeros(len(self.blocks), np.bool_)
-        asked, alike[self.whole] = alike.copy(), True
-        asked[self.apart] = self.singly(here).any(axis=1)
-        asked[self.whole] = here[self.edge :]
-        for some in portions(np.flatnonzero(asked[: self.small]), alike):
-            together = self._whole_units(some[alike[some]], huge=False)
-            yield together.joined(self._small_units(some[~alike[some]]))
-        yield self._whole_units(self.small + np.flatnonzero(asked[self.small :]), huge=True)
-
-    def _small_units(self, places: Indexes) -> Units:
-        """Return the units of blocks whose pages have an entry each."""
-        nth = np.searchsorted(self.apart, places)
-        heat, nodes = self.singly(self.heat)[nth], self.singly(self.node_index)[nth]
-        return Units.of_pages(self._hva_of_blocks(places), heat, nodes)
-
-    def _whole_units(self, places: Indexes, *, huge: bool) -> Units:
-        """Return the units of blocks that are an entry."""
-        entries = self.edge + np.searchsorted(self.whole, places)
-        hva = self._hva_of_blocks(places)
-        return Units.of_blocks(hva, self.heat[entries], self.node_index[entries], huge=huge)
 
 
 def runs_of(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:

@@ -94,7 +94,7 @@ def page_use(pages: TouchedPages) -> PageUse:
 
 def seen_of(pages: TouchedPages) -> EntryTouches:
     """Return what was seen of each entry in all windows together."""
-    users, node = np.zeros((2, len(pages.heat)), np.uint8)
+    users, node = np.zeros((2, pages.entries), np.uint8)
     for index, row in enumerate(pages.touches):
         touched = (row > 0).view(np.uint8)
         users += touched

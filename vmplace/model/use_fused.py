@@ -78,7 +78,7 @@ def _expected(pages: TouchedPages) -> Floats:
 
 def is_text(pages: TouchedPages) -> Bools:
     """Return of which entries code was seen to be fetched."""
-    text = np.zeros(len(pages.heat), np.bool_)
+    text = np.zeros(pages.entries, np.bool_)
     for some in pages.text:
         text[some] = True
     return text
@@ -94,7 +94,7 @@ def _leader_of_pages(pages: TouchedPages) -> NodeIndexes:
 
 
 def _leader_by_touch_rate(pages: TouchedPages) -> NodeIndexes:
-    leader = np.full(len(pages.heat), -1, np.int8)
+    leader = np.full(pages.entries, -1, np.int8)
     total, most = np.zeros(len(leader), np.float32), np.zeros(len(leader), np.float32)
     for node in range(pages.nodes):
         rate = pages.rate_of(node)

@@ -161,13 +161,13 @@ def _taken(values: npt.NDArray[T], at: Indexes, default: object) -> npt.NDArray[
 
 def entries_before(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> Indexes:
     """Return which entry of ``before`` each entry of ``now`` was (part of), -1 for those that had none."""
-    starts = np.cumsum([0, *(len(one.heat) for one in before)]).tolist()
+    starts = np.cumsum([0, *(one.entries for one in before)]).tolist()
     old = {one.ram.hva: (one, start) for one, start in zip(before, starts[:-1], strict=True)}
     found = []
     for one in now:
         known = old.get(one.ram.hva)
         if known is None or known[0].ram.npages != one.ram.npages:
-            found.append(np.full(len(one.heat), -1, np.intp))
+            found.append(np.full(one.entries, -1, np.intp))
         else:
             at = _within(one, known[0])
             found.append(np.where(at >= 0, at + known[1], -1))

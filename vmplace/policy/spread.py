@@ -34,7 +34,7 @@ TOLERANCE = 0.05
 
 
 class Placed(Protocol):
-    """Pages that are somewhere: of a range, or what was touched of it."""
+    """Pages that are somewhere: all of a range, or some of them."""
 
     def units(self) -> Iterator[Units]:
         """Yield what can move, in chunks."""

@@ -43,7 +43,7 @@ def rate_codes(codes: np.ndarray, ram: RamRange) -> BlockRows:
 
 def by_page(pages: TouchedPages, of_entries: np.ndarray) -> np.ndarray:
     """Return what holds for each page of the range, which must all have entries."""
-    entry = np.repeat(np.arange(len(pages.heat)), pages.sizes)
+    entry = np.repeat(np.arange(pages.entries), pages.sizes)
     inside = np.arange(len(entry)) - (np.cumsum(pages.sizes) - pages.sizes)[entry]
     page = (pages.hva_of(entry) - pages.ram.hva) // 4096 + inside
     assert sorted(page.tolist()) == list(range(pages.ram.npages))

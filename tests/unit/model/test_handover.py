@@ -118,7 +118,7 @@ def test_each_page_is_its_vcpus_on_the_other_host(hva: int, early: bool):
     assert prior is not None
     pages = touched_pages(absorbed(prior, first).ranges[0])
     assert pages is not None
-    use, order = fused_use(pages), np.arange(len(pages.heat))
+    use, order = fused_use(pages), np.arange(pages.entries)
     page = (pages.hva_of(order) - hva) // 4096
     owner, written, shared = (np.zeros(NPAGES, int) for _ in range(3))
     for at, size, one in zip(page, pages.sizes, order, strict=True):
@@ -165,7 +165,7 @@ def test_who_else_uses_a_page_counts_from_the_first_window_on():
     pages = absorbed(prior_pages(handed_over(declared, 0, 1), HOST, there, first), first)
     touched = touched_pages(pages.ranges[0])
     assert touched is not None
-    both = touched.hva_of(np.arange(len(touched.heat))) < (1 << 40) + 500 * 4096
+    both = touched.hva_of(np.arange(touched.entries)) < (1 << 40) + 500 * 4096
     assert (fused_use(touched).owner[both] == -1).all()
 
 

@@ -97,7 +97,7 @@ def use_by_page(some: TouchedPages) -> list[np.ndarray]:
     """Return who uses each page, and how, -1 where nothing is known of it."""
     use = fused_use(some)
     values = (use.owner, use.shared, use.written, use.in_use)
-    entry = np.repeat(np.arange(len(some.heat)), some.sizes)
+    entry = np.repeat(np.arange(some.entries), some.sizes)
     inside = np.arange(len(entry)) - (np.cumsum(some.sizes) - some.sizes)[entry]
     page = (some.hva_of(entry) - some.ram.hva) // 4096 + inside
     there = (page >= 0) & (page < some.ram.npages)
@@ -144,7 +144,7 @@ def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> No
     pages = declared.pages
     some = touched(pages)
     # Each entry's own pages.
-    entry = np.repeat(np.arange(len(some.heat)), some.sizes)
+    entry = np.repeat(np.arange(some.entries), some.sizes)
     inside = np.arange(len(entry)) - (np.cumsum(some.sizes) - some.sizes)[entry]
     page = (some.hva_of(entry) - pages.ram.hva) // 4096 + inside
     there = (page >= 0) & (page < pages.ram.npages)
@@ -152,7 +152,7 @@ def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> No
     page, entry = page[there], entry[there]
     anybody = [bits.anywhere(pages.ram.npages) for bits in declared.history]
     heat = declared.older + sum(of_window << 7 - window for window, of_window in enumerate(anybody))
-    known = [(heat, some.heat), (declared.nodes, some.node_index)]
+    known = [(declared.nodes, some.node_index)]
     if pages.rate:
         assert some.codes is not None
         known += zip(declared.codes, some.codes, strict=True)
@@ -173,7 +173,7 @@ def test_a_huge_page_is_one_entry_and_counts_as_all_its_pages() -> None:
     rows[0, : 2 * BLOCK], rows[2, :BLOCK] = True, True
     bits = NodeBits(packed(rows), None)
     some = touched(large(8, bits, bits, huge=1))
-    assert len(some.heat) == 2 and some.blocks.tolist() == [1, 0] and some.is_huge.tolist() == [False, True]
+    assert some.entries == 2 and some.blocks.tolist() == [1, 0] and some.is_huge.tolist() == [False, True]
     assert some.hva_of(np.arange(2)).tolist() == [HVA + BLOCK * 4096, HVA]
     assert some.by_block(some.touches[2]).tolist() == [0, 2 * BLOCK] and some.sizes.sum() == 2 * BLOCK
 
@@ -182,7 +182,7 @@ def test_what_is_kept_follows_what_was_touched() -> None:
     accessed = np.zeros((NODES + 1, 4096 * 8), np.uint64)
     accessed[2, 8 * 1000 + 3] = 1
     some = touched(large(4096, NodeBits(accessed, None)))
-    assert len(some.heat) == BLOCK and some.hva_of(np.array([7])) == HVA + (1000 << 21) + 7 * 4096
+    assert some.entries == BLOCK and some.hva_of(np.array([7])) == HVA + (1000 << 21) + 7 * 4096
 
 
 def test_a_source_that_samples_speaks_for_all_pages_one_that_sees_no_nodes_for_none() -> None:

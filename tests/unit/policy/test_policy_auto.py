@@ -212,7 +212,7 @@ def test_what_is_known_of_a_page_is_found_again_however_its_block_is_reported(se
         return NodeBits(packed, packed)
 
     def page_of(pages: TouchedPages) -> list[int]:
-        hvas = pages.hva_of(np.arange(len(pages.heat))).tolist()
+        hvas = pages.hva_of(np.arange(pages.entries)).tolist()
         return [(hva - pages.ram.hva) // 4096 for hva in hvas]
 
     old, now = touched_pages(large(4, window(), window())), touched_pages(large(4, window(), window()))

@@ -168,9 +168,15 @@ ROW, EIGHT_TIMES = (U8[:1], U8[:1], I32[:1], U8[:0]), np.zeros(8, np.uint64)
         (native.rows_some, ([], U64, U8), TypeError, "rows: need a tuple"),
         # Eight of the width are 2^64 bytes.
         (native.rows_some, ((*ROW, 1 << 61), EIGHT_TIMES, U8[:0]), ValueError, "rows: shapes that do"),
-        (native.rows_bits, ((*ROW, 1 << 61), EIGHT_TIMES, 1 << 62, I32[:0]), ValueError, "rows: shapes"),
+        (
+            native.rows_bits,
+            (((*ROW, 1 << 61),), EIGHT_TIMES, 1, np.zeros(8, np.int32)),
+            ValueError,
+            "rows: shap",
+        ),
         (native.windows_marks, ((None,), 1, 0, U64[:0], U64[:0], U8[:0]), TypeError, "rows: need a tuple"),
-        (native.rows_bits, ((U8, U8[:1], I32[:1], U8, 2), U64, 0, I32), ValueError, "step: at least 1"),
+        (native.rows_bits, (((U8, U8[:1], I32[:1], U8, 2),), U64, 0, I32), ValueError, "step: at least 1"),
+        (native.rows_bits, ([], U64, 1, I32), TypeError, "tuple"),
         (native.rows_alike, (U8, U8[:3]), ValueError, "an item for each row"),
         (native.read_pagemap, (0, 123, pages(0, 1)), ValueError, "hva 123"),
         (native.read_pagemap, (0, -4096, pages(0, 1)), OverflowError, "negative"),

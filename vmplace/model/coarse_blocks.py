@@ -13,7 +13,7 @@ import numpy as np
 
 from vmplace.model.page_rates import PER_SECOND, codes_of
 from vmplace.model.pages import RangePages, SeenWindow
-from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, chunks
+from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, bits_set, chunks
 from vmplace.sampling.page_arrays import Bytes, Indexes, NodeIndexes
 
 EACH_BITS, EACH_BYTES = 8, 32
@@ -38,6 +38,8 @@ def coarse_blocks(
         return some[:0], None
     kept = max(most // BYTE_ROW - (differ - len(some)), 0)
     touches = coarse_touches(pages.seen[: pages.history], some, pages.blocks, nodes)
+    if not kept:
+        return some, touches
     busy = touches.sum(axis=0, dtype=np.int64)
     if pages.rate:
         # A code is a logarithm.
@@ -53,13 +55,10 @@ def coarse_touches(
     """Return in how many windows each node touched a page of these blocks, on average [N + 1, n]."""
     counts = np.zeros((windows[0].planes(blocks), len(some)), np.uint8)
     # Most memory is used by few nodes.
-    for node in nodes:
-        rows, touched = node * blocks + some, np.zeros(len(some))
-        for window in windows:
-            bits = window.accessed.bits(rows, EACH_BITS)
-            if bits is not None:
-                touched += bits / LOOKED_AT
-        counts[node] = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
+    rows = (np.array(nodes, np.int64)[:, None] * blocks + some).reshape(-1)
+    bits = bits_set([window.accessed for window in windows], rows, EACH_BITS)
+    touched = bits.reshape(len(nodes), len(some)) / LOOKED_AT
+    counts[nodes] = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
     return counts
 
 

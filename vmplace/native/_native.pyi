@@ -122,10 +122,10 @@ def rows_some(rows: Rows, which: U64, found: U8) -> None:
 def rows_used(rows: Rows, which: U64, used: U8) -> int:
     """Fill in which of the rows are not of zeros: 1; return how many that are."""
 
-def rows_bits(rows: Rows, which: U64, step: int, bits: I32) -> int:
+def rows_bits(several: tuple[Rows, ...], which: U64, step: int, bits: I32) -> None:
     """Fill in how many bits are set in each ``step``-th byte of the rows ``which[n]``, the first included.
 
-    Returns how many that are in all.
+    Those of ``several`` are added up.
     """
 
 def windows_marks(

@@ -184,38 +184,51 @@ static int32_t vmp_row_bits(const uint8_t *row, size_t width, size_t step)
 	return bits + __builtin_popcountll(bytes);
 }
 
+/* Add to @bits how many are set in each @step-th byte of the rows @which; false with an error set. */
+static bool vmp_add_bits(PyObject *rows, const struct vmp_buffer *which, size_t step, struct vmp_buffer *bits)
+{
+	_cleanup_kept_ struct vmp_kept kept = { 0 };
+	int32_t asked;
+
+	if (!vmp_kept_get(rows, &kept) || !vmp_rows_are_there(&kept, which))
+		return false;
+
+	Py_BEGIN_ALLOW_THREADS
+	asked = (int32_t)((kept.width - 1) / step + 1);
+	for (size_t i = 0; i < which->count; i++) {
+		const uint8_t *row = vmp_is_mixed(&kept, which->u64[i]) ? vmp_detail(&kept, which->u64[i]) : NULL;
+
+		if (row)
+			bits->i32[i] += vmp_row_bits(row, kept.width, step);
+		else
+			bits->i32[i] += __builtin_popcount(kept.value.u8[which->u64[i]]) * asked;
+	}
+	Py_END_ALLOW_THREADS
+	return true;
+}
+
 PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 {
 	_cleanup_buffer_ struct vmp_buffer which = { 0 }, bits = { 0 };
-	_cleanup_kept_ struct vmp_kept kept = { 0 };
-	PyObject *rows, *which_object, *bits_object;
-	int64_t all = 0;
+	PyObject *several, *which_object, *bits_object;
 	Py_ssize_t step;
-	int32_t asked;
 
-	if (!PyArg_ParseTuple(args, "OOnO:rows_bits", &rows, &which_object, &step, &bits_object) ||
-	    !vmp_kept_get(rows, &kept) || !vmp_buffer_get(which_object, "which", VMP_UINT64, false, &which) ||
+	if (!PyArg_ParseTuple(args, "O!OnO:rows_bits", &PyTuple_Type, &several, &which_object, &step,
+			      &bits_object) ||
+	    !vmp_buffer_get(which_object, "which", VMP_UINT64, false, &which) ||
 	    !vmp_buffer_get(bits_object, "bits", VMP_INT32, true, &bits) ||
-	    !vmp_buffer_same_count(&which, "which", &bits, "bits") || !vmp_rows_are_there(&kept, &which))
+	    !vmp_buffer_same_count(&which, "which", &bits, "bits"))
 		return NULL;
 	if (step < 1) {
 		PyErr_SetString(PyExc_ValueError, "step: at least 1");
 		return NULL;
 	}
 
-	Py_BEGIN_ALLOW_THREADS
-	asked = (int32_t)((kept.width - 1) / (size_t)step + 1);
-	for (size_t i = 0; i < which.count; i++) {
-		const uint8_t *row = vmp_is_mixed(&kept, which.u64[i]) ? vmp_detail(&kept, which.u64[i]) : NULL;
-
-		if (row)
-			bits.i32[i] = vmp_row_bits(row, kept.width, (size_t)step);
-		else
-			bits.i32[i] = __builtin_popcount(kept.value.u8[which.u64[i]]) * asked;
-		all += bits.i32[i];
-	}
-	Py_END_ALLOW_THREADS
-	return PyLong_FromLongLong(all);
+	memset(bits.i32, 0, bits.count * sizeof(*bits.i32));
+	for (Py_ssize_t nth = 0; nth < PyTuple_Size(several); nth++)
+		if (!vmp_add_bits(PyTuple_GetItem(several, nth), &which, (size_t)step, &bits))
+			return NULL;
+	Py_RETURN_NONE;
 }
 
 #define VMP_MAX_WINDOWS 8

@@ -112,14 +112,9 @@ class BlockRows:
         native.rows_some(self.parts, numbers(which), found)
         return found
 
-    def bits(self, which: Indexes, step: int) -> npt.NDArray[np.int32] | None:
-        """Return how many bits are set in each ``step``-th byte of these rows [n]; None where none is."""
-        bits = np.empty(len(which), np.int32)
-        return bits if native.rows_bits(self.parts, numbers(which), step, bits) else None
-
     def is_any_mixed(self, which: Indexes) -> bool:
         """Tell whether any of these rows has bytes that differ."""
-        return bool(len(self.detail)) and bool(self._mixed(which).any())
+        return bool(len(self.detail)) and bool(self.is_mixed[which].any())
 
     @property
     def parts(self) -> tuple[Bytes, Bytes, npt.NDArray[np.int32], Bytes, int]:
@@ -130,29 +125,30 @@ class BlockRows:
         """Return how many bits are set in each of so many planes."""
         blocks, mixed = len(self.value) // planes, np.flatnonzero(self.is_mixed)
         used = np.flatnonzero(self.value != 0)
-        used = used[~self._mixed(used)]
+        used = used[~self.is_mixed[used]]
         of_rows = np.bincount(used // blocks, BITS[self.value[used]], planes) * self.width
         of_detail = np.bincount(mixed // blocks, BITS[self.detail].sum(axis=1), planes)
         counts: Counts = (of_rows + of_detail).astype(np.int64)
         return counts
 
-    def _mixed(self, which: Indexes) -> Bools:
-        """Return which of these rows have bytes that differ."""
-        mixed: Bools = (self.mixed[which >> 3] << (which & 7).astype(np.uint8) & 128) != 0
-        return mixed
-
 
 def used_and_uneven(some: Sequence[BlockRows]) -> tuple[Bools, Bools]:
     """Return which rows of bits are not of zeros, and which neither all set nor all clear, in any."""
-    value, mixed = some[0].value.copy(), some[0].mixed.copy()
+    value, mixed = some[0].value, some[0].mixed
     # One less: 0 becomes 255, and 255 becomes 254.
-    uneven: Bools = some[0].value - np.uint8(1) < ALL_SET - 1
+    least = value - np.uint8(1)
     for one in some[1:]:
-        value |= one.value
-        mixed |= one.mixed
-        uneven |= one.value - np.uint8(1) < ALL_SET - 1
+        value, mixed = value | one.value, mixed | one.mixed
+        least = np.minimum(least, one.value - np.uint8(1))
     differs = np.unpackbits(mixed, count=len(value)).view(np.bool_)
-    return differs | (value != 0), differs | uneven
+    return differs | (value != 0), differs | (least < ALL_SET - 1)
+
+
+def bits_set(some: Sequence[BlockRows], which: Indexes, step: int) -> npt.NDArray[np.int32]:
+    """Return how many bits are set in each ``step``-th byte of these rows [n], in all together."""
+    bits = np.empty(len(which), np.int32)
+    native.rows_bits(tuple(one.parts for one in some), numbers(which), step, bits)
+    return bits
 
 
 def numbers(which: Indexes) -> Bits:

@@ -10,6 +10,7 @@ from vmplace.sampling.block_rows import (
     BIT_ROW,
     BYTE_ROW,
     BlockRows,
+    bits_set,
     rows_of_bits,
     rows_of_pages,
     used_and_uneven,
@@ -80,17 +81,23 @@ def test_pages_are_in_the_row_of_their_block(offset: int, npages: int) -> None:
     assert (places == 255).sum() == len(places) - npages
 
 
-@given(KINDS, st.integers(1, BIT_ROW), st.integers(0, 1 << 30))
-def test_bits_of_rows_are_counted_by_the_bytes_that_are_looked_at(
-    kinds: list[str], step: int, seed: int
+@given(st.lists(SIX_KINDS, max_size=4), st.integers(1, BIT_ROW), st.integers(0, 1 << 30))
+def test_bits_of_rows_are_added_up_by_the_bytes_that_are_looked_at(
+    several: list[list[str]], step: int, seed: int
 ) -> None:
+    each = [rows_of(kinds, BIT_ROW) for kinds in several]
+    which = np.random.default_rng(seed).integers(0, 6, 20)
+    wanted = np.zeros(20, np.int64) + sum(
+        np.unpackbits(r[which][:, ::step], axis=1).sum(axis=1) for r in each
+    )
+    assert bits_set([BlockRows.of(rows) for rows in each], which, step).tolist() == wanted.tolist()
+
+
+@given(KINDS, st.integers(0, 1 << 30))
+def test_some_rows_are_used_or_mixed(kinds: list[str], seed: int) -> None:
     rows = rows_of(kinds, BIT_ROW)
     kept = BlockRows.of(rows)
     which = np.random.default_rng(seed).integers(0, max(len(rows), 1), 20 if kinds else 0)
-    wanted = np.unpackbits(rows[which][:, ::step], axis=1).sum(axis=1)
-    bits = kept.bits(which, step)
-    assert (bits is None) == (wanted.sum() == 0)
-    assert bits is None or bits.tolist() == wanted.tolist()
     assert kept.is_any_mixed(which) == bool((rows[which] != rows[which][:, :1]).any())
     assert kept.used(which).tolist() == rows[which].any(axis=1).tolist()
     assert kept.any_used(which) == rows[which].any()

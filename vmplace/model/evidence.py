@@ -123,12 +123,11 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
         heat = shared_as_sampled(pages, heat)
     written = _written_by_samples(pages, heat) if pages.sampled else fused_written(pages)
     # Copies are of blocks that lie on one node as a whole.
-    written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.block_of(pages.coarse)]]
-    node = np.where(pages.exists, pages.node_index, np.int8(-1)).astype(np.int8)
+    written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.whole[pages.coarse - pages.edge]]]
+    node = pages.node_index.copy()
+    node[~pages.exists] = -1
     recent = _of_newest(pages, heat, lengths_s[0], units)
-    absent = np.flatnonzero(node < 0)
-    if len(absent):
-        heat[absent] = 0.0
+    heat[node < 0] = 0.0
     return Entries((pages,), heat, recent, written, node, sizes)
 
 
@@ -156,13 +155,12 @@ def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
 
 
 def _heat_of_bits(pages: TouchedPages, watched_s: float) -> Matrix:
-    heat = np.zeros((pages.entries, pages.nodes))
+    heat, counts_for = np.zeros((pages.entries, pages.nodes)), HORIZON_S * pages.sizes
     for node in pages.users:
         rate = pages.rate_of(node)
         if rate is None:
             rate = (pages.touches[node] / watched_s).astype(np.float32)
-        heat[:, node] = rate
-    heat *= HORIZON_S * pages.sizes[:, None]
+        heat[:, node] = rate * counts_for
     return heat
 
 

@@ -7,6 +7,7 @@ on which node most of them are.  Whether anybody touched or wrote a page is know
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class _Part:
         every, whole = np.concatenate([small, large]), np.concatenate([small[together], large])
         return cls(blocks, offset, nodes, every, len(small), small[~together], whole, coarse, touches)
 
-    @property
+    @cached_property
     def coarse_entries(self) -> Indexes:
         """Return the entries of the blocks whose pages are taken together though they differ."""
         few = self.whole[: self.small - len(self.apart)]
@@ -110,9 +111,13 @@ class _Part:
 
     def places(self, some: Indexes) -> Indexes:
         """Return where these blocks are in ``every``."""
+        return self._places[some]
+
+    @cached_property
+    def _places(self) -> Indexes:
         place = np.empty(self.blocks, np.int64)
         place[self.every] = np.arange(len(self.every))
-        return place[some]
+        return place
 
     def seen_in(self, windows: tuple[SeenWindow, ...]) -> tuple[Bytes, Bytes, Bytes, Bytes]:
         """Return ``touches``, ``newest``, ``seen`` and ``wrote`` (TouchedPages)."""

@@ -114,7 +114,8 @@ def written_of(pages: TouchedPages, seen: Bools) -> Bools:
     """Return which entries count as written if so many were ``seen`` to be."""
     written = seen.copy()
     # An entry that is a block has no pages around it.
-    written[: pages.edge].reshape(-1, HUGE_PAGES)[_are_written(pages, seen)] = True
+    if pages.edge:
+        pages.singly(written)[_are_written(pages, seen)] = True
     return written
 
 

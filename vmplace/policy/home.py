@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vmplace.model.pages import RangePages
-from vmplace.model.traffic import vcpu_shares
 from vmplace.model.units import Units
 from vmplace.policy.known_nodes import UNKNOWN, node_change
 from vmplace.policy.own_limits import NO_HUGE, RATE_USED, pages_left
@@ -151,8 +150,8 @@ def one_home(host: HostTopology, guest: GuestView, ram: RamRange, allowed: tuple
 
 def worker_nids(host: HostTopology, guest: GuestView, cell: int | None = None) -> tuple[int, ...]:
     """Return the nodes on which the vCPUs may run that use memory of that vNUMA cell, None: all of them."""
-    mine = tuple(v for v in guest.topology.vcpus if cell is None or v.cell == cell)
-    return tuple(vcpu_shares(host, mine))
+    mine = {v.cpus for v in guest.topology.vcpus if cell is None or v.cell == cell}
+    return tuple(sorted({nid for cpus in mine for nid in host.nids_of_cpus(cpus)}))
 
 
 def fair_shares(wants: list[int], budget_bytes: int | None) -> list[int]:

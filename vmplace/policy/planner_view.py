@@ -48,6 +48,8 @@ LEAST_CPUS = 0.05
 THINK_NS = 50.0
 """Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
 
+ONE_WINDOW = np.ones(1, np.int64).tobytes()
+"""All that moves of pages are paid over, of any number of them."""
 THINK_HALF_LIFE_S = 4.0
 THINK_LEAP = 1.5
 """Work between two accesses that is so many times as long, or as short, is another phase of the program."""
@@ -80,8 +82,11 @@ def host_view(
     )
     traffics = [traffic(one.heat, one.node) for one in evidence]
     system = memory_of(snapshot.host)
-    evidence = _with_think(system, evidence, [*guests, *loads], traffics)
-    evidence = tuple(_steadied(one, state, snapshot.now_ns / 1e9) for one in evidence)
+    think_ns = _think_ns(system, evidence, [*guests, *loads], traffics)
+    evidence = tuple(
+        _with_think(one, think, state, snapshot.now_ns / 1e9)
+        for one, think in zip(evidence, think_ns, strict=True)
+    )
     cores = free_cores(snapshot.host, rest)
     return _view(snapshot, system, evidence, horizon, cores, _own_copies(evidence, seen)), traffics
 
@@ -134,7 +139,7 @@ def _evidence(
         else np.ones(len(node), np.bool_),
         node=node,
         worker=worker,
-        windows=np.broadcast_to(np.int64(1), len(node)),
+        windows=np.ndarray(len(node), np.int64, ONE_WINDOW, strides=(0,)),
         read_ratio=None,
         parallelism=_parallelism(guest),
         think_ns=THINK_NS,
@@ -147,7 +152,7 @@ def _evidence(
         stays=_stays(guest, entries, huge, allowed),
         known_ns=guest.known_s * 1e9 / horizon.scale,
         calm_since_ns=_calm_since_ns(snapshot, name, state, horizon),
-        vcpu_node=vcpu_nodes(host, guest.topology, entries.heat.sum(axis=0)),
+        vcpu_node=vcpu_nodes(host, guest.topology, entries.heat),
         may_tie=_may_tie(snapshot, guest, state),
         may_change=guest.may_change,
         is_counted=guest.dram_per_us is not None,
@@ -180,8 +185,8 @@ def _stays(guest: GuestView, entries: Entries, huge: Bools, allowed: Sequence[in
 
 def _leave_out_unknown(host: HostTopology, node: NodeIndexes) -> None:
     """Count pages as absent on nodes without memory (in place): these came up since the host was read."""
-    none = np.array([not one.memory_bytes for one in host.nodes])
-    if none.any():
+    if len(host.memory_nids) < len(host.nodes):
+        none = np.array([not one.memory_bytes for one in host.nodes])
         node[(node >= 0) & none[node]] = ABSENT
 
 
@@ -196,10 +201,10 @@ def _only_from(worker: Bools, heat: Matrix) -> None:
     """Let all accesses come from nodes where vCPUs may run: those from elsewhere come from these by now."""
     if worker.all() or not worker.any():
         return
-    gone = row_sums(heat[:, ~worker])
+    gone = heat[:, ~worker]
     if gone.any():
         heat[:, ~worker] = 0.0
-        heat[:, worker] += gone[:, None] / int(worker.sum())
+        heat[:, worker] += row_sums(gone)[:, None] / int(worker.sum())
 
 
 def _calm_since_ns(snapshot: Snapshot, name: str, state: State, horizon: Horizon) -> float | None:
@@ -248,16 +253,16 @@ def _per_ns(guest: GuestView) -> float:
 
 def _parallelism(guest: GuestView) -> float:
     vcpus = max(len(guest.topology.vcpus), 1)
-    return float(vcpus if guest.cpus is None else np.clip(guest.cpus, LEAST_CPUS, vcpus))
+    return float(vcpus if guest.cpus is None else min(max(guest.cpus, LEAST_CPUS), vcpus))
 
 
-def _with_think(
+def _think_ns(
     system: MemorySystem,
     evidence: tuple[GuestEvidence, ...],
     guests: list[GuestView],
     traffics: list[Matrix],
-) -> tuple[GuestEvidence, ...]:
-    """Return the evidence with the work between two accesses that explains the rates that were counted.
+) -> list[float]:
+    """Return the work between two accesses of each guest that explains the rate that was counted.
 
     A vCPU's time between two accesses is work and latency / mlp (memory_system.py).  Where nothing counts, a
     guest is taken to work half of its time.
@@ -267,27 +272,24 @@ def _with_think(
     rates = np.array([_per_ns(guest) for guest in guests])
     waits = system.visits @ system.waits(asked_of(system, rates, shares))
     latency = np.einsum("gkj,kj->g", shares, system.latency + waits)
-    return tuple(
-        one
-        if counted is None
-        else replace(one, think_ns=max(one.parallelism / max(rate, 1e-6) - wait / one.mlp, 0.1))
+    return [
+        one.think_ns if counted is None else max(one.parallelism / max(rate, 1e-6) - wait / one.mlp, 0.1)
         for one, counted, rate, wait in zip(evidence, reported, rates.tolist(), latency.tolist(), strict=True)
-    )
+    ]
 
 
-def _steadied(guest: GuestEvidence, state: State, now_s: float) -> GuestEvidence:
-    """Return a guest of one node with work between two accesses that follows what was counted, but for leaps.
+def _with_think(guest: GuestEvidence, think_ns: float, state: State, now_s: float) -> GuestEvidence:
+    """Return a guest with work between two accesses as counted; of one node: that follows it, but for leaps.
 
     One window's count varies by a tenth and more, and with it how many pages are to leave a full controller.
     Pages that several nodes share follow no count anyhow (even_spread.py).
     """
     before = state.think_ns.get(guest.name)
-    if before is None or not guest.is_counted or int(guest.worker.sum()) > 1:
-        return guest
-    if not 1 / THINK_LEAP < guest.think_ns / before < THINK_LEAP:
-        return guest
-    kept = 0.5 ** ((now_s - state.planned_s) / THINK_HALF_LIFE_S)
-    return replace(guest, think_ns=kept * before + (1 - kept) * guest.think_ns)
+    is_of_one_node = guest.is_counted and int(guest.worker.sum()) <= 1
+    if before is not None and is_of_one_node and 1 / THINK_LEAP < think_ns / before < THINK_LEAP:
+        kept = 0.5 ** ((now_s - state.planned_s) / THINK_HALF_LIFE_S)
+        think_ns = kept * before + (1 - kept) * think_ns
+    return replace(guest, think_ns=think_ns)
 
 
 def _worker_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:

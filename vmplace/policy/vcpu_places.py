@@ -27,11 +27,14 @@ MAY_STAY = 0.01
 """Of a guest's memory, the share that may be unable to follow its vCPUs."""
 
 
-def vcpu_nodes(host: HostTopology, guest: GuestTopology, touches: Matrix) -> Indexes:
-    """Return the index of each vCPU's node; ``touches[N]``: of the guest's pages, by node."""
+def vcpu_nodes(host: HostTopology, guest: GuestTopology, heat: Matrix) -> Indexes:
+    """Return the index of each vCPU's node; ``heat[P, N]``: touches of the guest's pages, by node."""
     may_run = [[host.nids.index(nid) for nid in host.nids_of_cpus(vcpu.cpus)] for vcpu in guest.vcpus]
     nodes = np.array([one[0] if one else 0 for one in may_run], np.intp)
     floating = [number for number, one in enumerate(may_run) if len(one) > 1]
+    if not floating:
+        return nodes
+    touches = heat.sum(axis=0)
     tied = np.bincount(np.delete(nodes, floating), minlength=len(host.nids))
     some = sorted({node for number in floating for node in may_run[number]})
     weights = np.zeros(len(host.nids))

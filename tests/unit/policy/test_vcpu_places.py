@@ -14,9 +14,9 @@ from vmplace.topology.guest import Movability
 
 
 def test_vcpus_that_float_are_where_touches_come_from() -> None:
-    assert vcpu_nodes(HOST, view(vcpus=4).topology, np.array([30.0, 10.0])).tolist() == [0, 0, 0, 1]
-    assert vcpu_nodes(HOST, view(vcpus=4).topology, np.zeros(2)).tolist() == [0, 0, 1, 1]
-    assert vcpu_nodes(HOST, view(ON_1).topology, np.array([30.0, 0.0])).tolist() == [1, 1]
+    assert vcpu_nodes(HOST, view(vcpus=4).topology, np.array([[30.0, 10.0]])).tolist() == [0, 0, 0, 1]
+    assert vcpu_nodes(HOST, view(vcpus=4).topology, np.zeros((1, 2))).tolist() == [0, 0, 1, 1]
+    assert vcpu_nodes(HOST, view(ON_1).topology, np.array([[30.0, 0.0]])).tolist() == [1, 1]
 
 
 def test_accesses_come_from_where_vcpus_may_run_by_now() -> None:

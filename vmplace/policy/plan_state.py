@@ -124,18 +124,20 @@ def _are_same(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -
     """Tell whether each entry is what it was: then nothing has to follow."""
     return len(now) == len(before) and all(
         (a.ram.hva, a.ram.npages) == (b.ram.hva, b.ram.npages)
-        and np.array_equal(a.blocks, b.blocks)
-        and np.array_equal(a.apart, b.apart)
-        and np.array_equal(a.whole, b.whole)
+        and all(_equal(*each) for each in ((a.blocks, b.blocks), (a.apart, b.apart), (a.whole, b.whole)))
         for a, b in zip(now, before, strict=True)
     )
 
 
+def _equal(now: Indexes, before: Indexes) -> bool:
+    return len(now) == len(before) and not (now != before).any()
+
+
 def _same_memory(memory: guard.Memory) -> guard.Memory:
     """Return the memory of entries that are the same; moves that joined a trial get into its order."""
-    if memory.trials:
+    if any((trial.pages[1:] <= trial.pages[:-1]).any() for trial in memory.trials):
         return _memory_of(memory, np.arange(len(memory.origin)))
-    return replace(memory, promise=None)
+    return memory if memory.promise is None else replace(memory, promise=None)
 
 
 def _memory_of(memory: guard.Memory, at: Indexes) -> guard.Memory:

@@ -10,6 +10,7 @@ full controller would gain nothing: it is not full any more then.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +39,14 @@ class Change:
     plan: NodeIndexes
     prices: Matrix
 
-    @property
+    @cached_property
     def pages(self) -> Indexes:
         """Return the pages that are to be elsewhere."""
         return np.flatnonzero(self.plan != self.guest.node)
 
     def to(self, plan: NodeIndexes) -> "Change":
         """Return the change to other places."""
-        return replace(self, plan=plan)
+        return self if plan is self.plan else replace(self, plan=plan)
 
     def best_first(self, pages: Indexes, prices: Matrix) -> Indexes:
         """Return the order of ``pages`` by what all gain for each of ``prices``, of like ones by heat."""
@@ -58,9 +59,10 @@ class Change:
 
 def affordable(view: HostView, change: Change, memory: guard.Memory) -> NodeIndexes:
     """Return the changes that gain most for what is staked, way back included, as far as the budget goes."""
-    guest, plan = change.guest, change.plan
+    guest, plan, changed = change.guest, change.plan, change.pages
+    if not len(changed):
+        return plan
     budget_ns = memory.budget_ns(view.now_ns, guest.slowdown_bound)
-    changed = change.pages
     stakes = stakes_ns(view, guest, changed, plan, memory)
     if float(stakes.sum()) <= budget_ns:
         return plan
@@ -78,6 +80,8 @@ def fitting(change: Change, room: Room | None) -> tuple[NodeIndexes, Room | None
     guest, plan, changed = change.guest, change.plan, change.pages
     if room is None or not len(changed):
         return plan, room
+    if room.churn < float(guest.sizes_of(changed).min()):
+        return guest.node, room
     kept, free, copies, churn = guest.node.copy(), room.free.copy(), room.copies.copy(), room.churn
     own_moves = guest.move_pages
     order = changed[change.best_first(changed, guest.sizes_of(changed))]

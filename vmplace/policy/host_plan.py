@@ -154,9 +154,10 @@ class HostPlanner:
                 why[guest.name] = WAITS
                 continue
             change, memory = Change(guest, guest.unbarred(plan), prices), self.memories[guest.name]
-            places, left = self._guarded(view, change, spans[guest.name], left)
+            paid = change.to(affordable(view, change, memory))
+            places, left = self._guarded(view, paid, spans[guest.name], left)
             kept.append(places)
-            why[guest.name] = held_back(view, change, memory, places)
+            why[guest.name] = held_back(view, change, memory, paid.plan, places)
         return HostPlacement(kept, wanted=wanted.plans, room=left, why=why)
 
     def _watched(self, guest: GuestEvidence, now_ns: float) -> Steadiness:
@@ -182,11 +183,11 @@ class HostPlanner:
         return HostPlacement([guest.node for guest in view.guests], moves, room=view.room)
 
     def _guarded(
-        self, view: HostView, change: Change, spans: Spans, room: Room | None
+        self, view: HostView, paid: Change, spans: Spans, room: Room | None
     ) -> tuple[NodeIndexes, Room | None]:
         """Return where the pages of a guest ought to be now, and the room that is left for the others."""
-        guest = change.guest
-        places, memory, left = _allowed(view, change, self.memories[guest.name], spans, room)
+        guest = paid.guest
+        places, memory, left = _allowed(view, paid, self.memories[guest.name], spans, room)
         if not guest.may_change:
             # Nobody does it: it stakes nothing, and takes no room.
             return places, room
@@ -195,16 +196,19 @@ class HostPlanner:
 
 
 def _allowed(
-    view: HostView, change: Change, memory: guard.Memory, spans: Spans, room: Room | None
+    view: HostView, paid: Change, memory: guard.Memory, spans: Spans, room: Room | None
 ) -> tuple[NodeIndexes, guard.Memory, Room | None]:
-    """Return what the guard lets a guest have of its change, what it remembers of that, and the room left."""
-    guest = change.guest
+    """Return what the guard lets a guest have of its change, what it remembers of that, and the room left.
+
+    ``paid``: the part of the change that its budget pays for.
+    """
+    guest = paid.guest
     if guard.goes_back(memory, view.now_ns, guest.slowdown_bound):
         home = _origins(guest, memory)
         memory = guard.on_its_way(memory, view.now_ns, _npages_away(guest, home))
         if memory.returning is not None:
             # Copies are dropped without room.
-            moves, room = fitting(change.to(np.where(guest.node == REPLICATED, guest.node, home)), room)
+            moves, room = fitting(paid.to(np.where(guest.node == REPLICATED, guest.node, home)), room)
             return np.where(guest.node == REPLICATED, home, moves).astype(np.int8), memory, room
     rise = guard.measured_rise(memory, guest)
     if rise is not None and rise < -guard.MEASURED_RISE:
@@ -215,7 +219,7 @@ def _allowed(
         back = memory.promise.before[guest.node[pages] != ABSENT]
         undone[pages[guest.node[pages] != ABSENT]] = back
         return undone, guard.left_alone(memory, view.now_ns), room
-    kept, room = fitting(change.to(affordable(view, change, memory)), room)
+    kept, room = fitting(paid, room)
     return kept, _noted(view, guest, kept, memory, spans), room
 
 

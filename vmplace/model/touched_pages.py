@@ -134,14 +134,17 @@ class TouchedPages:
 
     def block_of(self, entries: Indexes) -> Indexes:
         """Return the place in ``blocks`` of each entry's block."""
+        if not self.edge:
+            return self.whole[entries]
         nth = np.where(entries < self.edge, entries // HUGE_PAGES, len(self.apart) + entries - self.edge)
         block: Indexes = np.concatenate([self.apart, self.whole])[nth]
         return block
 
     def hva_of(self, entries: Indexes) -> Indexes:
         """Return the address of each entry."""
-        inside = np.where(entries < self.edge, entries % HUGE_PAGES, 0)
-        hva: Indexes = self._hva_of_blocks(self.block_of(entries)) + inside * PAGE_BYTES
+        hva = self._hva_of_blocks(self.block_of(entries))
+        if self.edge:
+            hva += np.where(entries < self.edge, entries % HUGE_PAGES, 0) * PAGE_BYTES
         return hva
 
     def _hva_of_blocks(self, places: Indexes) -> Indexes:
@@ -161,13 +164,16 @@ class TouchedPages:
 def runs_of(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArray[np.uint64], Sizes]:
     """Return the address and the length, in pages, of each run of neighbouring pages; there must be some."""
     begins = chosen.copy()
-    begins[1 : pages.edge] &= ~chosen[: max(pages.edge - 1, 0)]
-    # Blocks that follow each other here need not be neighbours.
-    pages.singly(begins)[:, 0] = pages.singly(chosen)[:, 0]
+    if pages.edge:
+        begins[1 : pages.edge] &= ~chosen[: pages.edge - 1]
+        # Blocks that follow each other here need not be neighbours.
+        pages.singly(begins)[:, 0] = pages.singly(chosen)[:, 0]
     first = np.flatnonzero(begins)
     length = np.add.reduceat(chosen, first, dtype=np.int32) * sizes[first]
     hva = pages.hva_of(first)
     order = np.argsort(hva)
     hva, length = hva[order], length[order]
-    apart = np.flatnonzero(np.append(0, hva[:-1] + length[:-1] * np.int64(PAGE_BYTES)) != hva)
+    is_apart = np.ones(len(hva), np.bool_)
+    np.not_equal(hva[:-1] + length[:-1] * np.int64(PAGE_BYTES), hva[1:], out=is_apart[1:])
+    apart = np.flatnonzero(is_apart)
     return hva[apart].astype(np.uint64), np.add.reduceat(length, apart)

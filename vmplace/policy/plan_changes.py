@@ -103,7 +103,9 @@ def _move(  # noqa: PLR0913 - as above
         np.repeat(np.where(pages.is_huge[some], HUGE_PAGES, 1), single),
         np.repeat(node[some], single),
     )
-    coarse = np.isin(some, pages.coarse)
+    is_coarse = np.zeros(pages.entries, np.bool_)
+    is_coarse[pages.coarse] = True
+    coarse = is_coarse[some]
     # Of these, pages may lie elsewhere than most of their block do.
     at = first[coarse][:, None] + np.arange(HUGE_PAGES)
     here[at] = known.nodes_of(pages.blocks[pages.block_of(some[coarse])])

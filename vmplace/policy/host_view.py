@@ -152,8 +152,10 @@ class GuestEvidence:
     @cached_property
     def mean_moved(self) -> float:
         """Return the same of 4 KiB on average, by the pages that are in memory."""
+        if self.sizes is None or not self._has_huge:
+            return 1.0
         here = np.flatnonzero(self.present)
-        if self.sizes is None or not len(here):
+        if not len(here):
             return 1.0
         return float(self.moved(here).sum() / self.sizes[here].sum())
 

@@ -177,6 +177,7 @@ ROW, EIGHT_TIMES = (U8[:1], U8[:1], I32[:1], U8[:0]), np.zeros(8, np.uint64)
         (native.windows_marks, ((None,), 1, 0, U64[:0], U64[:0], U8[:0]), TypeError, "rows: need a tuple"),
         (native.rows_bits, (((U8, U8[:1], I32[:1], U8, 2),), U64, 0, I32), ValueError, "step: at least 1"),
         (native.rows_bits, ([], U64, 1, I32), TypeError, "tuple"),
+        (native.rows_kinds, (((U8, U8[:1], I32[:1], U8[:0], 2),), U8[:3], U8[:3]), ValueError, "used has 3"),
         (native.rows_alike, (U8, U8[:3]), ValueError, "an item for each row"),
         (native.read_pagemap, (0, 123, pages(0, 1)), ValueError, "hva 123"),
         (native.read_pagemap, (0, -4096, pages(0, 1)), OverflowError, "negative"),

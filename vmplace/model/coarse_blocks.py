@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vmplace.model.page_rates import PER_SECOND, codes_of
-from vmplace.model.pages import RangePages, SeenWindow
+from vmplace.model.pages import HISTORY_WINDOWS, RangePages, SeenWindow
 from vmplace.sampling.block_rows import BIT_ROW, BYTE_ROW, BlockRows, bits_set, chunks
 from vmplace.sampling.page_arrays import Bytes, Indexes, NodeIndexes
 
@@ -57,9 +57,17 @@ def coarse_touches(
     # Most memory is used by few nodes.
     rows = (np.array(nodes, np.int64)[:, None] * blocks + some).reshape(-1)
     bits = bits_set([window.accessed for window in windows], rows, EACH_BITS)
-    touched = bits.reshape(len(nodes), len(some)) / LOOKED_AT
-    counts[nodes] = np.where(touched > FEW, np.maximum(np.rint(touched), 1), 0)
+    counts[nodes] = TIMES[bits].reshape(len(nodes), len(some))
     return counts
+
+
+def _times() -> Bytes:
+    """Return in how many windows a page was touched on average, by touches of those looked at in all."""
+    mean = np.arange(HISTORY_WINDOWS * LOOKED_AT + 1) / LOOKED_AT
+    return np.where(mean > FEW, np.maximum(np.rint(mean), 1), 0).astype(np.uint8)
+
+
+TIMES = _times()
 
 
 def coarse_codes(rate: BlockRows, some: Indexes, blocks: int) -> Bytes:

@@ -143,7 +143,9 @@ def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: Sequen
     by_row = np.ones(pages.nodes)
     total, left = heat @ by_row, recent @ by_row
     others = np.flatnonzero(left * 2 < total)
-    recent[others] = newest[others] * (total[others] / np.maximum(newest[others] @ by_row, 1.0))[:, None]
+    if len(others):
+        users = newest[others]
+        recent[others] = users * (total[others] / np.maximum(users @ by_row, 1.0))[:, None]
     recent *= window_s / HORIZON_S
     return recent
 

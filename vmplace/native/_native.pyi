@@ -128,6 +128,9 @@ def rows_bits(several: tuple[Rows, ...], which: U64, step: int, bits: I32) -> No
     Those of ``several`` are added up.
     """
 
+def rows_kinds(several: tuple[Rows, ...], used: U8, uneven: U8) -> None:
+    """Fill in which rows of bits are not of zeros, and which neither all set nor all clear, in any: 1."""
+
 def windows_marks(
     windows: tuple[Rows, ...], blocks: int, plane: int, apart: U64, whole: U64, marks: U8
 ) -> bool:

@@ -57,6 +57,7 @@ PyObject *vmp_rows_alike(PyObject *module, PyObject *args);
 PyObject *vmp_rows_some(PyObject *module, PyObject *args);
 PyObject *vmp_rows_used(PyObject *module, PyObject *args);
 PyObject *vmp_rows_bits(PyObject *module, PyObject *args);
+PyObject *vmp_rows_kinds(PyObject *module, PyObject *args);
 PyObject *vmp_windows_marks(PyObject *module, PyObject *args);
 PyObject *vmp_learn_shares(PyObject *module, PyObject *args);
 PyObject *vmp_touch_rate_count(PyObject *module, PyObject *args);

@@ -9,6 +9,7 @@ static PyMethodDef vmp_methods[] = {
 	{ "rows_some", vmp_rows_some, METH_VARARGS, "rows_some(rows, which, found)" },
 	{ "rows_used", vmp_rows_used, METH_VARARGS, "rows_used(rows, which, used) -> how many" },
 	{ "rows_bits", vmp_rows_bits, METH_VARARGS, "rows_bits(several, which, step, bits)" },
+	{ "rows_kinds", vmp_rows_kinds, METH_VARARGS, "rows_kinds(several, used, uneven)" },
 	{ "windows_marks", vmp_windows_marks, METH_VARARGS,
 	  "windows_marks(rows, blocks, plane, apart, whole, marks) -> any" },
 	{ "queue_length", vmp_queue_length, METH_VARARGS, "queue_length(rho, knee, load, slope)" },

@@ -231,6 +231,52 @@ PyObject *vmp_rows_bits(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+/* What rows of bits are in any of several: @used: not of zeros; @uneven: neither all set nor all clear. */
+static void vmp_add_kinds(const struct vmp_kept *kept, uint8_t *used, uint8_t *uneven)
+{
+	for (size_t row = 0; row < kept->value.count; row++) {
+		uint8_t value = kept->value.u8[row];
+		bool mixed;
+		uint64_t eight;
+
+		/* Most memory is touched by nobody: eight rows are passed over at once. */
+		if (row % 8 == 0 && !kept->mixed.u8[row / 8] && row + 8 <= kept->value.count) {
+			memcpy(&eight, kept->value.u8 + row, sizeof(eight));
+			if (!eight) {
+				row += 7;
+				continue;
+			}
+		}
+		mixed = vmp_is_mixed(kept, row);
+		used[row] |= mixed || value;
+		uneven[row] |= mixed || (value && value != UINT8_MAX);
+	}
+}
+
+PyObject *vmp_rows_kinds(PyObject *module, PyObject *args)
+{
+	_cleanup_buffer_ struct vmp_buffer used = { 0 }, uneven = { 0 };
+	PyObject *several, *used_object, *uneven_object;
+
+	if (!PyArg_ParseTuple(args, "O!OO:rows_kinds", &PyTuple_Type, &several, &used_object, &uneven_object) ||
+	    !vmp_buffer_get(used_object, "used", VMP_UINT8, true, &used) ||
+	    !vmp_buffer_get(uneven_object, "uneven", VMP_UINT8, true, &uneven) ||
+	    !vmp_buffer_same_count(&used, "used", &uneven, "uneven"))
+		return NULL;
+
+	memset(used.u8, 0, used.count);
+	memset(uneven.u8, 0, uneven.count);
+	for (Py_ssize_t nth = 0; nth < PyTuple_Size(several); nth++) {
+		_cleanup_kept_ struct vmp_kept kept = { 0 };
+
+		if (!vmp_kept_get(PyTuple_GetItem(several, nth), &kept) ||
+		    !vmp_buffer_same_count(&kept.value, "value", &used, "used"))
+			return NULL;
+		vmp_add_kinds(&kept, used.u8, uneven.u8);
+	}
+	Py_RETURN_NONE;
+}
+
 #define VMP_MAX_WINDOWS 8
 
 /* Windows of bits, @planes of @blocks rows each; @plane: of one of these, or of all together if it is -1. */

@@ -29,7 +29,6 @@ from vmplace.topology.guest import RamRange
 Counts = npt.NDArray[np.int64]
 BIT_ROW, BYTE_ROW = PAGES_PER_HUGE // 8, PAGES_PER_HUGE
 WORD_PAGES = 64
-ALL_SET = 255
 BITS = np.array([value.bit_count() for value in range(256)], np.uint8)
 """How many are set, by value (numpy counts them itself from 2.0 on)."""
 
@@ -134,14 +133,9 @@ class BlockRows:
 
 def used_and_uneven(some: Sequence[BlockRows]) -> tuple[Bools, Bools]:
     """Return which rows of bits are not of zeros, and which neither all set nor all clear, in any."""
-    value, mixed = some[0].value, some[0].mixed
-    # One less: 0 becomes 255, and 255 becomes 254.
-    least = value - np.uint8(1)
-    for one in some[1:]:
-        value, mixed = value | one.value, mixed | one.mixed
-        least = np.minimum(least, one.value - np.uint8(1))
-    differs = np.unpackbits(mixed, count=len(value)).view(np.bool_)
-    return differs | (value != 0), differs | (least < ALL_SET - 1)
+    used, uneven = np.empty((2, len(some[0].value)), np.uint8)
+    native.rows_kinds(tuple(one.parts for one in some), used, uneven)
+    return used.view(np.bool_), uneven.view(np.bool_)
 
 
 def bits_set(some: Sequence[BlockRows], which: Indexes, step: int) -> npt.NDArray[np.int32]:

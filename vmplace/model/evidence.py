@@ -114,7 +114,7 @@ def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -
     by_samples = pages.counted and pages.sampled
     watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
     units = sample_units(pages) if by_samples else None
-    heat = _heat_of_bits(pages, watched_s) if units is None else _sampled_heat(pages, lengths_s, units)
+    heat = _heat_of_bits(pages, sizes, watched_s) if units is None else _sampled_heat(pages, lengths_s, units)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
@@ -142,7 +142,7 @@ def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: Sequen
     recent: Matrix = heat * newest
     by_row = np.ones(pages.nodes)
     total, left = heat @ by_row, recent @ by_row
-    others = np.flatnonzero(left * 2 < total)
+    others = (left * 2 < total).nonzero()[0]
     if len(others):
         users = newest[others]
         recent[others] = users * (total[others] / np.maximum(users @ by_row, 1.0))[:, None]
@@ -156,8 +156,8 @@ def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
     return sum(known) + (windows - len(known)) * known[-1]
 
 
-def _heat_of_bits(pages: TouchedPages, watched_s: float) -> Matrix:
-    heat, counts_for = np.zeros((pages.entries, pages.nodes)), HORIZON_S * pages.sizes
+def _heat_of_bits(pages: TouchedPages, sizes: Matrix, watched_s: float) -> Matrix:
+    heat, counts_for = np.zeros((pages.entries, pages.nodes)), HORIZON_S * sizes
     for node in pages.users:
         rate = pages.rate_of(node)
         if rate is None:

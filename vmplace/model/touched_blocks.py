@@ -92,7 +92,7 @@ class _Part:
         inside, huge = np.ones(blocks, np.bool_), pages.huge[:blocks] != 0
         inside[:1] &= not offset
         inside[-1:] &= not (offset + pages.ram.npages) % HUGE_PAGES
-        small, large = np.flatnonzero(used & ~huge), np.flatnonzero(used & huge & inside)
+        small, large = (used & ~huge).nonzero()[0], (used & huge & inside).nonzero()[0]
         alike = inside & ~differ
         apart = small[~alike[small] & inside[small]]
         count = len(small) - int(np.count_nonzero(alike[small]))

@@ -168,12 +168,12 @@ def runs_of(pages: TouchedPages, chosen: Bools, sizes: Sizes) -> tuple[npt.NDArr
         begins[1 : pages.edge] &= ~chosen[: pages.edge - 1]
         # Blocks that follow each other here need not be neighbours.
         pages.singly(begins)[:, 0] = pages.singly(chosen)[:, 0]
-    first = np.flatnonzero(begins)
+    first = begins.nonzero()[0]
     length = np.add.reduceat(chosen, first, dtype=np.int32) * sizes[first]
     hva = pages.hva_of(first)
     order = np.argsort(hva)
     hva, length = hva[order], length[order]
     is_apart = np.ones(len(hva), np.bool_)
     np.not_equal(hva[:-1] + length[:-1] * np.int64(PAGE_BYTES), hva[1:], out=is_apart[1:])
-    apart = np.flatnonzero(is_apart)
+    apart = is_apart.nonzero()[0]
     return hva[apart].astype(np.uint64), np.add.reduceat(length, apart)

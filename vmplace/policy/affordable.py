@@ -42,7 +42,8 @@ class Change:
     @cached_property
     def pages(self) -> Indexes:
         """Return the pages that are to be elsewhere."""
-        return np.flatnonzero(self.plan != self.guest.node)
+        pages: Indexes = (self.plan != self.guest.node).nonzero()[0]
+        return pages
 
     def to(self, plan: NodeIndexes) -> "Change":
         """Return the change to other places."""

@@ -69,10 +69,13 @@ class Mixture:
 
     def distributed(self, system: MemorySystem, task: PageTask, number: int) -> NodeIndexes:
         """Return places of the pages of guest ``number``, distributed over the corners in proportion."""
-        used = np.flatnonzero(self.weights).tolist()
+        used = self.weights.nonzero()[0].tolist()
         places = [self._at(system, task, number, index) for index in used]
         first, *others = places
-        differ = np.flatnonzero(np.logical_or.reduce([one != first for one in others], initial=False))
+        are_other = np.zeros(len(first), np.bool_)
+        for one in others:
+            are_other |= one != first
+        differ = are_other.nonzero()[0]
         if not len(differ):
             return first
         # Pages of like heat are distributed among each other: the traffic keeps the weights, too.
@@ -150,7 +153,7 @@ def rounded(count: int, weights: Matrix, start: float = 0.0) -> Indexes:
     """
     point = np.arange(1, count + 1) * GOLDEN + start
     point -= np.floor(point)
-    used = np.flatnonzero(weights)
+    used = weights.nonzero()[0]
     nth = np.zeros(count, np.intp)
     # Corners are few: several times faster than to search, or a remainder.
     for upto in np.cumsum(weights[used])[:-1].tolist():

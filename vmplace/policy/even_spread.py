@@ -115,7 +115,7 @@ def _kinds(guest: GuestEvidence, *, has_to_span: bool, is_settled: bool) -> Iter
     yield _exchange, WORTH
     if has_to_span:
         yield _others, WORTH
-    if is_settled and int(guest.worker.sum()) == 1:
+    if is_settled and guest.nodes_of_vcpus == 1:
         yield _as_is, AS_IS
 
 
@@ -130,9 +130,10 @@ def _others(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> tu
 
     Neither where the plan changes none of them.
     """
-    near = guest.worker & (system.controller > 0)
-    near = near if guest.allowed is None else near & guest.allowed
-    if int(near.sum()) < 2:
+    if guest.nodes_of_vcpus < 2:
+        return ()
+    near = guest.worker & guest.holds(system)
+    if np.count_nonzero(near) < 2:
         return ()
     # A page with copies that one node was seen to read: were it that node's, it would gain nothing.
     stays = np.where((guest.node == REPLICATED) & (plan >= 0), guest.node, plan)
@@ -171,7 +172,7 @@ def exchanged(system: MemorySystem, guest: GuestEvidence, plan: NodeIndexes) -> 
 
     Which of these go where is chance: one that is to leave a node, and one that is to come there, may stay.
     """
-    moves = np.flatnonzero((plan != guest.node) & (plan >= 0) & (guest.node >= 0))
+    moves = ((plan != guest.node) & (plan >= 0) & (guest.node >= 0)).nonzero()[0]
     count, here, there = len(system.nids), guest.node[moves], plan[moves]
     left, comes = np.bincount(here, minlength=count), np.bincount(there, minlength=count)
     if not (left * comes).any():

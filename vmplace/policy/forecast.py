@@ -111,7 +111,7 @@ def weighings(
 def _changed(view: HostView, number: int, name: str, now: Matrix, places: NodeIndexes) -> _Way:
     """Return the way of pages of guest ``number`` to ``places``, at the price of these pages."""
     guest = view.guests[number]
-    pages = np.flatnonzero(places != guest.node)
+    pages = (places != guest.node).nonzero()[0]
     if not len(pages):
         return _Way(number, name, now)
     here, there, sizes = guest.node[pages], places[pages], guest.sizes_of(pages)

@@ -81,7 +81,7 @@ def plan_host(
     ``origins``: where each guest's pages were before anything was done.
     """
     # Pages that nobody touched cost nothing anywhere: left out, they cost no time to decide on, either.
-    touched = [np.flatnonzero((guest.node != ABSENT) & (row_sums(guest.heat) > 0)) for guest in view.guests]
+    touched = [(guest.present & (row_sums(guest.heat) > 0)).nonzero()[0] for guest in view.guests]
     tasks = [
         _task(view, guest, pages, hurdles(guest.name))
         for guest, pages in zip(view.guests, touched, strict=True)
@@ -240,9 +240,9 @@ def _noted(
 
     A trial answers for the part of a price that is due within one span: it is over by then.
     """
-    pages: Indexes = np.flatnonzero(plan != guest.node)
+    pages = (plan != guest.node).nonzero()[0]
     if not len(pages):
-        return replace(memory, promise=None)
+        return memory if memory.promise is None else replace(memory, promise=None)
     trials, spent = memory.trials, memory.spent_ns
     for copies in (False, True):
         some = pages[(plan[pages] == REPLICATED) == copies]

@@ -24,6 +24,8 @@ ABSENT = -1
 """The page is not in memory."""
 REPLICATED = -2
 """The page has a read-only copy on every node that has memory and CPUs."""
+ONCE_EACH = np.ones(1 << 7)
+"""A node's index is a signed byte: there are no more."""
 HUGE_PAGES = 512
 """4 KiB pages in a batch of moves, and in the blocks whose pages tell of each other."""
 COPY_SHARE = 0.2
@@ -122,7 +124,12 @@ class GuestEvidence:
     @property
     def copies(self) -> int:
         """Return how many copies a page has that has some."""
-        return max(int(self.worker.sum()) - 1, 1)
+        return max(self.nodes_of_vcpus - 1, 1)
+
+    @property
+    def nodes_of_vcpus(self) -> int:
+        """Return on how many nodes vCPUs run."""
+        return int(np.count_nonzero(self.worker))
 
     def holds(self, system: MemorySystem) -> Bools:
         """Return which nodes [N] may hold the pages."""
@@ -132,7 +139,7 @@ class GuestEvidence:
     def may_copy(self, system: MemorySystem) -> bool:
         """Return whether pages that nobody writes may have copies: on each of several nodes of its vCPUs."""
         # Copies for one node alone would be a move by another name, which no kernel makes.
-        near = bool(self.holds(system)[self.worker].all()) and int(self.worker.sum()) > 1
+        near = self.nodes_of_vcpus > 1 and bool(self.holds(system)[self.worker].all())
         return near and (self.read_ratio is None or self.read_ratio >= READ_RATIO)
 
     def sizes_of(self, pages: Indexes) -> Matrix:
@@ -260,7 +267,7 @@ def moved_as(pages: Matrix | float, unmapped: Matrix | float = 1.0) -> Any:
 
 def row_sums(counts: Matrix) -> npt.NDArray[np.float64]:
     """Return each page's sum over the nodes, several times faster than ``sum(axis=1)`` on a few columns."""
-    sums: npt.NDArray[np.float64] = counts @ np.ones(counts.shape[1])
+    sums: npt.NDArray[np.float64] = counts @ ONCE_EACH[: counts.shape[1]]
     return sums
 
 

@@ -65,7 +65,7 @@ class PageTask:
 
         Pages that may not move (an infinite price) are not moved, whatever a plan says, and cost nothing.
         """
-        changed = np.flatnonzero(places != self.guest.node)
+        changed = (places != self.guest.node).nonzero()[0]
         copies = self.copies(self.memory(system))
         each = np.where(
             places[changed] == REPLICATED, self.price_of_copies[changed] * copies, self.move_price[changed]
@@ -75,12 +75,14 @@ class PageTask:
     def thinned(self, pages: slice, each: float) -> "PageTask":
         """Return the task of these pages, of which one stands for ``each``: what prices depend on."""
         heat, node = self.guest.heat[pages] * each, np.ascontiguousarray(self.guest.node[pages])
-        return replace(
-            self,
-            guest=replace(self.guest, heat=heat, node=node),
-            replicable=self.replicable[pages],
-            move_price=self.move_price[pages] * each,
-            copy_price=self.price_of_copies[pages] * each,
+        return PageTask(
+            replace(self.guest, heat=heat, node=node),
+            self.replicable[pages],
+            self.move_price[pages] * each,
+            self.price_of_copies[pages] * each,
+            self.importance,
+            self.allowed,
+            self.fixed,
         )
 
 

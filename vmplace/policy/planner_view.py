@@ -285,7 +285,7 @@ def _with_think(guest: GuestEvidence, think_ns: float, state: State, now_s: floa
     Pages that several nodes share follow no count anyhow (even_spread.py).
     """
     before = state.think_ns.get(guest.name)
-    is_of_one_node = guest.is_counted and int(guest.worker.sum()) <= 1
+    is_of_one_node = guest.is_counted and guest.nodes_of_vcpus <= 1
     if before is not None and is_of_one_node and 1 / THINK_LEAP < think_ns / before < THINK_LEAP:
         kept = 0.5 ** ((now_s - state.planned_s) / THINK_HALF_LIFE_S)
         think_ns = kept * before + (1 - kept) * think_ns

@@ -66,10 +66,10 @@ class PageTask:
         Pages that may not move (an infinite price) are not moved, whatever a plan says, and cost nothing.
         """
         changed = (places != self.guest.node).nonzero()[0]
-        copies = self.copies(self.memory(system))
-        each = np.where(
-            places[changed] == REPLICATED, self.price_of_copies[changed] * copies, self.move_price[changed]
-        )
+        each, are_copied = self.move_price[changed], places[changed] == REPLICATED
+        if are_copied.any():
+            copies = self.copies(self.memory(system))
+            each = np.where(are_copied, self.price_of_copies[changed] * copies, each)
         return float(each[np.isfinite(each)].sum())
 
     def thinned(self, pages: slice, each: float) -> "PageTask":

@@ -65,11 +65,11 @@ def test_while_it_is_on_lines_are(region: Region, speed: MeterCost, clock: Clock
     guest = guest_of("vm")
     region.header["enabled"] = 1
     speed.cost(guest)
-    counted(region, 0, lines=900, work=500)
+    counted(region, 0, lines=9000, work=500)
     clock.now_s += 1.0
     speed.cost(guest)
     rate = speed.rate(guest)
-    assert rate is not None and rate.dram_per_us == pytest.approx(900e-6)
+    assert rate is not None and rate.dram_per_us == pytest.approx(9000e-6)
     # CPU 0 is of node 0, which served half of its lines.
     assert rate.lar == 0.5
 

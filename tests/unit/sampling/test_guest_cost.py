@@ -111,8 +111,23 @@ def test_which_share_its_own_node_served_is_reported(
     assert rate is not None and rate.lar == (None if lar is None else pytest.approx(lar, abs=0.01))
 
 
-def test_of_a_window_without_accesses_no_share_is_known() -> None:
-    assert lar_of(0.0, 0.0) is None and lar_of(3.0, 1.0) == 0.75 and lar_of(0.0, 2.0) == 0.0
+@pytest.mark.parametrize(
+    ("local", "remote", "lar"),
+    [
+        (3000.0, 1000.0, 0.75),
+        (0.0, 1000.0, 0.0),
+        (1000.0, 0.0, 1.0),
+        (0.0, 0.0, None),
+        # All of three, or of 999, is chance.
+        (3.0, 0.0, None),
+        (999.0, 0.0, None),
+        # Counters that began anew.
+        (-5000.0, 10_000.0, None),
+        (10_000.0, -5000.0, None),
+    ],
+)
+def test_a_share_is_of_enough_accesses(local: float, remote: float, lar: float | None) -> None:
+    assert lar_of(local, remote) == lar
 
 
 def test_what_was_counted_once_is_not_kept_where_counting_fails(

@@ -20,14 +20,18 @@ from vmplace.topology.host import HostTopology
 NO_COPIES = Copies()
 
 
-def published(
+def published(  # noqa: PLR0913 - what is shown of a host comes from as many places
     status: AgentStatus,
     roster: Roster,
     host: HostTopology,
     plan: PlanSummary,
     copies: Mapping[str, Copies],
+    now_s: float,
 ) -> AgentStatus:
-    """Return ``status`` with how each guest and the host stand now; guests without copies have no bytes."""
+    """Return ``status`` with how each guest and the host stand at ``now_s`` of the agent's clock.
+
+    Guests without copies have no bytes.
+    """
     traffics: dict[str, TrafficMatrix | None] = {}
     guests: dict[str, GuestStatus] = {}
 
@@ -35,7 +39,7 @@ def published(
         mine = copies.get(guest.name, NO_COPIES)
         traffics[guest.name] = guest_traffic(guest, host, mine)
         guests[guest.name] = guest_status(
-            guest, host, plan, traffics[guest.name], copies=mine, paused=status.paused
+            guest, host, plan, traffics[guest.name], copies=mine, now_s=now_s, paused=status.paused
         )
 
     for guest in roster:
@@ -59,6 +63,7 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
     traffic: TrafficMatrix | None,
     *,
     copies: Copies,
+    now_s: float,
     paused: bool,
 ) -> GuestStatus:
     """Return what is known of one guest; estimates are None until a window saw an access."""
@@ -91,7 +96,7 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         pressure_by_node=memory_pressure(host, traffic, guest.dram_per_us),
         names=guest.said.names if guest.said else CloudNames(),
         dram_accesses_by_node=accesses_by_node(traffic, guest.dram_per_us),
-        counted_lar=guest.rate.lar if guest.rate else None,
+        counted_lar=guest.counted_lar(now_s),
     )
 
 

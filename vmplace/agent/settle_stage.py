@@ -63,7 +63,8 @@ class SettleStage:
                 state.notes.fenced("the figures are those of an earlier window"),
                 state.decisions.charged(),
             ):
-                status = published(status, state.roster, state.host, state.last_plan, state.copies or {})
+                copies, now_s = state.copies or {}, state.clock.monotonic()
+                status = published(status, state.roster, state.host, state.last_plan, copies, now_s)
         state.status = replace(status, notes=state.notes.now)
 
     def _remember(self, result: ActuationResult) -> None:

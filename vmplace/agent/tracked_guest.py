@@ -100,6 +100,14 @@ class TrackedGuest:
             counted = None if before.dram_per_us is None else before.dram_per_us * share
             self.rate = replace(rate, dram_per_us=counted, lar=before.lar)
 
+    def counted_lar(self, now_s: float) -> float | None:
+        """Return the share of local accesses as counted in the last window; None where that is long ago.
+
+        Nobody counts a guest that is not sampled, as in mode "manual" and while it migrates.
+        """
+        is_kept = self.rate is not None and now_s - self.counted_s < COUNTS_KEPT_S
+        return self.rate.lar if self.rate and is_kept else None
+
     @property
     def view(self) -> GuestView:
         """Return what the policy may know, with rates by this host's clock."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.agent.agent_world import World, guest
+from tests.unit.agent.agent_world import ClockOfFreeDecisions, World, guest
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.test_full_controllers import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
@@ -89,6 +89,29 @@ def test_the_lar_by_counters_is_of_the_last_count() -> None:
     tracked.take_rate(MemoryRate(4.0, 1.4), COUNTS_KEPT_S)
     # Events that do not tell nodes apart tell no share.
     assert tracked.rate and tracked.rate.lar is None
+
+
+class ClockAhead(ClockOfFreeDecisions):
+    """Is ``ahead_s`` ahead of the machine's."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return that time."""
+        return super().monotonic() + self.ahead_s
+
+
+def test_the_lar_by_counters_of_a_guest_that_is_not_sampled_is_that_of_a_while_ago_at_most() -> None:
+    migrating = replace(guest("db1"), uuid="4dea22b3-1d52-d8f3-2516-782e98ab3fa0")
+    world, clock = World([migrating], counters=Counters()), ClockAhead()
+    agent = world.agent(clock=clock)
+    agent.run(windows=1)
+    world.migrating = frozenset({str(migrating.uuid)})
+    for windows, ahead_s, lar in ((2, COUNTS_KEPT_S / 2, 0.75), (3, COUNTS_KEPT_S, None)):
+        clock.ahead_s = ahead_s
+        agent.run(windows=windows)
+        status = agent.status.guests["db1"]
+        assert (status.state, status.counted_lar) == ("migrating", lar)
 
 
 def test_a_window_in_which_no_vcpu_ran_leaves_the_last_count_of_use() -> None:

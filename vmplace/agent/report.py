@@ -96,7 +96,7 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         pressure_by_node=memory_pressure(host, traffic, guest.dram_per_us),
         names=guest.said.names if guest.said else CloudNames(),
         dram_accesses_by_node=accesses_by_node(traffic, guest.dram_per_us),
-        counted_lar=guest.counted_lar(now_s),
+        counted_lar=guest.counted_lar(host, now_s),
     )
 
 

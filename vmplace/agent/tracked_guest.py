@@ -21,6 +21,7 @@ from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.domain_policy import DomainPolicy, Numatune
 from vmplace.topology.guest import GuestTopology
+from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
 DECISIONS_KEPT = 50
@@ -100,13 +101,22 @@ class TrackedGuest:
             counted = None if before.dram_per_us is None else before.dram_per_us * share
             self.rate = replace(rate, dram_per_us=counted, lar=before.lar)
 
-    def counted_lar(self, now_s: float) -> float | None:
+    def counted_lar(self, host: HostTopology, now_s: float) -> float | None:
         """Return the share of local accesses as counted in the last window; None where that is long ago.
 
-        Nobody counts a guest that is not sampled, as in mode "manual" and while it migrates.
+        Nobody counts a guest that is not sampled, as in mode "manual" and while it migrates.  None as well
+        where it may have memory whose accesses the CPU does not count.
         """
-        is_kept = self.rate is not None and now_s - self.counted_s < COUNTS_KEPT_S
-        return self.rate.lar if self.rate and is_kept else None
+        rate = self.rate
+        if rate is None or now_s - self.counted_s >= COUNTS_KEPT_S:
+            return None
+        return None if rate.misses_cpuless and self._may_be_on_cpuless(host) else rate.lar
+
+    def _may_be_on_cpuless(self, host: HostTopology) -> bool:
+        """Tell whether some of its memory may be on nodes without CPUs."""
+        nids = [node.nid for node in host.nodes if node.memory_bytes and not node.cpus]
+        counts = self.pages.pages_by_node() if nids and self.pages else dict.fromkeys(nids, 1)
+        return any(counts.get(nid, 0) for nid in nids)
 
     @property
     def view(self) -> GuestView:

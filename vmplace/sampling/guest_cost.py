@@ -12,7 +12,7 @@ from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.cpu_waits import CpuWaits
-from vmplace.sampling.dram_events import LOCAL, REMOTE, dram_events
+from vmplace.sampling.dram_events import LOCAL, REMOTE, dram_events, misses_cpuless
 from vmplace.topology.guest import GuestTopology
 
 EVENTS = {"cycles": (0, 0), "instructions": (0, 1)}
@@ -32,12 +32,14 @@ class MemoryRate:
 
     ``waits``: ns that they waited for a CPU for each ns that they ran.  ``lar``: the share of these accesses
     that their own node served, 0 to 1; None where events do not tell nodes apart, or hardly any was counted.
+    ``misses_cpuless``: what nodes without CPUs served is not among them.
     """
 
     cpus: float | None
     dram_per_us: float | None
     waits: float | None = None
     lar: float | None = None
+    misses_cpuless: bool = False
 
 
 @runtime_checkable
@@ -125,7 +127,9 @@ class PerfCost:
         known = [count for count in served if count is not None]
         dram_per_us = sum(known) * 1000 / (now - before) if known and len(known) == len(served) else None
         lar = lar_of(counts.get(LOCAL), counts.get(REMOTE))
-        self._rates[guest.identity] = MemoryRate(ran_ns / (now - before), dram_per_us, lar=lar)
+        self._rates[guest.identity] = MemoryRate(
+            ran_ns / (now - before), dram_per_us, lar=lar, misses_cpuless=misses_cpuless(self._dram)
+        )
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the guest's events off."""

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.agent.agent_world import ClockOfFreeDecisions, World, guest
+from tests.unit.agent.agent_world import HOST, ClockOfFreeDecisions, World, batch, guest
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.test_full_controllers import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
 from vmplace.agent.tracked_guest import COUNTS_KEPT_S, TrackedGuest
 from vmplace.agent.trials import Trials
+from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.guest_cost import MemoryRate
@@ -112,6 +113,27 @@ def test_the_lar_by_counters_of_a_guest_that_is_not_sampled_is_that_of_a_while_a
         agent.run(windows=windows)
         status = agent.status.guests["db1"]
         assert (status.state, status.counted_lar) == ("migrating", lar)
+
+
+@pytest.mark.parametrize(
+    ("misses_cpuless", "cpuless_nid", "is_known", "lar"),
+    [
+        (False, 0, True, 0.75),
+        # The guest's memory is on node 0.
+        (True, 0, True, None),
+        (True, 1, True, 0.75),
+        (True, 1, False, None),
+        (True, None, False, 0.75),
+    ],
+    ids=["all is counted", "memory there", "memory elsewhere", "nobody knows", "no such node"],
+)
+def test_the_lar_of_memory_whose_accesses_nobody_counts_is_not_known(
+    misses_cpuless: bool, cpuless_nid: int | None, is_known: bool, lar: float | None
+) -> None:
+    tracked = TrackedGuest(guest("db1"), pages=absorbed(None, batch(guest("db1"))) if is_known else None)
+    nodes = tuple(replace(node, cpus=()) if node.nid == cpuless_nid else node for node in HOST.nodes)
+    tracked.take_rate(replace(RATE, misses_cpuless=misses_cpuless), 1.0)
+    assert tracked.counted_lar(replace(HOST, nodes=nodes), 2.0) == lar
 
 
 def test_a_window_in_which_no_vcpu_ran_leaves_the_last_count_of_use() -> None:

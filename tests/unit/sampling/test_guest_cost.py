@@ -14,7 +14,7 @@ from vmplace import counting
 from vmplace.errors import UnsupportedHostError
 from vmplace.held import HeldError
 from vmplace.sampling.counters_perf import PerfCounters
-from vmplace.sampling.dram_events import LOCAL, REMOTE
+from vmplace.sampling.dram_events import INTEL, LOCAL, REMOTE
 from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost, lar_of
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -108,7 +108,22 @@ def test_which_share_its_own_node_served_is_reported(
     counted.cost(me)
     rate = counted.rate(me)
     counted.close()
-    assert rate is not None and rate.lar == (None if lar is None else pytest.approx(lar, abs=0.01))
+    assert rate is not None and not rate.misses_cpuless
+    assert rate.lar == (None if lar is None else pytest.approx(lar, abs=0.01))
+
+
+def test_events_that_do_not_count_all_memory_are_known_by_what_is_counted() -> None:
+    try:
+        counted = PerfCost(CLOCKS, dram=INTEL)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    me = guest(threading.get_native_id())
+    counted.cost(me)
+    work(BUSY_NS)
+    counted.cost(me)
+    rate = counted.rate(me)
+    counted.close()
+    assert rate is not None and rate.misses_cpuless
 
 
 @pytest.mark.parametrize(

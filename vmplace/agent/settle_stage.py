@@ -1,8 +1,9 @@
 """At the end of a window: remember what was decided and done, and show it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vmplace.actuation.result import ActuationResult
+from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.agent import decisions
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.report import published, result_lines
@@ -56,15 +57,17 @@ class SettleStage:
             guests = {name: one for name, one in status.guests.items() if name in known}
             status = replace(status, guests=guests)
         elif state.host is not None:
-            state.copies = None
+            copies: Mapping[str, Copies] | None = None
             with state.notes.fenced("copies are not counted"):
-                state.copies = state.parts.actuator.copies()
+                copies = state.parts.actuator.copies()
+            # At once: another thread may read it.
+            state.copies = copies
             with (
                 state.notes.fenced("the figures are those of an earlier window"),
                 state.decisions.charged(),
             ):
-                copies, now_s = state.copies or {}, state.clock.monotonic()
-                status = published(status, state.roster, state.host, state.last_plan, copies, now_s)
+                now_s = state.clock.monotonic()
+                status = published(status, state.roster, state.host, state.last_plan, copies or {}, now_s)
         state.status = replace(status, notes=state.notes.now)
 
     def _remember(self, result: ActuationResult) -> None:

@@ -1,78 +1,73 @@
-"""Run some policies of the kept table anew, on its mixes, and keep their rows: bench/results/policy.json.
+"""Put later rows of some policies into the kept table of the policy bench: bench/results/policy.json.
 
-    python -m bench.policy_rows --traces DIR POLICY...
+    python -m bench.bench_policy --traces DIR --policies POLICY... --out TABLE
+    python -m bench.policy_rows TABLE POLICY...
 
-For a change that concerns these policies and guests beside each other alone.  What they are measured against
-stays as it was kept.  The record says of which commit the new rows are.
+For a change that concerns these policies alone.  What they are measured against stays as it was kept, if the
+later run says the same of the controls.  The record says of which commit the new rows are.
 """
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from bench.bench_policy import MIXES, Bench, Scenario, mix_of, runs_of, scenario, worst_protected
-from bench.policy_cache import ResultCache
+from bench.bench_policy import CONTROLS
 from bench.policy_notes import beaten
-from bench.record import provenance, write_atomically
-from vmplace.simulate.result import SimulationResult, oracle_share, row
+from bench.record import write_atomically
 
 KEPT = Path(__file__).parent / "results/policy.json"
-WINDOWS = 14
 Row = dict[str, Any]
+Name = tuple[str, ...]
 
 
-def row_anew(kept: Sequence[Row], names: Mapping[str, str], result: SimulationResult, one: Scenario) -> Row:
-    """Return the row of a result, beside the kept rows of doing nothing and of the oracles."""
-    beside = {
-        other["policy"]: other
-        for other in kept
-        if (other["host"], other["mix"]) == (names["host"], names["mix"])
-    }
-    none, oracle = (msgspec.convert(beside[name], SimulationResult) for name in ("none", "oracle"))
-    static_s, share = beside["static-oracle"]["run_time_s"], beside["oracle"]["oracle_break_even_share"]
-    dearer_s = none.run_time_s - (share or 0.0) * (none.run_time_s - oracle.run_time_s)
-    reported: Row = msgspec.to_builtins(row(dict(names), result, none, oracle))
-    return reported | {
-        "worst_protected_slowdown": worst_protected(reported | {"guests": result.guests}, none, one.specs),
-        "static_share": oracle_share(none.run_time_s, result.run_time_s, static_s),
-        "online_share": oracle_share(none.run_time_s, result.run_time_s, dearer_s),
-    }
+def name_of(row: Mapping[str, Any]) -> Name:
+    """Return what tells rows apart."""
+    return tuple(row[part] for part in ("host", "mix", "policy", "source"))
 
 
-def with_rows(kept: Mapping[str, Any], new: Sequence[Row], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the kept table with these rows in the places of the old ones."""
-    key = ("host", "mix", "policy", "source")
-    by_name = {tuple(one[part] for part in key): one for one in new}
-    rows = [by_name.get(tuple(one[part] for part in key), one) for one in kept["rows"]]
-    policies = list(dict.fromkeys(one["policy"] for one in new))
-    anew = [*kept["record"].get("anew", ()), {"policies": policies, "rows": len(new)} | dict(record)]
+def check(kept: Mapping[str, Any], later: Mapping[str, Any]) -> None:
+    """Raise ValueError where the tables do not go together."""
+    if later["failed"] or not later["record"]["commit"] or later["record"]["commit"].endswith("-dirty"):
+        raise ValueError("a part of the later run failed, or its tree was not a commit")
+    if later["sampled"] != kept["sampled"]:
+        raise ValueError(f"the later run has {later['sampled']}, the kept one {kept['sampled']}")
+    known = {name_of(row): row["run_time_s"] for row in kept["rows"]}
+    for row in later["rows"]:
+        before_s = known.get(name_of(row), math.nan)
+        if row["policy"] in CONTROLS and not math.isclose(before_s, row["run_time_s"]):
+            raise ValueError(f"{' '.join(name_of(row))} takes another time than in the kept table")
+
+
+def with_rows(kept: Mapping[str, Any], later: Mapping[str, Any], policies: Sequence[str]) -> dict[str, Any]:
+    """Return the kept table with the later rows of these policies in the places of the old ones.
+
+    Raises ValueError where one of the old rows has no later one.
+    """
+    by_name = {name_of(one): one for one in later["rows"] if one["policy"] in policies}
+    old = {name_of(one) for one in kept["rows"] if one["policy"] in policies}
+    if old != by_name.keys():
+        raise ValueError(f"rows that only one table has: {sorted(old ^ by_name.keys())}")
+    rows = [by_name.get(name_of(one), one) for one in kept["rows"]]
+    when = {key: later["record"][key] for key in ("date", "commit")}
+    before = [one for one in kept["record"].get("anew", ()) if not set(one["policies"]) <= set(policies)]
+    anew = [*before, {"policies": list(policies), "rows": len(by_name)} | when]
     return dict(kept) | {"rows": rows, "notes": [*beaten(rows)], "record": kept["record"] | {"anew": anew}}
 
 
 def main() -> None:
-    """Run, and keep; raises ValueError where the tree is no commit."""
+    """Check both tables, and keep."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
-    parser.add_argument("--cache", type=Path, default=Path("build/bench/cache"), help="folder of results")
+    parser.add_argument("table", type=Path, help="what bench_policy wrote")
     parser.add_argument("policies", nargs="+")
     options = parser.parse_args()
-    record = provenance()
-    if not record["commit"] or record["commit"].endswith("-dirty"):
-        raise ValueError("the tree is not a commit")
-    kept, bench, new = json.loads(KEPT.read_text()), Bench(ResultCache(options.cache)), []
-    for host, guests in MIXES:
-        one = scenario(options.traces, host, guests, WINDOWS)
-        for policy, source in runs_of(one.mix, set(options.policies)):
-            if policy in options.policies:
-                names = {"host": host, "mix": mix_of(guests), "policy": policy, "source": source}
-                new.append(row_anew(kept["rows"], names, bench.run(one, policy, source), one))
-    write_atomically(KEPT, with_rows(kept, new, {key: record[key] for key in ("date", "commit")}))
+    kept, later = json.loads(KEPT.read_text()), json.loads(options.table.read_text())
+    check(kept, later)
+    write_atomically(KEPT, with_rows(kept, later, options.policies))
 
 
 if __name__ == "__main__":

@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, required=True, help="folder of NAME.npz files")
     parser.add_argument("--only", default="", help="only scenarios whose mix contains this text")
     parser.add_argument("--windows", type=int, default=14, help="of each trace, the first so many; 0: all")
+    parser.add_argument("--alone", action="store_true", help="traces alone, and no mixes")
     parser.add_argument(
         "--minutes",
         type=float,
@@ -201,13 +202,8 @@ def main() -> int:
     bench = Bench(ResultCache(options.cache), options.price)
     filled = fill_cache(bench, options) if options.jobs > 1 else None
     table = Table(options.out)
-    chosen = [
-        (host, guests)
-        for host, guests in scenario_names(options.traces)
-        if options.only in f"{host} {mix_of(guests)}"
-    ]
     left = []
-    for host_name, guests in chosen:
+    for host_name, guests in chosen(options):
         has_no_time = cpu_minutes() > options.minutes if filled is None else (host_name, guests) not in filled
         if has_no_time:
             left.append(f"{host_name} {mix_of(guests)}")
@@ -257,6 +253,7 @@ def sampled(options: argparse.Namespace, left: Sequence[str], first: int) -> str
     first_ones = f"the first {options.windows} windows" if options.windows else "all windows"
     words = [f"{first_ones} of each trace"]
     words += [f"programs {first} to {first + options.hostile - 1} made up"] if options.hostile else []
+    words += ["no mixes"] if options.alone else []
     words += [f"scenarios with {options.only!r} in their names alone"] if options.only else []
     words += [f"left out after {limit_of(options)}: {', '.join(left)}"] if left else []
     return "; ".join(words)
@@ -305,8 +302,7 @@ def fill_cache(bench: Bench, options: argparse.Namespace) -> set[tuple[str, tupl
     The results are in the cache then.  None begins after its part of the minutes, by the clock.
     A failure here is not reported: the table meets it again.
     """
-    named = scenario_names(options.traces)
-    jobs = [(host, guests) for host, guests in named if options.only in f"{host} {mix_of(guests)}"]
+    jobs = chosen(options)
     with ProcessPoolExecutor(options.jobs) as pool:
         until = time.monotonic() + options.minutes * 60 / options.jobs
         done = {job: pool.submit(fill_one, bench, options, until, *job) for job in jobs}
@@ -328,6 +324,13 @@ def fill_one(
     if not options.no_leave_one_out and (host, guests) == (SINGLE_HOST, (one.mix,)):
         gains_of(bench, one)
     return True
+
+
+def chosen(options: argparse.Namespace) -> list[tuple[str, tuple[str, ...]]]:
+    """Return host and guests of the scenarios that are to be run."""
+    named = scenario_names(options.traces)
+    some = (one for one in named if not (options.alone and one in MIXES))
+    return [(host, guests) for host, guests in some if options.only in f"{host} {mix_of(guests)}"]
 
 
 def scenario_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -100,10 +100,10 @@ def rendered(kept: Mapping[str, Any]) -> Iterator[str]:
 def rendered_whole(kept: Mapping[str, Any]) -> Iterator[str]:
     """Yield the section of the table in which traces run to their end."""
     yield "## The agent on whole traces\n"
-    yield "*modelled*, by `python -m bench.bench_policy --windows 0`, read as the table above. There"
-    yield "traces end with their 14th window at the latest, some 12 s of the agent's time after they began;"
+    yield "*modelled*, by `python -m bench.bench_policy --windows 0 --alone`, read as the table above. There"
+    yield "traces end with their 14th window at the latest, 7 to 80 s of the agent's time after they began;"
     yield "here they run to their end, of 13 to 44 windows. A guest is known for longer, and what it paid for"
-    yield "moves comes back for longer.\n"
+    yield "moves comes back for longer. Mixes would take hours.\n"
     yield from map(_filled, _sampled(kept))
     yield from _tables(kept["rows"], "whole traces: ")
     yield from _gate(kept["rows"], kept.get("unjudged", ()))

@@ -67,7 +67,7 @@ OTHERS = {
     "demo": ("The demo", "make demo"),
     "demo_runs": ("Further runs of the demo", "make demo-log"),
     "policy": ("All policies on recorded traces", "make bench-policy"),
-    "policy_whole": ("The agent on whole traces", "python -m bench.bench_policy --windows 0"),
+    "policy_whole": ("The agent on whole traces", "python -m bench.bench_policy --windows 0 --alone"),
     "rivals": ("The demo with all rivals", "make demo-full"),
 }
 """What writes files of another shape, and how it is run."""

@@ -59,6 +59,7 @@ FRAMES: dict[int, Any] = {VERSION: Frame, OLD_VERSION: OldFrame}
 MOST_HEAD_BYTES = 16 << 20
 COMPRESSION = 1
 """The fastest: pages of one node that were not touched are long runs."""
+RECORD_FEWER = "record with fewer guests"
 RECORD_LONGER = "record for longer than a window: vmplace record FILE --duration 60"
 
 
@@ -138,6 +139,10 @@ class Recorder:
 
     def _append(self, frame: Frame, body: bytes) -> None:
         head = msgspec.json.encode(frame)
+        if len(head) > MOST_HEAD_BYTES or len(body) >> 32:
+            raise RecordingError(
+                f"a frame of {len(head)} and {len(body)} bytes is too long", hint=RECORD_FEWER
+            )
         crc = zlib.crc32(body, zlib.crc32(head))
         self._write(FRAME_HEAD.pack(FRAME_MAGIC, len(head), len(body), crc) + head + body)
 

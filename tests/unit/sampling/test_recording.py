@@ -18,6 +18,7 @@ from tests.unit.sampling.guest_process import ram_range
 from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
 from vmplace.sampling import recording
 from vmplace.sampling.recording import FILE_HEAD, FRAME_HEAD, Event, Recorder, iter_recording
+from vmplace.sampling.recording_frames import RunFrame
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.sample import (
     EarlyBits,
@@ -278,6 +279,18 @@ def test_what_nobody_could_read_back_is_not_recorded(tmp_path: Path, monkeypatch
     ):
         recorder.add(guest("a"), batch("a", 1))
     assert not any(isinstance(event, SampleBatch) for event in iter_recording(tmp_path / "x"))
+
+
+def test_a_head_that_nobody_could_read_back_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.vmptrace"
+    with Recorder(path, HOST) as recorder:
+        recorder.tell(RunFrame("auto", acted=True))
+        monkeypatch.setattr(recording, "MOST_HEAD_BYTES", 1000)
+        with pytest.raises(RecordingError, match="too long"):
+            recorder.tell(RunFrame("x" * 1000, acted=True))
+    assert sum(isinstance(event, RunFrame) for event in iter_recording(path)) == 1
 
 
 def test_an_existing_file_is_not_overwritten(recorded: Path) -> None:

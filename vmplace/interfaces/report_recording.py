@@ -88,7 +88,7 @@ def _traffic_section(host: HostTopology, guests: list[_Watched]) -> Section:
         for title, traffic in (("first window", first), ("last window", last))
     ]
     note = "Estimated: each page touched in the window counts once for the nodes of the guest's vCPUs.  "
-    note += "A recording does not say which pages have copies, so none counts here.  "
+    note += "Copies do not count here.  "
     return Section("Who accesses whose memory", note + LEGEND, svg_of_traffic(pictures))
 
 

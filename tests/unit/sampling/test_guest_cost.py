@@ -15,7 +15,7 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.held import HeldError
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.dram_events import INTEL, LOCAL, REMOTE
-from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, PerfCost, lar_of
+from vmplace.sampling.guest_cost import LEAST_INSTRUCTIONS, MemoryRate, PerfCost, lar_of
 from vmplace.topology.guest import GuestTopology, Vcpu
 
 # linux/perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK, both in ns.
@@ -83,6 +83,21 @@ def test_how_busy_a_window_was_is_reported_beside_its_cost(speed: PerfCost) -> N
     assert (rate.waits is None) != Path("/proc/self/schedstat").exists()
 
 
+def counted_rate(dram: dict[str, tuple[int, int]]) -> MemoryRate | None:
+    """Return what a thread that works is counted to do by these events."""
+    try:
+        counted = PerfCost(CLOCKS, dram=dram)
+    except UnsupportedHostError:
+        pytest.skip("perf events are not permitted")
+    me = guest(threading.get_native_id())
+    counted.cost(me)
+    work(BUSY_NS)
+    counted.cost(me)
+    rate = counted.rate(me)
+    counted.close()
+    return rate
+
+
 @pytest.mark.parametrize(
     ("dram", "lar"),
     [
@@ -98,31 +113,13 @@ def test_how_busy_a_window_was_is_reported_beside_its_cost(speed: PerfCost) -> N
 def test_which_share_its_own_node_served_is_reported(
     dram: dict[str, tuple[int, int]], lar: float | None
 ) -> None:
-    try:
-        counted = PerfCost(CLOCKS, dram=dram)
-    except UnsupportedHostError:
-        pytest.skip("perf events are not permitted")
-    me = guest(threading.get_native_id())
-    counted.cost(me)
-    work(BUSY_NS)
-    counted.cost(me)
-    rate = counted.rate(me)
-    counted.close()
+    rate = counted_rate(dram)
     assert rate is not None and not rate.misses_cpuless
     assert rate.lar == (None if lar is None else pytest.approx(lar, abs=0.01))
 
 
 def test_events_that_do_not_count_all_memory_are_known_by_what_is_counted() -> None:
-    try:
-        counted = PerfCost(CLOCKS, dram=INTEL)
-    except UnsupportedHostError:
-        pytest.skip("perf events are not permitted")
-    me = guest(threading.get_native_id())
-    counted.cost(me)
-    work(BUSY_NS)
-    counted.cost(me)
-    rate = counted.rate(me)
-    counted.close()
+    rate = counted_rate(INTEL)
     assert rate is not None and rate.misses_cpuless
 
 

@@ -27,8 +27,8 @@ PLANNERS = (
     "held_back.py", "host_plan.py", "move_gains.py", "page_task.py", "steadiness.py", "vcpu_plan.py",
 )  # fmt: skip
 AGENTS = (
-    "copied_entries.py", "full_controllers.py", "gather_choice.py", "gather_ties.py", "gather_trial.py",
-    "gather_waits.py", "gathering.py", "home.py", "loads.py", "plan_changes.py", "plan_state.py",
+    "full_controllers.py", "gather_choice.py", "gather_ties.py", "gather_trial.py", "gather_waits.py",
+    "gathering.py", "home.py", "loads.py", "missing_copies.py", "plan_changes.py", "plan_state.py",
     "planner_view.py", "policy_auto.py", "spread.py", "trial.py", "vcpu_forecast.py", "vcpu_places.py",
     "vcpu_ties.py",
 )  # fmt: skip

@@ -1,46 +1,91 @@
-"""Which guest frames are pages of a VMM, and in which ranges is KVM asked for them?"""
+"""Which guest frames have copies, and in which ranges is KVM asked for them?"""
 
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.sampling.page_set import PageSet
+from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 from vmplace.topology.placement import Slot
 
 Gfns = npt.NDArray[np.uint64]
 BLOCK = HUGE_BYTES // PAGE_BYTES
 """A huge page gets copies as a whole, if all its frames are asked for in one range."""
+MOST_DOUBTED = 1 << 16
+"""Frames with copies that are asked for again at once: some 10 ms."""
 
 
-def frames_of(pages: PageSet, slots: Iterable[Slot]) -> Gfns:
-    """Return the guest frames of the pages, ascending; pages that no slot maps are left out."""
-    numbers = pages.pages()
-    found = [np.zeros(0, np.uint64)]
+class ReplicatedFrames:
+    """The frames that were replicated lately: eight bytes for each.
+
+    KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
+    Then all that are held are in doubt, and are asked for again, some at a time.
+    """
+
+    def __init__(self) -> None:
+        self._frames: Gfns = np.zeros(0, np.uint64)
+        self._doubted: Gfns = np.zeros(0, np.uint64)
+        self._dropped = 0
+
+    def note(self, tried: Gfns, done: Gfns) -> int:
+        """Note which of the frames that were tried have copies; return how many had none before."""
+        if not len(tried):
+            return 0
+        new = np.setdiff1d(done, self._frames, assume_unique=True)
+        self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
+        return len(new)
+
+    @property
+    def frames(self) -> Gfns:
+        """Return those that have copies, as far as is known, ascending; another array if they change."""
+        return self._frames
+
+    def any(self) -> bool:
+        """Tell whether any frame has copies."""
+        return bool(len(self._frames))
+
+    def take(self, gfns: Gfns) -> Gfns:
+        """Forget those of ``gfns`` that have copies, and return them, ascending."""
+        taken = np.intersect1d(self._frames, gfns, assume_unique=True)
+        self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
+        return taken
+
+    def note_drops(self, dropped: int) -> None:
+        """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
+        if dropped != self._dropped:
+            self._doubted, self._dropped = self._frames, dropped
+
+    def missing(self, gfns: Gfns) -> Gfns:
+        """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
+        again = np.intersect1d(gfns, self._doubted, assume_unique=True)[:MOST_DOUBTED]
+        self._doubted = np.setdiff1d(self._doubted, again, assume_unique=True)
+        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), again)
+
+
+def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
+    """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
+    hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
+    found = []
     for slot in slots:
-        at = numbers - slot.hva // PAGE_BYTES
-        inside = (at >= 0) & (at < slot.npages)
+        inside = (hvas >= np.uint64(slot.hva)) & (hvas < np.uint64(slot.hva + slot.npages * PAGE_BYTES))
         if not slot.as_id and inside.any():
-            found.append(at[inside].astype(np.uint64) + np.uint64(slot.base_gfn))
-    return np.sort(np.concatenate(found))
-
-
-def pages_of(gfns: Gfns, slots: Iterable[Slot]) -> PageSet:
-    """Return the pages of guest frames; frames that no slot has are left out."""
-    found = [np.zeros(0, np.int64)]
-    for slot in slots:
-        at = gfns.astype(np.int64) - slot.base_gfn
-        inside = (at >= 0) & (at < slot.npages)
-        if not slot.as_id and inside.any():
-            found.append(at[inside] + slot.hva // PAGE_BYTES)
-    return PageSet.of(np.concatenate(found))
+            offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
+            found.append(offset + np.uint64(slot.base_gfn))
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
 
 
 def runs_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
     """Return the first frame and the length of each run of ascending frames."""
     starts = np.flatnonzero(np.diff(gfns.astype(np.int64), prepend=-2) != 1)
     return gfns[starts], np.diff(starts, append=len(gfns)).astype(np.int32)
+
+
+def _steps(npages: npt.NDArray[np.int32]) -> Gfns:
+    """Return 0, 1, ... npages - 1 for each run."""
+    ends = np.cumsum(npages)
+    steps: Gfns = (np.arange(int(npages.sum())) - np.repeat(ends - npages, npages)).astype(np.uint64)
+    return steps
 
 
 def affordable(gfns: Gfns, most: int) -> Gfns:

@@ -1,54 +1,82 @@
-"""Which pages of a guest have copies, as far as KVM tells?
+"""Where in the VMM's memory are the guest frames that have copies, and those that were to have some?"""
 
-KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.  Then
-all are in doubt, and are asked for again, some at a time.  Meanwhile those in doubt count as there, if
-as many copies are left as would take at least half of them.
-"""
+from collections.abc import Iterable
 
-from vmplace.model.copied_pages import CopiedPages
-from vmplace.sampling.page_set import NO_PAGES, PageSet
+import numpy as np
 
-MOST_DOUBTED = 1 << 16
-"""Pages with copies that are asked for again at once: some 10 ms."""
+from vmplace.actuation.replica_frames import BLOCK, Gfns, ReplicatedFrames, runs_of
+from vmplace.model.copied_pages import AddressRuns, CopiedPages
+from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
+from vmplace.topology.placement import Slot
+
+MOST_RUNS = 1 << 14
+"""Of what is missing, which recordings keep: of more, blocks are listed as a whole."""
+NOTHING = AddressRuns.of((), ())
 
 
-class ReplicatedPages:
-    """The pages of one guest that were given copies; ``nids``: on which nodes, all of them."""
+class Whereabouts:
+    """Which pages of one guest have copies, and which lack them, by address; known anew where that changed.
+
+    ``missing``: of those that were wanted since ``begin``.
+    """
 
     def __init__(self) -> None:
-        self.nids: tuple[int, ...] = ()
-        self.pages = self._doubted = NO_PAGES
-        self._dropped = 0
-        self._known: tuple[PageSet, PageSet, CopiedPages] | None = None
+        self.slots: tuple[Slot, ...] = ()
+        self._nids: tuple[int, ...] = ()
+        self._of: Gfns | None = None
+        self._copied: CopiedPages | None = None
+        self.missing = NOTHING
 
-    def note(self, tried: PageSet, done: PageSet) -> int:
-        """Note which of the pages that were tried have copies; return how many had none before."""
-        new = done - self.pages
-        self.pages = (self.pages - (tried - done)) | new
-        self._doubted -= tried
-        return len(new)
+    def begin(self) -> None:
+        """Forget what was wanted before."""
+        self.missing = NOTHING
 
-    def take(self, pages: PageSet) -> PageSet:
-        """Forget those of ``pages`` that have copies, and return them."""
-        taken = self.pages & pages
-        self.pages, self._doubted = self.pages - taken, self._doubted - taken
-        return taken
+    def note(self, slots: Iterable[Slot], nids: Iterable[int]) -> None:
+        """Take up the guest's memslots, and the nodes that have copies of its pages."""
+        noted = tuple(slots), tuple(nids)
+        if noted != (self.slots, self._nids):
+            (self.slots, self._nids), self._of = noted, None
 
-    def note_drops(self, dropped: int) -> None:
-        """Doubt all pages, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
-        if dropped != self._dropped:
-            self._doubted, self._dropped = self.pages, dropped
+    def note_missing(self, asked: Gfns, held: ReplicatedFrames) -> None:
+        """Take up which of the frames asked for, ascending, have no copies."""
+        lacking = np.setdiff1d(asked, held.frames, assume_unique=True) if len(asked) else asked
+        if len(lacking):
+            found = addresses(lacking, self.slots)
+            self.missing = few(joined(self.missing, found))
 
-    def to_ask(self, wanted: PageSet) -> tuple[PageSet, PageSet]:
-        """Return which of the pages have no copies, and which of those in doubt to ask for again."""
-        return wanted - self.pages, (wanted & self._doubted).first(MOST_DOUBTED)
+    def copied(self, held: ReplicatedFrames) -> CopiedPages:
+        """Return the pages of the frames held."""
+        if self._copied is None or self._of is not held.frames:
+            self._of = held.frames
+            self._copied = CopiedPages(addresses(held.frames, self.slots), self._nids)
+        return self._copied
 
-    def there(self, present: int) -> CopiedPages:
-        """Return which pages have copies; ``present``: how many copies KVM counts, on all nodes."""
-        sure, held = len(self.pages) - len(self._doubted), present / max(len(self.nids) - 1, 1)
-        doubted = NO_PAGES if held >= sure + len(self._doubted) / 2 else self._doubted
-        pages = self.pages if held >= sure / 2 else NO_PAGES
-        known = self._known
-        if known is None or known[0] is not pages or known[1] is not doubted or known[2].nids != self.nids:
-            self._known = known = pages, doubted, CopiedPages(pages - doubted, self.nids)
-        return known[2]
+
+def addresses(gfns: Gfns, slots: Iterable[Slot]) -> AddressRuns:
+    """Return where frames, ascending, are mapped; those that no slot maps are left out."""
+    first, counts = runs_of(gfns)
+    frames, found = AddressRuns(first.astype(np.int64) * PAGE_BYTES, counts.astype(np.int64)), []
+    for slot in slots:
+        begin = slot.base_gfn * PAGE_BYTES
+        inside = frames.between(begin, begin + slot.npages * PAGE_BYTES)
+        if not slot.as_id:
+            found.append((inside.hva + (slot.hva - begin), inside.npages))
+    hva, npages = (np.concatenate(one) for one in zip(*found, strict=True)) if found else ((), ())
+    return AddressRuns.of(hva, npages)
+
+
+def joined(*parts: AddressRuns) -> AddressRuns:
+    """Return all runs together."""
+    hva, npages = (np.concatenate([getattr(one, name) for one in parts]) for name in ("hva", "npages"))
+    return AddressRuns.of(hva, npages)
+
+
+def few(runs: AddressRuns) -> AddressRuns:
+    """Return the runs, or, if they are too many, the blocks of 2 MiB that these fill for more than half."""
+    if len(runs.hva) <= MOST_RUNS:
+        return runs
+    is_long = runs.npages >= BLOCK
+    blocks = np.unique(runs.hva[~is_long] // HUGE_BYTES) * HUGE_BYTES
+    full = blocks[2 * runs.count_in(blocks, BLOCK) > BLOCK]
+    long = AddressRuns(runs.hva[is_long], runs.npages[is_long])
+    return joined(long, AddressRuns(full, np.full(len(full), BLOCK)))

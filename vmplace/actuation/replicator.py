@@ -23,25 +23,22 @@ from vmplace.actuation.identity import PROC
 from vmplace.actuation.replica_frames import (
     BLOCK,
     Gfns,
+    ReplicatedFrames,
     affordable,
     blocks_of,
-    frames_of,
-    pages_of,
     runs_of,
+    wanted_gfns,
 )
-from vmplace.actuation.replica_pages import ReplicatedPages
+from vmplace.actuation.replica_pages import Whereabouts
 from vmplace.actuation.replica_patience import LOST, Patience
-from vmplace.actuation.replica_refusals import Refusals
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
-from vmplace.sampling.page_set import PageSet
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.placement import (
     FEATURE_REPLICATE,
     FEATURE_REPLICATE_HUGE,
     Placement,
-    Slot,
     open_placement,
     probe_features,
 )
@@ -137,13 +134,19 @@ class Replicator:
         self._forget_ended(guests)
         outcomes: list[ReplicaOutcome] = []
         failures: list[str] = []
+        for mine in self._guests.values():
+            mine.where.begin()
         for replication in replications:
             guest = guests.get(replication.guest)
-            if guest is None or is_stopping():
+            if guest is None:
+                continue
+            if is_stopping():
+                self._leave(guest, replication)
                 continue
             try:
                 outcomes.append(self._replicate(guest, replication))
             except Exception as err:
+                self._leave(guest, replication)
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
         return tuple(outcomes), tuple(failures)
 
@@ -154,12 +157,10 @@ class Replicator:
             # EIO: the VM is dead, and its replicas are freed.  Whatever it is, others' are counted.
             with contextlib.suppress(Exception):
                 counted = mine.placement.statistics()
-                sizes = counted[COPIES] * PAGE_BYTES, counted.get(LOST, 0) * PAGE_BYTES
-                reported[mine.name] = copies = Copies(*sizes, mine.patience.waits(self._clock()))
-                # Copies of which nobody knows where they are take memory all the same.
-                mine.held.note_drops(_dropped(counted))
-                pages, refused = mine.held.there(counted[COPIES]), mine.refusals.waiting(self._clock())
-                reported[mine.name] = replace(copies, pages=pages, refused=refused)
+                lost = counted.get(LOST, 0)
+                sizes = counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES
+                waits, pages = mine.patience.waits(self._clock()), mine.where.copied(mine.held)
+                reported[mine.name] = Copies(*sizes, waits, pages, mine.where.missing)
         return reported
 
     def collapse(self) -> Dropped:
@@ -226,22 +227,25 @@ class Replicator:
             raise VmplaceError("its earlier copies are not dropped yet")
         mine = self._known(guest)
         info = mine.placement.info()
-        nids = tuple(nid for nid in wanted.nids if info.root_nodes >> nid & 1)
-        if len(nids) < 2:
+        nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
+        if nodes.bit_count() < 2:
             mine.patience.note_refusal(self._clock())
             raise VmplaceError("it has no node roots")
-        if nids != mine.held.nids:
-            # On other nodes than these they are of no use, and what is where nobody could tell.
-            self._drop(mine, mine.held.pages, info.slots)
-            mine.held.nids = nids
+        mine.where.note(info.slots, (nid for nid in wanted.nids if nodes >> nid & 1))
         statistics = mine.placement.statistics()
-        mine.held.note_drops(_dropped(statistics))
-        pages = PageSet.of_runs(wanted.hva, wanted.npages) - mine.refusals.waiting(self._clock())
-        asked = mine.held.to_ask(pages)
-        if not mine.patience.is_over(statistics, self._clock()):
-            return ReplicaOutcome(guest.name, refused={SHORT_LIVED: sum(map(len, asked))})
+        mine.held.note_drops(sum(statistics[name] for name in DROPPED))
+        asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         room = None if wanted.limit_bytes is None else wanted.limit_bytes - statistics[COPIES] * PAGE_BYTES
-        return self._try(mine, info.slots, *asked, room)
+        is_over = mine.patience.is_over(statistics, self._clock())
+        short_lived = ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
+        outcome = self._try(mine, nodes, asked, room) if is_over else short_lived
+        mine.where.note_missing(asked, mine.held)
+        return outcome
+
+    def _leave(self, guest: GuestTopology, wanted: Replication) -> None:
+        """Note which of the pages have no copies, as nobody asks for them now."""
+        if mine := self._guests.get(guest.identity):
+            mine.where.note_missing(wanted_gfns(wanted, mine.where.slots), mine.held)
 
     def _known(self, guest: GuestTopology) -> "_Guest":
         mine = self._guests.get(guest.identity)
@@ -249,29 +253,19 @@ class Replicator:
             mine = self._guests[guest.identity] = _Guest(guest.name, self._opened(guest, self._proc))
         return mine
 
-    def _try(
-        self, mine: "_Guest", slots: tuple[Slot, ...], new: PageSet, again: PageSet, room_bytes: int | None
-    ) -> ReplicaOutcome:
-        """Ask KVM for as many copies as the budget allows, and the guest's own room, if it has a limit.
-
-        ``again``: those that may be there still; new ones do not wait for them.
-        """
-        cost = PAGE_BYTES * (len(mine.held.nids) - 1)
+    def _try(self, mine: "_Guest", nodes: int, asked: Gfns, room_bytes: int | None) -> ReplicaOutcome:
+        """Ask KVM for as many copies as the budget allows, and the guest's own room, if it has a limit."""
+        cost = PAGE_BYTES * (nodes.bit_count() - 1)
         may_bytes = self._budget.available_bytes(self._clock())
         if room_bytes is not None:
             may_bytes = max(0, min(may_bytes, room_bytes))
-        most = may_bytes // cost
-        tried = affordable(frames_of(new.first(most + 1), slots), most)
-        tried = np.union1d(tried, affordable(frames_of(again, slots), most - len(tried)))
-        nodes = sum(1 << nid for nid in mine.held.nids)
-        done, failed, refused = replicated(mine.placement.fd, nodes, tried, self._asker(mine))
-        have = pages_of(done, slots)
-        made = mine.held.note(pages_of(tried, slots), have)
-        mine.refusals.note(have, pages_of(failed, slots), self._clock())
-        if not len(mine.held.pages) and refused.keys() - PASSING:
+        tried = affordable(asked, may_bytes // cost)
+        done, refused = replicated(mine.placement.fd, nodes, tried, self._asker(mine))
+        new = mine.held.note(tried, done)
+        if not mine.held.any() and refused.keys() - PASSING:
             mine.patience.note_refusal(self._clock())
-        self._budget.take(made * cost, self._clock())
-        return ReplicaOutcome(mine.name, made, len(new) + len(again) - len(tried), refused)
+        self._budget.take(new * cost, self._clock())
+        return ReplicaOutcome(mine.name, new, len(asked) - len(tried), refused)
 
     def _asker(self, mine: "_Guest") -> Ask:
         """Return what asks KVM on the guest's behalf, and gives up with HeldError."""
@@ -287,21 +281,16 @@ class Replicator:
         VmplaceError, or OSError when the VM is dead: its replicas are freed.
         """
         mine = self._guests.get(guest.identity)
-        if mine is None or not len(mine.held.pages):
+        if mine is None or not mine.held.any():
             return 0
-        pages = PageSet.of_runs(unwanted.hva, unwanted.npages)
-        return self._drop(mine, pages, mine.placement.info().slots)
-
-    def _drop(self, mine: "_Guest", pages: PageSet, slots: tuple[Slot, ...]) -> int:
-        """Drop copies of those of the pages that have some; return of how many."""
-        pages = mine.held.take(pages)
+        gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
         try:
-            _collapse_runs(mine.placement.fd, *runs_of(frames_of(pages, slots)), self._asker(mine))
+            _collapse_runs(mine.placement.fd, *runs_of(gfns), self._asker(mine))
         except Exception:
             # Some may be there still: the next plan may ask for them again.
-            mine.held.note(pages, pages)
+            mine.held.note(gfns, gfns)
             raise
-        return len(pages)
+        return len(gfns)
 
 
 @dataclass(frozen=True)
@@ -310,14 +299,13 @@ class _Guest:
 
     name: str
     placement: Placement
-    held: ReplicatedPages = field(default_factory=ReplicatedPages)
+    held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
-    refusals: Refusals = field(default_factory=Refusals)
+    where: Whereabouts = field(default_factory=Whereabouts)
 
 
-def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfns, Gfns, dict[str, int]]:
-    """Replicate the frames; return those that have copies now, those that KVM refused, and how many have none
-    for what."""
+def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfns, dict[str, int]]:
+    """Replicate the frames; return those that have copies now, and how many were refused for what."""
     done, status = _tried(fd, nodes, gfns, ask)
     # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
     # Those in another CPU's LRU batch remain busy, some dozens of small pages: the next plan asks again.
@@ -325,8 +313,7 @@ def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfn
     done[busy], status[busy] = _tried(fd, nodes, gfns[busy], ask)
     codes, counts = np.unique(status[done == 0], return_counts=True)
     refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
-    # Of those where a signal cut the call short, KVM has said nothing.
-    return gfns[done != 0], gfns[(done == 0) & (status >= 0)], refused
+    return gfns[done != 0], refused
 
 
 def _tried(fd: int, nodes: int, gfns: Gfns, ask: Ask) -> tuple[Statuses, Statuses]:
@@ -356,11 +343,6 @@ def calls_of(npages: Statuses) -> list[slice]:
     pages, ranges = (np.cumsum(npages) - 1) // MOST_PAGES, np.arange(len(npages)) // MOST_RANGES
     new = np.flatnonzero((np.diff(pages) > 0) | (np.diff(ranges) > 0)) + 1
     return [slice(a, b) for a, b in pairwise([0, *new.tolist(), len(npages)])]
-
-
-def _dropped(statistics: Mapping[str, int]) -> int:
-    """Return how many frames lost their copies so far."""
-    return sum(statistics.get(name, 0) for name in DROPPED)
 
 
 def _word(code: int) -> str:

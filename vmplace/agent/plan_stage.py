@@ -91,8 +91,7 @@ class PlanStage:
             return view
         copies = counted.get(name, Copies())
         view = replace(view, copied_bytes=copies.present_bytes, copies_wait=copies.wait)
-        pages = None if copies.pages is None else copies.pages.pages
-        return replace(view, copied_pages=pages, refused_pages=copies.refused)
+        return replace(view, missing_copies=copies.missing)
 
     def _since_plan_s(self, window_ms: int) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""

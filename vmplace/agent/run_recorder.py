@@ -16,6 +16,7 @@ import numpy as np
 
 from vmplace.agent.parts import Parts
 from vmplace.errors import OutsideError, RecordingError, cure_of_writing
+from vmplace.model.copied_pages import AddressRuns
 from vmplace.model.pages import GuestPages
 from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import (
@@ -27,12 +28,11 @@ from vmplace.policy.plan import (
     Replication,
     Snapshot,
 )
-from vmplace.sampling.recorded_copies import KnownCopies, RecordedPlan
 from vmplace.sampling.recording import Recorder
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame, TieFrame
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.domain_policy import Numatune
-from vmplace.topology.guest import GuestTopology, Identity
+from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class RunRecorder:
         recorder.see_host(snapshot.host)
         for view in snapshot.guests:
             recorder.see_guest(view.topology)
-        recorder.tell(plan_frame(snapshot, plan), copies_of(snapshot))
+        recorder.tell(plan_frame(snapshot, plan))
 
     def _write(self, step: Callable[[Recorder], None]) -> None:
         if self._recorder is None:
@@ -170,6 +170,7 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             view.move_bytes,
             view.copied_bytes,
             view.copies_wait,
+            _gaps_of(view.missing_copies),
         )
         for view in snapshot.guests
     )
@@ -182,11 +183,6 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
         guests,
         digest(plan),
     )
-
-
-def copies_of(snapshot: Snapshot) -> dict[str, KnownCopies]:
-    """Return by guest which pages had copies at a decision, and of which KVM refused them."""
-    return {one.topology.name: (one.copied_pages, one.refused_pages) for one in snapshot.guests}
 
 
 def snapshot_of(
@@ -205,10 +201,7 @@ def snapshot_of(
         view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
         view = replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes)
         view = replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait)
-        if isinstance(frame, RecordedPlan):
-            copied, refused = frame.copies[one.name]
-            view = replace(view, copied_pages=copied, refused_pages=refused)
-        views.append(view)
+        views.append(replace(view, missing_copies=_runs_of(one.missing_copies)))
     return Snapshot(
         host,
         tuple(views),
@@ -248,6 +241,23 @@ def _parts(plan: PlacementPlan) -> Iterable[bytes]:
         yield np.ascontiguousarray(one.hva).tobytes() + np.ascontiguousarray(one.npages).tobytes()
     for vcpus in plan.vcpu_moves:
         yield f"{vcpus.guest} {vcpus.nid} {sorted(vcpus.cpus.items())}".encode()
+
+
+def _gaps_of(runs: AddressRuns | None) -> tuple[tuple[int, int], ...] | None:
+    """Return runs as gaps and lengths, in pages."""
+    if runs is None:
+        return None
+    begins = runs.hva // PAGE_BYTES
+    ends = np.append(0, begins + runs.npages)[:-1]
+    return tuple(zip((begins - ends).tolist(), runs.npages.tolist(), strict=True))
+
+
+def _runs_of(gaps: tuple[tuple[int, int], ...] | None) -> AddressRuns | None:
+    """Return the runs that were kept so."""
+    if gaps is None:
+        return None
+    gap, npages = np.array(gaps, np.int64).reshape(-1, 2).T
+    return AddressRuns.of((np.cumsum(gap + npages) - npages) * PAGE_BYTES, npages)
 
 
 def _plain(figure: float | None) -> float | None:

@@ -214,23 +214,26 @@ class RangePages:
         total = self._hot_alike(~mixed) if hot_only else every
         for some in chunks(np.flatnonzero(mixed), CHUNK_BLOCKS):
             index = self.nodes_of(some).reshape(-1)
-            bits = self.hot_bits(some) if hot_only else np.full((len(some), BIT_ROW), 255, np.uint8)
-            hot = np.unpackbits(bits, bitorder="little").view(np.bool_)
+            hot = self.are_hot(some).reshape(-1) if hot_only else np.True_
             total[:nodes] += [np.count_nonzero((index == node) & hot) for node in range(nodes)]
         return total[:nodes]
+
+    def are_hot(self, some: Indexes) -> Bools:
+        """Return which pages [n, 512] of some blocks were touched in the last window."""
+        return np.unpackbits(self._hot(some), axis=1, bitorder="little").view(np.bool_)
 
     def _hot_alike(self, rows: Bools) -> Counts:
         """Return how many hot pages these blocks have on each node [256]."""
         total = np.zeros(256, np.int64)
         for some in chunks(np.flatnonzero(rows), CHUNK_BIT_ROWS):
-            hot = self.hot_bits(some)
+            hot = self._hot(some)
             # Most blocks have no hot page.
             used = hot.view(np.uint64).any(axis=1)
             held = BITS[hot[used]].sum(axis=1)
             total += np.bincount(self.nodes.value[some[used]], held, 256).astype(np.int64)
         return total
 
-    def hot_bits(self, some: Indexes) -> Bytes:
+    def _hot(self, some: Indexes) -> Bytes:
         """Return bits [n, 64] of the pages of some blocks that were touched in the last window."""
         nothing = np.zeros((len(some), BIT_ROW), np.uint8)
         return self.seen[0].anybody(some, self.blocks) if self.seen else nothing

@@ -73,7 +73,6 @@ class GuestEvidence:
     ``known_ns``: for how long the guest was known before its first look here, and its pages used like this.
     ``calm_since_ns``: when its controller was last full, None: it is now, or nobody knows.
     ``may_tie[N]``: nodes to which all of its vCPUs may be tied, None: they stay where they may run now.
-    ``copied[P]``: how many 4 KiB pages of each have copies, also where too few do for REPLICATED.
     ``may_change``: what is planned for it is done now, if the guard lets it.  ``is_counted``: somebody counts
     its accesses; else how often it asks for memory is a guess.
     """
@@ -107,7 +106,6 @@ class GuestEvidence:
     move_pages: float = np.inf
     copy_pages: float = np.inf
     barred: Bools | None = None
-    copied: Matrix | None = None
 
     @property
     def present(self) -> Bools:

@@ -56,14 +56,9 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
         wanted = there == REPLICATED
         if wanted.any():
             copies.append(_copies(name, nids, pages, wanted, home_node, before, start, system))
-        has_copies = here == REPLICATED
-        if before.copied is not None:
-            # KVM made some, or lost some.
-            has_copies |= (before.copied[mine] > 0) & (here >= 0)
-        written = entries.written[mine] | (has_copies & (there != REPLICATED))
+        written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
         if snapshot.replica_ratio and written.any():
-            dropped = "they are written" if entries.written[mine].any() else "none are planned there"
-            dropped = UNDONE if why == UNDONE else dropped
+            dropped = UNDONE if why == UNDONE else "they are written"
             drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), dropped))
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()

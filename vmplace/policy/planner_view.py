@@ -15,8 +15,7 @@ from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import HUGE_PAGES
-from vmplace.policy import home
-from vmplace.policy.copied_entries import copied_in, pages_in
+from vmplace.policy import home, missing_copies
 from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.host_view import (
     ABSENT,
@@ -89,31 +88,19 @@ def host_view(
         for one, think in zip(evidence, think_ns, strict=True)
     )
     cores = free_cores(snapshot.host, rest)
-    own = _own_copies(snapshot, evidence, seen)
-    return _view(snapshot, system, evidence, horizon, cores, own), traffics
+    return _view(snapshot, system, evidence, horizon, cores, _own_copies(evidence, seen)), traffics
 
 
-def _own_copies(snapshot: Snapshot, evidence: tuple[GuestEvidence, ...], seen: dict[str, Entries]) -> Matrix:
-    """Return the 4 KiB pages [N] that are copies: as many as KVM counts, if it does."""
-    by_name = {one.name: one for one in evidence if one.name in seen}
-    own = np.zeros(len(snapshot.host.nids))
-    for guest in snapshot.guests:
-        name, counted = guest.topology.name, guest.copied_bytes
-        known = _known_copies(by_name[name], seen[name]) if name in by_name else np.zeros(len(own))
-        if counted and not known.any():
-            # Of pages that no window shows.
-            known = np.isin(snapshot.host.nids, _worker_nids(snapshot.host, guest)).astype(np.float64)
-        own += known if counted is None else known * (counted / PAGE_BYTES / max(known.sum(), 1.0))
+def _own_copies(evidence: tuple[GuestEvidence, ...], seen: dict[str, Entries]) -> Matrix:
+    """Return the 4 KiB pages [N] that are copies, of pages that lie elsewhere."""
+    own = np.zeros(len(evidence[0].worker))
+    for one in evidence:
+        copied = np.flatnonzero(one.node == REPLICATED)
+        if len(copied):
+            sizes = one.sizes_of(copied)
+            there = np.bincount(seen[one.name].node[copied], sizes, len(own))
+            own += np.where(one.worker, sizes.sum() - there, 0.0)
     return own
-
-
-def _known_copies(one: GuestEvidence, entries: Entries) -> Matrix:
-    """Return the copies [N] of entries: one on each node of vCPUs but that of the page itself."""
-    if one.copied is None or not one.copied.any():
-        return np.zeros(len(one.worker))
-    some = np.flatnonzero((one.copied > 0) & (entries.node >= 0))
-    there = np.bincount(entries.node[some], one.copied[some], len(one.worker))
-    return np.where(one.worker, there.sum() - there, 0.0)
 
 
 def _evidence(
@@ -122,9 +109,8 @@ def _evidence(
     """Return what the planner may know of one guest."""
     name, host = guest.topology.name, snapshot.host
     entries = seen[name]
-    copied = copied_in(state, guest, entries)
-    has_copies = (2 * copied > entries.sizes) & ~entries.written
-    node = np.where(has_copies & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
+    copied = _copied(state, guest, entries)
+    node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     _leave_out_unknown(host, node)
     allowed = home.allowed_nids(host, guest)
     workers = _worker_nids(host, guest)
@@ -135,7 +121,7 @@ def _evidence(
     can_copy = snapshot.replica_ratio > 0
     huge = _huge(entries)
     fits = np.bool_(snapshot.huge_replicas) | ~huge
-    copy_pages = copy_pages_left(guest, copied, workers)
+    copy_pages = copy_pages_left(guest, entries.sizes[node == REPLICATED], workers)
     weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
     # In place: they are this plan's own, and most of what it takes.
     np.multiply(entries.heat, weight, out=entries.heat)
@@ -147,8 +133,8 @@ def _evidence(
         heat=entries.heat,
         written=entries.written
         | ~fits
-        | may_not_copy(guest, entries, huge, workers, has_copies, copy_pages)
-        | (2 * pages_in(entries, guest.refused_pages) > entries.sizes)
+        | may_not_copy(guest, entries, huge, workers, copied, copy_pages)
+        | missing_copies.wait(state.known.get(name), snapshot.now_ns / 1e9)
         if can_copy
         else np.ones(len(node), np.bool_),
         node=node,
@@ -173,8 +159,19 @@ def _evidence(
         move_pages=pages_left(guest.move_bytes),
         copy_pages=copy_pages,
         barred=barred(guest, entries, host.nids),
-        copied=copied,
     )
+
+
+def _copied(state: State, guest: GuestView, entries: Entries) -> Bools:
+    """Return which entries have copies, as far as is known: those that were to have, unless none has.
+
+    Those that KVM did not copy are left out already (missing_copies.py).
+    """
+    name = guest.topology.name
+    if name not in state.known or guest.copied_bytes == 0:
+        return np.zeros(len(entries.node), np.bool_)
+    copied: Bools = state.known[name].copied & ~entries.written
+    return copied
 
 
 def _stays(guest: GuestView, entries: Entries, huge: Bools, allowed: Sequence[int]) -> Bools | None:

@@ -8,7 +8,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TypeAlias
@@ -20,7 +20,6 @@ from vmplace.errors import OutsideError, RecordingError, cure_of_reading, cure_o
 from vmplace.outside import parse_json
 from vmplace.sampling.page_arrays import Bits, Indexes
 from vmplace.sampling.page_frames import block_count
-from vmplace.sampling.recorded_copies import KnownCopies, recorded_plan, with_copies
 from vmplace.sampling.recording_frames import (
     MOST_BODY_BYTES,
     BatchFrame,
@@ -77,7 +76,6 @@ class Recorder:
         self._path = path
         self._compression = compression
         self._guests: dict[str, GuestTopology] = {}
-        self._copies: Mapping[str, KnownCopies] = {}
         try:
             # For its owner alone: it tells addresses of other processes, and guests by name.
             self._file: BinaryIO = _opened(path, os.O_TRUNC if overwrite else os.O_EXCL)
@@ -108,13 +106,9 @@ class Recorder:
         self.see_guest(guest)
         self._append(GuestFrame(guest, begins=True, handover=handover), b"")
 
-    def tell(self, frame: RunFrame | PlanFrame, copies: Mapping[str, KnownCopies] | None = None) -> None:
-        """Append that decisions follow, or one of them, with the ``copies`` of its guests."""
-        body = b""
-        if isinstance(frame, PlanFrame):
-            frame, body = with_copies(frame, copies or {}, self._copies)
-            self._copies = copies or {}
-        self._append(frame, body)
+    def tell(self, frame: RunFrame | PlanFrame) -> None:
+        """Append that decisions follow, or one of them."""
+        self._append(frame, b"")
 
     def add(self, guest: GuestTopology, batch: SampleBatch) -> None:
         """Append a batch, and before it the guest as it is now, if that changed."""
@@ -229,7 +223,7 @@ def _check_head(path: Path, file: BinaryIO) -> int:
 
 
 def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any) -> Iterator[Event]:
-    batches, copies = 0, dict[str, KnownCopies]()
+    batches = 0
     while True:
         offset = file.tell()
         try:
@@ -237,9 +231,6 @@ def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any
             if read is None:
                 return
             event = _event_of(*read, only_guest)
-            if isinstance(event, PlanFrame):
-                event = recorded_plan(event, read[1], copies)
-                copies = event.copies
         except MemoryError as err:
             raise RecordingError(
                 f"{path}: no memory for the frame at offset {offset}", hint="replay it on a larger machine"

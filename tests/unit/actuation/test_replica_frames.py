@@ -1,11 +1,20 @@
-"""Which guest frames are which pages of the VMM?"""
+"""Which guest frames are the pages of a replication?"""
 
 from typing import Any
 
 import numpy as np
 
-from vmplace.actuation.replica_frames import affordable, blocks_of, frames_of, pages_of, runs_of
-from vmplace.sampling.page_set import PageSet
+from vmplace.actuation.replica_frames import (
+    MOST_DOUBTED,
+    ReplicatedFrames,
+    affordable,
+    blocks_of,
+    runs_of,
+    wanted_gfns,
+)
+from vmplace.actuation.replica_pages import MOST_RUNS, addresses, few
+from vmplace.model.copied_pages import AddressRuns
+from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
 HVA = 0x7F00_0000_0000
@@ -13,9 +22,8 @@ HVA = 0x7F00_0000_0000
 
 def gfns(runs: list[tuple[int, int]], slots: list[Slot]) -> list[int]:
     hva = np.array([HVA + first * 4096 for first, _ in runs], np.uint64)
-    pages = PageSet.of_runs(hva, np.array([count for _, count in runs], np.int32))
-    found: list[int] = frames_of(pages, slots).tolist()
-    assert len(pages_of(frames_of(pages, slots), slots) - pages) == 0
+    npages = np.array([count for _, count in runs], np.int32)
+    found: list[int] = wanted_gfns(Replication("db1", hva, npages, (0, 1), "reason"), slots).tolist()
     return found
 
 
@@ -28,11 +36,33 @@ def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
     assert gfns([(0, 4)], [Slot(8, 2, HVA, 0), Slot(100, 4, HVA, 1)]) == [8, 9]
 
 
-def test_frames_are_found_in_the_vmm_again() -> None:
-    slots = [Slot(0, 16, HVA, 0), Slot(1 << 20, 16, HVA + 16 * 4096, 0), Slot(0, 32, HVA + (1 << 30), 1)]
-    held = np.array([2, 3, 14, 15, 16, 1 << 20, (1 << 20) + 99], np.uint64)
-    assert (pages_of(held, slots).pages() - HVA // 4096).tolist() == [2, 3, 14, 15, 16]
-    assert not len(pages_of(held[:0], slots)) and not len(pages_of(held, ()))
+def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some() -> None:
+    held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
+    assert held.note(frames, np.array([9, 3], np.uint64)) == 2
+    asked = []
+    for dropped in (0, 1, 1, 3):
+        held.note_drops(dropped)
+        asked.append(held.missing(frames).tolist())
+    assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
+
+
+def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
+    held, frames = ReplicatedFrames(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
+    held.note(frames, frames)
+    held.note_drops(1)
+    assert [len(held.missing(frames)) for _ in range(4)] == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
+
+
+def test_frames_that_lost_their_copies_count_anew() -> None:
+    held, frames = ReplicatedFrames(), np.array([3, 5], np.uint64)
+    assert [held.note(frames, frames), held.note(frames, frames[:1]), held.note(frames, frames)] == [2, 0, 1]
+
+
+def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
+    held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
+    held.note(frames, frames)
+    assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
+    assert held.any() and held.take(frames).tolist() == [3] and not held.any()
 
 
 def test_frames_side_by_side_are_dropped_by_the_run() -> None:
@@ -69,3 +99,23 @@ def test_a_budget_cuts_a_whole_block_only_if_nothing_comes_before() -> None:
         523,
     ]
     assert len(affordable(frames((512, 512)), 100)) == 100
+
+
+def test_frames_with_copies_are_found_in_the_vmm_again() -> None:
+    slots = [Slot(0, 16, HVA, 0), Slot(1 << 20, 16, HVA + 16 * 4096, 0), Slot(0, 32, HVA + (1 << 30), 1)]
+    held = np.array([2, 3, 14, 15, 16, 1 << 20, (1 << 20) + 99], np.uint64)
+    found = addresses(held, slots)
+    assert ((found.hva - HVA) // 4096).tolist() == [2, 14] and found.npages.tolist() == [2, 3]
+    assert not len(addresses(held[:0], slots).hva) and not len(addresses(held, ()).hva)
+
+
+def test_of_too_many_runs_blocks_are_left_that_they_fill_for_more_than_half() -> None:
+    pages = np.arange(MOST_RUNS * 512).reshape(MOST_RUNS, 512)
+    mostly, seldom = pages[:9, ::3], pages[9:, ::100]
+    runs = AddressRuns.of(np.append(mostly, seldom) * 4096, np.ones(mostly.size + seldom.size))
+    assert not len(few(runs).hva)
+    mostly = np.append(pages[:9, ::2], pages[:9, 1::4])
+    runs = AddressRuns.of(np.append(mostly, seldom) * 4096, np.ones(len(mostly) + seldom.size))
+    assert (few(runs).hva.tolist(), few(runs).npages.tolist()) == ([0], [9 * 512])
+    whole = AddressRuns.of(pages[:, 0] * 4096, np.full(MOST_RUNS, 511))
+    assert few(whole) is whole

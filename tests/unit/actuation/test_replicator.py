@@ -12,7 +12,6 @@ import pytest
 from tests.unit.actuation.child_guest import guest_of
 from vmplace import native
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.replica_pages import ReplicatedPages
 from vmplace.actuation.replica_patience import FIRST_NS
 from vmplace.actuation.replicator import BUSY, STATUS, Dropped, Replicator, calls_of, replicated
 from vmplace.actuation.result import Copies
@@ -30,8 +29,8 @@ def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPa
             done[at], status[at] = (0, BUSY) if is_busy else (1, 0)
 
     monkeypatch.setattr(native, "placement_replicate", replicate)
-    done, failed, refused = replicated(3, 0b11, np.array([5, 6, 7], np.uint64))
-    assert done.tolist() == [5, 6] and failed.tolist() == [7] and refused == {"busy": 1}
+    done, refused = replicated(3, 0b11, np.array([5, 6, 7], np.uint64))
+    assert done.tolist() == [5, 6] and refused == {"busy": 1}
 
 
 def test_of_a_block_done_in_part_each_frame_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +44,7 @@ def test_of_a_block_done_in_part_each_frame_is_asked_for(monkeypatch: pytest.Mon
             done[at], status[at] = count - refused, 9 if refused else 0
 
     monkeypatch.setattr(native, "placement_replicate", replicate)
-    done, _, refused = replicated(3, 0b11, np.arange(1536, dtype=np.uint64))
+    done, refused = replicated(3, 0b11, np.arange(1536, dtype=np.uint64))
     assert done.tolist() == [gfn for gfn in range(1024) if gfn != 700]
     assert refused == {"backing off": 513} and asked == [512] * 3 + [1] * 512
 
@@ -59,16 +58,13 @@ class OneSlot:
     def call(self, step: Any) -> Any:
         return step(self.fd)
 
-    def __init__(self, npages: int = 8) -> None:
-        self.npages, self.copies, self.collapsed = npages, 0, 0
-
     def info(self) -> Any:
-        slot = SimpleNamespace(as_id=0, base_gfn=0, npages=self.npages, hva=1 << 32)
-        return SimpleNamespace(root_nodes=0b1111, slots=[slot])
+        return SimpleNamespace(
+            root_nodes=0b11, slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=8, hva=1 << 32)]
+        )
 
     def statistics(self) -> dict[str, int]:
-        counts = {"replicated_pages": 0, "collapsed_pages": self.collapsed, "released_pages": 0}
-        return counts | {"replica_copies": self.copies}
+        return {"replicated_pages": 0, "collapsed_pages": 0, "released_pages": 0, "replica_copies": 0}
 
     def close(self) -> None:
         self.is_closed = True
@@ -123,106 +119,46 @@ def test_pages_that_are_refused_beside_others_with_copies_hold_up_nothing():
     assert outcome.refused == {"not anonymous": 4} and not replicator.copies()["db1"].wait
 
 
-def pages_with_copies(replicator: Replicator) -> list[int]:
-    """Return which pages of the guest have copies, counted from the first."""
-    pages = replicator.copies()["db1"].pages
-    assert pages is not None
-    numbers: list[int] = (pages.pages.pages() - (1 << 20)).tolist()
-    return numbers
-
-
 def test_which_pages_have_copies_is_known_by_address_until_they_are_dropped():
-    replicator, guest, slot = a_replicator(Kvm())
-    slot.copies = 4
+    replicator, guest, _ = a_replicator(Kvm())
     made = replicator.copies()["db1"].pages
-    assert made and made.nids == (0, 1) and pages_with_copies(replicator) == [0, 1, 2, 3]
+    assert made and made.nids == (0, 1)
+    assert made.pages.hva.tolist() == [1 << 32] and made.pages.npages.tolist() == [4]
     assert replicator.copies()["db1"].pages is made
     two = Collapse("db1", HVA + np.uint64(4096), np.array([2], np.int32), "they are written")
     assert replicator.drop(two, guest) == 2
-    slot.copies = 2
-    assert pages_with_copies(replicator) == [0, 3]
+    left = replicator.copies()["db1"].pages
+    assert left and left.pages.count_in(HVA.astype(np.int64) + np.arange(4) * 4096, 1).tolist() == [
+        1,
+        0,
+        0,
+        1,
+    ]
 
 
-def test_pages_that_kvm_refuses_have_no_copies_and_wait_from_the_second_time_on():
-    refused, slot, guest, now_ns = {1, 2}, OneSlot(), guest_of(os.getpid(), 1 << 32, 8), [0]
-    asked: list[int] = []
+def test_pages_that_kvm_refuses_are_missing_until_they_have_copies():
+    refused, slot, guest = {1, 2}, OneSlot(), guest_of(os.getpid(), 1 << 32, 8)
 
     def ask(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        asked.extend(gfns.tolist())
         for at, gfn in enumerate(gfns.tolist()):
             done[at], status[at] = (0, STATUS.index("not anonymous")) if gfn in refused else (1, 0)
 
     opened: Any = lambda *_: slot  # noqa: E731
-    replicator = Replicator(Budget(None), lambda: now_ns[0], opened=opened, ask=ask)
-
-    def step(is_stopping: bool = False) -> tuple[list[int], list[int], list[int]]:
-        """Return which were asked for, which have copies, and which wait."""
-        asked.clear()
-        replicator.apply([COPIES], {"db1": guest}, lambda: is_stopping)
-        slot.copies = 4 - len(refused)
-        waiting = replicator.copies()["db1"].refused
-        assert waiting is not None
-        return asked[:], pages_with_copies(replicator), (waiting.pages() - (1 << 20)).tolist()
-
-    assert step() == ([0, 1, 2, 3], [0, 3], [])
-    # Nobody asks for them now: that is no refusal, and they have no copies all the same.
-    assert step(is_stopping=True) == ([], [0, 3], [])
-    assert step() == ([1, 2], [0, 3], [1, 2])
-    assert step() == ([], [0, 3], [1, 2])
-    now_ns[0] += FIRST_NS
-    refused.remove(1)
-    assert step() == ([1, 2], [0, 1, 3], [2])
-
-
-def test_pages_that_a_signal_or_the_budget_left_out_do_not_wait():
-    slot, guest = OneSlot(), guest_of(os.getpid(), 1 << 32, 8)
-
-    def ask(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        done[:1], status[:1] = npages[:1], 0
-
-    opened: Any = lambda *_: slot  # noqa: E731
     replicator = Replicator(Budget(None), lambda: 0, opened=opened, ask=ask)
-    for _ in range(3):
-        (outcome,), _ = replicator.apply([replace(COPIES, limit_bytes=3 * 4096)], {"db1": guest})
-        assert outcome.replicated == 1 and outcome.refused.keys() <= {"interrupted"}
-        refused = replicator.copies()["db1"].refused
-        assert refused is not None and not len(refused)
 
+    def missing(is_stopping: bool = False) -> list[int]:
+        replicator.apply([COPIES], {"db1": guest}, lambda: is_stopping)
+        found = replicator.copies()["db1"].missing
+        assert found is not None
+        return np.flatnonzero(found.count_in(HVA.astype(np.int64) + np.arange(8) * 4096, 1)).tolist()
 
-def test_new_copies_do_not_wait_for_those_in_doubt():
-    slot, kvm, guest = OneSlot(60000), Kvm(), guest_of(os.getpid(), 1 << 32, 60000)
-    replicator = Replicator(Budget(None), lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
-    every = replace(COPIES, npages=np.array([60000], np.int32))
-    replicator.apply([replace(every, npages=np.array([50000], np.int32))], {"db1": guest})
-    slot.collapsed, slot.copies = 10, 49990
-    (outcome,), _ = replicator.apply([replace(every, limit_bytes=(49990 + 12000) * 4096)], {"db1": guest})
-    # All new ones, and of the others as many as the room is left for.
-    assert outcome.replicated == 10000 and 47000 < outcome.left <= 48512
-    (outcome,), _ = replicator.apply([every], {"db1": guest})
-    assert outcome.left == 0 and not outcome.replicated
-
-
-def test_copies_on_other_nodes_than_these_are_dropped_first():
-    kvm = Kvm()
-    replicator, guest, slot = a_replicator(kvm)
-    kvm.dropped.clear()
-    (outcome,), _ = replicator.apply([replace(COPIES, nids=(2, 3))], {"db1": guest})
-    assert kvm.dropped == [(0, [0]), (0b1100, [0, 1, 2, 3])] and outcome.replicated == 4
-    slot.copies = 4
-    made = replicator.copies()["db1"].pages
-    assert made and made.nids == (2, 3) and pages_with_copies(replicator) == [0, 1, 2, 3]
-
-
-def test_copies_count_also_where_nobody_can_tell_where_they_are(monkeypatch: pytest.MonkeyPatch):
-    replicator, _, slot = a_replicator(Kvm())
-    slot.copies = 4
-
-    def there(*_: Any) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(ReplicatedPages, "there", there)
-    copies = replicator.copies()["db1"]
-    assert copies.present_bytes == 4 * 4096 and copies.pages is None and copies.refused is None
+    assert missing() == [1, 2]
+    # Nobody asked for them now: those that have no copies still have none.
+    assert missing(is_stopping=True) == [1, 2]
+    refused.remove(1)
+    assert missing() == [2]
+    refused.clear()
+    assert missing() == []
 
 
 HVA, FOUR = np.array([1 << 32], np.uint64), np.array([4], np.int32)

@@ -14,11 +14,10 @@ from vmplace.actuation.result import Copies
 from vmplace.agent.config import parse_config
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.limits import GuestLimits, limited
-from vmplace.model.copied_pages import CopiedPages
+from vmplace.model.copied_pages import AddressRuns
 from vmplace.model.page_windows import absorbed
 from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Snapshot
 from vmplace.policy.schedule import parse_stretch
-from vmplace.sampling.page_set import PageSet
 from vmplace.topology.domain_policy import QEMU, Numatune, domain_policy
 from vmplace.topology.guest import GuestTopology, Vcpu
 
@@ -333,8 +332,8 @@ def test_a_plan_knows_what_the_policy_leaves_and_which_copies_there_are():
     config = parse_config("[defaults]\nmove_mb_per_s = 1\n", Path("vmplace.toml"))
     agent.roster.reload(config, (0, 1))
     agent.run(windows=1)
-    copied, refused = PageSet.of([1 << 20]), PageSet.of([5])
-    world.copied = {"db1": Copies(4096, 0, True, CopiedPages(copied, (0, 1)), refused)}
+    missing = AddressRuns.of([1 << 32], [2])
+    world.copied = {"db1": Copies(4096, 0, wait=True, missing=missing)}
     agent.run(windows=3)
     world.copied = {}
     agent.run(windows=5)
@@ -342,5 +341,4 @@ def test_a_plan_knows_what_the_policy_leaves_and_which_copies_there_are():
     counted = [(view.copied_bytes, view.copies_wait) for view in seen]
     # Nothing was counted before the first plan, and each knows what was counted after the one before it.
     assert counted == [(None, False), (0, False), (4096, True), (4096, True), (0, False)]
-    pages = [(view.copied_pages, view.refused_pages) for view in seen]
-    assert pages == [(None, None)] * 2 + [(copied, refused)] * 2 + [(None, None)]
+    assert [view.missing_copies for view in seen] == [None, None, missing, missing, None]

@@ -4,7 +4,6 @@ import threading
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.unit.agent.agent_world import HOST, HVA, NPAGES, World, guest
@@ -12,11 +11,10 @@ from vmplace.actuation.result import Copies
 from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
-from vmplace.model.copied_pages import CopiedPages
+from vmplace.model.copied_pages import AddressRuns, CopiedPages
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.guest_cost import MemoryRate
-from vmplace.sampling.page_set import PageSet
 from vmplace.sampling.served import ServedAccesses
 from vmplace.topology.guest import Vcpu
 from vmplace.topology.host import HostTopology, Node
@@ -50,7 +48,7 @@ def test_what_copies_of_a_guest_take_is_reported():
 
 @pytest.mark.parametrize(("present_bytes", "ratio"), [(4 << 20, 0.5), (0, 0.0)])
 def test_a_page_with_a_copy_on_the_vcpus_node_is_local(present_bytes: int, ratio: float):
-    half = CopiedPages(PageSet.of_runs(np.array([HVA]), np.array([512])), (0, 1))
+    half = CopiedPages(AddressRuns.of([HVA], [512]), (0, 1))
     copies = Copies(present_bytes, pages=half)
     agent = World([guest("db1")], policy=lambda _: PlacementPlan(), copied={"db1": copies}).agent()
     agent.run(windows=1)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.unit.agent.agent_world import HVA, NPAGES, World, guest
@@ -13,8 +12,7 @@ from tests.unit.interfaces.served_agent import asked, running, served
 from vmplace.actuation.result import Copies
 from vmplace.agent.loop import Agent
 from vmplace.errors import VmplaceError
-from vmplace.model.copied_pages import CopiedPages
-from vmplace.sampling.page_set import PageSet
+from vmplace.model.copied_pages import AddressRuns, CopiedPages
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ def test_advice_follows_which_node_serves_accesses_copies_included(
     copied_nids: tuple[int, ...], advised: str, tmp_path: Path
 ):
     """All of the guest's memory is on node 0, and its vCPU on node 1, which may have a copy."""
-    pages = CopiedPages(PageSet.of_runs(np.array([HVA]), np.array([NPAGES])), copied_nids)
+    pages = CopiedPages(AddressRuns.of([HVA], [NPAGES]), copied_nids)
     world = World([guest("db1")], policy=plans_nothing, copied={"db1": Copies(4096 * NPAGES, pages=pages)})
     agent = world.agent()
     agent.run(windows=1)

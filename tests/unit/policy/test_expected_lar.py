@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from tests.unit.policy.views import NPAGES, guest_view, host, ram
-from vmplace.model.copied_pages import CopiedPages
+from vmplace.model.copied_pages import AddressRuns, CopiedPages
 from vmplace.model.metrics import local_access_ratio
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy import home
 from vmplace.policy.expected_lar import expected_lar
 from vmplace.policy.plan import GuestView, PlacementPlan, Replication, Snapshot, VcpuMove
-from vmplace.sampling.page_set import PageSet
 
 
 def lar(view: GuestView) -> float | None:
@@ -76,7 +75,7 @@ def test_with_copies_it_is_what_is_estimated_once_they_are_there(cpus: list[int]
     view = guest_view(cpus, 0)
     plan = copies(npages, (0, 1), n0=npages)
     (one,) = plan.replications
-    made = CopiedPages(PageSet.of_runs(one.hva, one.npages), one.nids)
+    made = CopiedPages(AddressRuns.of(one.hva, one.npages), one.nids)
     assert view.pages
     after = local_access_ratio(estimated_traffic(host(), view.topology, view.pages, made))
     assert expected(view, plan if npages else PlacementPlan()) == pytest.approx(after)

@@ -1,6 +1,5 @@
 """What a guest's own policy leaves out costs no other guest anything, and the guest itself no stakes."""
 
-from collections.abc import Set
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +10,10 @@ from tests.unit.policy.test_full_controllers import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host, ram
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.agent.run_recorder import plan_frame, snapshot_of
-from vmplace.model.evidence import entries_of
+from vmplace.model.copied_pages import AddressRuns
 from vmplace.policy import home
-from vmplace.policy.plan import Collapse, GuestSettings, GuestView, PlacementPlan, Replication, Snapshot
-from vmplace.policy.plan_state import State
-from vmplace.policy.planner_view import host_view
-from vmplace.policy.policy_auto import AutoPolicy, Horizon
-from vmplace.sampling.page_set import NO_PAGES, PageSet
+from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
+from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.recording_frames import PlannedGuest, checked_plan
 from vmplace.sampling.sample import NodeBits
 from vmplace.topology.domain_policy import Numatune
@@ -25,7 +21,6 @@ from vmplace.topology.domain_policy import Numatune
 S, LIVED_S = 1e9, 86400.0
 BY_NODE_2 = bits({2: range(NPAGES)}, range(NPAGES))
 READ_BY_ALL = bits(dict.fromkeys(range(4), range(NPAGES)))
-EVERY, FREE_PAGES = set(range(NPAGES)), host().nodes[0].free_bytes // 4096
 
 
 class Run:
@@ -173,77 +168,43 @@ def test_copies_that_were_not_made_gain_nothing_and_those_that_wait_are_not_plan
     assert copied(replace(reader(READ_BY_ALL), copies_wait=True)) == 0
 
 
-def made_by_kvm(
-    refused: Set[int], seconds: int, waits: Set[int] = frozenset(), ratio: float = 0.25
-) -> tuple[AutoPolicy, list[set[int]], list[set[int]]]:
-    """Return a policy after plans each second, which pages each wants, and which have copies after it.
-
-    KVM refuses some.  ``waits``: those that it is not asked for.
-    """
-    policy, held, wanted, kept = AutoPolicy(), set[int](), [], []
+def refusing(pages: range, seconds: int, *, refused_s: float = 1e9) -> tuple[AutoPolicy, list[int]]:
+    """Return what comes of plans each second, and how many of these pages, which KVM refuses, each wants."""
+    policy, counts, missing, wanted = AutoPolicy(), [], AddressRuns.of((), ()), set[int]()
     for now_s in range(1, seconds + 1):
-        guest = replace(reader(READ_BY_ALL), copied_bytes=3 * len(held) * 4096)
-        guest = replace(guest, copied_pages=pages_of(held), refused_pages=pages_of(waits))
-        plan = policy(Snapshot(host(), (guest,), None, ratio, True, now_ns=now_s * S))
-        held -= {page for one in plan.collapses for page in numbers(one)}
-        wanted.append({page for one in plan.replications for page in numbers(one)})
-        held |= wanted[-1] - refused
-        kept.append(held.copy())
-    return policy, wanted, kept
-
-
-def pages_of(numbers: Set[int]) -> PageSet:
-    return PageSet.of(HVA // 4096 + np.array(sorted(numbers), np.int64))
-
-
-def numbers(one: Replication | Collapse) -> list[int]:
-    pages: list[int] = (PageSet.of_runs(one.hva, one.npages).pages() - HVA // 4096).tolist()
-    return pages
+        copies = 3 * len(wanted - set(pages)) * 4096
+        guest = replace(reader(READ_BY_ALL), copied_bytes=copies, missing_copies=missing)
+        plan = policy(Snapshot(host(), (guest,), None, 0.25, True, now_ns=now_s * S))
+        wanted = {
+            page
+            for one in plan.replications
+            for hva, npages in zip(one.hva.tolist(), one.npages.tolist(), strict=True)
+            for page in range((hva - HVA) // 4096, (hva - HVA) // 4096 + npages)
+        }
+        lacking = sorted(wanted & set(pages)) if now_s < refused_s else []
+        missing = AddressRuns.of(HVA + np.array(lacking, np.int64) * 4096, np.ones(len(lacking), np.int64))
+        counts.append(len(wanted & set(pages)))
+        assert wanted >= set(range(NPAGES)) - set(pages) or now_s < 4
+    return policy, counts
 
 
 def test_copies_that_kvm_made_in_part_gain_in_part() -> None:
     none, half, whole = (
-        made_by_kvm(set(range(count)), 12)[0].state.memories["a"].gained_ns
-        for count in (NPAGES, NPAGES // 2, 0)
+        refusing(range(count), 12)[0].state.memories["a"].gained_ns for count in (NPAGES, NPAGES // 2, 0)
     )
     assert none == 0 and 0.3 * whole < half < 0.7 * whole
 
 
-def test_of_pages_that_wait_no_copies_are_planned_and_of_the_others_they_are() -> None:
-    waits = set(range(1024))
-    _, wanted, _ = made_by_kvm(waits, 12, waits)
-    assert wanted[-1] == EVERY - waits and not any(one & waits for one in wanted)
-    # Half of a block may wait: the other half is worth it.
-    _, wanted, _ = made_by_kvm(set(), 12, set(range(256)))
-    assert wanted[-1] == EVERY
-
-
-def test_copies_of_a_few_pages_of_a_block_are_dropped_once_none_are_planned() -> None:
-    few = {page for page in EVERY if page % 10 < 4}
-    policy, _, kept = made_by_kvm(EVERY - few, 8)
-    assert kept[-1] <= few < EVERY
-    guest = replace(reader(READ_BY_ALL), copied_bytes=3 * len(few) * 4096, copied_pages=pages_of(few))
-    guest = replace(guest, refused_pages=pages_of(EVERY - few))
-    plan = policy(Snapshot(host(), (guest,), None, 0.25, True, now_ns=9 * S))
-    assert not plan.replications and {page for one in plan.collapses for page in numbers(one)} >= few
-
-
-def test_copies_made_in_part_stay_within_the_share_of_free_memory_that_they_may_take() -> None:
-    """600 of the pages that are free on each node: copies that there are count, if few of a block or most."""
-    few = {page for page in EVERY if page % 10 < 4}
-    for refused in (set[int](), EVERY - few):
-        _, _, kept = made_by_kvm(refused, 30, ratio=600 / FREE_PAGES)
-        assert 0 < max(map(len, kept)) <= 600 * (1 + max(map(len, kept)) / FREE_PAGES)
-
-
-def test_copies_of_pages_that_no_window_shows_count_as_well() -> None:
-    guest = replace(reader(READ_BY_ALL), copied_bytes=3 * 400 * 4096, copied_pages=NO_PAGES)
-    snapshot = Snapshot(host(), (guest,), None, 600 / FREE_PAGES, True, now_ns=S)
-    assert guest.pages is not None
-    seen = entries_of(guest.pages, 1.0)
-    assert seen is not None
-    view, _ = host_view(snapshot, [guest], {"a": seen}, State(), Horizon())
-    assert view.room is not None and view.room.copies == pytest.approx([300 + 600 * 300 / FREE_PAGES] * 4)
+def test_pages_that_are_refused_are_planned_again_at_once_and_then_ever_more_seldom() -> None:
+    policy, counts = refusing(range(1024), 60)
+    asked = np.flatnonzero(counts)
+    # After waits of 0, 2, 4, 8 and 16 s, each from the plan on that learns of it.
+    assert (asked - asked[0]).tolist() == [0, 1, 4, 9, 18, 35] and set(counts) == {0, 1024}
+    # Once they are made they stay, and the next refusal is the first one again.
+    policy, counts = refusing(range(1024), 60, refused_s=8)
+    assert (np.flatnonzero(counts) - asked[0]).tolist() == [0, 1, 4, *range(9, 60 - asked[0])]
+    misses = policy.state.known["a"].misses
+    assert misses is not None and not misses.count.any()
 
 
 def test_cells_that_are_bound_get_no_copies_elsewhere() -> None:
@@ -279,11 +240,14 @@ def test_at_home_what_is_cut_goes_by_the_guests_own_limits() -> None:
 
 def test_recordings_keep_what_memory_is_bound_to_and_those_that_do_not_are_read() -> None:
     guest = replace(spanning("a", cell=0), numatune=Numatune({0: (0, 1), None: (2,)}), move_bytes=4096)
-    guest = replace(guest, copied_bytes=8192, copies_wait=True)
+    missing = AddressRuns.of([HVA, HVA + 9 * 4096], [2, 7])
+    guest = replace(guest, copied_bytes=8192, copies_wait=True, missing_copies=missing)
     frame = checked_plan(plan_frame(Snapshot(host(), (guest,)), PlacementPlan()))
     (read,) = snapshot_of(frame, host(), {"a": (guest.topology, guest.pages)}).guests
     assert (read.numatune, read.move_bytes) == (guest.numatune, guest.move_bytes)
     assert (read.copied_bytes, read.copies_wait) == (8192, True)
+    kept = read.missing_copies
+    assert kept and (kept.hva.tolist(), kept.npages.tolist()) == ([HVA, HVA + 9 * 4096], [2, 7])
     older = PlannedGuest("a", {})
     assert (older.bound, older.move_bytes, older.copied_bytes, older.copies_wait) == ((), None, None, False)
-    assert older.copied_blocks is None and read.copied_pages is None
+    assert older.missing_copies is None

@@ -6,11 +6,9 @@ out between two batches of moves.  Each stage is a module of its own (``*_stage.
 
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 
 from vmplace import __version__
-from vmplace.actuation.result import Copies
 from vmplace.agent import cost
 from vmplace.agent.act_stage import ActStage
 from vmplace.agent.balancing import BalancingSwitch
@@ -48,7 +46,7 @@ HELD = "what a killed agent left was not undone, as the guest was held: `vmplace
 
 
 class Agent:
-    """The loop.  ``run`` belongs to one thread; ``status``, ``last_plan``, ``copies``, ``inbox`` to all."""
+    """The loop.  ``run`` belongs to one thread; ``status``, ``last_plan`` and ``inbox`` to everybody."""
 
     def __init__(
         self, loaded: LoadedConfig, parts: Parts, wakeup: Wakeup, heartbeat: Heartbeat | None = None
@@ -78,11 +76,6 @@ class Agent:
     def last_plan(self) -> PlanSummary:
         """Return what the last plan wanted."""
         return self.state.last_plan
-
-    @property
-    def copies(self) -> Mapping[str, Copies]:
-        """Return which copies guests had after the last window, by name; none where nobody could count."""
-        return self.state.copies or {}
 
     @property
     def status(self) -> AgentStatus:

@@ -27,9 +27,9 @@ from vmplace.topology.host import HostTopology
 class LoopState:
     """What the stages use, and what is known at this moment.
 
-    It belongs to the loop's thread.  Others may read ``status``, ``host``, ``copies`` and ``last_plan``,
-    which are replaced whole, and hand over what is for ``inbox``.  ``host`` is what plans see: without the
-    room that is kept, None before the first look.  ``by_pages``: guests that the last plan watches itself.
+    It belongs to the loop's thread.  Others may read ``status``, ``host`` and ``last_plan``, which are
+    replaced whole, and hand over what is for ``inbox``.  ``host`` is what plans see: without the room that is
+    kept, None before the first look.  ``by_pages``: guests that the last plan watches itself.
     ``left_to_kernel``: guests that the kernel's balancing places instead.  ``copies``: as counted after the
     last window, None where that failed.
     """

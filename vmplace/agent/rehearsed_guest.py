@@ -25,7 +25,6 @@ from vmplace.topology.host import HostTopology
 class RehearsedGuest:
     """One guest of a recording: estimated LAR of its first and last window, bytes that would have moved.
 
-    LARs are without copies: a recording does not say which pages have some.
     ``moved_bytes_by_nid``: these by the node that they go to.  ``saved_ns``: the latency that moves are
     expected to save, of those for which it was reckoned; None if for none.  ``other_reasons``: those of the
     others.

@@ -100,7 +100,9 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
     )
 
 
-def guest_traffic(guest: TrackedGuest, host: HostTopology, copies: Copies) -> TrafficMatrix | None:
+def guest_traffic(
+    guest: TrackedGuest, host: HostTopology, copies: Copies = NO_COPIES
+) -> TrafficMatrix | None:
     """Return the traffic that the guest's last window implies, or None before the first one."""
     if not guest.pages:
         return None

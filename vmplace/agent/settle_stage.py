@@ -1,9 +1,8 @@
 """At the end of a window: remember what was decided and done, and show it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vmplace.actuation.result import ActuationResult, Copies
+from vmplace.actuation.result import ActuationResult
 from vmplace.agent import decisions
 from vmplace.agent.loop_state import LoopState
 from vmplace.agent.report import published, result_lines
@@ -57,17 +56,15 @@ class SettleStage:
             guests = {name: one for name, one in status.guests.items() if name in known}
             status = replace(status, guests=guests)
         elif state.host is not None:
-            copies: Mapping[str, Copies] | None = None
+            state.copies = None
             with state.notes.fenced("copies are not counted"):
-                copies = state.parts.actuator.copies()
-            # At once: another thread may read it.
-            state.copies = copies
+                state.copies = state.parts.actuator.copies()
             with (
                 state.notes.fenced("the figures are those of an earlier window"),
                 state.decisions.charged(),
             ):
-                now_s = state.clock.monotonic()
-                status = published(status, state.roster, state.host, state.last_plan, copies or {}, now_s)
+                copies, now_s = state.copies or {}, state.clock.monotonic()
+                status = published(status, state.roster, state.host, state.last_plan, copies, now_s)
         state.status = replace(status, notes=state.notes.now)
 
     def _remember(self, result: ActuationResult) -> None:

@@ -1,7 +1,7 @@
 """The agent's answers to ``fit`` and ``advise``."""
 
 from vmplace.agent.loop import Agent
-from vmplace.agent.report import NO_COPIES, guest_traffic
+from vmplace.agent.report import guest_traffic
 from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.errors import VmplaceError
 from vmplace.policy.advise import Advice, advise
@@ -31,10 +31,10 @@ def movable_names(agent: Agent) -> frozenset[str]:
 
 
 def memory_loads(agent: Agent, host: HostTopology) -> dict[int, float]:
-    """Return how many touched pages of the last window each node's memory serves, copies included."""
-    loads, copies = dict.fromkeys(host.nids, 0.0), agent.copies
+    """Return how many touched pages of the last window each node's memory holds."""
+    loads = dict.fromkeys(host.nids, 0.0)
     for guest in agent.roster:
-        traffic = guest_traffic(guest, host, copies.get(guest.name, NO_COPIES))
+        traffic = guest_traffic(guest, host)
         for nid, load in zip(traffic.nids, traffic.mc_loads().tolist(), strict=True) if traffic else ():
             loads[nid] = loads.get(nid, 0.0) + load
     return loads

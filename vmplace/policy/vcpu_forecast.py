@@ -7,7 +7,7 @@
 3. The price: each vCPU begins with cold caches once, for as long as the kernel reckons (``COLD_NS``).
 
 Limits: memory that follows is weighed where it is planned (forecast.py); vCPUs are taken to be on all their
-nodes alike; cores that they share are not seen; a page is taken to be read where it lies, not from a copy.
+nodes alike; cores that they share are not seen.
 """
 
 from dataclasses import replace

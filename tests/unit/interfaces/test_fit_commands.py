@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.agent_world import HVA, NPAGES, World, guest
-from tests.unit.agent.test_room import Crowded, plans_nothing
+from tests.unit.agent.agent_world import guest
+from tests.unit.agent.test_room import Crowded
 from tests.unit.interfaces.served_agent import asked, running, served
-from vmplace.actuation.result import Copies
 from vmplace.agent.loop import Agent
 from vmplace.errors import VmplaceError
-from vmplace.model.copied_pages import AddressRuns, CopiedPages
 
 
 @pytest.fixture
@@ -84,19 +82,6 @@ def test_advice_is_a_node_list_that_numactl_takes(agent: Agent, tmp_path: Path):
         reported = json.loads(asked(path, "advise", "2", "--json").output)
     assert (one.output, all_nodes.output) == ("0\n", "0-1\n")
     assert (reported["nids"], reported["fits"]) == ([0], True)
-
-
-@pytest.mark.parametrize(("copied_nids", "advised"), [((), "1\n"), ((1,), "0\n")])
-def test_advice_follows_which_node_serves_accesses_copies_included(
-    copied_nids: tuple[int, ...], advised: str, tmp_path: Path
-):
-    """All of the guest's memory is on node 0, and its vCPU on node 1, which may have a copy."""
-    pages = CopiedPages(AddressRuns.of([HVA], [NPAGES]), copied_nids)
-    world = World([guest("db1")], policy=plans_nothing, copied={"db1": Copies(4096 * NPAGES, pages=pages)})
-    agent = world.agent()
-    agent.run(windows=1)
-    with served(agent, tmp_path / "s") as path:
-        assert asked(path, "advise", "1:1").output == advised
 
 
 def test_advice_for_what_fits_nowhere_is_given_with_a_word_on_stderr(agent: Agent, tmp_path: Path):

@@ -134,19 +134,13 @@ class Replicator:
         self._forget_ended(guests)
         outcomes: list[ReplicaOutcome] = []
         failures: list[str] = []
-        for mine in self._guests.values():
-            mine.where.begin()
         for replication in replications:
             guest = guests.get(replication.guest)
-            if guest is None:
-                continue
-            if is_stopping():
-                self._leave(guest, replication)
+            if guest is None or is_stopping():
                 continue
             try:
                 outcomes.append(self._replicate(guest, replication))
             except Exception as err:
-                self._leave(guest, replication)
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
         return tuple(outcomes), tuple(failures)
 
@@ -158,9 +152,8 @@ class Replicator:
             with contextlib.suppress(Exception):
                 counted = mine.placement.statistics()
                 lost = counted.get(LOST, 0)
-                sizes = counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES
                 waits, pages = mine.patience.waits(self._clock()), mine.where.copied(mine.held)
-                reported[mine.name] = Copies(*sizes, waits, pages, mine.where.missing)
+                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES, waits, pages)
         return reported
 
     def collapse(self) -> Dropped:
@@ -232,20 +225,13 @@ class Replicator:
             mine.patience.note_refusal(self._clock())
             raise VmplaceError("it has no node roots")
         mine.where.note(info.slots, (nid for nid in wanted.nids if nodes >> nid & 1))
-        statistics = mine.placement.statistics()
+        statistics, now_ns = mine.placement.statistics(), self._clock()
         mine.held.note_drops(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
+        if not mine.patience.is_over(statistics, now_ns):
+            return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
         room = None if wanted.limit_bytes is None else wanted.limit_bytes - statistics[COPIES] * PAGE_BYTES
-        is_over = mine.patience.is_over(statistics, self._clock())
-        short_lived = ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
-        outcome = self._try(mine, nodes, asked, room) if is_over else short_lived
-        mine.where.note_missing(asked, mine.held)
-        return outcome
-
-    def _leave(self, guest: GuestTopology, wanted: Replication) -> None:
-        """Note which of the pages have no copies, as nobody asks for them now."""
-        if mine := self._guests.get(guest.identity):
-            mine.where.note_missing(wanted_gfns(wanted, mine.where.slots), mine.held)
+        return self._try(mine, nodes, asked, room)
 
     def _known(self, guest: GuestTopology) -> "_Guest":
         mine = self._guests.get(guest.identity)

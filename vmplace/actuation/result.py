@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vmplace.model.copied_pages import AddressRuns, CopiedPages
+from vmplace.model.copied_pages import CopiedPages
 from vmplace.policy.plan import VcpuMove
 
 
@@ -51,15 +51,13 @@ class Copies:
     """What KVM counts of one guest: bytes of copies that are there, and of pages that lost theirs so far.
 
     ``wait``: no more are made for a while, as those before did not last, or were refused.  ``pages``: which
-    have copies, as far as is known; ``missing``: which were to have some, when they were last asked for, and
-    have none.  None: nobody knows.
+    have copies, as far as is known; None: nobody knows.
     """
 
     present_bytes: int = 0
     collapsed_bytes: int = 0
     wait: bool = False
     pages: CopiedPages | None = field(default=None, compare=False)
-    missing: AddressRuns | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

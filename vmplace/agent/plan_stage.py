@@ -90,8 +90,7 @@ class PlanStage:
         if counted is None:
             return view
         copies = counted.get(name, Copies())
-        view = replace(view, copied_bytes=copies.present_bytes, copies_wait=copies.wait)
-        return replace(view, missing_copies=copies.missing)
+        return replace(view, copied_bytes=copies.present_bytes, copies_wait=copies.wait)
 
     def _since_plan_s(self, window_ms: int) -> float:
         """Return how long ago the last plan was, at least a window: the budget has grown so long."""

@@ -16,7 +16,6 @@ import numpy as np
 
 from vmplace.agent.parts import Parts
 from vmplace.errors import OutsideError, RecordingError, cure_of_writing
-from vmplace.model.copied_pages import AddressRuns
 from vmplace.model.pages import GuestPages
 from vmplace.policy.gathering import EarlierTie
 from vmplace.policy.plan import (
@@ -32,7 +31,7 @@ from vmplace.sampling.recording import Recorder
 from vmplace.sampling.recording_frames import PlanFrame, PlannedGuest, RunFrame, TieFrame
 from vmplace.sampling.sample import SampleBatch
 from vmplace.topology.domain_policy import Numatune
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
+from vmplace.topology.guest import GuestTopology, Identity
 from vmplace.topology.host import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -170,7 +169,6 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             view.move_bytes,
             view.copied_bytes,
             view.copies_wait,
-            _gaps_of(view.missing_copies),
         )
         for view in snapshot.guests
     )
@@ -200,8 +198,7 @@ def snapshot_of(
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
         view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
         view = replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes)
-        view = replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait)
-        views.append(replace(view, missing_copies=_runs_of(one.missing_copies)))
+        views.append(replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait))
     return Snapshot(
         host,
         tuple(views),
@@ -241,23 +238,6 @@ def _parts(plan: PlacementPlan) -> Iterable[bytes]:
         yield np.ascontiguousarray(one.hva).tobytes() + np.ascontiguousarray(one.npages).tobytes()
     for vcpus in plan.vcpu_moves:
         yield f"{vcpus.guest} {vcpus.nid} {sorted(vcpus.cpus.items())}".encode()
-
-
-def _gaps_of(runs: AddressRuns | None) -> tuple[tuple[int, int], ...] | None:
-    """Return runs as gaps and lengths, in pages."""
-    if runs is None:
-        return None
-    begins = runs.hva // PAGE_BYTES
-    ends = np.append(0, begins + runs.npages)[:-1]
-    return tuple(zip((begins - ends).tolist(), runs.npages.tolist(), strict=True))
-
-
-def _runs_of(gaps: tuple[tuple[int, int], ...] | None) -> AddressRuns | None:
-    """Return the runs that were kept so."""
-    if gaps is None:
-        return None
-    gap, npages = np.array(gaps, np.int64).reshape(-1, 2).T
-    return AddressRuns.of((np.cumsum(gap + npages) - npages) * PAGE_BYTES, npages)
 
 
 def _plain(figure: float | None) -> float | None:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.copied_pages import AddressRuns
 from vmplace.model.pages import GuestPages
 from vmplace.policy.options import Weighing
 from vmplace.policy.schedule import Stretch
@@ -74,8 +73,7 @@ class GuestView:
     ``costs``: the last samples of its cost, the newest last.  ``may_change``: whether what is planned for it
     may be done now.  ``numatune``: which nodes its memory is bound to.  ``move_bytes``: how many bytes of it
     may move now, None: no limit of its own.  ``copied_bytes``: of copies that are there, None where nothing
-    counts them; ``copies_wait``: no more are made for now; ``missing_copies``: pages that were to have copies
-    after the last plan, and have none, None where nobody knows.
+    counts them; ``copies_wait``: no more are made for now.
     """
 
     topology: GuestTopology
@@ -90,7 +88,6 @@ class GuestView:
     move_bytes: int | None = None
     copied_bytes: int | None = None
     copies_wait: bool = False
-    missing_copies: AddressRuns | None = None
 
     @property
     def may_move(self) -> bool:

@@ -26,24 +26,11 @@ KEPT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Misses:
-    """How often copies of each entry were planned, and not made, one time after the other (``count``), and
-    until when (s) no more are planned (missing_copies.py)."""
-
-    count: npt.NDArray[np.uint8]
-    until_s: npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
 class PlannedEntries:
-    """Where one guest's entries were at the last plan; ``copied``: which have copies, as far as is known.
-
-    ``misses``: None until copies were missing.
-    """
+    """Where one guest's entries were at the last plan; ``copied``: which have copies, as far as is known."""
 
     pages: tuple[TouchedPages, ...]
     copied: Bools
-    misses: Misses | None = None
 
 
 @dataclass(frozen=True)
@@ -71,13 +58,11 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         if before is None or name not in state.memories or not _is_of(entries.pages, before.pages):
             continue
         if _are_same(entries.pages, before.pages):
-            known[name], steady[name] = replace(before, pages=entries.pages), state.steady[name]
+            known[name], steady[name] = PlannedEntries(entries.pages, before.copied), state.steady[name]
             memories[name] = _same_memory(state.memories[name])
             continue
         at = entries_before(entries.pages, before.pages)
-        known[name] = PlannedEntries(
-            entries.pages, _taken(before.copied, at, False), _misses_of(before.misses, at)
-        )
+        known[name] = PlannedEntries(entries.pages, _taken(before.copied, at, False))
         memories[name] = _memory_of(state.memories[name], at)
         old = state.steady[name]
         steady[name] = Steadiness(
@@ -108,10 +93,6 @@ def remembered(after: State, before: State) -> State:
 
 def _with(before: dict[str, V], kept: set[str], after: dict[str, V]) -> dict[str, V]:
     return {name: one for name, one in before.items() if name in kept} | after
-
-
-def _misses_of(misses: Misses | None, at: Indexes) -> Misses | None:
-    return misses and Misses(_taken(misses.count, at, 0), _taken(misses.until_s, at, 0.0))
 
 
 def _is_of(now: tuple[TouchedPages, ...], before: tuple[TouchedPages, ...]) -> bool:

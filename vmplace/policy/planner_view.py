@@ -15,7 +15,7 @@ from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import HUGE_PAGES
-from vmplace.policy import home, missing_copies
+from vmplace.policy import home
 from vmplace.policy.corner_mix import asked_of
 from vmplace.policy.host_view import (
     ABSENT,
@@ -131,10 +131,7 @@ def _evidence(
     return GuestEvidence(
         name=name,
         heat=entries.heat,
-        written=entries.written
-        | ~fits
-        | may_not_copy(guest, entries, huge, workers, copied, copy_pages)
-        | missing_copies.wait(state.known.get(name), snapshot.now_ns / 1e9)
+        written=entries.written | ~fits | may_not_copy(guest, entries, huge, workers, copied, copy_pages)
         if can_copy
         else np.ones(len(node), np.bool_),
         node=node,
@@ -163,10 +160,7 @@ def _evidence(
 
 
 def _copied(state: State, guest: GuestView, entries: Entries) -> Bools:
-    """Return which entries have copies, as far as is known: those that were to have, unless none has.
-
-    Those that KVM did not copy are left out already (missing_copies.py).
-    """
+    """Return which entries have copies, as far as is known: those that were to have, unless none has."""
     name = guest.topology.name
     if name not in state.known or guest.copied_bytes == 0:
         return np.zeros(len(entries.node), np.bool_)

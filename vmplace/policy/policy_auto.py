@@ -33,7 +33,6 @@ from vmplace.policy.gather_ties import followed
 from vmplace.policy.gathering import EarlierTie, Gathering, Stage, news
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, HostPlacement, HostView, Room
-from vmplace.policy.missing_copies import misses_of, without_missing
 from vmplace.policy.options import Weighing
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, Stay
 from vmplace.policy.plan_changes import allowed_places, changes_of, joined
@@ -90,7 +89,6 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         rest = _without_evidence(snapshot, seen, crowding, waiting)
         return replace(rest, vcpu_moves=gathering.moves(snapshot)), remembered(after, before)
     state = carried_over(replace(state, crowding=crowding, gathering=gathering), seen)
-    state = without_missing(state, snapshot.guests, seen, snapshot.now_ns / 1e9)
     guests = [guest for guest in snapshot.guests if guest.topology.name in seen]
     view, traffics = host_view(snapshot, guests, seen, state, horizon)
     memories, gathering = _granted(state.memories, gathering, view)
@@ -125,7 +123,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
     after = replace(
         after,
         known={
-            name: PlannedEntries(seen[name].pages, one == REPLICATED, misses_of(state, name))
+            name: PlannedEntries(seen[name].pages, one == REPLICATED)
             for name, one in zip(places, done, strict=True)
         },
         memories={name: planner.memories[name] for name in places},

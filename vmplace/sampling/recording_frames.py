@@ -110,8 +110,6 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     ``waits``: those of each of ``costs``; empty in recordings up to November 2026, as ``bound`` is: cells
     (None: other memory) and the nodes that their memory is bound to.  ``move_bytes``: what its own rate left,
     None: it has none, or the recording is older.  ``copied_bytes``: of its copies, None: nobody counted them.
-    ``missing_copies``: pages that were to have copies and have none, in runs: so many pages after the end of
-    the one before, the first after address 0, and how many; None: nobody knows, or the recording is older.
     """
 
     name: str
@@ -126,7 +124,6 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     move_bytes: int | None = None
     copied_bytes: int | None = None
     copies_wait: bool = False
-    missing_copies: tuple[tuple[int, int], ...] | None = None
 
 
 class TieFrame(msgspec.Struct, frozen=True):
@@ -274,9 +271,6 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
         figures += [waits or 0.0 for waits in one.waits]
         within(one.move_bytes or 0, 0, MOST_BITS, "a budget")
         within(one.copied_bytes or 0, 0, MOST_BITS, "the size of copies")
-        for gap, npages in one.missing_copies or ():
-            within(min(gap, npages), 0, MOST_BITS, "pages without copies")
-        within(sum(map(sum, one.missing_copies or ())), 0, MOST_ADDRESS // PAGE_BYTES, "pages without copies")
         for cell, nids in one.bound:
             _check_ids((cell or 0, *nids), MOST_ID)
     for value in figures:

@@ -12,8 +12,7 @@ from vmplace.actuation.replica_frames import (
     runs_of,
     wanted_gfns,
 )
-from vmplace.actuation.replica_pages import MOST_RUNS, addresses, few
-from vmplace.model.copied_pages import AddressRuns
+from vmplace.actuation.replica_pages import addresses
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -107,15 +106,3 @@ def test_frames_with_copies_are_found_in_the_vmm_again() -> None:
     found = addresses(held, slots)
     assert ((found.hva - HVA) // 4096).tolist() == [2, 14] and found.npages.tolist() == [2, 3]
     assert not len(addresses(held[:0], slots).hva) and not len(addresses(held, ()).hva)
-
-
-def test_of_too_many_runs_blocks_are_left_that_they_fill_for_more_than_half() -> None:
-    pages = np.arange(MOST_RUNS * 512).reshape(MOST_RUNS, 512)
-    mostly, seldom = pages[:9, ::3], pages[9:, ::100]
-    runs = AddressRuns.of(np.append(mostly, seldom) * 4096, np.ones(mostly.size + seldom.size))
-    assert not len(few(runs).hva)
-    mostly = np.append(pages[:9, ::2], pages[:9, 1::4])
-    runs = AddressRuns.of(np.append(mostly, seldom) * 4096, np.ones(len(mostly) + seldom.size))
-    assert (few(runs).hva.tolist(), few(runs).npages.tolist()) == ([0], [9 * 512])
-    whole = AddressRuns.of(pages[:, 0] * 4096, np.full(MOST_RUNS, 511))
-    assert few(whole) is whole

@@ -136,31 +136,6 @@ def test_which_pages_have_copies_is_known_by_address_until_they_are_dropped():
     ]
 
 
-def test_pages_that_kvm_refuses_are_missing_until_they_have_copies():
-    refused, slot, guest = {1, 2}, OneSlot(), guest_of(os.getpid(), 1 << 32, 8)
-
-    def ask(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        for at, gfn in enumerate(gfns.tolist()):
-            done[at], status[at] = (0, STATUS.index("not anonymous")) if gfn in refused else (1, 0)
-
-    opened: Any = lambda *_: slot  # noqa: E731
-    replicator = Replicator(Budget(None), lambda: 0, opened=opened, ask=ask)
-
-    def missing(is_stopping: bool = False) -> list[int]:
-        replicator.apply([COPIES], {"db1": guest}, lambda: is_stopping)
-        found = replicator.copies()["db1"].missing
-        assert found is not None
-        return np.flatnonzero(found.count_in(HVA.astype(np.int64) + np.arange(8) * 4096, 1)).tolist()
-
-    assert missing() == [1, 2]
-    # Nobody asked for them now: those that have no copies still have none.
-    assert missing(is_stopping=True) == [1, 2]
-    refused.remove(1)
-    assert missing() == [2]
-    refused.clear()
-    assert missing() == []
-
-
 HVA, FOUR = np.array([1 << 32], np.uint64), np.array([4], np.int32)
 COPIES = Replication("db1", HVA, FOUR, (0, 1), "test")
 

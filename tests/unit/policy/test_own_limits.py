@@ -10,7 +10,6 @@ from tests.unit.policy.test_full_controllers import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host, ram
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.agent.run_recorder import plan_frame, snapshot_of
-from vmplace.model.copied_pages import AddressRuns
 from vmplace.policy import home
 from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
@@ -168,45 +167,6 @@ def test_copies_that_were_not_made_gain_nothing_and_those_that_wait_are_not_plan
     assert copied(replace(reader(READ_BY_ALL), copies_wait=True)) == 0
 
 
-def refusing(pages: range, seconds: int, *, refused_s: float = 1e9) -> tuple[AutoPolicy, list[int]]:
-    """Return what comes of plans each second, and how many of these pages, which KVM refuses, each wants."""
-    policy, counts, missing, wanted = AutoPolicy(), [], AddressRuns.of((), ()), set[int]()
-    for now_s in range(1, seconds + 1):
-        copies = 3 * len(wanted - set(pages)) * 4096
-        guest = replace(reader(READ_BY_ALL), copied_bytes=copies, missing_copies=missing)
-        plan = policy(Snapshot(host(), (guest,), None, 0.25, True, now_ns=now_s * S))
-        wanted = {
-            page
-            for one in plan.replications
-            for hva, npages in zip(one.hva.tolist(), one.npages.tolist(), strict=True)
-            for page in range((hva - HVA) // 4096, (hva - HVA) // 4096 + npages)
-        }
-        lacking = sorted(wanted & set(pages)) if now_s < refused_s else []
-        missing = AddressRuns.of(HVA + np.array(lacking, np.int64) * 4096, np.ones(len(lacking), np.int64))
-        counts.append(len(wanted & set(pages)))
-        assert wanted >= set(range(NPAGES)) - set(pages) or now_s < 4
-    return policy, counts
-
-
-def test_copies_that_kvm_made_in_part_gain_in_part() -> None:
-    none, half, whole = (
-        refusing(range(count), 12)[0].state.memories["a"].gained_ns for count in (NPAGES, NPAGES // 2, 0)
-    )
-    assert none == 0 and 0.3 * whole < half < 0.7 * whole
-
-
-def test_pages_that_are_refused_are_planned_again_at_once_and_then_ever_more_seldom() -> None:
-    policy, counts = refusing(range(1024), 60)
-    asked = np.flatnonzero(counts)
-    # After waits of 0, 2, 4, 8 and 16 s, each from the plan on that learns of it.
-    assert (asked - asked[0]).tolist() == [0, 1, 4, 9, 18, 35] and set(counts) == {0, 1024}
-    # Once they are made they stay, and the next refusal is the first one again.
-    policy, counts = refusing(range(1024), 60, refused_s=8)
-    assert (np.flatnonzero(counts) - asked[0]).tolist() == [0, 1, 4, *range(9, 60 - asked[0])]
-    misses = policy.state.known["a"].misses
-    assert misses is not None and not misses.count.any()
-
-
 def test_cells_that_are_bound_get_no_copies_elsewhere() -> None:
     assert copied(replace(reader(READ_BY_ALL), numatune=Numatune({None: (0, 1, 2, 3)}))) == NPAGES
     assert copied(replace(reader(READ_BY_ALL), numatune=Numatune({None: (0, 1, 2)}))) == 0
@@ -240,14 +200,10 @@ def test_at_home_what_is_cut_goes_by_the_guests_own_limits() -> None:
 
 def test_recordings_keep_what_memory_is_bound_to_and_those_that_do_not_are_read() -> None:
     guest = replace(spanning("a", cell=0), numatune=Numatune({0: (0, 1), None: (2,)}), move_bytes=4096)
-    missing = AddressRuns.of([HVA, HVA + 9 * 4096], [2, 7])
-    guest = replace(guest, copied_bytes=8192, copies_wait=True, missing_copies=missing)
+    guest = replace(guest, copied_bytes=8192, copies_wait=True)
     frame = checked_plan(plan_frame(Snapshot(host(), (guest,)), PlacementPlan()))
     (read,) = snapshot_of(frame, host(), {"a": (guest.topology, guest.pages)}).guests
     assert (read.numatune, read.move_bytes) == (guest.numatune, guest.move_bytes)
     assert (read.copied_bytes, read.copies_wait) == (8192, True)
-    kept = read.missing_copies
-    assert kept and (kept.hva.tolist(), kept.npages.tolist()) == ([HVA, HVA + 9 * 4096], [2, 7])
     older = PlannedGuest("a", {})
     assert (older.bound, older.move_bytes, older.copied_bytes, older.copies_wait) == ((), None, None, False)
-    assert older.missing_copies is None

@@ -30,16 +30,9 @@ class ReplicatedFrames:
 
     def note(self, tried: Gfns, done: Gfns) -> int:
         """Note which of the frames that were tried have copies; return how many had none before."""
-        if not len(tried):
-            return 0
         new = np.setdiff1d(done, self._frames, assume_unique=True)
         self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
         return len(new)
-
-    @property
-    def frames(self) -> Gfns:
-        """Return those that have copies, as far as is known, ascending; another array if they change."""
-        return self._frames
 
     def any(self) -> bool:
         """Tell whether any frame has copies."""

@@ -29,7 +29,6 @@ from vmplace.actuation.replica_frames import (
     runs_of,
     wanted_gfns,
 )
-from vmplace.actuation.replica_pages import Whereabouts
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
@@ -152,8 +151,8 @@ class Replicator:
             with contextlib.suppress(Exception):
                 counted = mine.placement.statistics()
                 lost = counted.get(LOST, 0)
-                waits, pages = mine.patience.waits(self._clock()), mine.where.copied(mine.held)
-                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES, waits, pages)
+                waits = mine.patience.waits(self._clock())
+                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES, waits)
         return reported
 
     def collapse(self) -> Dropped:
@@ -224,7 +223,6 @@ class Replicator:
         if nodes.bit_count() < 2:
             mine.patience.note_refusal(self._clock())
             raise VmplaceError("it has no node roots")
-        mine.where.note(info.slots, (nid for nid in wanted.nids if nodes >> nid & 1))
         statistics, now_ns = mine.placement.statistics(), self._clock()
         mine.held.note_drops(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
@@ -287,7 +285,6 @@ class _Guest:
     placement: Placement
     held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
-    where: Whereabouts = field(default_factory=Whereabouts)
 
 
 def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfns, dict[str, int]]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vmplace.model.copied_pages import CopiedPages
 from vmplace.policy.plan import VcpuMove
 
 
@@ -50,14 +49,12 @@ class ReplicaOutcome:
 class Copies:
     """What KVM counts of one guest: bytes of copies that are there, and of pages that lost theirs so far.
 
-    ``wait``: no more are made for a while, as those before did not last, or were refused.  ``pages``: which
-    have copies, as far as is known; None: nobody knows.
+    ``wait``: no more are made for a while, as those before did not last, or were refused.
     """
 
     present_bytes: int = 0
     collapsed_bytes: int = 0
     wait: bool = False
-    pages: CopiedPages | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

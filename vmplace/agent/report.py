@@ -17,8 +17,6 @@ from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
-NO_COPIES = Copies()
-
 
 def published(  # noqa: PLR0913 - what is shown of a host comes from as many places
     status: AgentStatus,
@@ -36,8 +34,8 @@ def published(  # noqa: PLR0913 - what is shown of a host comes from as many pla
     guests: dict[str, GuestStatus] = {}
 
     def tell(guest: TrackedGuest) -> None:
-        mine = copies.get(guest.name, NO_COPIES)
-        traffics[guest.name] = guest_traffic(guest, host, mine)
+        traffics[guest.name] = guest_traffic(guest, host)
+        mine = copies.get(guest.name, Copies())
         guests[guest.name] = guest_status(
             guest, host, plan, traffics[guest.name], copies=mine, now_s=now_s, paused=status.paused
         )
@@ -100,14 +98,9 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
     )
 
 
-def guest_traffic(
-    guest: TrackedGuest, host: HostTopology, copies: Copies = NO_COPIES
-) -> TrafficMatrix | None:
+def guest_traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:
     """Return the traffic that the guest's last window implies, or None before the first one."""
-    if not guest.pages:
-        return None
-    copied = copies.pages if copies.present_bytes else None
-    return estimated_traffic(host, guest.topology, guest.pages, copied)
+    return estimated_traffic(host, guest.topology, guest.pages) if guest.pages else None
 
 
 def host_imbalance(host: HostTopology, traffics: Iterable[TrafficMatrix | None]) -> float | None:

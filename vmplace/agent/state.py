@@ -170,9 +170,9 @@ class GuestStatus:
     ``memory_use`` is of the last windows, None from a source that cannot tell.  ``replica_bytes``: what its
     copies on other nodes take beside ``memory_bytes``; ``collapsed_bytes``: pages whose copies were dropped
     so far.  ``refused_bytes``: what was to be moved or copied, and was not, by reason, so far.
-    ``estimated_lar``: the share of local accesses as its pages imply, each touched one counted once, and as
-    local where the vCPU's node has a copy.  ``counted_lar``: that share as the CPU counts it, in the last
-    window in which it did, of the last 30 s; None where it is not known (docs/operate.md).
+    ``estimated_lar``: the share of local accesses as its pages imply, each touched one counted once, copies
+    not at all.  ``counted_lar``: that share as the CPU counts it, in the last window in which it did, of the
+    last 30 s; None where it is not known (docs/operate.md).
     ``expected_lar``: what the last plan that moved something promised, once all of it is done.
     ``cost_ratio``: cycles an instruction takes since its memory last moved, over those before; None where no
     counters tell.

@@ -214,13 +214,9 @@ class RangePages:
         total = self._hot_alike(~mixed) if hot_only else every
         for some in chunks(np.flatnonzero(mixed), CHUNK_BLOCKS):
             index = self.nodes_of(some).reshape(-1)
-            hot = self.are_hot(some).reshape(-1) if hot_only else np.True_
+            hot = np.unpackbits(self._hot(some), bitorder="little").view(np.bool_) if hot_only else np.True_
             total[:nodes] += [np.count_nonzero((index == node) & hot) for node in range(nodes)]
         return total[:nodes]
-
-    def are_hot(self, some: Indexes) -> Bools:
-        """Return which pages [n, 512] of some blocks were touched in the last window."""
-        return np.unpackbits(self._hot(some), axis=1, bitorder="little").view(np.bool_)
 
     def _hot_alike(self, rows: Bools) -> Counts:
         """Return how many hot pages these blocks have on each node [256]."""

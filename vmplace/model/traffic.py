@@ -1,13 +1,11 @@
 """What traffic does a guest's page statistics imply, where the source cannot see who touched a page?
 
 An estimate, and called so: each hot page counts once, shared out over the nodes of the guest's vCPUs
-in proportion to how many run there (with vNUMA cells: the vCPUs of the page's own cell).  Where a node has a
-copy of a page, its vCPUs read that.
+in proportion to how many run there (with vNUMA cells: the vCPUs of the page's own cell).
 """
 
 import numpy as np
 
-from vmplace.model.copied_pages import CopiedPages, hot_copied
 from vmplace.model.metrics import Matrix, TrafficMatrix
 from vmplace.model.pages import GuestPages
 from vmplace.topology.guest import GuestTopology, Vcpu
@@ -25,23 +23,13 @@ def vcpu_shares(host: HostTopology, vcpus: tuple[Vcpu, ...]) -> dict[int, float]
     return {nid: weight / total for nid, weight in sorted(weights.items())} if total else {}
 
 
-def estimated_traffic(
-    host: HostTopology, guest: GuestTopology, pages: GuestPages, copied: CopiedPages | None = None
-) -> TrafficMatrix:
-    """Return the traffic that the guest's hot pages imply, in touched pages of the last window.
-
-    ``copied``: which pages have copies, None: none has.
-    """
-    has_copy = np.array([copied is not None and nid in copied.nids for nid in pages.nids])
+def estimated_traffic(host: HostTopology, guest: GuestTopology, pages: GuestPages) -> TrafficMatrix:
+    """Return the traffic that the guest's hot pages imply, in touched pages of the last window."""
     accesses = np.zeros((len(pages.nids), len(pages.nids)))
     for one in pages.ranges:
         vcpus = tuple(v for v in guest.vcpus if one.ram.cell is None or v.cell in (one.ram.cell, None))
         served = one.by_node(len(pages.nids), hot_only=True).astype(np.float64)
-        shares = _by_nid(pages.nids, vcpu_shares(host, vcpus))
-        accesses += np.outer(shares, served)
-        if copied is not None and has_copy.any():
-            near, at_home = shares * has_copy, hot_copied(one, len(pages.nids), copied.pages)
-            accesses += np.diag(near * at_home.sum()) - np.outer(near, at_home)
+        accesses += np.outer(_by_nid(pages.nids, vcpu_shares(host, vcpus)), served)
     return TrafficMatrix(pages.nids, accesses)
 
 

@@ -12,7 +12,6 @@ from vmplace.actuation.replica_frames import (
     runs_of,
     wanted_gfns,
 )
-from vmplace.actuation.replica_pages import addresses
 from vmplace.policy.plan import Replication
 from vmplace.topology.placement import Slot
 
@@ -98,11 +97,3 @@ def test_a_budget_cuts_a_whole_block_only_if_nothing_comes_before() -> None:
         523,
     ]
     assert len(affordable(frames((512, 512)), 100)) == 100
-
-
-def test_frames_with_copies_are_found_in_the_vmm_again() -> None:
-    slots = [Slot(0, 16, HVA, 0), Slot(1 << 20, 16, HVA + 16 * 4096, 0), Slot(0, 32, HVA + (1 << 30), 1)]
-    held = np.array([2, 3, 14, 15, 16, 1 << 20, (1 << 20) + 99], np.uint64)
-    found = addresses(held, slots)
-    assert ((found.hva - HVA) // 4096).tolist() == [2, 14] and found.npages.tolist() == [2, 3]
-    assert not len(addresses(held[:0], slots).hva) and not len(addresses(held, ()).hva)

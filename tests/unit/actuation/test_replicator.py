@@ -119,23 +119,6 @@ def test_pages_that_are_refused_beside_others_with_copies_hold_up_nothing():
     assert outcome.refused == {"not anonymous": 4} and not replicator.copies()["db1"].wait
 
 
-def test_which_pages_have_copies_is_known_by_address_until_they_are_dropped():
-    replicator, guest, _ = a_replicator(Kvm())
-    made = replicator.copies()["db1"].pages
-    assert made and made.nids == (0, 1)
-    assert made.pages.hva.tolist() == [1 << 32] and made.pages.npages.tolist() == [4]
-    assert replicator.copies()["db1"].pages is made
-    two = Collapse("db1", HVA + np.uint64(4096), np.array([2], np.int32), "they are written")
-    assert replicator.drop(two, guest) == 2
-    left = replicator.copies()["db1"].pages
-    assert left and left.pages.count_in(HVA.astype(np.int64) + np.arange(4) * 4096, 1).tolist() == [
-        1,
-        0,
-        0,
-        1,
-    ]
-
-
 HVA, FOUR = np.array([1 << 32], np.uint64), np.array([4], np.int32)
 COPIES = Replication("db1", HVA, FOUR, (0, 1), "test")
 

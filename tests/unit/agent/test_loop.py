@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.agent.agent_world import HOST, HVA, NPAGES, World, guest
+from tests.unit.agent.agent_world import HOST, NPAGES, World, guest
 from vmplace.actuation.result import Copies
 from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order, UnknownGuestError
 from vmplace.errors import ConfigError, GuestGoneError
-from vmplace.model.copied_pages import AddressRuns, CopiedPages
 from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.guest_cost import MemoryRate
@@ -44,15 +43,6 @@ def test_what_copies_of_a_guest_take_is_reported():
     agent.run(windows=1)
     reported = [agent.status.guests[name] for name in ("db1", "web")]
     assert [(one.replica_bytes, one.collapsed_bytes) for one in reported] == [(8192, 4096), (0, 0)]
-
-
-@pytest.mark.parametrize(("present_bytes", "ratio"), [(4 << 20, 0.5), (0, 0.0)])
-def test_a_page_with_a_copy_on_the_vcpus_node_is_local(present_bytes: int, ratio: float):
-    half = CopiedPages(AddressRuns.of([HVA], [512]), (0, 1))
-    copies = Copies(present_bytes, pages=half)
-    agent = World([guest("db1")], policy=lambda _: PlacementPlan(), copied={"db1": copies}).agent()
-    agent.run(windows=1)
-    assert agent.status.guests["db1"].estimated_lar == ratio
 
 
 @pytest.mark.parametrize(("windows", "ratio"), [(1, None), (2, 0.25)])

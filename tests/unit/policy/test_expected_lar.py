@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.unit.policy.views import NPAGES, guest_view, host, ram
-from vmplace.model.copied_pages import AddressRuns, CopiedPages
 from vmplace.model.metrics import local_access_ratio
 from vmplace.model.pages import GuestPages
 from vmplace.model.traffic import estimated_traffic
@@ -67,18 +66,6 @@ def test_pages_with_copies_are_local_to_all_nodes_that_have_one():
     # The guest's policy left half of them out; and there are no more hot pages than there are.
     assert expected(view, copies(NPAGES // 2, (0, 1, 2, 3), n0=NPAGES)) == 0.5 + 0.5 * 0.25
     assert expected(view, copies(2 * NPAGES, (0, 1, 2, 3), n0=2 * NPAGES)) == 1.0
-
-
-@pytest.mark.parametrize("cpus", [[0, 2, 4, 6], [0, 2]])
-@pytest.mark.parametrize("npages", [NPAGES, NPAGES // 2, 700, 0])
-def test_with_copies_it_is_what_is_estimated_once_they_are_there(cpus: list[int], npages: int):
-    view = guest_view(cpus, 0)
-    plan = copies(npages, (0, 1), n0=npages)
-    (one,) = plan.replications
-    made = CopiedPages(AddressRuns.of(one.hva, one.npages), one.nids)
-    assert view.pages
-    after = local_access_ratio(estimated_traffic(host(), view.topology, view.pages, made))
-    assert expected(view, plan if npages else PlacementPlan()) == pytest.approx(after)
 
 
 def test_without_a_hot_page_nothing_is_expected():

@@ -17,12 +17,19 @@ NOT_RAM = "not guest RAM"
 
 
 def admitted(
-    wanted: WantedPages, guest: GuestTopology, veto: PingPongVeto, stubborn: StubbornPages, tally: Tally
+    wanted: WantedPages,
+    guest: GuestTopology,
+    veto: PingPongVeto | None,
+    stubborn: StubbornPages,
+    tally: Tally,
 ) -> WantedPages:
-    """Return the pages that may be tried; all others are counted in ``tally``."""
+    """Return the pages that may be tried; all others are counted in ``tally``.
+
+    ``veto``: None where pages may go to and fro, as they go back to where they were.
+    """
     wanted = _movable(wanted, guest, tally)
     wanted = _without(wanted, stubborn.pinned(wanted.hva), "pinned", tally)
-    return _without(wanted, ~veto.allowed(wanted.hva), "vetoed", tally)
+    return wanted if veto is None else _without(wanted, ~veto.allowed(wanted.hva), "vetoed", tally)
 
 
 def _without(wanted: WantedPages, barred: npt.NDArray[np.bool_], kind: str, tally: Tally) -> WantedPages:

@@ -120,7 +120,7 @@ class Mover:
                 failures.append(f"guest {name}: ended before its pages were moved")
                 continue
             try:
-                mover = self._mover(guest, WantedPages.of_moves(mine), tools)
+                mover = self._mover(guest, mine, tools)
             except VmplaceError as err:
                 failures.append(f"guest {name}: {err}")
             except Exception as err:
@@ -128,14 +128,17 @@ class Mover:
             else:
                 yield mover
 
-    def _mover(self, guest: GuestTopology, wanted: WantedPages, tools: Tools) -> GuestMover:
+    def _mover(self, guest: GuestTopology, moves: list[Move], tools: Tools) -> GuestMover:
         memory = self._memories.get(guest.identity)
         if memory is None:
             memory = GuestMemory(sizes=BatchSizes(self._longest_call_ns))
             memory.start_window(self._clock() / 1e9)
             self._memories[guest.identity] = memory
+        wanted = WantedPages.of_moves(moves)
         tally = Tally(guest.name, wanted.total_pages)
-        passed = admitted(wanted, guest, memory.veto, memory.stubborn, tally)
+        # A loss that was measured ends, wherever pages came from lately.
+        veto = None if all(move.undoes for move in moves) else memory.veto
+        passed = admitted(wanted, guest, veto, memory.stubborn, tally)
         tools = replace(tools, kernel=self._kernels.of(guest))
         mover = GuestMover(read_identity(guest, self._proc), passed, memory, tally, tools)
         if tally.refused or tally.counts["pinned"]:

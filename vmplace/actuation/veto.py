@@ -6,6 +6,7 @@
 3. A marked block is left alone for 4 windows, then 8, 16 ... 256, doubling with each mark; a block that kept
    quiet for 512 windows is forgiven.
 4. Once vCPUs are tied to another node, all of it is forgotten (``Mover.forgive``): memory is to follow.
+5. Nothing is asked where all pages of a guest go back because it lost time (``Move.undoes``).
 
 The first return is let through: a workload may change its mind once.  Windows are counted, and not seconds:
 who looks four times as often learns so much sooner that a page is well where it is.  Rests of 4 to 256 s at

@@ -125,6 +125,7 @@ class Move:
     ``hva`` (uint64), ``npages`` (uint16: 1, or 512 for a huge page that moves whole), ``from_nid`` and
     ``to_nid`` (int16) have one entry per page to move.  ``reason`` is one sentence for a person.
     ``saved_ns``: the latency that it is expected to save, less than 0 where it adds some; None: not reckoned.
+    ``undoes``: pages go back to where they were, as the guest lost time since: nothing may hold that up.
     """
 
     guest: str
@@ -134,6 +135,7 @@ class Move:
     to_nid: npt.NDArray[np.int16]
     reason: str
     saved_ns: float | None = None
+    undoes: bool = False
 
     @property
     def size_bytes(self) -> int:

@@ -126,6 +126,7 @@ def _move(  # noqa: PLR0913 - as above
         np.full(int(away.sum()), nids[target], np.int16),
         reason,
         gain,
+        undoes=why == UNDONE,
     )
 
 

@@ -347,6 +347,19 @@ def test_pages_that_move_to_and_fro_are_vetoed(journal: Journal):
     assert [(o.moved, o.vetoed) for o in outcomes] == [(8, 0), (8, 0), (0, 8)]
 
 
+def test_pages_that_go_back_after_a_loss_are_not_held_up_for_having_moved(journal: Journal):
+    """What was measured as a loss ends, wherever pages were lately; the next plan's moves wait as before."""
+    kernel = fake_ram(8)
+    mover = Mover(journal, Budget(None), kernel=kernel)
+    for nid in (1, 0, 1):
+        mover.apply(plan_of(BASE, 8, nid), {"db1": guest(8)})
+    assert set(kernel.nid_of.values()) == {0}
+    back = PlacementPlan(tuple(replace(move, undoes=True) for move in plan_of(BASE, 8, 1).moves))
+    outcome = mover.apply(back, {"db1": guest(8)}).outcomes[0]
+    assert (outcome.moved, outcome.vetoed) == (8, 0)
+    assert mover.apply(plan_of(BASE, 8, 0), {"db1": guest(8)}).outcomes[0].vetoed == 8
+
+
 def test_pages_that_moved_to_and_fro_may_follow_vcpus_that_went_elsewhere(journal: Journal):
     """A guest that has not moved anything yet has nothing to be forgiven."""
     kernel = fake_ram(8)

@@ -56,6 +56,7 @@ def test_pages_that_go_back_after_a_loss_are_not_called_an_improvement() -> None
     policy = AutoPolicy()
     there = moved(after(wants(), policy=policy))
     assert there == {2: set(range(200, 300))}
+    assert not any(move.undoes for move in after(wants()).moves)
     node = np.zeros(NPAGES, int)
     node[200:300] = 2
     memory = policy.state.memories["db1"]
@@ -66,6 +67,7 @@ def test_pages_that_go_back_after_a_loss_are_not_called_an_improvement() -> None
         for where, now in ((node, 13), (np.zeros(NPAGES, int), 13.001))
     ]
     assert moved(plans[0]) == {0: set(range(200, 300))}
+    assert all(move.undoes for move in plans[0].moves)
     (back,) = reasons(plans[0])
     assert back.startswith("to node 0, where it was before") and back.endswith(UNDONE)
     assert "nearer" not in back and "save" not in back

@@ -1,4 +1,4 @@
-"""``vmplace calibrate``: measure the bandwidth between the nodes, and keep it."""
+"""``vmplace calibrate``: measure bandwidth and latency between the nodes, and keep them."""
 
 import os
 import time
@@ -16,12 +16,12 @@ from vmplace.topology.calibration import (
     DEFAULT_PATH,
     Calibration,
     NodePath,
-    Report,
+    calibrated,
     encoded,
-    measured,
     read_calibration,
     read_machine_identity,
 )
+from vmplace.topology.calibration_runs import Report, measured
 from vmplace.topology.host import HostTopology
 from vmplace.topology.sysfs import read_host
 
@@ -44,8 +44,8 @@ def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path | None) -> 
     """Measure how fast the CPUs of each node read each node's memory, alone and all at once.
 
     This takes all CPUs for some seconds: run it while no guest needs them.  From then on, plans use the
-    measured figures in place of the firmware's.  Each sensible set of worker nodes gets its canonical
-    weights.
+    measured figures in place of the firmware's: bandwidths, latencies, how long accesses wait at a busy
+    controller, and which paths share a link.  Each sensible set of worker nodes gets its canonical weights.
     """
     host, path = read_host(), out or _agents_file()
     calibration = _kept(host, path) if show else _measured(host, path, duration_ms)
@@ -101,15 +101,33 @@ def _print(host: HostTopology, calibration: Calibration, path: Path) -> None:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(calibration.measured_at))
     console.print(f"{calibration.machine.cpu_model}, measured {when}, kept in {path}", highlight=False)
     nids = host.memory_nids
+    cpu_nids = sorted({path.cpu_nid for path in calibration.paths})
     rates = _table("GB/s, one node alone", "CPUs of", nids)
-    for cpu_nid in sorted({path.cpu_nid for path in calibration.paths}):
+    for cpu_nid in cpu_nids:
         rates.add_row(f"node {cpu_nid}", *_cells(calibration.paths, cpu_nid, nids))
     console.print(rates)
+    if any(path.latency_ns for path in calibration.paths):
+        latencies = _table("ns for a line, idle", "CPUs of", nids)
+        for cpu_nid in cpu_nids:
+            latencies.add_row(f"node {cpu_nid}", *_latency_cells(calibration.paths, cpu_nid, nids))
+        console.print(latencies)
     weights = _table("canonical weights, all workers at once", "workers", nids)
     for one in calibration.worker_sets:
         cells = [f"{one.canonical_weights.get(nid, 0.0):.3f}" for nid in nids]
         weights.add_row(" ".join(map(str, one.worker_nids)), *cells)
     console.print(weights)
+    for line in _findings(calibrated(host, calibration)):
+        console.print(line, highlight=False)
+
+
+def _findings(host: HostTopology) -> Iterator[str]:
+    """Yield what follows for plans, in words."""
+    if host.queue is None:
+        yield "how long accesses wait at a busy controller: not measured; plans take an average server's"
+    else:
+        yield f"at a controller that is half used {host.queue:.1f} lines are being served or wait"
+    links = ", ".join(f"{a}-{b}" for a, b in (link.nids for link in host.links))
+    yield f"paths share these links: {links}" if links else "no links that paths share were found"
 
 
 def _table(title: str, first: str, nids: tuple[int, ...]) -> "Table":
@@ -125,3 +143,8 @@ def _table(title: str, first: str, nids: tuple[int, ...]) -> "Table":
 def _cells(paths: tuple[NodePath, ...], cpu_nid: int, nids: tuple[int, ...]) -> list[str]:
     known = {path.mem_nid: path.bytes_per_s for path in paths if path.cpu_nid == cpu_nid}
     return [f"{known[nid] / GIGABYTE:.1f}" if nid in known else "?" for nid in nids]
+
+
+def _latency_cells(paths: tuple[NodePath, ...], cpu_nid: int, nids: tuple[int, ...]) -> list[str]:
+    known = {path.mem_nid: path.latency_ns for path in paths if path.cpu_nid == cpu_nid and path.latency_ns}
+    return [f"{known[nid]:.0f}" if nid in known else "?" for nid in nids]

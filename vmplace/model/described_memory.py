@@ -39,10 +39,24 @@ def described_memory(  # noqa: PLR0913  (what a host file may say)
 
     Without ``links`` each pair of nodes has a path of its own in each direction, as wide as its bandwidth.
     """
+    latency_ns = distances / 10 * local_latency_ns
+    return measured_memory(nids, latency_ns, bandwidth_mib_per_s, memory, links=links, queue=queue)
+
+
+def measured_memory(  # noqa: PLR0913  (what a host is)
+    nids: tuple[int, ...],
+    latency_ns: Matrix,
+    bandwidth_mib_per_s: Matrix,
+    memory: Matrix,
+    *,
+    links: Iterable[Link] | None = None,
+    queue: float = QUEUE,
+) -> MemorySystem:
+    """Return the same from latencies in ns, by (CPU node, memory node)."""
     rates = lines_per_ns(bandwidth_mib_per_s)
     controller = np.where(memory > 0, np.diag(rates), 0.0)
     ways = _own_paths(rates) if links is None else tuple(links)
-    return routed(nids, distances / 10 * local_latency_ns, controller, ways, queue)
+    return routed(nids, latency_ns, controller, ways, queue)
 
 
 def _own_paths(rates: Matrix) -> tuple[Link, ...]:

@@ -1,16 +1,20 @@
-"""The memory system of this host, as far as its bandwidths and distances are known.
+"""The memory system of this host, as far as its bandwidths, latencies and links are known.
 
 1. Bandwidths between nodes are those that were measured (``vmplace calibrate``) or that firmware tells
    (HMAT); the rest is scaled by distance (topology/bandwidth.py).
-2. Latencies follow distances, from that of a local access (described_memory.py).  Each pair of nodes has a
-   path of its own, as nobody tells which links several share.
-3. Where no bandwidth is known at all there is no answer.
+2. Latencies are those that were measured, if all were; else they follow distances, from that of a local
+   access (described_memory.py).  So is how long accesses wait at a busy controller, else that of an
+   average server.
+3. Each pair of nodes has a path of its own, unless measurements show links that paths share
+   (topology/shared_links.py).
+4. Where no bandwidth is known at all there is no answer.
 """
 
 import numpy as np
 
-from vmplace.model.described_memory import MIB, described_memory
-from vmplace.model.memory_system import MemorySystem
+from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, QUEUE, lines_per_ns, measured_memory
+from vmplace.model.memory_system import Link, MemorySystem
+from vmplace.model.metrics import Matrix
 from vmplace.topology.bandwidth import path_bandwidths
 from vmplace.topology.host import HostTopology
 
@@ -23,9 +27,37 @@ def host_memory(host: HostTopology) -> MemorySystem | None:
         return None
     # Nothing asks for the memory of a node without: any bandwidth of the path to it will do.
     some = max(paths.values())
-    return described_memory(
+    return measured_memory(
         nids,
-        np.array([[host.distances[a, b] for b in nids] for a in nids], float),
+        _latencies(host),
         np.array([[paths.get((a, b), some) for b in nids] for a in nids]) / MIB,
         np.array([node.memory_bytes for node in host.nodes], float),
+        links=_links(host),
+        queue=QUEUE if host.queue is None else host.queue,
     )
+
+
+def _latencies(host: HostTopology) -> Matrix:
+    """Return the ns from each node's CPUs to each node's memory."""
+    nids = host.nids
+    asked = [(node.nid, nid) for node in host.nodes if node.cpus for nid in host.memory_nids]
+    by_distance = np.array([[host.distances[a, b] for b in nids] for a in nids], float) / 10
+    if not asked or not all(pair in host.latencies for pair in asked):
+        return by_distance * LOCAL_LATENCY_NS
+    # Nothing asks from nodes without CPUs, or for memory that is not there: by distance will do.
+    local = min(host.latencies[pair] for pair in asked)
+    latencies: Matrix = by_distance * local
+    for i, a in enumerate(nids):
+        for j, b in enumerate(nids):
+            latencies[i, j] = host.latencies.get((a, b), latencies[i, j])
+    return latencies
+
+
+def _links(host: HostTopology) -> list[Link] | None:
+    """Return the links that paths share, None if they are not known, or one of their nodes is gone."""
+    if not host.links or not {nid for link in host.links for nid in link.nids} <= set(host.nids):
+        return None
+    index = {nid: i for i, nid in enumerate(host.nids)}
+    wide = lines_per_ns(np.array([link.bytes_per_s / MIB for link in host.links]))
+    ends = [(index[a], index[b]) for a, b in (link.nids for link in host.links)]
+    return [Link(pair, rate) for pair, rate in zip(ends, wide.tolist(), strict=True)]

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from vmplace import native
 from vmplace.model.metrics import Matrix
+from vmplace.topology.routes import Way, route_shares
 
 KNEE = 0.99
 """Beyond this utilisation the wait follows its tangent: finite, so that degrees of overload still differ."""
@@ -135,9 +135,8 @@ def routed(
     Equally short routes share the accesses evenly.  Raises ValueError where no route leads to memory.
     """
     count = len(nids)
-    visits, ways = np.zeros((count, count, count + len(links))), _ways_by_node(count, links)
-    for start in range(count):
-        visits[start, :, count:] = _routes_from(start, ways, len(links))
+    visits = np.zeros((count, count, count + len(links)))
+    visits[:, :, count:] = route_shares(count, [Way(link.ends, link.directed) for link in links])
     visits[:, np.arange(count), np.arange(count)] = 1
     reached = visits[:, :, count:].any(axis=2) | np.eye(count, dtype=bool)
     if not (reached | (controller == 0)).all():
@@ -242,33 +241,3 @@ def _queue_area(rho: Matrix) -> Matrix:
     below, above = np.minimum(rho, KNEE), np.maximum(rho - KNEE, 0)
     area: Matrix = -np.log1p(-below) - below + above * KNEE / (1 - KNEE) + above**2 / 2 / (1 - KNEE) ** 2
     return area
-
-
-def _routes_from(start: int, ways: list[list[tuple[int, int]]], links: int) -> Matrix:
-    """Return, for each node, the share of accesses from ``start`` that passes each link."""
-    passes = np.zeros((len(ways), links))
-    reached, frontier = {start}, [start]
-    while frontier:
-        arrivals: dict[int, list[npt.NDArray[np.float64]]] = {}
-        for here in frontier:
-            for number, there in ways[here]:
-                if there not in reached:
-                    way = passes[here].copy()
-                    way[number] += 1
-                    arrivals.setdefault(there, []).append(way)
-        for there, some in arrivals.items():
-            passes[there] = np.mean(some, axis=0)
-        frontier = list(arrivals)
-        reached.update(frontier)
-    return passes
-
-
-def _ways_by_node(count: int, links: Sequence[Link]) -> list[list[tuple[int, int]]]:
-    """Return for each node (number of the link, node at its other end): forth, then back."""
-    ways: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    for number, link in enumerate(links):
-        ways[link.ends[0]].append((number, link.ends[1]))
-    for number, link in enumerate(links):
-        if not link.directed:
-            ways[link.ends[1]].append((number, link.ends[0]))
-    return ways

@@ -2,6 +2,9 @@
  * How fast do CPUs read the memory of nodes?  One pinned thread per CPU streams through memory of its own
  * on each of the nodes, a chunk here, a chunk there, and all threads at once.
  *
+ * A thread that chases reads one line at a time instead: where it reads next depends on what it read, so that
+ * its time for each line is the latency of memory, while the others stream as much as it is.
+ *
  * Private memory bound to a node, so that no page is shared and none is elsewhere; larger than the caches by
  * the caller's choice.  What a thread got from a node is its bytes over the CPU time that took: waiting for
  * memory is CPU time, waiting for a CPU that others use is not.
@@ -21,6 +24,12 @@
 #include <unistd.h>
 
 #define CHUNK_BYTES ((size_t)1 << 20)
+#define LINE_BYTES ((size_t)64)
+#define CHASED_LINES 1024		/* between two looks at the clock */
+/* Knuth's generator modulo 2^64: modulo any smaller power of two it comes to all lines, too. */
+#define CHASE_FACTOR 6364136223846793005ULL
+#define CHASE_STEP 1442695040888963407ULL
+#define FILLED 0x0101010101010101ULL	/* what memset() left */
 #define NODE_MASK_BITS 1024
 #define BITS_PER_LONG (8 * sizeof(unsigned long))
 
@@ -28,6 +37,7 @@ struct vmp_stream_plan {
 	const int32_t *nids;
 	size_t nodes;
 	size_t bytes;		/* of each thread on each node */
+	size_t chase_lines;	/* a power of two of them */
 	int64_t duration_ns;
 	_Atomic size_t ready;	/* threads whose memory is there */
 	_Atomic bool go;
@@ -38,6 +48,7 @@ struct vmp_stream {
 	struct vmp_stream_plan *plan;
 	pthread_t thread;
 	int cpu;
+	bool chases;
 	size_t first_node;	/* threads begin on different nodes */
 	char **buffers;		/* by node */
 	uint64_t *read_bytes, *spent_ns;
@@ -116,21 +127,54 @@ static uint64_t read_chunk(const char *memory)
 	return sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7];
 }
 
+/* Read lines one after the other, as what was read tells the next; return the last one's number. */
+static uint64_t chase(const char *memory, size_t lines, uint64_t at)
+{
+	for (size_t i = 0; i < CHASED_LINES; i++) {
+		/* Nothing, but only the memory tells so. */
+		uint64_t nothing = *(const volatile uint64_t *)(memory + at * LINE_BYTES) ^ FILLED;
+
+		at = (at * CHASE_FACTOR + CHASE_STEP + nothing) & (lines - 1);
+	}
+	return at;
+}
+
+static size_t power_of_two(size_t most)
+{
+	size_t ret = 1;
+
+	while (ret <= most / 2)
+		ret *= 2;
+	return ret;
+}
+
+/* Read a bit of the memory of the @turn'th node; return how many bytes. */
+static size_t read_some(struct vmp_stream *stream, size_t turn, size_t node)
+{
+	const struct vmp_stream_plan *plan = stream->plan;
+	const char *memory = stream->buffers[node];
+	size_t chunk = turn / plan->nodes % (plan->bytes / CHUNK_BYTES);
+
+	if (stream->chases) {
+		stream->sum = chase(memory, plan->chase_lines, stream->sum & (plan->chase_lines - 1));
+		return CHASED_LINES * LINE_BYTES;
+	}
+	stream->sum ^= read_chunk(memory + chunk * CHUNK_BYTES);
+	return CHUNK_BYTES;
+}
+
 static void stream_until_end(struct vmp_stream *stream)
 {
 	const struct vmp_stream_plan *plan = stream->plan;
 	int64_t end = now_ns(CLOCK_MONOTONIC) + plan->duration_ns;
 	int64_t now = now_ns(CLOCK_THREAD_CPUTIME_ID);
-	size_t chunks = plan->bytes / CHUNK_BYTES;
 
 	for (size_t turn = 0; now_ns(CLOCK_MONOTONIC) < end; turn++) {
 		size_t node = (stream->first_node + turn) % plan->nodes;
-		size_t chunk = turn / plan->nodes % chunks;
 		int64_t start = now;
 
-		stream->sum ^= read_chunk(stream->buffers[node] + chunk * CHUNK_BYTES);
+		stream->read_bytes[node] += read_some(stream, turn, node);
 		now = now_ns(CLOCK_THREAD_CPUTIME_ID);
-		stream->read_bytes[node] += CHUNK_BYTES;
 		stream->spent_ns[node] += (uint64_t)(now - start);
 	}
 }
@@ -176,7 +220,8 @@ static int run_streams(struct vmp_stream_plan *plan, struct vmp_stream *streams,
 	return plan->error;
 }
 
-static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, uint64_t *bytes, uint64_t *ns)
+static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, const int32_t *chases,
+		   uint64_t *bytes, uint64_t *ns)
 {
 	struct vmp_stream *streams = calloc(cpus->count, sizeof(*streams));
 	char **buffers = calloc(cpus->count * plan->nodes, sizeof(*buffers));
@@ -187,6 +232,7 @@ static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, 
 			streams[i] = (struct vmp_stream) {
 				.plan = plan,
 				.cpu = cpus->i32[i],
+				.chases = chases[i],
 				.first_node = i % plan->nodes,
 				.buffers = buffers + i * plan->nodes,
 				.read_bytes = bytes + i * plan->nodes,
@@ -202,15 +248,17 @@ static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, 
 
 PyObject *vmp_measure_streams(PyObject *module, PyObject *args)
 {
-	_cleanup_buffer_ struct vmp_buffer cpus = { 0 }, nids = { 0 }, bytes = { 0 }, ns = { 0 };
-	PyObject *cpus_object, *nids_object, *bytes_object, *ns_object;
+	_cleanup_buffer_ struct vmp_buffer cpus = { 0 }, chases = { 0 }, nids = { 0 }, bytes = { 0 }, ns = { 0 };
+	PyObject *cpus_object, *chases_object, *nids_object, *bytes_object, *ns_object;
 	struct vmp_stream_plan plan = { 0 };
 	unsigned long long each, duration_ms;
 	int error;
 
-	if (!PyArg_ParseTuple(args, "OOKKOO:measure_streams", &cpus_object, &nids_object, &each, &duration_ms,
-			      &bytes_object, &ns_object) ||
+	if (!PyArg_ParseTuple(args, "OOOKKOO:measure_streams", &cpus_object, &chases_object, &nids_object, &each,
+			      &duration_ms, &bytes_object, &ns_object) ||
 	    !vmp_buffer_get(cpus_object, "cpus", VMP_INT32, false, &cpus) ||
+	    !vmp_buffer_get(chases_object, "chases", VMP_INT32, false, &chases) ||
+	    !vmp_buffer_same_count(&cpus, "cpus", &chases, "chases") ||
 	    !vmp_buffer_get(nids_object, "nids", VMP_INT32, false, &nids) ||
 	    !vmp_buffer_get(bytes_object, "read_bytes", VMP_UINT64, true, &bytes) ||
 	    !vmp_buffer_get(ns_object, "spent_ns", VMP_UINT64, true, &ns) ||
@@ -230,9 +278,10 @@ PyObject *vmp_measure_streams(PyObject *module, PyObject *args)
 	plan.nids = nids.i32;
 	plan.nodes = nids.count;
 	plan.bytes = each / CHUNK_BYTES * CHUNK_BYTES;
+	plan.chase_lines = power_of_two(plan.bytes / LINE_BYTES);
 	plan.duration_ns = (int64_t)duration_ms * 1000000;
 	Py_BEGIN_ALLOW_THREADS
-	error = measure(&plan, &cpus, bytes.u64, ns.u64);
+	error = measure(&plan, &cpus, chases.i32, bytes.u64, ns.u64);
 	Py_END_ALLOW_THREADS
 	if (error)
 		return vmp_result(error);

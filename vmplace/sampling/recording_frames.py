@@ -11,7 +11,8 @@ from vmplace.outside import MOST_BITS, MOST_ID, finite, printable, within
 from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology, RamRange
-from vmplace.topology.host import HostTopology, Node
+from vmplace.topology.host import HostTopology, Node, NodeLink
+from vmplace.topology.loaded_latency import LEAST_QUEUE, MOST_QUEUE
 
 Pairs: TypeAlias = tuple[tuple[int, int, int], ...]
 """A mapping (from nid, to nid) -> value, as (from, to, value): JSON has no such keys."""
@@ -39,6 +40,8 @@ class HostFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="host"):
     bandwidths: Pairs = ()
     latencies: Pairs = ()
     smt_siblings: dict[int, tuple[int, ...]] = {}
+    links: tuple[NodeLink, ...] = ()
+    queue: float | None = None
 
 
 class GuestFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="guest"):
@@ -110,6 +113,7 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     ``waits``: those of each of ``costs``; empty in recordings up to November 2026, as ``bound`` is: cells
     (None: other memory) and the nodes that their memory is bound to.  ``move_bytes``: what its own rate left,
     None: it has none, or the recording is older.  ``copied_bytes``: of its copies, None: nobody counted them.
+    ``lar``: the share of its accesses that the CPU counted as local; None in older recordings, too.
     """
 
     name: str
@@ -124,6 +128,7 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     move_bytes: int | None = None
     copied_bytes: int | None = None
     copies_wait: bool = False
+    lar: float | None = None
 
 
 class TieFrame(msgspec.Struct, frozen=True):
@@ -170,6 +175,8 @@ def host_frame(host: HostTopology) -> HostFrame:
         _pairs(host.bandwidths),
         _pairs(host.latencies),
         dict(host.smt_siblings),
+        host.links,
+        host.queue,
     )
 
 
@@ -189,12 +196,19 @@ def host_of(frame: HostFrame) -> HostTopology:
             raise OutsideError("figures of nodes that the host does not have")
         for _, _, value in pairs:
             within(value, 1, MOST_BITS, "a figure between nodes")
+    for link in frame.links:
+        if len({*link.nids} & {*nids}) != 2:
+            raise OutsideError("a link of nodes that the host does not have")
+        within(link.bytes_per_s, 1, MOST_BITS, "the bandwidth of a link")
+    finite(frame.queue or 1.0, least=LEAST_QUEUE, most=MOST_QUEUE, what="a queue")
     return HostTopology(
         frame.nodes,
         _mapping(frame.distances),
         frame.smt_siblings,
         _mapping(frame.bandwidths),
         _mapping(frame.latencies),
+        links=frame.links,
+        queue=frame.queue,
     )
 
 
@@ -266,7 +280,7 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
     """Return ``frame``; raises OutsideError for a decision that cannot be."""
     figures = [frame.now_ns, frame.window_s, frame.replica_ratio]
     for one in frame.guests:
-        figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s]
+        figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s, one.lar or 0.0]
         figures += [figure for sample in one.costs for figure in sample]
         figures += [waits or 0.0 for waits in one.waits]
         within(one.move_bytes or 0, 0, MOST_BITS, "a budget")

@@ -13,6 +13,7 @@ Not real: the kernel behind the calls.  It refuses for want of room, and what a 
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -21,6 +22,8 @@ import numpy as np
 from vmplace.agent.wakeup import Wakeup
 from vmplace.policy.host_view import HUGE_PAGES, REPLICATED, Indexes, moved_as
 from vmplace.simulate.agent_threads import SimulatedThreads
+from vmplace.simulate.calibrated_host import as_calibrated
+from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.simulated_guest import HVA, Gfns, Numbers, SimulatedGuest, first_of_each
 from vmplace.simulate.simulation import Simulation
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
@@ -132,6 +135,7 @@ class SimulatedMachine:
         }
         self.by_pid = {guest.pid: guest for guest in self.guests.values()}
         self._cpus = _cpus(simulation)
+        self._known = _calibrated(simulation.host, self._cpus)
         self.threads = SimulatedThreads(simulation, self.guests.values(), self._cpus)
         boot = proc / "sys/kernel/random"
         boot.mkdir(parents=True)
@@ -153,23 +157,12 @@ class SimulatedMachine:
     def host(self) -> HostTopology:
         """Return the host as a calibrated agent knows it, with the memory that is free now."""
         self.trouble.before("host", None)
-        system, free = self.simulation.host.system, self.simulation.free_pages()
-        capacity = self.simulation.host.capacity_pages
+        free = self.simulation.free_pages()
         nodes = tuple(
-            Node(nid, self._cpus[nid], int(capacity[i]) * PAGE_BYTES, int(max(free[i], 0)) * PAGE_BYTES)
-            for i, nid in enumerate(self.nids)
+            replace(node, free_bytes=int(max(free[i], 0)) * PAGE_BYTES)
+            for i, node in enumerate(self._known.nodes)
         )
-        local = system.latency.diagonal().min()
-        pairs = [(i, j) for i in range(len(self.nids)) for j in range(len(self.nids))]
-        return HostTopology(
-            nodes,
-            {(self.nids[i], self.nids[j]): round(float(system.latency[i, j] / local * 10)) for i, j in pairs},
-            bandwidths={
-                (self.nids[i], self.nids[j]): _bandwidth(self.simulation, i, j)
-                for i, j in pairs
-                if system.controller[j] > 0
-            },
-        )
+        return replace(self._known, nodes=nodes)
 
     def free_bytes(self, nid: int) -> int:
         """Return the free memory of a node."""
@@ -349,12 +342,18 @@ def _cpus(simulation: Simulation) -> dict[int, tuple[int, ...]]:
     return {nid: tuple(range(a, b)) for nid, a, b in zip(nids, starts, ends, strict=True)}
 
 
-def _bandwidth(simulation: Simulation, i: int, j: int) -> int:
-    """Return the bytes/s that a lone reader on node i gets from node j: its narrowest part of the way."""
-    system = simulation.host.system
-    passes = system.visits[i, j]
-    lines_per_ns = float((system.capacities[passes > 0] / passes[passes > 0]).min())
-    return round(lines_per_ns * 64e9)
+def _calibrated(host: SimulatedHost, cpus: dict[int, tuple[int, ...]]) -> HostTopology:
+    """Return the host as an agent knows it for which somebody ran ``vmplace calibrate``."""
+    system, nids = host.system, host.system.nids
+    local = system.latency.diagonal().min()
+    memory = (host.capacity_pages * PAGE_BYTES).astype(int).tolist()
+    nodes = tuple(Node(nid, cpus[nid], size, size) for nid, size in zip(nids, memory, strict=True))
+    distances = {
+        (a, b): round(float(system.latency[i, j] / local * 10))
+        for i, a in enumerate(nids)
+        for j, b in enumerate(nids)
+    }
+    return as_calibrated(HostTopology(nodes, distances), host)
 
 
 MachineCalls = Callable[[], SimulatedMachine]

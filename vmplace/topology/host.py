@@ -30,6 +30,14 @@ class Node:
 
 
 @dataclass(frozen=True)
+class NodeLink:
+    """A connection of two nodes, whose bandwidth all paths share that pass it, in either direction."""
+
+    nids: tuple[int, int]
+    bytes_per_s: int
+
+
+@dataclass(frozen=True)
 class HostTopology:
     """The nodes of the host, ascending by nid; nids may be sparse.
 
@@ -37,6 +45,8 @@ class HostTopology:
     ``latencies`` (ns) are indexed by (cpu nid, memory nid) and hold only what firmware (HMAT) or a
     measurement gave: an absent pair is unknown.  ``worker_bandwidths[worker nids]`` holds what was measured
     while all CPUs of these nodes read at once.  ``smt_siblings[cpu]`` includes the CPU itself.
+    ``links``: those that paths share, as far as measurements show it (shared_links.py); none: each path has
+    its own.  ``queue``: how long accesses wait at a busy controller (loaded_latency.py), None: not measured.
     """
 
     nodes: tuple[Node, ...]
@@ -45,6 +55,8 @@ class HostTopology:
     bandwidths: Mapping[tuple[int, int], int] = field(default_factory=dict)
     latencies: Mapping[tuple[int, int], int] = field(default_factory=dict)
     worker_bandwidths: Mapping[tuple[int, ...], Mapping[tuple[int, int], int]] = field(default_factory=dict)
+    links: tuple[NodeLink, ...] = ()
+    queue: float | None = None
 
     @cached_property
     def nids(self) -> tuple[int, ...]:

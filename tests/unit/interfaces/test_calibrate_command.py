@@ -64,7 +64,7 @@ def test_it_is_kept_where_the_agent_looks(tmp_path: Path, monkeypatch: pytest.Mo
 def test_nothing_is_measured_for_a_file_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vmplace.topology.calibration.native.measure_streams", None)
+    monkeypatch.setattr("vmplace.topology.streams.native.measure_streams", None)
     (tmp_path / "file").touch()
     done = CliRunner().invoke(cli, ["calibrate", "--out", str(tmp_path / "file/bandwidth.json")])
     assert isinstance(done.exception, VmplaceError) and "cannot be written" in str(done.exception)

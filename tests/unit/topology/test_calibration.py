@@ -14,17 +14,17 @@ from vmplace.errors import VmplaceError
 from vmplace.topology.bandwidth import bandwidth_weights
 from vmplace.topology.calibration import (
     Calibration,
+    LoadedLatency,
     MachineIdentity,
     NodePath,
     WorkerSet,
     calibrated,
     encoded,
     machine_identity,
-    measured,
     read_calibration,
     read_machine_identity,
-    worker_sets,
 )
+from vmplace.topology.calibration_runs import measured, worker_sets
 from vmplace.topology.sysfs import read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
@@ -57,6 +57,10 @@ def test_this_machine_is_measured_for_real():
     # No memory is slower than a disk, none faster than 10 TB/s.
     assert all(10**8 < path.bytes_per_s < 10**13 for path in got.paths)
     assert [done for done, _ in seen] == list(range(seen[0][1]))
+    # A line of memory takes longer than one of a cache close by, and less than a page fault.
+    assert all(path.latency_ns is not None and 15 < path.latency_ns < 20_000 for path in got.paths)
+    most = sum(max(min(len(cpus & {*node.cpus}), 7) - 1, 0) for node in host.nodes if node.memory_bytes)
+    assert len(got.loaded) == most and all(one.latency_ns > 15 for one in got.loaded)
     for one in got.worker_sets:
         assert sum(one.canonical_weights.values()) == pytest.approx(1, abs=1e-5)
 
@@ -101,6 +105,31 @@ def test_a_file_that_may_not_be_read_was_not_damaged(tmp_path: Path):
 
     with contextlib.chdir(tmp_path):
         assert holds_for_nobody(names_the_cure)
+
+
+def test_latencies_and_what_they_show_reach_the_host():
+    paths = tuple(msgspec.structs.replace(one, latency_ns=90.4) for one in calibration().paths)
+    loaded = tuple(LoadedLatency(nid, 1, 5 * 10**9, 90.4 + 12.8) for nid in range(4))
+    host = calibrated(FOUR, calibration(paths=paths, loaded=loaded))
+    assert set(host.latencies.values()) == {90}
+    # Half used, one line of 64 bytes in 6.4 ns: two of them wait.
+    assert host.queue == pytest.approx(2.0)
+
+
+def test_a_calibration_without_latencies_still_counts(tmp_path: Path):
+    old = msgspec.json.decode(encoded(calibration()))
+    assert "latency_ns" not in old["paths"][0]
+    del old["loaded"]
+    (tmp_path / "b.json").write_bytes(msgspec.json.encode(old))
+    host = calibrated(FOUR, read_calibration(MACHINE, tmp_path / "b.json"))
+    assert host.queue is None and host.latencies == FOUR.latencies
+
+
+def test_latencies_of_other_nodes_are_refused(tmp_path: Path):
+    other = calibration(loaded=(LoadedLatency(77, 1, 10**9, 100.0),))
+    (tmp_path / "b.json").write_bytes(encoded(other))
+    with pytest.raises(VmplaceError, match="nodes that this machine does not have"):
+        read_calibration(MACHINE, tmp_path / "b.json")
 
 
 def test_nothing_measured_is_no_error(tmp_path: Path):
@@ -158,4 +187,4 @@ def test_figures_where_nothing_fits_are_refused():
 
     one, two = np.zeros(1, np.int32), np.zeros(2, np.uint64)
     with pytest.raises(ValueError, match="a result for each pair"):
-        native.measure_streams(one, one, 1 << 20, 1, two, two)
+        native.measure_streams(one, one, one, 1 << 20, 1, two, two)

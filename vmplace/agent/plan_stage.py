@@ -70,7 +70,7 @@ class PlanStage:
         state = self._state
         budget_bytes = round(state.config.budget.mb_per_s * 1e6 * self._since_plan_s(window_ms))
         views, stays = preferred_views(state.roster.views(state.clock.monotonic()), host)
-        views = tuple(self._limited(one, limits[one.topology.name]) for one in views)
+        views = tuple(self._limited(host, one, limits[one.topology.name]) for one in views)
         snapshot = Snapshot(
             host,
             views,
@@ -82,11 +82,14 @@ class PlanStage:
         )
         return snapshot, stays
 
-    def _limited(self, view: GuestView, limits: GuestLimits) -> GuestView:
+    def _limited(self, host: HostTopology, view: GuestView, limits: GuestLimits) -> GuestView:
         """Return the view with what may be done with the guest now."""
         name, counted = view.topology.name, self._state.copies
         view = replace(view, may_change=may_move(self._state, name))
         view = replace(view, numatune=limits.numatune, move_bytes=limits.move_bytes)
+        if guest := self._state.roster.get(name):
+            now_s = self._state.clock.monotonic()
+            view = replace(view, lar=guest.counted_lar(host, now_s))
         if counted is None:
             return view
         copies = counted.get(name, Copies())

@@ -107,6 +107,7 @@ class GuestReplay:
             known_s=planned.known_s,
             costs=costs_of(planned),
             may_change=planned.may_change,
+            lar=planned.lar,
         )
 
     def result(self) -> RehearsedGuest:

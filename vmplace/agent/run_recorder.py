@@ -169,6 +169,7 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             view.move_bytes,
             view.copied_bytes,
             view.copies_wait,
+            _plain(view.lar),
         )
         for view in snapshot.guests
     )
@@ -198,7 +199,8 @@ def snapshot_of(
         view = GuestView(topology, pages, settings, dram_per_us=dram_per_us, cpus=one.cpus)
         view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
         view = replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes)
-        views.append(replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait))
+        view = replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait)
+        views.append(replace(view, lar=one.lar))
     return Snapshot(
         host,
         tuple(views),

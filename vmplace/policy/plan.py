@@ -73,7 +73,8 @@ class GuestView:
     ``costs``: the last samples of its cost, the newest last.  ``may_change``: whether what is planned for it
     may be done now.  ``numatune``: which nodes its memory is bound to.  ``move_bytes``: how many bytes of it
     may move now, None: no limit of its own.  ``copied_bytes``: of copies that are there, None where nothing
-    counts them; ``copies_wait``: no more are made for now.
+    counts them; ``copies_wait``: no more are made for now.  ``lar``: the share of its accesses that the CPU
+    counts as local, 0 to 1, None where it counts none.
     """
 
     topology: GuestTopology
@@ -88,6 +89,7 @@ class GuestView:
     move_bytes: int | None = None
     copied_bytes: int | None = None
     copies_wait: bool = False
+    lar: float | None = None
 
     @property
     def may_move(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vmplace.model.counted_locality import as_local_as_counted
 from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries
 from vmplace.model.host_memory import host_memory
@@ -122,6 +123,8 @@ def _evidence(
     huge = _huge(entries)
     fits = np.bool_(snapshot.huge_replicas) | ~huge
     copy_pages = copy_pages_left(guest, entries.sizes[node == REPLICATED], workers)
+    if guest.lar is not None:
+        _as_counted(entries, node, huge, guest.lar)
     weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
     # In place: they are this plan's own, and most of what it takes.
     np.multiply(entries.heat, weight, out=entries.heat)
@@ -157,6 +160,14 @@ def _evidence(
         copy_pages=copy_pages,
         barred=barred(guest, entries, host.nids),
     )
+
+
+def _as_counted(entries: Entries, node: NodeIndexes, huge: Bools, lar: float) -> None:
+    """Let bits of huge pages agree with the counted LAR (in place); samples tell nodes apart anyhow."""
+    parts = [np.full(one.entries, not one.counted) for one in entries.pages]
+    by_bits = huge & np.concatenate(parts)
+    as_local_as_counted(entries.heat, node, by_bits, lar)
+    as_local_as_counted(entries.recent, node, by_bits, lar)
 
 
 def _copied(state: State, guest: GuestView, entries: Entries) -> Bools:

@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vmplace.agent.actuator import HostActuator
@@ -26,7 +26,7 @@ from vmplace.outside import read_whole
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun
-from vmplace.sampling.guest_cost import MemoryRate, cost_of
+from vmplace.sampling.guest_cost import MemoryRate, cost_of, lar_of
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.kernel_balancing import KernelBalancing
@@ -63,7 +63,7 @@ class SimulatedCost:
     def cost(self, guest: GuestTopology) -> float | None:
         """Return vCPU ns per instruction since the last call."""
         now, last = self._done[guest.name], self._last.get(guest.name)
-        self._last[guest.name] = GuestCounters(now.instructions, now.vcpu_ns, now.dram, now.span_ns)
+        self._last[guest.name] = replace(now)
         if last is None or now.span_ns == last.span_ns:
             return None
         span_ns = now.span_ns - last.span_ns
@@ -71,6 +71,7 @@ class SimulatedCost:
             (now.vcpu_ns - last.vcpu_ns) / span_ns,
             (now.dram - last.dram) / span_ns * 1000,
             1 / self._runs[guest.name].cpu_share - 1,
+            lar_of(now.local - last.local, now.dram - now.local - (last.dram - last.local)),
         )
         return cost_of(now.vcpu_ns - last.vcpu_ns, now.instructions - last.instructions)
 

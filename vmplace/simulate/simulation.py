@@ -56,6 +56,7 @@ class GuestCounters:
     vcpu_ns: float = 0.0
     dram: float = 0.0
     span_ns: float = 0.0
+    local: float = 0.0
 
     def add(self, guest: GuestRun, share: float, span: float) -> None:
         """Count ``share`` of the guest's present window, which took ``span``."""
@@ -63,6 +64,8 @@ class GuestCounters:
         self.vcpu_ns += guest.parallelism * span
         self.dram += guest.accesses * share
         self.span_ns += span
+        # Once for all of a window: its pages may move while it lasts.
+        self.local += float(np.trace(guest.traffic)) * share
 
 
 class Simulation:

@@ -200,10 +200,11 @@ def test_at_home_what_is_cut_goes_by_the_guests_own_limits() -> None:
 
 def test_recordings_keep_what_memory_is_bound_to_and_those_that_do_not_are_read() -> None:
     guest = replace(spanning("a", cell=0), numatune=Numatune({0: (0, 1), None: (2,)}), move_bytes=4096)
-    guest = replace(guest, copied_bytes=8192, copies_wait=True)
+    guest = replace(guest, copied_bytes=8192, copies_wait=True, lar=0.75)
     frame = checked_plan(plan_frame(Snapshot(host(), (guest,)), PlacementPlan()))
     (read,) = snapshot_of(frame, host(), {"a": (guest.topology, guest.pages)}).guests
     assert (read.numatune, read.move_bytes) == (guest.numatune, guest.move_bytes)
-    assert (read.copied_bytes, read.copies_wait) == (8192, True)
+    assert (read.copied_bytes, read.copies_wait, read.lar) == (8192, True, 0.75)
     older = PlannedGuest("a", {})
     assert (older.bound, older.move_bytes, older.copied_bytes, older.copies_wait) == ((), None, None, False)
+    assert older.lar is None

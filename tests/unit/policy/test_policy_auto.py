@@ -31,8 +31,8 @@ def after(
     return plan
 
 
-def busy(*windows: NodeBits, **settings: object) -> GuestView:
-    guest = view(*windows)
+def busy(*windows: NodeBits, huge: int = 0, **settings: object) -> GuestView:
+    guest = view(*windows, huge=huge)
     return replace(guest, dram_per_us=200.0, cpus=4.0, settings=GuestSettings(**settings))  # type: ignore[arg-type]
 
 
@@ -73,6 +73,21 @@ def test_what_needs_no_evidence_keeps_to_the_operators_nodes() -> None:
     guest = guest_view([2, 3], 0, settings=GuestSettings(allowed_nids=(0, 3)))
     assert moved(after(guest)) == {}
     assert after(guest_view([2, 3], 0, settings=GuestSettings(mode=Mode.MANUAL))).moves == ()
+
+
+@pytest.mark.parametrize(("lar", "goes"), [(None, {1}), (0.9, set()), (0.1, {1})])
+def test_huge_pages_that_bits_show_alike_go_by_the_counted_lar(lar: float | None, goes: set[int]) -> None:
+    """Bits say that node 1 uses huge pages of node 0 a little more; the CPU counts who really does."""
+    every = range(4096)
+    both, one = bits({0: every, 1: every}, every), bits({1: every}, every)
+    guest = replace(busy(both, both, both, one, huge=1), lar=lar)
+    assert set(moved(after(guest))) == goes
+
+
+def test_small_pages_go_by_their_bits_whatever_the_lar() -> None:
+    every = range(4096)
+    both, one = bits({0: every, 1: every}, every), bits({1: every}, every)
+    assert set(moved(after(replace(busy(both, both, both, one), lar=0.9)))) == {1}
 
 
 def test_pages_go_to_the_node_that_uses_them() -> None:

@@ -1,0 +1,70 @@
+"""How much more does a node use the huge pages that lie on it than bits tell?  The guest's counted LAR tells.
+
+Bits of a huge page that all nodes touch in each window show them alike, though one may touch it a thousand
+times as often.  Counters of the CPU do not tell pages apart, but they count which share of all accesses was
+local (a guest's LAR, local access ratio).  One factor for what nodes use of their own huge pages makes the
+LAR that the pages imply the one that is counted.
+
+Pages of 4 KiB keep what their bits tell: these are far nearer to the truth.
+"""
+
+import numpy as np
+
+from vmplace.model.metrics import Matrix
+from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
+
+MOST = 1024.0
+"""No page's own node counts for more than so many times what bits tell, or for less than that part of it."""
+STEPS = 20
+"""Halvings of the factor's logarithm: to a part in 10^5."""
+
+
+def as_local_as_counted(heat: Matrix, node: NodeIndexes, huge: Bools, lar: float) -> float:
+    """Scale the heat [E, N] of shared ``huge`` entries from their own ``node`` to the counted ``lar``.
+
+    In place; what an entry has in all stays.  Entries whose node is below 0 are absent, or have copies, whose
+    accesses are local.  Returns the factor: 1 where no shared huge page lies on a node.
+
+    Example: two nodes seem to use a huge page alike, and nine tenths of the accesses are local.
+
+    >>> heat = np.array([[50.0, 50.0]])
+    >>> factor = as_local_as_counted(heat, np.zeros(1, np.int8), np.ones(1, np.bool_), 0.9)
+    >>> round(factor, 2), heat.round(2).tolist()
+    (9.0, [[90.0, 10.0]])
+    """
+    total, own = _totals(heat, node)
+    mine = np.flatnonzero(huge & (node >= 0) & (own > 0) & (own < total))
+    if not len(mine) or not 0.0 <= lar <= 1.0:
+        return 1.0
+    local = lar * float(total.sum()) - float(own.sum() - own[mine].sum()) - float(total[node < 0].sum())
+    factor = _factor(own[mine], total[mine], local)
+    _scale(heat, mine, node[mine], factor)
+    return factor
+
+
+def _totals(heat: Matrix, node: NodeIndexes) -> tuple[Matrix, Matrix]:
+    """Return the accesses [E] of each entry, and those from the node that it lies on."""
+    total = heat @ np.ones(heat.shape[1])
+    own = np.where(node >= 0, heat[np.arange(len(node)), np.maximum(node, 0)], 0.0)
+    return total, own
+
+
+def _factor(own: Matrix, total: Matrix, local: float) -> float:
+    """Return by how much to scale ``own`` so that so much is ``local``, as near as MOST allows."""
+    low, high = -np.log(MOST), np.log(MOST)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        factor = np.exp(middle)
+        if float((total * factor * own / (total + (factor - 1) * own)).sum()) < local:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp((low + high) / 2))
+
+
+def _scale(heat: Matrix, mine: Indexes, node: NodeIndexes, factor: float) -> None:
+    some = heat[mine]
+    total = some.sum(axis=1, keepdims=True)
+    some[np.arange(len(mine)), node] *= factor
+    some *= total / np.maximum(some.sum(axis=1, keepdims=True), 1e-300)
+    heat[mine] = some

@@ -10,6 +10,7 @@ Pages of 4 KiB keep what their bits tell: these are far nearer to the truth.
 
 import numpy as np
 
+from vmplace import native
 from vmplace.model.metrics import Matrix
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 
@@ -32,21 +33,22 @@ def as_local_as_counted(heat: Matrix, node: NodeIndexes, huge: Bools, lar: float
     >>> round(factor, 2), heat.round(2).tolist()
     (9.0, [[90.0, 10.0]])
     """
-    total, own = _totals(heat, node)
-    mine = np.flatnonzero(huge & (node >= 0) & (own > 0) & (own < total))
+    mine = np.flatnonzero(huge & (node >= 0))
     if not len(mine) or not 0.0 <= lar <= 1.0:
         return 1.0
-    local = lar * float(total.sum()) - float(own.sum() - own[mine].sum()) - float(total[node < 0].sum())
-    factor = _factor(own[mine], total[mine], local)
+    some = heat.take(mine, axis=0)
+    total, own = some @ np.ones(heat.shape[1]), some[np.arange(len(mine)), node[mine]]
+    shared = (own > 0) & (own < total)
+    if not shared.any():
+        return 1.0
+    mine, total, own = mine[shared], total[shared], own[shared]
+    by_node = np.empty((heat.shape[1],) * 2)
+    # Copies are read locally, and absent pages not at all.
+    native.place_traffic(np.ascontiguousarray(heat), node, by_node)
+    local = lar * float(by_node.sum()) - (float(np.trace(by_node)) - float(own.sum()))
+    factor = _factor(own, total, local)
     _scale(heat, mine, node[mine], factor)
     return factor
-
-
-def _totals(heat: Matrix, node: NodeIndexes) -> tuple[Matrix, Matrix]:
-    """Return the accesses [E] of each entry, and those from the node that it lies on."""
-    total = heat @ np.ones(heat.shape[1])
-    own = np.where(node >= 0, heat[np.arange(len(node)), np.maximum(node, 0)], 0.0)
-    return total, own
 
 
 def _factor(own: Matrix, total: Matrix, local: float) -> float:

@@ -164,8 +164,9 @@ def _evidence(
 
 def _as_counted(entries: Entries, node: NodeIndexes, huge: Bools, lar: float) -> None:
     """Let bits of huge pages agree with the counted LAR (in place); samples tell nodes apart anyhow."""
-    parts = [np.full(one.entries, not one.counted) for one in entries.pages]
-    by_bits = huge & np.concatenate(parts)
+    if not huge.any() or all(one.counted for one in entries.pages):
+        return
+    by_bits = huge & np.concatenate([np.full(one.entries, not one.counted) for one in entries.pages])
     as_local_as_counted(entries.heat, node, by_bits, lar)
     as_local_as_counted(entries.recent, node, by_bits, lar)
 

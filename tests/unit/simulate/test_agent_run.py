@@ -14,9 +14,10 @@ from vmplace.agent.loop import Agent
 from vmplace.agent.rehearsal import Event, rehearse
 from vmplace.agent.run_recorder import recording_run
 from vmplace.model.touched_pages import TouchedPages
-from vmplace.policy import plan_state
+from vmplace.policy import plan_state, policy_auto
 from vmplace.policy.baselines import stock
-from vmplace.policy.plan import GuestSettings
+from vmplace.policy.plan import GuestSettings, Snapshot
+from vmplace.policy.planner_view import host_view
 from vmplace.policy.policy_auto import AutoPolicy, Horizon
 from vmplace.sampling.page_arrays import unpacked
 from vmplace.sampling.recording import iter_recording
@@ -100,6 +101,20 @@ def test_the_pressure_that_the_agent_tells_is_what_the_controllers_serve():
 
 def test_two_runs_are_the_same_to_the_last_digit():
     assert run(private_pages(heat=LONG), "agent:auto") == run(private_pages(heat=LONG), "agent:auto")
+
+
+def test_plans_know_the_share_of_local_accesses_that_was_counted(monkeypatch: pytest.MonkeyPatch):
+    """Each of four nodes uses a quarter of the pages, all of which are on the first one, until they move."""
+    seen: list[float | None] = []
+
+    def noting(snapshot: Snapshot, *rest: Any) -> Any:
+        seen.extend(guest.lar for guest in snapshot.guests)
+        return host_view(snapshot, *rest)
+
+    monkeypatch.setattr(policy_auto, "host_view", noting)
+    run(private_pages(heat=LONG, npages=64), "agent:auto", first_touch="0")
+    known = [lar for lar in seen if lar is not None]
+    assert known[0] == pytest.approx(0.25, abs=0.01) and known[-1] > 0.95
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import examples, json_option, print_json
@@ -22,7 +23,7 @@ from vmplace.topology.calibration import (
     read_machine_identity,
 )
 from vmplace.topology.calibration_runs import Report, measured
-from vmplace.topology.host import HostTopology
+from vmplace.topology.host import HostTopology, NodeLink
 from vmplace.topology.sysfs import read_host
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
 EXAMPLES = "vmplace calibrate\nvmplace calibrate --show --json | jq '.worker_sets[].canonical_weights'"
 UNMEASURED = "measure first, while no guest needs the CPUs: vmplace calibrate"
 GIGABYTE = 1e9
+LEAST_CPU_SHARE = 0.9
+DISTURBED = "warning: others took up to {:.0%} of the CPUs; measure again while the host idles"
+
+
+class CalibrationReport(Calibration, frozen=True, kw_only=True):
+    """What was measured, and what plans make of it: how accesses wait (None: not known), links they share."""
+
+    queue: float | None
+    links: tuple[NodeLink, ...]
 
 
 @click.command(epilog=examples(EXAMPLES))
@@ -43,14 +53,17 @@ GIGABYTE = 1e9
 def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path | None) -> None:
     """Measure how fast the CPUs of each node read each node's memory, alone and all at once.
 
-    This takes all CPUs for some seconds: run it while no guest needs them.  From then on, plans use the
+    This takes all CPUs, for a minute or more on hosts of eight nodes: run it while no guest needs them.  From then on, plans use the
     measured figures in place of the firmware's: bandwidths, latencies, how long accesses wait at a busy
     controller, and which paths share a link.  Each sensible set of worker nodes gets its canonical weights.
     """
     host, path = read_host(), out or _agents_file()
     calibration = _kept(host, path) if show else _measured(host, path, duration_ms)
+    if calibration.cpu_share < LEAST_CPU_SHARE:
+        click.echo(DISTURBED.format(1 - calibration.cpu_share), err=True)
+    known = calibrated(host, calibration)
     if as_json:
-        print_json(calibration)
+        print_json(CalibrationReport(**structs.asdict(calibration), queue=known.queue, links=known.links))
     else:
         _print(host, calibration, path)
 
@@ -123,11 +136,13 @@ def _print(host: HostTopology, calibration: Calibration, path: Path) -> None:
 def _findings(host: HostTopology) -> Iterator[str]:
     """Yield what follows for plans, in words."""
     if host.queue is None:
-        yield "how long accesses wait at a busy controller: not measured; plans take an average server's"
+        yield "how long accesses wait at a busy controller: not known; plans take an average server's waits"
     else:
-        yield f"at a controller that is half used {host.queue:.1f} lines are being served or wait"
+        yield f"waits at busy controllers: as if each served {host.queue:.1f} lines at a time"
     links = ", ".join(f"{a}-{b}" for a, b in (link.nids for link in host.links))
-    yield f"paths share these links: {links}" if links else "no links that paths share were found"
+    yield (
+        f"accesses seem to share these links: {links}" if links else "no links that accesses share were found"
+    )
 
 
 def _table(title: str, first: str, nids: tuple[int, ...]) -> "Table":

@@ -14,10 +14,10 @@ import msgspec
 
 from vmplace.agent.state import AgentStatus, PlanSummary
 from vmplace.interfaces import guest_views as views
+from vmplace.interfaces.calibrate_command import CalibrationReport
 from vmplace.interfaces.run_views import Demonstrated, Recorded, Replayed
 from vmplace.policy.advise import Advice
 from vmplace.policy.fit import Fit
-from vmplace.topology.calibration import Calibration
 from vmplace.topology.capability import Capability
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -39,7 +39,7 @@ TYPES = {
     "record": Recorded,
     "replay": Replayed,
     "demo": Demonstrated,
-    "calibrate": Calibration,
+    "calibrate": CalibrationReport,
 }
 DONE = {"type": "array", "items": {"type": "string"}}
 """What an order did, in words."""

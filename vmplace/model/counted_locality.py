@@ -2,10 +2,12 @@
 
 Bits of a huge page that all nodes touch in each window show them alike, though one may touch it a thousand
 times as often.  Counters of the CPU do not tell pages apart, but they count which share of all accesses was
-local (a guest's LAR, local access ratio).  One factor for what nodes use of their own huge pages makes the
-LAR that the pages imply the one that is counted.
+local (a guest's LAR, local access ratio).  Where that is more than pages imply, one factor for what nodes use
+of their own huge pages makes up for it.
 
-Pages of 4 KiB keep what their bits tell: these are far nearer to the truth.
+A LAR that is less than pages imply says that others use pages, but not which, nor who: nothing is made of it.
+Whoever moved pages by it would move them again in each plan.  Pages of 4 KiB keep what their bits tell, which
+is far nearer to the truth.
 """
 
 import numpy as np
@@ -15,45 +17,42 @@ from vmplace.model.metrics import Matrix
 from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 
 MOST = 1024.0
-"""No page's own node counts for more than so many times what bits tell, or for less than that part of it."""
+"""No page's own node counts for more than so many times what bits tell."""
 STEPS = 20
 """Halvings of the factor's logarithm: to a part in 10^5."""
 
 
-def as_local_as_counted(heat: Matrix, node: NodeIndexes, huge: Bools, lar: float) -> float:
-    """Scale the heat [E, N] of shared ``huge`` entries from their own ``node`` to the counted ``lar``.
+def as_local_as_counted(heat: Matrix, node: NodeIndexes, huge: Bools, lar: float) -> None:
+    """Raise the heat [E, N] of shared ``huge`` entries from their own ``node`` up to the counted ``lar``.
 
     In place; what an entry has in all stays.  Entries whose node is below 0 are absent, or have copies, whose
-    accesses are local.  Returns the factor: 1 where no shared huge page lies on a node.
+    accesses are local.
 
     Example: two nodes seem to use a huge page alike, and nine tenths of the accesses are local.
 
     >>> heat = np.array([[50.0, 50.0]])
-    >>> factor = as_local_as_counted(heat, np.zeros(1, np.int8), np.ones(1, np.bool_), 0.9)
-    >>> round(factor, 2), heat.round(2).tolist()
-    (9.0, [[90.0, 10.0]])
+    >>> as_local_as_counted(heat, np.zeros(1, np.int8), np.ones(1, np.bool_), 0.9)
+    >>> heat.round(2).tolist()
+    [[90.0, 10.0]]
     """
     mine = np.flatnonzero(huge & (node >= 0))
-    if not len(mine) or not 0.0 <= lar <= 1.0:
-        return 1.0
     some = heat.take(mine, axis=0)
     total, own = some @ np.ones(heat.shape[1]), some[np.arange(len(mine)), node[mine]]
     shared = (own > 0) & (own < total)
     if not shared.any():
-        return 1.0
-    mine, total, own = mine[shared], total[shared], own[shared]
+        return
     by_node = np.empty((heat.shape[1],) * 2)
     # Copies are read locally, and absent pages not at all.
     native.place_traffic(np.ascontiguousarray(heat), node, by_node)
-    local = lar * float(by_node.sum()) - (float(np.trace(by_node)) - float(own.sum()))
-    factor = _factor(own, total, local)
-    _scale(heat, mine, node[mine], factor)
-    return factor
+    lacking = min(lar, 1.0) * float(by_node.sum()) - float(np.trace(by_node))
+    if lacking > 0:
+        mine, total, own = mine[shared], total[shared], own[shared]
+        _scale(heat, mine, node[mine], _factor(own, total, float(own.sum()) + lacking))
 
 
 def _factor(own: Matrix, total: Matrix, local: float) -> float:
     """Return by how much to scale ``own`` so that so much is ``local``, as near as MOST allows."""
-    low, high = -np.log(MOST), np.log(MOST)
+    low, high = 0.0, np.log(MOST)
     for _ in range(STEPS):
         middle = (low + high) / 2
         factor = np.exp(middle)

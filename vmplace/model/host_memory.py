@@ -17,6 +17,7 @@ from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.topology.bandwidth import path_bandwidths
 from vmplace.topology.host import HostTopology
+from vmplace.topology.routes import Way, route_shares
 
 
 def host_memory(host: HostTopology) -> MemorySystem | None:
@@ -42,22 +43,25 @@ def _latencies(host: HostTopology) -> Matrix:
     nids = host.nids
     asked = [(node.nid, nid) for node in host.nodes if node.cpus for nid in host.memory_nids]
     by_distance = np.array([[host.distances[a, b] for b in nids] for a in nids], float) / 10
-    if not asked or not all(pair in host.latencies for pair in asked):
+    if not asked or not all(pair in host.idle_latencies for pair in asked):
         return by_distance * LOCAL_LATENCY_NS
     # Nothing asks from nodes without CPUs, or for memory that is not there: by distance will do.
-    local = min(host.latencies[pair] for pair in asked)
+    local = min(host.idle_latencies[pair] for pair in asked)
     latencies: Matrix = by_distance * local
     for i, a in enumerate(nids):
         for j, b in enumerate(nids):
-            latencies[i, j] = host.latencies.get((a, b), latencies[i, j])
+            latencies[i, j] = host.idle_latencies.get((a, b), latencies[i, j])
     return latencies
 
 
 def _links(host: HostTopology) -> list[Link] | None:
-    """Return the links that paths share, None if they are not known, or one of their nodes is gone."""
-    if not host.links or not {nid for link in host.links for nid in link.nids} <= set(host.nids):
-        return None
+    """Return the links that paths share, None if they are not known, or do not lead to all memory any more."""
     index = {nid: i for i, nid in enumerate(host.nids)}
+    ends = [tuple(index.get(nid, -1) for nid in link.nids) for link in host.links]
+    if not ends or -1 in {end for pair in ends for end in pair}:
+        return None
+    passes = route_shares(len(index), [Way((a, b)) for a, b in ends]).any(axis=2)
+    if not (passes | np.eye(len(index), dtype=bool))[:, [index[nid] for nid in host.memory_nids]].all():
+        return None
     wide = lines_per_ns(np.array([link.bytes_per_s / MIB for link in host.links]))
-    ends = [(index[a], index[b]) for a, b in (link.nids for link in host.links)]
-    return [Link(pair, rate) for pair, rate in zip(ends, wide.tolist(), strict=True)]
+    return [Link((a, b), rate) for (a, b), rate in zip(ends, wide.tolist(), strict=True)]

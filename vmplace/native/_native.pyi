@@ -101,14 +101,17 @@ def move_pages(pid: int, hvas: U64, nids: I32, status: I32, all_owners: bool = F
 def page_nids(pid: int, hvas: U64, status: I32) -> None:
     """Fill ``status`` (int32) with the node of each page, or -errno (-ENOENT: not present)."""
 
-def measure_streams(  # noqa: PLR0913 - who reads where, and what came of it
-    cpus: I32, chases: I32, nids: I32, bytes_each: int, duration_ms: int, read_bytes: U64, spent_ns: U64
-) -> None:
+def measure_streams(
+    cpus: I32, chased_mib: I32, only: I32, nids: I32, bytes_each: int, duration_ms: int, read_bytes: U64,
+    spent_ns: U64,
+) -> None:  # fmt: skip
     """Let a thread on each of ``cpus`` read memory of its own on all of ``nids`` in turn, all at once.
 
-    Where ``chases`` is not 0 it reads a line of 64 bytes at a time, each only after the one before: what it
-    spends on a line is the latency of memory.  ``bytes_each``: memory of a thread on a node, at least 1 MiB.  Adds to ``read_bytes`` and ``spent_ns``
-    (CPU time), both by [CPU, node].  OSError: EINVAL for a CPU or node that this process may not use.
+    Where ``chased_mib``, a power of two, is not 0 it reads a line of 64 bytes of so many MiB at a time, each
+    after the one before: what it spends on a line is the latency of memory.  ``only``: the index of the one
+    node that a thread reads, -1: all.  ``bytes_each``: memory of a thread that streams, on each node, at
+    least 1 MiB.  Adds to ``read_bytes`` and ``spent_ns`` (CPU time), both by [CPU, node].  OSError: EINVAL
+    for a CPU or node that this process may not use.
     """
 
 def rows_alike(rows: U8, alike: U8) -> None:

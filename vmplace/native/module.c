@@ -25,7 +25,7 @@ static PyMethodDef vmp_methods[] = {
 	{ "page_nids", vmp_page_nids, METH_VARARGS, "page_nids(pid, hvas, status)" },
 	{ "drain_lru", vmp_drain_lru, METH_NOARGS, "drain_lru()" },
 	{ "measure_streams", vmp_measure_streams, METH_VARARGS,
-	  "measure_streams(cpus, chases, nids, bytes, duration_ms, read_bytes, spent_ns)" },
+	  "measure_streams(cpus, chased_mib, only, nids, bytes, duration_ms, read_bytes, spent_ns)" },
 	{ "placement_open", vmp_placement_open, METH_VARARGS, "placement_open(pid, vm_fd) -> fd" },
 	{ "placement_info", vmp_placement_info, METH_VARARGS, "placement_info(fd) -> tuple" },
 	{ "placement_roots", vmp_placement_roots, METH_VARARGS, "placement_roots(fd, nodes, populate) -> copied" },

@@ -37,7 +37,6 @@ struct vmp_stream_plan {
 	const int32_t *nids;
 	size_t nodes;
 	size_t bytes;		/* of each thread on each node */
-	size_t chase_lines;	/* a power of two of them */
 	int64_t duration_ns;
 	_Atomic size_t ready;	/* threads whose memory is there */
 	_Atomic bool go;
@@ -48,8 +47,9 @@ struct vmp_stream {
 	struct vmp_stream_plan *plan;
 	pthread_t thread;
 	int cpu;
-	bool chases;
+	size_t chased_bytes;	/* on each node, a power of two; 0: it streams */
 	size_t first_node;	/* threads begin on different nodes */
+	bool stays;		/* on the first one */
 	char **buffers;		/* by node */
 	uint64_t *read_bytes, *spent_ns;
 	uint64_t sum;
@@ -106,12 +106,20 @@ static char *allocate(size_t bytes, int32_t nid, int *ret_error)
 	return ret;
 }
 
+static size_t bytes_of(const struct vmp_stream *stream)
+{
+	return stream->chased_bytes ? stream->chased_bytes : stream->plan->bytes;
+}
+
 static int prepare(struct vmp_stream *stream)
 {
 	int error = pin(stream->cpu);
 
-	for (size_t n = 0; !error && n < stream->plan->nodes; n++)
-		stream->buffers[n] = allocate(stream->plan->bytes, stream->plan->nids[n], &error);
+	for (size_t n = 0; !error && n < stream->plan->nodes; n++) {
+		if (stream->stays && n != stream->first_node)
+			continue;
+		stream->buffers[n] = allocate(bytes_of(stream), stream->plan->nids[n], &error);
+	}
 	return error;
 }
 
@@ -139,15 +147,6 @@ static uint64_t chase(const char *memory, size_t lines, uint64_t at)
 	return at;
 }
 
-static size_t power_of_two(size_t most)
-{
-	size_t ret = 1;
-
-	while (ret <= most / 2)
-		ret *= 2;
-	return ret;
-}
-
 /* Read a bit of the memory of the @turn'th node; return how many bytes. */
 static size_t read_some(struct vmp_stream *stream, size_t turn, size_t node)
 {
@@ -155,8 +154,10 @@ static size_t read_some(struct vmp_stream *stream, size_t turn, size_t node)
 	const char *memory = stream->buffers[node];
 	size_t chunk = turn / plan->nodes % (plan->bytes / CHUNK_BYTES);
 
-	if (stream->chases) {
-		stream->sum = chase(memory, plan->chase_lines, stream->sum & (plan->chase_lines - 1));
+	if (stream->chased_bytes) {
+		size_t lines = stream->chased_bytes / LINE_BYTES;
+
+		stream->sum = chase(memory, lines, stream->sum & (lines - 1));
 		return CHASED_LINES * LINE_BYTES;
 	}
 	stream->sum ^= read_chunk(memory + chunk * CHUNK_BYTES);
@@ -170,7 +171,7 @@ static void stream_until_end(struct vmp_stream *stream)
 	int64_t now = now_ns(CLOCK_THREAD_CPUTIME_ID);
 
 	for (size_t turn = 0; now_ns(CLOCK_MONOTONIC) < end; turn++) {
-		size_t node = (stream->first_node + turn) % plan->nodes;
+		size_t node = (stream->first_node + (stream->stays ? 0 : turn)) % plan->nodes;
 		int64_t start = now;
 
 		stream->read_bytes[node] += read_some(stream, turn, node);
@@ -195,7 +196,7 @@ static void *run_stream(void *argument)
 		stream_until_end(stream);
 	for (size_t n = 0; n < plan->nodes; n++) {
 		if (stream->buffers[n])
-			munmap(stream->buffers[n], plan->bytes);
+			munmap(stream->buffers[n], bytes_of(stream));
 	}
 	return NULL;
 }
@@ -220,8 +221,8 @@ static int run_streams(struct vmp_stream_plan *plan, struct vmp_stream *streams,
 	return plan->error;
 }
 
-static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, const int32_t *chases,
-		   uint64_t *bytes, uint64_t *ns)
+static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, const int32_t *chased_mib,
+		   const int32_t *only, uint64_t *bytes, uint64_t *ns)
 {
 	struct vmp_stream *streams = calloc(cpus->count, sizeof(*streams));
 	char **buffers = calloc(cpus->count * plan->nodes, sizeof(*buffers));
@@ -232,8 +233,9 @@ static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, 
 			streams[i] = (struct vmp_stream) {
 				.plan = plan,
 				.cpu = cpus->i32[i],
-				.chases = chases[i],
-				.first_node = i % plan->nodes,
+				.chased_bytes = (size_t)chased_mib[i] << 20,
+				.first_node = only[i] < 0 ? i % plan->nodes : (size_t)only[i],
+				.stays = only[i] >= 0,
 				.buffers = buffers + i * plan->nodes,
 				.read_bytes = bytes + i * plan->nodes,
 				.spent_ns = ns + i * plan->nodes,
@@ -248,17 +250,20 @@ static int measure(struct vmp_stream_plan *plan, const struct vmp_buffer *cpus, 
 
 PyObject *vmp_measure_streams(PyObject *module, PyObject *args)
 {
-	_cleanup_buffer_ struct vmp_buffer cpus = { 0 }, chases = { 0 }, nids = { 0 }, bytes = { 0 }, ns = { 0 };
-	PyObject *cpus_object, *chases_object, *nids_object, *bytes_object, *ns_object;
+	_cleanup_buffer_ struct vmp_buffer cpus = { 0 }, chased = { 0 }, only = { 0 }, nids = { 0 };
+	_cleanup_buffer_ struct vmp_buffer bytes = { 0 }, ns = { 0 };
+	PyObject *cpus_object, *chased_object, *only_object, *nids_object, *bytes_object, *ns_object;
 	struct vmp_stream_plan plan = { 0 };
 	unsigned long long each, duration_ms;
 	int error;
 
-	if (!PyArg_ParseTuple(args, "OOOKKOO:measure_streams", &cpus_object, &chases_object, &nids_object, &each,
-			      &duration_ms, &bytes_object, &ns_object) ||
+	if (!PyArg_ParseTuple(args, "OOOOKKOO:measure_streams", &cpus_object, &chased_object, &only_object,
+			      &nids_object, &each, &duration_ms, &bytes_object, &ns_object) ||
 	    !vmp_buffer_get(cpus_object, "cpus", VMP_INT32, false, &cpus) ||
-	    !vmp_buffer_get(chases_object, "chases", VMP_INT32, false, &chases) ||
-	    !vmp_buffer_same_count(&cpus, "cpus", &chases, "chases") ||
+	    !vmp_buffer_get(chased_object, "chased_mib", VMP_INT32, false, &chased) ||
+	    !vmp_buffer_same_count(&cpus, "cpus", &chased, "chased_mib") ||
+	    !vmp_buffer_get(only_object, "only", VMP_INT32, false, &only) ||
+	    !vmp_buffer_same_count(&cpus, "cpus", &only, "only") ||
 	    !vmp_buffer_get(nids_object, "nids", VMP_INT32, false, &nids) ||
 	    !vmp_buffer_get(bytes_object, "read_bytes", VMP_UINT64, true, &bytes) ||
 	    !vmp_buffer_get(ns_object, "spent_ns", VMP_UINT64, true, &ns) ||
@@ -267,6 +272,16 @@ PyObject *vmp_measure_streams(PyObject *module, PyObject *args)
 	if (!cpus.count || !nids.count || bytes.count != cpus.count * nids.count || each < CHUNK_BYTES) {
 		PyErr_SetString(PyExc_ValueError, "need CPUs, nodes, a result for each pair, and 1 MiB or more");
 		return NULL;
+	}
+	for (size_t i = 0; i < cpus.count; i++) {
+		if (chased.i32[i] < 0 || (chased.i32[i] & (chased.i32[i] - 1))) {
+			PyErr_Format(PyExc_ValueError, "%d MiB to chase in are no power of two", chased.i32[i]);
+			return NULL;
+		}
+		if (only.i32[i] >= 0 && (size_t)only.i32[i] >= nids.count) {
+			PyErr_Format(PyExc_ValueError, "there is no node number %d to read", only.i32[i]);
+			return NULL;
+		}
 	}
 	for (size_t n = 0; n < nids.count; n++) {
 		if (nids.i32[n] < 0 || nids.i32[n] >= NODE_MASK_BITS) {
@@ -278,10 +293,9 @@ PyObject *vmp_measure_streams(PyObject *module, PyObject *args)
 	plan.nids = nids.i32;
 	plan.nodes = nids.count;
 	plan.bytes = each / CHUNK_BYTES * CHUNK_BYTES;
-	plan.chase_lines = power_of_two(plan.bytes / LINE_BYTES);
 	plan.duration_ns = (int64_t)duration_ms * 1000000;
 	Py_BEGIN_ALLOW_THREADS
-	error = measure(&plan, &cpus, chases.i32, bytes.u64, ns.u64);
+	error = measure(&plan, &cpus, chased.i32, only.i32, bytes.u64, ns.u64);
 	Py_END_ALLOW_THREADS
 	if (error)
 		return vmp_result(error);

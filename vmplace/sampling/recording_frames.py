@@ -12,7 +12,7 @@ from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.host import HostTopology, Node, NodeLink
-from vmplace.topology.loaded_latency import LEAST_QUEUE, MOST_QUEUE
+from vmplace.topology.loaded_latency import QUEUES
 
 Pairs: TypeAlias = tuple[tuple[int, int, int], ...]
 """A mapping (from nid, to nid) -> value, as (from, to, value): JSON has no such keys."""
@@ -40,6 +40,7 @@ class HostFrame(msgspec.Struct, frozen=True, tag_field="kind", tag="host"):
     bandwidths: Pairs = ()
     latencies: Pairs = ()
     smt_siblings: dict[int, tuple[int, ...]] = {}
+    idle_latencies: tuple[tuple[int, int, float], ...] = ()
     links: tuple[NodeLink, ...] = ()
     queue: float | None = None
 
@@ -175,6 +176,7 @@ def host_frame(host: HostTopology) -> HostFrame:
         _pairs(host.bandwidths),
         _pairs(host.latencies),
         dict(host.smt_siblings),
+        tuple((a, b, float(ns)) for (a, b), ns in host.idle_latencies.items()),
         host.links,
         host.queue,
     )
@@ -196,20 +198,32 @@ def host_of(frame: HostFrame) -> HostTopology:
             raise OutsideError("figures of nodes that the host does not have")
         for _, _, value in pairs:
             within(value, 1, MOST_BITS, "a figure between nodes")
-    for link in frame.links:
-        if len({*link.nids} & {*nids}) != 2:
-            raise OutsideError("a link of nodes that the host does not have")
-        within(link.bytes_per_s, 1, MOST_BITS, "the bandwidth of a link")
-    finite(frame.queue or 1.0, least=LEAST_QUEUE, most=MOST_QUEUE, what="a queue")
+    _check_calibrated(frame, nids)
     return HostTopology(
         frame.nodes,
         _mapping(frame.distances),
         frame.smt_siblings,
         _mapping(frame.bandwidths),
         _mapping(frame.latencies),
+        idle_latencies={(a, b): ns for a, b, ns in frame.idle_latencies},
         links=frame.links,
         queue=frame.queue,
     )
+
+
+def _check_calibrated(frame: HostFrame, nids: list[int]) -> None:
+    """Raise OutsideError for what no calibration finds."""
+    pairs = [tuple(sorted(link.nids)) for link in frame.links]
+    if len(set(pairs)) < len(pairs) or not all(a != b and {a, b} <= {*nids} for a, b in pairs):
+        raise OutsideError("links that are not one each of two of the host's nodes")
+    for link in frame.links:
+        within(link.bytes_per_s, 1, MOST_BITS, "the bandwidth of a link")
+    for a, b, ns in frame.idle_latencies:
+        if not {a, b} <= {*nids}:
+            raise OutsideError("latencies of nodes that the host does not have")
+        finite(ns, least=0.1, most=1e9, what="a latency")
+    if frame.queue is not None:
+        finite(frame.queue, least=QUEUES[0], most=QUEUES[1], what="a queue")
 
 
 def batch_frame(batch: SampleBatch) -> BatchFrame:
@@ -280,7 +294,8 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
     """Return ``frame``; raises OutsideError for a decision that cannot be."""
     figures = [frame.now_ns, frame.window_s, frame.replica_ratio]
     for one in frame.guests:
-        figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s, one.lar or 0.0]
+        figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s]
+        finite(one.lar or 0.0, least=0, most=1, what="a share of accesses")
         figures += [figure for sample in one.costs for figure in sample]
         figures += [waits or 0.0 for waits in one.waits]
         within(one.move_bytes or 0, 0, MOST_BITS, "a budget")

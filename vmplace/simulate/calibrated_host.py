@@ -1,95 +1,102 @@
 """What would ``vmplace calibrate`` find on a simulated host?  By the model, without errors of measurement.
 
-The same figures as on a real host (topology/calibration_runs.py) go the same way to what plans know of it
-(topology/shared_links.py, loaded_latency.py): bandwidth and latency of each pair alone, latency beside
-streams, and what all CPUs get that read at once.
+The same measurements as on a real host (topology/calibration_runs.py), made of CPUs that stream as far as the
+host lets them; what follows from them is left to topology/calibration.py.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from vmplace.model.described_memory import LINE_BYTES
-from vmplace.model.memory_system import Demand, solved
+from vmplace.model.memory_system import Demand, Load, solved
 from vmplace.model.metrics import Matrix
 from vmplace.simulate.host_file import SimulatedHost
+from vmplace.topology.calibration import (
+    Calibration,
+    LoadedLatency,
+    MachineIdentity,
+    NodePath,
+    TwoPaths,
+    WorkerSet,
+    calibrated,
+)
+from vmplace.topology.calibration_runs import LOADS, known_by
 from vmplace.topology.host import HostTopology
-from vmplace.topology.loaded_latency import LoadedPoint, measured_queue
-from vmplace.topology.shared_links import shared_links
+from vmplace.topology.shared_links import contests
 
 STREAM_MLP = 10.0
 """Lines that a CPU that streams has under way: as many as have a line fill buffer."""
 NO_WORK_NS = 0.1
-
-Pairs = dict[tuple[int, int], int]
+Stream = tuple[int, Sequence[int], float]
+"""A node whose CPUs read, the nodes whose memory they read in turn, and how many CPUs; by index."""
 
 
 def as_calibrated(host: HostTopology, simulated: SimulatedHost) -> HostTopology:
     """Return ``host``, which has nodes, CPUs and distances, with what a calibration tells of it."""
-    system, nids = simulated.system, host.nids
-    pairs = [(i, j) for i in range(len(nids)) for j in range(len(nids)) if system.controller[j] > 0]
-    alone = {(nids[i], nids[j]): _bytes_per_s(_alone(simulated, i, j)) for i, j in pairs}
-    asking = [(i, j) for i, j in pairs if simulated.cpus[i] > 0]
-    latencies = {(nids[i], nids[j]): max(round(float(system.latency[i, j])), 1) for i, j in asking}
-    together = {_cpu_nids(host): _at_once(simulated, nids)}
-    host = replace(host, bandwidths=alone, latencies=latencies, worker_bandwidths=together)
-    local = {a: (ns, float(alone[a, a])) for (a, b), ns in latencies.items() if a == b}
-    queue = measured_queue(
-        _loaded(simulated, nids),
-        {nid: float(system.latency[nids.index(nid), nids.index(nid)]) for nid in local},
-        {nid: served for nid, (_, served) in local.items()},
+    index = {nid: i for i, nid in enumerate(host.nids)}
+    paths = tuple(
+        _path(simulated, index, node.nid, nid) for node in host.nodes if node.cpus for nid in host.memory_nids
     )
-    return replace(host, links=shared_links(host), queue=queue)
+    calibration = Calibration(
+        machine=MachineIdentity(simulated.name, ()),
+        measured_at=0.0,
+        paths=paths,
+        worker_sets=(_all_at_once(host, simulated, index),),
+        loaded=tuple(_loaded(host, simulated, index)),
+        at_once=tuple(_two(simulated, index, one.one, one.other) for one in contests(known_by(host, paths))),
+    )
+    return calibrated(host, calibration)
 
 
-def _cpu_nids(host: HostTopology) -> tuple[int, ...]:
-    return tuple(node.nid for node in host.nodes if node.cpus)
+def _path(simulated: SimulatedHost, index: dict[int, int], cpu_nid: int, mem_nid: int) -> NodePath:
+    a, b = index[cpu_nid], index[mem_nid]
+    load = _streamed(simulated, [(a, [b], float(simulated.cpus[a]))])
+    return NodePath(cpu_nid, mem_nid, _bytes_per_s(load.rates[0]), float(simulated.system.latency[a, b]))
+
+
+def _two(
+    simulated: SimulatedHost, index: dict[int, int], one: tuple[int, int], other: tuple[int, int]
+) -> TwoPaths:
+    streams = [(index[a], [index[b]], float(simulated.cpus[index[a]])) for a, b in (one, other)]
+    rates = _streamed(simulated, streams).rates
+    return TwoPaths(NodePath(*one, _bytes_per_s(rates[0])), NodePath(*other, _bytes_per_s(rates[1])))
+
+
+def _loaded(host: HostTopology, simulated: SimulatedHost, index: dict[int, int]) -> Iterable[LoadedLatency]:
+    """Yield what a line of each node's own memory takes beside more and more streams of its CPUs."""
+    for node in host.nodes:
+        i, most = index[node.nid], len(node.cpus) - 1
+        for streams in sorted({min(one, most) for one in LOADS if most > 0 and node.memory_bytes}):
+            load = _streamed(simulated, [(i, [i], float(streams))])
+            yield LoadedLatency(node.nid, streams, _bytes_per_s(load.rates[0]), float(load.latencies[0]))
+
+
+def _all_at_once(host: HostTopology, simulated: SimulatedHost, index: dict[int, int]) -> WorkerSet:
+    """Return what all nodes get from all memory, which each CPU reads in turn."""
+    system, memory = simulated.system, [index[nid] for nid in host.memory_nids]
+    readers = [index[node.nid] for node in host.nodes if node.cpus]
+    load = _streamed(simulated, [(i, memory, float(simulated.cpus[i])) for i in readers])
+    latency = system.latency + system.visits @ system.waits(load.utilisation * system.capacities)
+    paths = tuple(
+        NodePath(host.nids[i], host.nids[j], _bytes_per_s(simulated.cpus[i] * STREAM_MLP / latency[i, j]))
+        for i in readers
+        for j in memory
+    )
+    return WorkerSet(tuple(host.nids[i] for i in readers), paths, {})
+
+
+def _streamed(simulated: SimulatedHost, streams: Sequence[Stream]) -> Load:
+    """Return what comes of it if CPUs read as fast as they can."""
+    nodes, count = len(simulated.system.nids), len(streams)
+    shares = np.zeros((count, nodes, nodes))
+    for row, (node, memory, _) in enumerate(streams):
+        shares[row, node, list(memory)] = 1 / len(memory)
+    cpus: Matrix = np.array([one for *_, one in streams])
+    return solved(
+        simulated.system, Demand(shares, cpus, np.full(count, NO_WORK_NS), np.full(count, STREAM_MLP))
+    )
 
 
 def _bytes_per_s(lines_per_ns: float) -> int:
-    return max(round(lines_per_ns * LINE_BYTES * 1e9), 1)
-
-
-def _alone(host: SimulatedHost, i: int, j: int) -> float:
-    """Return the lines a ns that a lone reader on node i gets from node j: its narrowest part of the way."""
-    passes = host.system.visits[i, j]
-    return float((host.system.capacities[passes > 0] / passes[passes > 0]).min())
-
-
-def _at_once(host: SimulatedHost, nids: tuple[int, ...]) -> Pairs:
-    """Return the bytes/s of each node's CPUs from each node's memory while all read from all in turn."""
-    system = host.system
-    readers, memory = np.flatnonzero(host.cpus > 0), np.flatnonzero(system.controller > 0)
-    shares = np.zeros((len(readers), len(nids), len(nids)))
-    for row, node in enumerate(readers):
-        shares[row, node, memory] = 1 / len(memory)
-    load = solved(system, _streams(shares, host.cpus[readers]))
-    waits = system.visits @ system.waits(load.rates @ _uses(shares, system.visits))
-    latency = system.latency + waits
-    return {
-        (nids[i], nids[j]): _bytes_per_s(host.cpus[i] * STREAM_MLP / latency[i, j])
-        for i in readers
-        for j in memory
-    }
-
-
-def _loaded(host: SimulatedHost, nids: tuple[int, ...]) -> Iterable[LoadedPoint]:
-    """Yield what a line of each node's own memory takes beside 1, 2, ... streams of its CPUs."""
-    system = host.system
-    for node in np.flatnonzero((host.cpus > 1) & (system.controller > 0)).tolist():
-        shares = np.zeros((1, len(nids), len(nids)))
-        shares[0, node, node] = 1.0
-        for streams in range(1, int(host.cpus[node])):
-            load = solved(system, _streams(shares, np.array([float(streams)])))
-            yield LoadedPoint(nids[node], _bytes_per_s(float(load.rates[0])), float(load.latencies[0]))
-
-
-def _streams(shares: Matrix, cpus: Matrix) -> Demand:
-    count = len(shares)
-    return Demand(shares, cpus, np.full(count, NO_WORK_NS), np.full(count, STREAM_MLP))
-
-
-def _uses(shares: Matrix, visits: Matrix) -> Matrix:
-    uses: Matrix = np.einsum("gkj,kjr->gr", shares, visits)
-    return uses
+    return max(round(float(lines_per_ns) * LINE_BYTES * 1e9), 1)

@@ -5,6 +5,7 @@ Files of before December 2026 hold no latencies; firmware's distances stand in f
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,8 @@ import msgspec
 from vmplace.errors import OutsideError, VmplaceError, cure_of_reading
 from vmplace.outside import MOST_ID, lines, parse_json, read_bytes, read_text
 from vmplace.topology.host import HostTopology
-from vmplace.topology.loaded_latency import LoadedPoint, measured_queue
-from vmplace.topology.shared_links import shared_links
+from vmplace.topology.loaded_latency import Controller, LoadedPoint, fitted, host_queue
+from vmplace.topology.shared_links import Contest, shared_links
 from vmplace.topology.sysfs import read_host
 
 DEFAULT_PATH = Path("/var/lib/vmplace/bandwidth.json")
@@ -50,6 +51,13 @@ class LoadedLatency(msgspec.Struct, frozen=True):
     latency_ns: Ns
 
 
+class TwoPaths(msgspec.Struct, frozen=True):
+    """What two paths gave that were read at once (shared_links.py)."""
+
+    one: NodePath
+    other: NodePath
+
+
 class WorkerSet(msgspec.Struct, frozen=True):
     """What the nodes gave while all CPUs of ``worker_nids`` read at once, and the weights that follow."""
 
@@ -66,13 +74,18 @@ class MachineIdentity(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was measured; ``measured_at`` in seconds since 1970."""
+    """All that was measured; ``measured_at`` in seconds since 1970.
+
+    ``cpu_share``: the share of its time for which each measurement had its CPUs; others had the rest.
+    """
 
     machine: MachineIdentity
     measured_at: float
     paths: tuple[NodePath, ...]
     worker_sets: tuple[WorkerSet, ...]
     loaded: tuple[LoadedLatency, ...] = ()
+    at_once: tuple[TwoPaths, ...] = ()
+    cpu_share: Annotated[float, msgspec.Meta(ge=0, le=2)] = 1.0
     schema_version: int = SCHEMA_VERSION
 
 
@@ -80,19 +93,39 @@ def calibrated(host: HostTopology, calibration: Calibration | None) -> HostTopol
     """Return the host with measured bandwidths and latencies in place of firmware's, and what they show."""
     if calibration is None:
         return host
-    known = {(path.cpu_nid, path.mem_nid): path.bytes_per_s for path in calibration.paths}
+    known = {_pair(path): path.bytes_per_s for path in calibration.paths}
+    idle_ns = {_pair(path): path.latency_ns for path in calibration.paths if path.latency_ns}
+    found = controllers(calibration, idle_ns)
+    # Controllers serve a little more than CPUs get of them, which wait for each other.
+    served = {(nid, nid): round(one.bytes_per_s) for nid, one in found.items()}
     together = {
-        one.worker_nids: {(path.cpu_nid, path.mem_nid): path.bytes_per_s for path in one.paths}
+        one.worker_nids: {_pair(path): path.bytes_per_s for path in one.paths}
         for one in calibration.worker_sets
     }
-    host = replace(host, bandwidths=known, worker_bandwidths=together)
-    idle_ns = {(path.cpu_nid, path.mem_nid): path.latency_ns for path in calibration.paths if path.latency_ns}
-    if idle_ns:
-        host = replace(host, latencies={pair: max(round(ns), 1) for pair, ns in idle_ns.items()})
-    local_ns = {a: ns for (a, b), ns in idle_ns.items() if a == b}
-    served = {a: float(rate) for (a, b), rate in known.items() if a == b}
-    points = (LoadedPoint(one.nid, one.bytes_per_s, one.latency_ns) for one in calibration.loaded)
-    return replace(host, links=shared_links(host), queue=measured_queue(points, local_ns, served))
+    host = replace(host, bandwidths=known, idle_latencies=idle_ns, worker_bandwidths=together)
+    got = {
+        Contest(_pair(two.one), _pair(two.other)): (two.one.bytes_per_s, two.other.bytes_per_s)
+        for two in calibration.at_once
+    }
+    links, queue = shared_links(host, got), host_queue(tuple(found.values()))
+    return replace(host, bandwidths=known | served, links=links, queue=queue)
+
+
+def controllers(calibration: Calibration, idle_ns: Mapping[tuple[int, int], float]) -> dict[int, Controller]:
+    """Return what is known of each node's controller, by nid."""
+    found = {}
+    for nid in dict.fromkeys(one.nid for one in calibration.loaded):
+        idle = idle_ns.get((nid, nid))
+        mine = [one for one in calibration.loaded if one.nid == nid]
+        if idle is not None:
+            points = [LoadedPoint(one.bytes_per_s, one.latency_ns - idle) for one in mine]
+            if (controller := fitted(points, idle)) is not None:
+                found[nid] = controller
+    return found
+
+
+def _pair(path: NodePath) -> tuple[int, int]:
+    return path.cpu_nid, path.mem_nid
 
 
 def machine_identity(host: HostTopology, cpuinfo: str) -> MachineIdentity:
@@ -132,7 +165,8 @@ def read_calibration(machine: MachineIdentity, path: Path = DEFAULT_PATH) -> Cal
     if calibration.machine != machine:
         raise VmplaceError(f"{path} was measured on another machine, or this one was changed", hint=again)
     known = {nid for nid, _, _ in machine.nodes}
-    paths = (*calibration.paths, *(path for one in calibration.worker_sets for path in one.paths))
+    paths = [*calibration.paths, *(path for one in calibration.worker_sets for path in one.paths)]
+    paths += [path for two in calibration.at_once for path in (two.one, two.other)]
     named = {nid for one in paths for nid in (one.cpu_nid, one.mem_nid)}
     if not named | {one.nid for one in calibration.loaded} <= known:
         raise VmplaceError(f"{path} tells of nodes that this machine does not have", hint=again)

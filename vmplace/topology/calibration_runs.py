@@ -4,7 +4,8 @@
 2. Each node pair once more: one CPU reads a line at a time.  That is the latency of an idle host.
 3. Each node's own memory: one CPU reads a line at a time while more and more of the others stream from it
    (loaded_latency.py).
-4. Each sensible set of worker nodes at once, every CPU reading from all nodes in turn, as an application
+4. Two paths at once that may share a link (shared_links.py).
+5. Each sensible set of worker nodes at once, every CPU reading from all nodes in turn, as an application
    does whose pages are interleaved (BWAP, section III-A3): the figures that canonical weights come from.
    Sensible: each node with its nearest ones, of every size; scattered sets are nobody's choice.
 
@@ -12,17 +13,28 @@ Limits: reading only; guests and others that run meanwhile take their part, so c
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vmplace.errors import VmplaceError
 from vmplace.topology.bandwidth import bandwidth_weights
-from vmplace.topology.calibration import Calibration, LoadedLatency, MachineIdentity, NodePath, WorkerSet
+from vmplace.topology.calibration import (
+    Calibration,
+    LoadedLatency,
+    MachineIdentity,
+    NodePath,
+    TwoPaths,
+    WorkerSet,
+)
 from vmplace.topology.host import HostTopology, Node
-from vmplace.topology.streams import Reader, Readings, readings
+from vmplace.topology.shared_links import Contest, contests
+from vmplace.topology.streams import Reader, Readings, chased_mib, readings
+from vmplace.topology.sysfs import read_cache_bytes
 
-MOST_LOADS = 6
-"""So many steps of load on each node: enough for some of them to be neither light nor full."""
+LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""So many streams beside a CPU that waits for lines, until more of them read no more."""
+NO_MORE = 1.02
+"""Streams that read less than so many times what fewer read have filled the controller."""
 
 Report = Callable[[str, int, int], None]
 """Takes what is measured next, how many measurements are done, and how many there will be."""
@@ -43,20 +55,38 @@ def measured(
     """
     workers = {node.nid: _usable_cpus(node, cpus) for node in host.nodes if node.cpus}
     pairs = [(cpu_nid, mem_nid) for cpu_nid in workers for mem_nid in host.memory_nids]
-    loads = [(nid, streams) for nid in workers for streams in _loads(host.node(nid), len(workers[nid]))]
     sets = worker_sets(host)
     if not pairs:
         raise VmplaceError(
             "this host has no node with CPUs, or none with memory",
             hint="`lscpu --extended` and `lsmem` show what is online; chcpu and chmem change it",
         )
-    runs = _Runs(host, workers, duration_ms, report, 2 * len(pairs) + len(loads) + len(sets))
+    chased = chased_mib(host, max(read_cache_bytes(mine[0]) for mine in workers.values()))
+    runs = _Runs(host, workers, duration_ms, report, chased)
+    runs.todo = len(pairs) + len(sets) + (len(pairs) + sum(map(runs.most_loads, workers)) if chased else 0)
     started = time.time()
     paths = tuple(runs.alone(*pair) for pair in pairs)
-    paths = tuple(runs.idle(path) for path in paths)
-    loaded = tuple(runs.loaded(*load) for load in loads)
+    if chased:
+        paths = tuple(runs.idle(path) for path in paths)
+    loaded = tuple(one for nid in workers for one in runs.loaded(nid)) if chased else ()
+    at_once = tuple(runs.at_once(one) for one in contests(known_by(host, paths)))
     together = tuple(runs.together(nids) for nids in sets)
-    return Calibration(machine=machine, measured_at=started, paths=paths, worker_sets=together, loaded=loaded)
+    return Calibration(
+        machine=machine,
+        measured_at=started,
+        paths=paths,
+        worker_sets=together,
+        loaded=loaded,
+        at_once=at_once,
+        cpu_share=round(runs.cpu_share, 3),
+    )
+
+
+def known_by(host: HostTopology, paths: Iterable[NodePath]) -> HostTopology:
+    """Return the host with what was measured so far."""
+    return replace(
+        host, idle_latencies={(one.cpu_nid, one.mem_nid): one.latency_ns for one in paths if one.latency_ns}
+    )
 
 
 def worker_sets(host: HostTopology) -> tuple[tuple[int, ...], ...]:
@@ -67,13 +97,6 @@ def worker_sets(host: HostTopology) -> tuple[tuple[int, ...], ...]:
         near = sorted(nids, key=lambda other, nid=nid: (host.distances[nid, other], other != nid, other))  # type: ignore[misc]
         sets |= {tuple(sorted(near[:size])) for size in range(1, len(nids) + 1)}
     return tuple(sorted(sets, key=lambda one: (len(one), one)))
-
-
-def _loads(node: Node, cpus: int) -> list[int]:
-    """Return how many CPUs stream while another one chases: each number up to all, or MOST_LOADS of them."""
-    most = cpus - 1 if node.memory_bytes else 0
-    steps = min(most, MOST_LOADS)
-    return sorted({round(most * (step + 1) / steps) for step in range(steps)})
 
 
 def _usable_cpus(node: Node, cpus: frozenset[int] | None) -> tuple[int, ...]:
@@ -87,14 +110,16 @@ def _usable_cpus(node: Node, cpus: frozenset[int] | None) -> tuple[int, ...]:
 
 @dataclass
 class _Runs:
-    """Measures one thing after the other; ``todo`` of them there are."""
+    """Measures one thing after the other; ``todo`` of them there are, of which more become known."""
 
     host: HostTopology
     workers: Mapping[int, tuple[int, ...]]
     duration_ms: int
     report: Report
-    todo: int
+    chased_mib: int
+    todo: int = 0
     done: int = 0
+    cpu_share: float = 1.0
 
     def alone(self, cpu_nid: int, mem_nid: int) -> NodePath:
         """Return what all CPUs of a node read from the memory of one node."""
@@ -103,17 +128,39 @@ class _Runs:
 
     def idle(self, path: NodePath) -> NodePath:
         """Return the path with its latency."""
-        chaser = Reader(self.workers[path.cpu_nid][-1], path.cpu_nid, chases=True)
         what = f"node {path.cpu_nid} waits for node {path.mem_nid}"
-        read = self._read(what, [chaser], (path.mem_nid,))
+        read = self._read(what, [self._chaser(path.cpu_nid)], (path.mem_nid,))
         return NodePath(path.cpu_nid, path.mem_nid, path.bytes_per_s, round(read.line_ns(), 2))
 
-    def loaded(self, nid: int, streams: int) -> LoadedLatency:
-        """Return the latency of a node's own memory while so many of its CPUs stream from it."""
-        *others, last = self.workers[nid]
-        readers = [Reader(last, nid, chases=True), *(Reader(cpu, nid) for cpu in others[:streams])]
-        read = self._read(f"node {nid} waits beside {streams} streams", readers, (nid,))
-        return LoadedLatency(nid, streams, self._rates(read)[nid, nid], round(read.line_ns(), 2))
+    def most_loads(self, nid: int) -> int:
+        """Return how many numbers of streams there are to be tried at a node."""
+        most = len(self.workers[nid]) - 1 if self.host.node(nid).memory_bytes else 0
+        return len({min(streams, most) for streams in LOADS if most})
+
+    def loaded(self, nid: int) -> Iterator[LoadedLatency]:
+        """Yield the latency of a node's own memory beside more and more streams, until these read no more."""
+        others, before, most = self.workers[nid][:-1], 0, self.most_loads(nid)
+        for tried, streams in enumerate(sorted({min(one, len(others)) for one in LOADS if most})):
+            readers = [self._chaser(nid), *(Reader(cpu, nid) for cpu in others[:streams])]
+            read = self._read(f"node {nid} waits beside {streams} streams", readers, (nid,))
+            rate = self._rates(read)[nid, nid]
+            yield LoadedLatency(nid, streams, rate, round(read.line_ns(), 2))
+            if rate < NO_MORE * before:
+                self.todo -= most - tried - 1
+                return
+            before = rate
+
+    def at_once(self, contest: Contest) -> TwoPaths:
+        """Return what two paths of different nodes give that are read at once, each CPU from its own."""
+        (one_cpu, one_mem), (other_cpu, other_mem) = contest.one, contest.other
+        self.todo += 1
+        what = f"nodes {one_cpu} and {other_cpu} read nodes {one_mem} and {other_mem}"
+        readers = [*self._streams(one_cpu, one_mem), *self._streams(other_cpu, other_mem)]
+        rates = self._rates(self._read(what, readers, (one_mem, other_mem)))
+        return TwoPaths(
+            NodePath(one_cpu, one_mem, rates[contest.one]),
+            NodePath(other_cpu, other_mem, rates[contest.other]),
+        )
 
     def together(self, nids: tuple[int, ...]) -> WorkerSet:
         """Return what nodes read from all memory, all at once, and the weights that follow."""
@@ -124,13 +171,18 @@ class _Runs:
         paths = tuple(NodePath(cpu_nid, mem_nid, rate) for (cpu_nid, mem_nid), rate in rates.items())
         return WorkerSet(nids, paths, {nid: round(weight, 6) for nid, weight in weights.items()})
 
-    def _streams(self, nid: int) -> list[Reader]:
-        return [Reader(cpu, nid) for cpu in self.workers[nid]]
+    def _streams(self, nid: int, mem_nid: int | None = None) -> list[Reader]:
+        return [Reader(cpu, nid, of=mem_nid) for cpu in self.workers[nid]]
+
+    def _chaser(self, nid: int) -> Reader:
+        return Reader(self.workers[nid][-1], nid, self.chased_mib)
 
     def _read(self, what: str, readers: Iterable[Reader], mem_nids: tuple[int, ...]) -> Readings:
         self.report(what, self.done, self.todo)
         self.done += 1
-        return readings(self.host, tuple(readers), mem_nids, self.duration_ms)
+        read = readings(self.host, tuple(readers), mem_nids, self.duration_ms)
+        self.cpu_share = min(self.cpu_share, read.cpu_share)
+        return read
 
     def _rates(self, read: Readings) -> dict[tuple[int, int], int]:
         """Return bytes/s by (CPU nid, memory nid); raises VmplaceError where nothing was read."""

@@ -45,8 +45,10 @@ class HostTopology:
     ``latencies`` (ns) are indexed by (cpu nid, memory nid) and hold only what firmware (HMAT) or a
     measurement gave: an absent pair is unknown.  ``worker_bandwidths[worker nids]`` holds what was measured
     while all CPUs of these nodes read at once.  ``smt_siblings[cpu]`` includes the CPU itself.
-    ``links``: those that paths share, as far as measurements show it (shared_links.py); none: each path has
-    its own.  ``queue``: how long accesses wait at a busy controller (loaded_latency.py), None: not measured.
+    ``idle_latencies`` (ns): what a line takes while nobody else reads, where a calibration measured it; then
+    ``links``: those that paths share, as far as that shows it (shared_links.py), none: each path has its own,
+    and ``queue``: how long accesses wait at a busy controller (loaded_latency.py), None: not known.
+    ``sockets``: how many processors there are, None: not known.
     """
 
     nodes: tuple[Node, ...]
@@ -55,8 +57,10 @@ class HostTopology:
     bandwidths: Mapping[tuple[int, int], int] = field(default_factory=dict)
     latencies: Mapping[tuple[int, int], int] = field(default_factory=dict)
     worker_bandwidths: Mapping[tuple[int, ...], Mapping[tuple[int, int], int]] = field(default_factory=dict)
+    idle_latencies: Mapping[tuple[int, int], float] = field(default_factory=dict)
     links: tuple[NodeLink, ...] = ()
     queue: float | None = None
+    sockets: int | None = None
 
     @cached_property
     def nids(self) -> tuple[int, ...]:
@@ -67,6 +71,11 @@ class HostTopology:
     def memory_nids(self) -> tuple[int, ...]:
         """Return the nids of nodes that have memory."""
         return tuple(node.nid for node in self.nodes if node.memory_bytes)
+
+    @cached_property
+    def has_split_sockets(self) -> bool:
+        """Tell whether a socket has several nodes with CPUs (NPS, SNC), as far as is known."""
+        return self.sockets is not None and sum(bool(node.cpus) for node in self.nodes) > self.sockets
 
     def node(self, nid: int) -> Node:
         """Return the node ``nid``; raises KeyError for a nid the host does not have."""

@@ -1,55 +1,81 @@
-"""How long does an access wait at a busy memory controller?  Latencies were measured beside streams.
+"""How much does a memory controller serve, and how long do accesses wait for it?  By latencies under load.
 
 1. One CPU reads a line at a time while some of its node's others stream from the same memory.  What a line
    takes beyond what it takes on an idle host is the wait.
-2. Of a controller that serves C lines a ns and is used to the share rho, it is queue / C x rho / (1 - rho)
-   (model/memory_system.py).  Each measurement gives one queue; the host has their median.
-
-Where streams use little of a controller, waits are lost in noise; where nearly all of it, a small error of
-rho is a large one of the queue: neither says anything.
+2. Of a controller that serves C lines a ns and is asked for x of them, it is queue / C x rho / (1 - rho), with
+   rho = x / C (model/memory_system.py).  So x / wait = C (C - x) / queue: a straight line over x, from which
+   both follow.
+3. They are believed only where the line falls, explains what was measured, and meets the axis not far beyond
+   the most that was read: where CPUs cannot fill a controller, nothing tells how much it would serve.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
 LINE_BYTES = 64
-LEAST_USED, MOST_USED = 0.25, 0.92
-LEAST_QUEUE, MOST_QUEUE = 0.1, 50.0
+LEAST_WAIT = 0.05
+"""Of the idle latency: a wait of less is noise."""
+MOST_BEYOND = 1.5
+"""A controller serves up to so many times the most that was read of it."""
+LEAST_EXPLAINED = 0.8
+"""The share of the variance that the line explains."""
+FEWEST = 3
+QUEUES = (0.3, 500.0)
 """Outside of these it is no queue that was measured."""
-FEWEST = 2
 
 
 @dataclass(frozen=True)
 class LoadedPoint:
-    """What a line of a node's own memory took, while some of its CPUs read so many bytes/s of it."""
+    """What a line of a node's memory takes beyond its idle latency, while so many bytes/s of it are read."""
 
-    nid: int
     bytes_per_s: float
-    latency_ns: float
+    wait_ns: float
 
 
-def measured_queue(
-    points: Iterable[LoadedPoint], idle_ns: Mapping[int, float], bytes_per_s: Mapping[int, float]
-) -> float | None:
-    """Return the queue of the host's controllers, None where measurements do not tell.
+@dataclass(frozen=True)
+class Controller:
+    """What a node's memory serves, in bytes/s, and how many lines at a time (the model's queue)."""
 
-    ``idle_ns``, ``bytes_per_s``: what a node's own memory takes and serves, idle and alone.
+    bytes_per_s: float
+    queue: float
 
-    Example: at half of 64e9 bytes/s, one line a ns, an access waits for 2 ns: the queue is 2.
 
-    >>> point = LoadedPoint(0, 32e9, 102.0)
-    >>> measured_queue([point, point], {0: 100.0}, {0: 64e9})
-    2.0
+def fitted(points: Iterable[LoadedPoint], idle_ns: float) -> Controller | None:
+    """Return the controller that explains the waits at a node's memory, None where they do not show one.
+
+    Example: it serves a line a ns, and two at a time.
+
+    >>> waits = [LoadedPoint(64e9 * x, 2.0 * x / (1 - x)) for x in (0.8, 0.85, 0.9)]
+    >>> fitted(waits, 90.0)
+    Controller(bytes_per_s=64000000000.0, queue=2.0)
     """
-    found = []
-    for point in points:
-        whole = bytes_per_s.get(point.nid, 0.0)
-        used = point.bytes_per_s / whole if whole else 0.0
-        if LEAST_USED <= used <= MOST_USED and point.nid in idle_ns:
-            wait_ns = point.latency_ns - idle_ns[point.nid]
-            found.append(wait_ns * whole / LINE_BYTES / 1e9 * (1 - used) / used)
-    if len(found) < FEWEST:
+    some = [point for point in points if point.wait_ns >= LEAST_WAIT * idle_ns]
+    if len(some) < FEWEST:
         return None
-    queue = median(found)
-    return queue if LEAST_QUEUE <= queue <= MOST_QUEUE else None
+    asked = np.array([point.bytes_per_s / LINE_BYTES / 1e9 for point in some])
+    each = asked / np.array([point.wait_ns for point in some])
+    slope, start = np.polynomial.polynomial.polyfit(asked, each, 1)[::-1].tolist()
+    if slope >= 0 or _explained(each, start + slope * asked) < LEAST_EXPLAINED:
+        return None
+    serves = -start / slope
+    queue = serves / -slope
+    is_near = asked.max() <= serves <= MOST_BEYOND * asked.max()
+    if not is_near or not QUEUES[0] <= queue <= QUEUES[1]:
+        return None
+    return Controller(float(round(serves * LINE_BYTES * 1e9, -3)), round(queue, 6))
+
+
+def host_queue(controllers: Sequence[Controller]) -> float | None:
+    """Return the queue of the host's controllers: the median, None where none was found."""
+    return median(one.queue for one in controllers) if controllers else None
+
+
+def _explained(seen: Floats, line: Floats) -> float:
+    """Return the share of the variance that the line explains."""
+    whole = float(((seen - seen.mean()) ** 2).sum())
+    return 1 - float(((seen - line) ** 2).sum()) / whole if whole > 0 else 0.0

@@ -1,106 +1,132 @@
-"""Which paths between nodes share a link?  Those that all together got less than what each got alone.
+"""Which paths between nodes share a link?  Those that get less while the other one is used.
 
-1. A path alone shows how wide it is.  If no path shares anything with another, then nothing explains that all
-   at once get less than controllers serve and paths are wide.
-2. Hosts whose nodes are not all joined have accesses pass by way of nodes between.  These paths are farther
-   than both parts of the way: nodes that are not far from each other by way of any other are joined.
-3. Where links so found are as busy as they can be with what was measured, and no path of its own was near
-   that, accesses take these links.  Else each path is taken for one of its own, as if nothing were measured.
+1. Hosts whose nodes are not all joined have accesses pass by way of nodes between.  Two nodes are far apart
+   if a third one is clearly nearer to both: by idle latencies, or by firmware's distances.
+2. Each such way is tried: node a reads from b, far apart from it, and node c between them reads from a at the
+   same time.  These share no CPU and no controller.  If both get clearly less than alone, they share the link
+   of a and c.
+3. The control: a reads from another near node instead.  Where that loses as much, it is not the link.
+4. Accesses take shared links only if each pair of nodes that are far apart was shown to have such a way.
 
-Limits: links are taken to be as wide in either direction, and their both directions to share that, as
-HyperTransport's; sockets whose nodes share one way to another socket are not found.  On hosts of several
-sockets this was not tried: it rests on the model (memory_system.py) alone.
+Limits: a link whose directions do not share its bandwidth, as UPI's and xGMI's, shows nothing here, nor does
+a way that sockets of several nodes (NPS, SNC) have in common, nor one that CPUs cannot fill.  Each path is
+taken for one of its own then.  This was not tried on a host of several sockets.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from vmplace.topology.host import HostTopology, NodeLink
-from vmplace.topology.routes import Way, route_shares
 
 Matrix = npt.NDArray[np.float64]
+Pair = tuple[int, int]
 FARTHER = 0.95
 """A way between two nodes has parts that are shorter than it by so much: measured latencies vary."""
-BUSY = 0.75
-"""What limits all that read at once is used so far, at least: others wait for it while one is served."""
-BUSIEST = 1.2
-"""No link carries more than this, even if it was measured too narrow alone: accesses do not take it."""
+LOST = 0.12
+"""Paths that share a link lose this share of what they get alone, and twice what the control loses."""
+MOST_BETWEEN = 2
+"""So many nodes between two others are tried, from either end."""
+MOST_CONTESTS = 200
+"""A minute of measurements: nodes of larger hosts are taken for joined."""
 
 
-def shared_links(host: HostTopology) -> tuple[NodeLink, ...]:
-    """Return the links that paths share, none where measurements do not show any."""
-    got = _got_at_once(host)
-    if got is None or _busiest_alone(host, got) >= BUSY:
+@dataclass(frozen=True)
+class Contest:
+    """Two paths (CPU nid, memory nid) that are read at once."""
+
+    one: Pair
+    other: Pair
+
+
+Got = Mapping[Contest, tuple[float, float]]
+"""Bytes/s of both paths of each contest."""
+
+
+def contests(host: HostTopology) -> tuple[Contest, ...]:
+    """Return what is to be measured at once: suspected ways and their controls; none if that is too much."""
+    suspected = _Suspected(host)
+    every = tuple(dict.fromkeys(one for way in suspected.all for one in (way, *suspected.controls(way))))
+    return every if len(every) <= MOST_CONTESTS else ()
+
+
+def shared_links(host: HostTopology, got: Got) -> tuple[NodeLink, ...]:
+    """Return the links that paths share, none where measurements do not show each of them."""
+    suspected = _Suspected(host)
+    shown = {frozenset(way.one) for way in suspected.all if suspected.is_shared(way, got)}
+    if not suspected.all or not all(frozenset(way.one) in shown for way in suspected.all):
         return ()
-    ends = _joined(host)
-    far_apart = len(ends) < len(host.nids) * (len(host.nids) - 1) // 2
-    width = {(a, b): _mean(host.bandwidths, a, b) for a, b in ends} if far_apart else {}
-    if not width or not all(width.values()):
-        return ()
-    busiest = _busiest_link(host, got, width)
-    if busiest is None or not BUSY <= busiest <= BUSIEST:
-        return ()
-    return tuple(NodeLink(pair, round(wide)) for pair, wide in width.items())
+    joined = [pair for pair in _pairs(host) if frozenset(pair) not in shown]
+    width = {pair: _mean(host.bandwidths, *pair) for pair in joined}
+    return tuple(NodeLink(pair, round(wide)) for pair, wide in width.items()) if all(width.values()) else ()
 
 
-def _got_at_once(host: HostTopology) -> dict[int, float] | None:
-    """Return the bytes/s that each node with CPUs got from each node's memory while all read from all.
+class _Suspected:
+    """Paths of nodes that are far apart, each beside the first link of a way that it may take: ``all``."""
 
-    A CPU read the same from each node in turn, so that it spent most of its time on the slowest.
+    def __init__(self, host: HostTopology) -> None:
+        self._host, self._ways = host, _ways(host)
+        self.all = [Contest((a, b), (c, a)) for (a, b), between in self._ways.items() for c in between]
+
+    def controls(self, way: Contest) -> list[Contest]:
+        """Return the same with another memory that is near to the reading node, if there is any."""
+        c, a = way.other
+        near = (nid for nid in self._host.memory_nids if nid not in (a, c) and (a, nid) not in self._ways)
+        return [Contest((a, nid), way.other) for nid in islice(near, 1)]
+
+    def is_shared(self, way: Contest, got: Got) -> bool:
+        """Tell whether the path takes the other one's link."""
+        lost, control = self._lost(way, got), [self._lost(one, got) or 0.0 for one in self.controls(way)]
+        return lost is not None and lost >= max([LOST, *(2 * one for one in control)])
+
+    def _lost(self, contest: Contest, got: Got) -> float | None:
+        """Return which share of what they get alone both paths lose on average, None if it is not known."""
+        alone = self._host.bandwidths
+        if contest not in got or not {contest.one, contest.other} <= alone.keys():
+            return None
+        one, other = got[contest]
+        return 1 - (one / alone[contest.one] + other / alone[contest.other]) / 2
+
+
+def _ways(host: HostTopology) -> dict[Pair, list[int]]:
+    """Return the pairs of nodes that are far apart, and which nodes with CPUs are clearly nearer to both.
+
+    CPUs of the first read memory of the other; the nearest to the first come first, MOST_BETWEEN at most.
     """
-    cpu_nids = tuple(node.nid for node in host.nodes if node.cpus)
-    together: Mapping[tuple[int, int], float] = host.worker_bandwidths.get(cpu_nids, {})
-    pairs = [(cpu_nid, nid) for cpu_nid in cpu_nids for nid in host.memory_nids]
-    if not pairs or not all(together.get(pair) and host.bandwidths.get(pair) for pair in pairs):
-        return None
-    return {cpu_nid: 1 / sum(1 / together[cpu_nid, nid] for nid in host.memory_nids) for cpu_nid in cpu_nids}
-
-
-def _busiest_alone(host: HostTopology, got: Mapping[int, float]) -> float:
-    """Return how busy the busiest of controllers and paths was, if each pair of nodes has its own."""
-    served = sum(got.values())
-    controllers = [served / max(host.bandwidths[one, nid] for one in got) for nid in host.memory_nids]
-    paths = [got[a] / host.bandwidths[a, b] for a in got for b in host.memory_nids if a != b]
-    return max(controllers + paths)
-
-
-def _joined(host: HostTopology) -> list[tuple[int, int]]:
-    """Return the pairs of nodes that no third one lies between."""
-    nids, far = host.nids, _distances(host)
+    far, nids = _distances(host), host.nids
     between = [i for i, node in enumerate(host.nodes) if node.cpus]
-    return [
-        (nids[a], nids[b])
-        for a in range(len(nids))
-        for b in range(a + 1, len(nids))
-        if not any(max(far[a, c], far[c, b]) < FARTHER * far[a, b] for c in between if c not in (a, b))
-    ]
+    found = {}
+    for a in between:
+        for b in (j for j, node in enumerate(host.nodes) if node.memory_bytes and j != a):
+            nearer = np.maximum(far[a], far[:, b]) < FARTHER * far[a, b]
+            some = sorted((far[a, c], nids[c]) for c in between if nearer[c] and c not in (a, b))
+            if some:
+                found[nids[a], nids[b]] = [nid for _, nid in some[:MOST_BETWEEN]]
+    return found
 
 
 def _distances(host: HostTopology) -> Matrix:
-    """Return how far nodes are from each other, in either direction: as measured, or as firmware says."""
-    far = np.array([[0 if a == b else _mean(host.latencies, a, b) for b in host.nids] for a in host.nids])
-    if ((far == 0) == np.eye(len(far), dtype=bool)).all():
-        return far
-    return np.array([[0 if a == b else _mean(host.distances, a, b) for b in host.nids] for a in host.nids])
+    """Return how far nodes are from each other, in either direction: as measured, else as firmware says."""
+    known = (
+        host.idle_latencies
+        if all(_mean(host.idle_latencies, a, b) for a, b in _pairs(host))
+        else host.distances
+    )
+    far = np.zeros((len(host.nids), len(host.nids)))
+    index = {nid: i for i, nid in enumerate(host.nids)}
+    for a, b in _pairs(host):
+        far[index[a], index[b]] = far[index[b], index[a]] = _mean(known, a, b)
+    return far
 
 
-def _mean(figures: Mapping[tuple[int, int], float], a: int, b: int) -> float:
+def _pairs(host: HostTopology) -> list[Pair]:
+    return [(a, b) for a in host.nids for b in host.nids if a < b]
+
+
+def _mean(figures: Mapping[Pair, float], a: int, b: int) -> float:
     """Return the figure of two nodes, the mean of both directions if both are known, 0 if none is."""
     known = [figure for pair in ((a, b), (b, a)) if (figure := figures.get(pair))]
     return sum(known) / len(known) if known else 0.0
-
-
-def _busiest_link(
-    host: HostTopology, got: Mapping[int, float], width: Mapping[tuple[int, int], float]
-) -> float | None:
-    """Return how busy the busiest of these links was, None where they do not lead everywhere."""
-    index = {nid: i for i, nid in enumerate(host.nids)}
-    passes = route_shares(len(index), [Way((index[a], index[b])) for a, b in width])
-    asked = np.zeros(passes.shape[:2])
-    for nid, rate in got.items():
-        asked[index[nid], [index[one] for one in host.memory_nids if one != nid]] = rate
-    if (passes.sum(axis=2) + (asked == 0) == 0).any():
-        return None
-    return float((np.einsum("kj,kjl->l", asked, passes) / np.array(list(width.values()))).max())

@@ -1,5 +1,6 @@
 """Read what the host is made of from sysfs."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,9 @@ def read_host(sysfs: Path = Path("/sys")) -> HostTopology:
     bandwidths, latencies = read_hmat(
         {node.nid for node in nodes if node.cpus}, [node.nid for node in nodes if node.memory_bytes], sysfs
     )
-    return HostTopology(nodes, read_distances(sysfs), _read_smt_siblings(nodes, sysfs), bandwidths, latencies)
+    siblings = _read_smt_siblings(nodes, sysfs)
+    distances, sockets = read_distances(sysfs), _read_sockets(nodes, sysfs)
+    return HostTopology(nodes, distances, siblings, bandwidths, latencies, sockets=sockets)
 
 
 def parse_node_meminfo(text: str) -> dict[str, int]:
@@ -100,3 +103,23 @@ def _read_smt_siblings(nodes: tuple[Node, ...], sysfs: Path) -> Mapping[int, tup
             # The directory goes with the CPU: taken offline since the list was read.
             continue
     return siblings
+
+
+def _read_sockets(nodes: tuple[Node, ...], sysfs: Path) -> int | None:
+    """Return how many processors the first CPUs of the nodes belong to, None where the kernel does not tell."""
+    found = set()
+    for cpu in (node.cpus[0] for node in nodes if node.cpus):
+        try:
+            found.add(read_text(sysfs / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id").strip())
+        except OSError:
+            return None
+    return len(found) or None
+
+
+def read_cache_bytes(cpu: int, sysfs: Path = Path("/sys")) -> int:
+    """Return the size of the largest cache of a CPU, 0 where the kernel does not tell."""
+    sizes = [0]
+    for path in (sysfs / f"devices/system/cpu/cpu{cpu}/cache").glob("index*/size"):
+        with contextlib.suppress(OSError, OutsideError):
+            sizes.append(whole(read_text(path).strip().removesuffix("K")) << 10)
+    return max(sizes)

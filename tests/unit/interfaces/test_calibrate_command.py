@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -11,7 +12,7 @@ from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import calibrate_command
 from vmplace.interfaces.cli import cli
-from vmplace.topology.calibration import read_calibrated_host
+from vmplace.topology.calibration import Calibration, LoadedLatency, encoded, read_calibrated_host
 
 
 def calibrated(out: Path, *words: str) -> str:
@@ -26,7 +27,26 @@ def test_what_was_measured_is_printed_and_shown_again(tmp_path: Path) -> None:
     assert errors("calibrate", reported) == []
     assert reported["paths"] and reported["worker_sets"] and reported["schema_version"] == 1
     assert json.loads(calibrated(out, "--show", "--json")) == reported
-    assert "canonical weights" in calibrated(out, "--show")
+    shown = calibrated(out, "--show")
+    assert "canonical weights" in shown and "ns for a line, idle" in shown
+    assert "no links that accesses share were found" in shown and reported["links"] == []
+
+
+def test_what_follows_for_plans_is_printed_and_that_others_took_cpus(tmp_path: Path) -> None:
+    out = tmp_path / "bandwidth.json"
+    calibrated(out, "--duration-ms", "20")
+    found = msgspec.json.decode(out.read_bytes(), type=Calibration)
+    idle = found.paths[0].latency_ns or 0.0
+    loaded = tuple(
+        LoadedLatency(0, streams, round(1e9 * used), idle + 640 * used / (1 - used))
+        for streams, used in ((1, 0.5), (2, 0.7), (3, 0.8))
+    )
+    out.write_bytes(encoded(msgspec.structs.replace(found, loaded=loaded, cpu_share=0.6)))
+    done = CliRunner().invoke(cli, ["calibrate", "--show", "--out", str(out)])
+    assert "others took up to 40% of the CPUs" in done.stderr and "40%" not in done.stdout
+    assert "as if each served 10.0 lines at a time" in done.stdout
+    as_json = CliRunner().invoke(cli, ["calibrate", "--show", "--json", "--out", str(out)])
+    assert json.loads(as_json.stdout)["queue"] == pytest.approx(10.0, rel=0.01)
 
 
 def test_a_calibration_is_on_disk_before_it_has_its_name(

@@ -49,7 +49,7 @@ LATENCIES = {(0, 0): 90, (1, 1): 95, (0, 1): 140, (1, 0): 145}
 
 
 def test_measured_latencies_are_taken_as_they_are():
-    system = host_memory(replace(host(nids=(0, 1), bandwidths=BOTH), latencies=LATENCIES))
+    system = host_memory(replace(host(nids=(0, 1), bandwidths=BOTH), idle_latencies=LATENCIES))
     assert system is not None
     # The native core reads doubles.
     assert system.latency.dtype == np.float64
@@ -59,7 +59,7 @@ def test_measured_latencies_are_taken_as_they_are():
 def test_latencies_of_some_pairs_alone_say_nothing():
     some = {pair: ns for pair, ns in LATENCIES.items() if pair != (1, 0)}
     bare = host_memory(host(nids=(0, 1), bandwidths=BOTH))
-    system = host_memory(replace(host(nids=(0, 1), bandwidths=BOTH), latencies=some))
+    system = host_memory(replace(host(nids=(0, 1), bandwidths=BOTH), idle_latencies=some))
     assert system is not None and bare is not None
     assert system.latency.tolist() == bare.latency.tolist()
 

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from tests.unit.sampling.guest_process import ram_range
-from vmplace.errors import GuestGoneError, RecordingError, UnsupportedHostError
+from vmplace.errors import GuestGoneError, OutsideError, RecordingError, UnsupportedHostError
+from vmplace.model.host_memory import host_memory
 from vmplace.sampling import recording
 from vmplace.sampling.recording import FILE_HEAD, FRAME_HEAD, Event, Recorder, iter_recording
-from vmplace.sampling.recording_frames import RunFrame
+from vmplace.sampling.recording_frames import RunFrame, host_frame, host_of
 from vmplace.sampling.registry import best_source
 from vmplace.sampling.sample import (
     EarlyBits,
@@ -31,7 +32,8 @@ from vmplace.sampling.sample import (
 from vmplace.sampling.source import SourceSetup
 from vmplace.sampling.source_replay import ReplaySource
 from vmplace.topology.guest import Cell, GuestTopology, Vcpu
-from vmplace.topology.host import HostTopology, HugepagePool, Node
+from vmplace.topology.host import HostTopology, HugepagePool, Node, NodeLink
+from vmplace.topology.sysfs import read_host
 
 HOST = HostTopology(
     (Node(0, (0, 2), 8 << 30, 1 << 30, (HugepagePool(2 << 20, 4, 1),)), Node(5, (), 4 << 30, 0)),
@@ -378,3 +380,44 @@ def test_the_reader_in_the_documentation_works(recorded: Path, tmp_path: Path) -
         "guest",
         *["batch"] * 5,
     ]
+
+
+CALIBRATED = replace(
+    read_host(DATA.parent / "hosts/16amd64-4n8c"),
+    idle_latencies={(0, 0): 90.5, (0, 1): 140.25},
+    links=(NodeLink((0, 1), 10**10), NodeLink((1, 3), 10**10)),
+    queue=5.25,
+)
+
+
+def test_what_a_calibration_found_is_kept():
+    back = host_of(host_frame(CALIBRATED))
+    assert (back.idle_latencies, back.links, back.queue) == (
+        CALIBRATED.idle_latencies,
+        CALIBRATED.links,
+        CALIBRATED.queue,
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"queue": 0.0},
+        {"queue": float("nan")},
+        {"links": (NodeLink((0, 9), 1),)},
+        {"links": (NodeLink((0, 0), 1),)},
+        {"links": (NodeLink((0, 1), 1), NodeLink((1, 0), 1))},
+        {"links": (NodeLink((0, 1), 0),)},
+        {"idle_latencies": {(0, 9): 90.0}},
+        {"idle_latencies": {(0, 1): 0.0}},
+    ],
+)
+def test_a_host_that_no_calibration_finds_is_refused(changed: dict[str, object]):
+    with pytest.raises(OutsideError):
+        host_of(host_frame(replace(CALIBRATED, **changed)))
+
+
+def test_links_that_do_not_lead_everywhere_leave_each_path_its_own():
+    alone = replace(CALIBRATED, bandwidths={(a, b): 10**10 for a in range(4) for b in range(4)})
+    known = host_memory(host_of(host_frame(alone)))
+    assert known is not None and len(known.links) == 12

@@ -25,6 +25,7 @@ from vmplace.topology.calibration import (
     read_machine_identity,
 )
 from vmplace.topology.calibration_runs import measured, worker_sets
+from vmplace.topology.streams import Reader, chased_mib, readings
 from vmplace.topology.sysfs import read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
@@ -56,11 +57,13 @@ def test_this_machine_is_measured_for_real():
     }
     # No memory is slower than a disk, none faster than 10 TB/s.
     assert all(10**8 < path.bytes_per_s < 10**13 for path in got.paths)
-    assert [done for done, _ in seen] == list(range(seen[0][1]))
+    assert [done for done, _ in seen] == list(range(seen[-1][1]))
     # A line of memory takes longer than one of a cache close by, and less than a page fault.
     assert all(path.latency_ns is not None and 15 < path.latency_ns < 20_000 for path in got.paths)
-    most = sum(max(min(len(cpus & {*node.cpus}), 7) - 1, 0) for node in host.nodes if node.memory_bytes)
-    assert len(got.loaded) == most and all(one.latency_ns > 15 for one in got.loaded)
+    readers = {node.nid: len(cpus & {*node.cpus}) for node in host.nodes if node.memory_bytes}
+    assert {one.nid for one in got.loaded} == {nid for nid, count in readers.items() if count > 1}
+    assert all(1 <= one.streams < readers[one.nid] and one.latency_ns > 15 for one in got.loaded)
+    assert 0 < got.cpu_share <= 1.01
     for one in got.worker_sets:
         assert sum(one.canonical_weights.values()) == pytest.approx(1, abs=1e-5)
 
@@ -109,20 +112,26 @@ def test_a_file_that_may_not_be_read_was_not_damaged(tmp_path: Path):
 
 def test_latencies_and_what_they_show_reach_the_host():
     paths = tuple(msgspec.structs.replace(one, latency_ns=90.4) for one in calibration().paths)
-    loaded = tuple(LoadedLatency(nid, 1, 5 * 10**9, 90.4 + 12.8) for nid in range(4))
+    # A controller that serves 12.8 GB/s, a line in 5 ns, and two at a time.
+    loaded = tuple(
+        LoadedLatency(nid, streams, round(12.8e9 * used), 90.4 + 2 * 5 * used / (1 - used))
+        for nid in range(4)
+        for streams, used in ((1, 0.5), (2, 0.7), (3, 0.8))
+    )
     host = calibrated(FOUR, calibration(paths=paths, loaded=loaded))
-    assert set(host.latencies.values()) == {90}
-    # Half used, one line of 64 bytes in 6.4 ns: two of them wait.
-    assert host.queue == pytest.approx(2.0)
+    assert set(host.idle_latencies.values()) == {90.4}
+    assert host.queue == pytest.approx(2.0, rel=1e-3)
+    assert host.bandwidths[0, 0] == pytest.approx(12.8e9, rel=1e-3)
+    assert host.bandwidths[0, 1] == 4 * 10**9
 
 
 def test_a_calibration_without_latencies_still_counts(tmp_path: Path):
     old = msgspec.json.decode(encoded(calibration()))
     assert "latency_ns" not in old["paths"][0]
-    del old["loaded"]
+    del old["loaded"], old["at_once"], old["cpu_share"]
     (tmp_path / "b.json").write_bytes(msgspec.json.encode(old))
     host = calibrated(FOUR, read_calibration(MACHINE, tmp_path / "b.json"))
-    assert host.queue is None and host.latencies == FOUR.latencies
+    assert host.queue is None and not host.idle_latencies and host.latencies == FOUR.latencies
 
 
 def test_latencies_of_other_nodes_are_refused(tmp_path: Path):
@@ -187,4 +196,31 @@ def test_figures_where_nothing_fits_are_refused():
 
     one, two = np.zeros(1, np.int32), np.zeros(2, np.uint64)
     with pytest.raises(ValueError, match="a result for each pair"):
-        native.measure_streams(one, one, one, 1 << 20, 1, two, two)
+        native.measure_streams(one, one, one, one, 1 << 20, 1, two, two)
+
+
+@pytest.mark.parametrize(
+    ("chased", "only", "said"), [(3, -1, "power of two"), (-1, -1, "power of two"), (0, 1, "no node")]
+)
+def test_readers_that_cannot_be_are_refused(chased: int, only: int, said: str):
+    import numpy as np
+
+    one, result = np.zeros(1, np.int32), np.zeros(1, np.uint64)
+    with pytest.raises(ValueError, match=said):
+        native.measure_streams(one, one + chased, one + only, one, 1 << 20, 1, result, result)
+
+
+def test_a_reader_that_stays_on_a_node_reads_no_other():
+    host, cpu = read_host(), min(os.sched_getaffinity(0))
+    nid = host.nid_of_cpu(cpu)
+    assert nid is not None
+    read = readings(host, [Reader(cpu, nid, of=nid)], (nid,), 20)
+    assert read.bytes_per_s().keys() == {(nid, nid)}
+
+
+def test_all_lines_are_chased_in_a_buffer_that_no_cache_holds():
+    host = FOUR
+    # Four times a cache of 32 MiB; without room for that nothing is measured.
+    assert chased_mib(host, 32 << 20) == 128
+    full = replace(host, nodes=tuple(replace(node, free_bytes=200 << 20) for node in host.nodes))
+    assert chased_mib(full, 32 << 20) == 0

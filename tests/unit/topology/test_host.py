@@ -8,7 +8,7 @@ import pytest
 
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.topology.cpulist import parse_cpulist
-from vmplace.topology.sysfs import read_free_bytes, read_host
+from vmplace.topology.sysfs import read_cache_bytes, read_free_bytes, read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
 MEMORY = 16384000 << 10
@@ -20,6 +20,26 @@ def test_four_nodes_with_a_diagonal():
     assert host.distances[0, 3] == 22
     assert host.node(2).cpus == (4, 5)
     assert host.node(1).free_bytes == MEMORY - (1000000 << 10)
+
+
+def test_sockets_that_have_several_nodes_are_known_where_the_kernel_tells(tmp_path: Path):
+    shutil.copytree(HOSTS / "16amd64-4n8c", tmp_path / "sys")
+    assert read_host(tmp_path / "sys").sockets is None
+    assert not read_host(tmp_path / "sys").has_split_sockets
+    for package, cpu in enumerate((0, 2, 4, 6)):
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        (topology / "physical_package_id").write_text(f"{package // 2}\n")
+    host = read_host(tmp_path / "sys")
+    assert host.sockets == 2 and host.has_split_sockets
+
+
+def test_the_largest_cache_of_a_cpu_is_known_where_the_kernel_tells(tmp_path: Path):
+    assert read_cache_bytes(0, tmp_path) == 0
+    for index, size in enumerate(("32K", "1024K", "98304K", "junk")):
+        folder = tmp_path / f"devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(f"{size}\n")
+    assert read_cache_bytes(0, tmp_path) == 96 << 20
 
 
 def test_nids_may_be_sparse():

@@ -1,83 +1,126 @@
-"""Links that paths share follow from what all CPUs get that read at once, on hosts of which that is known.
+"""Links that accesses share are found where two paths get less at once, on hosts of which that is known.
 
-The truth is the host files of the simulator: which links there are, and how wide.
+The truth is the host files of the simulator, and copies of them with more bandwidth than CPUs can use.
 """
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vmplace.simulate
-from vmplace.simulate.agent_host import _calibrated
+from vmplace.simulate.calibrated_host import as_calibrated
 from vmplace.simulate.host_file import SimulatedHost, read_host
-from vmplace.topology.host import HostTopology
-from vmplace.topology.shared_links import shared_links
+from vmplace.topology.host import HostTopology, Node
+from vmplace.topology.shared_links import Contest, contests, shared_links
 
 HOSTS = sorted((Path(vmplace.simulate.__file__).parent / "hosts").glob("*.toml"))
 SQUARE = {(0, 1), (0, 3), (1, 2), (2, 3)}
+GB = 10**9
 
 
-def cpus_of(host: SimulatedHost) -> dict[int, tuple[int, ...]]:
-    counts = zip(host.system.nids, host.cpus.astype(int).tolist(), strict=True)
-    return {nid: tuple(range(100 * nid, 100 * nid + count)) for nid, count in counts}
+def bare(simulated: SimulatedHost) -> HostTopology:
+    nids, latency = simulated.system.nids, simulated.system.latency / simulated.system.latency.min()
+    counts = zip(nids, simulated.cpus.astype(int).tolist(), simulated.capacity_pages, strict=True)
+    nodes = tuple(
+        Node(nid, tuple(range(100 * nid, 100 * nid + count)), int(pages) * 4096, int(pages) * 2048)
+        for nid, count, pages in counts
+    )
+    distances = {(a, b): round(10 * latency[i, j]) for i, a in enumerate(nids) for j, b in enumerate(nids)}
+    return HostTopology(nodes, distances)
 
 
-def known(name: str) -> HostTopology:
-    path = next(path for path in HOSTS if path.stem == name)
-    return _calibrated(read_host(path), cpus_of(read_host(path)))
+def wider(simulated: SimulatedHost, times: float) -> SimulatedHost:
+    links = tuple(replace(link, capacity=times * link.capacity) for link in simulated.system.links)
+    system = replace(simulated.system, controller=times * simulated.system.controller, links=links)
+    return replace(simulated, system=system)
+
+
+def of_name(name: str) -> SimulatedHost:
+    return read_host(next(path for path in HOSTS if path.stem == name))
+
+
+def true_links(simulated: SimulatedHost) -> set[tuple[int, ...]]:
+    nids = simulated.system.nids
+    return {tuple(sorted(nids[i] for i in one.ends)) for one in simulated.system.links if not one.directed}
+
+
+@pytest.mark.parametrize("times", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("path", HOSTS, ids=lambda path: path.stem)
+def test_links_and_waits_of_each_simulated_host_are_found(path: Path, times: float):
+    simulated = wider(read_host(path), times)
+    found = as_calibrated(bare(simulated), simulated)
+    assert {link.nids for link in found.links} == true_links(simulated)
+    # With few CPUs and much bandwidth nothing tells how long accesses would wait.
+    assert found.queue is None or found.queue == pytest.approx(simulated.system.queue, rel=0.01)
+    assert found.queue is not None or times > 1
 
 
 @pytest.mark.parametrize("path", HOSTS, ids=lambda path: path.stem)
-def test_the_links_of_each_simulated_host_are_found_and_no_others(path: Path):
-    simulated = read_host(path)
-    true = {
-        tuple(sorted(simulated.system.nids[i] for i in link.ends)): link.capacity * 64e9
-        for link in simulated.system.links
-        if not link.directed
-    }
-    found = {link.nids: link.bytes_per_s for link in _calibrated(simulated, cpus_of(simulated)).links}
-    assert found == pytest.approx(true)
+def test_where_cpus_cannot_fill_links_none_are_made_up(path: Path):
+    simulated = wider(read_host(path), 8.0)
+    found = as_calibrated(bare(simulated), simulated)
+    assert found.links == ()
+    assert found.queue is None or found.queue == pytest.approx(simulated.system.queue, rel=0.01)
 
 
-@pytest.mark.parametrize("path", HOSTS, ids=lambda path: path.stem)
-def test_how_long_accesses_wait_is_found_on_each_simulated_host(path: Path):
-    simulated = read_host(path)
-    assert _calibrated(simulated, cpus_of(simulated)).queue == pytest.approx(simulated.system.queue, rel=0.01)
+def square(**changed: object) -> HostTopology:
+    """Return four nodes in a square, each path measured alone."""
+    nodes = tuple(Node(nid, (2 * nid, 2 * nid + 1), 1 << 30, 1 << 29) for nid in range(4))
+    far = {(a, b): 22 if abs(a - b) == 2 else 16 for a in range(4) for b in range(4) if a != b}
+    host = HostTopology(
+        nodes, far | {(nid, nid): 10 for nid in range(4)}, bandwidths=dict.fromkeys(far, 10 * GB)
+    )
+    return replace(host, **changed)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("share", [0.9, 1.1])
-def test_a_measurement_that_is_a_tenth_off_finds_the_same_links(share: float):
-    host = known("square-diagonal")
-    together = {
-        workers: {pair: rate * share for pair, rate in rates.items()}
-        for workers, rates in host.worker_bandwidths.items()
-    }
-    found = shared_links(replace(host, worker_bandwidths=together))
-    assert {link.nids for link in found} == SQUARE
+def shared(host: HostTopology, way: float = 6.0, control: float = 10.0) -> dict[Contest, tuple[float, float]]:
+    """Return what both paths get: less where the farther of them takes the other one's link."""
+    return {one: ((way if host.distances[one.one] == 22 else control) * GB,) * 2 for one in contests(host)}
 
 
-def test_without_measurements_of_all_at_once_each_path_is_its_own():
-    host = known("square-diagonal")
-    assert shared_links(replace(host, worker_bandwidths={})) == ()
-    lacking = {pair: rate for pair, rate in host.bandwidths.items() if pair != (0, 2)}
-    assert shared_links(replace(host, bandwidths=lacking)) == ()
+def test_links_are_found_where_paths_get_less_at_once_and_others_do_not():
+    assert {link.nids for link in shared_links(square(), shared(square()))} == SQUARE
 
 
-def test_firmwares_distances_stand_in_for_latencies():
-    host = replace(known("square-diagonal"), latencies={})
-    assert {link.nids for link in shared_links(host)} == SQUARE
+@pytest.mark.parametrize(("way", "control"), [(9.5, 10.0), (6.0, 7.0), (10.0, 10.0)])
+def test_what_the_control_loses_as_well_is_no_link(way: float, control: float):
+    assert shared_links(square(), shared(square(), way, control)) == ()
 
 
-def test_where_all_got_what_paths_are_wide_nothing_is_shared():
-    host = known("square-diagonal")
-    workers = host.nids
-    # Controllers are as busy as they can be: nothing else has to explain what was measured.
-    alone = {(a, b): host.bandwidths[b, b] for a in workers for b in workers}
-    assert shared_links(replace(host, worker_bandwidths={workers: alone})) == ()
+def test_one_pair_that_shares_nothing_leaves_each_path_its_own():
+    host, got = square(), shared(square())
+    for contest in got:
+        if {*contest.one} == {0, 2}:
+            got[contest] = (10.0 * GB, 10.0 * GB)
+    assert shared_links(host, got) == ()
 
 
-def test_links_that_would_carry_more_than_they_can_are_none():
-    host = known("square-diagonal")
-    narrow = {pair: rate if pair[0] == pair[1] else rate // 3 for pair, rate in host.bandwidths.items()}
-    assert shared_links(replace(host, bandwidths=narrow)) == ()
+def test_without_measurements_there_are_no_links():
+    assert shared_links(square(), {}) == ()
+    assert shared_links(square(bandwidths={}), shared(square())) == ()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_latencies_that_vary_make_no_links_of_nodes_that_are_joined(seed: int):
+    """One node may seem to lie between two others; but no path loses anything while others are read."""
+    chance = np.random.default_rng(seed)
+    pairs = [(a, b) for a in range(4) for b in range(4)]
+    latencies = {(a, b): (90.0 if a == b else 140.0) * (1 + 0.05 * chance.normal()) for a, b in pairs}
+    host = square(idle_latencies=latencies)
+    got = {one: (10.0 * GB * (1 + 0.03 * chance.normal()), 10.0 * GB) for one in contests(host)}
+    assert shared_links(host, got) == ()
+
+
+def test_sockets_of_two_nodes_each_have_no_links_that_are_known():
+    """Those of the other socket are all as far: none of them lies between."""
+    far = {(a, b): 10 if a == b else 12 if a // 2 == b // 2 else 32 for a in range(4) for b in range(4)}
+    assert contests(square(distances=far)) == ()
+
+
+def test_hosts_of_so_many_nodes_that_it_would_take_long_are_not_tried():
+    nids = range(24)
+    nodes = tuple(Node(nid, (nid,), 1 << 30, 1 << 29) for nid in nids)
+    ring = {(a, b): 10 + 6 * min((a - b) % 24, (b - a) % 24) for a in nids for b in nids}
+    assert contests(HostTopology(nodes, ring)) == ()

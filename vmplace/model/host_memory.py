@@ -55,7 +55,7 @@ def _latencies(host: HostTopology) -> Matrix:
 
 
 def _links(host: HostTopology) -> list[Link] | None:
-    """Return the links that paths share, None if they are not known, or do not lead to all memory any more."""
+    """Return the links that paths share, None if they are not known, or do not lead to all memory now."""
     index = {nid: i for i, nid in enumerate(host.nids)}
     ends = [tuple(index.get(nid, -1) for nid in link.nids) for link in host.links]
     if not ends or -1 in {end for pair in ends for end in pair}:

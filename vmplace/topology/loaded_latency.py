@@ -2,9 +2,9 @@
 
 1. One CPU reads a line at a time while some of its node's others stream from the same memory.  What a line
    takes beyond what it takes on an idle host is the wait.
-2. Of a controller that serves C lines a ns and is asked for x of them, it is queue / C x rho / (1 - rho), with
-   rho = x / C (model/memory_system.py).  So x / wait = C (C - x) / queue: a straight line over x, from which
-   both follow.
+2. Of a controller that serves C lines a ns and is asked for x of them, it is queue / C x rho / (1 - rho),
+   with rho = x / C (model/memory_system.py).  So x / wait = C (C - x) / queue: a straight line over x, from
+   which both follow.
 3. They are believed only where the line falls, explains what was measured, and meets the axis not far beyond
    the most that was read: where CPUs cannot fill a controller, nothing tells how much it would serve.
 """

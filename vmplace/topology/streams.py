@@ -105,7 +105,7 @@ def _bytes_each(host: HostTopology, readers: Sequence[Reader], nids: tuple[int, 
 
 
 def chased_mib(host: HostTopology, cache_bytes: int) -> int:
-    """Return the MiB to chase in, the same for all measurements: four times the cache; 0 where it has no room.
+    """Return the MiB to chase in, the same for all measurements: four times the cache, 0 without room for it.
 
     A cache of a size that is not known is taken for one of 128 MiB.
     """

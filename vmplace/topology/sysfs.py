@@ -106,7 +106,7 @@ def _read_smt_siblings(nodes: tuple[Node, ...], sysfs: Path) -> Mapping[int, tup
 
 
 def _read_sockets(nodes: tuple[Node, ...], sysfs: Path) -> int | None:
-    """Return how many processors the first CPUs of the nodes belong to, None where the kernel does not tell."""
+    """Return to how many processors the nodes' first CPUs belong, None where the kernel does not tell."""
     found = set()
     for cpu in (node.cpus[0] for node in nodes if node.cpus):
         try:

@@ -35,7 +35,7 @@ def test_what_was_measured_is_printed_and_shown_again(tmp_path: Path) -> None:
 def test_what_follows_for_plans_is_printed_and_that_others_took_cpus(tmp_path: Path) -> None:
     out = tmp_path / "bandwidth.json"
     calibrated(out, "--duration-ms", "20")
-    found = msgspec.json.decode(out.read_bytes(), type=Calibration)
+    found: Calibration = msgspec.json.decode(out.read_bytes(), type=Calibration)
     idle = found.paths[0].latency_ns or 0.0
     loaded = tuple(
         LoadedLatency(0, streams, round(1e9 * used), idle + 640 * used / (1 - used))

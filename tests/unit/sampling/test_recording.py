@@ -413,8 +413,9 @@ def test_what_a_calibration_found_is_kept():
     ],
 )
 def test_a_host_that_no_calibration_finds_is_refused(changed: dict[str, object]):
+    wrong = replace(CALIBRATED, **changed)  # type: ignore[arg-type]
     with pytest.raises(OutsideError):
-        host_of(host_frame(replace(CALIBRATED, **changed)))
+        host_of(host_frame(wrong))
 
 
 def test_links_that_do_not_lead_everywhere_leave_each_path_its_own():

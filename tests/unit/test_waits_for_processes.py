@@ -61,7 +61,7 @@ PLACES = {
     "actuation/journal.py:Journal._reading_proc": HOST,
     "actuation/ownership.py:read_sysctl": HOST,
     "actuation/ownership.py:write_sysctl": HOST,
-    "actuation/replicator.py:ask_kvm": CALLED,
+    "actuation/replica_calls.py:ask_kvm": CALLED,
     "agent/cost.py:rss_bytes": OWN,
     "apart.py:Process.__init__": OWN,
     "left_behind.py:_iter_left_behind": PASSED,

@@ -10,25 +10,13 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from vmplace import native
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
-from vmplace.actuation.replica_frames import (
-    BLOCK,
-    Gfns,
-    ReplicatedFrames,
-    affordable,
-    blocks_of,
-    runs_of,
-    wanted_gfns,
-)
+from vmplace.actuation.replica_calls import Ask, ask_kvm, collapse_all, collapse_runs, replicated
+from vmplace.actuation.replica_frames import Gfns, ReplicatedFrames, affordable, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
@@ -42,50 +30,16 @@ from vmplace.topology.placement import (
     probe_features,
 )
 
-STATUS = (
-    "ok",
-    "no memslot",
-    "not present",
-    "not anonymous",
-    "locked",
-    "huge",
-    "busy",
-    "dirty logging",
-    "no memory",
-    "backing off",
-    "poisoned",
-    "shared",
-    "written",
-    "node refused",
-)
-"""KVM_PLACEMENT_* of kvm-patches/kvm_placement.h, in words, by number."""
-MOST_RANGES = 1024
-MOST_PAGES = 8 * BLOCK
-"""Per call, so that an order to stop need not wait for long."""
 DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
 SHORT_LIVED = "copies short-lived"
 """Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 COPIES = "replica_copies"
 """KVM's statistic of pages that are copies now."""
-
-BUSY = STATUS.index("busy")
 PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
 """Reasons that another page, or the next window, does not have."""
 GONE = frozenset({errno.EIO, errno.ESRCH})
 """The VM is dead, or its process: its replicas are freed."""
-MOST_STILL = 3
-"""Calls in a row that drop nothing, until it is left for later."""
-Statuses = npt.NDArray[np.int32]
-Ask = Callable[[int, int, Gfns, Statuses, Statuses, Statuses], None]
-"""``native.placement_replicate``, or what stands for it on a simulated host."""
-
-
-def ask_kvm(  # noqa: PLR0913 - the ioctl's arguments
-    fd: int, nodes: int, gfns: Gfns, npages: Statuses, done: Statuses, status: Statuses
-) -> None:
-    """Ask the KVM under vmplace: fills ``done``, in pages, and ``status``, by range."""
-    native.placement_replicate(fd, nodes, gfns, npages, done, status)
 
 
 def can_replicate(*, huge: bool = False) -> bool:
@@ -194,7 +148,7 @@ class Replicator:
         reported: tuple[str, ...] = ()
         if mine is not None:
             try:
-                _collapse(mine.placement, self._asker(mine))
+                collapse_all(mine.placement, self._asker(mine))
                 reported = (f"{mine.name}: replicas dropped",)
             except OSError as err:
                 if err.errno not in GONE:
@@ -269,7 +223,7 @@ class Replicator:
             return 0
         gfns = mine.held.take(wanted_gfns(unwanted, mine.placement.info().slots))
         try:
-            _collapse_runs(mine.placement.fd, *runs_of(gfns), self._asker(mine))
+            collapse_runs(mine.placement.fd, *runs_of(gfns), self._asker(mine))
         except Exception:
             # Some may be there still: the next plan may ask for them again.
             mine.held.note(gfns, gfns)
@@ -285,79 +239,3 @@ class _Guest:
     placement: Placement
     held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
-
-
-def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfns, dict[str, int]]:
-    """Replicate the frames; return those that have copies now, and how many were refused for what."""
-    done, status = _tried(fd, nodes, gfns, ask)
-    # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
-    # Those in another CPU's LRU batch remain busy, some dozens of small pages: the next plan asks again.
-    busy = np.flatnonzero(status == BUSY)
-    done[busy], status[busy] = _tried(fd, nodes, gfns[busy], ask)
-    codes, counts = np.unique(status[done == 0], return_counts=True)
-    refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
-    return gfns[done != 0], refused
-
-
-def _tried(fd: int, nodes: int, gfns: Gfns, ask: Ask) -> tuple[Statuses, Statuses]:
-    """Ask for copies of each frame; return 1 for those that have them, and KVM's status."""
-    first, npages = blocks_of(gfns)
-    count, why = _called(fd, nodes, first, npages, ask)
-    done = np.repeat((count == npages).astype(np.int32), npages)
-    status = np.repeat(why, npages)
-    # Of a block of small pages KVM tells how many have copies, not which.
-    again = np.flatnonzero(np.repeat((count > 0) & (count < npages), npages))
-    done[again], status[again] = _called(fd, nodes, gfns[again], np.ones(len(again), np.int32), ask)
-    return done, status
-
-
-def _called(fd: int, nodes: int, gfns: Gfns, npages: Statuses, ask: Ask) -> tuple[Statuses, Statuses]:
-    """Ask for copies of ranges; return how many frames of each have them, and KVM's status."""
-    done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
-    for part in calls_of(npages):
-        ask(fd, nodes, gfns[part], npages[part], done[part], status[part])
-    return done, status
-
-
-def calls_of(npages: Statuses) -> list[slice]:
-    """Return which ranges to ask for by which call: up to MOST_RANGES, of about MOST_PAGES together."""
-    if not len(npages):
-        return []
-    pages, ranges = (np.cumsum(npages) - 1) // MOST_PAGES, np.arange(len(npages)) // MOST_RANGES
-    new = np.flatnonzero((np.diff(pages) > 0) | (np.diff(ranges) > 0)) + 1
-    return [slice(a, b) for a, b in pairwise([0, *new.tolist(), len(npages)])]
-
-
-def _word(code: int) -> str:
-    return STATUS[code] if 0 <= code < len(STATUS) else "interrupted"
-
-
-def _collapse(placement: Placement, ask: Ask) -> None:
-    slots = [slot for slot in placement.info().slots if not slot.as_id]
-    gfns = np.array([slot.base_gfn for slot in slots], np.uint64)
-    npages = np.array([slot.npages for slot in slots], np.int32)
-    _collapse_runs(placement.fd, gfns, npages, ask)
-
-
-def _collapse_runs(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask) -> None:
-    """Drop the copies of runs of frames."""
-    for first in range(0, len(gfns), MOST_RANGES):
-        part = slice(first, first + MOST_RANGES)
-        _collapse_ranges(fd, gfns[part], npages[part], ask)
-
-
-def _collapse_ranges(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask) -> None:
-    """Drop the copies of as many ranges as one call takes; VmplaceError if it would not end."""
-    still = 0
-    while len(gfns) and still < MOST_STILL:
-        done, status = np.zeros_like(npages), np.zeros_like(npages)
-        ask(fd, 0, gfns, npages, done, status)
-        # A signal cuts a call short, without an error: the next one goes on from there.
-        still = 0 if done.any() else still + 1
-        rest = np.flatnonzero(done < npages)
-        gfns, npages = gfns[rest] + done[rest].astype(np.uint64), npages[rest] - done[rest]
-    if len(gfns):
-        raise VmplaceError(
-            f"KVM was interrupted {MOST_STILL} times, copies of {npages.sum()} pages may be left",
-            hint="`vmplace undo` drops them",
-        )

@@ -10,7 +10,7 @@ from vmplace.actuation.batch import MoveKernel
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.pinner import SYSFS
-from vmplace.actuation.replicator import Ask, ask_kvm
+from vmplace.actuation.replica_calls import Ask, ask_kvm
 from vmplace.errors import VmplaceError
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.placement import Placement, open_placement

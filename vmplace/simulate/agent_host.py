@@ -220,7 +220,7 @@ class SimulatedMachine:
         pause = written * costs.unit_ns(size) / parallelism + flushes * costs.flush_ns
         self.simulation.pause[guest.name] += pause
 
-    # KVM's placement fd, as actuation/replicator.py asks it; the fd is the pid.
+    # KVM's placement fd, as actuation/replica_calls.py asks it; the fd is the pid.
 
     def opened(self, guest: GuestTopology, proc: Path) -> Placement:
         """Return what stands for the guest's placement fd."""

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.actuation.child_guest import guest_of
 from vmplace import native
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.replica_calls import BUSY, STATUS, calls_of, replicated
 from vmplace.actuation.replica_patience import FIRST_NS
-from vmplace.actuation.replicator import BUSY, STATUS, Dropped, Replicator, calls_of, replicated
+from vmplace.actuation.replicator import Dropped, Replicator
 from vmplace.actuation.result import Copies
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import GuestTopology
